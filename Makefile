@@ -1,0 +1,33 @@
+# Two commands on a fresh clone: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: demo test check clean
+
+demo: .venv/ready  ## four algorithms on the embedded digits: a table and a page
+	$(BIN)/heterophony compare fedavg fedper fedrod fedreg -c rounds=60 -c participation.rate=0.25 --out runs/demo
+	$(BIN)/heterophony report runs/demo
+
+test: .venv/dev check  ## every check and every test
+	scripts/system
+	$(BIN)/python -m pytest
+
+check: .venv/dev  ## lint, format, types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/ready: .venv/bin/python pyproject.toml constraints.txt
+	$(BIN)/pip install -q -c constraints.txt -e .
+	touch $@
+
+.venv/dev: .venv/ready
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
