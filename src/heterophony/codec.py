@@ -1,0 +1,121 @@
+"""Named tensors with a small header as bytes, and back. No I/O here; nothing is ever unpickled.
+
+Layout: ``HET1``, four bytes of header length, a JSON object, then safetensors. Whoever decodes
+says how large it may be and, where known, exactly which tensors it must hold.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from .client import Memory
+from .errors import CodecError
+from .tensors import Tensors
+
+MAGIC = b"HET1"
+HEADER_LIMIT = 1 << 20
+BLOB_LIMIT = 1 << 32
+NAME_LIMIT = 512
+DTYPES = frozenset(
+    {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+    | {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+)
+
+
+def encode(tensors: Tensors, header: Mapping[str, Any] | None = None) -> bytes:
+    """Tensors and header as bytes; equal content gives equal bytes."""
+    head = json.dumps(dict(header or {}), sort_keys=True, separators=(",", ":")).encode()
+    for name, v in tensors.items():
+        allow(name, v)
+    # a copy each: safetensors refuses tensors that share their memory
+    apart = {k: v.detach().clone(memory_format=torch.contiguous_format) for k, v in tensors.items()}
+    body = save(apart)
+    longest = max(len(head), int.from_bytes(body[:8], "little"))
+    if longest > HEADER_LIMIT:
+        raise CodecError(f"a header of {longest} bytes is over the limit of {HEADER_LIMIT}")
+    return b"".join([MAGIC, len(head).to_bytes(4, "big"), head, body])
+
+
+def decode(
+    blob: bytes, like: Tensors | None = None, finite: bool = True, limit: int = BLOB_LIMIT
+) -> tuple[Tensors, dict[str, Any]]:
+    """What ``encode`` made; anything else is refused before memory is spent on it.
+
+    ``like`` demands exactly its names, shapes and types; ``finite`` refuses NaN and infinity.
+    """
+    header, body = parts(blob, limit)
+    try:
+        found = Tensors({k: v.clone() for k, v in load(body).items()})
+    except (SafetensorError, ValueError, KeyError, TypeError, OverflowError, RuntimeError) as error:
+        raise CodecError(f"not a set of tensors: {error}") from None
+    for name, v in found.items():
+        allow(name, v)
+        if finite and v.is_floating_point() and not bool(torch.isfinite(v).all()):
+            raise CodecError(f"tensor {name!r} holds NaN or infinity")
+    if like is not None:
+        demand(found, like)
+    return found, header
+
+
+def parts(blob: bytes, limit: int) -> tuple[dict[str, Any], bytes]:
+    """Header and body, after the checks that need no parsing."""
+    if len(blob) > limit:
+        raise CodecError(f"{len(blob)} bytes are over the limit of {limit}")
+    size = int.from_bytes(blob[4:8], "big")
+    if blob[:4] != MAGIC or len(blob) < 16 + size:
+        raise CodecError("these bytes are not from heterophony, or were cut short")
+    inner = int.from_bytes(blob[8 + size : 16 + size], "little")
+    if size > HEADER_LIMIT or inner > HEADER_LIMIT:
+        raise CodecError(
+            f"a header of {max(size, inner)} bytes is over the limit of {HEADER_LIMIT}"
+        )
+    try:
+        header = json.loads(blob[8 : 8 + size])
+    except (ValueError, RecursionError):
+        raise CodecError("the header is not JSON") from None
+    if not isinstance(header, dict):
+        raise CodecError("the header is not a JSON object")
+    return header, blob[8 + size :]
+
+
+def allow(name: str, v: Tensor) -> None:
+    """The names and types that may travel, checked on both ends."""
+    if len(name) > NAME_LIMIT or v.dtype not in DTYPES:
+        raise CodecError(f"tensor {name[:80]!r} of type {v.dtype} is not allowed")
+
+
+def demand(found: Tensors, like: Tensors) -> None:
+    """Exactly these names, shapes and types."""
+    odd = sorted(found.keys() ^ like.keys())
+    if odd:
+        raise CodecError(f"tensor {odd[0]!r} is {'missing' if odd[0] in like else 'not expected'}")
+    for name, v in found.items():
+        want = like[name]
+        if v.shape != want.shape or v.dtype != want.dtype:
+            raise CodecError(
+                f"tensor {name!r} is {v.dtype} {tuple(v.shape)}, "
+                f"expected {want.dtype} {tuple(want.shape)}"
+            )
+
+
+def encode_groups(groups: Memory, header: Mapping[str, Any] | None = None) -> bytes:
+    """Several named sets of tensors in one blob: a client's memory, a server's state."""
+    names = sorted(groups)  # a tensor is named by its group's number: a group's name may be any
+    flat = Tensors({f"{i}|{k}": v for i, g in enumerate(names) for k, v in groups[g].items()})
+    return encode(flat, {**(header or {}), "groups": names})
+
+
+def decode_groups(blob: bytes, finite: bool = True) -> tuple[dict[str, Tensors], dict[str, Any]]:
+    """What ``encode_groups`` made."""
+    flat, header = decode(blob, finite=finite)
+    groups = header.pop("groups", None)
+    if not isinstance(groups, list) or not all(isinstance(g, str) for g in groups):
+        raise CodecError("the header names no groups")
+    return {g: flat.strip(f"{i}|") for i, g in enumerate(groups)}, header

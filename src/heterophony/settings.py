@@ -1,0 +1,114 @@
+"""Settings of algorithms and partitions: dataclass fields with a type, a range and a sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from .errors import ConfigError, suggestion
+
+T = TypeVar("T")
+WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    dict: "a table",
+}
+
+
+def setting(
+    default: Any,
+    doc: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+) -> Any:
+    """A dataclass field that explains itself and knows its range (``above`` excludes its end)."""
+    bounds = {"low": low, "high": high, "above": above}
+    return dataclasses.field(default=default, metadata={"doc": doc, **bounds})
+
+
+def settings(cls: type) -> list[dataclasses.Field[Any]]:
+    """The fields of a class that its users may set, in order."""
+    return [f for f in dataclasses.fields(cls) if f.init]
+
+
+def construct(cls: type[T], values: Mapping[str, Any], where: str) -> T:
+    """An instance from what a user wrote; unknown names get the nearest right one."""
+    known = [f.name for f in settings(cls)]
+    for name in values:
+        if name not in known:
+            raise ConfigError(f"{where}.{name}: unknown key{suggestion(name, known)}")
+    missing = [f.name for f in settings(cls) if required(f) and f.name not in values]
+    if missing:
+        raise ConfigError(f"{where}.{missing[0]}: missing")
+    try:
+        return cls(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{where}.{error}") from None
+
+
+def check(instance: Any) -> None:
+    """Types and ranges of all settings of a dataclass; called where it is made, by whomever."""
+    hints = get_type_hints(type(instance))
+    for f in settings(type(instance)):
+        value, hint = getattr(instance, f.name), hints[f.name]
+        if not fits(value, hint):
+            raise ConfigError(f"{f.name}: {wanted(hint)}, not {value!r}{near(value, hint)}")
+        bounds = range_of(f)
+        if isinstance(value, int | float) and not isinstance(value, bool) and not inside(value, f):
+            raise ConfigError(f"{f.name}: must be {bounds}, not {value!r}")
+
+
+def required(f: dataclasses.Field[Any]) -> bool:
+    return f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+
+
+def fits(value: object, hint: Any) -> bool:
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    kinds = options(hint)
+    if isinstance(value, bool):
+        return bool in kinds
+    return isinstance(value, (*kinds, int) if float in kinds else kinds)  # an int is a good float
+
+
+def options(hint: Any) -> tuple[type, ...]:
+    """The types that a hint admits."""
+    alternatives = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    return tuple(get_origin(a) or a for a in alternatives)
+
+
+def wanted(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return "must be one of " + ", ".join(map(str, get_args(hint)))
+    kinds = [k for k in options(hint) if k is not NoneType]
+    return "must be " + " or ".join(WORDS.get(k, k.__name__) for k in kinds)
+
+
+def near(value: object, hint: Any) -> str:
+    is_choice = get_origin(hint) is Literal and isinstance(value, str)
+    return suggestion(str(value), map(str, get_args(hint))) if is_choice else ""
+
+
+def inside(value: float, f: dataclasses.Field[Any]) -> bool:
+    low, high, above = (f.metadata.get(k) for k in ("low", "high", "above"))
+    return (
+        value - value == 0  # neither NaN nor infinite
+        and (low is None or value >= low)
+        and (high is None or value <= high)
+        and (above is None or value > above)
+    )
+
+
+def range_of(f: dataclasses.Field[Any]) -> str:
+    """The range in words: ``at least 0``; a number without limits is ``finite``."""
+    low, high, above = (f.metadata.get(k) for k in ("low", "high", "above"))
+    words = [f"at least {low:g}"] if low is not None else []
+    words += [f"above {above:g}"] if above is not None else []
+    words += [f"at most {high:g}"] if high is not None else []
+    return " and ".join(words) or "a finite number"
