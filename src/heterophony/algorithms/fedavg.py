@@ -1,0 +1,12 @@
+"""FedAvg: McMahan et al., Communication-efficient learning of deep networks, AISTATS 2017."""
+
+from dataclasses import dataclass
+
+from ..algorithm import Algorithm
+
+
+@dataclass(frozen=True)
+class FedAvg(Algorithm):
+    """Average what the clients learned, weighted by how much data each has."""
+
+    paper = "McMahan et al., AISTATS 2017"

@@ -1,0 +1,13 @@
+"""FedPer: Arivazhagan et al., Federated learning with personalization layers, 2019."""
+
+from dataclasses import dataclass
+
+from ..algorithm import Algorithm
+
+
+@dataclass(frozen=True)
+class FedPer(Algorithm):
+    """Share the representation, keep the head."""
+
+    paper = "Arivazhagan et al., 2019"
+    personal = ("head.*",)

@@ -1,0 +1,26 @@
+"""FedProx: Li et al., Federated optimization in heterogeneous networks, MLSys 2020."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from ..algorithm import Algorithm, Client, setting
+from ..tensors import Tensors, weights
+
+
+@dataclass(frozen=True)
+class FedProx(Algorithm):
+    """Hold local training near the model that was received."""
+
+    paper = "Li et al., MLSys 2020"
+    mu: float = setting(0.001, "strength of the pull towards the received model", low=0)
+
+    def local(self, client: Client) -> Tensors:
+        received = weights(client.net)
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            return cross_entropy(client.net(x), y)
+
+        client.fit(loss, pull=lambda w: self.mu * (w - received))
+        return client.shared()

@@ -1,0 +1,103 @@
+"""FedReG (FedReb): two heads on one base; the shared one is taught by a balanced copy of the data."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from ..algorithm import Algorithm, Client, Net, Reply, Server, by_samples, mean, setting
+from ..samples import Data, Samples
+from ..tensors import Tensors
+
+
+@dataclass(frozen=True)
+class FedReG(Algorithm):
+    """The own head learns the data as they are; the shared head learns them balanced."""
+
+    paper = "FedReG; FedReb thesis"
+    personal = ("own.*",)
+    head_depth = 2
+    threshold: Literal["mean", "max", "median", "second_min"] = setting(
+        "mean", "the statistic that every class is balanced to"
+    )
+    threshold_scope: Literal["class_nonzero", "client_size"] = setting(
+        "class_nonzero", "of the client's own class counts, or of all clients' sizes"
+    )
+    augment: Literal["simple", "auto", "copy"] = setting("simple", "how small classes are filled")
+    weights: Literal["split", "origin"] = setting(
+        "split", "shared heads by effective samples, or by all like the base"
+    )
+    variant: Literal["full", "a", "b", "c", "d"] = setting(
+        "full", "ablation: a origin weights, b one head, c no balancing, d no own phase"
+    )
+
+    def build(self, net: Net) -> Net:
+        if self.variant not in ("b", "d"):
+            net.add_module("own", deepcopy(net.head))
+        return net
+
+    def send(self, server: Server, client: str) -> Tensors:
+        if self.threshold_scope == "class_nonzero":
+            return server.model
+        sizes = torch.tensor(list(server.samples.values()))
+        return server.model | {"fedreg/size": self.statistic(sizes)}
+
+    def local(self, client: Client) -> Tensors:
+        net = client.net
+
+        def own(x: Tensor, y: Tensor) -> Tensor:
+            return cross_entropy(self.predict(client, x), y)
+
+        def generic(x: Tensor, y: Tensor) -> Tensor:
+            return cross_entropy(self.generic(client, x), y)
+
+        def rebalanced(data: Data) -> Samples:
+            return data.train.balanced(target, self.augment)
+
+        target = self.target(client)
+        if self.variant != "d":
+            mine = net.head if self.variant == "b" else net.own
+            client.fit(own, train=[net.base, mine], phase="own")
+        data = client.data.train if self.variant == "c" else client.once(rebalanced)
+        client.fit(generic, train=[net.base, net.head], data=data, phase="generic")
+        held = client.data.counts
+        effective = held if self.variant == "c" else held.clamp(max=target)
+        return client.shared() | {"fedreg/effective": effective.sum()}
+
+    def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
+        def effective(reply: Reply) -> float:
+            return reply.tensors["fedreg/effective"].item()
+
+        origin = self.weights == "origin" or self.variant == "a"
+        base, head = mean(replies, "base.*"), by_samples if origin else effective
+        return server.update(base | mean(replies, "head.*", weight=head))
+
+    def predict(self, client: Client, x: Tensor) -> Tensor:
+        if self.variant in ("b", "d"):
+            return self.generic(client, x)
+        z = client.net.base(x)
+        return client.net.head(z) + client.net.own(z)
+
+    def generic(self, client: Client, x: Tensor) -> Tensor:
+        return client.net.head(client.net.base(x))
+
+    def target(self, client: Client) -> int:
+        """How many examples every class that the client holds gets."""
+        held = client.data.counts[client.data.counts > 0]
+        if self.threshold_scope == "class_nonzero":
+            return max(1, int(self.statistic(held)))
+        return max(1, int(client.received["fedreg/size"] / len(held)))
+
+    def statistic(self, counts: Tensor) -> Tensor:
+        ordered = counts.sort().values.double()
+        n = len(ordered)
+        return {
+            "mean": ordered.mean(),
+            "max": ordered[-1],
+            "median": (ordered[(n - 1) // 2] + ordered[n // 2]) / 2,
+            "second_min": ordered[min(1, n - 1)],
+        }[self.threshold]

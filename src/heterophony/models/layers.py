@@ -1,0 +1,23 @@
+"""Features followed by linear layers, cut into base and head at a given depth."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from ..errors import ConfigError
+from ..net import Net
+
+
+def layered(features: list[nn.Module], linears: list[nn.Linear], head_depth: int) -> Net:
+    """Features, then linear layers with ReLU between; the last ``head_depth`` are the head."""
+    if not 1 <= head_depth <= len(linears):
+        raise ConfigError(
+            f"model.head_depth: this model has heads of depth 1 to {len(linears)}, not {head_depth}"
+        )
+    cut = len(linears) - head_depth
+    base, head = list(features), list[nn.Module]()
+    for i, linear in enumerate(linears):
+        (base if i < cut else head).append(linear)
+        if i < len(linears) - 1:
+            (base if i < cut else head).append(nn.ReLU())
+    return Net(nn.Sequential(*base), nn.Sequential(*head))

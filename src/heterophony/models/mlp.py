@@ -1,0 +1,15 @@
+"""The two-layer network of the FedReb testbed: flatten, 100 hidden units, classes."""
+
+from __future__ import annotations
+
+from math import prod
+
+from torch import nn
+
+from ..net import Net
+from .layers import layered
+
+
+def mlp(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
+    linears = [nn.Linear(prod(shape), 100), nn.Linear(100, classes)]
+    return layered([nn.Flatten()], linears, head_depth)
