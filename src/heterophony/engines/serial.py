@@ -1,0 +1,36 @@
+"""The serial engine: one job after the other, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+import torch
+
+from ..algorithm import Reply
+from ..place import Place
+from ..plan import Job, Plan, work
+
+
+class Serial:
+    """One torch thread, as in every worker: the same bits."""
+
+    def __init__(self, plan: Plan, place: Place, workers: int = 1) -> None:
+        self.plan, self.place, self.threads = plan, place, torch.get_num_threads()
+
+    def __enter__(self) -> Self:
+        torch.set_num_threads(1)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        torch.set_num_threads(self.threads)
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
+        for job in jobs:
+            yield work(self.plan, job, self.place)

@@ -1,0 +1,174 @@
+"""The loop on the server: evaluate and train side by side, merge, commit; again."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from . import __version__
+from .algorithm import Reply, Server
+from .engines import Engine
+from .plan import Job, Plan
+from .randomness import seeded
+from .store import RunFolder
+from .tensors import Tensors, mix
+
+Event = dict[str, Any]
+
+
+def play(plan: Plan, engine: Engine, folder: RunFolder) -> Iterator[Event]:
+    """Play the rounds that are left, committing each; yields the events as they are recorded.
+
+    The evaluation of the state after t rounds influences nothing, so it shares the engine with
+    the training of round t and fills what would be idle.
+    """
+    server = folder.newest(plan.federation.sizes())
+    if server is None:
+        server = plan.start()
+        yield from recorded(folder, [opening(plan, server)])
+    while server.t < plan.rounds:
+        begun = time.perf_counter()
+        after, events = round_of(plan, engine, server)
+        events[-1]["seconds"] = round(time.perf_counter() - begun, 4)
+        yield from recorded(folder, events)
+        server = after
+        folder.commit(server)
+        folder.place.forget(events[-1]["clients"], before=folder.oldest())
+    if not ended(folder):
+        begun = time.perf_counter()
+        replies = list(engine.run(evaluations(plan, server)))
+        seconds = round(time.perf_counter() - begun, 4)
+        last = evaluation(plan, server.t, replies)
+        yield from recorded(folder, [last, closing(plan, folder, server, replies, seconds)])
+        folder.commit(server)
+
+
+def round_of(plan: Plan, engine: Engine, server: Server) -> tuple[Server, list[Event]]:
+    """Measure the state before round t where that is due, and train it to the next."""
+    t, chosen = server.t, plan.chosen(server.t)
+    sizes, down = plan.federation.sizes(), {c: plan.algorithm.send(server, c) for c in chosen}
+    jobs = [Job("train", t, c, down[c], cost=sizes[c]) for c in chosen]
+    if plan.measured(t):
+        jobs += evaluations(plan, server)
+    trained, measured = list[Reply](), list[Reply]()
+    for reply in engine.run(jobs):
+        (trained if "P" not in reply.metrics else measured).append(reply)
+    order = {c: i for i, c in enumerate(plan.federation.clients)}
+    trained.sort(key=lambda r: order[r.client])
+    with seeded(plan.seed, "merge", t):
+        after = replace(plan.algorithm.merge(server, trained), t=t + 1, average=averaged(trained))
+    events = [evaluation(plan, t, measured)] if measured else []
+    return after, [*events, trained_round(plan, t, down, trained, measured)]
+
+
+def evaluations(plan: Plan, server: Server) -> list[Job]:
+    """Every client's test, with what it would be sent now."""
+    cost = plan.federation.sizes("test")
+    send, average = plan.algorithm.send, server.average
+    return [
+        Job("evaluate", server.t, c, send(server, c), average, cost[c])
+        for c in plan.federation.clients
+    ]
+
+
+def averaged(replies: list[Reply]) -> Tensors:
+    """The mean of what stays, by samples: for G alone, never for learning."""
+    whole = sum(r.samples for r in replies)
+    return mix([r.aside for r in replies], [r.samples / whole for r in replies])
+
+
+def recorded(folder: RunFolder, events: list[Event]) -> Iterator[Event]:
+    for event in events:
+        folder.record(event)
+        yield event
+
+
+def ended(folder: RunFolder) -> bool:
+    return any(e["event"] == "end" for e in folder.read())
+
+
+# Events -------------------------------------------------------------------------------------
+
+
+def opening(plan: Plan, server: Server) -> Event:
+    federation = plan.federation
+    return {
+        "event": "start",
+        "version": __version__,
+        "algorithm": plan.name,
+        "seed": plan.seed,
+        "rounds": plan.rounds,
+        "clients": list(federation.clients),
+        "train": list(federation.sizes().values()),
+        "test": list(federation.sizes("test").values()),
+        "classes": list(federation.labels),
+        "labels": federation.counts().tolist(),
+        "shared_parameters": sum(v.numel() for v in server.model.values()),
+        "data_sha256": federation.sha256,
+    }
+
+
+def evaluation(plan: Plan, t: int, replies: list[Reply]) -> Event:
+    """Right answers per client, in client order; G is null where there is no common model."""
+    by_client = {r.client: r.metrics for r in replies}
+    ordered = [by_client[c] for c in plan.federation.clients]
+    return {
+        "event": "evaluation",
+        "t": t,
+        "G": [int(m["G"]) for m in ordered] if plan.algorithm.common else None,
+        "P": [int(m["P"]) for m in ordered],
+    }
+
+
+def trained_round(
+    plan: Plan, t: int, down: Mapping[str, Tensors], replies: list[Reply], measured: list[Reply]
+) -> Event:
+    """What happened in round t; bytes are those of the tensors that travelled."""
+    tested = plan.federation.sizes("test")
+    losses = sorted({k for r in replies for k in r.metrics if k.startswith("loss/")})
+    whole = sum(r.samples for r in replies)
+    return {
+        "event": "round",
+        "t": t,
+        "clients": [r.client for r in replies],
+        "bytes_down": sum(v.nbytes for v in down.values()),
+        "bytes_up": sum(r.tensors.nbytes for r in replies),
+        "loss": {
+            k[5:]: sum(r.metrics.get(k, 0.0) * r.samples for r in replies) / whole for k in losses
+        },
+        "P_local": [
+            [int(r.metrics["P_local"]), tested[r.client]] for r in replies if "P_local" in r.metrics
+        ],
+        "work": {
+            "train": worked(replies),
+            "evaluate": worked(measured),
+        },
+    }
+
+
+def closing(
+    plan: Plan, folder: RunFolder, server: Server, measured: list[Reply], seconds: float
+) -> Event:
+    return {
+        "event": "end",
+        "t": server.t,
+        "model_sha256": fingerprint(plan, folder, server),
+        "seconds": seconds,
+        "work": {"train": 0.0, "evaluate": worked(measured)},
+    }
+
+
+def worked(replies: list[Reply]) -> float:
+    """Seconds of work, added up over workers."""
+    return round(sum(r.metrics["seconds"] for r in replies), 4)
+
+
+def fingerprint(plan: Plan, folder: RunFolder, server: Server) -> str:
+    """A hash of hashes: the server's tensors, and what every client keeps, in client order."""
+    groups = {"model": server.model, **{f"memory/{k}": v for k, v in server.memory.items()}}
+    flat = Tensors({f"{g}|{k}": v for g, tensors in groups.items() for k, v in tensors.items()})
+    clients = [folder.place.digest(c, before=server.t) for c in plan.federation.clients]
+    return hashlib.sha256("\n".join([flat.digest(), *clients]).encode()).hexdigest()

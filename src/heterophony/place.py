@@ -1,0 +1,77 @@
+"""Where jobs run: each client's memory, one file per round it took part in, and derived data.
+
+A job of round t gets the newest memory *older than t*. So a server that lost a round, a job done
+twice and a worker that outlived its driver are all harmless: nobody has to tell anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from urllib.parse import quote
+
+from .client import Memory
+from .codec import decode, decode_groups, encode, encode_groups
+from .files import disk, write
+from .samples import Samples, Scale
+from .tensors import Tensors
+
+
+class Place:
+    """One folder for what clients keep, one for what can be computed again."""
+
+    def __init__(self, memories: Path, scratch: Path) -> None:
+        self.memories, self.scratch = memories, scratch
+
+    def memory(self, client: str, before: int) -> Memory:
+        """What the client kept when it last trained before that round."""
+        rounds = [t for t in self.rounds(client) if t < before]
+        if not rounds:
+            return {}
+        with disk(self.folder(client)):
+            return decode_groups(self.file(client, rounds[-1]).read_bytes(), finite=False)[0]
+
+    def keep(self, client: str, t: int, memory: Memory) -> None:
+        """Keep what the client holds after training in round ``t``."""
+        if memory or self.rounds(client):  # nothing is kept too, where there was something
+            write(self.file(client, t), encode_groups(memory))
+
+    def forget(self, clients: Iterable[str], before: int) -> None:
+        """Drop what no job of that round or a later one can ask for."""
+        for client in clients:
+            for t in [t for t in self.rounds(client) if t < before][:-1]:
+                self.file(client, t).unlink(missing_ok=True)
+
+    def digest(self, client: str, before: int) -> str:
+        """A digest of what the client keeps; it may be told, the tensors may not."""
+        memory = self.memory(client, before)
+        flat = {f"{g}|{k}": v for g, tensors in memory.items() for k, v in tensors.items()}
+        return Tensors(flat).digest()
+
+    def derived(self, client: str, name: str, scale: Scale, make: Callable[[], Samples]) -> Samples:
+        """Data computed once per client and kept; losing them costs only time."""
+        path = self.scratch / "once" / folder_name(client) / name
+        if not path.exists():
+            made = make()
+            write(path, encode(Tensors({"x": made.stored_all(), "y": made.labels})), durable=False)
+        with disk(path):
+            tensors, _ = decode(path.read_bytes(), finite=False)
+        return Samples(tensors["x"], tensors["y"], scale)
+
+    def folder(self, client: str) -> Path:
+        return self.memories / folder_name(client)
+
+    def file(self, client: str, t: int) -> Path:
+        return self.folder(client) / f"{t:07d}"
+
+    def rounds(self, client: str) -> list[int]:
+        """The rounds a memory is there for, ascending."""
+        folder = self.folder(client)
+        if not folder.is_dir():
+            return []
+        return sorted(int(f.name) for f in folder.iterdir() if f.name.isdigit())
+
+
+def folder_name(client: str) -> str:
+    """A client's name as that of a folder: never '..', never another client's, never none."""
+    return quote(client, safe="").replace(".", "%2E") or "%"

@@ -1,0 +1,150 @@
+"""What a run amounts to, computed from its events alone: G and P, fairness, bytes, seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean, pstdev
+from typing import Any
+
+from .errors import FolderError
+
+Event = dict[str, Any]
+WORST = 0.1  # the share of clients that "worst" speaks of
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and (population) standard deviation."""
+
+    mean: float
+    std: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(fmean(values), pstdev(values))
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """One accuracy over the rounds: its best, its last, and its last ten evaluations."""
+
+    best: float
+    best_round: int
+    last: float
+    last10: Spread
+
+    @classmethod
+    def of(cls, curve: Sequence[tuple[int, float]]) -> Accuracy:
+        at, best = max(curve, key=lambda p: (p[1], -p[0]))
+        values = [v for _, v in curve]
+        return cls(best, at, values[-1], Spread.of(values[-10:]))
+
+
+@dataclass(frozen=True)
+class Fairness:
+    """How a measure is spread over the clients after the last round."""
+
+    worst10: float  # mean accuracy of the worst tenth of the clients, at least one
+    std: float
+
+    @classmethod
+    def of(cls, accuracies: Sequence[float]) -> Fairness:
+        worst = sorted(accuracies)[: max(1, int(WORST * len(accuracies)))]
+        return cls(fmean(worst), pstdev(accuracies))
+
+
+@dataclass(frozen=True)
+class ClientResult:
+    """One client after the last round: its own model and the common one on its own test data."""
+
+    accuracy: float
+    correct: int
+    total: int
+    generic: float | None
+    train: int
+    participations: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The content of ``result.json``. Accuracies are fractions, pooled over all test examples."""
+
+    algorithm: str
+    seed: int
+    rounds: int
+    G: Accuracy | None
+    P: Accuracy
+    P_local: Accuracy | None  # right after local training, over each round's participants
+    fairness: dict[str, Fairness | None]
+    clients: dict[str, ClientResult]
+    bytes: dict[str, int]
+    seconds: float
+    work: dict[str, float]  # worker seconds, training and evaluating
+    shared_parameters: int
+    data_sha256: str
+    model_sha256: str
+    version: str
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def json(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+
+def curves(events: Iterable[Event]) -> dict[str, list[tuple[int, float]]]:
+    """(round, accuracy) of G, P and P right after local training (of round t, shown at t + 1)."""
+    out: dict[str, list[tuple[int, float]]] = {"G": [], "P": [], "P_local": []}
+    total = 1
+    for e in events:
+        if e["event"] == "start":
+            total = sum(e["test"])
+        elif e["event"] == "evaluation":
+            for k in ("G", "P"):
+                if e[k] is not None:
+                    out[k].append((e["t"], sum(e[k]) / total))
+        elif e["event"] == "round" and e["P_local"]:
+            right, seen = (sum(pair[i] for pair in e["P_local"]) for i in (0, 1))
+            out["P_local"].append((e["t"] + 1, right / seen))
+    return out
+
+
+def summarise(events: Sequence[Event]) -> Summary:
+    """The result of a finished run."""
+    if not events or events[0]["event"] != "start" or events[-1]["event"] != "end":
+        raise FolderError("the run is not finished; go on with `heterophony resume`")
+    start, end = events[0], events[-1]
+    last = [e for e in events if e["event"] == "evaluation"][-1]
+    rounds = [e for e in events if e["event"] == "round"]
+    timed, lines = [*rounds, end], curves(events)
+    own = [c / n for c, n in zip(last["P"], start["test"], strict=True)]
+    generic = last["G"] and [c / n for c, n in zip(last["G"], start["test"], strict=True)]
+    took_part = [c for e in rounds for c in e["clients"]]
+    clients = {
+        c: ClientResult(
+            own[i],
+            last["P"][i],
+            start["test"][i],
+            generic[i] if generic else None,
+            start["train"][i],
+            took_part.count(c),
+        )
+        for i, c in enumerate(start["clients"])
+    }
+    return Summary(
+        algorithm=start["algorithm"],
+        seed=start["seed"],
+        rounds=start["rounds"],
+        G=Accuracy.of(lines["G"]) if lines["G"] else None,
+        P=Accuracy.of(lines["P"]),
+        P_local=Accuracy.of(lines["P_local"]) if lines["P_local"] else None,
+        fairness={"P": Fairness.of(own), "G": Fairness.of(generic) if generic else None},
+        clients=clients,
+        bytes={k: sum(e[f"bytes_{k}"] for e in rounds) for k in ("up", "down")},
+        seconds=round(sum(e["seconds"] for e in timed), 3),
+        work={k: round(sum(e["work"][k] for e in timed), 3) for k in ("train", "evaluate")},
+        shared_parameters=start["shared_parameters"],
+        data_sha256=start["data_sha256"],
+        model_sha256=end["model_sha256"],
+        version=start["version"],
+    )

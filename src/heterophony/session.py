@@ -1,0 +1,45 @@
+"""A plan played in a folder on an engine, from wherever it stands to its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .engines import engine
+from .errors import FolderError
+from .loop import play
+from .plan import Plan
+from .results import Event, Summary, summarise
+from .store import RunFolder, write_json
+
+
+def execute(
+    plan: Plan,
+    folder: RunFolder,
+    engine_name: str = "serial",
+    workers: int | None = None,
+    on_event: Callable[[Event], None] = lambda event: None,
+) -> Summary:
+    """Play what is left and write ``result.json``. The folder must be ours (locked)."""
+    events = list(folder.read())
+    same_data(plan, events)
+    if not finished(events):
+        with engine(engine_name, workers, plan, folder.place) as place:
+            for event in play(plan, place, folder):
+                on_event(event)
+        events = list(folder.read())
+    summary = summarise(events)
+    write_json(folder.result, summary.json())
+    return summary
+
+
+def finished(events: list[Event]) -> bool:
+    return bool(events) and events[-1]["event"] == "end"
+
+
+def same_data(plan: Plan, events: list[Event]) -> None:
+    """A run must not go on with other data than it began with."""
+    if events and events[0].get("data_sha256") != plan.federation.sha256:
+        raise FolderError(
+            "the data are not those the run began with (data_sha256 differs);"
+            " bring them back, or start a new run"
+        )

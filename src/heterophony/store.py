@@ -1,0 +1,209 @@
+"""A run's folder: its configuration, its events, its commits; atomic, resumable, one owner."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from .algorithm import Server
+from .codec import decode_groups, encode_groups
+from .errors import BusyError, CodecError, FolderError, StorageError
+from .files import disk, write
+from .place import Place
+from .tensors import Tensors
+
+FORMAT = 1
+KEPT = 2  # the newest commit, and one to fall back to
+
+
+class RunFolder:
+    """``config.toml``, ``events.jsonl``, ``result.json`` and ``commits/`` of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config, self.events = path / "config.toml", path / "events.jsonl"
+        self.result, self.commits = path / "result.json", path / "commits"
+        self.scratch = path / "scratch"
+        self.place = Place(self.commits / "clients", self.scratch)
+        self._lock: int | None = None
+
+    # Owning it ------------------------------------------------------------------------------
+    def create(self, config: str) -> None:
+        """A new run; a folder that holds anything already is refused."""
+        if self.config.exists():
+            raise FolderError(
+                f"{self.path} already holds a run; go on with `heterophony resume {self.path}`"
+                " or choose another --out"
+            )
+        if self.path.exists() and not (self.path.is_dir() and empty(self.path)):
+            raise FolderError(f"{self.path} is not empty; choose another --out")
+        with disk(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        self.lock()
+        write(self.config, config.encode())
+
+    def reopen(self) -> str:
+        """An existing run; returns its configuration."""
+        if not self.config.is_file():
+            raise FolderError(f"{self.path} is not a run folder: it has no config.toml")
+        self.lock()
+        with disk(self.config):
+            return self.config.read_text()
+
+    def lock(self) -> None:
+        """Refuse a second process; the lock ends with its owner, however that ends."""
+        with disk(self.path):
+            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            self._lock = None
+            raise BusyError(
+                f"{self.path} is in use by another process; wait for it or end it first"
+            ) from None
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def close(self) -> None:
+        """Give the folder back; what can be computed again is removed."""
+        if self._lock is not None:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+            os.close(self._lock)
+            self._lock = None
+
+    # Events ---------------------------------------------------------------------------------
+    def record(self, event: Mapping[str, Any]) -> None:
+        """Append one line."""
+        line = json.dumps(event, separators=(",", ":")) + "\n"
+        with disk(self.events), open(self.events, "ab") as file:
+            file.write(line.encode())
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """All events so far; a line that was cut short by a crash is left out."""
+        if not self.events.exists():
+            return
+        with disk(self.events), open(self.events, "rb") as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                try:
+                    yield json.loads(line)
+                except ValueError:
+                    raise FolderError(f"{self.events} is damaged: a line is not JSON") from None
+
+    # Commits --------------------------------------------------------------------------------
+    def commit(self, server: Server) -> None:
+        """Make the state after ``server.t`` rounds, and all events so far, survive anything."""
+        with disk(self.events), open(self.events, "ab") as file:
+            os.fsync(file.fileno())
+            written = file.tell()
+        groups = {
+            "model": server.model,
+            "average": server.average,
+            **{f"memory/{k}": v for k, v in server.memory.items()},
+        }
+        header = {
+            "format": FORMAT,
+            "t": server.t,
+            "events": written,
+        }
+        blob = encode_groups(groups, header)
+        write(self.commits / f"{server.t:07d}", blob + hashlib.sha256(blob).digest())
+        self._prune()
+
+    def newest(self, samples: Mapping[str, int]) -> Server | None:
+        """The newest whole commit, with the events put back to that moment; None before any."""
+        names = self._commits()
+        for name in reversed(names):
+            try:
+                return self._load(self.commits / name, samples)
+            except CodecError:
+                continue
+        if names:
+            raise FolderError(
+                f"{self.commits} is damaged: none of its commits can be read; start the run anew"
+                f" with `heterophony run {self.config}`"
+            )
+        if self.events.exists():
+            with disk(self.events):
+                os.truncate(self.events, 0)
+        return None
+
+    def _load(self, path: Path, samples: Mapping[str, int]) -> Server:
+        with disk(path):
+            content = path.read_bytes()
+        blob, sha256 = content[:-32], content[-32:]
+        if hashlib.sha256(blob).digest() != sha256:
+            raise CodecError(f"{path} is damaged")
+        groups, header = decode_groups(blob, finite=False)
+        if header.get("format") != FORMAT:
+            raise FolderError(
+                f"{path} has format {header.get('format')}, this version reads {FORMAT};"
+                " resume with the version that began the run"
+            )
+        size = self.events.stat().st_size if self.events.exists() else 0
+        if size < header["events"]:
+            raise FolderError(f"{self.events} is shorter than its commit says: it was cut by hand")
+        with disk(self.events):
+            os.truncate(self.events, header["events"])
+        memory = {k[7:]: v for k, v in groups.items() if k.startswith("memory/")}
+        average = groups.get("average", Tensors())
+        return Server(header["t"], samples, groups["model"], memory, average)
+
+    def _commits(self) -> list[str]:
+        if not self.commits.is_dir():
+            return []
+        return sorted(f.name for f in self.commits.iterdir() if f.name.isdigit())
+
+    def _prune(self) -> None:
+        names = self._commits()
+        for name in names[:-KEPT]:
+            (self.commits / name).unlink(missing_ok=True)
+
+    def oldest(self) -> int:
+        """The oldest round a resume could go back to: memories before it are not needed."""
+        names = self._commits()
+        return int(names[0]) if names else 0
+
+
+def empty(folder: Path) -> bool:
+    """Nothing in it but what a run that died at its very beginning leaves."""
+    return all(f.name == "lock" or f.name.startswith(".") for f in folder.iterdir())
+
+
+def members(parent: Path) -> list[Path]:
+    """The run folders in a folder: in the order they were asked for, else by name and number."""
+    order = parent / "compare.json"
+    asked = read_json(order)["runs"] if order.is_file() else []
+    rank = {name: i for i, name in enumerate(asked)}
+    found = [f.parent for f in parent.glob("*/config.toml")]
+    return sorted(found, key=lambda f: (rank.get(f.name, len(rank)), natural(f.name)))
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Sorts ``fedavg-2`` before ``fedavg-10``."""
+    return [(int(p), "") if p.isdecimal() else (0, p) for p in re.split(r"(\d+)", name)]
+
+
+def write_json(path: Path, content: Any) -> None:
+    """A JSON file for people and programs, atomically."""
+    write(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file, or a clear answer."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise FolderError(f"{path} is not there") from None
+    except ValueError:
+        raise FolderError(f"{path} is damaged: it is not JSON") from None
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from None
