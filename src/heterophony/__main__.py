@@ -1,0 +1,5 @@
+"""``python -m heterophony``."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,245 @@
+"""``run``, ``resume`` and ``compare``: one run, or many, in folders that survive anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import ConfigError, FolderError, StoppedError
+from . import screen
+
+if TYPE_CHECKING:
+    from ..config import Config
+    from ..plan import Plan
+    from ..results import Summary
+    from ..store import RunFolder
+
+Pairs = Annotated[
+    list[str] | None, typer.Option("-c", "--config", help="key=value, as in local.lr=0.01.")
+]
+Out = Annotated[Path | None, typer.Option(help="The folder to write; default: a new one in runs/.")]
+Json = Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Put the commands into the app."""
+    app.command()(run)
+    app.command()(resume)
+    app.command()(compare)
+
+
+def run(
+    file: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]")] = None,
+    pairs: Pairs = None,
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Run one algorithm: a progress bar, a table of G and P, a run folder."""
+    from ..config import read
+
+    config = read(file, pairs or [])
+    begin(config)
+    federation = config.federation()
+    plan = config.plan(federation)
+    folder = fresh(out, f"{config.algorithm_name}-{federation.name}")
+    folder.create(config.decided(federation).toml())
+    summaries = played([(folder, config, plan)], folder.path, quiet=json)
+    show_run(summaries[0], folder.path, json)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="DIR")],
+    workers: Annotated[int | None, typer.Option(help="Other than before; same result.")] = None,
+    json: Json = False,
+) -> None:
+    """Go on after any interruption; the result is the same, bit for bit."""
+    from ..store import RunFolder, members
+
+    several = [] if (folder / "config.toml").exists() else members(folder)
+    if not several:
+        summary = reopened([RunFolder(folder)], folder, workers, json)[0]
+        show_run(summary, folder, json)
+        return
+    reopened([RunFolder(p) for p in several], folder, workers, json)
+    show_comparison(folder, json)
+
+
+def compare(
+    algorithms: Annotated[list[str], typer.Argument(metavar="ALGO…")],
+    pairs: Pairs = None,
+    seeds: Annotated[str, typer.Option(help="Comma-separated.")] = "0",
+    file: Annotated[Path | None, typer.Option(help="A CONFIG.toml to start from.")] = None,
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """The same federation for every algorithm and seed; again with the same --out, it goes on."""
+    from ..config import read
+
+    configs: dict[str, Config] = {}
+    for seed in numbers(seeds):
+        for name in algorithms:
+            both = [*(pairs or []), f'algorithm.name="{name}"', f"seed={seed}"]
+            configs[f"{name}-{seed}"] = read(file, both)
+    begin(next(iter(configs.values())))
+    parent = out or free(f"compare-{next(iter(configs.values())).data.name.split('/')[-1]}")
+    several = prepared(parent, configs)
+    reopened(several, parent, None, json)
+    show_comparison(parent, json)
+
+
+def numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--seeds {text}: must be whole numbers, as in 0,1,2") from None
+
+
+def prepared(parent: Path, configs: dict[str, Config]) -> list[RunFolder]:
+    """A folder for every run, its configuration written before any begins: all can be resumed."""
+    from ..store import RunFolder, write_json
+
+    several = []
+    for label, config in configs.items():
+        federation = config.federation()
+        config.plan(federation)
+        text, folder = config.decided(federation).toml(), RunFolder(parent / label)
+        if not folder.config.exists():
+            folder.create(text)
+            folder.close()
+        elif folder.config.read_text() != text:
+            raise FolderError(
+                f"{folder.path} holds a run with other settings; choose another --out"
+            )
+        several.append(folder)
+    write_json(parent / "compare.json", {"runs": list(configs)})
+    return several
+
+
+def reopened(
+    folders: list[RunFolder], parent: Path, workers: int | None, quiet: bool
+) -> list[Summary]:
+    """Play what is left of existing runs."""
+    from ..config import read
+    from ..data.federation import Federation
+
+    tasks, dealt = [], dict[tuple[str, int], Federation]()
+    for folder in folders:
+        text = folder.reopen()
+        if "[library]" in text:
+            raise FolderError(
+                f"{folder.path} was begun from Python with data of its own; go on there with"
+                " run(..., out=..., resume=True)"
+            )
+        config: Config = read(folder.config)
+        begin(config)
+        key = (repr(config.data), config.top.seed)
+        if key not in dealt:
+            dealt[key] = config.federation()
+        tasks.append((folder, config, config.plan(dealt[key])))
+        folder.close()
+    for folder, _, _ in tasks:
+        folder.lock()
+    return played(tasks, parent, quiet, workers)
+
+
+def played(
+    tasks: list[tuple[RunFolder, Config, Plan]],
+    parent: Path,
+    quiet: bool,
+    workers: int | None = None,
+) -> list[Summary]:
+    """Play the runs one after the other, each on all workers."""
+    from ..session import execute
+
+    done = []
+    with interruptible(parent), screen.progress(not quiet) as bars:
+        for folder, config, plan in tasks:
+            label = f"{config.algorithm_name} (seed {config.top.seed})"
+            bar = screen.Bar(bars, label, plan.rounds)
+            how = config.engine
+            try:
+                done.append(execute(plan, folder, how.name, workers or how.workers, bar))
+            finally:
+                folder.close()
+    return done
+
+
+@contextmanager
+def interruptible(folder: Path) -> Iterator[None]:
+    """Ctrl-C and SIGTERM leave a run that can go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise StoppedError(
+            f"interrupted; nothing is lost: go on with `heterophony resume {folder}`"
+        ) from None
+
+
+def begin(config: Config) -> None:
+    """Workers need seconds to import torch: begin while the data are read."""
+    if config.engine.name == "pool":
+        from ..engines.pool import warm
+
+        warm()
+
+
+def fresh(out: Path | None, name: str) -> RunFolder:
+    from ..store import RunFolder
+
+    return RunFolder(out or free(name))
+
+
+def free(name: str) -> Path:
+    """The first unused runs/NAME-1, -2, …"""
+    number = 1
+    while (Path("runs") / f"{name}-{number}").exists():
+        number += 1
+    return Path("runs") / f"{name}-{number}"
+
+
+def show_run(summary: Summary, folder: Path, json: bool) -> None:
+    if json:
+        screen.print_json(summary.json())
+        return
+    rows = []
+    for name, a in (("G, common model", summary.G), ("P, own models", summary.P)):
+        if a is None:
+            rows.append([name, *"––––"])
+            continue
+        last10 = f"{screen.percent(a.last10.mean)} ± {screen.percent(a.last10.std)}"
+        best = f"{screen.percent(a.best)} (round {a.best_round})"
+        fair = summary.fairness[name[0]]
+        worst = screen.percent(fair.worst10) if fair else "–"
+        rows.append([name, best, screen.percent(a.last), last10, worst])
+    title = f"{summary.algorithm}, {summary.rounds} rounds, seed {summary.seed}: accuracy in %"
+    screen.print_table(title, ["", "best", "last", "last 10", "worst 10 % of clients"], rows)
+    up, down = (screen.megabytes(summary.bytes[k]) for k in ("up", "down"))
+    screen.note(f"{down} MB down, {up} MB up, {summary.seconds:.1f} s; {folder}")
+
+
+def show_comparison(parent: Path, json: bool) -> None:
+    from ..report.runs import find
+    from ..report.tables import cell, difference_cell, rows
+
+    found = rows(find([parent]))
+    if json:
+        screen.print_json(found)
+        return
+    keys = ["G.best", "G.last10", "P.best", "P.last10", "worst10", "MB_up", "MB_down", "seconds"]
+    titles = ["G best", "G last 10", "P best", "P last 10", "P worst 10 %"]
+    columns = ["algorithm", *titles, "ΔG", "ΔP", "MB up", "MB down", "seconds"]
+    lines = []
+    for r in found:
+        numbers = [cell(r, k) for k in keys]
+        gaps = [difference_cell(r, k) for k in ("G.best", "P.best")]
+        lines.append([r["name"], *numbers[:5], *gaps, *numbers[5:]])
+    title = "accuracy in %; G: the common model on everybody's test data, P: own models on own data"
+    screen.print_table(title, columns, lines)
+    seeds = len(found[0]["seeds"])
+    spread = f"± over {seeds} seeds" if seeds > 1 else "± over the last ten evaluations"
+    screen.note(f"{spread}; ΔG, ΔP: best, paired by seed, against {found[0]['name']}")
+    screen.note(f"{parent}; a page with curves: heterophony report {parent}")

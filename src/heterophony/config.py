@@ -1,0 +1,247 @@
+"""One TOML file, every key also as ``-c``: read, checked, completed, and written back whole."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+
+from .algorithm import Algorithm
+from .algorithms import algorithm
+from .client import Training
+from .data.federation import Federation, deal
+from .data.partition import partition
+from .data.sources import source
+from .errors import ConfigError, suggestion
+from .models import builder
+from .participation import Uniform
+from .plan import Plan
+from .settings import check, construct, setting
+
+
+@dataclass(frozen=True)
+class DataSection:
+    """Which data, and how they are dealt."""
+
+    name: str = setting("digits", "a data set's name, or a path to an .npz file")
+    path: str | None = setting(None, "the folder that holds the data set's files")
+    clients: int = setting(20, "number of clients", low=1)
+    partition: dict[str, Any] = field(default_factory=lambda: {"kind": "dirichlet", "alpha": 0.1})
+    train_fraction: float = setting(0.75, "share of a client's examples to train", above=0, high=1)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True)
+class ModelSection:
+    """Which network; by default the one that suits the data and the algorithm's paper."""
+
+    name: str | None = setting(None, "a model's name; default: by the shape of the data")
+    head_depth: int | None = setting(None, "layers of the head; default: the paper's", low=1)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True)
+class EvaluationSection:
+    """When G and P are measured."""
+
+    every: int = setting(1, "rounds between evaluations", low=1)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True)
+class EngineSection:
+    """Where it runs; never changes the result."""
+
+    name: Literal["serial", "pool"] = setting("pool", "one process, or one per core")
+    workers: int | None = setting(None, "processes of the pool; default: one per core", low=1)
+    device: Literal["cpu"] = setting("cpu", "what computes")
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True)
+class Top:
+    """The keys outside all sections."""
+
+    seed: int = setting(0, "decides everything random", low=0)
+    rounds: int = setting(100, "communication rounds", low=0)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True)
+class Config:
+    """A run, wholly described."""
+
+    top: Top
+    data: DataSection
+    model: ModelSection
+    algorithm: Algorithm
+    algorithm_name: str
+    local: Training
+    participation: Uniform
+    evaluation: EvaluationSection
+    engine: EngineSection
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def federation(self) -> Federation:
+        """The data, dealt. Depends on the seed and the data section alone."""
+        how = self.data
+        found = source(how.name, how.path)
+        return deal(found, how.clients, partition(how.partition), how.train_fraction, self.top.seed)
+
+    def plan(self, federation: Federation) -> Plan:
+        """What is to be played, with every default decided."""
+        self.participation.size(len(federation.clients))
+        model = self.decided(federation).model
+        assert model.name is not None
+        assert model.head_depth is not None
+        build = partial(builder(model.name), federation.shape, federation.classes, model.head_depth)
+        build()  # a model that does not fit the data is said here, not in a worker
+        return Plan(
+            self.algorithm,
+            build,
+            federation,
+            self.top.rounds,
+            self.participation,
+            self.local,
+            self.top.seed,
+            self.evaluation.every,
+        )
+
+    def decided(self, federation: Federation) -> Config:
+        """The same with the model's defaults filled in."""
+        name = self.model.name or suitable(federation.shape)
+        depth = self.model.head_depth or self.algorithm.head_depth
+        return replace(self, model=ModelSection(name, depth))
+
+    def toml(self) -> str:
+        """Everything resolved: a run can be repeated from this text alone."""
+        named = {"name": self.algorithm_name, **asdict(self.algorithm)}
+        sections = {
+            "data": asdict(self.data),
+            "model": asdict(self.model),
+            "algorithm": named,
+            "local": asdict(self.local),
+            "participation": asdict(self.participation),
+            "evaluation": asdict(self.evaluation),
+            "engine": asdict(self.engine),
+        }
+        kept = {s: {k: v for k, v in d.items() if v is not None} for s, d in sections.items()}
+        return tomli_w.dumps({**asdict(self.top), **kept})
+
+
+TOP = ("seed", "rounds")
+SECTIONS: dict[str, type] = {
+    "data": DataSection,
+    "model": ModelSection,
+    "local": Training,
+    "evaluation": EvaluationSection,
+    "engine": EngineSection,
+}
+
+
+def suitable(shape: tuple[int, ...]) -> str:
+    """The model for examples of that shape."""
+    if len(shape) == 3 and min(shape[1:]) >= 16:
+        return "convnet"
+    return "digitsnet" if len(shape) == 3 and min(shape[1:]) >= 4 else "mlp"
+
+
+def read(path: Path | None, overrides: Sequence[str] = ()) -> Config:
+    """A configuration from a file and ``key=value`` pairs; errors say file and line."""
+    text = ""
+    if path is not None:
+        try:
+            text = path.read_text()
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    written = tuple(overridden(raw, pair) for pair in overrides)
+    try:
+        return resolve(raw)
+    except ConfigError as error:
+        key = str(error).split(":")[0]
+        line = None if any(key.startswith(w) for w in written) else line_of(text, key)
+        raise ConfigError(f"{path}:{line}: {error}" if line else str(error)) from None
+
+
+def resolve(raw: Mapping[str, Any]) -> Config:
+    """A configuration from nested plain data."""
+    known = [*TOP, *SECTIONS, "algorithm", "participation"]
+    for key, value in raw.items():
+        if key not in known:
+            raise ConfigError(f"{key}: unknown key{suggestion(key, known)}")
+        if key not in TOP and not isinstance(value, dict):
+            raise ConfigError(f"{key}: must be a section, as in [{key}]")
+    chosen = dict(raw.get("algorithm", {}))
+    name = chosen.pop("name", "fedavg")
+    made: dict[str, Any] = {k: construct(c, raw.get(k, {}), k) for k, c in SECTIONS.items()}
+    partition(made["data"].partition)  # a wrong partition is said before any data are read
+    share = raw.get("participation") or {"rate": 0.2}
+    return Config(
+        top=Top(**{k: v for k, v in raw.items() if k in TOP}),
+        algorithm=construct(algorithm(str(name)), chosen, "algorithm"),
+        algorithm_name=str(name),
+        participation=construct(Uniform, share, "participation"),
+        **made,
+    )
+
+
+def overridden(raw: dict[str, Any], pair: str) -> str:
+    """Put ``key=value`` into the raw configuration; returns the key."""
+    key, sign, value = pair.partition("=")
+    key = key.strip()
+    if not sign or not key:
+        raise ConfigError(f"-c {pair}: must be key=value, as in -c local.lr=0.01")
+    *path, last = key.split(".")
+    at = raw
+    for step in path:
+        at = at.setdefault(step, {})
+        if not isinstance(at, dict):
+            raise ConfigError(f"-c {pair}: '{step}' is not a section")
+    if path == ["participation"]:  # rate and count exclude each other: the newer one counts
+        at.pop({"rate": "count", "count": "rate"}.get(last, ""), None)
+    at[last] = parsed(value.strip())
+    return key
+
+
+def parsed(text: str) -> Any:
+    """A TOML value, or a bare word as text."""
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def line_of(text: str, key: str) -> int | None:
+    """The line of a TOML text where a dotted key, or the nearest thing above it, is written."""
+    section, found, depth = "", None, 0
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[([^\]]+)\]", line):
+            section = header[1].strip()
+            here = section
+        elif pair := re.match(r"\s*([\w.\"'-]+)\s*=", line):
+            here = ".".join(filter(None, [section, pair[1].strip("\"'")]))
+        else:
+            continue
+        if (key == here or key.startswith(f"{here}.")) and len(here) > depth:
+            found, depth = number, len(here)
+    return found

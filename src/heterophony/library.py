@@ -1,0 +1,262 @@
+"""The library: ``federate`` data, ``run`` an algorithm, use the models."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+import torch
+from torch import Tensor, nn
+
+from .algorithm import Algorithm
+from .algorithms import algorithm as named
+from .client import Client, Training
+from .data.federation import Federation, deal, gather
+from .data.partition import Dirichlet, Partition
+from .data.sources import arrays, source
+from .errors import ConfigError, DataError
+from .models import builder
+from .net import Net, split
+from .participation import Participation, Uniform
+from .plan import Job, Plan
+from .results import Accuracy, ClientResult, Event, Fairness, Summary
+from .session import execute
+from .store import RunFolder
+from .tensors import Tensors
+
+
+def federate(
+    data: str | Sequence[Any],
+    *,
+    clients: int = 20,
+    partition: Partition | None = None,
+    seed: int = 0,
+    train_fraction: float = 0.75,
+    path: str | None = None,
+) -> Federation:
+    """Clients with data.
+
+    ``data`` is a name (``"fmnist"``), a path to an ``.npz``, arrays ``(x, y)`` to be dealt by the
+    partition (default: Dirichlet 0.1), or a list with every client's own ``(x, y)`` or
+    ``(x_train, y_train, x_test, y_test)``.
+    """
+    if isinstance(data, list):
+        return own_data(data, train_fraction, seed)
+    if isinstance(data, str):
+        found = source(data, path)
+    elif len(data) in (2, 4):
+        found = arrays(*pooled(data))
+    else:
+        raise DataError("give (x, y) or (x_train, y_train, x_test, y_test)")
+    return deal(found, clients, partition or Dirichlet(), train_fraction, seed)
+
+
+def own_data(parts: Sequence[Sequence[Any]], train_fraction: float, seed: int) -> Federation:
+    if not parts or any(len(p) not in (2, 4) for p in parts):
+        raise DataError("every client brings (x, y) or (x_train, y_train, x_test, y_test)")
+    both = [pooled(p) for p in parts]
+    shapes = [(x.shape[1:], x.dtype) for x, _ in both]
+    for i, (shape, dtype) in enumerate(shapes):
+        if (shape, dtype) != shapes[0]:
+            raise DataError(
+                f"client {i} has examples of shape {shape} and type {dtype},"
+                f" client 0 of {shapes[0][0]} and {shapes[0][1]}"
+            )
+    whole = arrays(np.concatenate([x for x, _ in both]), np.concatenate([y for _, y in both]))
+    trains = [len(p[1]) if len(p) == 4 else None for p in parts]
+    return gather(whole, [len(y) for _, y in both], trains, train_fraction, seed)
+
+
+def pooled(data: Sequence[Any]) -> tuple[Any, Any]:
+    """Examples and labels, training before test."""
+    plain = [np.asarray(a) for a in data]
+    return (plain[0], plain[1]) if len(plain) == 2 else (
+        np.concatenate([plain[0], plain[2]]),
+        np.concatenate([plain[1], plain[3]]),
+    )  # fmt: skip
+
+
+def run(
+    algorithm: str | Algorithm,
+    federation: Federation,
+    *,
+    model: str | nn.Module | Callable[[], nn.Module] | None = None,
+    rounds: int = 100,
+    participation: float | int | Participation = 1.0,
+    training: Training | None = None,
+    seed: int = 0,
+    head_depth: int | None = None,
+    evaluate_every: int = 1,
+    engine: str = "serial",
+    workers: int | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    on_event: Callable[[Event], None] = lambda event: None,
+) -> Result:
+    """One run. ``participation`` is a share (float), a number (int) or a rule.
+
+    ``model`` is a name, a module (its weights are the start) or a function that makes one.
+    Without ``out`` the run lives in a temporary folder, as long as its result does. With
+    ``resume``, an interrupted run in ``out`` goes on.
+    """
+    how = named(algorithm)() if isinstance(algorithm, str) else algorithm
+    depth = head_depth or how.head_depth
+    plan = Plan(
+        how,
+        modelled(model, federation, depth),
+        federation,
+        rounds,
+        shared_by(participation, len(federation.clients)),
+        training or Training(),
+        seed,
+        evaluate_every,
+    )
+    temporary = None if out is not None else tempfile.mkdtemp(prefix="heterophony-")
+    folder = RunFolder(Path(temporary or str(out)))
+    if resume and folder.config.exists():
+        folder.reopen()
+    else:
+        folder.create(described(plan, model))
+    try:
+        summary = execute(plan, folder, engine, workers, on_event)
+    finally:
+        folder.close()
+    return Result(summary, plan, folder, temporary)
+
+
+def modelled(
+    model: str | nn.Module | Callable[[], nn.Module] | None, federation: Federation, depth: int
+) -> Callable[[], Net]:
+    """Something that makes the net, whatever the user gave."""
+    if model is None or isinstance(model, str):
+        from .config import suitable
+
+        name = model or suitable(federation.shape)
+        return partial(builder(name), federation.shape, federation.classes, depth)
+    return partial(as_net, model)
+
+
+def as_net(model: nn.Module | Callable[[], nn.Module]) -> Net:
+    made = deepcopy(model) if isinstance(model, nn.Module) else model()
+    return made if isinstance(made, Net) else split(made)
+
+
+def shared_by(participation: float | int | Participation, clients: int) -> Participation:
+    if isinstance(participation, bool):
+        raise ConfigError("participation: must be a share, a number or a rule, not a truth value")
+    if isinstance(participation, int):
+        rule = Uniform(count=participation)
+    elif isinstance(participation, float):
+        rule = Uniform(rate=participation)
+    else:
+        return participation
+    rule.size(clients)
+    return rule
+
+
+def described(plan: Plan, model: object) -> str:
+    """The configuration of a run begun from Python: for people; its data are not in it."""
+    local = {k: v for k, v in asdict(plan.training).items() if v is not None}
+    return tomli_w.dumps(
+        {
+            "seed": plan.seed,
+            "rounds": plan.rounds,
+            "data": {"name": plan.federation.name, "clients": len(plan.federation.clients)},
+            "model": {"name": model if isinstance(model, str) else type(model).__name__},
+            "algorithm": {"name": type(plan.algorithm).__name__.lower(), **asdict(plan.algorithm)},
+            "local": local,
+            "library": {"participation": repr(plan.participation)},
+        }
+    )
+
+
+class Result:
+    """A finished run: its numbers, its events, and its models ready to use."""
+
+    def __init__(
+        self,
+        summary: Summary,
+        plan: Plan,
+        folder: RunFolder,
+        temporary: str | None = None,
+    ) -> None:
+        self.summary, self.plan, self.folder = summary, plan, folder.path
+        self._run = folder
+        if temporary is not None:
+            weakref.finalize(self, shutil.rmtree, temporary, ignore_errors=True)
+
+    def __repr__(self) -> str:
+        g = "no G" if self.G is None else f"G {self.G.last:.4f}"
+        return f"<Result {self.summary.algorithm}: {g}, P {self.P.last:.4f} (last)>"
+
+    @property
+    def G(self) -> Accuracy | None:
+        return self.summary.G
+
+    @property
+    def P(self) -> Accuracy:
+        return self.summary.P
+
+    @property
+    def clients(self) -> dict[str, ClientResult]:
+        return self.summary.clients
+
+    @property
+    def fairness(self) -> dict[str, Fairness | None]:
+        return self.summary.fairness
+
+    @property
+    def model_sha256(self) -> str:
+        return self.summary.model_sha256
+
+    @property
+    def events(self) -> list[Event]:
+        return list(self._run.read())
+
+    def personal(self, client: str) -> Model:
+        """The client's own model."""
+        if client not in self.plan.federation.train:
+            raise DataError(f"there is no client '{client}'")
+        return self._model(client, self._run.place.memory(client, before=self.summary.rounds))
+
+    def generic(self) -> Model:
+        """Everybody's model."""
+        if not self.plan.algorithm.common:
+            raise DataError(f"{self.summary.algorithm} has no common model")
+        return self._model(None, {"net": self._server.average})
+
+    @property
+    def _server(self) -> Any:
+        return self._run.newest(self.plan.federation.sizes())
+
+    def _model(self, client: str | None, memory: dict[str, Tensors] | Any) -> Model:
+        plan, server = self.plan, self._server
+        who = client or plan.federation.clients[0]
+        job = Job("evaluate", server.t, who, plan.algorithm.send(server, who))
+        made = plan.client(job, memory, self._run.place)
+        if client is not None:
+            plan.algorithm.tune(made)
+        return Model(plan.algorithm, made, generic=client is None)
+
+
+class Model(nn.Module):
+    """A trained model: give it examples as stored (bytes) or as scaled numbers; returns logits."""
+
+    def __init__(self, algorithm: Algorithm, client: Client, generic: bool) -> None:
+        super().__init__()
+        self.net, self._scale = client.net, client.data.train.scale
+        self._predict = partial(algorithm.generic if generic else algorithm.predict, client)
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.as_tensor(x)
+        return self._predict(self._scale(x) if x.dtype == torch.uint8 else x)

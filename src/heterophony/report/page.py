@@ -1,0 +1,43 @@
+"""One HTML file that shows runs to people: self-contained, safe against its data, for offline use."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from ..files import write as write_file
+from .content import content
+from .runs import Run
+
+SCRIPTS = ("page.js", "curves.js", "clients.js")  # one script in the end
+
+
+def write(runs: Sequence[Run], path: Path) -> None:
+    """The page of these runs, as one file."""
+    write_file(path, render(runs).encode())
+
+
+def render(runs: Sequence[Run]) -> str:
+    """The page as text: no request leaves it, and only its own script may run in it."""
+    data = content(runs)
+    html, css = part("page.html"), part("page.css")
+    js = "\n".join(part(name) for name in SCRIPTS)
+    block = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    policy = f"default-src 'none'; style-src '{digest(css)}'; script-src '{digest(js)}'"
+    title = escape(data["title"])
+    return Template(html).substitute(title=title, policy=policy, css=css, js=js, data=block)
+
+
+def part(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def digest(text: str) -> str:
+    """The name under which a content security policy knows an inline script or style."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

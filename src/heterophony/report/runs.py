@@ -1,0 +1,172 @@
+"""Run folders read for showing: what each run is called, how far it got, and its curves."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ..errors import FolderError
+from ..files import disk
+from ..results import Event, Summary, curves, summarise
+from ..store import RunFolder, members
+
+Curve = list[tuple[int, float]]
+SAME = ("seed", "algorithm.name", "engine.")  # what does not make a run another experiment
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run; ``series`` is the name it shares with the other seeds of the same settings."""
+
+    folder: Path
+    label: str
+    series: str
+    config: dict[str, Any]
+    events: list[Event]
+    curves: dict[str, Curve]
+    summary: Summary | None  # of a finished run
+
+    @property
+    def start(self) -> Event:
+        return self.events[0]
+
+    @property
+    def algorithm(self) -> str:
+        return str(self.start["algorithm"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.start["seed"])
+
+    @property
+    def state(self) -> str:
+        """``finished``, or how far it got."""
+        if self.summary:
+            return "finished"
+        done = sum(e["event"] == "round" for e in self.events)
+        return f"round {done} of {self.start['rounds']}"
+
+    @property
+    def so_far(self) -> Summary | None:
+        """The summary, of an unfinished run as if it ended now; None before any evaluation."""
+        if self.summary or not self.curves["P"]:
+            return self.summary
+        idle = {"seconds": 0.0, "work": {"train": 0.0, "evaluate": 0.0}}
+        return summarise([*self.events, {"event": "end", "model_sha256": "", **idle}])
+
+
+def load(folder: Path) -> Run:
+    """One run folder, called by its algorithm."""
+    files = RunFolder(folder)
+    if not files.config.is_file():
+        raise FolderError(f"{folder} is not a run folder: it has no config.toml")
+    events = list(files.read())
+    if not events:
+        raise FolderError(f"{folder} has not begun: it holds no events yet")
+    if not isinstance(events[0], dict) or events[0].get("event") != "start":
+        raise FolderError(f"{files.events} is damaged: it does not begin with the start of a run")
+    finished = events[-1]["event"] == "end"
+    name = str(events[0]["algorithm"])
+    summary = summarise(events) if finished else None
+    return Run(folder, name, name, configuration(files.config), events, curves(events), summary)
+
+
+def configuration(path: Path) -> dict[str, Any]:
+    try:
+        with disk(path):
+            return tomllib.loads(path.read_text())
+    except ValueError as error:
+        raise FolderError(f"{path} is damaged: {error}") from None
+
+
+def find(paths: Iterable[Path]) -> list[Run]:
+    """The runs at these paths, each a run folder or a folder of run folders, with clear names."""
+    folders = dict.fromkeys(f.resolve() for p in paths for f in run_folders(p))
+    return named([load(f) for f in folders])
+
+
+def run_folders(path: Path) -> list[Path]:
+    """The path itself if it is a run folder, else the run folders in it that have begun."""
+    if (path / "config.toml").is_file():
+        return [path]
+    if not path.is_dir():
+        raise FolderError(f"{path} is not there; give a run folder, or a folder of run folders")
+    with disk(path):
+        begun = [f for f in members(path) if any(True for _ in RunFolder(f).read())]
+    if not begun:
+        raise FolderError(f"{path} holds no run that has begun; make one with `heterophony run`")
+    return begun
+
+
+# Names --------------------------------------------------------------------------------------
+
+
+def named(runs: Sequence[Run]) -> list[Run]:
+    """Names that tell the runs apart: algorithm, settings that differ, seed, state.
+
+    An unfinished run and a second run of the same seed are series of their own: neither may
+    enter a mean over seeds.
+    """
+    stems = [stem(run, runs) for run in runs]
+    shared, seen, out = Counter(stems), Counter[tuple[str, int]](), []
+    for run, name in zip(runs, stems, strict=True):
+        label = f"{name}, seed {run.seed}" if shared[name] > 1 else name
+        seen[name, run.seed] += 1
+        repeated = seen[name, run.seed]
+        if repeated > 1:
+            label += f", run {repeated}"
+        if not run.summary:
+            label += f", {run.state}"
+        series = name if run.summary and repeated == 1 else label
+        out.append(replace(run, label=label, series=series))
+    return out
+
+
+def stem(run: Run, runs: Sequence[Run]) -> str:
+    """The algorithm, and the settings in which it differs from its namesakes."""
+    own = settings(run)
+    others = [settings(r) for r in runs if r.algorithm == run.algorithm]
+    differing = [k for k in own if any(o.get(k) != own[k] for o in others)]
+    told = [f"{k.removeprefix('algorithm.')}={own[k]}" for k in differing]
+    return " ".join([run.algorithm, *told])
+
+
+def settings(run: Run) -> dict[str, str]:
+    """What the experiment is: every setting but the seed and where it was computed."""
+    return {k: v for k, v in flat(run.config) if not k.startswith(SAME)}
+
+
+def flat(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Every setting under its dotted key, as text."""
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield (
+                f"{prefix}{key}",
+                value if isinstance(value, str) else json.dumps(value, default=str),
+            )
+
+
+# Seeds --------------------------------------------------------------------------------------
+
+
+def by_series(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """The runs of each series, both in their order."""
+    out: dict[str, list[Run]] = {}
+    for run in runs:
+        out.setdefault(run.series, []).append(run)
+    return out
+
+
+def mean_curve(runs: Sequence[Run], measure: str) -> Curve:
+    """The mean over the runs, at the rounds they all have."""
+    lines = [dict(run.curves[measure]) for run in runs]
+    rounds = sorted(set.intersection(*(set(line) for line in lines)))
+    return [(t, fmean(line[t] for line in lines)) for t in rounds]
