@@ -1,0 +1,100 @@
+"""What several tests need: a small federation, a run in memory's time, recorded traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+import numpy as np
+import torch
+from torch import nn
+
+import heterophony as hp
+from heterophony.algorithm import Reply
+from heterophony.engines.serial import Serial
+from heterophony.plan import Job
+
+QUICK = hp.Training(epochs=1, batch=16, lr=0.05)
+
+
+@cache
+def digits(clients: int = 6, examples: int = 420, alpha: float = 0.3) -> hp.Federation:
+    """The first few hundred digits, dealt unevenly; small enough for rounds in milliseconds."""
+    from heterophony.data.sources import source
+
+    whole = source("digits")
+    part = (whole.x[:examples] * 15, whole.y[:examples])  # bytes from 0 to 240
+    return hp.federate(part, clients=clients, partition=hp.Dirichlet(alpha, min_size=8), seed=1)
+
+
+def played(
+    algorithm: str | hp.Algorithm, federation: hp.Federation | None = None, **how
+) -> hp.Result:
+    """A short run."""
+    settings = {"model": "mlp", "rounds": 3, "participation": 0.5, "training": QUICK, **how}
+    return hp.run(algorithm, federation or digits(), **settings)
+
+
+def model(result: hp.Result) -> hp.Tensors:
+    """The server's tensors at the end."""
+    return result._server.model
+
+
+def memory(result: hp.Result, client: str) -> dict[str, hp.Tensors]:
+    """What the client keeps at the end."""
+    return dict(result._run.place.memory(client, before=result.summary.rounds))
+
+
+def same(a: hp.Tensors, b: hp.Tensors) -> bool:
+    """Bit for bit."""
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def identical(a: hp.Result, b: hp.Result) -> bool:
+    """The same run: server, clients' memories, and every count ever measured."""
+    counts = [
+        [(e["t"], e["G"], e["P"]) for e in r.events if e["event"] == "evaluation"] for r in (a, b)
+    ]
+    return a.model_sha256 == b.model_sha256 and counts[0] == counts[1]
+
+
+class Recorder(Serial):
+    """A serial engine that keeps all that passes through it."""
+
+    log: list[tuple[Job, Reply]]
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
+        self.log = getattr(self, "log", [])
+        for job in jobs:
+            (reply,) = super().run([job])
+            self.log.append((job, reply))
+            yield reply
+
+
+class WithBatchNorm(nn.Sequential):
+    """A small network with normalisation: buffers, and batches that must not be of one."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)
+        )
+
+
+def net_with_batch_norm() -> hp.Net:
+    return hp.split(WithBatchNorm(), 4)
+
+
+def whole_base() -> hp.Net:
+    """Head depth 0: everything is base."""
+    base = nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.ReLU(), nn.Linear(20, 10))
+    return hp.Net(base, nn.Identity())
+
+
+def blobs(
+    sizes: Sequence[int], classes: int = 3, features: int = 5
+) -> list[tuple[np.ndarray, ...]]:
+    """Per-client arrays (x, y) of features, deterministic."""
+    draw = np.random.default_rng(0)
+    return [
+        (draw.normal(size=(n, features)).astype(np.float32), np.arange(n) % classes) for n in sizes
+    ]

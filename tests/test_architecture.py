@@ -1,0 +1,109 @@
+"""The rules the codebase is built by, checked: imports, pickle, first lines, copied code."""
+
+from __future__ import annotations
+
+import ast
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "heterophony"
+MODULES = sorted(SOURCE.rglob("*.py"))
+ALGORITHMS = sorted(p for p in (SOURCE / "algorithms").glob("*.py") if p.name != "__init__.py")
+VOCABULARY = {"algorithm", "client", "net", "samples", "settings", "tensors"}
+OUTSIDE = {
+    "torch",
+    "math",
+    "copy",
+    "dataclasses",
+    "typing",
+    "collections",
+    "functools",
+    "itertools",
+}
+# lower rooms must not know the higher ones
+BELOW = {"tensors", "randomness", "settings", "samples", "net", "client", "algorithm"}
+FORBIDDEN = [
+    (
+        BELOW,
+        {"algorithms", "models", "engines", "plan", "loop", "store", "cli", "report", "config"},
+    ),
+    ({"data", "models"}, {"engines", "plan", "loop", "store", "cli", "report"}),
+    ({"plan", "loop", "place", "store", "engines"}, {"cli", "report", "config"}),
+    ({"report"}, {"cli", "engines", "loop", "plan"}),
+]
+
+
+def room(path: Path) -> str:
+    """The first part of a module's path below the package."""
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    """Whatever is imported: rooms of ours by their name, others by their first word."""
+    found = set()
+    depth = len(path.relative_to(SOURCE).parts)
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {a.name.split(".")[0] for a in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.add((node.module or "").split(".")[0])
+        elif isinstance(node, ast.ImportFrom) and node.level == depth:
+            found |= {(node.module or a.name).split(".")[0] for a in node.names}
+    return found
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(SOURCE))
+
+
+@pytest.mark.parametrize("path", ALGORITHMS, ids=name)
+def test_an_algorithm_imports_only_the_vocabulary_and_torch(path):
+    assert imports(path) <= VOCABULARY | OUTSIDE
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_dependencies_point_one_way(path):
+    for rooms, above in FORBIDDEN:
+        if room(path) in rooms:
+            assert not imports(path) & above
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_every_module_says_in_its_first_line_what_it_is_for(path):
+    text = path.read_text()
+    assert text.startswith('"""')
+    assert text.splitlines()[0].removeprefix('"""').strip('"').rstrip().endswith((".", ":", "?"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_only_the_pool_pickles_and_only_to_its_own_children(path):
+    text = path.read_text()
+    assert "torch.load" not in text
+    assert "allow_pickle=True" not in text
+    assert ("pickle" in imports(path)) == (name(path) == "engines/pool.py")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_no_global_randomness_no_clock_no_environment_in_the_core(path):
+    if room(path) in ("algorithm", "algorithms", "client", "tensors", "samples"):
+        assert not imports(path) & {"os", "time", "random", "datetime"}
+
+
+@pytest.mark.parametrize("path", ALGORITHMS, ids=name)
+def test_an_algorithm_is_short(path):
+    lines = len(path.read_text().splitlines())
+    assert lines <= (120 if path.name == "fedreg.py" else 90)
+
+
+def test_no_algorithm_copies_another():
+    """No run of six equal lines of code in two algorithm files."""
+
+    def runs(path: Path) -> set[tuple[str, ...]]:
+        lines = [s for line in path.read_text().splitlines() if (s := line.strip())]
+        code = [s for s in lines if not s.startswith(("import", "from", "#", '"""'))]
+        return {tuple(code[i : i + 6]) for i in range(len(code) - 5)}
+
+    for a, b in combinations(ALGORITHMS, 2):
+        assert not runs(a) & runs(b), f"{a.name} and {b.name}"

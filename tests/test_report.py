@@ -1,0 +1,401 @@
+"""What people are shown of runs: the right numbers, whole, and safe against what runs contain."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from heterophony.errors import ConfigError, FolderError
+from heterophony.report import content, drawing, figures, page, runs, tables
+from heterophony.results import summarise
+
+TESTS = [4, 6]  # test examples of the two clients: ten in all
+FIRST = {"G": [[1, 1], [2, 4], [2, 2]], "P": [[1, 1], [4, 6], [4, 3]]}
+SECOND = {"G": [[1, 1], [4, 6], [4, 2]], "P": [[1, 1], [4, 4], [4, 6]]}
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
+
+
+def played(
+    right: dict[str, Any],
+    algorithm: str = "fedavg",
+    seed: int = 0,
+    clients: tuple[str, ...] = ("a", "b"),
+    megabytes: int = 1,
+    finished: bool = True,
+) -> list[dict[str, Any]]:
+    """The events of a run with these right answers of its clients, evaluation by evaluation."""
+    rounds = len(right["P"]) - 1
+    start = {
+        "event": "start",
+        "version": "0",
+        "algorithm": algorithm,
+        "seed": seed,
+        "rounds": rounds if finished else 60,
+        "clients": list(clients),
+        "train": [n * 3 for n in TESTS],
+        "test": TESTS,
+        "classes": ["cat", "dog"],
+        "labels": [[12, 0], [9, 9]],
+        "shared_parameters": 5,
+        "data_sha256": f"data{seed}",
+    }
+    out = [start]
+    for t, P in enumerate(right["P"]):
+        out.append({"event": "evaluation", "t": t, "G": right["G"] and right["G"][t], "P": P})
+        if t < rounds:
+            out.append(
+                {
+                    "event": "round",
+                    "t": t,
+                    "clients": [clients[t % 2]],
+                    "bytes_down": 2_000_000 * megabytes,
+                    "bytes_up": 1_000_000 * megabytes,
+                    "loss": {"main": 1.5},
+                    "P_local": [],
+                    "work": {"train": 0.5, "evaluate": 0.25},
+                    "seconds": 1.5,
+                }
+            )
+    idle = {"seconds": 0.0, "work": {"train": 0.0, "evaluate": 0.0}}
+    end = {"event": "end", "t": rounds, "model_sha256": "m", **idle}
+    return [*out, end] if finished else out
+
+
+def stored(folder: Path, events: list[dict[str, Any]], config: str = "") -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(config or 'seed = 0\n[data]\nname = "digits"\n')
+    (folder / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
+    return folder
+
+
+@pytest.fixture
+def compared(tmp_path: Path) -> Path:
+    """Two algorithms; fedavg with seeds 0 and 1, fedper with seeds 1 and 2."""
+    stored(tmp_path / "fedavg-0", played(FIRST))
+    stored(tmp_path / "fedavg-1", played(SECOND, seed=1, megabytes=2))
+    stored(tmp_path / "fedper-1", played(FIRST, "fedper", seed=1))
+    stored(tmp_path / "fedper-2", played(SECOND, "fedper", seed=2))
+    return tmp_path
+
+
+class Reader(HTMLParser):
+    """What a browser would make of the page: its tags, and the content of its scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.cdata_elem == "script":
+            self.scripts[-1] += data
+
+
+def data_of(text: str) -> Any:
+    return json.loads(Reader(text).scripts[0])
+
+
+# Finding and naming -------------------------------------------------------------------------
+
+
+def test_a_folder_of_runs_and_a_run_are_both_found(compared: Path) -> None:
+    assert [r.label for r in runs.find([compared])] == [
+        "fedavg, seed 0",
+        "fedavg, seed 1",
+        "fedper, seed 1",
+        "fedper, seed 2",
+    ]
+    twice = [compared / "fedavg-0", compared / "fedavg-0"]
+    assert [r.label for r in runs.find(twice)] == ["fedavg"]
+
+
+def test_seeds_come_in_the_order_of_numbers(tmp_path: Path) -> None:
+    for seed in (10, 2, 1):
+        stored(tmp_path / f"fedavg-{seed}", played(FIRST, seed=seed))
+    assert [r.seed for r in runs.find([tmp_path])] == [1, 2, 10]
+
+
+def test_nothing_to_show_is_said_clearly(tmp_path: Path) -> None:
+    stored(tmp_path / "waiting", [])
+    with pytest.raises(FolderError, match="is not there"):
+        runs.find([tmp_path / "nowhere"])
+    with pytest.raises(FolderError, match="holds no run that has begun"):
+        runs.find([tmp_path])
+    with pytest.raises(FolderError, match="has not begun"):
+        runs.find([tmp_path / "waiting"])
+    with pytest.raises(FolderError, match="not a run folder"):
+        runs.load(tmp_path)
+
+
+@pytest.mark.parametrize(("events", "config"), [([{"event": "round"}], ""), (played(FIRST), "a =")])
+def test_a_damaged_run_is_said_clearly(tmp_path: Path, events: Any, config: str) -> None:
+    with pytest.raises(FolderError, match="is damaged"):
+        runs.load(stored(tmp_path / "run", events, config))
+
+
+def test_namesakes_are_told_apart_by_what_differs(tmp_path: Path) -> None:
+    for i, threshold in enumerate(("mean", "median")):
+        text = f'seed = 0\n[algorithm]\nname = "fedreg"\nthreshold = "{threshold}"\n[engine]\nworkers = {i}'
+        stored(tmp_path / str(i), played(FIRST, "fedreg"), text)
+    found = runs.find([tmp_path])
+    assert [r.series for r in found] == ["fedreg threshold=mean", "fedreg threshold=median"]
+    assert [r["seeds"] for r in tables.rows(found)] == [[0], [0]]
+
+
+def test_a_run_done_twice_is_not_another_seed(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        stored(tmp_path / name, played(FIRST))
+    found = runs.find([tmp_path])
+    assert [r.label for r in found] == ["fedavg, seed 0", "fedavg, seed 0, run 2"]
+    assert [r["seeds"] for r in tables.rows(found)] == [[0], [0]]
+
+
+# Tables -------------------------------------------------------------------------------------
+
+
+def test_seeds_are_aggregated(compared: Path) -> None:
+    row = tables.rows(runs.find([compared]))[0]
+    assert (row["algorithm"], row["seeds"], row["state"]) == ("fedavg", [0, 1], "finished")
+    assert row["G"]["best"] == pytest.approx(0.8)  # 0.6 and 1.0
+    assert row["G"]["last"] == pytest.approx(0.5)  # 0.4 and 0.6
+    assert row["G"]["last10"]["mean"] == pytest.approx(0.5)  # (.2 .6 .4) and (.2 1 .6)
+    assert row["P"]["last"] == pytest.approx(0.85)  # 0.7 and 1.0
+    assert row["over_seeds"]["G.best"] == pytest.approx({"mean": 0.8, "std": 0.2})
+    assert row["over_seeds"]["G.last10"] == pytest.approx({"mean": 0.5, "std": 0.1})
+    assert row["over_seeds"]["worst10"] == pytest.approx({"mean": 0.75, "std": 0.25})  # .5 and 1
+    assert row["std"] == pytest.approx(0.125)  # 0.25 and 0
+    assert (row["MB_up"], row["MB_down"], row["seconds"]) == (3.0, 6.0, 3.0)
+    assert tables.cell(row, "G.best") == "80.00 ± 20.00"
+    assert tables.cell(row, "MB_up") == "3.0 ± 1.0"
+
+
+def test_one_seed_is_as_in_its_result(tmp_path: Path) -> None:
+    events = played(FIRST)
+    (row,) = tables.rows(runs.find([stored(tmp_path / "run", events)]))
+    result = summarise(events).json()
+    for measure in "GP":
+        assert row[measure] == {k: result[measure][k] for k in ("best", "last", "last10")}
+    assert tables.cell(row, "G.last10") == "40.00 ± 16.33"
+    assert tables.cell(row, "G.best") == "60.00"
+    assert row["difference"] is None
+
+
+def test_differences_are_over_common_seeds(compared: Path) -> None:
+    first, second = tables.rows(runs.find([compared]))
+    assert first["difference"] is None
+    assert second["difference"]["to"] == "fedavg"
+    assert second["difference"]["seeds"] == [1]  # FIRST minus SECOND
+    assert second["difference"]["G.best"] == pytest.approx({"mean": -0.4, "std": 0.0})
+    assert second["difference"]["P.last"] == pytest.approx({"mean": -0.3, "std": 0.0})
+    assert tables.difference_cell(second, "G.best") == "−40.00"
+
+
+def test_other_data_makes_no_pair(tmp_path: Path) -> None:
+    other = played(SECOND, "fedper")
+    other[0]["data_sha256"] = "other"
+    folders = [stored(tmp_path / "a", played(FIRST)), stored(tmp_path / "b", other)]
+    assert tables.rows(runs.find(folders))[1]["difference"] is None
+
+
+def test_without_a_common_model_there_is_no_G(tmp_path: Path) -> None:
+    local = stored(tmp_path / "a", played({**FIRST, "G": None}, "local"))
+    found = runs.find([local, stored(tmp_path / "b", played(FIRST))])
+    first, second = tables.rows(found)
+    assert first["G"] is None
+    assert tables.cell(first, "G.best") == "–"
+    assert set(second["difference"]) == {"to", "seeds", "P.best", "P.last", "P.last10"}
+    assert data_of(page.render(found))["series"][0]["runs"][0]["G"] is None
+    figures.comparison(found)
+
+
+# The page -----------------------------------------------------------------------------------
+
+
+def test_the_page_holds_the_numbers_of_the_result(tmp_path: Path) -> None:
+    events = played(FIRST)
+    result = json.loads(json.dumps(summarise(events).json()))
+    page.write(runs.find([stored(tmp_path / "run", events)]), tmp_path / "page.html")
+    data = data_of((tmp_path / "page.html").read_text())
+    (run,) = data["series"][0]["runs"]
+    federation = data["federations"][run["federation"]]
+    clients = result.pop("clients")
+    assert run["result"] == result
+    assert federation["clients"] == list(clients)
+    for i, client in enumerate(clients.values()):
+        tested = federation["test"][i]
+        assert (run["P"][i] / tested, run["G"][i] / tested) == (
+            client["accuracy"],
+            client["generic"],
+        )
+        assert (federation["train"][i], tested) == (client["train"], client["total"])
+        assert run["participations"][i] == client["participations"]
+    assert data["series"][0]["mean"]["G"] == [[0, 0.2], [1, 0.6], [2, 0.4]]
+    assert data["held"]["counts"] == [[12, 0], [9, 9]]
+
+
+def test_the_page_holds_the_table(compared: Path) -> None:
+    found = runs.find([compared])
+    data = data_of(page.render(found))
+    assert data["title"] == "fedavg and fedper on digits"
+    shown = {row["name"]: row["cells"] for row in data["table"]["rows"]}
+    assert shown == {
+        r["name"]: [tables.cell(r, k) for k in tables.COLUMNS] for r in tables.rows(found)
+    }
+    assert data["differences"]["rows"][0]["seeds"] == [1]
+    assert data["series"][0]["mean"]["G"][1] == [1, 0.8]
+
+
+def hostile_page(folder: Path) -> str:
+    config = f"seed = 0\n[data]\nname = '{HOSTILE}'\n[local]\nlr = nan\nnote = '$css {HOSTILE}'\n"
+    events = played(FIRST, clients=(HOSTILE, "b"))
+    return page.render(runs.find([stored(folder / "run", events, config)]))
+
+
+def test_hostile_names_are_inert(tmp_path: Path) -> None:
+    text = hostile_page(tmp_path)
+    read = Reader(text)
+    assert [tag for tag, _ in read.tags].count("script") == 2
+    assert "img" not in [tag for tag, _ in read.tags]
+    data = json.loads(read.scripts[0])
+    assert data["federations"][0]["clients"] == [HOSTILE, "b"]
+    assert {"key": "local.note", "values": [f"$css {HOSTILE}"]} in data["settings"]
+    assert "alert" not in read.scripts[1]
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", text)
+
+
+def test_the_page_asks_nobody_for_anything(compared: Path) -> None:
+    text = page.render(runs.find([compared]))
+    assert set(re.findall(r"https?://[^\"' ]*", text)) <= {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|WebSocket", text)
+    tags = Reader(text).tags
+    assert not [t for t, attributes in tags if {"src", "href"} & set(attributes)]
+    (policy,) = (a["content"] for _, a in tags if a.get("http-equiv"))
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+    assert page.digest(Reader(text).scripts[1]) in policy
+
+
+def test_an_unfinished_run_is_shown_as_far_as_it_got(tmp_path: Path) -> None:
+    stored(tmp_path / "fedavg-0", played(FIRST))
+    stored(tmp_path / "fedavg-1", played(SECOND, seed=1, finished=False))
+    stored(tmp_path / "fedavg-2", played(SECOND, seed=2, finished=False)[:1])
+    found = runs.find([tmp_path])
+    assert [r.label for r in found] == [
+        "fedavg, seed 0",
+        "fedavg, seed 1, round 2 of 60",
+        "fedavg, seed 2, round 0 of 60",
+    ]
+    assert found[1].summary is None
+    finished, begun = tables.rows(found)  # the third has measured nothing yet
+    assert finished["seeds"] == [0]
+    assert (begun["state"], begun["G"]["last"]) == ("round 2 of 60", pytest.approx(0.6))
+    assert begun["difference"] is None
+    data = data_of(page.render(found))
+    assert [s["name"] for s in data["series"]] == ["fedavg", found[1].label, found[2].label]
+    figures.comparison(found)
+
+
+def test_a_long_comparison_stays_small(tmp_path: Path) -> None:
+    folders = []
+    long = {"G": [[i % 5, i % 7] for i in range(3001)], "P": [[i % 5, i % 7] for i in range(3001)]}
+    for seed in range(8):
+        folders.append(stored(tmp_path / str(seed), played(long, seed=seed)))
+    text = page.render(runs.find(folders))
+    assert len(text.encode()) < 2_000_000
+    points = data_of(text)["series"][0]["mean"]["P"]
+    assert points[-1][0] == 3000
+    assert len(points) < 3001
+
+
+def test_thinning_keeps_the_last_point() -> None:
+    curve = [(t, t / 10) for t in range(10)]
+    assert content.thinned(curve, 10) == [[t, v] for t, v in curve]
+    assert [t for t, _ in content.thinned(curve, 4)] == [0, 3, 6, 9]
+    assert content.thinned([], 4) == []
+
+
+def browser() -> str:
+    found = shutil.which("chromium") or shutil.which("google-chrome")
+    if not found and os.environ.get("CI") == "true":
+        pytest.fail("there is no browser")
+    if not found:
+        pytest.skip("no browser; install one with `apt-get install chromium`")
+    return found
+
+
+def test_a_browser_draws_it_all(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(hostile_page(tmp_path))
+    quiet = "--disable-gpu --disable-background-networking --disable-component-update --disable-sync --no-first-run"
+    options = [
+        "--headless",
+        "--no-sandbox",
+        *quiet.split(),
+        f"--user-data-dir={tmp_path / 'profile'}",
+    ]
+    command = [browser(), *options, "--dump-dom", f"file://{tmp_path / 'page.html'}"]
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    body = dom.split('<script type="application/json"')[0]
+    assert body.count('class="curve ') == 2
+    assert body.count('class="dots ') == 2
+    assert "<td>60.00</td>" in body
+    assert "&lt;script&gt;alert(1)" in body
+    assert "<script>alert" not in body
+    assert "<img" not in body
+
+
+# Figures ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_figures_save_the_same_bytes_again(compared: Path, suffix: str) -> None:
+    found = runs.find([compared])
+    for name in ("one", "two"):
+        figures.save(figures.comparison(found), compared / (name + suffix))
+    one, two = ((compared / (name + suffix)).read_bytes() for name in ("one", "two"))
+    assert one == two
+    assert one.startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
+
+
+def test_many_series_get_a_legend(tmp_path: Path) -> None:
+    folders = [stored(tmp_path / f"{i}", played(FIRST, f"algorithm{i}")) for i in range(11)]
+    assert figures.comparison(runs.find(folders)).legends
+
+
+@pytest.mark.parametrize(("clients", "classes"), [(1, 2), (10, 10), (200, 10), (60, 100)])
+def test_the_label_map_has_every_client_and_class(
+    clients: int, classes: int, tmp_path: Path
+) -> None:
+    counts = np.random.default_rng(0).integers(0, 50, (clients, classes)).tolist()
+    names = [str(i) for i in range(classes)], [f"c{i}" for i in range(clients)]
+    figure = figures.label_map(counts, *names, "Who holds what")
+    assert figure.axes[1].get_xlim() == (0, clients)
+    assert figure.axes[1].get_ylim() == (classes, 0)
+    if clients == 10:
+        figures.save(figure, tmp_path / "map.svg")
+        assert b"<svg" in (tmp_path / "map.svg").read_bytes()
+
+
+def test_an_unknown_picture_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\.png, \.svg, \.pdf"):
+        figures.save(figures.label_map([[1]], ["x"], ["y"], ""), tmp_path / "map.bmp")
+
+
+def test_names_move_apart_around_their_middle() -> None:
+    assert drawing.apart([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
+    assert drawing.apart([0.1, 0.9], 0.1) == pytest.approx([0.1, 0.9])
+    assert drawing.apart([0.99, 1.0], 0.1) == pytest.approx([0.9, 1.0])
