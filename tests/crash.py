@@ -44,13 +44,17 @@ def workers(driver: psutil.Process) -> list[psutil.Process]:
     return [w for server in driver.children() for w in server.children()]
 
 
+def recorded(events: Path) -> int:
+    """How many events there are so far."""
+    return events.read_bytes().count(b"\n") if events.exists() else 0
+
+
 def killed(words: list[str], events: Path, at: int, victim: str, rng: random.Random) -> int:
     """Start, wait until so many events are recorded, kill -9; the exit code if it ends first."""
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     driver = psutil.Process(process.pid)
     while process.poll() is None:
-        lines = events.read_bytes().count(b"\n") if events.exists() else 0
-        if lines >= at:
+        if recorded(events) >= at:
             try:
                 hit = workers(driver) if victim == "worker" else []
                 os.kill(rng.choice(hit).pid if hit else driver.pid, signal.SIGKILL)
@@ -70,9 +74,8 @@ def survived(algorithm: str, kills: int, seed: int, folder: Path) -> tuple[str, 
     out, count = folder / "stormy", 0
     words = begin(out, algorithm)
     while count < kills:
-        done = (out / "events.jsonl").read_bytes().count(b"\n") if count else 0
-        victim = "worker" if rng.random() < 0.4 else "driver"
-        code = killed(words, out / "events.jsonl", done + rng.randrange(1, 4), victim, rng)
+        events, victim = out / "events.jsonl", "worker" if rng.random() < 0.4 else "driver"
+        code = killed(words, events, recorded(events) + rng.randrange(1, 4), victim, rng)
         count += 1
         if (out / "config.toml").exists():
             words = command("resume", str(out), "--json")

@@ -3,36 +3,57 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+from pathlib import Path
 
 import psutil
 import pytest
-
-from crash import survived
-from heterophony.algorithms import CLASSES
+from crash import recorded, survived
 from support import digits, identical, played
 
+from heterophony.algorithms import CLASSES
+from heterophony.engines.pool import CONTEXT, warm
 
-@pytest.mark.parametrize("name", sorted(CLASSES))
-def test_kills_of_driver_and_workers_change_nothing(name, tmp_path):
-    expected, found, _ = survived(name, kills=2, seed=sorted(CLASSES).index(name), folder=tmp_path)
-    assert found == expected
+ALGORITHMS = sorted(CLASSES)
+LONGER = {"rounds": 6, "model": "digitsnet"}
 
 
-def test_a_killed_worker_is_replaced_and_its_job_repeated():
-    victims = []
+def drive(name: str, out: Path) -> None:
+    played(name, digits(), out=out, resume=True, **LONGER)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_killed_driver_resumes_to_the_same_bits(name, tmp_path):
+    """The driver comes from the fork server, which has imported everything: it starts at once."""
+    warm()
+    rng, out = random.Random(name), tmp_path / "run"
+    for at in (rng.randrange(2, 5), rng.randrange(6, 9)):
+        driver = CONTEXT.Process(target=drive, args=(name, out))
+        driver.start()
+        while driver.is_alive() and recorded(out / "events.jsonl") < at:
+            driver.join(rng.random() / 100)  # spreads the kills over all moments of a round
+        driver.kill()
+        driver.join()
+    assert identical(played(name, **LONGER), played(name, out=out, resume=True, **LONGER))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_killed_worker_is_replaced_and_its_job_repeated(name):
+    victims: list[int] = []
 
     def kill_one(event):
-        if event["event"] == "round" and len(victims) < 3:
-            workers = [
-                w
-                for server in psutil.Process().children()
-                for w in server.children()
-                if w.pid not in victims
-            ]
-            victims.append(workers[0].pid)
-            os.kill(workers[0].pid, signal.SIGKILL)
+        if event["event"] == "round" and len(victims) < 2:
+            servers = psutil.Process().children()
+            workers = [w.pid for s in servers for w in s.children() if w.pid not in victims]
+            victims.append(workers[0])
+            os.kill(workers[0], signal.SIGKILL)
 
-    stormy = played("fedreg", digits(), engine="pool", workers=2, rounds=4, on_event=kill_one)
-    assert len(victims) == 3
-    assert identical(stormy, played("fedreg", digits(), rounds=4))
+    stormy = played(name, engine="pool", workers=2, on_event=kill_one)
+    assert len(victims) == 2
+    assert identical(stormy, played(name))
+
+
+def test_the_command_survives_kills_of_driver_and_workers(tmp_path):
+    expected, found, _ = survived("fedreg", kills=2, seed=1, folder=tmp_path)
+    assert found == expected
