@@ -9,11 +9,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from crash import recorded, survived
-from support import digits, identical, played
 
+from crash import recorded, survived
 from heterophony.algorithms import CLASSES
 from heterophony.engines.pool import CONTEXT, warm
+from support import digits, identical, played
 
 ALGORITHMS = sorted(CLASSES)
 LONGER = {"rounds": 6, "model": "digitsnet"}

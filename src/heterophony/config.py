@@ -22,7 +22,7 @@ from .errors import ConfigError, suggestion
 from .models import builder
 from .participation import Uniform
 from .plan import Plan
-from .settings import check, construct, setting
+from .settings import check, construct, setting, settings
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,6 @@ class Config:
     participation: Uniform
     evaluation: EvaluationSection
     engine: EngineSection
-    notes: Mapping[str, Any] = field(default_factory=dict)
 
     def federation(self) -> Federation:
         """The data, dealt. Depends on the seed and the data section alone."""
@@ -164,23 +163,35 @@ def suitable(shape: tuple[int, ...]) -> str:
 
 def read(path: Path | None, overrides: Sequence[str] = ()) -> Config:
     """A configuration from a file and ``key=value`` pairs; errors say file and line."""
-    text = ""
-    if path is not None:
-        try:
-            text = path.read_text()
-        except OSError as error:
-            raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     try:
+        text = "" if path is None else path.read_text()
         raw = tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not valid TOML: it is not text (UTF-8)") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
-    written = tuple(overridden(raw, pair) for pair in overrides)
+    renewed(raw, overrides)
+    written = [overridden(raw, pair) for pair in overrides]
     try:
         return resolve(raw)
     except ConfigError as error:
         key = str(error).split(":")[0]
-        line = None if any(key.startswith(w) for w in written) else line_of(text, key)
+        ours = any(f"{key}.".startswith(f"{w}.") for w in written)
+        line = None if ours else line_of(text, key)
         raise ConfigError(f"{path}:{line}: {error}" if line else str(error)) from None
+
+
+def renewed(raw: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Where ``-c`` chooses another algorithm or partition, the file's settings of the old one go."""
+    data = raw.get("data")
+    rule = data.get("partition") if isinstance(data, dict) else None
+    for key, section in (("algorithm.name", raw.get("algorithm")), ("data.partition.kind", rule)):
+        pairs, name = (p.partition("=") for p in overrides), key.split(".")[-1]
+        chosen = [parsed(value.strip()) for k, _, value in pairs if k.strip() == key]
+        if chosen and isinstance(section, dict) and section.get(name, chosen[-1]) != chosen[-1]:
+            section.clear()
 
 
 def resolve(raw: Mapping[str, Any]) -> Config:
@@ -194,7 +205,9 @@ def resolve(raw: Mapping[str, Any]) -> Config:
     chosen = dict(raw.get("algorithm", {}))
     name = chosen.pop("name", "fedavg")
     made: dict[str, Any] = {k: construct(c, raw.get(k, {}), k) for k, c in SECTIONS.items()}
-    partition(made["data"].partition)  # a wrong partition is said before any data are read
+    made["data"] = replace(made["data"], partition=whole(made["data"].partition))
+    if made["model"].name is not None:
+        builder(made["model"].name)  # a wrong name is said before any data are read
     share = raw.get("participation") or {"rate": 0.2}
     return Config(
         top=Top(**{k: v for k, v in raw.items() if k in TOP}),
@@ -203,6 +216,12 @@ def resolve(raw: Mapping[str, Any]) -> Config:
         participation=construct(Uniform, share, "participation"),
         **made,
     )
+
+
+def whole(rule: Mapping[str, Any]) -> dict[str, Any]:
+    """A partition's settings with every default filled in; a wrong one is said here."""
+    made, kind = partition(rule), rule.get("kind", "dirichlet")
+    return {"kind": kind, **{f.name: getattr(made, f.name) for f in settings(type(made))}}
 
 
 def overridden(raw: dict[str, Any], pair: str) -> str:

@@ -7,7 +7,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,22 +20,25 @@ from torch import Tensor, nn
 from .algorithm import Algorithm
 from .algorithms import algorithm as named
 from .client import Client, Training
+from .config import EngineSection, EvaluationSection, ModelSection, Top, suitable
 from .data.federation import Federation, deal, gather
 from .data.partition import Dirichlet, Partition
 from .data.sources import arrays, source
-from .errors import ConfigError, DataError
+from .errors import ConfigError, DataError, FolderError
 from .models import builder
 from .net import Net, split
 from .participation import Participation, Uniform
 from .plan import Job, Plan
+from .randomness import seeded
 from .results import Accuracy, ClientResult, Event, Fairness, Summary
 from .session import execute
+from .settings import construct
 from .store import RunFolder
 from .tensors import Tensors
 
 
 def federate(
-    data: str | Sequence[Any],
+    data: str | Path | Sequence[Any],
     *,
     clients: int = 20,
     partition: Partition | None = None,
@@ -51,8 +54,8 @@ def federate(
     """
     if isinstance(data, list):
         return own_data(data, train_fraction, seed)
-    if isinstance(data, str):
-        found = source(data, path)
+    if isinstance(data, str | Path):
+        found = source(str(data), path)
     elif len(data) in (2, 4):
         found = arrays(*pooled(data))
     else:
@@ -79,10 +82,15 @@ def own_data(parts: Sequence[Sequence[Any]], train_fraction: float, seed: int) -
 def pooled(data: Sequence[Any]) -> tuple[Any, Any]:
     """Examples and labels, training before test."""
     plain = [np.asarray(a) for a in data]
-    return (plain[0], plain[1]) if len(plain) == 2 else (
-        np.concatenate([plain[0], plain[2]]),
-        np.concatenate([plain[1], plain[3]]),
-    )  # fmt: skip
+    for x, y in zip(plain[::2], plain[1::2], strict=True):
+        if x.shape[:1] != y.shape[:1]:
+            raise DataError(f"examples {x.shape} and labels {y.shape} are not equally many")
+    try:
+        return np.concatenate(plain[::2]), np.concatenate(plain[1::2])
+    except ValueError:
+        raise DataError(
+            f"training examples {plain[0].shape} and test examples {plain[2].shape} must be alike"
+        ) from None
 
 
 def run(
@@ -109,24 +117,25 @@ def run(
     ``resume``, an interrupted run in ``out`` goes on.
     """
     how = named(algorithm)() if isinstance(algorithm, str) else algorithm
-    depth = head_depth or how.head_depth
+    construct(EngineSection, {"name": engine, "workers": workers}, "engine")
+    depth = ModelSection(None, head_depth).head_depth or how.head_depth
     plan = Plan(
         how,
         modelled(model, federation, depth),
         federation,
-        rounds,
+        Top(rounds=rounds).rounds,
         shared_by(participation, len(federation.clients)),
         training or Training(),
-        seed,
-        evaluate_every,
+        Top(seed=seed).seed,
+        construct(EvaluationSection, {"every": evaluate_every}, "evaluation").every,
     )
     temporary = None if out is not None else tempfile.mkdtemp(prefix="heterophony-")
     folder = RunFolder(Path(temporary or str(out)))
-    if resume and folder.config.exists():
-        folder.reopen()
-    else:
-        folder.create(described(plan, model))
     try:
+        if not (resume and folder.config.exists()):
+            folder.create(described(plan, model))
+        elif folder.reopen() != described(plan, model):
+            raise FolderError(f"{out} holds a run with other settings; choose another out=")
         summary = execute(plan, folder, engine, workers, on_event)
     finally:
         folder.close()
@@ -138,8 +147,6 @@ def modelled(
 ) -> Callable[[], Net]:
     """Something that makes the net, whatever the user gave."""
     if model is None or isinstance(model, str):
-        from .config import suitable
-
         name = model or suitable(federation.shape)
         return partial(builder(name), federation.shape, federation.classes, depth)
     return partial(as_net, model)
@@ -165,18 +172,25 @@ def shared_by(participation: float | int | Participation, clients: int) -> Parti
 
 def described(plan: Plan, model: object) -> str:
     """The configuration of a run begun from Python: for people; its data are not in it."""
-    local = {k: v for k, v in asdict(plan.training).items() if v is not None}
-    return tomli_w.dumps(
-        {
-            "seed": plan.seed,
-            "rounds": plan.rounds,
-            "data": {"name": plan.federation.name, "clients": len(plan.federation.clients)},
-            "model": {"name": model if isinstance(model, str) else type(model).__name__},
-            "algorithm": {"name": type(plan.algorithm).__name__.lower(), **asdict(plan.algorithm)},
-            "local": local,
-            "library": {"participation": repr(plan.participation)},
-        }
-    )
+    federation, name = plan.federation, type(plan.algorithm).__name__.lower()
+    net = model or suitable(federation.shape)
+    rule = plan.participation
+    sections: dict[str, dict[str, Any]] = {
+        "data": {"name": federation.name, "clients": len(federation.clients)},
+        "model": {"name": net if isinstance(net, str) else type(net).__name__},
+        "algorithm": {"name": name, **asdict(plan.algorithm)},
+        "local": asdict(plan.training),
+        "evaluation": {"every": plan.every},
+        # the default repr holds an address, which another process does not have
+        "library": {"participation": repr(rule) if is_dataclass(rule) else type(rule).__name__},
+    }
+    told = {k: {n: plain(v) for n, v in d.items() if v is not None} for k, d in sections.items()}
+    return tomli_w.dumps({"seed": plan.seed, "rounds": plan.rounds, **told})
+
+
+def plain(value: Any) -> bool | int | float | str:
+    """A setting as TOML can hold it; one of a user's own types as text."""
+    return value if isinstance(value, bool | int | float | str) else repr(value)
 
 
 class Result:
@@ -244,7 +258,8 @@ class Result:
         job = Job("evaluate", server.t, who, plan.algorithm.send(server, who))
         made = plan.client(job, memory, self._run.place)
         if client is not None:
-            plan.algorithm.tune(made)
+            with seeded(plan.seed, "tune", server.t, client):  # as when P was measured
+                plan.algorithm.tune(made)
         return Model(plan.algorithm, made, generic=client is None)
 
 

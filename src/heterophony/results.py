@@ -113,6 +113,13 @@ def summarise(events: Sequence[Event]) -> Summary:
     """The result of a finished run."""
     if not events or events[0]["event"] != "start" or events[-1]["event"] != "end":
         raise FolderError("the run is not finished; go on with `heterophony resume`")
+    try:
+        return summary_of(events)
+    except (KeyError, TypeError, IndexError, ValueError):
+        raise FolderError("events.jsonl is damaged, or was written by another version") from None
+
+
+def summary_of(events: Sequence[Event]) -> Summary:
     start, end = events[0], events[-1]
     last = [e for e in events if e["event"] == "evaluation"][-1]
     rounds = [e for e in events if e["event"] == "round"]

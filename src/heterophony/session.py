@@ -21,6 +21,8 @@ def execute(
 ) -> Summary:
     """Play what is left and write ``result.json``. The folder must be ours (locked)."""
     events = list(folder.read())
+    if not all(isinstance(e, dict) and "event" in e for e in events):
+        raise FolderError(f"{folder.events} is damaged: a line is not an event")
     same_data(plan, events)
     if not finished(events):
         with engine(engine_name, workers, plan, folder.place) as place:

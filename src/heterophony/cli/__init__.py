@@ -2,45 +2,38 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
-from types import FrameType
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 from .. import __version__
-from ..errors import HeterophonyError
+from ..errors import HeterophonyError, StorageError
 from . import checks, runs, shows
 from .screen import problem
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM: ends a command as Ctrl-C does."""
 
 
 class Commands(TyperGroup):
     """One clear line and the right exit code for everything that has an answer."""
 
     def invoke(self, ctx: Any) -> Any:
-        signal.signal(signal.SIGTERM, terminated)
         try:
             return super().invoke(ctx)
         except HeterophonyError as error:
             problem(str(error))
             raise SystemExit(error.exit_code) from None
-        except Terminated:
-            raise SystemExit(128 + signal.SIGTERM) from None
         except KeyboardInterrupt:
             raise SystemExit(128 + signal.SIGINT) from None
         except BrokenPipeError:  # `heterophony … | head`
             sys.stderr.close()
             raise SystemExit(0) from None
-
-
-def terminated(number: int, frame: FrameType | None) -> None:
-    raise Terminated
+        except OSError as error:  # stdout on a full disk; files have answers of their own
+            problem(f"cannot write the result: {error.strerror}")
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else the exit tries to write again
+            raise SystemExit(StorageError.exit_code) from None
 
 
 app = typer.Typer(
@@ -63,11 +56,16 @@ def version(asked: bool) -> None:
 
 @app.callback()
 def top(
-    _: bool = typer.Option(False, "--version", callback=version, is_eager=True, help="Say it."),
+    _: bool = typer.Option(
+        False, "--version", callback=version, is_eager=True, help="Print the version."
+    ),
 ) -> None:
     """Personalised federated learning: one common model, and for every client one of its own."""
 
 
 def main() -> None:
     """The console script."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # nothing is at stake before a run begins, and torch cannot be interrupted while it loads
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     app()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Annotated
 
 import typer
@@ -23,7 +24,8 @@ def bench(
     """This machine's speed, as ratios measured in one run."""
     from ..bench import measure
 
-    found = measure(seconds, screen.note)
+    with screen.answering(signal.default_int_handler):
+        found = measure(seconds, screen.note)
     if json:
         screen.print_json(found)
         return
@@ -35,11 +37,12 @@ def doctor(json: Json = False) -> None:
     """Is everything here to run, on every engine? Says what is missing and how to get it."""
     from ..doctor import examine
 
-    found = examine()
+    with screen.answering(signal.default_int_handler):
+        found = examine()
     if json:
         screen.print_json(found)
     else:
         rows = [[c["name"], "ok" if c["ok"] else "missing", c["about"]] for c in found]
-        screen.print_table("", ["part", "state", "about"], rows)
+        screen.print_table("", ["part", "state", "about"], rows, text=3)
     if any(not c["ok"] and c["needed"] for c in found):
         raise typer.Exit(1)

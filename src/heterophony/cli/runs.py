@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,12 +16,18 @@ from . import screen
 
 if TYPE_CHECKING:
     from ..config import Config
+    from ..data.federation import Federation
     from ..plan import Plan
     from ..results import Summary
     from ..store import RunFolder
 
+ConfigFile = Annotated[
+    Path | None,
+    typer.Argument(metavar="CONFIG.toml", help="Settings; whatever it leaves out has a default."),
+]
 Pairs = Annotated[
-    list[str] | None, typer.Option("-c", "--config", help="key=value, as in local.lr=0.01.")
+    list[str] | None,
+    typer.Option("-c", "--config", help="One setting, as in local.lr=0.01; repeatable."),
 ]
 Out = Annotated[Path | None, typer.Option(help="The folder to write; default: a new one in runs/.")]
 Json = Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")]
@@ -33,7 +41,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    file: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]")] = None,
+    file: ConfigFile = None,
     pairs: Pairs = None,
     out: Out = None,
     json: Json = False,
@@ -52,8 +60,10 @@ def run(
 
 
 def resume(
-    folder: Annotated[Path, typer.Argument(metavar="DIR")],
-    workers: Annotated[int | None, typer.Option(help="Other than before; same result.")] = None,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Of a run or a comparison.")],
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Other than before; same result.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Go on after any interruption; the result is the same, bit for bit."""
@@ -69,9 +79,13 @@ def resume(
 
 
 def compare(
-    algorithms: Annotated[list[str], typer.Argument(metavar="ALGO…")],
+    algorithms: Annotated[
+        list[str], typer.Argument(metavar="ALGO…", help="As in `heterophony list algorithms`.")
+    ],
     pairs: Pairs = None,
-    seeds: Annotated[str, typer.Option(help="Comma-separated.")] = "0",
+    seeds: Annotated[
+        str | None, typer.Option(help="As in 0,1,2; default: the configuration's one.")
+    ] = None,
     file: Annotated[Path | None, typer.Option(help="A CONFIG.toml to start from.")] = None,
     out: Out = None,
     json: Json = False,
@@ -80,12 +94,13 @@ def compare(
     from ..config import read
 
     configs: dict[str, Config] = {}
-    for seed in numbers(seeds):
+    for seed in [None] if seeds is None else numbers(seeds):
         for name in algorithms:
-            both = [*(pairs or []), f'algorithm.name="{name}"', f"seed={seed}"]
-            configs[f"{name}-{seed}"] = read(file, both)
-    begin(next(iter(configs.values())))
-    parent = out or free(f"compare-{next(iter(configs.values())).data.name.split('/')[-1]}")
+            own = [f'algorithm.name="{name}"', *([] if seed is None else [f"seed={seed}"])]
+            config = read(file, [*(pairs or []), *own])
+            configs[f"{name}-{config.top.seed}"] = config
+    begin(config)
+    parent = out or free(f"compare-{Path(config.data.name).stem}")
     several = prepared(parent, configs)
     reopened(several, parent, None, json)
     show_comparison(parent, json)
@@ -102,9 +117,11 @@ def prepared(parent: Path, configs: dict[str, Config]) -> list[RunFolder]:
     """A folder for every run, its configuration written before any begins: all can be resumed."""
     from ..store import RunFolder, write_json
 
-    several = []
+    if (parent / "config.toml").exists():
+        raise FolderError(f"{parent} is a run of its own; choose another --out")
+    deal, several = dealer(), []
     for label, config in configs.items():
-        federation = config.federation()
+        federation = deal(config)
         config.plan(federation)
         text, folder = config.decided(federation).toml(), RunFolder(parent / label)
         if not folder.config.exists():
@@ -124,26 +141,35 @@ def reopened(
 ) -> list[Summary]:
     """Play what is left of existing runs."""
     from ..config import read
-    from ..data.federation import Federation
 
-    tasks, dealt = [], dict[tuple[str, int], Federation]()
+    deal, tasks = dealer(), []
     for folder in folders:
         text = folder.reopen()
-        if "[library]" in text:
+        folder.close()
+        if "\n[library]\n" in text:
             raise FolderError(
                 f"{folder.path} was begun from Python with data of its own; go on there with"
-                " run(..., out=..., resume=True)"
+                f" hp.run(..., out='{folder.path}', resume=True)"
             )
         config: Config = read(folder.config)
         begin(config)
-        key = (repr(config.data), config.top.seed)
-        if key not in dealt:
-            dealt[key] = config.federation()
-        tasks.append((folder, config, config.plan(dealt[key])))
-        folder.close()
+        tasks.append((folder, config, config.plan(deal(config))))
     for folder, _, _ in tasks:
         folder.lock()
     return played(tasks, parent, quiet, workers)
+
+
+def dealer() -> Callable[[Config], Federation]:
+    """Deals each federation once, however many runs share it."""
+    dealt: dict[tuple[str, int], Federation] = {}
+
+    def deal(config: Config) -> Federation:
+        key = (repr(config.data), config.top.seed)
+        if key not in dealt:
+            dealt[key] = config.federation()
+        return dealt[key]
+
+    return deal
 
 
 def played(
@@ -156,7 +182,10 @@ def played(
     from ..session import execute
 
     done = []
-    with interruptible(parent), screen.progress(not quiet) as bars:
+    with (
+        screen.progress(not quiet) as bars,
+        interruptible(parent, bars.stop, [folder for folder, _, _ in tasks]),
+    ):
         for folder, config, plan in tasks:
             label = f"{config.algorithm_name} (seed {config.top.seed})"
             bar = screen.Bar(bars, label, plan.rounds)
@@ -169,14 +198,26 @@ def played(
 
 
 @contextmanager
-def interruptible(folder: Path) -> Iterator[None]:
-    """Ctrl-C and SIGTERM leave a run that can go on."""
-    try:
+def interruptible(
+    parent: Path, tidy: Callable[[], None], folders: list[RunFolder]
+) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end us on the spot, as kill -9 does: every run can go on.
+
+    An exception instead could come up anywhere, also where nobody sees it.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        tidy()
+        for folder in folders:
+            folder.close()
+        stopped = StoppedError(
+            f"interrupted; nothing is lost: go on with `heterophony resume {parent}`"
+        )
+        screen.problem(str(stopped))
+        os._exit(stopped.exit_code)
+
+    with screen.answering(stop):
         yield
-    except KeyboardInterrupt:
-        raise StoppedError(
-            f"interrupted; nothing is lost: go on with `heterophony resume {folder}`"
-        ) from None
 
 
 def begin(config: Config) -> None:
@@ -218,7 +259,8 @@ def show_run(summary: Summary, folder: Path, json: bool) -> None:
     title = f"{summary.algorithm}, {summary.rounds} rounds, seed {summary.seed}: accuracy in %"
     screen.print_table(title, ["", "best", "last", "last 10", "worst 10 % of clients"], rows)
     up, down = (screen.megabytes(summary.bytes[k]) for k in ("up", "down"))
-    screen.note(f"{down} MB down, {up} MB up, {summary.seconds:.1f} s; {folder}")
+    screen.note(f"{down} MB down, {up} MB up, {summary.seconds:.1f} s")
+    screen.note(f"{folder}; a page with curves: heterophony report {folder}")
 
 
 def show_comparison(parent: Path, json: bool) -> None:
@@ -229,17 +271,20 @@ def show_comparison(parent: Path, json: bool) -> None:
     if json:
         screen.print_json(found)
         return
-    keys = ["G.best", "G.last10", "P.best", "P.last10", "worst10", "MB_up", "MB_down", "seconds"]
+    keys = ["G.best", "G.last10", "P.best", "P.last10", "worst10"]
     titles = ["G best", "G last 10", "P best", "P last 10", "P worst 10 %"]
-    columns = ["algorithm", *titles, "ΔG", "ΔP", "MB up", "MB down", "seconds"]
+    columns = ["algorithm", *titles, "ΔG", "ΔP", "MB", "seconds"]
     lines = []
     for r in found:
         numbers = [cell(r, k) for k in keys]
         gaps = [difference_cell(r, k) for k in ("G.best", "P.best")]
-        lines.append([r["name"], *numbers[:5], *gaps, *numbers[5:]])
+        cost = [f"{r['MB_up'] + r['MB_down']:.1f}", f"{r['seconds']:.1f}"]
+        lines.append([r["name"], *numbers, *gaps, *cost])
     title = "accuracy in %; G: the common model on everybody's test data, P: own models on own data"
     screen.print_table(title, columns, lines)
     seeds = len(found[0]["seeds"])
     spread = f"± over {seeds} seeds" if seeds > 1 else "± over the last ten evaluations"
-    screen.note(f"{spread}; ΔG, ΔP: best, paired by seed, against {found[0]['name']}")
+    screen.note(
+        f"{spread}; ΔG, ΔP: best, paired by seed, against {found[0]['name']}; MB: both ways"
+    )
     screen.note(f"{parent}; a page with curves: heterophony report {parent}")

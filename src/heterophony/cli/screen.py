@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 OUT, ERR = Console(), Console(stderr=True)
+WIDE = 120  # columns, where there is no terminal to ask
 
 
 def problem(message: str) -> None:
@@ -30,17 +34,34 @@ def print_json(content: Any) -> None:
     print(json.dumps(content, indent=2))
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """For people: the first column is text, the others are numbers."""
-    table = Table(
-        title=title or None, title_justify="left", header_style="bold", title_style="bold"
-    )
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], text: int = 1
+) -> None:
+    """For people: so many columns of text on the left, then numbers."""
+    table = new_table()
     for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if i == 0 else "right")
+        table.add_column(name, justify="left" if i < text else "right", no_wrap=i == 0)
     for row in rows:
         table.add_row(*(escape(str(cell)) for cell in row))
-    # not a terminal: as wide as it needs, so that nothing is cut in a file or pipe
-    (OUT if OUT.is_terminal else Console(width=200)).print(table)
+    print_titled(title, table)
+
+
+def new_table() -> Table:
+    return Table(
+        box=SIMPLE_HEAD, header_style="bold", show_edge=False, pad_edge=False, collapse_padding=True
+    )
+
+
+def print_titled(title: str, table: Table) -> None:
+    """A table below its title. Text is fitted to the terminal; numbers are never cut."""
+    console = Console(width=None if OUT.is_terminal else WIDE)
+    if all(column.justify == "right" for column in table.columns[1:]):
+        # lines that a terminal breaks can still be read and copied
+        unlimited = console.options.update(max_width=10_000)
+        console.width = max(console.width, console.measure(table, options=unlimited).maximum)
+    if title:
+        console.print(escape(title), style="bold", highlight=False, soft_wrap=True)
+    console.print(table)
 
 
 def percent(value: float | None) -> str:
@@ -69,6 +90,19 @@ class Bar:
             self.progress.update(self.task, completed=event["t"], G=g, P=p)
         elif event["event"] == "round":
             self.progress.update(self.task, completed=event["t"] + 1)
+
+
+@contextmanager
+def answering(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Inside, Ctrl-C and SIGTERM go to the handler, unless whoever started us ignores them."""
+    ours = (signal.SIGINT, signal.SIGTERM)
+    heard = [s for s in ours if signal.getsignal(s) is not signal.SIG_IGN]
+    before = {s: signal.signal(s, handler) for s in heard}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import screen
-from .runs import Json, Pairs
+from .runs import ConfigFile, Json, Pairs
 
 if TYPE_CHECKING:
     from ..data.federation import Federation
@@ -52,14 +52,30 @@ def list_(what: What, json: Json = False) -> None:
     if not found:
         screen.note(f"no {what.value} here")
         return
-    columns = list(found[0])
-    screen.print_table("", columns, [[readable(r[k]) for k in columns] for r in found])
+    columns = [k for k in found[0] if k != "settings"]
+    rows = [[readable(k, r) for k in columns] for r in found]
+    text = len(columns) if what is not What.runs else 3
+    screen.print_table("", columns, rows, text)
 
 
-def readable(value: Any) -> str:
-    if isinstance(value, list):
-        return "\n".join(f"{v['name']} = {v['default']} ({v['allowed']})" for v in value)
+def readable(key: str, row: dict[str, Any]) -> str:
+    """A cell; the settings of a thing stand below the words about it."""
+    value = row[key]
+    if key == "about":
+        return "\n".join([value, *map(told, row["settings"])])
+    if isinstance(value, float):
+        return screen.percent(value)
     return "–" if value is None else str(value)
+
+
+def told(setting: dict[str, Any]) -> str:
+    """``mu = 0.001 (at least 0)``, ``augment = simple, or auto, copy``."""
+    default, allowed = str(setting["default"]), setting["allowed"]
+    if " | " not in allowed:
+        return f"{setting['name']} = {default} ({allowed})"
+    default = default.lower() if isinstance(setting["default"], bool) else default
+    others = [word for word in allowed.split(" | ") if word != default]
+    return f"{setting['name']} = {default}, or {', '.join(others)}"
 
 
 def algorithms() -> list[dict[str, Any]]:
@@ -68,14 +84,14 @@ def algorithms() -> list[dict[str, Any]]:
     rows = []
     for name in sorted(CLASSES):
         cls = algorithm(name)
-        stays = ", ".join(cls.personal) or "nothing"
+        alone, stays = cls.personal == ("*",), ", ".join(cls.personal)
         rows.append(
             {
                 "name": name,
-                "idea": (cls.__doc__ or "").splitlines()[0],
+                "about": (cls.__doc__ or "").splitlines()[0],
                 "paper": cls.paper,
-                "travels": "nothing" if cls.personal == ("*",) else "all but what stays",
-                "stays": "everything" if cls.personal == ("*",) else stays,
+                "travels": "nothing" if alone else "the rest" if stays else "everything",
+                "stays": "everything" if alone else stays or "nothing",
                 "settings": explained(cls),
             }
         )
@@ -91,9 +107,10 @@ def explained(cls: type) -> list[dict[str, Any]]:
     hints, out = get_type_hints(cls), []
     for f in settings(cls):
         hint = hints[f.name]
-        choices = get_origin(hint) is Literal
+        choices = get_args(hint) if get_origin(hint) is Literal else ()
+        choices = ("true", "false") if hint is bool else choices
         default = None if f.default is dataclasses.MISSING else f.default
-        allowed = " | ".join(map(str, get_args(hint))) if choices else range_of(f)
+        allowed = " | ".join(map(str, choices)) or range_of(f)
         doc = f.metadata.get("doc", "")
         out.append({"name": f.name, "default": default, "allowed": allowed, "about": doc})
     return out
@@ -102,17 +119,15 @@ def explained(cls: type) -> list[dict[str, Any]]:
 def models() -> list[dict[str, Any]]:
     from ..models import BUILDERS
 
-    return [{"name": k, "about": v} for k, v in sorted(BUILDERS.items())]
+    return [{"name": k, "about": v, "settings": []} for k, v in sorted(BUILDERS.items())]
 
 
 def datasets() -> list[dict[str, Any]]:
     from ..data.sources import SOURCES
 
-    rows = [{"name": k, "about": v.about} for k, v in sorted(SOURCES.items())]
-    return [
-        *rows,
-        {"name": "PATH.npz", "about": "your own: x, y or x_train, y_train, x_test, y_test"},
-    ]
+    about = {k: v.about for k, v in sorted(SOURCES.items())}
+    about["PATH.npz"] = "your own: x, y or x_train, y_train, x_test, y_test"
+    return [{"name": k, "about": v, "settings": []} for k, v in about.items()]
 
 
 def partitions() -> list[dict[str, Any]]:
@@ -126,35 +141,41 @@ def partitions() -> list[dict[str, Any]]:
 
 def past_runs() -> list[dict[str, Any]]:
     """The runs below runs/, newest first."""
-    from ..store import RunFolder, read_json
-
-    rows = []
-    configs = sorted(Path("runs").rglob("config.toml"), key=lambda p: -p.stat().st_mtime)
-    for path in configs:
-        folder = RunFolder(path.parent)
-        if folder.result.exists():
-            r = read_json(folder.result)
-            g = r["G"] and screen.percent(r["G"]["best"])
-            state = "finished"
-            rows.append([r["algorithm"], r["rounds"], state, g, screen.percent(r["P"]["best"])])
-        else:
-            events = list(folder.read())
-            name = events[0]["algorithm"] if events else "–"
-            done = sum(e["event"] == "round" for e in events)
-            rows.append([name, done, "unfinished", None, None])
-        rows[-1].insert(0, str(path.parent))
-    keys = ["name", "algorithm", "rounds", "state", "G best", "P best"]
+    configs = sorted(Path("runs").rglob("config.toml"), key=lambda p: -p.stat().st_mtime_ns)
+    keys = ["name", "algorithm", "state", "G best", "P best"]
+    rows = [[str(p.parent), *standing(p.parent)] for p in configs]
     return [dict(zip(keys, row, strict=True)) for row in rows]
 
 
-def fetch(name: str) -> None:
+def standing(folder: Path) -> tuple[str | None, str, float | None, float | None]:
+    """How far a run got; one that cannot be read must not hide the others."""
+    from ..errors import FolderError
+    from ..report.runs import load
+    from ..store import RunFolder
+
+    try:
+        if not any(True for _ in RunFolder(folder).read()):
+            return None, "not begun", None, None
+        run = load(folder)
+        sofar = run.so_far
+    except (FolderError, KeyError, TypeError):
+        return None, "damaged", None, None
+    g, p = (sofar.G, sofar.P) if sofar else (None, None)
+    return run.algorithm, run.state, g.best if g else None, p.best if p else None
+
+
+def fetch(name: Annotated[str, typer.Argument(help="As in `heterophony list datasets`.")]) -> None:
     """Download a data set into the cache."""
     from ..data.sources import fetch as download
 
     screen.note(f"{name} is in {download(name)}")
 
 
-def show(name: str, path: Annotated[str | None, typer.Option()] = None, json: Json = False) -> None:
+def show(
+    name: Annotated[str, typer.Argument(help="A data set's name, or a path to an .npz file.")],
+    path: Annotated[str | None, typer.Option(help="The folder that holds its files.")] = None,
+    json: Json = False,
+) -> None:
     """Describe a data set."""
     import numpy as np
 
@@ -178,7 +199,7 @@ def show(name: str, path: Annotated[str | None, typer.Option()] = None, json: Js
 
 
 def partition(
-    file: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]")] = None,
+    file: ConfigFile = None,
     pairs: Pairs = None,
     out: Annotated[Path | None, typer.Option("-o", help="A heat map: .png, .svg or .pdf.")] = None,
     json: Json = False,
@@ -214,19 +235,17 @@ def dealt(federation: Federation) -> list[dict[str, Any]]:
 
 
 def heat_table(federation: Federation) -> None:
-    """Counts per client and class; the darker, the larger the share of the class."""
-    from rich.table import Table
-
+    """Training examples per client and class; the stronger the colour, the more."""
     counts, labels = federation.counts(), federation.labels
-    table = Table(title=f"{federation.name}: training examples per client and class")
+    table = screen.new_table()
     for name in ("client", "train", "test", *labels):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     most = max(1, int(counts.max()))
     for client, row in zip(dealt(federation), counts.tolist(), strict=True):
         shades = [f"[on {shade(n / most)}]{n or '·'}[/]" if n else "[dim]·[/]" for n in row]
         table.add_row(client["name"], str(client["train"]), str(client["test"]), *shades)
     missing = [labels[i] for i, n in enumerate(counts.sum(axis=0)) if n == 0]
-    screen.OUT.print(table)
+    screen.print_titled(f"{federation.name}: training examples per client and class", table)
     if missing:
         screen.note(f"nobody trains on class {', '.join(missing)}")
 
@@ -239,15 +258,21 @@ def shade(share: float) -> str:
 
 
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR…")],
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR…", help="Runs, comparisons, folders of runs.")
+    ],
     out: Annotated[
-        Path | None, typer.Option("-o", help="Default: report.html in the first.")
+        Path | None, typer.Option("-o", help="A page (.html; default: in the first) or a figure.")
     ] = None,
 ) -> None:
-    """One self-contained HTML page: curves, table, clients; works offline."""
+    """One self-contained HTML page: curves, table, clients; works offline. Or one figure."""
+    from ..report.figures import comparison, save
     from ..report.page import write
     from ..report.runs import find
 
-    path = out or folders[0] / "report.html"
-    write(find(folders), path)
+    path, runs = out or folders[0] / "report.html", find(folders)
+    if path.suffix == ".html":
+        write(runs, path)
+    else:
+        save(comparison(runs), path)
     screen.note(f"wrote {path}")

@@ -70,6 +70,8 @@ class Dirichlet:
         out = np.zeros((len(sizes), clients + 1), np.int64)
         for c, n in enumerate(sizes):
             share = draw.dirichlet(np.full(clients, self.alpha)) * (held < fair)
+            if not n:  # nothing to cut, and perhaps nobody open any more
+                continue
             if share.sum() <= 0:  # every open client drew a share too small for a float
                 share = (held < fair).astype(float)
             ends = np.cumsum(share)
@@ -128,11 +130,9 @@ PARTITIONS: dict[str, type[Partition]] = {"classes": Classes, "dirichlet": Diric
 def partition(values: Mapping[str, Any]) -> Partition:
     """A partition from what a user wrote: ``{kind = "dirichlet", alpha = 0.1}``."""
     rest = dict(values)
-    kind = rest.pop("kind", "dirichlet")
+    kind = str(rest.pop("kind", "dirichlet"))
     if kind not in PARTITIONS:
-        raise ConfigError(
-            f"data.partition.kind: no '{kind}' here{suggestion(str(kind), PARTITIONS)}"
-        )
+        raise ConfigError(f"data.partition.kind: no '{kind}' here{suggestion(kind, PARTITIONS)}")
     return construct(PARTITIONS[kind], rest, "data.partition")
 
 

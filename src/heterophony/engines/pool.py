@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from multiprocessing import connection, forkserver
+from multiprocessing import connection, forkserver, resource_tracker
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -39,9 +39,17 @@ TRIES = 3
 
 
 def warm() -> None:
-    """Start the fork server now; it imports torch while this process does something else."""
+    """Start the fork server now; it imports torch while this process does something else.
+
+    Ctrl-C reaches the whole terminal, but is the driver's alone to answer: blocked in the server.
+    """
     CONTEXT.set_forkserver_preload([f"{__package__}.preload"])
-    forkserver.ensure_running()
+    resource_tracker.ensure_running()  # it sets the mask itself, so before us
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @dataclass
@@ -68,7 +76,12 @@ class Pool:
         self.plan.federation.save(shared)
         blob = portable(self.plan)
         self.start = (blob, str(shared), str(self.place.memories), str(self.place.scratch))
-        self.workers = [self.hire() for _ in range(self.count)]
+        try:
+            for _ in range(self.count):
+                self.workers.append(self.hire())
+        except BaseException as error:  # Ctrl-C here: no worker may outlive the folder
+            self.__exit__(type(error), error, None)
+            raise
         return self
 
     def __exit__(
@@ -79,7 +92,7 @@ class Pool:
     ) -> None:
         for worker in self.workers:
             worker.pipe.close()
-            if worker.job is not None:
+            if worker.job is not None or kind is not None:
                 worker.process.kill()  # stateless: nothing is lost
         for worker in self.workers:
             worker.process.join()
@@ -184,7 +197,11 @@ def serve(
     """A worker's life: jobs in, replies out, until the driver is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to answer
     settle()
-    plan = replace(pickle.loads(blob), federation=Federation.open(Path(shared)))
+    try:
+        federation = Federation.open(Path(shared))
+    except FileNotFoundError:  # the driver was stopped while we started, and cleaned up
+        return
+    plan = replace(pickle.loads(blob), federation=federation)
     place = Place(Path(memories), Path(scratch))
     inbox = Inbox()
     while True:
