@@ -1,6 +1,6 @@
 """Peak memory of a command and all its processes, as their proportional share.
 
-    python benchmarks/memory.py heterophony run -c data.name=fmnist -c data.clients=100 …
+python benchmarks/memory.py heterophony run -c data.name=fmnist -c data.clients=100 …
 """
 
 from __future__ import annotations
