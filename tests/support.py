@@ -35,6 +35,12 @@ def played(
     return hp.run(algorithm, federation or digits(), **settings)
 
 
+@cache
+def calm(name: str) -> hp.Result:
+    """The short run of an algorithm as it is, undisturbed: what others must be equal to."""
+    return played(name)
+
+
 def model(result: hp.Result) -> hp.Tensors:
     """The server's tensors at the end."""
     return result._server.model
@@ -98,3 +104,60 @@ def blobs(
     return [
         (draw.normal(size=(n, features)).astype(np.float32), np.arange(n) % classes) for n in sizes
     ]
+
+
+def counts(result: hp.Result, what: str) -> list[list[int] | None]:
+    """Right answers per client, evaluation by evaluation."""
+    return [e[what] for e in result.events if e["event"] == "evaluation"]
+
+
+def replies(monkeypatch, algorithm, *args, **how) -> tuple[hp.Result, list[list[Reply]]]:
+    """A short run, and what the clients sent up in each of its rounds."""
+    from heterophony.engines import serial
+
+    kept: list[Recorder] = []
+
+    def record(plan, place, workers):
+        kept.append(Recorder(plan, place))
+        return kept[0]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(serial, "Serial", record)
+        result = played(algorithm, *args, **how)
+    trained = [(job.t, reply) for job, reply in kept[0].log if job.kind == "train"]
+    order = {c: i for i, c in enumerate(result.plan.federation.clients)}
+    rounds = [[r for at, r in trained if at == t] for t in range(result.summary.rounds)]
+    return result, [sorted(r, key=lambda reply: order[reply.client]) for r in rounds]
+
+
+def watching(algorithm: type[hp.Algorithm], check, **settings) -> hp.Algorithm:
+    """The algorithm, calling ``check(client, fit, loss, **how)`` in place of each ``client.fit``."""
+
+    class Watched(algorithm):
+        def local(self, client):
+            fit = client.fit
+            client.fit = lambda loss, **how: check(client, fit, loss, **how)
+            return super().local(client)
+
+    return Watched(**settings)
+
+
+class Turns:
+    """Who takes part, round by round, by position."""
+
+    def __init__(self, *turns: Sequence[int]) -> None:
+        self.turns = turns
+
+    def chosen(self, t: int, clients: Sequence[str], seed: int) -> list[str]:
+        return [clients[i] for i in self.turns[t]]
+
+
+def wire(algorithm: hp.Algorithm, rounds: int = 2, depth: int = 1) -> list[tuple[int, int]]:
+    """Numbers that go down and up in each round of one client: ConvNet on CIFAR-10 shapes."""
+    x = np.random.default_rng(0).random((10, 3, 32, 32), dtype=np.float32)
+    federation = hp.federate([(x, np.arange(10), x, np.arange(10))])
+    how = hp.Training(epochs=0, steps=2, batch=5, lr=0.01)
+    result = played(algorithm, federation, model="convnet", rounds=rounds, participation=1.0,
+                    training=how, head_depth=depth, evaluate_every=rounds)  # fmt: skip
+    events = [e for e in result.events if e["event"] == "round"]
+    return [(e["bytes_down"] // 4, e["bytes_up"] // 4) for e in events]

@@ -11,7 +11,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "heterophony"
 MODULES = sorted(SOURCE.rglob("*.py"))
 ALGORITHMS = sorted(p for p in (SOURCE / "algorithms").glob("*.py") if p.name != "__init__.py")
-VOCABULARY = {"algorithm", "client", "net", "samples", "settings", "tensors"}
+VOCABULARY = {"algorithm", "client", "errors", "net", "samples", "settings", "tensors"}
 OUTSIDE = {
     "torch",
     "math",

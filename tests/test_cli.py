@@ -19,7 +19,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import heterophony
-from heterophony.cli import app
+from heterophony.algorithms import CLASSES
+from heterophony.cli import app, screen
+from heterophony.models import BUILDERS
 from heterophony.store import RunFolder
 from support import blobs, played
 
@@ -110,6 +112,25 @@ def test_run_with_json_prints_result_json():
     assert found["rounds"] == 2
     assert list(found["clients"]) == ["0", "1", "2", "3"]
     assert len(found["model_sha256"]) == 64
+
+
+def test_a_run_that_measures_P_seldom_has_a_table_a_bar_and_a_page():
+    seldom = ("algorithm.name=fedbabu", "algorithm.tune_every=3", "algorithm.tune_epochs=1")
+    ran = good("run", *pairs(*QUICK[1:], "rounds=4", *seldom), "--out", "mine")
+    assert "P, own models" in ran.stdout
+    events = [json.loads(line) for line in Path("mine/events.jsonl").read_text().splitlines()]
+    measured = [e for e in events if e["event"] == "evaluation"]
+    assert [e["P"] is None for e in measured] == [False, True, True, False, False]
+    with screen.progress(show=False) as bars:
+        bar = screen.Bar(bars, "fedbabu", 4)
+        for event in events[: events.index(measured[2]) + 1]:
+            bar(event)
+        shown = bars.tasks[0].fields
+        right, tested = sum(measured[0]["P"]), sum(events[0]["test"])
+        assert shown["P"] == f"{100 * right / tested:.2f}"  # the newest there is
+        assert shown["G"] == f"{100 * sum(measured[2]['G']) / tested:.2f}"
+    good("report", "mine")
+    assert Path("mine/report.html").is_file()
 
 
 def test_a_run_can_be_repeated_from_its_config_alone(finished):
@@ -382,9 +403,10 @@ def test_compare_with_a_mistake_begins_nothing(words, said):
 
 def test_list_algorithms():
     found = {a["name"]: a for a in data("list", "algorithms")}
-    assert list(found) == ["fedavg", "fedper", "fedprox", "fedreg", "fedrod", "local"]
-    assert found["fedper"]["stays"] == "head.*"
-    assert found["local"]["travels"] == "nothing"
+    assert list(found) == sorted(CLASSES)
+    stays = {"fedper": "head.*", "local": "everything", "fedavg": "nothing"}
+    assert {k: found[k]["stays"] for k in stays} == stays
+    assert found["fedbn"]["stays"] == "parts of layers"
     assert found["fedprox"]["settings"][0]["name"] == "mu"
     assert all(a["paper"] and a["about"] for a in found.values())
     table = good("list", "algorithms").stdout
@@ -396,7 +418,7 @@ def test_list_algorithms():
 @pytest.mark.parametrize(
     ("what", "names"),
     [
-        ("models", ["convnet", "digitsnet", "mlp"]),
+        ("models", sorted(BUILDERS)),
         ("datasets", ["digits", "fmnist", "PATH.npz"]),
         ("partitions", ["classes", "dirichlet", "iid"]),
     ],

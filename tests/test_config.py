@@ -12,6 +12,7 @@ from heterophony.algorithms.fedprox import FedProx
 from heterophony.algorithms.fedreg import FedReG
 from heterophony.client import Training
 from heterophony.config import (
+    AggregationSection,
     Config,
     DataSection,
     EngineSection,
@@ -97,6 +98,7 @@ def test_without_anything_every_key_has_its_default():
         algorithm_name="fedavg",
         local=Training(epochs=5, steps=None, batch=20, lr=0.01, momentum=0.9, weight_decay=0.0),
         participation=Uniform(rate=0.2),
+        aggregation=AggregationSection("samples"),
         evaluation=EvaluationSection(1),
         engine=EngineSection("pool", None, "cpu"),
     )
@@ -111,6 +113,7 @@ def test_the_contracts_example_is_taken_whole(written):
         algorithm_name="fedreg",
         local=Training(epochs=5, batch=20, lr=0.01, momentum=0.9, weight_decay=0.0),
         participation=Uniform(rate=0.2),
+        aggregation=AggregationSection("samples"),
         evaluation=EvaluationSection(1),
         engine=EngineSection("pool", 2, "cpu"),
     )
@@ -245,7 +248,7 @@ def test_the_resolved_text_has_every_default():
             "train_fraction": 0.75,
             "partition": DIRICHLET,
         },
-        "model": {},
+        "model": {"buffers": "local"},
         "algorithm": {"name": "fedavg"},
         "local": {
             "epochs": 5,
@@ -257,6 +260,7 @@ def test_the_resolved_text_has_every_default():
             "drop_last": True,
         },
         "participation": {"rate": 0.2},
+        "aggregation": {"weights": "samples"},
         "evaluation": {"every": 1},
         "engine": {"name": "pool", "device": "cpu"},
     }
@@ -330,7 +334,7 @@ REFUSED = [  # section, line, what is said
     ("model", "name = 'convnett'", "model.name: no 'convnett' here; did you mean 'convnet'?"),
     ("model", "head_depth = 0", "model.head_depth: must be at least 1, not 0"),
     ("algorithm", "name = 'fedregg'", "algorithm.name: no 'fedregg' here; did you mean 'fedreg'?"),
-    ("algorithm", "name = 3", "algorithm.name: no '3' here; there is: fedavg,"),
+    ("algorithm", "name = 3", "algorithm.name: no '3' here; there is: apfl, centralized,"),
     ("algorithm", "mu = 3", "algorithm.mu: unknown key"),
     ("participation", "rate = 2", "participation.rate: must be above 0 and at most 1, not 2"),
     ("participation", "count = 0", "participation.count: must be at least 1, not 0"),

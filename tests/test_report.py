@@ -60,6 +60,7 @@ def played(
                     "bytes_down": 2_000_000 * megabytes,
                     "bytes_up": 1_000_000 * megabytes,
                     "loss": {"main": 1.5},
+                    "measures": {},
                     "P_local": [],
                     "work": {"train": 0.5, "evaluate": 0.25},
                     "seconds": 1.5,
@@ -220,6 +221,29 @@ def test_without_a_common_model_there_is_no_G(tmp_path: Path) -> None:
     assert tables.cell(first, "G.best") == "–"
     assert set(second["difference"]) == {"to", "seeds", "P.best", "P.last", "P.last10"}
     assert data_of(page.render(found))["series"][0]["runs"][0]["G"] is None
+    figures.comparison(found)
+
+
+def test_P_that_is_measured_seldom_is_shown_where_it_was(tmp_path: Path) -> None:
+    seldom = {"G": [*FIRST["G"], [3, 3]], "P": [[1, 1], None, [4, 6], None]}
+    begun = stored(tmp_path / "a", played(seldom, "fedbabu", finished=False))
+    every = {k: [*v, v[-1]] for k, v in FIRST.items()}
+    whole = stored(tmp_path / "b", played({**seldom, "P": [*seldom["P"][:3], [2, 3]]}, "fedbabu"))
+    found = runs.find([begun, whole, stored(tmp_path / "c", played(every))])
+    assert found[0].curves["P"] == [(0, 0.2), (2, 1.0)]
+    assert [t for t, _ in found[0].curves["G"]] == [0, 1, 2, 3]
+    sofar = found[0].so_far
+    assert (sofar.P.last, sofar.clients["b"].correct) == (1.0, 6)
+    assert sofar.clients["b"].generic == 2 / 6  # of the same evaluation
+    assert tables.rows(found)[1]["P"] == {
+        "best": 1.0,
+        "last": 0.5,
+        "last10": {"mean": pytest.approx(1.7 / 3), "std": pytest.approx(0.329983)},
+    }
+    first, second, _ = (s["runs"][0] for s in data_of(page.render(found))["series"])
+    assert (first["P"], first["G"]) == ([4, 6], [2, 2])
+    assert (second["P"], second["G"]) == ([2, 3], [3, 3])
+    assert first["curves"]["P"] == [[0, 0.2], [2, 1.0]]
     figures.comparison(found)
 
 

@@ -202,13 +202,13 @@ def test_patterns_see_case_and_match_whole_names():
     assert not matches("head.weight", [])
 
 
-def test_strip_undoes_under_and_leaves_out_the_rest():
+def test_below_undoes_under_and_leaves_out_the_rest():
     a = Tensors(some())
     assert list(a.under("m/")) == ["m/a", "m/base.0.bias", "m/head.bias", "m/head.weight"]
-    assert same_bits(a.under("m/").strip("m/"), a)
-    assert list((a | a.under("m/")).strip("m/")) == list(a)
+    assert same_bits(a.under("m/").below("m/"), a)
+    assert list((a | a.under("m/")).below("m/")) == list(a)
     absent = "none/"
-    assert a.strip(absent) == Tensors()
+    assert a.below(absent) == Tensors()
 
 
 # Size and digest ----------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .algorithm import Algorithm, Client, Reply, Server, by_samples, equally, mean, setting
+    from .algorithm import Algorithm, Client, Reply, Server, as_agreed, equally, mean, setting
     from .client import Training
     from .data.federation import Federation
     from .data.partition import IID, Classes, Dirichlet
@@ -33,7 +33,7 @@ PUBLIC = {  # name -> where it is defined; imported at first use, so that `--hel
     "Tensors": "tensors",
     "Training": "client",
     "Uniform": "participation",
-    "by_samples": "algorithm",
+    "as_agreed": "algorithm",
     "equally": "algorithm",
     "federate": "library",
     "mean": "algorithm",
@@ -60,7 +60,7 @@ __all__ = [  # noqa: RUF022  # sorted as PUBLIC; a test compares the two
     "Tensors",
     "Training",
     "Uniform",
-    "by_samples",
+    "as_agreed",
     "equally",
     "federate",
     "mean",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -15,12 +15,13 @@ from .settings import check, setting
 from .tensors import Tensors, matches, mix
 
 __all__ = [
+    "EVERYBODY",
     "Algorithm",
     "Client",
     "Net",
     "Reply",
     "Server",
-    "by_samples",
+    "as_agreed",
     "equally",
     "mean",
     "setting",
@@ -36,6 +37,12 @@ class Server:
     model: Tensors
     memory: Mapping[str, Tensors] = field(default_factory=dict)
     average: Tensors = field(default_factory=Tensors)  # of what stays; only to measure G
+    statistics: frozenset[str] = frozenset()  # names of buffers: averaged where they travel
+
+    @property
+    def learned(self) -> Tensors:
+        """The model without running statistics: what a server may step, a variance never."""
+        return Tensors({k: v for k, v in self.model.items() if k not in self.statistics})
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -52,10 +59,15 @@ class Reply:
     """What one client sent up. ``aside`` is for measurement, never for learning."""
 
     client: str
+    kind: Literal["train", "evaluate"]
     tensors: Tensors
     samples: int
+    weight: float  # its share in a mean: its samples, or 1 where all clients count the same
     metrics: Mapping[str, float] = field(default_factory=dict)
     aside: Tensors = field(default_factory=Tensors)
+
+
+EVERYBODY = "*"  # the one who holds everybody's data, where an algorithm is pooled
 
 
 @dataclass(frozen=True)
@@ -64,9 +76,10 @@ class Algorithm:
 
     paper: ClassVar[str] = ""
     personal: ClassVar[tuple[str, ...]] = ()  # names of the tensors that never leave the device
-    head_depth: ClassVar[int] = 1  # how many layers its paper calls the head
+    head_depth: ClassVar[int | None] = None  # layers of the head, where its paper says
     everybody: ClassVar[bool] = False  # do all clients train in every round?
     common: ClassVar[bool] = True  # is there a model for everybody, hence a G?
+    pooled: ClassVar[bool] = False  # is it trained by one who holds everybody's data?
 
     def __post_init__(self) -> None:
         check(self)
@@ -76,9 +89,15 @@ class Algorithm:
         """Add heads, adapters, gates or copies to the backbone."""
         return net
 
-    def shared(self, net: Net, t: int) -> list[str]:
-        """Names of the tensors that travel in round ``t``; buffers stay home."""
-        return [k for k, _ in net.named_parameters() if not matches(k, self.personal)]
+    def stays(self, net: Net) -> Iterable[str]:
+        """Patterns of the names that never leave the device."""
+        return self.personal
+
+    def shared(self, net: Net, t: int, buffers: bool = False) -> list[str]:
+        """Names of the tensors that travel; with ``buffers``, running statistics among them."""
+        named = [*net.named_parameters(), *(net.named_buffers() if buffers else ())]
+        stay = list(self.stays(net))
+        return [k for k, v in named if v.is_floating_point() and not matches(k, stay)]
 
     # One round ------------------------------------------------------------------------------
     def send(self, server: Server, client: str) -> Tensors:
@@ -94,9 +113,17 @@ class Algorithm:
         """Server: turn the replies, in client order, into the next state."""
         return server.update(mean(replies))
 
+    def measures(self, server: Server, replies: Sequence[Reply], after: Server) -> dict[str, float]:
+        """Server: numbers of a round worth recording; they influence nothing."""
+        return {}
+
     # Use ------------------------------------------------------------------------------------
     def tune(self, client: Client) -> None:
         """Client: get ready to predict; what it changes is not kept."""
+
+    def ready(self, t: int) -> bool:
+        """Is P measured after ``t`` rounds? After the last one it always is."""
+        return True
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
         """P: logits of the client's own model."""
@@ -107,9 +134,9 @@ class Algorithm:
         return self.predict(client, x)
 
 
-def by_samples(reply: Reply) -> float:
-    """Weight by the number of training examples."""
-    return reply.samples
+def as_agreed(reply: Reply) -> float:
+    """The run's own rule: by the number of training examples, or all the same."""
+    return reply.weight
 
 
 def equally(reply: Reply) -> float:
@@ -118,7 +145,7 @@ def equally(reply: Reply) -> float:
 
 
 def mean(
-    replies: Sequence[Reply], *names: str, weight: Callable[[Reply], float] = by_samples
+    replies: Sequence[Reply], *names: str, weight: Callable[[Reply], float] = as_agreed
 ) -> Tensors:
     """Weighted mean of the replies; ``names`` narrows it to one group of tensors."""
     whole = sum(weight(r) for r in replies)

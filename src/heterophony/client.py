@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from .errors import DivergedError
 from .net import Net
-from .randomness import seeded
+from .randomness import seed_of, seeded
 from .samples import Data, Samples
 from .settings import check, setting
 from .tensors import Tensors
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Derive = Callable[[Data], Samples]
-Part = nn.Module | nn.Parameter
+Part = nn.Module | Tensor
 Memory = Mapping[str, Tensors]
 
 NORMS = (nn.modules.batchnorm._BatchNorm,)
@@ -56,13 +57,15 @@ class Client:
         memory: Memory,
         training: Training,
         seed: int,
+        rounds: int,
         travels: Callable[[Net, int], list[str]],
         keep: Callable[[str, Callable[[], Samples]], Samples],
     ) -> None:
         self.id, self.t, self.net, self.data, self.received = id, t, net, data, received
         self.memory = {k: v for k, v in memory.items() if k != "net"}
-        self.losses: dict[str, float] = {}
-        self._training, self._seed, self._travels, self._keep = training, seed, travels, keep
+        self.training, self.metrics = training, dict[str, float]()
+        self.rounds = rounds  # that the whole run has
+        self._seed, self._travels, self._keep = seed, travels, keep
         load(net, memory.get("net", Tensors()))  # what stayed,
         load(net, received.without("*/*"))  # then what arrived
 
@@ -74,34 +77,79 @@ class Client:
         epochs: int | None = None,
         steps: int | None = None,
         pull: Callable[[Tensors], Tensors] | None = None,
+        how: Training | None = None,
+        rates: Mapping[str, float] | None = None,
+        repeat: int = 1,
+        after: Callable[[], None] | None = None,
         phase: str = "main",
     ) -> None:
         """Minimise ``loss(x, y)`` over the parameters of ``train`` (default: all).
 
-        ``pull(w)`` is added to the gradient. A phase has its own randomness and its own
-        momentum, which outlives the round. What is not trained cannot move.
+        ``pull(w)`` is added to the gradient; ``how`` replaces the client's way of training;
+        ``rates`` are learning rates by pattern of names, where some differ. Each mini-batch gives
+        ``repeat`` updates; ``after`` is called when it is done. A phase has its own randomness and
+        its own momentum, which outlives the round. What is not trained, or has no gradient in an
+        update, cannot move.
         """
+        how = how or self.training
         chosen = {id(p) for p in parameters(self.net if train is None else train)}
         named = Tensors({k: p for k, p in self.net.named_parameters() if id(p) in chosen})
+        if not named:
+            return  # a head without parameters has nothing to learn
         for p in self.net.parameters():
             p.requires_grad_(id(p) in chosen)
-        optimiser = self._optimiser(named, phase)
+        optimiser = self._optimiser(named, how, rates or {}, phase)
         samples = self.data.train if data is None else data
         summed, done = 0.0, 0
         with seeded(self._seed, "fit", self.t, self.id, phase):
             self.net.train()
-            for at in self._batches(len(samples), epochs, steps):
-                optimiser.zero_grad()
-                value = loss(*samples.batch(at))
-                value.backward()
-                if pull is not None:
-                    push(named, pull(named.map(Tensor.detach)))
-                optimiser.step()
-                summed, done = summed + value.item(), done + 1
+            for at in self._batches(len(samples), how, epochs, steps):
+                x, y = samples.batch(at)
+                for _ in range(repeat):
+                    optimiser.zero_grad()
+                    value = loss(x, y)
+                    value.backward()
+                    if pull is not None:
+                        push(named, pull(named.map(Tensor.detach)))
+                    optimiser.step()
+                    summed, done = summed + value.item(), done + 1
+                if after is not None:
+                    after()
         optimiser.zero_grad()
         self.net.requires_grad_(True)
-        self._remember(optimiser, named, phase)
+        self._remember(optimiser, named, how, phase)
         self._note(phase, summed, done)
+
+    @property
+    def steps(self) -> int:
+        """How many mini-batches a round of plain training has."""
+        per_epoch = self._epoch(len(self.data.train), self.training)[1]
+        if self.training.steps is not None:
+            return self.training.steps if per_epoch else 0
+        return self.training.epochs * per_epoch
+
+    def draws(self, purpose: str) -> Iterator[tuple[Tensor, Tensor]]:
+        """Mini-batches without end, from a stream of their own: training's is as without them."""
+        source = torch.Generator().manual_seed(
+            seed_of(self._seed, "draws", self.t, self.id, purpose)
+        )
+        n, size = len(self.data.train), self.training.batch
+        whole, per_epoch = self._epoch(n, self.training)
+        while per_epoch:
+            for at in torch.randperm(n, generator=source)[:whole].split(size)[:per_epoch]:
+                yield self.data.train.batch(at)
+
+    @torch.no_grad()
+    def features(self) -> Tensor:
+        """What the base makes of every training example, as it is now, measured and not trained."""
+        self.net.eval()
+        return torch.cat([self.net.base(x) for x, _ in self.data.train.batches(250)])
+
+    @contextmanager
+    def apart(self, purpose: str) -> Iterator[None]:
+        """Randomness of its own, for a teacher: the student's is as if there were none."""
+        with seeded(self._seed, "apart", self.t, self.id, purpose):
+            yield
 
     def once(self, derive: Derive) -> Samples:
         """Data derived from the client's own: the same in every round and on every engine."""
@@ -122,10 +170,15 @@ class Client:
         travels = set(self._travels(self.net, self.t))
         return Tensors({k: v for k, v in state(self.net).items() if k not in travels})
 
-    def _optimiser(self, named: Tensors, phase: str) -> torch.optim.SGD:
-        how = self._training
+    def _optimiser(
+        self, named: Tensors, how: Training, rates: Mapping[str, float], phase: str
+    ) -> torch.optim.SGD:
+        others = list(named.without(*rates).values()) or [nn.Parameter(torch.empty(0))]
+        groups: list[dict[str, Any]] = [{"params": others}]
+        for pattern, lr in rates.items():
+            groups.append({"params": list(named.only(pattern).values()), "lr": lr})
         optimiser = torch.optim.SGD(
-            list(named.values()) or [nn.Parameter(torch.empty(0))],
+            groups,
             lr=how.lr,
             momentum=how.momentum,
             weight_decay=how.weight_decay,
@@ -138,8 +191,10 @@ class Client:
             optimiser.state[named[k]]["momentum_buffer"] = kept
         return optimiser
 
-    def _remember(self, optimiser: torch.optim.SGD, named: Tensors, phase: str) -> None:
-        if self._training.momentum and self._training.momentum_state == "persist":
+    def _remember(
+        self, optimiser: torch.optim.SGD, named: Tensors, how: Training, phase: str
+    ) -> None:
+        if how.momentum and how.momentum_state == "persist":
             buffers = {k: optimiser.state[p].get("momentum_buffer") for k, p in named.items()}
             kept = Tensors({k: v for k, v in buffers.items() if v is not None})
             if kept:
@@ -148,35 +203,39 @@ class Client:
 
     def _note(self, phase: str, summed: float, done: int) -> None:
         if done:
-            self.losses[phase] = summed / done
+            self.metrics[f"loss/{phase}"] = summed / done
         if summed != summed or summed in (float("inf"), float("-inf")):
             raise DivergedError(
                 f"client {self.id}, round {self.t}: the loss of phase '{phase}' is no longer finite"
-                f" (local.lr = {self._training.lr:g}); lower local.lr or local.momentum"
+                f" (local.lr = {self.training.lr:g}); lower local.lr or local.momentum"
             )
 
-    def _batches(self, n: int, epochs: int | None, steps: int | None) -> Iterator[Tensor]:
-        """A fresh order every epoch. BatchNorm cannot learn from one example: skipped there."""
-        how = self._training
-        size, steps = how.batch, how.steps if epochs is None and steps is None else steps
-        whole = n - n % size if how.drop_last and n >= size else n
-        smallest = 2 if any(isinstance(m, NORMS) for m in self.net.modules()) else 1
-        per_epoch = -(-whole // size) if (whole % size or size) >= smallest else whole // size
-        if not per_epoch:
-            return
-        epochs = how.epochs if epochs is None else epochs
-        left = epochs * per_epoch if steps is None else steps
-        while left:
-            for at in torch.randperm(n)[:whole].split(size)[: min(left, per_epoch)]:
+    def _batches(
+        self, n: int, how: Training, epochs: int | None, steps: int | None
+    ) -> Iterator[Tensor]:
+        """A fresh order every epoch."""
+        whole, per_epoch = self._epoch(n, how)
+        if epochs is None and steps is None:
+            steps = how.steps
+        left = (how.epochs if epochs is None else epochs) * per_epoch if steps is None else steps
+        while left > 0 and per_epoch:
+            for at in torch.randperm(n)[:whole].split(how.batch)[: min(left, per_epoch)]:
                 left -= 1
                 yield at
 
+    def _epoch(self, n: int, how: Training) -> tuple[int, int]:
+        """How many examples and batches an epoch has. BatchNorm cannot learn from one example."""
+        whole = n - n % how.batch if how.drop_last and n >= how.batch else n
+        smallest = 2 if any(isinstance(m, NORMS) for m in self.net.modules()) else 1
+        full = whole // how.batch if how.batch >= smallest else 0
+        return whole, full + (whole % how.batch >= smallest)
 
-def parameters(parts: Part | Iterable[Part]) -> Iterator[nn.Parameter]:
+
+def parameters(parts: Part | Iterable[Part]) -> Iterator[Tensor]:
     """All parameters of modules and parameters, in any mixture."""
     if isinstance(parts, nn.Module):
         yield from parts.parameters()
-    elif isinstance(parts, nn.Parameter):
+    elif isinstance(parts, Tensor):
         yield parts
     else:
         for part in parts:

@@ -32,11 +32,7 @@ DTYPES = frozenset(
 def encode(tensors: Tensors, header: Mapping[str, Any] | None = None) -> bytes:
     """Tensors and header as bytes; equal content gives equal bytes."""
     head = json.dumps(dict(header or {}), sort_keys=True, separators=(",", ":")).encode()
-    for name, v in tensors.items():
-        allow(name, v)
-    # a copy each: safetensors refuses tensors that share their memory
-    apart = {k: v.detach().clone(memory_format=torch.contiguous_format) for k, v in tensors.items()}
-    body = save(apart)
+    body = pack(tensors)
     longest = max(len(head), int.from_bytes(body[:8], "little"))
     if longest > HEADER_LIMIT:
         raise CodecError(f"a header of {longest} bytes is over the limit of {HEADER_LIMIT}")
@@ -51,6 +47,25 @@ def decode(
     ``like`` demands exactly its names, shapes and types; ``finite`` refuses NaN and infinity.
     """
     header, body = parts(blob, limit)
+    found = unpack(body, finite)
+    if like is not None:
+        demand(found, like)
+    return found, header
+
+
+def pack(tensors: Tensors) -> bytes:
+    """The tensors alone, as plain safetensors: a checkpoint that others can read, too."""
+    for name, v in tensors.items():
+        allow(name, v)
+    # a copy each: safetensors refuses tensors that share their memory
+    apart = {k: v.detach().clone(memory_format=torch.contiguous_format) for k, v in tensors.items()}
+    return save(apart)
+
+
+def unpack(body: bytes, finite: bool = True) -> Tensors:
+    """What ``pack`` made, or anybody's plain safetensors, with the same checks."""
+    if int.from_bytes(body[:8], "little") > HEADER_LIMIT:
+        raise CodecError(f"a header of over {HEADER_LIMIT} bytes, or not a set of tensors")
     try:
         found = Tensors({k: v.clone() for k, v in load(body).items()})
     except (SafetensorError, ValueError, KeyError, TypeError, OverflowError, RuntimeError) as error:
@@ -59,9 +74,7 @@ def decode(
         allow(name, v)
         if finite and v.is_floating_point() and not bool(torch.isfinite(v).all()):
             raise CodecError(f"tensor {name!r} holds NaN or infinity")
-    if like is not None:
-        demand(found, like)
-    return found, header
+    return found
 
 
 def parts(blob: bytes, limit: int) -> tuple[dict[str, Any], bytes]:
@@ -118,4 +131,4 @@ def decode_groups(blob: bytes, finite: bool = True) -> tuple[dict[str, Tensors],
     groups = header.pop("groups", None)
     if not isinstance(groups, list) or not all(isinstance(g, str) for g in groups):
         raise CodecError("the header names no groups")
-    return {g: flat.strip(f"{i}|") for i, g in enumerate(groups)}, header
+    return {g: flat.below(f"{i}|") for i, g in enumerate(groups)}, header

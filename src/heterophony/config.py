@@ -19,10 +19,11 @@ from .data.federation import Federation, deal
 from .data.partition import partition
 from .data.sources import source
 from .errors import ConfigError, suggestion
-from .models import builder
+from .models import builder, default_depth
 from .participation import Uniform
 from .plan import Plan
 from .settings import check, construct, setting, settings
+from .warm import warmed
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,18 @@ class ModelSection:
 
     name: str | None = setting(None, "a model's name; default: by the shape of the data")
     head_depth: int | None = setting(None, "layers of the head; default: the paper's", low=1)
+    buffers: Literal["local", "average"] = setting("local", "running statistics stay or travel")
+    init: str | None = setting(None, "a checkpoint (.safetensors) to begin with")
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True)
+class AggregationSection:
+    """How clients count."""
+
+    weights: Literal["samples", "uniform"] = setting("samples", "what a client counts in a mean")
 
     def __post_init__(self) -> None:
         check(self)
@@ -94,6 +107,7 @@ class Config:
     algorithm_name: str
     local: Training
     participation: Uniform
+    aggregation: AggregationSection
     evaluation: EvaluationSection
     engine: EngineSection
 
@@ -111,22 +125,26 @@ class Config:
         assert model.head_depth is not None
         build = partial(builder(model.name), federation.shape, federation.classes, model.head_depth)
         build()  # a model that does not fit the data is said here, not in a worker
+        begun = warmed(build, model.init)
         return Plan(
             self.algorithm,
-            build,
+            begun,
             federation,
             self.top.rounds,
             self.participation,
             self.local,
             self.top.seed,
             self.evaluation.every,
+            self.aggregation.weights,
+            self.model.buffers,
         )
 
     def decided(self, federation: Federation) -> Config:
         """The same with the model's defaults filled in."""
         name = self.model.name or suitable(federation.shape)
-        depth = self.model.head_depth or self.algorithm.head_depth
-        return replace(self, model=ModelSection(name, depth))
+        wanted = self.model.head_depth or self.algorithm.head_depth
+        depth = wanted or default_depth(builder(name))
+        return replace(self, model=replace(self.model, name=name, head_depth=depth))
 
     def toml(self) -> str:
         """Everything resolved: a run can be repeated from this text alone."""
@@ -137,6 +155,7 @@ class Config:
             "algorithm": named,
             "local": asdict(self.local),
             "participation": asdict(self.participation),
+            "aggregation": asdict(self.aggregation),
             "evaluation": asdict(self.evaluation),
             "engine": asdict(self.engine),
         }
@@ -149,6 +168,7 @@ SECTIONS: dict[str, type] = {
     "data": DataSection,
     "model": ModelSection,
     "local": Training,
+    "aggregation": AggregationSection,
     "evaluation": EvaluationSection,
     "engine": EngineSection,
 }

@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import asdict, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tomli_w
@@ -20,12 +20,19 @@ from torch import Tensor, nn
 from .algorithm import Algorithm
 from .algorithms import algorithm as named
 from .client import Client, Training
-from .config import EngineSection, EvaluationSection, ModelSection, Top, suitable
+from .config import (
+    AggregationSection,
+    EngineSection,
+    EvaluationSection,
+    ModelSection,
+    Top,
+    suitable,
+)
 from .data.federation import Federation, deal, gather
 from .data.partition import Dirichlet, Partition
 from .data.sources import arrays, source
 from .errors import ConfigError, DataError, FolderError
-from .models import builder
+from .models import builder, default_depth
 from .net import Net, split
 from .participation import Participation, Uniform
 from .plan import Job, Plan
@@ -35,6 +42,7 @@ from .session import execute
 from .settings import construct
 from .store import RunFolder
 from .tensors import Tensors
+from .warm import warmed
 
 
 def federate(
@@ -104,6 +112,9 @@ def run(
     seed: int = 0,
     head_depth: int | None = None,
     evaluate_every: int = 1,
+    weights: Literal["samples", "uniform"] = "samples",
+    buffers: Literal["local", "average"] = "local",
+    init: str | Path | None = None,
     engine: str = "serial",
     workers: int | None = None,
     out: str | Path | None = None,
@@ -114,27 +125,36 @@ def run(
 
     ``model`` is a name, a module (its weights are the start) or a function that makes one.
     Without ``out`` the run lives in a temporary folder, as long as its result does. With
-    ``resume``, an interrupted run in ``out`` goes on.
+    ``resume``, an interrupted run in ``out`` goes on. ``weights`` says what a client counts in a
+    mean, ``buffers`` whether BatchNorm's running statistics stay or travel. ``init`` is a checkpoint
+    to begin with: of the same model, but for the head, which is new where its shape differs.
     """
     how = named(algorithm)() if isinstance(algorithm, str) else algorithm
     construct(EngineSection, {"name": engine, "workers": workers}, "engine")
-    depth = ModelSection(None, head_depth).head_depth or how.head_depth
+    said = {
+        "head_depth": head_depth,
+        "buffers": buffers,
+        "init": None if init is None else str(init),
+    }
+    section = construct(ModelSection, said, "model")
     plan = Plan(
         how,
-        modelled(model, federation, depth),
+        warmed(modelled(model, federation, section.head_depth or how.head_depth), section.init),
         federation,
         Top(rounds=rounds).rounds,
         shared_by(participation, len(federation.clients)),
         training or Training(),
         Top(seed=seed).seed,
         construct(EvaluationSection, {"every": evaluate_every}, "evaluation").every,
+        construct(AggregationSection, {"weights": weights}, "aggregation").weights,
+        section.buffers,
     )
     temporary = None if out is not None else tempfile.mkdtemp(prefix="heterophony-")
     folder = RunFolder(Path(temporary or str(out)))
     try:
         if not (resume and folder.config.exists()):
-            folder.create(described(plan, model))
-        elif folder.reopen() != described(plan, model):
+            folder.create(described(plan, model, section.init))
+        elif folder.reopen() != described(plan, model, section.init):
             raise FolderError(f"{out} holds a run with other settings; choose another out=")
         summary = execute(plan, folder, engine, workers, on_event)
     finally:
@@ -143,12 +163,15 @@ def run(
 
 
 def modelled(
-    model: str | nn.Module | Callable[[], nn.Module] | None, federation: Federation, depth: int
+    model: str | nn.Module | Callable[[], nn.Module] | None,
+    federation: Federation,
+    depth: int | None,
 ) -> Callable[[], Net]:
     """Something that makes the net, whatever the user gave."""
     if model is None or isinstance(model, str):
-        name = model or suitable(federation.shape)
-        return partial(builder(name), federation.shape, federation.classes, depth)
+        build = builder(model or suitable(federation.shape))
+        depth = depth or default_depth(build)
+        return partial(build, federation.shape, federation.classes, depth)
     return partial(as_net, model)
 
 
@@ -170,16 +193,21 @@ def shared_by(participation: float | int | Participation, clients: int) -> Parti
     return rule
 
 
-def described(plan: Plan, model: object) -> str:
+def described(plan: Plan, model: object, init: str | None = None) -> str:
     """The configuration of a run begun from Python: for people; its data are not in it."""
     federation, name = plan.federation, type(plan.algorithm).__name__.lower()
     net = model or suitable(federation.shape)
     rule = plan.participation
     sections: dict[str, dict[str, Any]] = {
         "data": {"name": federation.name, "clients": len(federation.clients)},
-        "model": {"name": net if isinstance(net, str) else type(net).__name__},
+        "model": {
+            "name": net if isinstance(net, str) else type(net).__name__,
+            "buffers": plan.buffers,
+            "init": init,
+        },
         "algorithm": {"name": name, **asdict(plan.algorithm)},
         "local": asdict(plan.training),
+        "aggregation": {"weights": plan.weights},
         "evaluation": {"every": plan.every},
         # the default repr holds an address, which another process does not have
         "library": {"participation": repr(rule) if is_dataclass(rule) else type(rule).__name__},
@@ -246,7 +274,8 @@ class Result:
         """Everybody's model."""
         if not self.plan.algorithm.common:
             raise DataError(f"{self.summary.algorithm} has no common model")
-        return self._model(None, {"net": self._server.average})
+        server = self._server
+        return self._model(None, {"net": server.average | server.model})
 
     @property
     def _server(self) -> Any:
@@ -255,7 +284,8 @@ class Result:
     def _model(self, client: str | None, memory: dict[str, Tensors] | Any) -> Model:
         plan, server = self.plan, self._server
         who = client or plan.federation.clients[0]
-        job = Job("evaluate", server.t, who, plan.algorithm.send(server, who))
+        received = plan.algorithm.send(server, client) if client is not None else Tensors()
+        job = Job("evaluate", server.t, who, received)
         made = plan.client(job, memory, self._run.place)
         if client is not None:
             with seeded(plan.seed, "tune", server.t, client):  # as when P was measured

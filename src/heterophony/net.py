@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 class Net(nn.Module):
     """``head(base(x))``; the activation before the split belongs to the base.
 
-    Algorithms may add parts of their own (``net.own``).
+    Algorithms may add parts of their own (``net.own``). ``shape`` is that of one example, where
+    the net is part of a run.
     """
+
+    shape: tuple[int, ...] = ()
 
     if TYPE_CHECKING:
 

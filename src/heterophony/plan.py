@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .algorithm import Algorithm, Reply, Server
+from .algorithm import EVERYBODY, Algorithm, Reply, Server
 from .algorithms import CLASSES
 from .client import Client, Memory, Training, state
 from .data.federation import Federation
@@ -38,6 +38,8 @@ class Plan:
     training: Training = Training()
     seed: int = 0
     every: int = 1  # rounds between evaluations
+    weights: Literal["samples", "uniform"] = "samples"  # what a client counts in a mean
+    buffers: Literal["local", "average"] = "local"  # do running statistics stay or travel?
 
     @property
     def name(self) -> str:
@@ -49,15 +51,27 @@ class Plan:
     def template(self) -> Net:
         """The net as it is before round 0; clients get copies."""
         with seeded(self.seed, "init"):
-            net = self.algorithm.build(self.model())
+            net = self.model()
+            net.shape = self.federation.shape
+            net = self.algorithm.build(net)
         return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+    @property
+    def statistics(self) -> frozenset[str]:
+        """Names of what the net measures and does not learn."""
+        return frozenset(k for k, _ in self.template.named_buffers())
+
+    @property
+    def start_sha256(self) -> str:
+        """Of the net as it is before round 0, everything in it."""
+        return state(self.template).digest()
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "template"}
 
     def start(self) -> Server:
         """The server before the first round."""
-        names = set(self.algorithm.shared(self.template, 0))
+        names = set(self.shared(self.template, 0))
         now = state(self.template)
         model = Tensors({k: v for k, v in now.items() if k in names})
         stays = Tensors({k: v for k, v in now.items() if k not in names})
@@ -66,9 +80,15 @@ class Plan:
     def chosen(self, t: int) -> list[str]:
         """Who trains in round ``t``."""
         clients = self.federation.clients
+        if self.algorithm.pooled:
+            return [EVERYBODY]
         if self.algorithm.everybody:
             return list(clients)
         return self.participation.chosen(t, clients, self.seed)
+
+    def shared(self, net: Net, t: int) -> list[str]:
+        """Names of the tensors that travel in round ``t``."""
+        return self.algorithm.shared(net, t, buffers=self.buffers == "average")
 
     def measured(self, t: int) -> bool:
         """Are G and P measured after ``t`` rounds? After the last one always."""
@@ -78,8 +98,10 @@ class Plan:
         """The client of a job: what it kept and what it received, in one net."""
         data = self.federation.data(job.client)
         scale = data.train.scale
+        # whoever holds everybody's data draws as the first client would: alone, they are the same
+        who = self.federation.clients[0] if job.client == EVERYBODY else job.client
         return Client(
-            job.client,
+            who,
             job.t,
             deepcopy(self.template),
             data,
@@ -87,7 +109,8 @@ class Plan:
             memory,
             self.training,
             self.seed,
-            self.algorithm.shared,
+            self.rounds,
+            self.shared,
             lambda name, make: place.derived(job.client, name, scale, make),
         )
 
@@ -100,7 +123,7 @@ class Job:
     t: int
     client: str
     tensors: Tensors
-    average: Tensors = field(default_factory=Tensors)  # with "evaluate" only
+    average: Tensors = field(default_factory=Tensors)  # "evaluate" only: everybody's net, whole
     cost: int = 0  # examples to go through: the longest job starts first
 
 
@@ -128,30 +151,34 @@ def train(plan: Plan, job: Job, memory: Memory, place: Place) -> tuple[Reply, Me
                 f"client {job.client}, round {job.t}: '{name}' of its update holds NaN or infinity;"
                 " lower local.lr"
             )
-    stays = client.stays()
-    metrics = {f"loss/{phase}": value for phase, value in client.losses.items()}
-    if plan.measured(job.t + 1):
+    stays, samples = client.stays(), len(client.data.train)
+    metrics = dict(client.metrics)
+    if plan.measured(job.t + 1) and not tunes(plan.algorithm):  # untuned, it would not be its P
         metrics["P_local"] = correct(client, [partial(plan.algorithm.predict, client)])[0]
     kept = {**client.memory, **({"net": stays} if stays else {})}
     aside = stays if plan.algorithm.common else Tensors()
-    return Reply(job.client, up, len(client.data.train), metrics, aside), kept
+    weight = samples if plan.weights == "samples" else 1
+    return Reply(job.client, "train", up, samples, weight, metrics, aside), kept
 
 
 def evaluate(plan: Plan, job: Job, memory: Memory, place: Place) -> Reply:
     """How many of its own test examples the client's model, and everybody's, get right."""
     algorithm, client = plan.algorithm, plan.client(job, memory, place)
-    with seeded(plan.seed, "tune", job.t, job.client):
-        algorithm.tune(client)
-    models = [partial(algorithm.predict, client)]
+    models = dict[str, Callable[[Tensor], Tensor]]()
+    if job.t == plan.rounds or algorithm.ready(job.t):
+        with seeded(plan.seed, "tune", job.t, job.client):
+            algorithm.tune(client)
+        models["P"] = partial(algorithm.predict, client)
     if algorithm.common:
-        nobody = plan.client(job, {"net": job.average}, place)
+        nobody = plan.client(replace(job, tensors=Tensors()), {"net": job.average}, place)
         nobody.net.eval()
-        if one_base(algorithm, client):
-            client.net.base = nobody.net.base = Once(client.net.base)
-        models.append(partial(algorithm.generic, nobody))
-    counts = correct(client, models)
-    metrics = dict(zip(("P", "G"), counts, strict=False))
-    return Reply(job.client, Tensors(), len(client.data.test), metrics)
+        if one_base(algorithm, client, nobody):
+            remember(client.net.base)
+            nobody.net.base = client.net.base
+        models["G"] = partial(algorithm.generic, nobody)
+    metrics = dict(zip(models, correct(client, list(models.values())), strict=True))
+    tested = len(client.data.test)
+    return Reply(job.client, "evaluate", Tensors(), tested, tested, metrics)
 
 
 def correct(client: Client, models: Sequence[Callable[[Tensor], Tensor]]) -> list[int]:
@@ -165,21 +192,26 @@ def correct(client: Client, models: Sequence[Callable[[Tensor], Tensor]]) -> lis
     return counts
 
 
-def one_base(algorithm: Algorithm, client: Client) -> bool:
+def tunes(algorithm: Algorithm) -> bool:
+    """Does a client's model change before it predicts?"""
+    return type(algorithm).tune is not Algorithm.tune
+
+
+def one_base(algorithm: Algorithm, client: Client, nobody: Client) -> bool:
     """Do G and P rest on one and the same base? Then its features are computed once."""
-    untouched = type(algorithm).tune is Algorithm.tune
-    return untouched and not any(k.startswith("base.") for k in client.stays())
+    bases = [state(c.net).only("base.*") for c in (client, nobody)]
+    return not tunes(algorithm) and all(torch.equal(v, bases[1][k]) for k, v in bases[0].items())
 
 
-class Once(nn.Module):
-    """A module that answers the same input object without computing it again."""
+def remember(module: nn.Module) -> None:
+    """Let a module answer the same input, with the same weights, without computing it again."""
+    compute = module.forward
+    last: list[tuple[Tensor, Tensor | None, Tensor]] = []
 
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-        self.last: tuple[Tensor, Tensor] | None = None
+    def forward(x: Tensor) -> Tensor:
+        weight = next(module.parameters(), None)  # functional_call puts other weights in its place
+        if not (last and last[0][0] is x and last[0][1] is weight):
+            last[:] = [(x, weight, compute(x))]
+        return last[0][2]
 
-    def forward(self, x: Tensor) -> Tensor:
-        if self.last is None or self.last[0] is not x:
-            self.last = x, self.module(x)
-        return self.last[1]
+    module.forward = forward

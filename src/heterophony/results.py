@@ -109,6 +109,12 @@ def curves(events: Iterable[Event]) -> dict[str, list[tuple[int, float]]]:
     return out
 
 
+def latest(events: Sequence[Event]) -> Event | None:
+    """The last evaluation of everything; one that left P out tells nothing about clients."""
+    whole = (e for e in reversed(events) if e["event"] == "evaluation" and e["P"] is not None)
+    return next(whole, None)
+
+
 def summarise(events: Sequence[Event]) -> Summary:
     """The result of a finished run."""
     if not events or events[0]["event"] != "start" or events[-1]["event"] != "end":
@@ -121,7 +127,9 @@ def summarise(events: Sequence[Event]) -> Summary:
 
 def summary_of(events: Sequence[Event]) -> Summary:
     start, end = events[0], events[-1]
-    last = [e for e in events if e["event"] == "evaluation"][-1]
+    last = latest(events)
+    if last is None:
+        raise ValueError("nothing was measured")
     rounds = [e for e in events if e["event"] == "round"]
     timed, lines = [*rounds, end], curves(events)
     own = [c / n for c, n in zip(last["P"], start["test"], strict=True)]

@@ -25,6 +25,7 @@ def execute(
         raise FolderError(f"{folder.events} is damaged: a line is not an event")
     same_data(plan, events)
     if not finished(events):
+        same_start(plan, events)
         with engine(engine_name, workers, plan, folder.place) as place:
             for event in play(plan, place, folder):
                 on_event(event)
@@ -44,4 +45,14 @@ def same_data(plan: Plan, events: list[Event]) -> None:
         raise FolderError(
             "the data are not those the run began with (data_sha256 differs);"
             " bring them back, or start a new run"
+        )
+
+
+def same_start(plan: Plan, events: list[Event]) -> None:
+    """Nor with another net: clients that come late begin with it."""
+    began = events[0].get("start_sha256") if events else None  # older runs do not say
+    if began is not None and began != plan.start_sha256:
+        raise FolderError(
+            "the net is not the one the run began with (start_sha256 differs);"
+            " bring back the model or its checkpoint, or start a new run"
         )

@@ -70,7 +70,7 @@ class Tensors(dict[str, Tensor]):
         """The same tensors, every name with the prefix before it."""
         return Tensors({prefix + k: v for k, v in self.items()})
 
-    def strip(self, prefix: str) -> Tensors:
+    def below(self, prefix: str) -> Tensors:
         """Those below the prefix, named without it."""
         return Tensors({k[len(prefix) :]: v for k, v in self.items() if k.startswith(prefix)})
 
@@ -137,3 +137,8 @@ def params(module: nn.Module) -> Tensors:
 def frozen(module: nn.Module) -> nn.Module:
     """A still copy of the module: a teacher, an anchor."""
     return deepcopy(module).requires_grad_(False)
+
+
+def laid_as(values: Tensor, like: Tensor) -> Tensor:
+    """The values in the other's memory format: with another, convolutions round differently."""
+    return torch.empty_strided(like.shape, like.stride(), dtype=values.dtype).copy_(values)

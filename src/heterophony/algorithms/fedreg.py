@@ -9,9 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..algorithm import Algorithm, Client, Net, Reply, Server, by_samples, mean, setting
+from ..algorithm import Algorithm, Client, Net, Reply, Server, as_agreed, mean, setting
 from ..samples import Data, Samples
 from ..tensors import Tensors
+
+Threshold = Literal["mean", "max", "median", "second_min"]
+Scope = Literal["class_nonzero", "client_size"]
+Variant = Literal["full", "a", "b", "c", "d"]
 
 
 @dataclass(frozen=True)
@@ -21,18 +25,12 @@ class FedReG(Algorithm):
     paper = "FedReG; FedReb thesis"
     personal = ("own.*",)
     head_depth = 2
-    threshold: Literal["mean", "max", "median", "second_min"] = setting(
-        "mean", "the statistic that every class is balanced to"
-    )
-    threshold_scope: Literal["class_nonzero", "client_size"] = setting(
-        "class_nonzero", "of the client's own class counts, or of all clients' sizes"
-    )
+    threshold: Threshold = setting("mean", "the statistic that every class is balanced to")
+    threshold_scope: Scope = setting("class_nonzero", "of own class counts, or of client sizes")
     augment: Literal["simple", "auto", "copy"] = setting("simple", "how small classes are filled")
-    weights: Literal["split", "origin"] = setting(
-        "split", "shared heads by effective samples, or by all like the base"
-    )
-    variant: Literal["full", "a", "b", "c", "d"] = setting(
-        "full", "ablation: a origin weights, b one head, c no balancing, d no own phase"
+    weights: Literal["split", "origin"] = setting("split", "heads by effective or all samples")
+    variant: Variant = setting(
+        "full", "without: a split weights, b own head, c balance, d own phase"
     )
 
     def build(self, net: Net) -> Net:
@@ -73,7 +71,7 @@ class FedReG(Algorithm):
             return reply.tensors["fedreg/effective"].item()
 
         origin = self.weights == "origin" or self.variant == "a"
-        base, head = mean(replies, "base.*"), by_samples if origin else effective
+        base, head = mean(replies, "base.*"), as_agreed if origin else effective
         return server.update(base | mean(replies, "head.*", weight=head))
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
@@ -94,10 +92,7 @@ class FedReG(Algorithm):
 
     def statistic(self, counts: Tensor) -> Tensor:
         ordered = counts.sort().values.double()
-        n = len(ordered)
-        return {
-            "mean": ordered.mean(),
-            "max": ordered[-1],
-            "median": (ordered[(n - 1) // 2] + ordered[n // 2]) / 2,
-            "second_min": ordered[min(1, n - 1)],
-        }[self.threshold]
+        places = {"max": -1, "second_min": min(1, len(ordered) - 1)}
+        if self.threshold in places:
+            return ordered[places[self.threshold]]
+        return ordered.mean() if self.threshold == "mean" else ordered.quantile(0.5)

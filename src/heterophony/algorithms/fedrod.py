@@ -2,11 +2,12 @@
 
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Literal
 
-from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear
 
-from ..algorithm import Algorithm, Client, Net
+from ..algorithm import Algorithm, Client, Net, setting
 from ..tensors import Tensors
 
 
@@ -16,9 +17,19 @@ class FedRoD(Algorithm):
 
     paper = "Chen and Chao, ICLR 2022"
     personal = ("own.*",)
+    head: Literal["linear", "hyper"] = setting(
+        "linear", "the own head is kept, or made by a shared network from the label shares"
+    )
+    hidden: int = setting(32, "hidden units of the network that makes heads", low=1)
 
     def build(self, net: Net) -> Net:
-        net.add_module("own", deepcopy(net.head))
+        if self.head == "linear":
+            net.add_module("own", deepcopy(net.head))
+            return net
+        layers = [m for m in net.head.modules() if isinstance(m, nn.Linear)]
+        width, classes = layers[0].in_features, layers[-1].out_features
+        makes = nn.Linear(self.hidden, (width + 1) * classes)
+        net.add_module("hyper", nn.Sequential(nn.Linear(classes, self.hidden), nn.ReLU(), makes))
         return net
 
     def local(self, client: Client) -> Tensors:
@@ -27,15 +38,24 @@ class FedRoD(Algorithm):
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z = net.base(x)
             generic = net.head(z)
-            own = generic.detach() + net.own(z.detach())
+            own = generic.detach() + self.correction(client, z.detach())
             return cross_entropy(generic + prior, y) + cross_entropy(own, y)
 
         client.fit(loss)
         return client.shared()
 
+    def correction(self, client: Client, z: Tensor) -> Tensor:
+        """What the own head adds to the generic one's logits."""
+        if self.head == "linear":
+            return client.net.own(z)
+        counts = client.data.counts
+        made = client.net.hyper(counts / counts.sum())
+        weight, bias = made.split([made.numel() - len(counts), len(counts)])
+        return linear(z, weight.view(len(counts), -1), bias)
+
     def predict(self, client: Client, x: Tensor) -> Tensor:
         z = client.net.base(x)
-        return client.net.head(z) + client.net.own(z)
+        return client.net.head(z) + self.correction(client, z)
 
     def generic(self, client: Client, x: Tensor) -> Tensor:
         return client.net.head(client.net.base(x))

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..errors import HeterophonyError, StorageError
-from . import checks, runs, shows
+from . import checks, pretrain, runs, shows
 from .screen import problem
 
 
@@ -44,6 +44,7 @@ app = typer.Typer(
     help="Personalised federated learning: one common model, and for every client one of its own.",
 )
 runs.register(app)
+pretrain.register(app)
 shows.register(app)
 checks.register(app)
 

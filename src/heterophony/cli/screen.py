@@ -85,9 +85,11 @@ class Bar:
         if event["event"] == "start":
             self.total = sum(event["test"])
         elif event["event"] == "evaluation":
-            g = "–" if event["G"] is None else percent(sum(event["G"]) / self.total)
-            p = percent(sum(event["P"]) / self.total)
-            self.progress.update(self.task, completed=event["t"], G=g, P=p)
+            known = {k: event[k] for k in "GP" if event[k] is not None}  # P may be due later
+            shown: dict[str, Any] = {
+                k: percent(sum(right) / self.total) for k, right in known.items()
+            }
+            self.progress.update(self.task, completed=event["t"], **shown)
         elif event["event"] == "round":
             self.progress.update(self.task, completed=event["t"] + 1)
 

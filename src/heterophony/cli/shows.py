@@ -13,6 +13,7 @@ from . import screen
 from .runs import ConfigFile, Json, Pairs
 
 if TYPE_CHECKING:
+    from ..algorithm import Algorithm
     from ..data.federation import Federation
 
 
@@ -55,7 +56,9 @@ def list_(what: What, json: Json = False) -> None:
     columns = [k for k in found[0] if k != "settings"]
     rows = [[readable(k, r) for k in columns] for r in found]
     text = len(columns) if what is not What.runs else 3
-    screen.print_table("", columns, rows, text)
+    screen.print_table("", [c.replace("_", " ") for c in columns], rows, text)
+    if what is What.algorithms:
+        screen.note("bytes: of a client's round, relative to FedAvg's (convnet on CIFAR-10)")
 
 
 def readable(key: str, row: dict[str, Any]) -> str:
@@ -63,6 +66,8 @@ def readable(key: str, row: dict[str, Any]) -> str:
     value = row[key]
     if key == "about":
         return "\n".join([value, *map(told, row["settings"])])
+    if key.startswith("bytes"):
+        return f"{value:.4f}"
     if isinstance(value, float):
         return screen.percent(value)
     return "–" if value is None else str(value)
@@ -80,22 +85,33 @@ def told(setting: dict[str, Any]) -> str:
 
 def algorithms() -> list[dict[str, Any]]:
     from ..algorithms import CLASSES, algorithm
+    from ..traffic import relative
 
     rows = []
     for name in sorted(CLASSES):
         cls = algorithm(name)
-        alone, stays = cls.personal == ("*",), ", ".join(cls.personal)
+        traffic = relative(cls())
         rows.append(
             {
                 "name": name,
                 "about": (cls.__doc__ or "").splitlines()[0],
                 "paper": cls.paper,
-                "travels": "nothing" if alone else "the rest" if stays else "everything",
-                "stays": "everything" if alone else stays or "nothing",
+                "stays": kept(cls),
+                "bytes_down": round(traffic["down"], 4),
+                "bytes_up": round(traffic["up"], 4),
                 "settings": explained(cls),
             }
         )
     return rows
+
+
+def kept(cls: type[Algorithm]) -> str:
+    """The patterns of what never leaves a device."""
+    from ..algorithm import Algorithm
+
+    if cls.stays is not Algorithm.stays:
+        return "parts of layers"
+    return "everything" if cls.personal == ("*",) else ", ".join(cls.personal) or "nothing"
 
 
 def explained(cls: type) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..algorithm import EVERYBODY
 from ..errors import ConfigError, DataError
 from ..files import disk
 from ..randomness import generator
@@ -71,7 +72,10 @@ class Federation:
 
     def data(self, client: str) -> Data:
         """One client's own examples."""
-        train, test = self.train[client], self.test[client]
+        if client == EVERYBODY:
+            train, test = (torch.cat(list(rows.values())) for rows in (self.train, self.test))
+        else:
+            train, test = self.train[client], self.test[client]
         return Data(
             Samples(self.x, self.y, self.scale, train),
             Samples(self.x, self.y, self.scale, test),

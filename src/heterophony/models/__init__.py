@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from inspect import signature
 
 from ..errors import ConfigError, suggestion
 from ..net import Net
@@ -12,9 +13,16 @@ Shape = tuple[int, ...]
 Builder = Callable[[Shape, int, int], Net]
 
 BUILDERS = {  # name, and what it is
+    "charlstm": "two LSTM layers of 256 that read characters as integers, and a linear layer",
     "convnet": "two 5x5 convolutions and three linear layers (FedDyn's CIFAR network)",
     "digitsnet": "a small convolutional network for 8x8 images",
     "mlp": "one hidden layer of 100",
+    "pfakd_cnn": "three convolutions and two linear layers (PFAKD's for CIFAR-10)",
+    "pfakd_fmnist": "two convolutions and two linear layers (PFAKD's for Fashion-MNIST)",
+    "resnet10": "four residual stages and a linear layer (FedDecomp's for CIFAR-100)",
+    "resnet18": "ResNet-18 with a stem for 32x32 images and BatchNorm (PFAKD's for CIFAR-100)",
+    "resnet18_group": "the same with GroupNorm of two groups",
+    "resnet8": "three residual stages and a linear layer (FedDecomp's for CIFAR-10)",
 }
 
 
@@ -24,3 +32,9 @@ def builder(name: str) -> Builder:
         raise ConfigError(f"model.name: no '{name}' here{suggestion(name, BUILDERS)}")
     build: Builder = getattr(import_module(f".{name}", __name__), name)
     return build
+
+
+def default_depth(build: Builder) -> int:
+    """How many layers the model's own paper calls the head."""
+    depth: int = signature(build).parameters["head_depth"].default
+    return depth

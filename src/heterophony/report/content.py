@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..results import latest
 from .runs import Curve, Run, by_series, flat, mean_curve
 from .tables import ACCURACIES, COLUMNS, Row, cell, difference_cell, leaders, rows
 
@@ -89,7 +90,7 @@ def one(run: Run, federation: int, points: int) -> Json:
     known = run.so_far
     result = known.json() if known else None
     clients = result.pop("clients") if result else {}
-    last = next((e for e in reversed(run.events) if e["event"] == "evaluation"), {})
+    last = latest(run.events) or {}
     return {
         "label": run.label,
         "state": run.state,

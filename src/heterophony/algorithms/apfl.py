@@ -1,0 +1,81 @@
+"""APFL: Deng et al., Adaptive personalized federated learning, 2020."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from ..algorithm import Algorithm, Client, Net, Reply, Server, equally, mean, setting
+from ..client import state
+from ..tensors import Tensors, params, weights
+
+
+@dataclass(frozen=True)
+class APFL(Algorithm):
+    """Predict with a mixture of an own and the common model; learn how much of each."""
+
+    paper = "Deng et al., 2020"
+    personal = ("own.*",)
+    alpha: float = setting(0.5, "share of the own model at the start", low=0, high=1)
+    adaptive: bool = setting(True, "is the share learned, once a round?")
+
+    def build(self, net: Net) -> Net:
+        net.add_module("own", deepcopy(net))
+        return net
+
+    def local(self, client: Client) -> Tensors:
+        net, share = client.net, self.share(client).requires_grad_(self.adaptive)
+        turn, luck = 0, torch.get_rng_state()
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            """By turns, on the same mini-batch: the common model, and with it the own one."""
+            nonlocal turn, luck
+            turn += 1
+            if turn % 2:
+                luck = torch.get_rng_state()
+                return cross_entropy(net(x), y)
+            with torch.random.fork_rng(devices=[]):  # the common model must not notice
+                torch.set_rng_state(luck)
+                mixed = mixture(share, params(net.own), weights(net))
+                return cross_entropy(functional_call(net.own, dict(mixed), (x,)), y)
+
+        def learn_share() -> None:
+            if share.grad is not None:  # of the first mini-batch: ⟨∇f(mixture), own - common⟩
+                step = client.training.lr * share.grad
+                share.requires_grad_(False).sub_(step).clamp_(0, 1)
+                share.grad = None
+
+        client.fit(loss, repeat=2, after=learn_share)
+        share.requires_grad_(False)
+        client.memory["apfl"] = Tensors({"share": share})
+        client.metrics["alpha"] = share.item()
+        return client.shared()
+
+    def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
+        return server.update(mean(replies, weight=equally))
+
+    def share(self, client: Client) -> Tensor:
+        return client.memory.get("apfl", {"share": torch.tensor(self.alpha)})["share"].clone()
+
+    def predict(self, client: Client, x: Tensor) -> Tensor:
+        net = client.net  # running statistics are mixed as well
+        mixed = mixture(self.share(client), state(net.own), state(net))
+        out: Tensor = functional_call(net.own, dict(mixed), (x,))
+        return out
+
+    def generic(self, client: Client, x: Tensor) -> Tensor:
+        return client.net(x)
+
+
+def mixture(share: Tensor, own: Tensors, common: Tensors) -> Tensors:
+    """So much of the own model, the rest of the common one; counters are the own."""
+
+    def mixed(v: Tensor, w: Tensor) -> Tensor:
+        # in place on a clone: only that keeps the memory format, hence the bits of a share of 1
+        return v.clone().mul_(share).add_((1 - share) * w) if v.is_floating_point() else v
+
+    return own.map(mixed, common)

@@ -1,0 +1,45 @@
+"""Ditto: Li et al., Fair and robust federated learning through personalization, ICML 2021."""
+
+from copy import deepcopy
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from ..algorithm import Algorithm, Client, Net, setting
+from ..tensors import Tensors, weights
+
+
+@dataclass(frozen=True)
+class Ditto(Algorithm):
+    """FedAvg unchanged; beside it every client keeps a model of its own, held near the common one."""
+
+    paper = "Li et al., ICML 2021"
+    personal = ("own.*",)
+    lam: float = setting(1.0, "strength of the pull towards the received model", low=0)
+    own_epochs: int = setting(5, "epochs for the own model", low=0)
+
+    def build(self, net: Net) -> Net:
+        net.add_module("own", deepcopy(net))
+        return net
+
+    def local(self, client: Client) -> Tensors:
+        net = client.net
+        received = weights(net).without("own.*").under("own.")
+
+        def own(x: Tensor, y: Tensor) -> Tensor:
+            return cross_entropy(net.own(x), y)
+
+        def common(x: Tensor, y: Tensor) -> Tensor:
+            return cross_entropy(net(x), y)
+
+        near = (lambda w: self.lam * (w - received)) if self.lam else None
+        client.fit(own, train=net.own, epochs=self.own_epochs, pull=near)
+        client.fit(common, train=[net.base, net.head])
+        return client.shared()
+
+    def predict(self, client: Client, x: Tensor) -> Tensor:
+        return client.net.own(x)
+
+    def generic(self, client: Client, x: Tensor) -> Tensor:
+        return client.net(x)

@@ -1,0 +1,15 @@
+"""FedAdam: Reddi et al., Adaptive federated optimization, ICLR 2021."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from .adaptive import Adaptive
+
+
+@dataclass(frozen=True)
+class FedAdam(Adaptive):
+    """The server takes Adam steps along the mean of the clients' moves."""
+
+    def second(self, v: Tensor, square: Tensor) -> Tensor:
+        return self.beta2 * v + (1 - self.beta2) * square

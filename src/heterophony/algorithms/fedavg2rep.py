@@ -1,0 +1,25 @@
+"""FedAvg2Rep: warm the common model up with FedAvg, then train as FedRep-full."""
+
+from dataclasses import dataclass
+
+from ..algorithm import Client, setting
+from ..tensors import Tensors
+from .fedrep_full import FedRepFull, entropy
+
+
+@dataclass(frozen=True)
+class FedAvg2Rep(FedRepFull):
+    """So many rounds of FedAvg, then head-heavy rounds; nothing is reset at the switch."""
+
+    warmup_rounds: int = setting(500, "rounds of FedAvg", low=0)
+    warmup_steps: int = setting(4, "mini-batches of a warm-up round", low=1)
+
+    def local(self, client: Client) -> Tensors:
+        if client.t >= self.warmup_rounds:
+            return super().local(client)
+        client.fit(entropy(client), steps=self.warmup_steps)
+        return client.shared()
+
+    def tune(self, client: Client) -> None:
+        if client.t > self.warmup_rounds:  # until then it is FedAvg, whose P is its G
+            super().tune(client)

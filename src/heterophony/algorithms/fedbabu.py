@@ -1,0 +1,36 @@
+"""FedBABU: Oh et al., Towards enhanced representation for federated image classification, ICLR 2022."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch.nn.functional import cross_entropy
+
+from ..algorithm import Algorithm, Client, setting
+from ..client import Loss
+from ..tensors import Tensors
+
+
+@dataclass(frozen=True)
+class FedBABU(Algorithm):
+    """Train and share only the base under a fixed random head; fit heads when they are used."""
+
+    paper = "Oh et al., ICLR 2022"
+    personal = ("head.*",)
+    tune_epochs: int = setting(10, "epochs of fine-tuning before use", low=0)
+    tune_part: Literal["head", "full"] = setting("head", "what fine-tuning changes")
+    tune_every: int = setting(10, "rounds between measurements of P", low=1)
+
+    def local(self, client: Client) -> Tensors:
+        client.fit(entropy(client), train=client.net.base)
+        return client.shared()
+
+    def ready(self, t: int) -> bool:
+        return t % self.tune_every == 0
+
+    def tune(self, client: Client) -> None:
+        part = client.net.head if self.tune_part == "head" else client.net
+        client.fit(entropy(client), train=part, epochs=self.tune_epochs, phase="tune")
+
+
+def entropy(client: Client) -> Loss:
+    return lambda x, y: cross_entropy(client.net(x), y)

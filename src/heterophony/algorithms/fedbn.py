@@ -1,0 +1,19 @@
+"""FedBN: Li et al., Federated learning on non-IID features via local batch normalization, ICLR 2021."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import nn
+
+from ..algorithm import Algorithm, Net
+
+
+@dataclass(frozen=True)
+class FedBN(Algorithm):
+    """FedAvg in which everything that belongs to BatchNorm stays; told by type, never by name."""
+
+    paper = "Li et al., ICLR 2021"
+
+    def stays(self, net: Net) -> Iterable[str]:
+        norm = nn.modules.batchnorm._BatchNorm
+        return [f"{k}.*" for k, m in net.named_modules() if isinstance(m, norm)]

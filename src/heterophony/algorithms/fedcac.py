@@ -1,0 +1,85 @@
+"""FedCAC: Wu et al., Bold but cautious: critical parameter collaboration, ICCV 2023."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from ..algorithm import Algorithm, Client, Net, Reply, Server, mean, setting
+from ..tensors import Tensors, mix, weights
+from .bits import packed, unpacked
+
+
+@dataclass(frozen=True)
+class FedCAC(Algorithm):
+    """Share non-critical parameters with all, critical ones with whoever has the same."""
+
+    paper = "Wu et al., ICCV 2023"
+    critical: float = setting(0.5, "share of each tensor that is critical", low=0, high=1)
+    beta: int = setting(100, "rounds until everybody keeps the critical ones alone", low=1)
+
+    def shared(self, net: Net, t: int, buffers: bool = False) -> list[str]:
+        return super().shared(net, t)  # running statistics stay the client's own, whatever the run
+
+    def send(self, server: Server, client: str) -> Tensors:
+        custom = server.memory.get(f"custom/{client}")
+        if custom is None:
+            return server.model
+        bits = unpacked(server.memory[f"critical/{client}"]["bits"])
+        sizes = [v.numel() for v in server.model.values()]
+        flat = dict(zip(server.model, bits[: sum(sizes)].split(sizes), strict=True))
+        return server.model.map(
+            lambda w, c, own: torch.where(own.view(w.shape), c, w), custom, Tensors(flat)
+        )
+
+    def local(self, client: Client) -> Tensors:
+        before = weights(client.net)
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            return cross_entropy(client.net(x), y)
+
+        client.fit(loss)
+        masks = weights(client.net).map(self.mask, before)
+        bits = torch.cat([m.flatten() for m in masks.values()])
+        return client.shared() | Tensors({"critical/bits": packed(bits)})
+
+    def mask(self, after: Tensor, before: Tensor) -> Tensor:
+        """The k entries whose loss would cost most."""
+        score = ((after - before) * after).abs()
+        k = int(self.critical * score.numel() + 1e-9)
+        if k == 0:
+            return torch.zeros_like(score, dtype=torch.bool)
+        bar = score.flatten().topk(k).values[-1]
+        if bar <= 1e-10:  # most of it never moved: only what did is critical
+            moved = score[score > 1e-20]
+            bar = moved.min() if len(moved) else score.new_tensor(torch.inf)
+        return score >= bar
+
+    def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
+        models = [r.tensors.without("critical/*") for r in replies]
+        bits = [r.tensors.below("critical/") for r in replies]
+        near = self.collaborators(server.t + 1, overlaps([unpacked(b["bits"]) for b in bits]))
+        memory = {f"critical/{r.client}": b for r, b in zip(replies, bits, strict=True)}
+        for r, row in zip(replies, near.tolist(), strict=True):
+            group = [w for w, chosen in zip(models, row, strict=True) if chosen]
+            memory[f"custom/{r.client}"] = mix(group, [1 / len(group)] * len(group))
+        return server.update(mean(replies, *server.model), **memory)
+
+    def collaborators(self, t: int, overlap: Tensor) -> Tensor:
+        """Row i: who is near enough to client i in round t = 1, 2, …; everybody is to oneself."""
+        me = torch.eye(len(overlap), dtype=torch.bool)
+        if len(overlap) == 1:
+            return me
+        most, usual = overlap[~me].max(), overlap[~me].mean()
+        return me | (overlap >= most - (1 - t / self.beta) * (most - usual))
+
+
+def overlaps(masks: Sequence[Tensor]) -> Tensor:
+    """1 - |M_i - M_j| / 2|M_i|; not symmetric where masks differ in size."""
+    apart = torch.zeros(len(masks), len(masks), dtype=torch.float64)
+    for i, j in combinations(range(len(masks)), 2):
+        apart[i, j] = apart[j, i] = (masks[i] ^ masks[j]).sum()
+    return 1 - apart / (2 * torch.stack([m.sum() for m in masks]).clamp(min=1)[:, None])

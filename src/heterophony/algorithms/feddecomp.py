@@ -1,0 +1,86 @@
+"""FedDecomp: Wu et al., Decoupling general and personalized knowledge, ACM MM 2024."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from ..algorithm import Algorithm, Client, Net, Reply, Server, setting
+from ..tensors import Tensors, matches, params, weights
+from .lowrank import FACTORS, add, distance, divided, moved, plain
+
+OWN_TAU = ("alternating", "simultaneous")
+
+
+@dataclass(frozen=True)
+class FedDecomp(Algorithm):
+    """Every weight is a shared full-rank matrix plus an own low-rank one, trained first."""
+
+    paper = "Wu et al., ACM MM 2024"
+    mode: Literal["alternating", "simultaneous", "reverse", "fedavg", "local"] = setting(
+        "alternating", "reverse shares the factors; fedavg, local train all, share all or nothing"
+    )
+    conv_rank: float = setting(0.6, "rank of convolutions, relative", above=0, high=1)
+    linear_rank: float = setting(0.6, "rank of linear layers, relative", above=0, high=1)
+    rank_rule: Literal["authors", "paper"] = setting("authors", "of outputs; of the smaller side")
+    scale: Literal["one_over_unit", "none"] = setting("one_over_unit", "factor before B A")
+    own_epochs: int = setting(2, "epochs for the part that trains first, of local.epochs", low=0)
+    reverse_order: Literal["sigma_first", "tau_first"] = setting("sigma_first", "in mode reverse")
+    changes: bool = setting(False, "record how far both parts moved since round 1")
+
+    def build(self, net: Net) -> Net:
+        for layer in list(net.modules()):
+            if isinstance(layer, nn.Linear | nn.Conv2d):
+                unit = self.unit(layer.weight)
+                add(layer, unit, 1 / unit if self.scale == "one_over_unit" else 1.0)
+        return net
+
+    def unit(self, weight: Tensor) -> int:
+        out, into = weight.shape[:2]
+        if weight.dim() == 2:
+            return max(1, int(self.linear_rank * min(out, into) + 1e-9))
+        side = out if self.rank_rule == "authors" else min(out, into)
+        return max(1, int(self.conv_rank * side + 1e-9))
+
+    def stays(self, net: Net) -> Iterable[str]:
+        factors = [k for k in net.state_dict() if matches(k, FACTORS)]
+        rest = [k for k in net.state_dict() if k not in factors]
+        return {"reverse": rest, "fedavg": [], "local": ["*"]}.get(self.mode, factors)
+
+    def local(self, client: Client) -> Tensors:
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            return cross_entropy(client.net(x), y)
+
+        if self.mode in ("alternating", "reverse"):
+            tau, sigma = params(client.net).only(*FACTORS), params(client.net).without(*FACTORS)
+            if self.mode == "reverse" and self.reverse_order == "sigma_first":
+                tau, sigma = sigma, tau
+            early, late = divided(client.training, self.own_epochs)
+            client.fit(loss, train=tau.values(), how=early, phase="own")
+            client.fit(loss, train=sigma.values(), how=late)
+        else:
+            client.fit(loss)
+        if self.changes:
+            first = client.memory.setdefault("first", weights(client.net).only(*FACTORS))
+            client.metrics.update(moved(client.net, first))
+        return client.shared()
+
+    def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
+        after = super().merge(server, replies)
+        keep = self.changes and "first" not in server.memory
+        return after.update(first=after.learned) if keep else after
+
+    def measures(self, server: Server, replies: Sequence[Reply], after: Server) -> dict[str, float]:
+        """How far clients are from their mean and, with ``changes``, the parts from round 1."""
+        apart = [distance(r.tensors.only(*after.learned), after.model) for r in replies]
+        out = {"model_difference": sum(apart) / len(apart)}
+        if self.changes:
+            out["delta_sigma"] = distance(after.learned, after.memory["first"])
+            kinds = [k for k in replies[0].metrics if k.startswith("delta_tau")]
+            out |= {k: sum(r.metrics[k] for r in replies) / len(replies) for k in kinds}
+        return out
+
+    def generic(self, client: Client, x: Tensor) -> Tensor:
+        return plain(client.net, x) if self.mode in OWN_TAU else client.net(x)

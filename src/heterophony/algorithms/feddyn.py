@@ -1,0 +1,64 @@
+"""FedDyn: Acar et al., Federated learning based on dynamic regularization, ICLR 2021."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from ..algorithm import Algorithm, Client, Reply, Server, equally, mean, setting
+from ..tensors import Tensors, mix, params, weights
+
+
+@dataclass(frozen=True)
+class FedDyn(Algorithm):
+    """Correct every local objective so that its minimum is also the common one."""
+
+    paper = "Acar et al., ICLR 2021"
+    alpha: float = setting(0.01, "strength of the dynamic regulariser", above=0)
+    norm: Literal["squared", "plain"] = setting("squared", "what is penalised; plain as PFLlib")
+    alpha_scaled: bool = setting(False, "the authors' habit: alpha less for larger clients")
+    clip: float | None = setting(None, "the authors' habit: largest norm of a gradient", above=0)
+
+    def send(self, server: Server, client: str) -> Tensors:
+        if not self.alpha_scaled:
+            return server.model
+        usual = sum(server.samples.values()) / len(server.samples)
+        return server.model | {"feddyn/scale": torch.tensor(usual / server.samples[client])}
+
+    def local(self, client: Client) -> Tensors:
+        received = weights(client.net)
+        g = client.memory.get("g", received.zeros())
+        alpha = self.alpha * float(client.received.get("feddyn/scale", 1.0))
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            return cross_entropy(client.net(x), y)
+
+        def pull(w: Tensors) -> Tensors:
+            away = w - received
+            if self.norm == "plain":
+                away = away / (2 * float(away.square().sqrt()) or 1.0)
+            term = alpha * away - g
+            return term if self.clip is None else clipped(client, term, self.clip)
+
+        client.fit(loss, pull=pull)
+        client.memory["g"] = g - alpha * (weights(client.net) - received)
+        return client.shared()
+
+    def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
+        learned = server.learned
+        back = [learned - r.tensors for r in replies]
+        share = self.alpha / len(server.clients)
+        s = server.memory.get("s", learned.zeros()) + mix(back, [share] * len(back))
+        average = mean(replies, weight=equally)
+        return server.update(average | (average.only(*s) - s / self.alpha), s=s)
+
+
+def clipped(client: Client, term: Tensors, limit: float) -> Tensors:
+    """What to add to the gradient so that, with the term, it is no longer than the limit."""
+    grad = Tensors({k: p.grad for k, p in params(client.net).items() if p.grad is not None})
+    whole = grad + term
+    length = float(whole.square().sqrt()) + 1e-6
+    return whole * min(1.0, limit / length) - grad

@@ -1,0 +1,54 @@
+"""FedNova: Wang et al., Tackling the objective inconsistency problem, NeurIPS 2020."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from ..algorithm import Algorithm, Client, Reply, Server, mean, setting
+from ..tensors import Tensors, mix, weights
+
+
+@dataclass(frozen=True)
+class FedNova(Algorithm):
+    """Average moves per unit of local work, so that who works longer does not count more."""
+
+    paper = "Wang et al., NeurIPS 2020"
+    mu: float = setting(0.0, "strength of the pull towards the received model", low=0)
+    server_momentum: float = setting(0.0, "momentum of the server", low=0, high=1)
+
+    def local(self, client: Client) -> Tensors:
+        received = weights(client.net)
+        fresh = replace(client.training, momentum_state="reset")  # as the count of work assumes
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            return cross_entropy(client.net(x), y)
+
+        near = (lambda w: self.mu * (w - received)) if self.mu else None
+        client.fit(loss, pull=near, how=fresh)
+        work = effort(client.steps, fresh.momentum, fresh.lr * self.mu)
+        return client.shared() | {"fednova/work": torch.tensor(work, dtype=torch.float64)}
+
+    def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
+        x, whole = server.learned, sum(r.weight for r in replies)
+        work = [r.tensors["fednova/work"].item() for r in replies]
+        share = [r.weight / whole for r in replies]
+        effective = sum(p * a for p, a in zip(share, work, strict=True))
+        rates = [effective * p / a if a else 0.0 for p, a in zip(share, work, strict=True)]
+        step = mix([r.tensors.only(*x) - x for r in replies], rates)
+        if self.server_momentum:
+            step = self.server_momentum * server.memory.get("step", step.zeros()) + step
+        averaged = mean(replies, *server.model)  # of which running statistics remain
+        memory = {"step": step} if self.server_momentum else {}
+        return server.update(averaged | (x + step), **memory)
+
+
+def effort(steps: int, momentum: float, pull: float = 0.0) -> float:
+    """How far so many steps along a constant gradient carry, in plain steps."""
+    far = speed = 0.0
+    for _ in range(steps):
+        speed = momentum * speed + 1 - pull * far
+        far += speed
+    return far

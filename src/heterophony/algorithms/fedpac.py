@@ -1,0 +1,88 @@
+"""FedPAC: Xu et al., Feature alignment and classifier collaboration, ICLR 2023."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from ..algorithm import Algorithm, Client, Reply, Server, mean, setting
+from ..tensors import Tensors, mix
+from .simplex import least
+
+
+@dataclass(frozen=True)
+class FedPAC(Algorithm):
+    """Align features by common class centres; give each client the best mixture of all heads."""
+
+    paper = "Xu et al., ICLR 2023"
+    lam: float = setting(1.0, "weight of the alignment", low=0)
+
+    def send(self, server: Server, client: str) -> Tensors:
+        first = server.memory.get("head", Tensors())  # of those who never took part
+        head = server.memory.get(f"head/{client}", first)
+        return server.model | head | server.memory.get("centres", Tensors())
+
+    def local(self, client: Client) -> Tensors:
+        net, centres = client.net, client.received.get("fedpac/centres")
+        said = statistics(client)
+
+        def plain(x: Tensor, y: Tensor) -> Tensor:
+            return cross_entropy(net(x), y)
+
+        def aligned(x: Tensor, y: Tensor) -> Tensor:
+            z = net.base(x)
+            out = cross_entropy(net.head(z), y)
+            if centres is None:
+                return out
+            target = centres[y]
+            known = target.any(1, keepdim=True)  # a class that nobody held has no centre: zeros
+            return out + self.lam * (known * (z - target).square()).mean()
+
+        client.fit(plain, train=net.head, epochs=1, phase="head")
+        client.fit(aligned, train=net.base)
+        counts = client.data.counts
+        centred = class_sums(client, client.features()) / counts.clamp(min=1)[:, None]
+        said |= {"centres": centred, "held": counts.float()}
+        return client.shared() | Tensors(said).under("fedpac/")
+
+    def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
+        heads = [r.tensors.only("head.*") for r in replies]
+        said = [r.tensors.below("fedpac/") for r in replies]
+        rows = mixtures([s["variance"] for s in said], [s["weighted"] for s in said])
+        own = {f"head/{r.client}": mix(heads, row) for r, row in zip(replies, rows, strict=True)}
+        held = torch.stack([s["held"] for s in said]).double()[:, :, None]
+        means = held * torch.stack([s["centres"] for s in said])
+        means = means.sum(0) / held.sum(0).clamp(min=1)
+        centres = Tensors({"fedpac/centres": means.float()})
+        first = server.memory.get("head", server.model.only("head.*"))
+        model = mean(replies, "base.*", "head.*")  # its head is for G alone
+        return server.update(model, head=first, centres=centres, **own)
+
+
+def class_sums(client: Client, z: Tensor) -> Tensor:
+    """Features, summed over the examples of each class."""
+    out = torch.zeros(client.data.classes, z.shape[1])
+    return out.index_add_(0, client.data.train.labels, z)
+
+
+def statistics(client: Client) -> dict[str, Tensor]:
+    """V and H of the paper's bias-variance bound, with the base as received."""
+    z, n = client.features(), len(client.data.train)
+    weighted = class_sums(client, z) / n  # share of the class times its centre
+    spread = z.double().square().sum() / n - weighted.double().square().sum()
+    return {"variance": (spread.clamp(min=0) / n).float(), "weighted": weighted}
+
+
+def mixtures(variances: Sequence[Tensor], weighted: Sequence[Tensor]) -> list[list[float]]:
+    """Each client's shares of all heads: the least a'(diag V + D_i)a of the simplex."""
+    v, h = torch.stack(list(variances)).double(), torch.stack(list(weighted)).double().flatten(1)
+    rows = []
+    for i, own in enumerate(h):
+        a = least(v.diag() + (own - h) @ (own - h).T, start=i)
+        if a is None:
+            a = torch.eye(len(h), dtype=torch.float64)[i]
+        a = torch.where(a < 1e-3, 0.0, a)
+        rows.append((a / a.sum()).tolist())
+    return rows

@@ -1,0 +1,70 @@
+"""FedPara: Hyeon-Woo et al., Low-rank Hadamard product for communication-efficient FL, ICLR 2022."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, prod, sqrt
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import register_parametrization
+
+from ..algorithm import Algorithm, Net, setting
+
+
+class Hadamard(nn.Module):
+    """W = W1 ⊙ (W2 + plus), each a product of small factors; those of W1 come first."""
+
+    def __init__(self, weight: Tensor, gamma: float, plus: float) -> None:
+        super().__init__()
+        out, into, *window = weight.shape
+        r = self.rank = rank(weight.shape, gamma)
+        factors = [(r, r, *window), (r, out), (r, into)] if window else [(out, r), (into, r)]
+        self.shapes, self.plus = factors * 2, plus
+
+    def right_inverse(self, weight: Tensor) -> tuple[Tensor, ...]:
+        """Fresh factors, whatever the weight was: normal, √2 over the root of their inputs."""
+        scales = [sqrt(2 * self.rank / prod(s)) for s in self.shapes]
+        return tuple(c * torch.randn(s) for c, s in zip(scales, self.shapes, strict=True))
+
+    def forward(self, *factors: Tensor) -> Tensor:
+        half = len(factors) // 2
+        return product(*factors[:half]) * (product(*factors[half:]) + self.plus)
+
+
+def product(*factors: Tensor) -> Tensor:
+    if len(factors) == 2:
+        return factors[0] @ factors[1].T
+    return torch.einsum("xyzw,xo,yi->oizw", *factors)
+
+
+def rank(shape: Sequence[int], gamma: float) -> int:
+    """Of each product: for a share gamma of the numbers, but enough for a full rank of W."""
+    out, into, *window = shape
+    if not window:
+        return max(ceil(sqrt(min(out, into))), ceil(gamma * out * into / (2 * (out + into))))
+    half = (out + into) / (2 * prod(window))
+    return max(ceil(sqrt(max(out, into))), ceil(sqrt(half**2 + gamma * out * into / 2) - half))
+
+
+def factorised(net: Net, gamma: float, plus: float = 0.0) -> Net:
+    """Factors in place of weights, but not of the stem, 1x1 shortcuts, the last layer, or at a loss."""
+    layers = [m for m in net.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
+    stem = [m for m in layers if isinstance(m, nn.Conv2d)][:1]
+    for layer in layers:
+        narrow = isinstance(layer, nn.Conv2d) and prod(layer.kernel_size) == 1
+        plain = narrow or any(layer is other for other in (*stem, layers[-1]))
+        product = Hadamard(layer.weight, gamma, plus)
+        if not plain and sum(map(prod, product.shapes)) < layer.weight.numel():
+            register_parametrization(layer, "weight", product)
+    return net
+
+
+@dataclass(frozen=True)
+class FedPara(Algorithm):
+    """FedAvg over the factors of weights that are Hadamard products: fewer numbers travel."""
+
+    paper = "Hyeon-Woo et al., ICLR 2022"
+    gamma: float = setting(0.1, "wanted share of a layer's numbers", above=0, high=1)
+
+    def build(self, net: Net) -> Net:
+        return factorised(net, self.gamma)

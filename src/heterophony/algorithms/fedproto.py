@@ -1,0 +1,73 @@
+"""FedProto: Tan et al., Federated prototype learning across heterogeneous clients, AAAI 2022."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from ..algorithm import Algorithm, Client, Reply, Server, setting
+from ..tensors import Tensors, mix
+
+
+@dataclass(frozen=True)
+class FedProto(Algorithm):
+    """Exchange class means of features, not models; hold features near everybody's means."""
+
+    paper = "Tan et al., AAAI 2022"
+    personal = ("*",)
+    common = False
+    lam: float = setting(1.0, "weight of the distance to the prototypes", low=0)
+    weight: Literal["equal", "counts"] = setting("equal", "what a client counts in a prototype")
+
+    def send(self, server: Server, client: str) -> Tensors:
+        return server.memory.get("prototypes", Tensors())
+
+    def local(self, client: Client) -> Tensors:
+        net, known = client.net, client.received.below("mean/")
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            z = net.base(x)
+            out = cross_entropy(net.head(z), y)
+            here = torch.tensor([str(c) in known for c in y.tolist()])
+            if not self.lam or not here.any():
+                return out
+            goal = torch.stack([known[str(c)] for c in y[here].tolist()])
+            return out + self.lam * (z[here] - goal).square().sum() / z.numel()
+
+        client.fit(loss)
+        if known:
+            client.metrics["P_prototype"] = nearest(client, known)
+        return self.prototypes(client)
+
+    def prototypes(self, client: Client) -> Tensors:
+        """The mean features of every class that is held, and how many it is of where that counts."""
+        z, labels, counts = client.features(), client.data.train.labels, client.data.counts
+        held = counts.nonzero().flatten().tolist()
+        means = Tensors({f"mean/{c}": z[labels == c].mean(0) for c in held})
+        if self.weight == "equal":
+            return means
+        return means | {f"count/{c}": counts[c] for c in held}
+
+    def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
+        """A class that nobody holds this time keeps the prototype it had, or still has none."""
+        new = Tensors()
+        for k in sorted({k for r in replies for k in r.tensors if k.startswith("mean/")}):
+            said = [r.tensors for r in replies if k in r.tensors]
+            sizes = [float(s.get(k.replace("mean", "count"), 1)) for s in said]
+            new = new | mix([s.only(k) for s in said], [n / sum(sizes) for n in sizes])
+        return server.update(prototypes=server.memory.get("prototypes", Tensors()) | new)
+
+
+@torch.inference_mode()
+def nearest(client: Client, known: Tensors) -> float:
+    """The share of its test examples whose nearest prototype is of their class; for the record."""
+    client.net.eval()
+    classes, means = torch.tensor([int(c) for c in known]), torch.stack(list(known.values()))
+    right = 0
+    for x, y in client.data.test.batches(250):
+        at = torch.cdist(client.net.base(x).flatten(1), means.flatten(1)).argmin(1)
+        right += int((classes[at] == y).sum())
+    return right / max(1, len(client.data.test))

@@ -1,0 +1,35 @@
+"""FedRep-full: FedAvg2Rep's variant of FedRep; nothing stays, the local schedule favours the head."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch.nn.functional import cross_entropy
+
+from ..algorithm import Algorithm, Client, Reply, Server, equally, mean
+from ..client import Loss
+from ..tensors import Tensors
+
+
+@dataclass(frozen=True)
+class FedRepFull(Algorithm):
+    """All but one step train the head alone, the last one the whole model; average everything."""
+
+    paper = "FedAvg2Rep"
+
+    def local(self, client: Client) -> Tensors:
+        client.fit(entropy(client), train=client.net.head, steps=client.steps - 1, phase="head")
+        client.fit(entropy(client), steps=min(1, client.steps))  # its phase is a fresh shuffle
+        return client.shared()
+
+    def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
+        return server.update(mean(replies, weight=equally))
+
+    def ready(self, t: int) -> bool:
+        return False  # the paper knows no P: it is measured once, after the last round
+
+    def tune(self, client: Client) -> None:
+        client.fit(entropy(client), train=client.net.head, steps=client.steps - 1, phase="tune")
+
+
+def entropy(client: Client) -> Loss:
+    return lambda x, y: cross_entropy(client.net(x), y)

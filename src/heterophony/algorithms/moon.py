@@ -1,0 +1,56 @@
+"""MOON: Li et al., Model-contrastive federated learning, CVPR 2021."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import cosine_similarity, cross_entropy
+
+from ..algorithm import Algorithm, Client, Net, setting
+from ..client import state
+from ..tensors import Tensors, frozen
+
+
+@dataclass(frozen=True)
+class MOON(Algorithm):
+    """Pull features towards the received model's, away from the client's own previous ones."""
+
+    paper = "Li et al., CVPR 2021"
+    mu: float = setting(1.0, "weight of the contrast", low=0)
+    temperature: float = setting(0.5, "sharpness of the contrast", above=0)
+    projection: bool = setting(False, "two more layers, 256 wide, between base and head")
+
+    def build(self, net: Net) -> Net:
+        if self.projection:
+            linears = ((k, m) for k, m in net.head.named_modules() if isinstance(m, nn.Linear))
+            name, first = next(linears)
+            width, bias = first.in_features, first.bias is not None
+            net.base = nn.Sequential(
+                net.base, nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 256)
+            )
+            net.set_submodule(f"head.{name}".rstrip("."), nn.Linear(256, first.out_features, bias))
+        return net
+
+    def local(self, client: Client) -> Tensors:
+        net, received = client.net, frozen(client.net.base).eval()
+        before = client.memory.get("base", state(net.base))
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            z = net.base(x)
+            out = cross_entropy(net.head(z), y)
+            if not self.mu:
+                return out
+            with torch.no_grad():
+                near, far = received(x), functional_call(received, dict(before), (x,))
+            return out + self.mu * self.contrast(z, near, far)
+
+        client.fit(loss)
+        client.memory["base"] = state(net.base)
+        return client.shared()
+
+    def contrast(self, z: Tensor, near: Tensor, far: Tensor) -> Tensor:
+        """How hard it is to tell the received model's features from the previous ones."""
+        likeness = [cosine_similarity(z.flatten(1), o.flatten(1)) for o in (near, far)]
+        scores = torch.stack(likeness, 1) / self.temperature
+        return cross_entropy(scores, torch.zeros(len(z), dtype=torch.int64))

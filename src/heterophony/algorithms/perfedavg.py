@@ -1,0 +1,75 @@
+"""Per-FedAvg: Fallah et al., A meta-learning approach, NeurIPS 2020."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from ..algorithm import Algorithm, Client, Reply, Server, equally, mean, setting
+from ..tensors import Tensors, params
+
+
+@dataclass(frozen=True)
+class PerFedAvg(Algorithm):
+    """Learn a start from which one step on a client's own data leads far."""
+
+    paper = "Fallah et al., NeurIPS 2020"
+    order: Literal["first", "hessian_free"] = setting("first", "how the second order is treated")
+    alpha: float = setting(0.01, "learning rate of the step that adapts", low=0)
+    beta: float = setting(0.001, "learning rate of the common start", low=0)
+    delta: float = setting(1e-3, "distance of the differences that stand for the Hessian", above=0)
+    adapt: Literal["step", "epoch"] = setting("step", "how much a client adapts before use")
+
+    def local(self, client: Client) -> Tensors:
+        net, first, third = client.net, client.draws("first"), client.draws("third")
+        turn = count()
+
+        def slope(w: Tensors, batch: tuple[Tensor, Tensor]) -> Tensors:
+            with client.apart(f"slope/{next(turn)}"):  # dropout must not disturb the main stream
+                return gradient(client, w, *batch)
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            w = params(net)
+            first_slope = slope(w, next(first))
+            # in place on a clone: only that keeps the memory format, hence the bits of α = 0
+            ahead = w.map(lambda p, g: p.clone().sub_(g, alpha=self.alpha), first_slope)
+            return cross_entropy(functional_call(net, dict(ahead), (x,)), y)
+
+        def curvature(w: Tensors) -> Tensors:
+            g, batch = params(net).map(slope_of), next(third)
+            there, back = (slope(w + s * self.delta * g, batch) for s in (1, -1))
+            return -self.alpha / (2 * self.delta) * (there - back)
+
+        how = replace(client.training, lr=self.beta, momentum=0.0)
+        client.fit(loss, pull=curvature if self.order == "hessian_free" else None, how=how)
+        return client.shared()
+
+    def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
+        return server.update(mean(replies, weight=equally))
+
+    def tune(self, client: Client) -> None:
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            return cross_entropy(client.net(x), y)
+
+        how = replace(client.training, lr=self.alpha, momentum=0.0, weight_decay=0.0)
+        steps = 1 if self.adapt == "step" else None
+        client.fit(loss, epochs=1, steps=steps, how=how, phase="tune")
+
+
+def gradient(client: Client, w: Tensors, x: Tensor, y: Tensor) -> Tensors:
+    """The slope at ``w``; running statistics are taken from the net and not changed."""
+    at = w.map(lambda v: v.detach().clone().requires_grad_())
+    buffers = {k: v.clone() for k, v in client.net.named_buffers()}
+    cross_entropy(functional_call(client.net, {**at, **buffers}, (x,)), y).backward()
+    return at.map(slope_of)
+
+
+def slope_of(parameter: Tensor) -> Tensor:
+    """Its gradient as it is now, in its own memory format; none is zero."""
+    slope = torch.zeros_like(parameter)
+    return slope if parameter.grad is None else slope.copy_(parameter.grad)

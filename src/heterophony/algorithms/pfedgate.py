@@ -1,0 +1,84 @@
+"""pFedGate: Chen et al., Efficient personalized federated learning via sparse model-adaptation, 2023."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import clip_grad_norm_
+
+from ..algorithm import Algorithm, Client, Net, setting
+from ..client import state
+from ..tensors import Tensors, params
+from .blocks import Blocks, blocks, chosen, gated
+from .gate import Gate
+
+
+@dataclass(frozen=True)
+class PFedGate(Algorithm):
+    """A private gate scales blocks of the shared model, and keeps the best within a budget."""
+
+    paper = "Chen et al., ICML 2023"
+    personal = ("gate.*",)
+    sparsity: float = setting(0.5, "share of the model that is kept", above=0, high=1)
+    pieces: int = setting(5, "blocks per tensor", low=1)
+    gate_lr: float | None = setting(None, "learning rate of the gate; default: local.lr", low=0)
+    clip: float = setting(10.0, "largest norm of a gradient, of the gate and of the model", above=0)
+    mode: Literal["joint", "alternate"] = setting("joint", "both at once, or in turn each epoch")
+    separate_transform: bool = setting(False, "choose blocks and scale them by different heads")
+    decay_after: int | None = setting(None, "rounds after which learning rates are a tenth", low=0)
+    tested: Literal["local", "received"] = setting("local", "P with the model trained last, or not")
+
+    def build(self, net: Net) -> Net:
+        gates = sum(len(b.sizes) for b in blocks(net, self.pieces))
+        net.add_module("gate", Gate(net.shape, gates, self.separate_transform))
+        return net
+
+    def local(self, client: Client) -> Tensors:
+        net, cut, kept = client.net, blocks(client.net, self.pieces), list[float]()
+        late = self.decay_after is not None and client.t >= self.decay_after
+        how = replace(client.training, lr=client.training.lr * (0.1 if late else 1))
+        rate = how.lr if self.gate_lr is None else self.gate_lr * (0.1 if late else 1)
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            gates, share = self.gates(cut, *(v.mean(0) for v in net.gate(x)))
+            kept.append(share)
+            return cross_entropy(gated(net, cut, gates, params(net), x), y)
+
+        def clipped(w: Tensors) -> Tensors:
+            for part in ([net.gate], [net.base, net.head]):
+                clip_grad_norm_([p for m in part for p in m.parameters()], self.clip)
+            return Tensors()
+
+        if self.mode == "joint":
+            client.fit(loss, how=how, rates={"gate.*": rate}, pull=clipped)
+        else:
+            for e in range(how.epochs):
+                turn = replace(how, lr=rate)
+                client.fit(loss, net.gate, epochs=1, how=turn, pull=clipped, phase=f"gate{e}")
+                both = [net.base, net.head]
+                client.fit(loss, both, epochs=1, how=how, pull=clipped, phase=f"main{e}")
+        client.metrics["kept_fraction"] = sum(kept) / max(1, len(kept))
+        client.memory["own"] = state(net).without("gate.*")
+        return client.shared()
+
+    def gates(self, cut: list[Blocks], g: Tensor, m: Tensor) -> tuple[Tensor, float]:
+        """A factor for every block, 0 for those dropped; and which share of the model is kept."""
+        if self.sparsity == 1:
+            return m, 1.0
+        least = min(max(1 / self.pieces, 0.1), self.sparsity)
+        g = g.clamp(min=least)
+        keep, share = chosen(cut, g.detach(), self.sparsity - least)
+        return torch.where(keep, m * (1 + (g - g.detach())), 0), share  # the choice learns too
+
+    def predict(self, client: Client, x: Tensor) -> Tensor:
+        """Gates look at the client's whole test set, so that no answer depends on its batch."""
+        own = client.memory.get("own", Tensors()) if self.tested == "local" else Tensors()
+        cut = blocks(client.net, self.pieces)
+        seen = [client.net.gate(v) for v, _ in client.data.test.batches(250)]
+        gates, _ = self.gates(cut, *(torch.cat(v).mean(0) for v in zip(*seen, strict=True)))
+        return gated(client.net, cut, gates, params(client.net) | own, x)
+
+    def generic(self, client: Client, x: Tensor) -> Tensor:
+        return client.net(x)

@@ -1,0 +1,23 @@
+"""pFedPara: Hyeon-Woo et al., ICLR 2022: one of the two products of FedPara is everybody's own."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..algorithm import Algorithm, Net, setting
+from .fedpara import Hadamard, factorised
+
+
+@dataclass(frozen=True)
+class PFedPara(Algorithm):
+    """W1 ⊙ (W2 + 1): share the factors of W1, keep those of W2."""
+
+    paper = "Hyeon-Woo et al., ICLR 2022"
+    gamma: float = setting(0.1, "wanted share of a layer's numbers", above=0, high=1)
+
+    def build(self, net: Net) -> Net:
+        return factorised(net, self.gamma, plus=1.0)
+
+    def stays(self, net: Net) -> Iterable[str]:
+        own = [(k[:-2], m) for k, m in net.named_modules() if isinstance(m, Hadamard)]
+        halves = [(k, len(m.shapes) // 2) for k, m in own]
+        return [f"{k}.original{i}" for k, half in halves for i in range(half, 2 * half)]

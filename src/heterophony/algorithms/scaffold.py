@@ -1,0 +1,47 @@
+"""SCAFFOLD: Karimireddy et al., Stochastic controlled averaging, ICML 2020."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from ..algorithm import Algorithm, Client, Reply, Server, equally, mean, setting
+from ..tensors import Tensors, mix, weights
+
+
+@dataclass(frozen=True)
+class Scaffold(Algorithm):
+    """Control variates, of the server and of each client, cancel the clients' drift."""
+
+    paper = "Karimireddy et al., ICML 2020"
+    server_lr: float = setting(1.0, "step of the server", above=0)
+
+    def send(self, server: Server, client: str) -> Tensors:
+        return server.model | self.control(server).under("control/")
+
+    def local(self, client: Client) -> Tensors:
+        received, c = weights(client.net), client.received.below("control/")
+        own = client.memory.get("control", c.zeros())
+        plain = replace(client.training, momentum=0.0)  # the update of c_i assumes plain SGD
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            return cross_entropy(client.net(x), y)
+
+        client.fit(loss, pull=lambda w: c - own, how=plain)
+        moved, length = weights(client.net) - received, client.steps * plain.lr
+        shift = -1 * c - moved / length if length else c.zeros()
+        # rounded as the server rounds: with one client c and c_1 stay equal, bit for bit
+        client.memory["control"] = own + shift
+        return client.shared() | shift.under("control/")
+
+    def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
+        averaged, x = mean(replies, *server.model, weight=equally), server.learned
+        stepped = mix([x, averaged.only(*x)], [1 - self.server_lr, self.server_lr])
+        shifts = [r.tensors.below("control/") for r in replies]
+        shares = [1 / len(server.clients)] * len(shifts)
+        c = mix([self.control(server), *shifts], [1, *shares])
+        return server.update(averaged | stepped, control=c)
+
+    def control(self, server: Server) -> Tensors:
+        return server.memory.get("control", server.learned.zeros())

@@ -1,0 +1,51 @@
+"""``pretrain``: one model on everybody's data, as a checkpoint that runs can begin with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import FolderError
+from . import screen
+from .runs import ConfigFile, Json, Pairs, begin, played, show_run
+
+
+def register(app: typer.Typer) -> None:
+    """Put the command into the app."""
+    app.command()(pretrain)
+
+
+def pretrain(
+    out: Annotated[Path, typer.Option("-o", help="The checkpoint to write (.safetensors).")],
+    file: ConfigFile = None,
+    pairs: Pairs = None,
+    json: Json = False,
+) -> None:
+    """Train one model on everybody's data, for `model.init`; the same again goes on."""
+    from ..algorithms.centralized import Centralized
+    from ..config import read
+    from ..store import RunFolder
+    from ..warm import save
+
+    config = read(file, pairs or [])
+    begin(config)
+    federation = config.federation()
+    config = config.decided(federation)  # the head's depth is that of the algorithm to come
+    if not isinstance(config.algorithm, Centralized):
+        config = replace(config, algorithm=Centralized(), algorithm_name="centralized")
+    folder = RunFolder(out.with_name(f"{out.name}.run"))
+    plan = config.plan(federation)
+    if not folder.config.exists():
+        folder.create(config.toml())
+    elif folder.reopen() != config.toml():
+        folder.close()
+        raise FolderError(f"{folder.path} holds a training with other settings; choose another -o")
+    (summary,) = played([(folder, config, plan)], folder.path, quiet=json)
+    server = folder.newest(federation.sizes())
+    assert server is not None  # it has just been committed
+    save(out, server.average | server.model)
+    show_run(summary, folder.path, json)
+    screen.note(f"wrote {out}; begin with it: -c model.init={out}")

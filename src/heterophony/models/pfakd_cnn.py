@@ -1,0 +1,29 @@
+"""PFAKD's CNN for CIFAR-10; on 28x28 images it is the five-layer network that its paper names.
+
+The head is both linear layers, as in the authors' code; a depth of 1 is the split of the paper.
+Pooling stands before ReLU: the same values and gradients, a quarter of ReLU's work.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from ..errors import ConfigError
+from ..net import Net
+from .layers import layered
+
+
+def pfakd_cnn(shape: tuple[int, ...], classes: int, head_depth: int = 2) -> Net:
+    if len(shape) != 3 or min(shape[1:]) < 24:
+        raise ConfigError(
+            f"model.name: pfakd_cnn needs images of at least 24x24, not examples of shape {shape}"
+        )
+    side = [(((n - 2) // 2 - 3) // 2 - 2) // 2 for n in shape[1:]]
+    features: list[nn.Module] = [
+        *(nn.Conv2d(shape[0], 16, 3), nn.MaxPool2d(2), nn.ReLU()),
+        *(nn.Conv2d(16, 32, 4), nn.MaxPool2d(2), nn.ReLU()),
+        *(nn.Conv2d(32, 64, 3), nn.MaxPool2d(2), nn.ReLU()),
+        nn.Flatten(),
+    ]
+    linears = [nn.Linear(64 * side[0] * side[1], 64), nn.Linear(64, classes)]
+    return layered(features, linears, head_depth)

@@ -1,0 +1,10 @@
+"""ResNet-10: ResNet-8 with a fourth stage, as FedDecomp has it for CIFAR-100 and Tiny ImageNet."""
+
+from __future__ import annotations
+
+from ..net import Net
+from .resnet8 import resnet
+
+
+def resnet10(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
+    return resnet(shape, classes, head_depth, (64, 128, 256, 512))

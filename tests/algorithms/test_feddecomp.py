@@ -1,0 +1,308 @@
+"""FedDecomp: shapes of the golden file, what each phase may move, and FedAvg as its limit."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import heterophony as hp
+from heterophony.algorithms.feddecomp import FedDecomp
+from heterophony.algorithms.lowrank import FACTORS, PlusLowRank
+from heterophony.engines import serial
+from heterophony.models import builder
+from heterophony.randomness import seeded
+from support import QUICK, Recorder, digits, memory, model, net_with_batch_norm, played, same
+
+PAPER = {"weights": "uniform", "buffers": "average", "participation": 1.0}
+HOW = replace(QUICK, epochs=3, momentum_state="reset", drop_last=False)
+
+
+def short(name: str) -> str:
+    """A tensor's name without the trace of the low-rank part."""
+    return name.replace("parametrizations.weight.original", "weight")
+
+
+def plain(tensors: hp.Tensors) -> hp.Tensors:
+    return hp.Tensors({short(k): v for k, v in tensors.items()})
+
+
+def lowrank(net: nn.Module) -> list[PlusLowRank]:
+    return [m for m in net.modules() if isinstance(m, PlusLowRank)]
+
+
+def run(algorithm, net="digitsnet", **how):
+    return played(algorithm, model=net, **{"training": HOW, **PAPER, **how})
+
+
+# Shapes (golden) ----------------------------------------------------------------------------
+
+AUTHORS_8 = [  # B's rows, inner size, A's columns, 1/s: ResNet-8 in the network's order
+    (448, 266, 21, 38),
+    *[(192, 114, 192, 38)] * 2,
+    *[(384, 228, 192, 76), (384, 228, 384, 76), (128, 76, 64, 76)],
+    *[(768, 459, 384, 153), (768, 459, 768, 153), (256, 153, 128, 153)],
+    (10, 6, 256, 6),
+]
+PAPER_8 = [
+    (448, 7, 21, 1),
+    *[(192, 114, 192, 38)] * 2,
+    *[(384, 114, 192, 38), (384, 228, 384, 76), (128, 38, 64, 38)],
+    *[(768, 228, 384, 76), (768, 459, 768, 153), (256, 76, 128, 76)],
+    (10, 6, 256, 6),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "layers", "total"), [("authors", AUTHORS_8, 1_827_470), ("paper", PAPER_8, 1_337_359)]
+)
+def test_the_factors_of_resnet8_have_the_golden_shapes(rule, layers, total):
+    net = FedDecomp(rank_rule=rule).build(builder("resnet8")((3, 32, 32), 10, 1))
+    found = [(*m.b.shape, m.a.shape[1], round(1 / m.scale)) for m in lowrank(net)]
+    assert found == layers
+    assert sum(m.a.numel() + m.b.numel() for m in lowrank(net)) == total
+
+
+@pytest.mark.parametrize(
+    ("rule", "classes", "total"),
+    [
+        ("authors", 100, 9_374_121),
+        ("paper", 100, 7_149_254),
+        ("authors", 200, 9_406_601),
+        ("paper", 200, 7_181_734),
+    ],
+)
+def test_the_factors_of_resnet10_add_up(rule, classes, total):
+    how = FedDecomp(conv_rank=0.8, linear_rank=0.4, rank_rule=rule)
+    net = how.build(builder("resnet10")((3, 32, 32), classes, 1))
+    assert sum(m.a.numel() + m.b.numel() for m in lowrank(net)) == total
+
+
+def test_the_unit_of_a_linear_layer_is_its_ratio_of_the_smaller_side_and_at_least_one():
+    weight = torch.empty(10, 256)
+    assert [FedDecomp(linear_rank=r).unit(weight) for r in (0.2, 0.4, 0.6, 0.8, 1.0)] == [
+        *(2, 4, 6, 8, 10)
+    ]
+    assert FedDecomp(linear_rank=0.01).unit(weight) == 1
+
+
+def test_the_product_is_read_row_by_row():
+    out, into, k = 4, 6, 3
+    part = PlusLowRank(torch.empty(out, into, k, k), 2, 0.5)
+    with torch.no_grad(), seeded("b"):
+        part.b.normal_()
+        tau = part(torch.zeros(out, into, k, k))
+        product = part.b @ part.a
+    for o, i, a, b in ((0, 0, 0, 0), (1, 4, 2, 1), (3, 5, 2, 2), (2, 1, 0, 2)):
+        q = i * k * k + a * k + b
+        assert tau[o, i, a, b] == 0.5 * product[o * k + q // (into * k), q % (into * k)]
+
+
+def test_a_begins_uniform_within_its_bound_and_the_same_for_all():
+    part = PlusLowRank(torch.empty(64, 32, 3, 3), 16, 1.0)
+    assert part.a.abs().max() <= 96**-0.5
+    assert part.a.abs().max() > 0.95 * 96**-0.5
+    result = run("feddecomp", rounds=1, training=replace(HOW, lr=0.0))
+    first = [memory(result, c)["net"] for c in result.plan.federation.clients]
+    assert all(same(f, first[0]) for f in first)
+
+
+# Invariants ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("net", ["mlp", "digitsnet", net_with_batch_norm])
+def test_it_begins_as_the_plain_model(net):
+    started = run("feddecomp", net, rounds=0).plan
+    fedavg = run("fedavg", net, rounds=0).plan
+    assert same(plain(started.start().model), fedavg.start().model)
+    with seeded("x"):
+        x = torch.randn(5, 1, 8, 8)
+    assert torch.equal(started.template(x), fedavg.template(x))
+    for part in lowrank(started.template):
+        assert not part.low_rank().any()
+
+
+@pytest.mark.parametrize("net", ["mlp", "digitsnet", net_with_batch_norm])
+def test_without_own_epochs_it_is_fedavg_in_every_round(net):
+    a, b = run(FedDecomp(own_epochs=0, changes=True), net), run("fedavg", net)
+    assert same(plain(model(a)), model(b))
+    counts = [[e["G"] for e in r.events if e["event"] == "evaluation"] for r in (a, b)]
+    assert counts[0] == counts[1]
+    assert all(e["P"] == e["G"] for e in a.events if e["event"] == "evaluation")
+    for c in a.plan.federation.clients:
+        assert not any(v.any() for v in memory(a, c)["net"].only("*.b").values())
+    last = [e["measures"] for e in a.events if e["event"] == "round"][-1]
+    assert [v for k, v in last.items() if k.startswith("delta_tau")] == [0.0] * 3
+    assert last["delta_sigma"] > 0
+
+
+def test_without_own_epochs_it_is_fedavg_with_steps_too():
+    how = replace(HOW, steps=4)
+    a, b = (run(x, training=how) for x in (FedDecomp(own_epochs=0), "fedavg"))
+    assert same(plain(model(a)), model(b))
+
+
+def test_the_first_step_of_the_own_part_moves_b_and_not_a():
+    one_step = replace(HOW, epochs=1, batch=10_000)
+    result = run(FedDecomp(), rounds=1, training=one_step)
+    start = hp.Tensors(result.plan.template.state_dict())
+    kept = memory(result, "0")["net"]
+    assert same(kept.only("*.a"), start.only(*FACTORS).only("*.a"))
+    assert all(v.any() for v in kept.only("*.b").values())
+
+
+@pytest.mark.parametrize("mode", ["alternating", "reverse"])
+def test_each_phase_moves_its_part_alone(mode):
+    seen = []
+
+    class Watched(FedDecomp):
+        def local(self, client):
+            fit = client.fit
+
+            def watched(loss, train=None, how=None, phase="main"):
+                before, statistics = (
+                    hp.weights(client.net),
+                    deepcopy(dict(client.net.named_buffers())),
+                )
+                fit(loss, train=train, how=how, phase=phase)
+                after = hp.weights(client.net)
+                moves_tau = (phase == "own") == (mode == "alternating")
+                still = "without" if moves_tau else "only"
+                assert same(getattr(before, still)(*FACTORS), getattr(after, still)(*FACTORS))
+                assert not same(before, after)
+                now = dict(client.net.named_buffers())
+                assert any(not torch.equal(v, now[k]) for k, v in statistics.items())
+                seen.append((phase, how.epochs))
+
+            client.fit = watched
+            return super().local(client)
+
+    run(Watched(mode=mode, own_epochs=1), net_with_batch_norm, rounds=1)
+    assert seen == [("own", 1), ("main", 2)] * 6
+
+
+def test_tau_first_is_the_other_order_of_reverse():
+    orders = [FedDecomp(mode="reverse", reverse_order=o) for o in ("sigma_first", "tau_first")]
+    a, b = (run(x, rounds=1) for x in orders)
+    assert not same(model(a), model(b))
+
+
+def test_without_general_epochs_the_shared_weights_are_constant():
+    result = run(FedDecomp(own_epochs=3), net_with_batch_norm)
+    start = result.plan.start().model
+    learned = [k for k in start if "running" not in k]
+    assert same(model(result).only(*learned), start.only(*learned))
+    assert not same(model(result), start)  # the running statistics are still averaged
+
+
+@pytest.mark.parametrize(
+    ("mode", "factors", "others"),
+    [
+        ("alternating", False, True),
+        ("simultaneous", False, True),
+        ("reverse", True, False),
+        ("fedavg", True, True),
+        ("local", False, False),
+    ],
+)
+def test_what_goes_up(mode, factors, others, monkeypatch):
+    kept = []
+    monkeypatch.setattr(
+        serial, "Serial", lambda plan, place, workers: kept.append(Recorder(plan, place)) or kept[0]
+    )
+    result = run(FedDecomp(mode=mode), net_with_batch_norm, rounds=1)
+    names = set(result.plan.template.state_dict())
+    names = {k for k in names if not k.endswith("num_batches_tracked")}
+    low = {k for k in names if ".weight.0." in k}
+    want = (low if factors else set()) | (names - low if others else set())
+    for job, reply in kept[0].log:
+        if job.kind == "train":
+            assert set(reply.tensors) == want
+
+
+def test_reverse_with_one_client_does_not_know_of_the_average():
+    alone = digits(clients=1, examples=80)
+    a = played(FedDecomp(mode="reverse"), alone, training=HOW, model="digitsnet", **PAPER)
+    b = played(Kept(mode="reverse"), alone, training=HOW, model="digitsnet", **PAPER)
+    assert same(memory(a, "0")["net"] | model(a), memory(b, "0")["net"])
+
+
+class Kept(FedDecomp):
+    """Everything stays."""
+
+    def stays(self, net):
+        return ["*"]
+
+
+def test_simultaneous_moves_both_at_once_and_fedavg_averages_the_factors():
+    a = run(FedDecomp(mode="simultaneous"), rounds=1)
+    b = run(FedDecomp(mode="fedavg"), rounds=1)
+    assert same(model(a), model(b).without(*FACTORS))
+    clients = a.plan.federation.clients
+    mean = hp.mix([memory(a, c)["net"] for c in clients], [1 / len(clients)] * len(clients))
+    assert same(mean, model(b).only(*FACTORS))
+
+
+# Evaluation and cost ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+def test_g_is_the_shared_part_alone_and_p_has_the_own_one(clients):
+    """With one client the own part equals its average: G must do without it all the same."""
+    federation = digits(clients=clients, examples=200)
+    how = {"rounds": 2, "training": replace(HOW, lr=0.3), "model": "digitsnet", **PAPER}
+    result = played(FedDecomp(scale="none"), federation, **how)
+    sigma = builder("digitsnet")((1, 8, 8), 10, 1)
+    sigma.load_state_dict(plain(model(result)))
+    last = result.events[-2]
+    for i, c in enumerate(federation.clients):
+        x, y = federation.data(c).test.batch(torch.arange(len(federation.data(c).test)))
+        with torch.no_grad():
+            assert int((sigma(x).argmax(1) == y).sum()) == last["G"][i]
+            net = result.personal(c).net
+            assert int((net(x).argmax(1) == y).sum()) == last["P"][i]
+            assert not torch.allclose(net(x), sigma(x))
+            assert torch.allclose(result.generic()(x), sigma(x), atol=1e-5)
+
+
+def test_the_product_is_computed_once_where_nobody_learns_it():
+    part = PlusLowRank(torch.empty(4, 6, 3, 3), 2, 0.5)
+    part.requires_grad_(False)
+    first = part.low_rank()
+    assert part.low_rank() is first
+    with torch.no_grad():
+        part.b.add_(1)
+    assert part.low_rank() is not first
+    assert torch.equal(part.low_rank(), 0.5 * (part.b @ part.a))
+    part.requires_grad_(True)
+    assert part.low_rank().requires_grad
+
+
+def test_model_difference_leaves_out_statistics_and_factors(monkeypatch):
+    kept = []
+    monkeypatch.setattr(
+        serial, "Serial", lambda plan, place, workers: kept.append(Recorder(plan, place)) or kept[0]
+    )
+    for mode in ("alternating", "fedavg"):
+        kept.clear()
+        result = run(FedDecomp(mode=mode), net_with_batch_norm, rounds=1)
+        learned = [k for k in model(result) if "running" not in k and ".weight.0." not in k]
+        apart = [
+            (r.tensors.only(*learned) - model(result)).square().sqrt()
+            for j, r in kept[0].log
+            if j.kind == "train"
+        ]
+        (event,) = [e for e in result.events if e["event"] == "round"]
+        assert abs(event["measures"]["model_difference"] - float(sum(apart)) / 6) < 1e-6
+
+
+def test_changes_grow_from_zero_in_the_first_round():
+    result = run(FedDecomp(changes=True), rounds=3)
+    rounds = [e["measures"] for e in result.events if e["event"] == "round"]
+    kinds = ["delta_sigma", *(f"delta_tau_{k}" for k in ("effective", "factors", "unscaled"))]
+    assert [rounds[0][k] for k in kinds] == [0.0] * 4
+    assert all(0 < rounds[1][k] < rounds[2][k] for k in kinds)
+    assert rounds[2]["delta_tau_effective"] < rounds[2]["delta_tau_unscaled"]

@@ -1,0 +1,55 @@
+"""pFedPara: what its paragraph of the specification promises."""
+
+from __future__ import annotations
+
+import torch
+
+import heterophony as hp
+from heterophony.algorithms.fedpara import Hadamard, product
+from heterophony.algorithms.pfedpara import PFedPara
+from heterophony.models.resnet8 import resnet8
+from support import memory, model, net_with_batch_norm, played, same
+
+
+def test_without_an_own_product_it_is_the_shared_one():
+    torch.manual_seed(0)
+    for shape in ((40, 30), (16, 12, 3, 3)):
+        weight = Hadamard(torch.empty(shape), 0.1, 1.0)
+        factors = weight.right_inverse(torch.empty(shape))
+        half = len(factors) // 2
+        own = [torch.zeros_like(f) for f in factors[half:]]
+        assert torch.equal(weight(*factors[:half], *own), product(*factors[:half]))
+        assert not torch.equal(weight(*factors), product(*factors[:half]))
+
+
+def test_the_first_half_travels_and_the_second_stays():
+    result = played("pfedpara")
+    shared = [k for k in model(result) if "original" in k]
+    assert [k[-1] for k in shared] == ["0", "1"]
+    kept = memory(result, result.events[-3]["clients"][0])["net"]
+    assert [k[-1] for k in kept] == ["2", "3"]
+    convolutions = PFedPara().build(resnet8((3, 32, 32), 10, 1))
+    stays = list(PFedPara().stays(convolutions))
+    assert len(stays) == 6 * 3
+    assert {k[-1] for k in stays} == {"3", "4", "5"}
+
+
+def test_what_stays_goes_unchanged_through_loading():
+    result = played("pfedpara", model="digitsnet", participation=1.0)
+    for c in result.plan.federation.clients:
+        kept = memory(result, c)["net"]
+        now = hp.Tensors(result.personal(c).net.state_dict())
+        assert same(now.only(*kept), kept)
+        assert same(now.only(*model(result)), model(result))
+    own = [memory(result, c)["net"] for c in result.plan.federation.clients]
+    assert not same(own[0], own[1])
+
+
+def test_half_of_the_factors_travel():
+    a, b = (played(x).summary.bytes["up"] for x in ("pfedpara", "fedpara"))
+    assert (b - a) == 4 * 8 * 164 * 3 * 3  # three clients in three rounds
+
+
+def test_running_statistics_are_shared_where_they_travel():
+    result = played("pfedpara", model=net_with_batch_norm, buffers="average")
+    assert "base.1.running_mean" in model(result)
