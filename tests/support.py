@@ -136,7 +136,7 @@ def watching(algorithm: type[hp.Algorithm], check, **settings) -> hp.Algorithm:
     class Watched(algorithm):
         def local(self, client):
             fit = client.fit
-            client.fit = lambda loss, **how: check(client, fit, loss, **how)
+            client.fit = lambda loss=None, **how: check(client, fit, loss or client.entropy, **how)
             return super().local(client)
 
     return Watched(**settings)

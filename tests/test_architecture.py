@@ -94,7 +94,7 @@ def test_no_global_randomness_no_clock_no_environment_in_the_core(path):
 @pytest.mark.parametrize("path", ALGORITHMS, ids=name)
 def test_an_algorithm_is_short(path):
     lines = len(path.read_text().splitlines())
-    assert lines <= (120 if path.name == "fedreg.py" else 90)
+    assert lines <= 90
 
 
 def test_no_algorithm_copies_another():

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import cache
 
+import numpy as np
 import pytest
 import torch
 
 import heterophony as hp
 from heterophony import engines
 from heterophony.algorithms import CLASSES, algorithm
+from heterophony.client import state
 from heterophony.engines import serial
 from heterophony.models.convnet import convnet
 from heterophony.plan import Job
@@ -97,6 +100,24 @@ def test_it_runs_with_a_client_selected_late_and_one_never(name):
 def test_it_runs_with_batch_norm_on_both_engines(name):
     how = {"model": net_with_batch_norm, "rounds": 2}
     assert identical(played(name, **how), played(name, engine="pool", workers=2, **how))
+
+
+@cache
+def coloured() -> hp.Federation:
+    """Two clients with a few images of CIFAR-10's shape."""
+    draw = np.random.default_rng(0)
+    x = draw.integers(0, 256, size=(24, 32, 32, 3), dtype=np.uint8)
+    return hp.federate((x, np.arange(24) % 4), clients=2, partition=hp.IID())
+
+
+@every_algorithm
+def test_it_runs_with_convnet_and_moves_what_it_trains(name):
+    how = {"model": "convnet", "rounds": 1, "participation": 1.0, "evaluate_every": 9}
+    training = hp.Training(steps=2, batch=4, lr=0.01)
+    result = played(name, coloured(), training=training, **how)
+    start, after = state(result.plan.template), result.personal("0").net.state_dict()
+    assert [c.total for c in result.clients.values()] == [3, 3]
+    assert any(not torch.equal(start[k], after[k]) for k in start)
 
 
 LEARNS = {  # settings for a dozen rounds, where the defaults are for hundreds

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from heterophony.data.federation import Federation, Source, deal, gather
+from heterophony.data.federation import Federation, deal, gather
 from heterophony.data.partition import IID, Dirichlet
+from heterophony.data.source import Source
 from heterophony.errors import ConfigError, DataError, StorageError
 from heterophony.samples import HALF, Scale
 

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from heterophony.data import sources
-from heterophony.data.federation import Source
+from heterophony.data.source import Source
 from heterophony.data.sources import arrays, fetch, find, fmnist, idx, npz, source
 from heterophony.errors import DataError
 from heterophony.samples import HALF, Scale

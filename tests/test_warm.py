@@ -238,3 +238,16 @@ def test_pretrain_keeps_the_heads_depth_and_the_schedule_of_the_configuration(
 
 def test_without_a_checkpoint_nothing_is_new():
     assert identical(played("fedavg", digits(), init=None), played("fedavg", digits()))
+
+
+def test_feddecomps_shared_part_begins_with_the_checkpoint_and_its_own_with_nothing(tmp_path):
+    path = checkpoint(tmp_path / "a.safetensors", "mlp", (1, 8, 8), 10)
+    given = hp.Tensors(load_file(path))
+    net = played("feddecomp", init=path, rounds=0).plan.template
+    sigma = {k: v for k, v in net.state_dict().items() if k.endswith(("original", "bias"))}
+    named = {k.replace("parametrizations.weight.original", "weight"): v for k, v in sigma.items()}
+    assert same(hp.Tensors(named), given)
+    x = torch.rand(5, 1, 8, 8)
+    cold = builder("mlp")((1, 8, 8), 10, 1)
+    cold.load_state_dict(given)
+    assert torch.equal(net(x), cold(x))  # B = 0: nothing of its own yet

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
 
 from .errors import DivergedError
 from .net import Net
@@ -66,12 +68,14 @@ class Client:
         self.training, self.metrics = training, dict[str, float]()
         self.rounds = rounds  # that the whole run has
         self._seed, self._travels, self._keep = seed, travels, keep
-        load(net, memory.get("net", Tensors()))  # what stayed,
-        load(net, received.without("*/*"))  # then what arrived
+        stayed, arrived = memory.get("net", Tensors()), received.without("*/*")
+        complete(travels(net, t), stayed | arrived)
+        load(net, stayed)  # what stayed,
+        load(net, arrived)  # then what arrived
 
     def fit(
         self,
-        loss: Loss,
+        loss: Loss | None = None,
         train: Part | Iterable[Part] | None = None,
         data: Samples | None = None,
         epochs: int | None = None,
@@ -83,15 +87,16 @@ class Client:
         after: Callable[[], None] | None = None,
         phase: str = "main",
     ) -> None:
-        """Minimise ``loss(x, y)`` over the parameters of ``train`` (default: all).
+        """Minimise ``loss(x, y)`` over the parameters of ``train``.
 
+        Default: the cross-entropy of the net's answers, over all parameters.
         ``pull(w)`` is added to the gradient; ``how`` replaces the client's way of training;
         ``rates`` are learning rates by pattern of names, where some differ. Each mini-batch gives
         ``repeat`` updates; ``after`` is called when it is done. A phase has its own randomness and
         its own momentum, which outlives the round. What is not trained, or has no gradient in an
         update, cannot move.
         """
-        how = how or self.training
+        how, loss = how or self.training, loss or self.entropy
         chosen = {id(p) for p in parameters(self.net if train is None else train)}
         named = Tensors({k: p for k, p in self.net.named_parameters() if id(p) in chosen})
         if not named:
@@ -119,6 +124,10 @@ class Client:
         self.net.requires_grad_(True)
         self._remember(optimiser, named, how, phase)
         self._note(phase, summed, done)
+
+    def entropy(self, x: Tensor, y: Tensor) -> Tensor:
+        """The cross-entropy of the net's answers."""
+        return cross_entropy(self.net(x), y)
 
     @property
     def steps(self) -> int:
@@ -249,9 +258,22 @@ def push(named: Tensors, terms: Tensors) -> None:
         p.grad = term.clone() if p.grad is None else p.grad.add_(term)
 
 
+def answer(net: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """What the net says with these tensors in place of its own."""
+    out: Tensor = functional_call(net, dict(tensors), (x,))
+    return out
+
+
 def state(net: nn.Module) -> Tensors:
     """Parameters and buffers as they are now, detached from the net."""
     return Tensors({k: v.detach().clone() for k, v in net.state_dict().items()})
+
+
+def complete(travels: Iterable[str], given: Tensors) -> None:
+    """Is all there that should have arrived? Else the net would go on with its first values."""
+    for name in travels:
+        if name not in given:
+            raise KeyError(f"tensor {name!r} travels, but was not among those that were sent")
 
 
 def load(net: nn.Module, tensors: Tensors) -> None:

@@ -104,9 +104,14 @@ def total(terms: Iterable[Tensor]) -> Tensor:
 def mix(items: Sequence[Tensors], shares: Sequence[float]) -> Tensors:
     """The weighted sum, accumulated in float64 and in the order given.
 
-    Integer tensors (BatchNorm's counters) have no mean: the first one's are kept.
+    Integer tensors (BatchNorm's counters) have no mean: the first one's are kept. All must have
+    the same names and shapes: nothing is left out of a sum, or spread over it, in silence.
     """
     pairs = list(zip(items, shares, strict=True))
+    shapes = [{k: v.shape for k, v in item.items()} for item in items]
+    if any(other != shapes[0] for other in shapes[1:]):
+        names = {k for s in shapes for k in s if any(s[k] != other.get(k) for other in shapes)}
+        raise ValueError(f"cannot add tensors of different names or shapes: {sorted(names)}")
 
     def mixed(name: str, first: Tensor) -> Tensor:
         if not first.is_floating_point():

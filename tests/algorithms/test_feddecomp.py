@@ -162,7 +162,7 @@ def test_each_phase_moves_its_part_alone(mode):
         def local(self, client):
             fit = client.fit
 
-            def watched(loss, train=None, how=None, phase="main"):
+            def watched(loss=None, train=None, how=None, phase="main"):
                 before, statistics = (
                     hp.weights(client.net),
                     deepcopy(dict(client.net.named_buffers())),

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from ..algorithm import Algorithm, Client, Net, Reply, Server, equally, mean, setting
-from ..client import state
+from ..client import answer, state
 from ..tensors import Tensors, params, weights
 
 
@@ -41,7 +40,7 @@ class APFL(Algorithm):
             with torch.random.fork_rng(devices=[]):  # the common model must not notice
                 torch.set_rng_state(luck)
                 mixed = mixture(share, params(net.own), weights(net))
-                return cross_entropy(functional_call(net.own, dict(mixed), (x,)), y)
+                return cross_entropy(answer(net.own, mixed, x), y)
 
         def learn_share() -> None:
             if share.grad is not None:  # of the first mini-batch: ⟨∇f(mixture), own - common⟩
@@ -64,8 +63,7 @@ class APFL(Algorithm):
     def predict(self, client: Client, x: Tensor) -> Tensor:
         net = client.net  # running statistics are mixed as well
         mixed = mixture(self.share(client), state(net.own), state(net))
-        out: Tensor = functional_call(net.own, dict(mixed), (x,))
-        return out
+        return answer(net.own, mixed, x)
 
     def generic(self, client: Client, x: Tensor) -> Tensor:
         return client.net(x)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
+from ..client import answer
 from ..tensors import Tensors, laid_as
 
 
@@ -59,5 +59,4 @@ def gated(net: nn.Module, cut: Sequence[Blocks], gates: Tensor, w: Tensors, x: T
         factor = gates[at : at + len(b.sizes)].repeat_interleave(torch.tensor(b.sizes))
         scaled[b.name] = laid_as(w[b.name] * factor.view(w[b.name].shape), w[b.name])
         at += len(b.sizes)
-    out: Tensor = functional_call(net, scaled, (x,))
-    return out
+    return answer(net, scaled, x)

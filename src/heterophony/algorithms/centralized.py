@@ -4,8 +4,6 @@ from dataclasses import dataclass, replace
 from math import cos, pi
 from typing import Literal
 
-from torch.nn.functional import cross_entropy
-
 from ..algorithm import Algorithm, Client, setting
 from ..tensors import Tensors
 
@@ -23,7 +21,7 @@ class Centralized(Algorithm):
     def local(self, client: Client) -> Tensors:
         lr = client.training.lr * self.share(client.t, client.rounds)
         how = replace(client.training, lr=lr)
-        client.fit(lambda x, y: cross_entropy(client.net(x), y), how=how)
+        client.fit(how=how)
         client.metrics["lr"] = lr
         return client.shared()
 

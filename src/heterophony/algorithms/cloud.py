@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
-from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from ..algorithm import Algorithm, Client, Reply, Server, setting
-from ..client import state
+from ..client import answer, state
 from ..tensors import Tensors, mix, weights
 
 
@@ -41,10 +39,7 @@ class Cloud(Algorithm):
         floor = 10 * client.training.lr * self.lam
         pulled = self.lam and self.lam / max(self.alpha_at(client.t), floor)
 
-        def loss(x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropy(client.net(x), y)
-
-        client.fit(loss, pull=(lambda w: pulled * (w - cloud)) if pulled else None)
+        client.fit(pull=(lambda w: pulled * (w - cloud)) if pulled else None)
         client.memory["own"] = state(client.net)
         return client.shared()
 
@@ -59,8 +54,7 @@ class Cloud(Algorithm):
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
         own = client.memory.get("own", Tensors()) if self.tested == "local" else Tensors()
-        out: Tensor = functional_call(client.net, dict(own), (x,))
-        return out
+        return answer(client.net, own, x)
 
 
 def having(server: Server) -> list[str]:

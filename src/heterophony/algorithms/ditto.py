@@ -30,12 +30,9 @@ class Ditto(Algorithm):
         def own(x: Tensor, y: Tensor) -> Tensor:
             return cross_entropy(net.own(x), y)
 
-        def common(x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropy(net(x), y)
-
         near = (lambda w: self.lam * (w - received)) if self.lam else None
         client.fit(own, train=net.own, epochs=self.own_epochs, pull=near)
-        client.fit(common, train=[net.base, net.head])
+        client.fit(train=[net.base, net.head])
         return client.shared()
 
     def predict(self, client: Client, x: Tensor) -> Tensor:

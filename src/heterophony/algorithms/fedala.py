@@ -4,11 +4,10 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from ..algorithm import Algorithm, Client, Net, setting
-from ..client import Loss, load
+from ..client import Loss, answer, load
 from ..samples import Samples
 from ..tensors import Tensors, params
 
@@ -35,11 +34,8 @@ class FedALA(Algorithm):
         return Tensors(model[-self.top :] if self.top else model)
 
     def local(self, client: Client) -> Tensors:
-        def loss(x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropy(client.net(x), y)
-
         self.tune(client)
-        client.fit(loss, train=[client.net.base, client.net.head])
+        client.fit(train=[client.net.base, client.net.head])
         client.memory["before"] = self.mixed(client.net).map(lambda p: p.detach().clone())
         return client.shared()
 
@@ -56,7 +52,7 @@ class FedALA(Algorithm):
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             net.eval()  # running statistics must not notice
-            return cross_entropy(functional_call(net, dict(mixture()), (x,)), y)
+            return cross_entropy(answer(net, mixture(), x), y)
 
         self.learn(client, loss)
         load(net, mixture())

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ..algorithm import Client, setting
 from ..tensors import Tensors
-from .fedrep_full import FedRepFull, entropy
+from .fedrep_full import FedRepFull
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class FedAvg2Rep(FedRepFull):
     def local(self, client: Client) -> Tensors:
         if client.t >= self.warmup_rounds:
             return super().local(client)
-        client.fit(entropy(client), steps=self.warmup_steps)
+        client.fit(steps=self.warmup_steps)
         return client.shared()
 
     def tune(self, client: Client) -> None:

@@ -3,10 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from torch.nn.functional import cross_entropy
-
 from ..algorithm import Algorithm, Client, setting
-from ..client import Loss
 from ..tensors import Tensors
 
 
@@ -21,7 +18,7 @@ class FedBABU(Algorithm):
     tune_every: int = setting(10, "rounds between measurements of P", low=1)
 
     def local(self, client: Client) -> Tensors:
-        client.fit(entropy(client), train=client.net.base)
+        client.fit(train=client.net.base)
         return client.shared()
 
     def ready(self, t: int) -> bool:
@@ -29,8 +26,4 @@ class FedBABU(Algorithm):
 
     def tune(self, client: Client) -> None:
         part = client.net.head if self.tune_part == "head" else client.net
-        client.fit(entropy(client), train=part, epochs=self.tune_epochs, phase="tune")
-
-
-def entropy(client: Client) -> Loss:
-    return lambda x, y: cross_entropy(client.net(x), y)
+        client.fit(train=part, epochs=self.tune_epochs, phase="tune")

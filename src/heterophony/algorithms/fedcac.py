@@ -6,7 +6,6 @@ from itertools import combinations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from ..algorithm import Algorithm, Client, Net, Reply, Server, mean, setting
 from ..tensors import Tensors, mix, weights
@@ -38,10 +37,7 @@ class FedCAC(Algorithm):
     def local(self, client: Client) -> Tensors:
         before = weights(client.net)
 
-        def loss(x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropy(client.net(x), y)
-
-        client.fit(loss)
+        client.fit()
         masks = weights(client.net).map(self.mask, before)
         bits = torch.cat([m.flatten() for m in masks.values()])
         return client.shared() | Tensors({"critical/bits": packed(bits)})

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from ..algorithm import Algorithm, Client, Net, Reply, Server, setting
 from ..tensors import Tensors, matches, params, weights
@@ -50,18 +49,15 @@ class FedDecomp(Algorithm):
         return {"reverse": rest, "fedavg": [], "local": ["*"]}.get(self.mode, factors)
 
     def local(self, client: Client) -> Tensors:
-        def loss(x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropy(client.net(x), y)
-
         if self.mode in ("alternating", "reverse"):
             tau, sigma = params(client.net).only(*FACTORS), params(client.net).without(*FACTORS)
             if self.mode == "reverse" and self.reverse_order == "sigma_first":
                 tau, sigma = sigma, tau
             early, late = divided(client.training, self.own_epochs)
-            client.fit(loss, train=tau.values(), how=early, phase="own")
-            client.fit(loss, train=sigma.values(), how=late)
+            client.fit(train=tau.values(), how=early, phase="own")
+            client.fit(train=sigma.values(), how=late)
         else:
-            client.fit(loss)
+            client.fit()
         if self.changes:
             first = client.memory.setdefault("first", weights(client.net).only(*FACTORS))
             client.metrics.update(moved(client.net, first))

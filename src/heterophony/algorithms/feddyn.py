@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from ..algorithm import Algorithm, Client, Reply, Server, equally, mean, setting
 from ..tensors import Tensors, mix, params, weights
@@ -33,9 +31,6 @@ class FedDyn(Algorithm):
         g = client.memory.get("g", received.zeros())
         alpha = self.alpha * float(client.received.get("feddyn/scale", 1.0))
 
-        def loss(x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropy(client.net(x), y)
-
         def pull(w: Tensors) -> Tensors:
             away = w - received
             if self.norm == "plain":
@@ -43,7 +38,7 @@ class FedDyn(Algorithm):
             term = alpha * away - g
             return term if self.clip is None else clipped(client, term, self.clip)
 
-        client.fit(loss, pull=pull)
+        client.fit(pull=pull)
         client.memory["g"] = g - alpha * (weights(client.net) - received)
         return client.shared()
 

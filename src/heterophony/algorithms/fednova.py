@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from ..algorithm import Algorithm, Client, Reply, Server, mean, setting
 from ..tensors import Tensors, mix, weights
@@ -23,11 +21,8 @@ class FedNova(Algorithm):
         received = weights(client.net)
         fresh = replace(client.training, momentum_state="reset")  # as the count of work assumes
 
-        def loss(x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropy(client.net(x), y)
-
         near = (lambda w: self.mu * (w - received)) if self.mu else None
-        client.fit(loss, pull=near, how=fresh)
+        client.fit(pull=near, how=fresh)
         work = effort(client.steps, fresh.momentum, fresh.lr * self.mu)
         return client.shared() | {"fednova/work": torch.tensor(work, dtype=torch.float64)}
 

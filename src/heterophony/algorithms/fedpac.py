@@ -28,9 +28,6 @@ class FedPAC(Algorithm):
         net, centres = client.net, client.received.get("fedpac/centres")
         said = statistics(client)
 
-        def plain(x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropy(net(x), y)
-
         def aligned(x: Tensor, y: Tensor) -> Tensor:
             z = net.base(x)
             out = cross_entropy(net.head(z), y)
@@ -40,7 +37,7 @@ class FedPAC(Algorithm):
             known = target.any(1, keepdim=True)  # a class that nobody held has no centre: zeros
             return out + self.lam * (known * (z - target).square()).mean()
 
-        client.fit(plain, train=net.head, epochs=1, phase="head")
+        client.fit(train=net.head, epochs=1, phase="head")
         client.fit(aligned, train=net.base)
         counts = client.data.counts
         centred = class_sums(client, client.features()) / counts.clamp(min=1)[:, None]

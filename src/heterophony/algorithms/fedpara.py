@@ -17,14 +17,15 @@ class Hadamard(nn.Module):
     def __init__(self, weight: Tensor, gamma: float, plus: float) -> None:
         super().__init__()
         out, into, *window = weight.shape
-        r = self.rank = rank(weight.shape, gamma)
+        r = rank(weight.shape, gamma)
         factors = [(r, r, *window), (r, out), (r, into)] if window else [(out, r), (into, r)]
-        self.shapes, self.plus = factors * 2, plus
+        inputs = [r * prod(window), r, into] if window else [r, into]  # of the map each one is
+        self.shapes, self.inputs, self.plus = factors * 2, inputs * 2, plus
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, ...]:
         """Fresh factors, whatever the weight was: normal, √2 over the root of their inputs."""
-        scales = [sqrt(2 * self.rank / prod(s)) for s in self.shapes]
-        return tuple(c * torch.randn(s) for c, s in zip(scales, self.shapes, strict=True))
+        each = zip(self.shapes, self.inputs, strict=True)
+        return tuple(sqrt(2 / n) * torch.randn(s) for s, n in each)
 
     def forward(self, *factors: Tensor) -> Tensor:
         half = len(factors) // 2

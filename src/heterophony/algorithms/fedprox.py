@@ -2,9 +2,6 @@
 
 from dataclasses import dataclass
 
-from torch import Tensor
-from torch.nn.functional import cross_entropy
-
 from ..algorithm import Algorithm, Client, setting
 from ..tensors import Tensors, weights
 
@@ -19,8 +16,5 @@ class FedProx(Algorithm):
     def local(self, client: Client) -> Tensors:
         received = weights(client.net)
 
-        def loss(x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropy(client.net(x), y)
-
-        client.fit(loss, pull=lambda w: self.mu * (w - received))
+        client.fit(pull=lambda w: self.mu * (w - received))
         return client.shared()

@@ -12,10 +12,9 @@ from torch.nn.functional import cross_entropy
 from ..algorithm import Algorithm, Client, Net, Reply, Server, as_agreed, mean, setting
 from ..samples import Data, Samples
 from ..tensors import Tensors
+from .threshold import Threshold, statistic
 
-Threshold = Literal["mean", "max", "median", "second_min"]
 Scope = Literal["class_nonzero", "client_size"]
-Variant = Literal["full", "a", "b", "c", "d"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class FedReG(Algorithm):
     threshold_scope: Scope = setting("class_nonzero", "of own class counts, or of client sizes")
     augment: Literal["simple", "auto", "copy"] = setting("simple", "how small classes are filled")
     weights: Literal["split", "origin"] = setting("split", "heads by effective or all samples")
-    variant: Variant = setting(
+    variant: Literal["full", "a", "b", "c", "d"] = setting(
         "full", "without: a split weights, b own head, c balance, d own phase"
     )
 
@@ -42,7 +41,7 @@ class FedReG(Algorithm):
         if self.threshold_scope == "class_nonzero":
             return server.model
         sizes = torch.tensor(list(server.samples.values()))
-        return server.model | {"fedreg/size": self.statistic(sizes)}
+        return server.model | {"fedreg/size": statistic(sizes, self.threshold)}
 
     def local(self, client: Client) -> Tensors:
         net = client.net
@@ -87,12 +86,5 @@ class FedReG(Algorithm):
         """How many examples every class that the client holds gets."""
         held = client.data.counts[client.data.counts > 0]
         if self.threshold_scope == "class_nonzero":
-            return max(1, int(self.statistic(held)))
+            return max(1, int(statistic(held, self.threshold)))
         return max(1, int(client.received["fedreg/size"] / len(held)))
-
-    def statistic(self, counts: Tensor) -> Tensor:
-        ordered = counts.sort().values.double()
-        places = {"max": -1, "second_min": min(1, len(ordered) - 1)}
-        if self.threshold in places:
-            return ordered[places[self.threshold]]
-        return ordered.mean() if self.threshold == "mean" else ordered.quantile(0.5)

@@ -2,9 +2,6 @@
 
 from dataclasses import dataclass
 
-from torch import Tensor
-from torch.nn.functional import cross_entropy
-
 from ..algorithm import Algorithm, Client, setting
 from ..tensors import Tensors
 
@@ -19,9 +16,6 @@ class FedRep(Algorithm):
     base_epochs: int = setting(1, "epochs for the base, the head frozen", low=0)
 
     def local(self, client: Client) -> Tensors:
-        def loss(x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropy(client.net(x), y)
-
-        client.fit(loss, train=client.net.head, epochs=self.head_epochs, phase="head")
-        client.fit(loss, train=client.net.base, epochs=self.base_epochs)
+        client.fit(train=client.net.head, epochs=self.head_epochs, phase="head")
+        client.fit(train=client.net.base, epochs=self.base_epochs)
         return client.shared()

@@ -3,10 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch.nn.functional import cross_entropy
-
 from ..algorithm import Algorithm, Client, Reply, Server, equally, mean
-from ..client import Loss
 from ..tensors import Tensors
 
 
@@ -17,8 +14,8 @@ class FedRepFull(Algorithm):
     paper = "FedAvg2Rep"
 
     def local(self, client: Client) -> Tensors:
-        client.fit(entropy(client), train=client.net.head, steps=client.steps - 1, phase="head")
-        client.fit(entropy(client), steps=min(1, client.steps))  # its phase is a fresh shuffle
+        client.fit(train=client.net.head, steps=client.steps - 1, phase="head")
+        client.fit(steps=min(1, client.steps))  # its phase is a fresh shuffle
         return client.shared()
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
@@ -28,8 +25,4 @@ class FedRepFull(Algorithm):
         return False  # the paper knows no P: it is measured once, after the last round
 
     def tune(self, client: Client) -> None:
-        client.fit(entropy(client), train=client.net.head, steps=client.steps - 1, phase="tune")
-
-
-def entropy(client: Client) -> Loss:
-    return lambda x, y: cross_entropy(client.net(x), y)
+        client.fit(train=client.net.head, steps=client.steps - 1, phase="tune")

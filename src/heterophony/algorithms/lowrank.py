@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.utils.parametrize import register_parametrization
 
-from ..client import Training
+from ..client import Training, answer
 from ..tensors import Tensors, laid_as, params
 
 FACTORS = ("*.parametrizations.weight.0.*",)  # the names of A and B
@@ -53,8 +52,7 @@ def distance(a: Tensors, b: Tensors) -> float:
 def plain(net: nn.Module, x: Tensor) -> Tensor:
     """What the full-rank part says alone; the net itself, which others may use, is not changed."""
     alone = params(net).map(Tensor.detach)
-    out: Tensor = functional_call(net, alone | alone.only(*FACTORS).zeros(), (x,))
-    return out
+    return answer(net, alone | alone.only(*FACTORS).zeros(), x)
 
 
 @torch.no_grad()

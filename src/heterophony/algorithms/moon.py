@@ -4,11 +4,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from ..algorithm import Algorithm, Client, Net, setting
-from ..client import state
+from ..client import answer, state
 from ..tensors import Tensors, frozen
 
 
@@ -42,7 +41,7 @@ class MOON(Algorithm):
             if not self.mu:
                 return out
             with torch.no_grad():
-                near, far = received(x), functional_call(received, dict(before), (x,))
+                near, far = received(x), answer(received, before, x)
             return out + self.mu * self.contrast(z, near, far)
 
         client.fit(loss)

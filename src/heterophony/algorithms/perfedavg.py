@@ -7,10 +7,10 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from ..algorithm import Algorithm, Client, Reply, Server, equally, mean, setting
+from ..client import answer
 from ..tensors import Tensors, params
 
 
@@ -38,7 +38,7 @@ class PerFedAvg(Algorithm):
             first_slope = slope(w, next(first))
             # in place on a clone: only that keeps the memory format, hence the bits of α = 0
             ahead = w.map(lambda p, g: p.clone().sub_(g, alpha=self.alpha), first_slope)
-            return cross_entropy(functional_call(net, dict(ahead), (x,)), y)
+            return cross_entropy(answer(net, ahead, x), y)
 
         def curvature(w: Tensors) -> Tensors:
             g, batch = params(net).map(slope_of), next(third)
@@ -53,19 +53,16 @@ class PerFedAvg(Algorithm):
         return server.update(mean(replies, weight=equally))
 
     def tune(self, client: Client) -> None:
-        def loss(x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropy(client.net(x), y)
-
         how = replace(client.training, lr=self.alpha, momentum=0.0, weight_decay=0.0)
         steps = 1 if self.adapt == "step" else None
-        client.fit(loss, epochs=1, steps=steps, how=how, phase="tune")
+        client.fit(epochs=1, steps=steps, how=how, phase="tune")
 
 
 def gradient(client: Client, w: Tensors, x: Tensor, y: Tensor) -> Tensors:
     """The slope at ``w``; running statistics are taken from the net and not changed."""
     at = w.map(lambda v: v.detach().clone().requires_grad_())
     buffers = {k: v.clone() for k, v in client.net.named_buffers()}
-    cross_entropy(functional_call(client.net, {**at, **buffers}, (x,)), y).backward()
+    cross_entropy(answer(client.net, at | buffers, x), y).backward()
     return at.map(slope_of)
 
 

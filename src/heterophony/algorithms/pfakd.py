@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
 from ..algorithm import Algorithm, Client, Net, setting
-from ..client import NORMS, Loss, Training
+from ..client import NORMS, Training
 from ..tensors import Tensors, frozen
 from .attention import distance, looked, stages
 
@@ -36,9 +36,6 @@ class PFAKD(Algorithm):
     def local(self, client: Client) -> Tensors:
         net, how, teacher = client.net, self.schedule(client), still(client.net)
 
-        def plain(x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropy(net(x), y)
-
         def distilled(x: Tensor, y: Tensor) -> Tensor:
             z = net.base(x)
             with torch.no_grad():
@@ -52,9 +49,9 @@ class PFAKD(Algorithm):
             near = self.beta * mse_loss(z, target)
             return cross_entropy(net.head(z), y) + near + self.at_weight * distance(seen, wanted)
 
-        loss: Loss = distilled if self.beta else plain
+        loss = distilled if self.beta else None
         if self.at == "alternating":
-            client.fit(plain, train=net.head, epochs=1, how=how, phase="head")
+            client.fit(train=net.head, epochs=1, how=how, phase="head")
             client.fit(loss, train=net.base, how=how)
         else:
             looks = self.at == "attention" and self.at_weight > 0

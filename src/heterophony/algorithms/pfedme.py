@@ -5,11 +5,9 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from ..algorithm import Algorithm, Client, Reply, Server, equally, mean, setting
-from ..client import state
+from ..client import answer, state
 from ..tensors import Tensors, mix, weights
 
 
@@ -28,15 +26,11 @@ class PFedMe(Algorithm):
         near = weights(client.net)  # the local model; the net itself is the own one from here on
         rate = min(1.0, self.local_lr * self.lam)
 
-        def loss(x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropy(client.net(x), y)
-
         def follow() -> None:
             nonlocal near  # lerp is exact at both ends
             near = near.map(lambda w, own: torch.lerp(w, own, rate), weights(client.net))
 
         client.fit(
-            loss,
             pull=(lambda own: self.lam * (own - near)) if self.lam else None,
             how=replace(client.training, lr=self.own_lr, momentum=0.0),
             repeat=self.inner_steps,
@@ -52,8 +46,7 @@ class PFedMe(Algorithm):
     def predict(self, client: Client, x: Tensor) -> Tensor:
         """The own model as trained last; before that, the received one."""
         own = client.memory.get("own", Tensors())
-        out: Tensor = functional_call(client.net, dict(own), (x,))
-        return out
+        return answer(client.net, own, x)
 
     def generic(self, client: Client, x: Tensor) -> Tensor:
         return client.net(x)

@@ -5,11 +5,10 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, softmax
 
 from ..algorithm import Algorithm, Client, setting
-from ..client import state
+from ..client import answer, state
 from ..tensors import Tensors
 
 
@@ -49,7 +48,7 @@ class PFedSD(Algorithm):
         was = client.net.training
         client.net.train(was and self.teacher_bn == "train")
         with client.apart("teacher"):
-            out: Tensor = functional_call(client.net, dict(client.memory["own"]), (x,))
+            out = answer(client.net, client.memory["own"], x)
         client.net.train(was)
         return out
 

@@ -3,9 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from torch import Tensor
-from torch.nn.functional import cross_entropy
-
 from ..algorithm import Algorithm, Client, Reply, Server, equally, mean, setting
 from ..tensors import Tensors, mix, weights
 
@@ -25,10 +22,7 @@ class Scaffold(Algorithm):
         own = client.memory.get("control", c.zeros())
         plain = replace(client.training, momentum=0.0)  # the update of c_i assumes plain SGD
 
-        def loss(x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropy(client.net(x), y)
-
-        client.fit(loss, pull=lambda w: c - own, how=plain)
+        client.fit(pull=lambda w: c - own, how=plain)
         moved, length = weights(client.net) - received, client.steps * plain.lr
         shift = -1 * c - moved / length if length else c.zeros()
         # rounded as the server rounds: with one client c and c_1 stay equal, bit for bit

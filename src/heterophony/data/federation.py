@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,27 +21,7 @@ from ..randomness import generator
 from ..samples import Data, Samples, Scale
 from ..tensors import raw
 from .partition import Partition, halves
-
-
-@dataclass(frozen=True)
-class Source:
-    """A data set as it was read: stored examples, labels, and how they become input."""
-
-    name: str
-    x: NDArray[Any]
-    y: NDArray[np.int64]
-    scale: Scale
-    labels: tuple[str, ...]  # the names of the classes
-
-    def __post_init__(self) -> None:
-        if len(self.x) != len(self.y):
-            raise DataError(f"{self.name}: {len(self.x)} examples but {len(self.y)} labels")
-        if len(self.y) == 0:
-            raise DataError(f"{self.name}: there are no examples")
-        if self.y.min() < 0 or self.y.max() >= len(self.labels):
-            raise DataError(f"{self.name}: labels must be 0 … {len(self.labels) - 1}")
-        if np.issubdtype(self.x.dtype, np.floating) and not np.isfinite(self.x).all():
-            raise DataError(f"{self.name}: the examples hold NaN or infinity")
+from .source import Source
 
 
 @dataclass(frozen=True, eq=False)

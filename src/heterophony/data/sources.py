@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..errors import DataError, suggestion
 from ..samples import HALF, Scale
-from .federation import Source
+from .source import Source
 
 FASHION = (
     *("t-shirt/top", "trouser", "pullover", "dress", "coat"),

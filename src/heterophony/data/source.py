@@ -1,0 +1,36 @@
+"""A data set as it was read: examples, labels, and what the set itself knows about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DataError
+from ..samples import Scale
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set as it was read: stored examples, labels, and how they become input."""
+
+    name: str
+    x: NDArray[Any]
+    y: NDArray[np.int64]
+    scale: Scale
+    labels: tuple[str, ...]  # the names of the classes
+    official: int | None = None  # so many examples, the first, are the official training set
+    users: NDArray[np.int64] | None = None  # who each example comes from, where the set knows
+    user_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.x) != len(self.y):
+            raise DataError(f"{self.name}: {len(self.x)} examples but {len(self.y)} labels")
+        if len(self.y) == 0:
+            raise DataError(f"{self.name}: there are no examples")
+        if self.y.min() < 0 or self.y.max() >= len(self.labels):
+            raise DataError(f"{self.name}: labels must be 0 … {len(self.labels) - 1}")
+        if np.issubdtype(self.x.dtype, np.floating) and not np.isfinite(self.x).all():
+            raise DataError(f"{self.name}: the examples hold NaN or infinity")
