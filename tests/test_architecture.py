@@ -23,7 +23,7 @@ OUTSIDE = {
     "itertools",
 }
 # lower rooms must not know the higher ones
-BELOW = {"tensors", "randomness", "settings", "samples", "net", "client", "algorithm"}
+BELOW = {"tensors", "randomness", "settings", "moves", "samples", "net", "client", "algorithm"}
 FORBIDDEN = [
     (
         BELOW,

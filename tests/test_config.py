@@ -246,6 +246,8 @@ def test_the_resolved_text_has_every_default():
             "name": "digits",
             "clients": 20,
             "train_fraction": 0.75,
+            "transform": "half",
+            "frozen_augment": False,
             "partition": DIRICHLET,
         },
         "model": {"buffers": "local"},

@@ -13,6 +13,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from .errors import DivergedError
+from .moves import CHANCES, Chance
 from .net import Net
 from .randomness import seed_of, seeded
 from .samples import Data, Samples
@@ -105,11 +106,11 @@ class Client:
             p.requires_grad_(id(p) in chosen)
         optimiser = self._optimiser(named, how, rates or {}, phase)
         samples = self.data.train if data is None else data
-        summed, done = 0.0, 0
+        chance, summed, done = self._chance(samples, f"fit/{phase}"), 0.0, 0
         with seeded(self._seed, "fit", self.t, self.id, phase):
             self.net.train()
             for at in self._batches(len(samples), how, epochs, steps):
-                x, y = samples.batch(at)
+                x, y = samples.batch(at, chance)
                 for _ in range(repeat):
                     optimiser.zero_grad()
                     value = loss(x, y)
@@ -143,10 +144,11 @@ class Client:
             seed_of(self._seed, "draws", self.t, self.id, purpose)
         )
         n, size = len(self.data.train), self.training.batch
+        chance = self._chance(self.data.train, f"draws/{purpose}")
         whole, per_epoch = self._epoch(n, self.training)
         while per_epoch:
             for at in torch.randperm(n, generator=source)[:whole].split(size)[:per_epoch]:
-                yield self.data.train.batch(at)
+                yield self.data.train.batch(at, chance)
 
     @torch.no_grad()
     def features(self) -> Tensor:
@@ -231,6 +233,21 @@ class Client:
             for at in torch.randperm(n)[:whole].split(how.batch)[: min(left, per_epoch)]:
                 left -= 1
                 yield at
+
+    def _chance(self, samples: Samples, purpose: str) -> Chance | None:
+        """What moves training images, from a stream of its own: the others are as without it."""
+        if samples.moves is None:
+            return None
+        when = () if samples.moves.frozen else (self.t, purpose)
+        source = torch.Generator().manual_seed(seed_of(self._seed, "moves", self.id, *when))
+
+        def drawn(n: int) -> Tensor:
+            return torch.rand(n, CHANCES, generator=source, dtype=torch.float64)
+
+        if not samples.moves.frozen:
+            return lambda rows: drawn(len(rows))
+        kept = drawn(len(samples.x))  # by row of the pool: a part of the data is moved as the whole
+        return lambda rows: kept[rows]
 
     def _epoch(self, n: int, how: Training) -> tuple[int, int]:
         """How many examples and batches an epoch has. BatchNorm cannot learn from one example."""

@@ -35,6 +35,12 @@ class DataSection:
     clients: int = setting(20, "number of clients", low=1)
     partition: dict[str, Any] = field(default_factory=lambda: {"kind": "dirichlet", "alpha": 0.1})
     train_fraction: float = setting(0.75, "share of a client's examples to train", above=0, high=1)
+    transform: Literal["half", "fedavg2rep", "feddecomp"] = setting(
+        "half", "how stored examples become input: to [-1, 1], or as in a work"
+    )
+    frozen_augment: bool = setting(
+        False, "move each training image in one random way for the whole run, not anew every time"
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -115,7 +121,9 @@ class Config:
         """The data, dealt. Depends on the seed and the data section alone."""
         how = self.data
         found = source(how.name, how.path)
-        return deal(found, how.clients, partition(how.partition), how.train_fraction, self.top.seed)
+        rule, seed = partition(how.partition), self.top.seed
+        dealt = deal(found, how.clients, rule, how.train_fraction, seed)
+        return dealt.transformed(how.transform, how.frozen_augment)
 
     def plan(self, federation: Federation) -> Plan:
         """What is to be played, with every default decided."""

@@ -53,22 +53,27 @@ def federate(
     seed: int = 0,
     train_fraction: float = 0.75,
     path: str | None = None,
+    transform: str = "half",
+    frozen_augment: bool = False,
 ) -> Federation:
     """Clients with data.
 
     ``data`` is a name (``"fmnist"``), a path to an ``.npz``, arrays ``(x, y)`` to be dealt by the
     partition (default: Dirichlet 0.1), or a list with every client's own ``(x, y)`` or
-    ``(x_train, y_train, x_test, y_test)``.
+    ``(x_train, y_train, x_test, y_test)``. ``transform`` says how stored images become input:
+    ``"half"`` (to [-1, 1]) or as in ``"fedavg2rep"`` or ``"feddecomp"``, which also move training
+    images at random; with ``frozen_augment``, each in one way for the whole run.
     """
     if isinstance(data, list):
-        return own_data(data, train_fraction, seed)
+        return own_data(data, train_fraction, seed).transformed(transform, frozen_augment)
     if isinstance(data, str | Path):
         found = source(str(data), path)
     elif len(data) in (2, 4):
         found = arrays(*pooled(data))
     else:
         raise DataError("give (x, y) or (x_train, y_train, x_test, y_test)")
-    return deal(found, clients, partition or Dirichlet(), train_fraction, seed)
+    dealt = deal(found, clients, partition or Dirichlet(), train_fraction, seed)
+    return dealt.transformed(transform, frozen_augment)
 
 
 def own_data(parts: Sequence[Sequence[Any]], train_fraction: float, seed: int) -> Federation:
@@ -198,8 +203,14 @@ def described(plan: Plan, model: object, init: str | None = None) -> str:
     federation, name = plan.federation, type(plan.algorithm).__name__.lower()
     net = model or suitable(federation.shape)
     rule = plan.participation
+    how = federation.transform
     sections: dict[str, dict[str, Any]] = {
-        "data": {"name": federation.name, "clients": len(federation.clients)},
+        "data": {
+            "name": federation.name,
+            "clients": len(federation.clients),
+            "transform": how and how.name,
+            "frozen_augment": how and how.moves and how.moves.frozen,
+        },
         "model": {
             "name": net if isinstance(net, str) else type(net).__name__,
             "buffers": plan.buffers,
@@ -298,7 +309,7 @@ class Model(nn.Module):
 
     def __init__(self, algorithm: Algorithm, client: Client, generic: bool) -> None:
         super().__init__()
-        self.net, self._scale = client.net, client.data.train.scale
+        self.net, self._scale = client.net, client.data.test.scale
         self._predict = partial(algorithm.generic if generic else algorithm.predict, client)
         self.eval()
 

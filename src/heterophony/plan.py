@@ -21,6 +21,7 @@ from .net import Net
 from .participation import Participation
 from .place import Place
 from .randomness import seeded
+from .samples import Samples
 from .tensors import Tensors
 
 EVALUATION_BATCH = 250  # as fast as larger ones, and workers stay small
@@ -97,7 +98,11 @@ class Plan:
     def client(self, job: Job, memory: Memory, place: Place) -> Client:
         """The client of a job: what it kept and what it received, in one net."""
         data = self.federation.data(job.client)
-        scale = data.train.scale
+
+        def kept(name: str, make: Callable[[], Samples]) -> Samples:
+            found = place.derived(job.client, name, data.train.scale, make)
+            return replace(found, moves=data.train.moves)  # derived images are trained on alike
+
         # whoever holds everybody's data draws as the first client would: alone, they are the same
         who = self.federation.clients[0] if job.client == EVERYBODY else job.client
         return Client(
@@ -111,7 +116,7 @@ class Plan:
             self.seed,
             self.rounds,
             self.shared,
-            lambda name, make: place.derived(job.client, name, scale, make),
+            kept,
         )
 
 

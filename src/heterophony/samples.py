@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from .moves import Chance, Moves
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,11 @@ class Scale:
     unit: float = 1.0
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Scale:
+        """From plain data, as ``dataclasses.asdict`` gives them."""
+        return cls(told["unit"], tuple(told["mean"]), tuple(told["std"]))
 
     def __call__(self, x: Tensor) -> Tensor:
         if not x.is_floating_point() and x.dtype != torch.uint8:
@@ -43,6 +51,7 @@ class Samples:
     y: Tensor
     scale: Scale = Scale()
     rows: Tensor | None = None
+    moves: Moves | None = None  # of images that are trained on
 
     def __len__(self) -> int:
         return len(self.y if self.rows is None else self.rows)
@@ -60,9 +69,15 @@ class Samples:
         """All examples, as they are stored."""
         return self.x if self.rows is None else self.x[self.rows]
 
-    def batch(self, at: Tensor) -> tuple[Tensor, Tensor]:
-        """Input and labels of the examples at these positions, ready for a network."""
-        x = self.scale(self.stored(at))
+    def batch(self, at: Tensor, chance: Chance | None = None) -> tuple[Tensor, Tensor]:
+        """Input and labels of the examples at these positions, ready for a network.
+
+        Only who gives ``chance`` trains on them: without it no image is moved.
+        """
+        x = self.stored(at)
+        if self.moves is not None and chance is not None:
+            x = self.moves(x, chance(at if self.rows is None else self.rows[at]))
+        x = self.scale(x)
         if x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)
         return x, self.labels[at]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from ..samples import Data, Samples, Scale
 from ..tensors import raw
 from .partition import Partition, halves
 from .source import Source
+from .transforms import UNCHANGED, Transform, transform
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +36,7 @@ class Federation:
     labels: tuple[str, ...]
     train: Mapping[str, Tensor]  # client -> rows of the pool
     test: Mapping[str, Tensor]
+    transform: Transform | None = None  # a work's own, in the place of ``scale``
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -55,11 +57,16 @@ class Federation:
             train, test = (torch.cat(list(rows.values())) for rows in (self.train, self.test))
         else:
             train, test = self.train[client], self.test[client]
+        how = self.transform or Transform(UNCHANGED, self.scale, self.scale)
         return Data(
-            Samples(self.x, self.y, self.scale, train),
-            Samples(self.x, self.y, self.scale, test),
+            Samples(self.x, self.y, how.train, train, how.moves),
+            Samples(self.x, self.y, how.test, test),
             self.classes,
         )
+
+    def transformed(self, name: str, frozen: bool = False) -> Federation:
+        """The same examples, become input as in the work of that name."""
+        return replace(self, transform=transform(name, self.x, self.classes, frozen))
 
     def sizes(self, part: str = "train") -> dict[str, int]:
         """How many examples each client has."""
@@ -74,7 +81,10 @@ class Federation:
     @cached_property
     def sha256(self) -> str:
         """Of all examples and of who holds which: equal federations give equal digests."""
-        h = hashlib.sha256(json.dumps([asdict(self.scale), self.labels]).encode())
+        about: list[object] = [asdict(self.scale), self.labels]
+        if self.transform is not None:
+            about.append(asdict(self.transform))
+        h = hashlib.sha256(json.dumps(about).encode())
         for tensor in (self.x, self.y):
             h.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode() + raw(tensor))
         for client in self.clients:
@@ -94,6 +104,7 @@ class Federation:
                 "name": self.name,
                 "labels": self.labels,
                 "scale": asdict(self.scale),
+                "transform": self.transform and asdict(self.transform),
                 "train": self.sizes(),
                 "test": self.sizes("test"),
             }
@@ -110,15 +121,15 @@ class Federation:
         )
         sizes = [*about["train"].values(), *about["test"].values()]
         parts, n = list(rows.split(sizes)), len(about["train"])
-        unit, mean, std = (about["scale"][k] for k in ("unit", "mean", "std"))
         return cls(
             about["name"],
             x,
             y,
-            Scale(unit, tuple(mean), tuple(std)),
+            Scale.of(about["scale"]),
             tuple(about["labels"]),
             dict(zip(about["train"], parts[:n], strict=True)),
             dict(zip(about["test"], parts[n:], strict=True)),
+            about["transform"] and Transform.of(about["transform"]),
         )
 
 
