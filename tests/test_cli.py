@@ -493,7 +493,23 @@ def test_data_partition_draws_a_picture():
     assert good(*words, "map.png").stderr.splitlines()[0] == "wrote map.png"
     assert Path("map.png").read_bytes().startswith(b"\x89PNG")
     said = refused(3, *words, "map.txt")
-    assert said == "map.txt: a figure is saved as one of .png, .svg, .pdf"
+    assert said == "map.txt: a figure is saved as .png, .svg, .pdf, a page as .html"
+
+
+def test_data_partition_draws_each_picture_and_a_page():
+    words = ["data", "partition", *pairs("data.clients=3", "algorithm.name=fedreg")]
+    for kind in ("heat", "bubbles", "sizes"):
+        good(*words, "--kind", kind, "-o", f"{kind}.svg")
+        assert ("augmented" in Path(f"{kind}.svg").read_text()) == (kind == "sizes")
+    good(*words, "-o", "page.html")
+    assert "augmented copies" in Path("page.html").read_text()
+    said = refused(3, *words, "--kind", "heat", "-o", "page.html")
+    assert said == "page.html: a page has every picture; leave out --kind, or draw a .png"
+
+
+def test_report_draws_who_took_part(finished):
+    good("report", finished, "-o", "who.png", "--kind", "participation")
+    assert Path("who.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_data_partition_says_which_class_nobody_trains_on():

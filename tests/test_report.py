@@ -11,11 +11,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from heterophony.errors import ConfigError, FolderError
-from heterophony.report import content, drawing, figures, page, runs, tables
+from heterophony.report import attendance, content, drawing, figures, page, runs, tables
 from heterophony.results import summarise
 
 TESTS = [4, 6]  # test examples of the two clients: ten in all
@@ -376,6 +375,7 @@ def test_a_browser_draws_it_all(tmp_path: Path) -> None:
     body = dom.split('<script type="application/json"')[0]
     assert body.count('class="curve ') == 2
     assert body.count('class="dots ') == 2
+    assert body.count('class="bar ') == 2
     assert "<td>60.00</td>" in body
     assert "&lt;script&gt;alert(1)" in body
     assert "<script>alert" not in body
@@ -400,26 +400,60 @@ def test_many_series_get_a_legend(tmp_path: Path) -> None:
     assert figures.comparison(runs.find(folders)).legends
 
 
-@pytest.mark.parametrize(("clients", "classes"), [(1, 2), (10, 10), (200, 10), (60, 100)])
-def test_the_label_map_has_every_client_and_class(
-    clients: int, classes: int, tmp_path: Path
-) -> None:
-    counts = np.random.default_rng(0).integers(0, 50, (clients, classes)).tolist()
-    names = [str(i) for i in range(classes)], [f"c{i}" for i in range(clients)]
-    figure = figures.label_map(counts, *names, "Who holds what")
-    assert figure.axes[1].get_xlim() == (0, clients)
-    assert figure.axes[1].get_ylim() == (classes, 0)
-    if clients == 10:
-        figures.save(figure, tmp_path / "map.svg")
-        assert b"<svg" in (tmp_path / "map.svg").read_bytes()
-
-
-def test_an_unknown_picture_format_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"\.png, \.svg, \.pdf"):
-        figures.save(figures.label_map([[1]], ["x"], ["y"], ""), tmp_path / "map.bmp")
+def test_an_unknown_picture_format_is_refused(compared: Path, tmp_path: Path) -> None:
+    figure = figures.comparison(runs.find([compared]))
+    with pytest.raises(ConfigError, match=r"as \.png, \.svg, \.pdf, a page as \.html"):
+        figures.save(figure, tmp_path / "map.bmp")
 
 
 def test_names_move_apart_around_their_middle() -> None:
     assert drawing.apart([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
     assert drawing.apart([0.1, 0.9], 0.1) == pytest.approx([0.1, 0.9])
     assert drawing.apart([0.99, 1.0], 0.1) == pytest.approx([0.9, 1.0])
+
+
+# Who took part ------------------------------------------------------------------------------
+
+
+def attended(folder: Path, rounds: list[dict[str, Any]], name: str = "fedavg") -> Path:
+    """A run in which these clients were asked and took part."""
+    events = played(FIRST, name)
+    for event, who in zip([e for e in events if e["event"] == "round"], rounds, strict=True):
+        event.update(who)
+    return stored(folder, events)
+
+
+def test_who_took_part_and_who_was_lost_is_counted_per_client(tmp_path: Path) -> None:
+    rounds = [{"asked": ["a", "b"], "clients": ["b"]}, {"asked": ["b"], "clients": ["b"]}]
+    found = runs.find([attended(tmp_path / "one", rounds)])
+    (seen,) = attendance.attendance(found)
+    assert seen.matrix.tolist() == [
+        [attendance.LOST, attendance.THERE],
+        [attendance.AWAY, attendance.THERE],
+    ]
+    (told,) = content.content(found)["attendance"]
+    assert told == {"labels": ("fedavg",), "federation": 0, "asked": [1, 2], "took_part": [0, 2]}
+    assert figures.participation(found).legends, "what lost means is said"
+
+
+def test_without_word_of_who_was_asked_all_who_took_part_were(tmp_path: Path) -> None:
+    found = runs.find([stored(tmp_path / "one", played(FIRST))])
+    (seen,) = attendance.attendance(found)
+    assert seen.asked.tolist() == seen.took_part.tolist() == [1, 1]
+    assert not figures.participation(found).legends
+
+
+def test_where_data_are_pooled_everybody_takes_part(tmp_path: Path) -> None:
+    found = runs.find([attended(tmp_path / "one", [{"clients": ["*"]}] * 2)])
+    assert attendance.attendance(found)[0].took_part.tolist() == [2, 2]
+
+
+def test_the_same_attendance_is_told_once_and_another_is_not_drawn_over_it(tmp_path: Path) -> None:
+    same, other = [{"clients": ["a"]}] * 2, [{"clients": ["b"]}] * 2
+    for name, rounds in (("one", same), ("two", same), ("three", other)):
+        attended(tmp_path / name, rounds, name)
+    found = runs.find([tmp_path / name for name in ("one", "two", "three")])
+    assert [seen.labels for seen in attendance.attendance(found)] == [("one", "two"), ("three",)]
+    figures.participation(found[:2])
+    with pytest.raises(ConfigError, match="in 'one' and 'three' not the same clients took part"):
+        figures.participation(found)

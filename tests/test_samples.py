@@ -260,6 +260,27 @@ def test_float_images_stay_floats_of_their_range(kind):
     assert not torch.equal(out, x)
 
 
+class Mark(torch.nn.Module):
+    """A sub-policy that leaves its number in all pixels."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(x, self.number / 255)
+
+
+def test_every_image_of_a_batch_draws_a_sub_policy_of_its_own(monkeypatch):
+    """kornia alone would give one sub-policy to all of them."""
+    marks = torch.nn.ModuleList(map(Mark, range(25)))
+    monkeypatch.setattr("heterophony.augment.AutoAugment", lambda name: marks)
+    with seeded("policies"):
+        out = augmented(images(200, (3, 8, 8)), "auto", 255.0)
+    assert torch.equal(out, out[:, :1, :1, :1].expand_as(out)), "one for the whole image"
+    assert out[:, 0, 0, 0].unique().tolist() == list(range(25)), "and all of them are used"
+
+
 def test_a_grey_image_stays_grey_under_the_colour_policy():
     x = images(10, (1, 28, 28))
     with seeded("grey"):

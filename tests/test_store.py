@@ -221,6 +221,34 @@ def test_derived_data_are_made_once_and_made_again_when_lost(place):
     assert len(made) == 2
 
 
+def labelled(n: int) -> Samples:
+    return Samples(torch.arange(4 * n, dtype=torch.uint8).reshape(n, 1, 2, 2), torch.arange(n))
+
+
+def test_derived_data_are_mapped_and_nobody_can_change_the_file(place):
+    made = [place.derived("c", "balanced", HALF, lambda: labelled(5)) for _ in range(2)]
+    maps = Path("/proc/self/maps").read_text()
+    for part in ("x", "y"):
+        assert maps.count(str(place.scratch / "once" / "c" / f"balanced.{part}.npy")) == 2
+    made[0].x.zero_()
+    assert torch.equal(made[1].x, labelled(5).x)
+
+
+@pytest.mark.parametrize("part", ["x", "y"])
+@pytest.mark.parametrize("left", [0, 4, 100, -1, None])
+def test_derived_data_that_were_cut_short_or_lost_are_made_again(place, part, left):
+    place.derived("c", "balanced", HALF, lambda: labelled(5))
+    file = place.scratch / "once" / "c" / f"balanced.{part}.npy"
+    if left is None:
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:left])
+    again = place.derived("c", "balanced", HALF, lambda: labelled(5))
+    assert torch.equal(again.x, labelled(5).x)
+    assert torch.equal(again.y, labelled(5).y)
+    assert names(file.parent) == ["balanced.x.npy", "balanced.y.npy"], "nothing half-written stays"
+
+
 # Owning a folder ----------------------------------------------------------------------------
 
 

@@ -7,11 +7,16 @@ twice and a worker that outlived its driver are all harmless: nobody has to tell
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from io import BytesIO
 from pathlib import Path
 from urllib.parse import quote
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from .client import Memory
-from .codec import decode, decode_groups, encode, encode_groups
+from .codec import decode_groups, encode_groups
 from .files import disk, write
 from .samples import Samples, Scale
 from .tensors import Tensors
@@ -49,14 +54,18 @@ class Place:
         return Tensors(flat).digest()
 
     def derived(self, client: str, name: str, scale: Scale, make: Callable[[], Samples]) -> Samples:
-        """Data computed once per client and kept; losing them costs only time."""
+        """Data computed once per client, kept and memory-mapped; losing them costs only time."""
         path = self.scratch / "once" / folder_name(client) / name
-        if not path.exists():
+        files = [path.with_name(f"{name}.{part}.npy") for part in ("x", "y")]
+        try:
+            x, y = map(mapped, files)
+        except (OSError, ValueError, EOFError):  # not there, or cut short
             made = make()
-            write(path, encode(Tensors({"x": made.stored_all(), "y": made.labels})), durable=False)
-        with disk(path):
-            tensors, _ = decode(path.read_bytes(), finite=False)
-        return Samples(tensors["x"], tensors["y"], scale)
+            write(files[0], npy(made.stored_all()), durable=False)
+            write(files[1], npy(made.labels), durable=False)
+            with disk(path):
+                x, y = map(mapped, files)
+        return Samples(x, y, scale)
 
     def folder(self, client: str) -> Path:
         return self.memories / folder_name(client)
@@ -75,3 +84,16 @@ class Place:
 def folder_name(client: str) -> str:
     """A client's name as that of a folder: never '..', never another client's, never none."""
     return quote(client, safe="").replace(".", "%2E") or "%"
+
+
+def npy(tensor: Tensor) -> bytes:
+    """The content of a ``.npy`` file."""
+    content = BytesIO()
+    np.save(content, tensor.contiguous().numpy(), allow_pickle=False)
+    return content.getvalue()
+
+
+def mapped(path: Path) -> Tensor:
+    """The tensor in a ``.npy`` file, which comes into memory page by page, as it is used."""
+    # mode "c" (copy on write): torch may have it, and no process can change the file
+    return torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))

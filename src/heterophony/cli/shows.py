@@ -27,6 +27,22 @@ class What(StrEnum):
     runs = "runs"
 
 
+class Picture(StrEnum):
+    """Pictures of who holds what."""
+
+    all = "all"
+    heat = "heat"
+    bubbles = "bubbles"
+    sizes = "sizes"
+
+
+class Figure(StrEnum):
+    """Figures of runs."""
+
+    curves = "curves"
+    participation = "participation"
+
+
 def register(app: typer.Typer) -> None:
     """Put the commands into the app."""
     app.command("list")(list_)
@@ -217,26 +233,45 @@ def show(
 def partition(
     file: ConfigFile = None,
     pairs: Pairs = None,
-    out: Annotated[Path | None, typer.Option("-o", help="A heat map: .png, .svg or .pdf.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", help="A figure (.png, .svg, .pdf) or a page (.html).")
+    ] = None,
+    kind: Annotated[
+        Picture, typer.Option(help="Which picture; a page has them all.")
+    ] = Picture.all,
     json: Json = False,
 ) -> None:
     """Deal a data set to clients, and show who holds what."""
     from ..config import read
 
-    federation = read(file, pairs or []).federation()
+    config = read(file, pairs or [])
+    federation = config.federation()
     if out is not None:
-        from ..report.figures import label_map, save
-
-        title = f"{federation.name}, {len(federation.clients)} clients"
-        figure = label_map(
-            federation.counts().tolist(), federation.labels, federation.clients, title
-        )
-        save(figure, out)
+        draw_holdings(federation, config.algorithm, out, kind)
         screen.note(f"wrote {out}")
     if json:
         screen.print_json(dealt(federation))
     else:
         heat_table(federation)
+
+
+def draw_holdings(federation: Federation, how: Algorithm, out: Path, kind: Picture) -> None:
+    """Who holds what, as a figure or a page, told by the suffix."""
+    from ..errors import ConfigError
+    from ..report.holdings import holdings
+
+    held = holdings(federation, how)
+    if out.suffix == ".html":
+        from ..report.holdings_page import write
+
+        if kind is not Picture.all:
+            raise ConfigError(f"{out}: a page has every picture; leave out --kind, or draw a .png")
+        write(held, out)
+    else:
+        from ..report.figures import save
+        from ..report.maps import draw
+
+        save(draw(held, kind.value), out)
 
 
 def dealt(federation: Federation) -> list[dict[str, Any]]:
@@ -280,9 +315,10 @@ def report(
     out: Annotated[
         Path | None, typer.Option("-o", help="A page (.html; default: in the first) or a figure.")
     ] = None,
+    kind: Annotated[Figure, typer.Option(help="Which figure; a page has all.")] = Figure.curves,
 ) -> None:
     """One self-contained HTML page: curves, table, clients; works offline. Or one figure."""
-    from ..report.figures import comparison, save
+    from ..report.figures import comparison, participation, save
     from ..report.page import write
     from ..report.runs import find
 
@@ -290,5 +326,5 @@ def report(
     if path.suffix == ".html":
         write(runs, path)
     else:
-        save(comparison(runs), path)
+        save({Figure.curves: comparison, Figure.participation: participation}[kind](runs), path)
     screen.note(f"wrote {path}")

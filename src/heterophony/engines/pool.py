@@ -161,6 +161,12 @@ class Pool:
         """Replace a dead worker; a job that kills every worker ends the run."""
         worker.pipe.close()
         worker.process.join()
+        if worker.process.exitcode == 1:  # Python's own: it ended before it could take a job
+            raise EngineError(
+                "a worker of the pool could not start, for the reason above; workers import the"
+                ' script again, so it must call the pool below `if __name__ == "__main__":` and'
+                " define models and algorithms above it, in a file (or use the serial engine)"
+            )
         if tries >= TRIES:
             raise EngineError(
                 f"client {job.client}, round {job.t}: {TRIES} workers died on this job"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..results import latest
+from .attendance import attendance
 from .runs import Curve, Run, by_series, flat, mean_curve
 from .tables import ACCURACIES, COLUMNS, Row, cell, difference_cell, leaders, rows
 
@@ -36,6 +37,15 @@ def content(runs: Sequence[Run]) -> Json:
         "differences": differences(table),
         "federations": [
             {k: federations[sha][k] for k in ("clients", "train", "test")} for sha in order
+        ],
+        "attendance": [
+            {
+                "labels": seen.labels,
+                "federation": order.index(seen.data_sha256),
+                "asked": seen.asked.tolist(),
+                "took_part": seen.took_part.tolist(),
+            }
+            for seen in attendance(runs)
         ],
         "held": held(runs[0], several=len(order) > 1),
         "settings": settings(runs),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -61,6 +62,19 @@ def percent(axes: Axes, *directions: str) -> None:
         axis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.6g} %"))
         axis.grid(color=FAINT, linewidth=0.8)
     axes.tick_params(length=0)
+
+
+def name_ticks(axis: Axis, names: Sequence[str], inches: float) -> None:
+    """Everything by name, or every n-th where there is no room for more."""
+    short = [name if len(name) <= 16 else f"{name[:15]}…" for name in names]
+    longest = max(map(len, short), default=1)
+    upright = axis.axis_name == "x" and longest > 4  # type: ignore[attr-defined]
+    need = 0.1 * longest + 0.12 if axis.axis_name == "x" and not upright else 0.2  # type: ignore[attr-defined]
+    steps = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+    step = next((s for s in steps if len(names) * need <= s * inches), len(names))
+    shown = range(0, len(names), step)
+    axis.set_ticks([i + 0.5 for i in shown], [short[i] for i in shown])
+    axis.set_tick_params(rotation=90 if upright else 0)
 
 
 def name_ends(axes: Axes, ends: Sequence[Named]) -> None:

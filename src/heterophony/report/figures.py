@@ -1,4 +1,4 @@
-"""Pictures for papers and the README: curves of G and P, their trade-off, and who holds what."""
+"""Pictures for papers and the README: curves of G and P, their trade-off, who took part."""
 
 from __future__ import annotations
 
@@ -10,18 +10,31 @@ from statistics import pstdev
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import PowerNorm
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from ..errors import ConfigError
 from ..files import write
-from .drawing import INK, SHADES, STYLE, Named, ink, name_ends, name_points, percent
+from .attendance import AWAY, LOST, THERE, Attendance, attendance
+from .drawing import (
+    FAINT,
+    INK,
+    PALETTE,
+    STYLE,
+    Named,
+    ink,
+    name_ends,
+    name_points,
+    name_ticks,
+    percent,
+)
 from .runs import Run, by_series, mean_curve
 from .tables import deviation, rows
 
 DIRECT, SHORT = 10, 18  # so many names, of so many letters, fit beside their lines
-NUMBERED = 20  # up to so many clients the map shows its numbers
+ATTENDED = ("white", "#F0A35E", PALETTE[0])  # away, lost, there
 FORMATS = (".png", ".svg", ".pdf")
 
 
@@ -86,77 +99,59 @@ def trade_off(axes: Axes, runs: Sequence[Run]) -> None:
         name_points(axes, points)
 
 
-# Who holds what -----------------------------------------------------------------------------
+# Who took part -----------------------------------------------------------------------------
 
 
-def label_map(
-    federation_counts: Sequence[Sequence[int]],
-    class_names: Sequence[str],
-    client_names: Sequence[str],
-    title: str,
-) -> Figure:
-    """Examples of every class (rows) at every client (columns), and above how many in all."""
-    counts = np.asarray(federation_counts).reshape(len(client_names), len(class_names)).T
-    width = min(14.0, max(7.0, 2.5 + 0.5 * len(client_names)))
-    height = min(14.0, max(4.4, 2.2 + 0.3 * len(class_names)))
+def participation(runs: Sequence[Run]) -> Figure:
+    """How often every client took part, and below it in which rounds."""
+    first, *others = attendance(runs)
+    if others:
+        raise ConfigError(
+            f"in '{first.labels[0]}' and '{others[0].labels[0]}' not the same clients took part;"
+            " draw one run at a time"
+        )
+    rounds, n = first.matrix.shape
+    wide = min(13.0, max(7.0, 0.3 * n))
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        above, axes = figure.subplots(2, 1, sharex=True, height_ratios=(1, max(3.0, height - 2)))
-        totals(above, counts.sum(axis=0), title)
-        norm = PowerNorm(0.5, vmin=0, vmax=max(1, counts.max(initial=1)))
-        held = np.ma.masked_equal(counts, 0)  # a few examples must not look like none
-        image = axes.pcolormesh(held, cmap=SHADES, norm=norm, rasterized=True)
-        lines = 0.8 if len(client_names) <= 60 and len(class_names) <= 60 else 0.0
-        image.set(edgecolor="white", linewidth=lines)
-        scale = figure.colorbar(image, ax=axes, pad=0.01, aspect=30, label="examples")
-        scale.outline.set_visible(False)
-        scale.ax.tick_params(length=0)
-        scale.locator = MaxNLocator(5, integer=True)
-        if len(client_names) <= NUMBERED and len(class_names) <= NUMBERED:
-            number_cells(axes, counts)
-        axes.set(xlabel="client", ylabel="class")
-        name_ticks(axes, class_names, client_names)
+        figure = Figure(figsize=(wide + 1.5, min(11.0, 4.5 + 0.05 * rounds)), layout="constrained")
+        above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1, 2))
+        often(above, first)
+        above.set_title(f"Who took part, {n} clients, {rounds} rounds (dashed: the mean)")
+        below.pcolormesh(
+            first.matrix, cmap=ListedColormap(ATTENDED), vmin=AWAY, vmax=THERE, rasterized=True
+        )
+        below.set(xlabel="client", ylabel="round", xlim=(0, n))
+        below.yaxis.set_major_locator(MaxNLocator(8, integer=True))
+        below.invert_yaxis()
+        below.tick_params(length=0)
+        name_ticks(below.xaxis, first.clients, wide)
+        if (first.matrix == LOST).any():
+            words = zip(
+                ATTENDED[1:], ("asked, but dropped out or too late", "took part"), strict=True
+            )
+            patches = [Patch(color=color, label=word) for color, word in words]
+            figure.legend(handles=patches, loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
-def totals(axes: Axes, sizes: np.ndarray, title: str) -> None:
-    """A bar per client, as wide as its column."""
-    axes.bar(np.arange(len(sizes)) + 0.5, sizes, width=0.8, color="#9AA7B1", linewidth=0)
-    axes.set_title(title)
-    axes.set_ylabel("in all")
-    axes.yaxis.set_major_locator(MaxNLocator(2, integer=True))
+def often(axes: Axes, seen: Attendance) -> None:
+    """Rounds per client, those it was lost in on top, and the mean as a line."""
+    at, took = np.arange(len(seen.clients)) + 0.5, seen.took_part
+    axes.bar(at, took, 0.8, color=ATTENDED[THERE], linewidth=0)
+    axes.bar(at, seen.asked - took, 0.8, bottom=took, color=ATTENDED[LOST], linewidth=0)
+    axes.axhline(float(took.mean()), color=INK, linewidth=1, linestyle=(0, (4, 2)))
+    axes.set_ylabel("rounds")
+    axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axes.yaxis.grid(color=FAINT, linewidth=0.8)
     axes.tick_params(length=0, labelbottom=False)
-    axes.spines[["left", "bottom"]].set_visible(False)
-
-
-def number_cells(axes: Axes, counts: np.ndarray) -> None:
-    for (row, column), count in np.ndenumerate(counts):
-        if count:
-            color = "white" if count > 0.22 * counts.max() else INK
-            place = (column + 0.5, row + 0.5)
-            axes.text(*place, str(count), ha="center", va="center", color=color, fontsize=10)
-
-
-def name_ticks(axes: Axes, class_names: Sequence[str], client_names: Sequence[str]) -> None:
-    """Every class and client by name, or every n-th where there are too many to read."""
-    for axis, names, most in ((axes.xaxis, client_names, 25), (axes.yaxis, class_names, 30)):
-        step = next(
-            s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500, 10**9) if len(names) <= s * most
-        )
-        shown = range(0, len(names), step)
-        axis.set_ticks([i + 0.5 for i in shown], [names[i] for i in shown])
-    if max(map(len, client_names), default=0) > 3:
-        axes.tick_params(axis="x", rotation=60)
-    axes.tick_params(length=0)
-    axes.invert_yaxis()
-    axes.spines[:].set_visible(False)
+    axes.spines["left"].set_visible(False)
 
 
 def save(figure: Figure, path: Path) -> None:
     """As PNG, SVG or PDF, told by the suffix; the same figure gives the same bytes."""
     kind = path.suffix.lower()
     if kind not in FORMATS:
-        raise ConfigError(f"{path}: a figure is saved as one of {', '.join(FORMATS)}")
+        raise ConfigError(f"{path}: a figure is saved as {', '.join(FORMATS)}, a page as .html")
     undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[kind]
     content = BytesIO()
     with mpl.rc_context(STYLE):

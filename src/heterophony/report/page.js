@@ -149,6 +149,7 @@ function switchTheme() {
 function drawToWidth() {
   drawCurves();
   drawStrips();
+  drawAttendance();
   drawHeld();
 }
 
