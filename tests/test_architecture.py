@@ -77,12 +77,34 @@ def test_every_module_says_in_its_first_line_what_it_is_for(path):
     assert text.splitlines()[0].removeprefix('"""').strip('"').rstrip().endswith((".", ":", "?"))
 
 
+PICKLING = {  # file: all that it may use of pickle
+    "engines/pool.py": None,  # only to its own children
+    "data/sources/unpickle.py": {"_Unpickler", "UnpicklingError"},  # CIFAR, restricted
+}
+
+
 @pytest.mark.parametrize("path", MODULES, ids=name)
 def test_only_the_pool_pickles_and_only_to_its_own_children(path):
     text = path.read_text()
     assert "torch.load" not in text
     assert "allow_pickle=True" not in text
-    assert ("pickle" in imports(path)) == (name(path) == "engines/pool.py")
+    assert ("pickle" in imports(path)) == (name(path) in PICKLING)
+
+
+def test_the_reader_of_cifar_uses_pickle_only_with_its_own_list_of_names():
+    """No ``load`` but that of the one class, which decides itself what a name stands for."""
+    tree = ast.parse((SOURCE / "data/sources/unpickle.py").read_text())
+    used = {n.attr for n in ast.walk(tree)
+            if isinstance(n, ast.Attribute) and getattr(n.value, "id", "") == "pickle"}  # fmt: skip
+    assert used == PICKLING["data/sources/unpickle.py"]
+    assert not any(isinstance(n, ast.ImportFrom) and n.module == "pickle" for n in ast.walk(tree))
+    heirs = [n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.bases]
+    assert [
+        (c.name, [f.name for f in c.body if isinstance(f, ast.FunctionDef)]) for c in heirs
+    ] == [("Restricted", ["find_class"])]
+    asked = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
+    names = {getattr(c.func, "id", None) for c in asked}
+    assert not names & {"super", "getattr", "__import__", "eval", "exec"}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name)

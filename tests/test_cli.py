@@ -21,6 +21,7 @@ from typer.testing import CliRunner, Result
 import heterophony
 from heterophony.algorithms import CLASSES
 from heterophony.cli import app, screen
+from heterophony.data.sources import SOURCES
 from heterophony.models import BUILDERS
 from heterophony.store import RunFolder
 from support import blobs, played
@@ -157,7 +158,7 @@ def test_own_data_from_an_npz():
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ("data.name=digit", "data.name: no data set 'digit' here, and no path to a .npz file; did"),
+        ("data.name=digit", "data.name: no data set 'digit' here, and no path to a .npz file or a"),
         ("data.name=no.npz", "data.name: cannot read no.npz: no such file"),
         ("data.clients=5000", "5000 clients cannot share 1797 examples of digits; lower data.cl"),
         ("algorithm.name=fedregg", "algorithm.name: no 'fedregg' here; did you mean 'fedreg'?"),
@@ -183,7 +184,7 @@ def test_a_data_set_that_is_not_on_this_machine_is_one_line(monkeypatch):
 
     monkeypatch.setattr(pooch, "retrieve", offline)
     monkeypatch.setenv("HETEROPHONY_DATA", "nowhere")
-    monkeypatch.setattr("heterophony.data.sources.SYSTEM_FMNIST", Path("not-here"))
+    monkeypatch.setattr("heterophony.data.sources.places.SYSTEM", Path("not-here"))
     said = refused(3, "run", *pairs(*QUICK, "data.name=fmnist"))
     assert said.startswith("data set 'fmnist' is not on this machine (looked in nowhere")
     assert said.endswith("or put the four idx files into a folder and set data.path")
@@ -419,7 +420,7 @@ def test_list_algorithms():
     ("what", "names"),
     [
         ("models", sorted(BUILDERS)),
-        ("datasets", ["digits", "fmnist", "PATH.npz"]),
+        ("datasets", [*sorted(SOURCES), "PATH.npz", "FOLDER", "hf:NAME"]),
         ("partitions", ["classes", "dirichlet", "iid"]),
     ],
 )
@@ -468,6 +469,20 @@ def test_data_show():
     assert lines[3].split() == ["0", "178"]
     assert refused(3, "data", "show", "digit").endswith("did you mean 'digits'?")
     assert refused(3, "data", "show", "no.npz") == "data.name: cannot read no.npz: no such file"
+
+
+def test_data_show_tells_the_official_split_and_the_users():
+    x, y = blobs([20])[0]
+    for name in ("anne", "bert"):
+        np.savez(f"{name}.npz", x_train=x[:15], y_train=y[:15], x_test=x[15:], y_test=y[15:])
+    found = data("data", "show", ".")
+    assert (found["examples"], found["official"], found["users"]) == (40, 30, 2)
+    title = good("data", "show", ".").stdout.splitlines()[0]
+    assert title.endswith("40 examples of 5 (float32), the first 30 to train, of 2 users")
+    said = refused(3, "data", "show", "cifar10", "--path", ".")
+    assert said.startswith(
+        "data.path: . does not hold cifar10: it lacks cifar-10-python.tar.gz; or"
+    )
 
 
 def test_data_fetch_of_what_needs_no_download_is_said():

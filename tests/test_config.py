@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 
 from heterophony.algorithms.fedavg import FedAvg
 from heterophony.algorithms.fedprox import FedProx
@@ -295,6 +296,11 @@ def test_the_model_is_decided_by_the_data_and_the_paper(pairs, model):
 )
 def test_a_suitable_model(shape, name):
     assert suitable(shape) == name
+
+
+def test_rows_of_whole_numbers_are_read_as_characters():
+    assert suitable((80,), torch.int8) == suitable((80,), torch.int64) == "charlstm"
+    assert suitable((80,), torch.uint8) == suitable((80,), torch.float64) == "mlp"
 
 
 # What is refused ----------------------------------------------------------------------------

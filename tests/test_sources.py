@@ -7,19 +7,18 @@ import hashlib
 import os
 import struct
 import sys
+import zipfile
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import pooch
 import pytest
-import requests
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from heterophony.data import sources
 from heterophony.data.source import Source
-from heterophony.data.sources import arrays, fetch, find, fmnist, idx, npz, source
+from heterophony.data.sources import arrays, npz, source
+from heterophony.data.sources.idx import FILES, FMNIST_MD5, SPLITS, fmnist, idx
 from heterophony.errors import DataError
 from heterophony.samples import HALF, Scale
 
@@ -53,7 +52,8 @@ def test_digits_are_1797_images_of_ten_classes():
     [
         ("digit", "; did you mean 'digits'?"),
         ("fminst", "; did you mean 'fmnist'?"),
-        ("zzz", "; there is: digits, fmnist"),
+        ("emnist-leters", "; did you mean 'emnist-letters'?"),
+        ("zzz", ", tinyimagenet, tinyimagenet-32"),
     ],
 )
 def test_an_unknown_name_gets_the_nearest_right_one(name, words):
@@ -97,6 +97,11 @@ def test_idx_files_are_read_packed_or_not(tmp_path, gz):
     assert np.array_equal(made.y, y)
     assert made.scale == HALF
     assert len(made.labels) == 10
+    assert made.official == 6
+    digits = source("mnist", str(tmp_path))
+    assert digits.name == "mnist"
+    assert digits.labels == tuple("0123456789")
+    assert np.array_equal(digits.x, x[:, None])
 
 
 def test_the_plain_file_goes_before_the_packed_one(tmp_path):
@@ -109,7 +114,10 @@ def test_a_missing_file_is_named(tmp_path):
     assert refused(idx, tmp_path, IMAGES) == f"{tmp_path} has no {IMAGES} nor {IMAGES}.gz"
     mnist_folder(tmp_path, gz=False)
     (tmp_path / "t10k-labels-idx1-ubyte").unlink()
-    assert "has no t10k-labels-idx1-ubyte" in refused(fmnist, tmp_path)
+    said = refused(fmnist, tmp_path)
+    assert said == f"data.path: {tmp_path} does not hold fmnist: it lacks t10k-labels-idx1-ubyte"
+    gone = tmp_path / "gone"
+    assert refused(fmnist, gone) == f"data.path: there is no {gone}"
 
 
 @pytest.mark.parametrize("gz", [False, True], ids=["plain", "gz"])
@@ -155,7 +163,7 @@ def test_the_real_fashion_mnist_is_70_000_images():
     if not DEBIAN.is_dir():
         reason = "no Fashion-MNIST here: apt install dataset-fashion-mnist"
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
-    for name, md5 in sources.FMNIST_FILES.items():
+    for name, md5 in zip(FILES, FMNIST_MD5, strict=True):
         content = gzip.decompress((DEBIAN / f"{name}.gz").read_bytes())
         assert hashlib.md5(content).hexdigest() == md5, name
     made = source("fmnist", str(DEBIAN))
@@ -163,119 +171,99 @@ def test_the_real_fashion_mnist_is_70_000_images():
     assert made.x.dtype == np.uint8
     assert np.bincount(made.y).tolist() == [7000] * 10
     assert made.labels[int(made.y[0])] == "ankle boot"
+    assert made.official == 60_000
     assert made.scale == HALF
 
 
-# Looking for it, and downloading ------------------------------------------------------------
+# EMNIST ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def cache(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setenv("HETEROPHONY_DATA", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "fmnist"
+def emnist_files(split: str, first: int = 0) -> tuple[dict[str, bytes], np.ndarray, np.ndarray]:
+    """NIST's files of one split, packed; and the images and labels as they should be read."""
+    classes = len(SPLITS[split][0])
+    xs, ys = [images(6), images(4)], [np.array([0, 1, classes - 1] * 2), np.arange(4)]
+    files = {f"emnist-{split}-mapping.txt": b"0 48\n"}
+    for part, x, y in zip(("train", "test"), xs, ys, strict=True):
+        files[f"emnist-{split}-{part}-images-idx3-ubyte.gz"] = gzip.compress(packed(x))
+        labels = packed((y + first).astype(np.uint8))
+        files[f"emnist-{split}-{part}-labels-idx1-ubyte.gz"] = gzip.compress(labels)
+    return files, np.concatenate(xs).transpose(0, 2, 1)[:, None], np.concatenate(ys)
 
 
-@pytest.fixture
-def offline(monkeypatch):
-    def retrieve(url, **_):
-        raise requests.exceptions.ConnectionError(f"Failed to resolve {url}")
-
-    monkeypatch.setattr(pooch, "retrieve", retrieve)
-
-
-def test_the_cache_is_where_the_environment_says(monkeypatch, tmp_path):
-    monkeypatch.delenv("HETEROPHONY_DATA", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert sources.cache() == Path.home() / ".cache" / "heterophony"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert sources.cache() == tmp_path / "xdg" / "heterophony"
-    monkeypatch.setenv("HETEROPHONY_DATA", str(tmp_path / "own"))
-    assert sources.cache() == tmp_path / "own"
+def nist_zip(path: Path, files: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("gzip/", b"")
+        for name, content in files.items():
+            archive.writestr(f"gzip/{name}", content)
+    return path
 
 
-def test_given_path_then_cache_then_system(cache, offline, tmp_path):
-    system = tmp_path / "system"
-    for folder in (cache, system):
-        folder.mkdir(parents=True)
-    mnist_folder(system, gz=True)
-    assert find("fmnist", tmp_path / "given", [system]) == tmp_path / "given"
-    assert find("fmnist", None, [system]) == system
-    mnist_folder(cache, gz=False)
-    assert find("fmnist", None, [system]) == cache
+@pytest.mark.parametrize("split", SPLITS)
+def test_every_split_of_emnist_is_read_upright_from_nists_zip(tmp_path, split):
+    files, x, y = emnist_files(split, first=int(split == "letters"))
+    path = nist_zip(tmp_path / "gzip.zip", files)
+    for place in (path, tmp_path):
+        made = source(f"emnist-{split}", str(place))
+        assert made.name == f"emnist-{split}"
+        assert np.array_equal(made.x, x)
+        assert made.x.flags.c_contiguous
+        assert np.array_equal(made.y, y)
+        assert made.official == 6
+        assert made.scale == HALF
 
 
-def test_a_folder_with_some_of_the_files_is_passed_over(cache, offline, tmp_path):
-    system = tmp_path / "system"
-    for folder in (cache, system):
-        folder.mkdir(parents=True)
-        mnist_folder(folder, gz=True)
-    (cache / f"{LABELS}.gz").unlink()
-    assert find("fmnist", None, [system]) == system
+def test_the_splits_have_their_classes():
+    assert list(SPLITS) == ["balanced", "byclass", "bymerge", "letters", "digits", "mnist"]
+    assert [len(set(labels)) for labels, _ in SPLITS.values()] == [47, 62, 47, 26, 10, 10]
 
 
-def test_without_a_network_there_is_one_clear_answer(cache, offline):
-    said = refused(find, "fmnist", None, [])
-    for words in (str(cache), str(DEBIAN), "ConnectionError", "dataset-fashion-mnist", "data.path"):
-        assert words in said
-
-
-def test_the_error_has_no_chain_of_others_behind_it(cache, offline):
-    with pytest.raises(DataError) as caught:
-        fetch("fmnist")
-    assert caught.value.__cause__ is None
-    assert caught.value.__suppress_context__
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        gzip.compress(b"not the published bytes"),
-        b"<html>sign in first</html>",
-        b"\x1f\x8b\x08",
-        b"",
-    ],
-    ids=["other bytes", "a page", "half a file", "nothing"],
-)
-def test_a_download_with_a_wrong_checksum_is_refused_and_removed(cache, monkeypatch, content):
-    def retrieve(url, fname, path, known_hash):
-        path.mkdir(parents=True, exist_ok=True)
-        (path / fname).write_bytes(content)
-        return str(path / fname)
-
-    monkeypatch.setattr(pooch, "retrieve", retrieve)
-    assert "could not be downloaded (ValueError)" in refused(fetch, "fmnist")
-    assert list(cache.iterdir()) == []
-
-
-def test_a_right_download_is_kept_and_found_again(cache, monkeypatch, tmp_path):
-    remote = tmp_path / "remote"
-    remote.mkdir()
-    x, y = mnist_folder(remote, gz=True)
-    md5s = {
-        name: hashlib.md5(gzip.decompress((remote / f"{name}.gz").read_bytes())).hexdigest()
-        for name in sources.FMNIST_FILES
-    }
-    asked = []
-
-    def retrieve(url, fname, path, known_hash):
-        asked.append(url)
-        path.mkdir(parents=True, exist_ok=True)
-        (path / fname).write_bytes((remote / fname).read_bytes())
-        return str(path / fname)
-
-    monkeypatch.setattr(pooch, "retrieve", retrieve)
-    monkeypatch.setattr(sources, "FMNIST_FILES", md5s)
-    assert find("fmnist", None, []) == cache
-    assert len(asked) == 4
-    assert find("fmnist", None, []) == cache
-    assert len(asked) == 4, "the second time nothing is fetched"
-    made = fmnist()
-    assert np.array_equal(made.x, x[:, None])
+@pytest.mark.parametrize("below", ["", "gzip"])
+@pytest.mark.parametrize("gz", [False, True], ids=["plain", "gz"])
+def test_unpacked_emnist_is_read_and_balanced_is_the_default(tmp_path, below, gz):
+    files, x, y = emnist_files("balanced")
+    (tmp_path / below).mkdir(exist_ok=True)
+    for name, content in files.items():
+        if gz or name.endswith(".txt"):
+            (tmp_path / below / name).write_bytes(content)
+        else:
+            (tmp_path / below / name[:-3]).write_bytes(gzip.decompress(content))
+    made = source("emnist", str(tmp_path))
+    assert made.name == "emnist"
+    assert np.array_equal(made.x, x)
     assert np.array_equal(made.y, y)
+    assert "gzip/emnist-letters-train" in refused(source, "emnist-letters", str(tmp_path))
 
 
-def test_only_what_can_be_downloaded_is():
-    assert "not a data set to download" in refused(fetch, "digits")
+def test_damaged_emnist_is_refused(tmp_path):
+    files, _, _ = emnist_files("digits")
+    path = nist_zip(tmp_path / "gzip.zip", files)
+    blob = path.read_bytes()
+    for cut in (0, 10, len(blob) // 2, len(blob) - 1):
+        path.write_bytes(blob[:cut])
+        assert str(path) in refused(source, "emnist-digits", str(path))
+    name = "emnist-digits-test-labels-idx1-ubyte.gz"
+    nist_zip(path, files | {name: files[name][:-9]})
+    assert f"{path / name} is not a readable idx file" in refused(
+        source, "emnist-digits", str(path)
+    )
+    del files[name]
+    nist_zip(path, files)
+    assert f"{path} has no {name[:-3]} nor {name}" in refused(source, "emnist-digits", str(path))
+
+
+def test_labels_that_do_not_belong_to_the_images_are_refused(tmp_path):
+    files, _, _ = emnist_files("digits")
+    name = "emnist-digits-test-labels-idx1-ubyte.gz"
+    short = gzip.compress(packed(np.zeros(3, np.uint8)))
+    path = nist_zip(tmp_path / "gzip.zip", files | {name: short})
+    assert "must have one label per image" in refused(source, "emnist-digits", str(path))
+    name = "emnist-digits-test-images-idx3-ubyte.gz"
+    other = gzip.compress(packed(images(4, 7)))
+    nist_zip(path, files | {name: other})
+    assert "one height and width" in refused(source, "emnist-digits", str(path))
+    files, _, _ = emnist_files("letters")  # labels from 0, where the official ones start at 1
+    nist_zip(path, files)
+    assert "labels must be 0 … 25" in refused(source, "emnist-letters", str(path))
 
 
 # A user's own .npz --------------------------------------------------------------------------
@@ -300,6 +288,7 @@ def test_four_arrays_are_merged_and_channels_go_first(tmp_path):
     assert made.y.dtype == np.int64
     assert made.labels == ("0", "1", "2", "3")
     assert made.scale == HALF
+    assert made.official == 7
 
 
 @pytest.mark.parametrize(
@@ -353,6 +342,10 @@ X, Y = np.zeros((6, 8, 8), np.uint8), np.arange(6)
         ({"x_train": X, "y_train": Y, "x_test": X[:, :7], "y_test": Y}, "different shapes"),
         ({"x_train": X, "y_train": Y, "x_test": X, "y_test": Y[:, None]}, "different shapes"),
         ({"x": np.float32(3), "y": np.int64(1)}, "different shapes"),
+        (
+            {"x_train": X, "y_train": Y[:5], "x_test": X[:5], "y_test": Y},
+            "x_train has 6 examples but 5 labels",
+        ),
     ],
 )
 def test_wrong_content_is_refused(tmp_path, content, words):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
+import torch
 
 from .algorithm import Algorithm
 from .algorithms import algorithm
@@ -30,8 +31,8 @@ from .warm import warmed
 class DataSection:
     """Which data, and how they are dealt."""
 
-    name: str = setting("digits", "a data set's name, or a path to an .npz file")
-    path: str | None = setting(None, "the folder that holds the data set's files")
+    name: str = setting("digits", "a data set's name, or a path to an .npz file or a folder")
+    path: str | None = setting(None, "the folder or archive that holds the data set's files")
     clients: int = setting(20, "number of clients", low=1)
     partition: dict[str, Any] = field(default_factory=lambda: {"kind": "dirichlet", "alpha": 0.1})
     train_fraction: float = setting(0.75, "share of a client's examples to train", above=0, high=1)
@@ -149,7 +150,7 @@ class Config:
 
     def decided(self, federation: Federation) -> Config:
         """The same with the model's defaults filled in."""
-        name = self.model.name or suitable(federation.shape)
+        name = self.model.name or suitable(federation.shape, federation.x.dtype)
         wanted = self.model.head_depth or self.algorithm.head_depth
         depth = wanted or default_depth(builder(name))
         return replace(self, model=replace(self.model, name=name, head_depth=depth))
@@ -182,8 +183,10 @@ SECTIONS: dict[str, type] = {
 }
 
 
-def suitable(shape: tuple[int, ...]) -> str:
-    """The model for examples of that shape."""
+def suitable(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> str:
+    """The model for examples of that shape and type; whole numbers in a row are characters."""
+    if len(shape) == 1 and not dtype.is_floating_point and dtype != torch.uint8:
+        return "charlstm"
     if len(shape) == 3 and min(shape[1:]) >= 16:
         return "convnet"
     return "digitsnet" if len(shape) == 3 and min(shape[1:]) >= 4 else "mlp"

@@ -68,12 +68,10 @@ def data(name: str) -> str:
 
 
 def local_fmnist() -> str:
-    from .data.sources import FMNIST_FILES, SYSTEM_FMNIST, cache
+    from .data.sources.idx import FMNIST
 
-    folders = [cache() / "fmnist", SYSTEM_FMNIST]
-    for folder in folders:
-        if all((folder / f"{f}.gz").exists() or (folder / f).exists() for f in FMNIST_FILES):
-            return f"in {folder}"
+    if found := FMNIST.here():
+        return f"in {found}"
     raise FileNotFoundError(
         "not here yet: apt-get install dataset-fashion-mnist, or heterophony data fetch fmnist"
     )

@@ -16,6 +16,7 @@ import numpy as np
 import tomli_w
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from .algorithm import Algorithm
 from .algorithms import algorithm as named
@@ -31,6 +32,7 @@ from .config import (
 from .data.federation import Federation, deal, gather
 from .data.partition import Dirichlet, Partition
 from .data.sources import arrays, source
+from .data.sources.own import unpacked
 from .errors import ConfigError, DataError, FolderError
 from .models import builder, default_depth
 from .net import Net, split
@@ -46,7 +48,7 @@ from .warm import warmed
 
 
 def federate(
-    data: str | Path | Sequence[Any],
+    data: str | Path | Sequence[Any] | Dataset[Any],
     *,
     clients: int = 20,
     partition: Partition | None = None,
@@ -58,18 +60,20 @@ def federate(
 ) -> Federation:
     """Clients with data.
 
-    ``data`` is a name (``"fmnist"``), a path to an ``.npz``, arrays ``(x, y)`` to be dealt by the
-    partition (default: Dirichlet 0.1), or a list with every client's own ``(x, y)`` or
-    ``(x_train, y_train, x_test, y_test)``. ``transform`` says how stored images become input:
-    ``"half"`` (to [-1, 1]) or as in ``"fedavg2rep"`` or ``"feddecomp"``, which also move training
-    images at random; with ``frozen_augment``, each in one way for the whole run.
+    ``data`` is a name (``"fmnist"``), a path to an ``.npz`` or a folder, arrays ``(x, y)`` to be
+    dealt by the partition (default: Dirichlet 0.1), or a list with every client's own ``(x, y)``
+    or ``(x_train, y_train, x_test, y_test)``. For ``(x, y)`` a torch ``Dataset`` may stand, for
+    the four arrays a pair of them. ``transform`` says how stored images become input: ``"half"``
+    (to [-1, 1]) or as in ``"fedavg2rep"`` or ``"feddecomp"``, which also move training images at
+    random; with ``frozen_augment``, each in one way for the whole run.
     """
     if isinstance(data, list):
-        return own_data(data, train_fraction, seed).transformed(transform, frozen_augment)
+        brought = own_data([unpacked(d) for d in data], train_fraction, seed)
+        return brought.transformed(transform, frozen_augment)
     if isinstance(data, str | Path):
         found = source(str(data), path)
-    elif len(data) in (2, 4):
-        found = arrays(*pooled(data))
+    elif len(given := unpacked(data)) in (2, 4):
+        found = arrays(*pooled(given), official=len(given[1]) if len(given) == 4 else None)
     else:
         raise DataError("give (x, y) or (x_train, y_train, x_test, y_test)")
     dealt = deal(found, clients, partition or Dirichlet(), train_fraction, seed)
@@ -174,7 +178,7 @@ def modelled(
 ) -> Callable[[], Net]:
     """Something that makes the net, whatever the user gave."""
     if model is None or isinstance(model, str):
-        build = builder(model or suitable(federation.shape))
+        build = builder(model or suitable(federation.shape, federation.x.dtype))
         depth = depth or default_depth(build)
         return partial(build, federation.shape, federation.classes, depth)
     return partial(as_net, model)
@@ -201,7 +205,7 @@ def shared_by(participation: float | int | Participation, clients: int) -> Parti
 def described(plan: Plan, model: object, init: str | None = None) -> str:
     """The configuration of a run begun from Python: for people; its data are not in it."""
     federation, name = plan.federation, type(plan.algorithm).__name__.lower()
-    net = model or suitable(federation.shape)
+    net = model or suitable(federation.shape, federation.x.dtype)
     rule = plan.participation
     how = federation.transform
     sections: dict[str, dict[str, Any]] = {

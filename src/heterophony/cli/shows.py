@@ -159,6 +159,10 @@ def datasets() -> list[dict[str, Any]]:
 
     about = {k: v.about for k, v in sorted(SOURCES.items())}
     about["PATH.npz"] = "your own: x, y or x_train, y_train, x_test, y_test"
+    about["FOLDER"] = (
+        "your own: a folder of images per class (in train, test), or an .npz per client"
+    )
+    about["hf:NAME"] = "a set of images on the Hugging Face hub, as hf:uoft-cs/cifar10 (extra: hf)"
     return [{"name": k, "about": v, "settings": []} for k, v in about.items()]
 
 
@@ -197,15 +201,19 @@ def standing(folder: Path) -> tuple[str | None, str, float | None, float | None]
 
 
 def fetch(name: Annotated[str, typer.Argument(help="As in `heterophony list datasets`.")]) -> None:
-    """Download a data set into the cache."""
+    """Download a data set into the cache, unless it is here."""
     from ..data.sources import fetch as download
 
     screen.note(f"{name} is in {download(name)}")
 
 
 def show(
-    name: Annotated[str, typer.Argument(help="A data set's name, or a path to an .npz file.")],
-    path: Annotated[str | None, typer.Option(help="The folder that holds its files.")] = None,
+    name: Annotated[
+        str, typer.Argument(help="A data set's name, or a path to an .npz file or a folder.")
+    ],
+    path: Annotated[
+        str | None, typer.Option(help="The folder or archive that holds its files.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Describe a data set."""
@@ -220,6 +228,8 @@ def show(
         "examples": len(found.y),
         "shape": list(found.x.shape[1:]),
         "type": str(found.x.dtype),
+        "official": found.official,
+        "users": len(found.user_names),
         "classes": dict(zip(found.labels, counts.tolist(), strict=True)),
     }
     if json:
@@ -227,6 +237,8 @@ def show(
         return
     shape = "×".join(map(str, found.x.shape[1:]))
     title = f"{found.name}: {len(found.y)} examples of {shape} ({found.x.dtype})"
+    title += f", the first {found.official} to train" if found.official else ""
+    title += f", of {len(found.user_names)} users" if found.user_names else ""
     screen.print_table(title, ["class", "examples"], list(about["classes"].items()))
 
 

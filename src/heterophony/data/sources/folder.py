@@ -1,0 +1,54 @@
+"""Images in folders: one folder per class, or train and test with such folders in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import DataError
+from ...samples import HALF
+from ..source import Source
+from .images import ENDINGS, header, pixels
+
+TESTS = ("test", "val")
+
+
+def image_folder(path: Path) -> Source:
+    """All images below a folder; the names of their folders are the classes."""
+    train, test = listed(path / "train"), []
+    if train:
+        test = next(filter(None, (listed(path / name) for name in TESTS)), [])
+    else:
+        train = listed(path)
+    if not train:
+        raise DataError(
+            f"data.name: {path} holds neither folders of images, one per class, nor .npz files,"
+            " one per client"
+        )
+    files = [*train, *test]
+    labels = sorted({f.parent.name for f in files})
+    x = stacked(files)
+    y = np.array([labels.index(f.parent.name) for f in files], np.int64)
+    return Source(path.name, x, y, HALF, tuple(labels), len(train) if test else None)
+
+
+def listed(folder: Path) -> list[Path]:
+    """The images of all classes, by class and name."""
+    return sorted(p for p in folder.glob("*/*") if p.suffix.lower() in ENDINGS)
+
+
+def stacked(files: list[Path]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """Grey if all are, else in colour; all must have one size."""
+    seen = [header(f) for f in files]
+    size, grey = seen[0][0], all(g for _, g in seen)
+    for file, (other, _) in zip(files, seen, strict=True):
+        if other != size:
+            raise DataError(
+                f"images must all have one size: {files[0]} is {size[0]}×{size[1]},"
+                f" {file} is {other[0]}×{other[1]}"
+            )
+    x = np.empty((len(files), 1 if grey else 3, size[1], size[0]), np.uint8)
+    for at, file in enumerate(files):
+        x[at] = pixels(file.read_bytes(), file, grey)
+    return x

@@ -1,0 +1,92 @@
+"""Image and text sets of the Hugging Face hub, by name: ``hf:uoft-cs/cifar10``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import DataError
+from ...samples import HALF
+from ..source import Source
+from .archives import brief
+from .own import arrays
+from .shakespeare import assembled, in_order, windows
+
+PREFIX = "hf:"
+TESTS = ("test", "valid", "validation")
+
+
+def huggingface(name: str) -> Source:
+    """The set of that name, with its training split before its test split."""
+    splits = loaded(name)
+    if "train" not in splits:
+        raise DataError(f"{name} has no split 'train'; it has: {', '.join(splits)}")
+    test = next((splits[k] for k in TESTS if k in splits), None)
+    parts = [splits["train"], *([] if test is None else [test])]
+    columns = parts[0].features
+    if {"character_id", "x", "y"} <= columns.keys():
+        return spoken(name, parts[0])
+    image, label = chosen(name, columns, "Image"), chosen(name, columns, "ClassLabel")
+    rows = [(row[image], row[label]) for part in parts for row in part]
+    grey = all(picture.mode in ("1", "L") for picture, _ in rows)
+    shots = [np.asarray(picture.convert("L" if grey else "RGB")) for picture, _ in rows]
+    if not shots:
+        raise DataError(f"{name}: there are no examples")
+    if len({shot.shape for shot in shots}) > 1:
+        raise DataError(f"{name}: images must all have one size")
+    official = len(parts[0]) if test is not None else None
+    made = arrays(np.stack(shots), np.array([y for _, y in rows]), name, official)
+    return Source(name, made.x, made.y, HALF, tuple(columns[label].names), official)
+
+
+def fetched(name: str) -> Path:
+    """Download a set into the cache that the datasets package keeps."""
+    loaded(name)
+    return Path(package(name).config.HF_DATASETS_CACHE)
+
+
+def package(name: str) -> Any:
+    try:
+        return import_module("datasets")  # large, and an extra: only where it is used
+    except ImportError:
+        raise DataError(
+            f"{name} needs the datasets package: pip install 'heterophony[hf]'"
+        ) from None
+
+
+def loaded(name: str) -> Mapping[str, Any]:
+    """All splits of a set."""
+    known = name.removeprefix(PREFIX)
+    try:
+        splits: Mapping[str, Any] = package(name).load_dataset(known)
+    except DataError:
+        raise
+    except Exception as error:  # the hub's errors have many types
+        raise DataError(
+            f"{name} could not be read ({type(error).__name__}: {brief(error)}); is the name right"
+            " (as on huggingface.co/datasets), and is there a network?"
+        ) from None
+    return splits
+
+
+def chosen(name: str, columns: Mapping[str, Any], kind: str) -> str:
+    """The first column of a kind."""
+    found = [k for k, feature in columns.items() if type(feature).__name__ == kind]
+    if not found:
+        raise DataError(f"{name} has no column of type {kind}; it has: {', '.join(columns)}")
+    return found[0]
+
+
+def spoken(name: str, rows: Any) -> Source:
+    """LEAF's Shakespeare: a row is a window of a role's text."""
+    said: dict[str, dict[str, list[str]]] = {}
+    for row in rows:
+        user = said.setdefault(str(row["character_id"]), {"x": [], "y": []})
+        user["x"].append(row["x"])
+        user["y"].append(row["y"])
+    whole = {u: windows(told, f"{name}: user '{u}'") for u, told in said.items()}
+    return assembled(Path(name), *in_order(whole))

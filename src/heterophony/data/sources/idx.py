@@ -1,0 +1,130 @@
+"""The MNIST family: idx files, packed or not; MNIST, Fashion-MNIST and EMNIST with its splits."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from math import prod
+from pathlib import Path
+from string import ascii_lowercase, ascii_uppercase, digits
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import DataError
+from ...samples import HALF
+from ..source import Source
+from .archives import opened
+from .download import Remote
+from .places import Wanted, find
+
+FASHION = (
+    *("t-shirt/top", "trouser", "pullover", "dress", "coat"),
+    *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
+)
+FILES = tuple(f"{p}-{f}-ubyte" for p in ("train", "t10k") for f in ("images-idx3", "labels-idx1"))
+FMNIST_MD5 = (  # of the decompressed bytes, as repackagers' gzip headers differ
+    *("f4a8712d7a061bf5bd6d2ca38dc4d50a", "9018921c3c673c538a1fc5bad174d6f9"),
+    *("8181f5470baa50b63fa0f6fddb340f0a", "15d484375f8d13e6eb1aabb0c3f46965"),
+)
+MNIST_MD5 = (
+    *("f68b3c2dcbeaaa9fbdd348bbdeb94873", "d53e105ee54ea40749a09fcbcd1e9432"),
+    *("9fb629c4189551a2d022fa330f9573f3", "ec29112dd5afa0611ce80d1b7f02629c"),
+)
+FMNIST_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+MNIST_URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+BY_HAND = "put the four idx files into a folder and set data.path"
+FMNIST = Wanted(
+    "fmnist",
+    (FILES,),
+    tuple(Remote(f"{FMNIST_URL}{f}.gz", m, True) for f, m in zip(FILES, FMNIST_MD5, strict=True)),
+    f"install Debian's package dataset-fashion-mnist, or {BY_HAND}",
+    "fashion-mnist",
+)
+MNIST = Wanted(
+    "mnist",
+    (FILES,),
+    tuple(Remote(f"{MNIST_URL}{f}.gz", m) for f, m in zip(FILES, MNIST_MD5, strict=True)),
+    BY_HAND,
+)
+
+# letters whose capital looks the same are one class in bymerge and balanced
+MERGED = digits + ascii_uppercase + "abdefghnqrt"
+SPLITS = {
+    "balanced": (MERGED, "131 600 characters"),
+    "byclass": (digits + ascii_uppercase + ascii_lowercase, "814 255 characters"),
+    "bymerge": (MERGED, "814 255 characters"),
+    "letters": (ascii_lowercase, "145 600 letters of either case"),
+    "digits": (digits, "280 000 digits"),
+    "mnist": (digits, "70 000 digits"),
+}
+NIST = Remote(
+    "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip", "58c8d27c78d21e728a6bc7b3cc06412e"
+)
+
+
+def fmnist(path: Path | None = None) -> Source:
+    """Fashion-MNIST, training before test."""
+    return read("fmnist", find(FMNIST, path), FILES, FASHION)
+
+
+def mnist(path: Path | None = None) -> Source:
+    """MNIST, training before test."""
+    return read("mnist", find(MNIST, path), FILES, tuple(digits))
+
+
+def emnist_wanted(split: str) -> Wanted:
+    """EMNIST's files: all splits are in one archive."""
+    files = emnist_files(split)
+    packed = tuple(f"gzip/{f}" for f in files)
+    hint = "get NIST's gzip.zip from www.nist.gov/itl/products-and-services/emnist-dataset and set data.path to it"
+    return Wanted("emnist", (("gzip.zip",), packed, files), (NIST,), hint)
+
+
+def emnist_files(split: str) -> tuple[str, ...]:
+    return tuple(f"emnist-{split}-{f.replace('t10k', 'test')}" for f in FILES)
+
+
+def emnist(path: Path | None = None, split: str = "balanced", name: str = "emnist") -> Source:
+    """One of EMNIST's splits, training before test, upright as MNIST is."""
+    found = find(emnist_wanted(split), path)
+    made = read(name, found, emnist_files(split), tuple(SPLITS[split][0]), split == "letters")
+    upright = np.ascontiguousarray(made.x.transpose(0, 1, 3, 2))
+    return Source(name, upright, made.y, HALF, made.labels, made.official)
+
+
+def read(
+    name: str, place: Path, files: tuple[str, ...], labels: tuple[str, ...], first: int = 0
+) -> Source:
+    """Images and labels for training, then for test; ``first`` is the smallest label."""
+    x, y, x_test, y_test = (idx(place, f) for f in files)
+    for some in (x, x_test):
+        if some.ndim != 3 or some.shape[1:] != x.shape[1:]:
+            raise DataError(f"{place}: the images of {name} must all have one height and width")
+    if y.shape != x.shape[:1] or y_test.shape != x_test.shape[:1]:
+        raise DataError(f"{place}: {name} must have one label per image")
+    return Source(
+        name,
+        np.concatenate([x, x_test])[:, None],
+        np.concatenate([y, y_test]).astype(np.int64) - first,
+        HALF,
+        labels,
+        official=len(y),
+    )
+
+
+def idx(place: Path, name: str) -> NDArray[np.uint8]:
+    """One file of the MNIST family, packed or not, in a folder or in NIST's zip."""
+    with opened(place, "gzip") as files:
+        path, blob = files.read(name, f"{name}.gz")
+    try:
+        blob = gzip.decompress(blob) if path.suffix == ".gz" else blob
+        zeros, kind, dims = struct.unpack(">HBB", blob[:4])
+        shape = struct.unpack(f">{dims}I", blob[4 : 4 + 4 * dims])
+        content = np.frombuffer(blob, np.uint8, offset=4 + 4 * dims)
+    except (OSError, EOFError, struct.error, zlib.error, ValueError) as error:
+        raise DataError(f"{path} is not a readable idx file ({error})") from None
+    if zeros or kind != 8 or content.size != prod(shape):
+        raise DataError(f"{path} is not an idx file of bytes, or was cut short")
+    return content.reshape(shape)

@@ -1,0 +1,49 @@
+"""Image files (PNG, JPEG, …) as arrays of bytes, channels first."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import DataError
+
+ENDINGS = frozenset(
+    [".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"]
+)
+GREY = ("1", "L")
+
+
+def pixels(
+    blob: bytes, where: Path, grey: bool = False, side: int | None = None
+) -> NDArray[np.uint8]:
+    """An image as bytes, C×H×W, one channel or three; ``side`` resizes it to a square."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(blob)) as image:
+            plain = image.convert("L" if grey else "RGB")
+    except Exception as error:  # Pillow's formats raise almost anything for a damaged file
+        raise unreadable(where, error) from None
+    if side is not None and plain.size != (side, side):
+        plain = plain.resize((side, side), Image.Resampling.BILINEAR)
+    made = np.asarray(plain, np.uint8)
+    return made[None] if grey else made.transpose(2, 0, 1)
+
+
+def header(path: Path) -> tuple[tuple[int, int], bool]:
+    """Width and height, and whether it is grey; the pixels are not read."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            return image.size, image.mode in GREY
+    except Exception as error:
+        raise unreadable(path, error) from None
+
+
+def unreadable(where: Path, error: Exception) -> DataError:
+    said = "cut short or of another kind" if isinstance(error, SyntaxError | OSError) else error
+    return DataError(f"{where} is not a readable image ({said})")

@@ -1,0 +1,76 @@
+"""Tiny ImageNet: 200 classes of 64×64 colour images; the zip or its unpacked folder."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import DataError
+from ...samples import HALF
+from ..source import Source
+from .archives import Files, opened
+from .download import Remote
+from .images import pixels
+from .places import Wanted, find
+
+FOLDER = "tiny-imagenet-200"
+NEEDED = ("wnids.txt", "train", "val/val_annotations.txt")
+TINY = Wanted(
+    "tinyimagenet",
+    (("tiny-imagenet-200.zip",), tuple(f"{FOLDER}/{f}" for f in NEEDED), NEEDED),
+    (
+        Remote(
+            "http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"
+        ),
+    ),
+    "get tiny-imagenet-200.zip from cs231n.stanford.edu and set data.path to it",
+)
+
+
+def tinyimagenet(path: Path | None = None, side: int = 64, name: str = "tinyimagenet") -> Source:
+    """Training images, then those of *val*, as the labels of *test* were never published."""
+    with opened(find(TINY, path), FOLDER) as files:
+        ids = files.text("wnids.txt").split()
+        label = {wnid: i for i, wnid in enumerate(ids)}
+        listed = [*training(files, label), *validation(files, label)]
+        x = np.empty((len(listed), 3, side, side), np.uint8)  # filled one by one: no second copy
+        for at, (file, _) in enumerate(listed):
+            x[at] = pixels(files.read(file)[1], files.path / file, side=side)
+        labels = named(files, ids)
+    official = sum(file.startswith("train/") for file, _ in listed)
+    y = np.array([label for _, label in listed], np.int64)
+    return Source(name, x, y, HALF, labels, official)
+
+
+def training(files: Files, label: dict[str, int]) -> list[tuple[str, int]]:
+    """Files below train, by class and name, with their labels."""
+    pattern = re.compile(r"train/([^/]+)/images/[^/]+\.JPEG")
+    found = [(m[0], m[1]) for name in files.names() if (m := pattern.fullmatch(name))]
+    for file, wnid in found:
+        if wnid not in label:
+            raise DataError(f"{files.path / file}: wnids.txt does not have {wnid}")
+    if not found:
+        raise DataError(f"{files.path} has no train/…/images/….JPEG")
+    return sorted((file, label[wnid]) for file, wnid in found)
+
+
+def validation(files: Files, label: dict[str, int]) -> list[tuple[str, int]]:
+    """Files of val with their labels, by name."""
+    lines = files.text("val/val_annotations.txt").splitlines()
+    found = []
+    for number, line in enumerate(lines, 1):
+        file, wnid = (*line.split("\t"), "", "")[:2]
+        if wnid not in label:
+            raise DataError(f"{files.path / 'val/val_annotations.txt'}:{number}: no known class")
+        found.append((f"val/images/{file}", label[wnid]))
+    return sorted(found)
+
+
+def named(files: Files, ids: list[str]) -> tuple[str, ...]:
+    """The first word for each class; its id where words.txt has none, or one that is taken."""
+    pairs = (line.partition("\t") for line in files.text("words.txt").splitlines())
+    words = {wnid: name.split(",")[0].strip() for wnid, _, name in pairs}
+    names = [words.get(wnid) or wnid for wnid in ids]
+    return tuple(w if names.count(w) == 1 else i for w, i in zip(names, ids, strict=True))
