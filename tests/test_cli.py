@@ -21,6 +21,7 @@ from typer.testing import CliRunner, Result
 import heterophony
 from heterophony.algorithms import CLASSES
 from heterophony.cli import app, screen
+from heterophony.data.partitions import PARTITIONS
 from heterophony.data.sources import SOURCES
 from heterophony.models import BUILDERS
 from heterophony.store import RunFolder
@@ -99,7 +100,7 @@ def test_run_prints_a_table_and_fills_a_folder():
     assert f" {100 * result['G']['best']:.2f} (round {result['G']['best_round']}) " in lines[3]
     assert done.stderr.splitlines()[-1] == f"{out}; a page with curves: heterophony report {out}"
     assert {p.name for p in out.iterdir()} == {
-        *("commits", "config.toml", "events.jsonl", "lock", "result.json")
+        *("commits", "config.toml", "events.jsonl", "lock", "partition.json", "result.json")
     }
     good("run", *pairs(*QUICK))
     assert Path("runs/fedavg-digits-2/result.json").is_file()
@@ -421,7 +422,7 @@ def test_list_algorithms():
     [
         ("models", sorted(BUILDERS)),
         ("datasets", [*sorted(SOURCES), "PATH.npz", "FOLDER", "hf:NAME"]),
-        ("partitions", ["classes", "dirichlet", "iid"]),
+        ("partitions", sorted(PARTITIONS)),
     ],
 )
 def test_the_other_lists(what, names):
@@ -497,10 +498,28 @@ def test_data_partition():
     assert all(sum(r["labels"]) == r["train"] for r in found)
     title, header, _, *lines = good(*words).stdout.splitlines()
     assert title == "digits: training examples per client and class"
-    assert header.split() == ["client", "train", "test", *map(str, range(10))]
+    measures = ["entropy", "TV", "JS"]
+    assert header.split() == ["client", "train", "test", *measures, *map(str, range(10))]
+    numbers = ("entropy", "total_variation", "jensen_shannon")
     assert [line.split() for line in lines] == [
-        [str(v or "·") for v in (r["name"], r["train"], r["test"], *r["labels"])] for r in found
+        [r["name"], str(r["train"]), str(r["test"])]
+        + [f"{r[k]:.2f}" for k in numbers]
+        + [str(n or "·") for n in r["labels"]]
+        for r in found
     ]
+
+
+def test_a_saved_partition_is_dealt_again_and_lies_in_the_run_folder():
+    words = ["data", "partition", *pairs("data.clients=4")]
+    before = data(*words, "--save", "who.json")
+    assert good(*words, "--save", "who.npz").stderr.splitlines()[0] == "wrote who.npz"
+    for name in ("who.json", "who.npz"):
+        again = ["data.clients=4", "seed=9", f"data.partition={{kind='file', path='{name}'}}"]
+        assert data("data", "partition", *pairs(*again)) == before
+    good("run", *pairs(*QUICK, *again), "--out", "mine")
+    assert Path("mine/partition.json").read_bytes() == Path("who.json").read_bytes()
+    said = refused(3, *words, "--save", "who.txt")
+    assert said == "cannot write who.txt: a partition is a .json or an .npz file"
 
 
 def test_data_partition_draws_a_picture():
@@ -532,7 +551,8 @@ def test_data_partition_says_which_class_nobody_trains_on():
     x, y = draw.normal(size=(40, 3)).astype(np.float32), np.tile([0, 2], 20)
     np.savez("mine.npz", x=x, y=y)
     chosen = pairs("data.name=mine.npz", "data.clients=2", "data.partition.kind=iid")
-    assert good("data", "partition", *chosen).stderr == "nobody trains on class 1\n"
+    said = good("data", "partition", *chosen).stderr.splitlines()
+    assert said[-1] == "nobody trains on class 1"
 
 
 def test_report_of_runs_and_comparisons(finished, compared, copied):

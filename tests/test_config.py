@@ -28,7 +28,13 @@ from heterophony.config import (
 from heterophony.errors import ConfigError
 from heterophony.participation import Uniform
 
-DIRICHLET = {"kind": "dirichlet", "alpha": 0.1, "min_size": 10, "max_retries": 2000}
+DIRICHLET = {
+    "kind": "dirichlet",
+    "alpha": 0.1,
+    "min_size": 10,
+    "max_retries": 2000,
+    "top_up": False,
+}
 EXAMPLE = """\
 seed = 0
 rounds = 100
@@ -192,6 +198,22 @@ def test_a_partition_is_given_whole_or_key_by_key(pairs):
     }
 
 
+def test_another_feature_skew_leaves_the_files_settings_of_the_old_one(written):
+    path = written("[data.feature_skew]\nkind = 'rotation'\ndegrees = 10\n")
+    assert read(path).data.feature_skew == {"kind": "rotation", "degrees": 10}
+    noise = read(path, ["data.feature_skew.kind=noise"]).data.feature_skew
+    assert noise == {"kind": "noise", "level": 0.2}
+
+
+def test_the_federation_is_the_same_whatever_the_algorithm():
+    some = ["data.clients=5", "data.feature_skew.kind=noise", "data.partition.min_size=2"]
+    names = ("fedavg", "fedreg", "local", "feddecomp")
+    found = {read(None, [*some, f"algorithm.name={n}"]).federation().sha256 for n in names}
+    others = {read(None, [*some, f"seed={s}"]).federation().sha256 for s in range(3)}
+    assert len(found) == 1
+    assert len(others | found) == 3
+
+
 def test_of_rate_and_count_the_newer_pair_counts(written):
     assert read(None, ["participation.count=3"]).participation == Uniform(count=3)
     both = ["participation.count=3", "participation.rate=0.5"]
@@ -216,6 +238,10 @@ def test_another_algorithm_leaves_the_files_settings_of_the_old_one(written):
 def test_another_partition_leaves_the_files_settings_of_the_old_one(written):
     path = written('[data.partition]\nkind = "dirichlet"\nalpha = 5.0\n')
     assert read(path, ["data.partition.kind=iid"]).data.partition == {"kind": "iid"}
+    assert read(path, ["data.partition.seed=4", "data.partition.kind=iid"]).data.partition == {
+        "kind": "iid",
+        "seed": 4,
+    }
     assert read(path, ["data.partition.min_size=2"]).data.partition == {
         **DIRICHLET,
         "alpha": 5.0,
@@ -229,6 +255,8 @@ def test_another_partition_leaves_the_files_settings_of_the_old_one(written):
         [],
         ["seed=9", "rounds=0", "data.path=/some where/ü", "local.steps=4", "engine.workers=3"],
         ["algorithm.name=fedreg", "algorithm.variant=b", "data.partition.kind=iid"],
+        ["data.split=official", "data.partition.seed=3", "data.feature_skew.kind=noise"],
+        ["data.partition={kind='natural', test_windows=4}", "data.feature_skew={kind='rotation'}"],
         ["participation.count=2", "local.drop_last=false", "local.lr=1e-05", "model.name=mlp"],
     ],
 )
@@ -249,6 +277,7 @@ def test_the_resolved_text_has_every_default():
             "train_fraction": 0.75,
             "transform": "half",
             "frozen_augment": False,
+            "split": "merged",
             "partition": DIRICHLET,
         },
         "model": {"buffers": "local"},
@@ -328,6 +357,16 @@ REFUSED = [  # section, line, what is said
         "data.partition.kind: no 'dirichlett' here; did you mean 'dirichlet'?",
     ),
     ("data", "partition = { kind = ['iid'] }", "data.partition.kind: no '['iid']' here"),
+    ("data", "split = 'train'", "data.split: must be one of merged, official, not 'train'"),
+    ("data", "feature_skew = 3", "data.feature_skew: must be a table, not 3"),
+    ("data", "feature_skew = {}", "data.feature_skew.kind: no '' here; there is: noise, rotation"),
+    (
+        "data",
+        "feature_skew = { kind = 'rotation', degrees = 200 }",
+        "data.feature_skew.degrees: must be at least 0 and at most 180, not 200",
+    ),
+    ("data", "partition = { kind = 'shards', mode = 'x' }", "data.partition.mode: must be one of"),
+    ("data", "partition = { seed = -1 }", "data.partition.seed: must be at least 0, not -1"),
     ("data", "partition = { alpha = 0 }", "data.partition.alpha: must be above 0, not 0"),
     (
         "data",

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from heterophony.data.federation import Federation, deal, gather
-from heterophony.data.partition import IID, Dirichlet
+from heterophony.data.partitions import IID, Dirichlet
 from heterophony.data.source import Source
 from heterophony.errors import ConfigError, DataError, StorageError
 from heterophony.samples import HALF, Scale

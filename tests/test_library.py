@@ -430,7 +430,7 @@ def test_a_run_in_a_folder_goes_on_after_an_interruption(tmp_path):
     assert identical(result, played("fedrod"))
     assert result.folder == out
     assert {p.name for p in out.iterdir()} == {
-        *("commits", "config.toml", "events.jsonl", "lock", "result.json")
+        *("commits", "config.toml", "events.jsonl", "lock", "partition.json", "result.json")
     }
 
 

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from heterophony.data.federation import deal
-from heterophony.data.partition import IID, Classes, Dirichlet, halves
+from heterophony.data.partitions import IID, Classes, Dirichlet, halves
 from heterophony.data.source import Source
 from heterophony.errors import ConfigError, DataError
 from heterophony.randomness import generator

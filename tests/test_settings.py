@@ -10,7 +10,7 @@ import pytest
 from heterophony.algorithms.fedprox import FedProx
 from heterophony.algorithms.fedreg import FedReG
 from heterophony.client import Training
-from heterophony.data.partition import IID, PARTITIONS, Classes, Dirichlet, partition
+from heterophony.data.partitions import IID, PARTITIONS, Classes, Dirichlet, partition
 from heterophony.errors import ConfigError, suggestion
 from heterophony.participation import Uniform
 from heterophony.settings import construct, range_of, setting, settings
@@ -53,9 +53,11 @@ def test_with_nothing_near_all_keys_are_listed():
 
 
 def test_where_there_are_no_keys_nothing_is_suggested():
-    assert message(construct, IID, {"alpha": 1}, "data.partition") == (
-        "data.partition.alpha: unknown key"
-    )
+    @dataclass(frozen=True)
+    class Bare:
+        pass
+
+    assert message(construct, Bare, {"alpha": 1}, "some.place") == "some.place.alpha: unknown key"
 
 
 def test_a_missing_key_is_named():
@@ -228,7 +230,7 @@ def test_a_partition_is_what_the_user_wrote():
             {"kind": "dirichelt"},
             "data.partition.kind: no 'dirichelt' here; did you mean 'dirichlet'?",
         ),
-        ({"kind": "zzz"}, "data.partition.kind: no 'zzz' here; there is: classes, dirichlet, iid"),
+        ({"kind": "zzz"}, "data.partition.kind: no 'zzz' here; there is: classes, dirichlet, file"),
         ({"kind": "iid", "alpha": 1}, "data.partition.alpha: unknown key"),
         ({"kind": "classes", "alpha": 1}, "data.partition.alpha: unknown key; there is: balanced"),
         ({"alpha": "x"}, "data.partition.alpha: must be a number, not 'x'"),

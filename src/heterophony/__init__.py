@@ -11,7 +11,19 @@ if TYPE_CHECKING:
     from .algorithm import Algorithm, Client, Reply, Server, as_agreed, equally, mean, setting
     from .client import Training
     from .data.federation import Federation
-    from .data.partition import IID, Classes, Dirichlet
+    from .data.partitions import (
+        IID,
+        Classes,
+        Dirichlet,
+        FromFile,
+        Natural,
+        PerClientDirichlet,
+        Quantity,
+        Shards,
+        Share,
+        Terms,
+    )
+    from .data.skew import Noise, Rotation
     from .errors import HeterophonyError
     from .library import Result, federate, run
     from .net import Net, split
@@ -20,17 +32,26 @@ if TYPE_CHECKING:
 
 PUBLIC = {  # name -> where it is defined; imported at first use, so that `--help` needs no torch
     "Algorithm": "algorithm",
-    "Classes": "data.partition",
+    "Classes": "data.partitions",
     "Client": "algorithm",
-    "Dirichlet": "data.partition",
+    "Dirichlet": "data.partitions",
     "Federation": "data.federation",
+    "FromFile": "data.partitions",
     "HeterophonyError": "errors",
-    "IID": "data.partition",
+    "IID": "data.partitions",
+    "Natural": "data.partitions",
     "Net": "net",
+    "Noise": "data.skew",
+    "PerClientDirichlet": "data.partitions",
+    "Quantity": "data.partitions",
     "Reply": "algorithm",
     "Result": "library",
+    "Rotation": "data.skew",
     "Server": "algorithm",
+    "Shards": "data.partitions",
+    "Share": "data.partitions",
     "Tensors": "tensors",
+    "Terms": "data.partitions",
     "Training": "client",
     "Uniform": "participation",
     "as_agreed": "algorithm",
@@ -51,13 +72,22 @@ __all__ = [  # noqa: RUF022  # sorted as PUBLIC; a test compares the two
     "Client",
     "Dirichlet",
     "Federation",
+    "FromFile",
     "HeterophonyError",
     "IID",
+    "Natural",
     "Net",
+    "Noise",
+    "PerClientDirichlet",
+    "Quantity",
     "Reply",
     "Result",
+    "Rotation",
     "Server",
+    "Shards",
+    "Share",
     "Tensors",
+    "Terms",
     "Training",
     "Uniform",
     "as_agreed",

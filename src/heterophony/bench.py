@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from .algorithms.fedavg import FedAvg
 from .client import Training
 from .data.federation import Federation, deal
-from .data.partition import IID, Dirichlet, Partition
+from .data.partitions import IID, Dirichlet, Partition
 from .data.source import Source
 from .engines.pool import CONTEXT, Pool
 from .loop import evaluations

@@ -17,7 +17,8 @@ from .algorithm import Algorithm
 from .algorithms import algorithm
 from .client import Training
 from .data.federation import Federation, deal
-from .data.partition import partition
+from .data.partitions import partition
+from .data.skew import skew
 from .data.sources import source
 from .errors import ConfigError, suggestion
 from .models import builder, default_depth
@@ -42,6 +43,10 @@ class DataSection:
     frozen_augment: bool = setting(
         False, "move each training image in one random way for the whole run, not anew every time"
     )
+    split: Literal["merged", "official"] = setting(
+        "merged", "deal training and test set as one, or the test set like the training set"
+    )
+    feature_skew: dict[str, Any] | None = setting(None, "how each client sees its examples")
 
     def __post_init__(self) -> None:
         check(self)
@@ -122,8 +127,15 @@ class Config:
         """The data, dealt. Depends on the seed and the data section alone."""
         how = self.data
         found = source(how.name, how.path)
-        rule, seed = partition(how.partition), self.top.seed
-        dealt = deal(found, how.clients, rule, how.train_fraction, seed)
+        dealt = deal(
+            found,
+            how.clients,
+            partition(how.partition),
+            how.train_fraction,
+            self.top.seed,
+            how.split,
+            None if how.feature_skew is None else skew(how.feature_skew),
+        )
         return dealt.transformed(how.transform, how.frozen_augment)
 
     def plan(self, federation: Federation) -> Plan:
@@ -216,9 +228,13 @@ def read(path: Path | None, overrides: Sequence[str] = ()) -> Config:
 
 def renewed(raw: dict[str, Any], overrides: Sequence[str]) -> None:
     """Where ``-c`` chooses another algorithm or partition, the file's settings of the old one go."""
-    data = raw.get("data")
-    rule = data.get("partition") if isinstance(data, dict) else None
-    for key, section in (("algorithm.name", raw.get("algorithm")), ("data.partition.kind", rule)):
+    data = raw["data"] if isinstance(raw.get("data"), dict) else {}
+    sections = {
+        "algorithm.name": raw.get("algorithm"),
+        "data.partition.kind": data.get("partition"),
+        "data.feature_skew.kind": data.get("feature_skew"),
+    }
+    for key, section in sections.items():
         pairs, name = (p.partition("=") for p in overrides), key.split(".")[-1]
         chosen = [parsed(value.strip()) for k, _, value in pairs if k.strip() == key]
         if chosen and isinstance(section, dict) and section.get(name, chosen[-1]) != chosen[-1]:
@@ -236,7 +252,7 @@ def resolve(raw: Mapping[str, Any]) -> Config:
     chosen = dict(raw.get("algorithm", {}))
     name = chosen.pop("name", "fedavg")
     made: dict[str, Any] = {k: construct(c, raw.get(k, {}), k) for k, c in SECTIONS.items()}
-    made["data"] = replace(made["data"], partition=whole(made["data"].partition))
+    made["data"] = completed(made["data"])
     if made["model"].name is not None:
         builder(made["model"].name)  # a wrong name is said before any data are read
     share = raw.get("participation") or {"rate": 0.2}
@@ -249,10 +265,20 @@ def resolve(raw: Mapping[str, Any]) -> Config:
     )
 
 
-def whole(rule: Mapping[str, Any]) -> dict[str, Any]:
-    """A partition's settings with every default filled in; a wrong one is said here."""
-    made, kind = partition(rule), rule.get("kind", "dirichlet")
-    return {"kind": kind, **{f.name: getattr(made, f.name) for f in settings(type(made))}}
+def completed(data: DataSection) -> DataSection:
+    """The section with every default of its rules filled in; a wrong one is said here."""
+    rule, seen = data.partition, data.feature_skew
+    return replace(
+        data,
+        partition={"kind": rule.get("kind", "dirichlet"), **whole(partition(rule))},
+        feature_skew=None if seen is None else {"kind": seen.get("kind"), **whole(skew(seen))},
+    )
+
+
+def whole(rule: Any) -> dict[str, Any]:
+    """A rule's settings, but for those that say nothing: TOML has no word for it."""
+    said = {f.name: getattr(rule, f.name) for f in settings(type(rule))}
+    return {k: v for k, v in said.items() if v is not None}
 
 
 def overridden(raw: dict[str, Any], pair: str) -> str:

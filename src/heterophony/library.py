@@ -30,7 +30,9 @@ from .config import (
     suitable,
 )
 from .data.federation import Federation, deal, gather
-from .data.partition import Dirichlet, Partition
+from .data.partitions import Dirichlet, Partition
+from .data.partitions.rule import Split
+from .data.skew import Skew
 from .data.sources import arrays, source
 from .data.sources.own import unpacked
 from .errors import ConfigError, DataError, FolderError
@@ -57,6 +59,8 @@ def federate(
     path: str | None = None,
     transform: str = "half",
     frozen_augment: bool = False,
+    split: Split = "merged",
+    feature_skew: Skew | None = None,
 ) -> Federation:
     """Clients with data.
 
@@ -76,7 +80,8 @@ def federate(
         found = arrays(*pooled(given), official=len(given[1]) if len(given) == 4 else None)
     else:
         raise DataError("give (x, y) or (x_train, y_train, x_test, y_test)")
-    dealt = deal(found, clients, partition or Dirichlet(), train_fraction, seed)
+    rule = partition or Dirichlet()
+    dealt = deal(found, clients, rule, train_fraction, seed, split, feature_skew)
     return dealt.transformed(transform, frozen_augment)
 
 

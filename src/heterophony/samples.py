@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -60,6 +60,10 @@ class Samples:
     def labels(self) -> Tensor:
         """The labels of all examples, in order."""
         return self.y if self.rows is None else self.y[self.rows]
+
+    def part(self, at: Tensor) -> Samples:
+        """The examples at these positions alone."""
+        return replace(self, rows=at if self.rows is None else self.rows[at])
 
     def stored(self, at: Tensor) -> Tensor:
         """The examples at these positions, as they are stored."""

@@ -24,6 +24,8 @@ def execute(
     if not all(isinstance(e, dict) and "event" in e for e in events):
         raise FolderError(f"{folder.events} is damaged: a line is not an event")
     same_data(plan, events)
+    if not folder.partition.exists():
+        plan.federation.save_partition(folder.partition)
     if not finished(events):
         same_start(plan, events)
         with engine(engine_name, workers, plan, folder.place) as place:

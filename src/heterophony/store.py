@@ -24,11 +24,12 @@ KEPT = 2  # the newest commit, and one to fall back to
 
 
 class RunFolder:
-    """``config.toml``, ``events.jsonl``, ``result.json`` and ``commits/`` of one run."""
+    """``config.toml``, ``partition.json``, ``events.jsonl``, ``result.json``, ``commits/``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config, self.events = path / "config.toml", path / "events.jsonl"
+        self.partition = path / "partition.json"
         self.result, self.commits = path / "result.json", path / "commits"
         self.scratch = path / "scratch"
         self.place = Place(self.commits / "clients", self.scratch)

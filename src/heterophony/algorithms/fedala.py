@@ -78,4 +78,4 @@ class FedALA(Algorithm):
         train = client.data.train
         with client.apart("some"):
             at = torch.randperm(len(train))[: max(1, int(self.percent / 100 * len(train)))]
-        return replace(train, rows=at if train.rows is None else train.rows[at])
+        return train.part(at)

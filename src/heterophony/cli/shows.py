@@ -142,7 +142,7 @@ def explained(cls: type) -> list[dict[str, Any]]:
         choices = get_args(hint) if get_origin(hint) is Literal else ()
         choices = ("true", "false") if hint is bool else choices
         default = None if f.default is dataclasses.MISSING else f.default
-        allowed = " | ".join(map(str, choices)) or range_of(f)
+        allowed = " | ".join(map(str, choices)) or ("a text" if hint is str else range_of(f))
         doc = f.metadata.get("doc", "")
         out.append({"name": f.name, "default": default, "allowed": allowed, "about": doc})
     return out
@@ -167,7 +167,7 @@ def datasets() -> list[dict[str, Any]]:
 
 
 def partitions() -> list[dict[str, Any]]:
-    from ..data.partition import PARTITIONS
+    from ..data.partitions import PARTITIONS
 
     return [
         {"name": k, "about": (cls.__doc__ or "").splitlines()[0], "settings": explained(cls)}
@@ -251,6 +251,10 @@ def partition(
     kind: Annotated[
         Picture, typer.Option(help="Which picture; a page has them all.")
     ] = Picture.all,
+    save_to: Annotated[
+        Path | None,
+        typer.Option("--save", help="Who holds which rows: .json or .npz, for kind = 'file'."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Deal a data set to clients, and show who holds what."""
@@ -258,6 +262,9 @@ def partition(
 
     config = read(file, pairs or [])
     federation = config.federation()
+    if save_to is not None:
+        federation.save_partition(save_to)
+        screen.note(f"wrote {save_to}")
     if out is not None:
         draw_holdings(federation, config.algorithm, out, kind)
         screen.note(f"wrote {out}")
@@ -287,28 +294,40 @@ def draw_holdings(federation: Federation, how: Algorithm, out: Path, kind: Pictu
 
 
 def dealt(federation: Federation) -> list[dict[str, Any]]:
+    """Every client's sizes and labels, and how unlike everybody's they are."""
+    from ..data.statistics import entropy, jensen_shannon, total_variation
+
+    counts = federation.counts()
     rows = zip(
         federation.clients,
         federation.sizes().values(),
         federation.sizes("test").values(),
-        federation.counts().tolist(),
+        *(f(counts).round(4).tolist() for f in (entropy, total_variation, jensen_shannon)),
+        counts.tolist(),
         strict=True,
     )
-    return [{"name": c, "train": a, "test": b, "labels": k} for c, a, b, k in rows]
+    keys = ("name", "train", "test", "entropy", "total_variation", "jensen_shannon", "labels")
+    found = [dict(zip(keys, row, strict=True)) for row in rows]
+    return [r | ({"user": n} if (n := federation.names.get(r["name"])) else {}) for r in found]
 
 
 def heat_table(federation: Federation) -> None:
     """Training examples per client and class; the stronger the colour, the more."""
     counts, labels = federation.counts(), federation.labels
+    users = ["user"] if federation.names else []
     table = screen.new_table()
-    for name in ("client", "train", "test", *labels):
+    for name in ("client", *users, "train", "test", "entropy", "TV", "JS", *labels):
         table.add_column(name, justify="right", no_wrap=True)
     most = max(1, int(counts.max()))
     for client, row in zip(dealt(federation), counts.tolist(), strict=True):
         shades = [f"[on {shade(n / most)}]{n or '·'}[/]" if n else "[dim]·[/]" for n in row]
-        table.add_row(client["name"], str(client["train"]), str(client["test"]), *shades)
+        measures = [client[k] for k in ("entropy", "total_variation", "jensen_shannon")]
+        about = [client["name"], *(client.get(k, "") for k in users)]
+        sizes = [str(client[k]) for k in ("train", "test")]
+        table.add_row(*about, *sizes, *(f"{m:.2f}" for m in measures), *shades)
     missing = [labels[i] for i, n in enumerate(counts.sum(axis=0)) if n == 0]
     screen.print_titled(f"{federation.name}: training examples per client and class", table)
+    screen.note("entropy in bits; TV, JS: total variation, Jensen-Shannon, to everybody's labels")
     if missing:
         screen.note(f"nobody trains on class {', '.join(missing)}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -20,7 +20,10 @@ from ..files import disk
 from ..randomness import generator
 from ..samples import Data, Samples, Scale
 from ..tensors import raw
-from .partition import Partition, halves
+from .partitions import Partition, Share, Terms, halves, shares
+from .partitions.file import digest, save
+from .partitions.rule import Split
+from .skew import Seen, Skew, seen_by, skew, told
 from .source import Source
 from .transforms import UNCHANGED, Transform, transform
 
@@ -37,6 +40,8 @@ class Federation:
     train: Mapping[str, Tensor]  # client -> rows of the pool
     test: Mapping[str, Tensor]
     transform: Transform | None = None  # a work's own, in the place of ``scale``
+    names: Mapping[str, str] = field(default_factory=dict)  # of users behind the clients, if known
+    skew: Skew | None = None  # how each client sees its examples, if not as they are
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -53,16 +58,19 @@ class Federation:
 
     def data(self, client: str) -> Data:
         """One client's own examples."""
-        if client == EVERYBODY:
-            train, test = (torch.cat(list(rows.values())) for rows in (self.train, self.test))
-        else:
-            train, test = self.train[client], self.test[client]
+        return Data(self.samples(client, "train"), self.samples(client, "test"), self.classes)
+
+    def samples(self, client: str, part: str) -> Samples:
+        """One client's examples of one part, as the client sees them."""
+        whose = self.clients if client == EVERYBODY else (client,)
+        held = {c: getattr(self, part)[c] for c in whose}
+        rows = torch.cat(list(held.values())) if client == EVERYBODY else held[client]
         how = self.transform or Transform(UNCHANGED, self.scale, self.scale)
-        return Data(
-            Samples(self.x, self.y, how.train, train, how.moves),
-            Samples(self.x, self.y, how.test, test),
-            self.classes,
-        )
+        scale, moves = (how.train, how.moves) if part == "train" else (how.test, None)
+        if self.skew is None:
+            return Samples(self.x, self.y, scale, rows, moves)
+        view = seen_by(self.skew, held, self.scale.unit, part)
+        return Seen(self.x, self.y, scale, rows, moves, view=view)
 
     def transformed(self, name: str, frozen: bool = False) -> Federation:
         """The same examples, become input as in the work of that name."""
@@ -90,7 +98,15 @@ class Federation:
         for client in self.clients:
             h.update(json.dumps(client).encode() + raw(self.train[client]) + b"|")
             h.update(raw(self.test[client]))
+        if self.skew is not None:
+            h.update(json.dumps(told(self.skew)).encode())
         return h.hexdigest()
+
+    def save_partition(self, path: Path) -> None:
+        """Who holds which rows, as a ``.json`` or ``.npz`` that a partition can be read from."""
+        rows = {c: (self.train[c].numpy(), self.test[c].numpy()) for c in self.train}
+        held = {c: Share(*both, self.names.get(c, "")) for c, both in rows.items()}
+        save(path, held, digest(self.x.numpy(), self.y.numpy()))
 
     def save(self, folder: Path) -> None:
         """As plain ``.npy`` files, to be opened by any number of processes."""
@@ -107,6 +123,8 @@ class Federation:
                 "transform": self.transform and asdict(self.transform),
                 "train": self.sizes(),
                 "test": self.sizes("test"),
+                "names": dict(self.names),
+                "skew": None if self.skew is None else told(self.skew),
             }
             (folder / "about.json").write_text(json.dumps(about))
 
@@ -129,14 +147,22 @@ class Federation:
             tuple(about["labels"]),
             dict(zip(about["train"], parts[:n], strict=True)),
             dict(zip(about["test"], parts[n:], strict=True)),
-            about["transform"] and Transform.of(about["transform"]),
+            transform=about["transform"] and Transform.of(about["transform"]),
+            names=about["names"],
+            skew=None if about["skew"] is None else skew(about["skew"]),
         )
 
 
 def deal(
-    source: Source, clients: int, partition: Partition, train_fraction: float, seed: int
+    source: Source,
+    clients: int,
+    partition: Partition,
+    train_fraction: float,
+    seed: int,
+    split: Split = "merged",
+    feature_skew: Skew | None = None,
 ) -> Federation:
-    """The data set dealt to clients 0, 1, …; each splits its part into training and test."""
+    """The data set dealt to clients 0, 1, …; each has a part to train and a part to test."""
     if clients < 1:
         raise ConfigError(f"data.clients: must be at least 1, not {clients}")
     if clients > len(source.y):
@@ -144,20 +170,33 @@ def deal(
             f"{clients} clients cannot share {len(source.y)} examples of {source.name};"
             " lower data.clients"
         )
-    draw = generator(seed, "partition")
-    dealt = partition.deal(source.y, len(source.labels), clients, draw)
-    train, test = {}, {}
-    for i, rows in enumerate(dealt):
-        if len(rows) < 2:
+    own = getattr(partition, "seed", None)
+    terms = Terms(clients, train_fraction, split, seed if own is None else own)
+    dealt = {str(i): share for i, share in enumerate(shares(partition, source, terms))}
+    if len(dealt) != clients:
+        raise DataError(f"the partition dealt to {len(dealt)} clients, not to {clients}")
+    for i, share in dealt.items():
+        if not len(share.train) or not len(share.test):
             raise DataError(
-                f"client {i} got {len(rows)} example{'s' * (len(rows) != 1)}; it needs at least 2,"
-                " one to train and one to test: lower data.clients or raise"
-                " data.partition.min_size"
+                f"client {i} got {len(share.train)} examples to train and {len(share.test)} to"
+                " test; it needs at least one of each: lower data.clients"
             )
-        first, second = halves(rows, train_fraction, generator(seed, "split", i))
-        train[str(i)], test[str(i)] = torch.from_numpy(first), torch.from_numpy(second)
     x, y = torch.from_numpy(source.x), torch.from_numpy(source.y)
-    return Federation(source.name, x, y, source.scale, source.labels, train, test)
+    if feature_skew is not None:
+        feature_skew.suits(x)
+        if feature_skew.seed is None:
+            feature_skew = replace(feature_skew, seed=seed)
+    return Federation(
+        source.name,
+        x,
+        y,
+        source.scale,
+        source.labels,
+        {i: torch.from_numpy(np.asarray(share.train, np.int64)) for i, share in dealt.items()},
+        {i: torch.from_numpy(np.asarray(share.test, np.int64)) for i, share in dealt.items()},
+        names={i: share.name for i, share in dealt.items() if share.name},
+        skew=feature_skew,
+    )
 
 
 def gather(

@@ -1,0 +1,59 @@
+"""How a data set is dealt to clients: rules by name, each a function of the data and a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...errors import ConfigError, suggestion
+from ...settings import construct
+from .classes import Classes
+from .dirichlet import Dirichlet
+from .file import FromFile
+from .iid import IID, Quantity
+from .natural import Natural
+from .per_client import PerClientDirichlet
+from .rule import Allots, Deals, Indices, Partition, Share, Terms, halves, shares
+from .shards import Shards
+
+__all__ = [
+    "IID",
+    "PARTITIONS",
+    "Allots",
+    "Classes",
+    "Deals",
+    "Dirichlet",
+    "FromFile",
+    "Indices",
+    "Natural",
+    "Partition",
+    "PerClientDirichlet",
+    "Quantity",
+    "Shards",
+    "Share",
+    "Terms",
+    "halves",
+    "partition",
+    "shares",
+]
+
+PARTITIONS: dict[str, type[Any]] = {
+    "classes": Classes,
+    "dirichlet": Dirichlet,
+    "file": FromFile,
+    "iid": IID,
+    "natural": Natural,
+    "per_client_dirichlet": PerClientDirichlet,
+    "quantity": Quantity,
+    "shards": Shards,
+}
+
+
+def partition(values: Mapping[str, Any]) -> Partition:
+    """A partition from what a user wrote: ``{kind = "dirichlet", alpha = 0.1}``."""
+    rest = dict(values)
+    kind = str(rest.pop("kind", "dirichlet"))
+    if kind not in PARTITIONS:
+        raise ConfigError(f"data.partition.kind: no '{kind}' here{suggestion(kind, PARTITIONS)}")
+    made: Partition = construct(PARTITIONS[kind], rest, "data.partition")
+    return made

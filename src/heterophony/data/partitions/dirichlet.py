@@ -1,0 +1,79 @@
+"""Label skew: class by class in Dirichlet proportions, nobody far above the fair share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...errors import DataError
+from ...settings import check, setting
+from .rule import Indices, Seeded, cut
+
+
+@dataclass(frozen=True)
+class Dirichlet(Seeded):
+    """Class by class, cut in Dirichlet proportions; whoever has its fair share gets no more."""
+
+    alpha: float = setting(0.1, "small: skewed; large: alike", above=0)
+    min_size: int = setting(10, "fewest examples a client may have", low=1)
+    max_retries: int = setting(2000, "fresh draws before giving up", low=1)
+    top_up: bool = setting(
+        False, "take the first draw and move single examples from the largest to who has too few"
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def deal(
+        self, labels: Indices, classes: int, clients: int, draw: np.random.Generator
+    ) -> list[Indices]:
+        sizes = np.bincount(labels, minlength=classes)
+        if self.top_up:
+            return topped(cut(labels, self.cuts(sizes, clients, draw), draw), self.min_size, draw)
+        best = 0
+        for _ in range(self.max_retries):
+            cuts = self.cuts(sizes, clients, draw)
+            smallest = int(np.diff(cuts, axis=1).sum(axis=0).min())
+            if smallest >= self.min_size:
+                return cut(labels, cuts, draw)
+            best = max(best, smallest)
+        raise DataError(
+            f"no Dirichlet({self.alpha:g}) partition gave each of {clients} clients at least "
+            f"{self.min_size} examples in {self.max_retries} tries (the best gave {best}); "
+            "lower data.partition.min_size or data.clients, or raise data.partition.alpha, or set"
+            " data.partition.top_up = true"
+        )
+
+    def cuts(self, sizes: Indices, clients: int, draw: np.random.Generator) -> Indices:
+        """Per class, where its shuffled list is cut: clients + 1 ascending positions."""
+        fair, held = sizes.sum() / clients, np.zeros(clients, np.int64)
+        out = np.zeros((len(sizes), clients + 1), np.int64)
+        for c, n in enumerate(sizes):
+            share = draw.dirichlet(np.full(clients, self.alpha)) * (held < fair)
+            if not n:  # nothing to cut, and perhaps nobody open any more
+                continue
+            if share.sum() <= 0:  # every open client drew a share too small for a float
+                share = (held < fair).astype(float)
+            ends = np.cumsum(share)
+            out[c, 1:] = np.floor(ends / ends[-1] * n)  # exactly n from the last open client on
+            held += np.diff(out[c])
+        return out
+
+
+def topped(parts: list[Indices], least: int, draw: np.random.Generator) -> list[Indices]:
+    """Move single random examples from whoever holds most to whoever holds too few."""
+    sizes = np.array([len(p) for p in parts])
+    if sizes.sum() < least * len(parts):
+        raise DataError(
+            f"{sizes.sum()} examples do not give each of {len(parts)} clients {least};"
+            " lower data.partition.min_size or data.clients"
+        )
+    held = [p.tolist() for p in parts]
+    for poor in np.flatnonzero(sizes < least):
+        while sizes[poor] < least:
+            rich = int(sizes.argmax())
+            held[poor].append(held[rich].pop(int(draw.integers(sizes[rich]))))
+            sizes[poor] += 1
+            sizes[rich] -= 1
+    return [np.array(rows, np.int64) for rows in held]

@@ -1,0 +1,153 @@
+"""Who holds what, in a file: saved from a federation, or a user's own; JSON or ``.npz``."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import DataError
+from ...files import write
+from ...settings import check, setting
+from ..source import Source
+from .rule import Indices, Share, Terms
+
+PARTS = ("train", "test")
+
+
+@dataclass(frozen=True)
+class FromFile:
+    """As a file says: for every client the rows to train and the rows to test."""
+
+    path: str = setting("partition.json", "a .json or .npz that `data partition --save` wrote")
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def allot(self, source: Source, terms: Terms) -> list[Share]:
+        path = Path(self.path).expanduser()
+        found, data_sha256 = load(path)
+        if len(found) != terms.clients:
+            raise DataError(
+                f"{path} deals to {len(found)} clients, but data.clients is {terms.clients};"
+                f" set data.clients = {len(found)}"
+            )
+        for client, share in found.items():
+            verified(share, f"{path}: client {client}", len(source.y))
+        if data_sha256 is not None and data_sha256 != digest(source.x, source.y):
+            raise DataError(
+                f"{path} was written for other data than {source.name} here (data_sha256 differs)"
+            )
+        return list(found.values())
+
+
+def verified(share: Share, who: str, examples: int) -> None:
+    """Rows that are there; none trains twice, none trains and tests. (Test examples may repeat.)"""
+    rows = np.concatenate([share.train, np.unique(share.test)])
+    outside = rows[(rows < 0) | (rows >= examples)]
+    if len(outside):
+        raise DataError(f"{who} has row {outside[0]}, but the data have rows 0 … {examples - 1}")
+    seen, times = np.unique(rows, return_counts=True)
+    if len(seen) < len(rows):
+        raise DataError(f"{who} has row {seen[times > 1][0]} more than once")
+
+
+def digest(x: NDArray[Any], y: NDArray[Any]) -> str:
+    """Of examples and labels: rows mean the same only where these are the same."""
+    h = hashlib.sha256()
+    for array in (x, y):
+        h.update(f"{array.dtype}{array.shape}".encode())
+        h.update(np.ascontiguousarray(array).data)
+    return h.hexdigest()
+
+
+def save(path: Path, clients: Mapping[str, Share], data_sha256: str) -> None:
+    """Write who holds what; the ending says how."""
+    if path.suffix == ".npz":
+        whole = io.BytesIO()
+        content: dict[str, Any] = arrays(clients)
+        np.savez_compressed(whole, **content, data_sha256=np.array(data_sha256))
+        write(path, whole.getvalue())
+        return
+    if path.suffix != ".json":
+        raise DataError(f"cannot write {path}: a partition is a .json or an .npz file")
+    # a line per client: people can read and compare it
+    lines = [f"{json.dumps(c)}: {json.dumps(told(s))}" for c, s in clients.items()]
+    head = f'{{"data_sha256": "{data_sha256}", "clients": {{\n'
+    write(path, (head + ",\n".join(lines) + "\n}}\n").encode())
+
+
+def told(share: Share) -> dict[str, Any]:
+    name = {"name": share.name} if share.name else {}
+    return {**name, **{part: getattr(share, part).tolist() for part in PARTS}}
+
+
+def arrays(clients: Mapping[str, Share]) -> dict[str, NDArray[Any]]:
+    """Everybody's rows one after the other, and how many are whose."""
+    out: dict[str, NDArray[Any]] = {"clients": np.array(list(clients))}
+    out["names"] = np.array([s.name for s in clients.values()])
+    for part in PARTS:
+        each = [getattr(s, part) for s in clients.values()]
+        out[part], out[f"{part}_sizes"] = np.concatenate(each), np.array([len(e) for e in each])
+    return out
+
+
+def load(path: Path) -> tuple[dict[str, Share], str | None]:
+    """Every client's share, and the digest of the data it was written for, where it says."""
+    try:
+        return from_npz(path) if path.suffix == ".npz" else from_json(path)
+    except DataError:
+        raise
+    except FileNotFoundError:
+        raise DataError(f"data.partition.path: there is no {path}") from None
+    except Exception as error:  # numpy and zipfile raise almost anything for a damaged file
+        raise DataError(
+            f"data.partition.path: cannot read {path}: {type(error).__name__}; it must hold, for"
+            ' every client, rows: {"0": {"train": [0, 1], "test": [2]}, …}'
+        ) from None
+
+
+def from_json(path: Path) -> tuple[dict[str, Share], str | None]:
+    said = json.loads(path.read_text())
+    clients = said.get("clients", said)
+    found = {}
+    for client, share in clients.items():
+        train, test = (whole(share[part], f"{path}: client {client}") for part in PARTS)
+        found[client] = Share(train, test, str(share.get("name", "")))
+    return renamed(found), said.get("data_sha256")
+
+
+def from_npz(path: Path) -> tuple[dict[str, Share], str | None]:
+    with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+        content = {k: file[k] for k in file.files}
+    train, test = (
+        np.split(whole(content[part], str(path)), content[f"{part}_sizes"].cumsum()[:-1])
+        for part in PARTS
+    )
+    names = content["names"].tolist() if "names" in content else [""] * len(train)
+    each = zip(content["clients"].tolist(), train, test, names, strict=True)
+    found = {str(c): Share(a, b, n) for c, a, b, n in each}
+    said = content.get("data_sha256")
+    return renamed(found), None if said is None else str(said)
+
+
+def whole(rows: Any, who: str) -> Indices:
+    """Rows as whole numbers; anything else is refused, not rounded."""
+    found = np.asarray(rows)
+    if found.size and (found.ndim != 1 or not np.issubdtype(found.dtype, np.integer)):
+        raise DataError(f"{who}: rows must be a list of whole numbers")
+    return found.reshape(-1).astype(np.int64)
+
+
+def renamed(found: dict[str, Share]) -> dict[str, Share]:
+    """Clients that are called something keep that as their name; numbers are only numbers."""
+    if list(found) == [str(i) for i in range(len(found))]:
+        return found
+    return {c: Share(s.train, s.test, s.name or c) for c, s in found.items()}

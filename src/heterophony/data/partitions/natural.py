@@ -1,0 +1,96 @@
+"""As the data came: every client is one user, writer or role of the data set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...errors import DataError
+from ...randomness import generator
+from ...settings import check, setting
+from ..source import Source
+from .rule import Indices, Seeded, Share, Terms, halves, official
+
+
+@dataclass(frozen=True)
+class Natural(Seeded):
+    """Every client is a user of the data set, chosen at random among those with enough examples."""
+
+    min_size: int = setting(2, "fewest examples a user must have", low=2)
+    min_train: int = setting(1, "fewest of them to train", low=1)
+    min_test: int = setting(1, "fewest of them to test", low=1)
+    in_order: bool = setting(False, "train on the first, test on the last, instead of at random")
+    gap: int = setting(0, "examples left out between them, when in order", low=0)
+    train_windows: int | None = setting(
+        None, "keep so many consecutive ones, from a random start, to train", low=1
+    )
+    test_windows: int | None = setting(None, "likewise to test", low=1)
+    iid: bool = setting(False, "first pool everybody's examples and deal them to equal users")
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def allot(self, source: Source, terms: Terms) -> list[Share]:
+        everybody = self.users(source, terms)
+        able = [s for s in self.split(everybody, source, terms) if self.enough(s)]
+        if len(able) < terms.clients:
+            raise DataError(
+                f"{terms.clients} clients, but {len(able)} of {len(everybody)} users of"
+                f" {source.name} have enough examples; lower data.clients, or what"
+                " data.partition asks of a user"
+            )
+        order = generator(terms.seed, "partition").permutation(len(able))[: terms.clients]
+        return [self.window(able[user], terms.seed, i) for i, user in enumerate(order)]
+
+    def users(self, source: Source, terms: Terms) -> list[tuple[str, Indices]]:
+        """Everybody's name and rows, in the order of the data set."""
+        if self.iid:
+            pool = generator(terms.seed, "pool").permutation(len(source.y))
+            return [("", rows) for rows in np.array_split(pool, terms.clients)]
+        if source.users is None:
+            raise DataError(
+                f"{source.name} does not say whose its examples are:"
+                " data.partition.kind = 'natural' needs a data set with users"
+            )
+        known = max(int(source.users.max()) + 1, len(source.user_names))
+        names = [*source.user_names, *map(str, range(len(source.user_names), known))]
+        ends = np.bincount(source.users, minlength=known).cumsum()
+        rows = np.split(np.argsort(source.users, kind="stable"), ends[:-1])
+        return list(zip(names, rows, strict=True))
+
+    def split(self, users: list[tuple[str, Indices]], source: Source, terms: Terms) -> list[Share]:
+        """What of each user's trains and what tests; users with too few are left out."""
+        large = [(i, u, rows) for i, (u, rows) in enumerate(users) if len(rows) >= self.min_size]
+        if terms.split == "official":
+            first = official(source, "data.split = 'official'")
+            return [Share(rows[rows < first], rows[rows >= first], u) for _, u, rows in large]
+        if not self.in_order:
+            draws = (generator(terms.seed, "split", i) for i, _, _ in large)
+            return [
+                Share(*halves(rows, terms.train_fraction, draw), u)
+                for draw, (_, u, rows) in zip(draws, large, strict=True)
+            ]
+        ends = [int(terms.train_fraction * len(rows)) for _, _, rows in large]
+        return [
+            Share(rows[:at], rows[at + self.gap :], u)
+            for at, (_, u, rows) in zip(ends, large, strict=True)
+        ]
+
+    def enough(self, share: Share) -> bool:
+        return len(share.train) >= max(self.min_train, self.train_windows or 1) and len(
+            share.test
+        ) >= max(self.min_test, self.test_windows or 1)
+
+    def window(self, share: Share, seed: int, client: int) -> Share:
+        """Consecutive examples from a start of the client's own."""
+        draw = generator(seed, "windows", client)
+        train = consecutive(share.train, self.train_windows, draw)
+        return Share(train, consecutive(share.test, self.test_windows, draw), share.name)
+
+
+def consecutive(rows: Indices, n: int | None, draw: np.random.Generator) -> Indices:
+    if n is None:
+        return rows
+    start = int(draw.integers(len(rows) - n + 1))
+    return rows[start : start + n]
