@@ -30,7 +30,7 @@ FORBIDDEN = [
         {"algorithms", "models", "engines", "plan", "loop", "store", "cli", "report", "config"},
     ),
     ({"data", "models"}, {"engines", "plan", "loop", "store", "cli", "report"}),
-    ({"plan", "loop", "place", "store", "engines"}, {"cli", "report", "config"}),
+    ({"plan", "loop", "newcomers", "place", "store", "engines"}, {"cli", "report", "config"}),
     ({"report"}, {"cli", "engines", "loop", "plan"}),
 ]
 

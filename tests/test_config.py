@@ -278,6 +278,7 @@ def test_the_resolved_text_has_every_default():
             "transform": "half",
             "frozen_augment": False,
             "split": "merged",
+            "new_clients": 0.0,
             "partition": DIRICHLET,
         },
         "model": {"buffers": "local"},
@@ -293,7 +294,7 @@ def test_the_resolved_text_has_every_default():
         },
         "participation": {"rate": 0.2},
         "aggregation": {"weights": "samples"},
-        "evaluation": {"every": 1},
+        "evaluation": {"every": 1, "new_client_rounds": 1},
         "engine": {"name": "pool", "device": "cpu"},
     }
 

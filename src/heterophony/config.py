@@ -47,6 +47,9 @@ class DataSection:
         "merged", "deal training and test set as one, or the test set like the training set"
     )
     feature_skew: dict[str, Any] | None = setting(None, "how each client sees its examples")
+    new_clients: float = setting(
+        0.0, "share of the clients that join only after training", low=0, high=1
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -80,6 +83,7 @@ class EvaluationSection:
     """When G and P are measured."""
 
     every: int = setting(1, "rounds between evaluations", low=1)
+    new_client_rounds: int = setting(1, "rounds that a new client plays alone", low=0)
 
     def __post_init__(self) -> None:
         check(self)
@@ -135,8 +139,8 @@ class Config:
             self.top.seed,
             how.split,
             None if how.feature_skew is None else skew(how.feature_skew),
-        )
-        return dealt.transformed(how.transform, how.frozen_augment)
+        ).transformed(how.transform, how.frozen_augment)
+        return dealt.keeping_out(how.new_clients, self.top.seed)
 
     def plan(self, federation: Federation) -> Plan:
         """What is to be played, with every default decided."""
@@ -158,6 +162,7 @@ class Config:
             self.evaluation.every,
             self.aggregation.weights,
             self.model.buffers,
+            self.evaluation.new_client_rounds,
         )
 
     def decided(self, federation: Federation) -> Config:

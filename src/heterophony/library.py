@@ -23,6 +23,7 @@ from .algorithms import algorithm as named
 from .client import Client, Training
 from .config import (
     AggregationSection,
+    DataSection,
     EngineSection,
     EvaluationSection,
     ModelSection,
@@ -33,13 +34,14 @@ from .data.federation import Federation, deal, gather
 from .data.partitions import Dirichlet, Partition
 from .data.partitions.rule import Split
 from .data.skew import Skew
+from .data.source import Source
 from .data.sources import arrays, source
 from .data.sources.own import unpacked
 from .errors import ConfigError, DataError, FolderError
 from .models import builder, default_depth
 from .net import Net, split
 from .participation import Participation, Uniform
-from .plan import Job, Plan
+from .plan import Job, Plan, settled
 from .randomness import seeded
 from .results import Accuracy, ClientResult, Event, Fairness, Summary
 from .session import execute
@@ -61,6 +63,7 @@ def federate(
     frozen_augment: bool = False,
     split: Split = "merged",
     feature_skew: Skew | None = None,
+    new_clients: float = 0.0,
 ) -> Federation:
     """Clients with data.
 
@@ -69,20 +72,27 @@ def federate(
     or ``(x_train, y_train, x_test, y_test)``. For ``(x, y)`` a torch ``Dataset`` may stand, for
     the four arrays a pair of them. ``transform`` says how stored images become input: ``"half"``
     (to [-1, 1]) or as in ``"fedavg2rep"`` or ``"feddecomp"``, which also move training images at
-    random; with ``frozen_augment``, each in one way for the whole run.
+    random; with ``frozen_augment``, each in one way for the whole run. ``new_clients`` is the share
+    of clients, drawn by the seed, that joins only after training.
     """
+    construct(DataSection, {"new_clients": new_clients}, "data")
     if isinstance(data, list):
-        brought = own_data([unpacked(d) for d in data], train_fraction, seed)
-        return brought.transformed(transform, frozen_augment)
-    if isinstance(data, str | Path):
-        found = source(str(data), path)
-    elif len(given := unpacked(data)) in (2, 4):
-        found = arrays(*pooled(given), official=len(given[1]) if len(given) == 4 else None)
+        dealt = own_data([unpacked(d) for d in data], train_fraction, seed)
     else:
+        found = found_in(data, path)
+        rule = partition or Dirichlet()
+        dealt = deal(found, clients, rule, train_fraction, seed, split, feature_skew)
+    return dealt.transformed(transform, frozen_augment).keeping_out(new_clients, seed)
+
+
+def found_in(data: Any, path: str | None) -> Source:
+    """The data set that a name, a path, arrays or Datasets mean."""
+    if isinstance(data, str | Path):
+        return source(str(data), path)
+    given = unpacked(data)
+    if len(given) not in (2, 4):
         raise DataError("give (x, y) or (x_train, y_train, x_test, y_test)")
-    rule = partition or Dirichlet()
-    dealt = deal(found, clients, rule, train_fraction, seed, split, feature_skew)
-    return dealt.transformed(transform, frozen_augment)
+    return arrays(*pooled(given), official=len(given[1]) if len(given) == 4 else None)
 
 
 def own_data(parts: Sequence[Sequence[Any]], train_fraction: float, seed: int) -> Federation:
@@ -128,6 +138,7 @@ def run(
     evaluate_every: int = 1,
     weights: Literal["samples", "uniform"] = "samples",
     buffers: Literal["local", "average"] = "local",
+    new_client_rounds: int = 1,
     init: str | Path | None = None,
     engine: str = "serial",
     workers: int | None = None,
@@ -142,6 +153,7 @@ def run(
     ``resume``, an interrupted run in ``out`` goes on. ``weights`` says what a client counts in a
     mean, ``buffers`` whether BatchNorm's running statistics stay or travel. ``init`` is a checkpoint
     to begin with: of the same model, but for the head, which is new where its shape differs.
+    Clients who join after training play ``new_client_rounds`` alone.
     """
     how = named(algorithm)() if isinstance(algorithm, str) else algorithm
     construct(EngineSection, {"name": engine, "workers": workers}, "engine")
@@ -151,6 +163,8 @@ def run(
         "init": None if init is None else str(init),
     }
     section = construct(ModelSection, said, "model")
+    asked = {"every": evaluate_every, "new_client_rounds": new_client_rounds}
+    measured = construct(EvaluationSection, asked, "evaluation")
     plan = Plan(
         how,
         warmed(modelled(model, federation, section.head_depth or how.head_depth), section.init),
@@ -159,9 +173,10 @@ def run(
         shared_by(participation, len(federation.clients)),
         training or Training(),
         Top(seed=seed).seed,
-        construct(EvaluationSection, {"every": evaluate_every}, "evaluation").every,
+        measured.every,
         construct(AggregationSection, {"weights": weights}, "aggregation").weights,
         section.buffers,
+        measured.new_client_rounds,
     )
     temporary = None if out is not None else tempfile.mkdtemp(prefix="heterophony-")
     folder = RunFolder(Path(temporary or str(out)))
@@ -228,7 +243,7 @@ def described(plan: Plan, model: object, init: str | None = None) -> str:
         "algorithm": {"name": name, **asdict(plan.algorithm)},
         "local": asdict(plan.training),
         "aggregation": {"weights": plan.weights},
-        "evaluation": {"every": plan.every},
+        "evaluation": {"every": plan.every, "new_client_rounds": plan.new_client_rounds},
         # the default repr holds an address, which another process does not have
         "library": {"participation": repr(rule) if is_dataclass(rule) else type(rule).__name__},
     }
@@ -288,7 +303,8 @@ class Result:
         """The client's own model."""
         if client not in self.plan.federation.train:
             raise DataError(f"there is no client '{client}'")
-        return self._model(client, self._run.place.memory(client, before=self.summary.rounds))
+        last = self.summary.rounds + (client in self.plan.federation.new)  # they came after it
+        return self._model(client, self._run.place.memory(client, before=last))
 
     def generic(self) -> Model:
         """Everybody's model."""
@@ -305,6 +321,8 @@ class Result:
         plan, server = self.plan, self._server
         who = client or plan.federation.clients[0]
         received = plan.algorithm.send(server, client) if client is not None else Tensors()
+        if client in plan.federation.new:
+            received = settled(plan.algorithm, received, memory)
         job = Job("evaluate", server.t, who, received)
         made = plan.client(job, memory, self._run.place)
         if client is not None:

@@ -11,6 +11,7 @@ from typing import Any
 from . import __version__
 from .algorithm import EVERYBODY, Reply, Server
 from .engines import Engine
+from .newcomers import joined
 from .plan import Job, Plan
 from .randomness import seeded
 from .store import RunFolder
@@ -43,7 +44,8 @@ def play(plan: Plan, engine: Engine, folder: RunFolder) -> Iterator[Event]:
         replies = list(engine.run(evaluations(plan, server)))
         seconds = round(time.perf_counter() - begun, 4)
         last = evaluation(plan, server.t, replies)
-        yield from recorded(folder, [last, closing(plan, folder, server, replies, seconds)])
+        new = joined(plan, engine, folder, server)
+        yield from recorded(folder, [last, *new, closing(plan, folder, server, replies, seconds)])
         folder.commit(server)
 
 

@@ -41,6 +41,7 @@ class Plan:
     every: int = 1  # rounds between evaluations
     weights: Literal["samples", "uniform"] = "samples"  # what a client counts in a mean
     buffers: Literal["local", "average"] = "local"  # do running statistics stay or travel?
+    new_client_rounds: int = 1  # that whoever joins after training plays alone
 
     @property
     def name(self) -> str:
@@ -95,6 +96,11 @@ class Plan:
         """Are G and P measured after ``t`` rounds? After the last one always."""
         return t % self.every == 0 or t == self.rounds
 
+    @property
+    def rounds_alone(self) -> int:
+        """Those of a newcomer; where one trains for everybody, it takes what there is."""
+        return 0 if self.algorithm.pooled else self.new_client_rounds
+
     def client(self, job: Job, memory: Memory, place: Place) -> Client:
         """The client of a job: what it kept and what it received, in one net."""
         data = self.federation.data(job.client)
@@ -124,11 +130,11 @@ class Plan:
 class Job:
     """One client's work in one round."""
 
-    kind: Literal["train", "evaluate"]
+    kind: Literal["train", "evaluate", "join"]
     t: int
     client: str
     tensors: Tensors
-    average: Tensors = field(default_factory=Tensors)  # "evaluate" only: everybody's net, whole
+    average: Tensors = field(default_factory=Tensors)  # not for "train": everybody's net, whole
     cost: int = 0  # examples to go through: the longest job starts first
 
 
@@ -138,6 +144,8 @@ def work(plan: Plan, job: Job, place: Place) -> Reply:
     memory = place.memory(job.client, before=job.t)
     if job.kind == "evaluate":
         reply = evaluate(plan, job, memory, place)
+    elif job.kind == "join":
+        reply = join(plan, job, place)
     else:
         reply, memory = train(plan, job, memory, place)
         place.keep(job.client, job.t, memory)
@@ -148,14 +156,7 @@ def work(plan: Plan, job: Job, place: Place) -> Reply:
 def train(plan: Plan, job: Job, memory: Memory, place: Place) -> tuple[Reply, Memory]:
     """Local training; what goes up, and what stays."""
     client = plan.client(job, memory, place)
-    with seeded(plan.seed, "local", job.t, job.client):
-        up = Tensors(plan.algorithm.local(client))
-    for name, v in up.items():
-        if v.is_floating_point() and not bool(torch.isfinite(v).all()):
-            raise DivergedError(
-                f"client {job.client}, round {job.t}: '{name}' of its update holds NaN or infinity;"
-                " lower local.lr"
-            )
+    up = learn(plan, job, client)
     stays, samples = client.stays(), len(client.data.train)
     metrics = dict(client.metrics)
     if plan.measured(job.t + 1) and not tunes(plan.algorithm):  # untuned, it would not be its P
@@ -164,6 +165,45 @@ def train(plan: Plan, job: Job, memory: Memory, place: Place) -> tuple[Reply, Me
     aside = stays if plan.algorithm.common else Tensors()
     weight = samples if plan.weights == "samples" else 1
     return Reply(job.client, "train", up, samples, weight, metrics, aside), kept
+
+
+def learn(plan: Plan, job: Job, client: Client) -> Tensors:
+    """What the algorithm does on a client; returns what goes up."""
+    with seeded(plan.seed, "local", job.t, job.client):
+        up = Tensors(plan.algorithm.local(client))
+    for name, v in up.items():
+        if v.is_floating_point() and not bool(torch.isfinite(v).all()):
+            raise DivergedError(
+                f"client {job.client}, round {job.t}: '{name}' of its update holds NaN or infinity;"
+                " lower local.lr"
+            )
+    return up
+
+
+def join(plan: Plan, job: Job, place: Place) -> Reply:
+    """A newcomer: measured as it arrives, then after rounds of its own, which nobody merges.
+
+    Every round begins with what the server sends, which is always the same; what stays goes on.
+    """
+    arrived = plan.client(job, {}, place)
+    before = correct(arrived, [partial(plan.algorithm.predict, arrived)])[0]
+    memory: Memory = {}
+    for t in range(job.t, job.t + plan.rounds_alone):
+        client = plan.client(replace(job, t=t), memory, place)
+        learn(plan, replace(job, t=t), client)
+        memory = {**client.memory, "net": state(client.net)}
+    place.keep(job.client, job.t, memory)
+    joined = replace(job, tensors=settled(plan.algorithm, job.tensors, memory))
+    reply = evaluate(plan, joined, memory, place)
+    return replace(reply, kind="join", metrics={**reply.metrics, "before": before})
+
+
+def settled(algorithm: Algorithm, sent: Tensors, memory: Memory) -> Tensors:
+    """What a newcomer takes from the server to predict: its net is the one it trained, all of it.
+
+    Where an algorithm tunes, that begins with what the server sends, as for everybody.
+    """
+    return sent.only("*/*") if memory and not tunes(algorithm) else sent
 
 
 def evaluate(plan: Plan, job: Job, memory: Memory, place: Place) -> Reply:

@@ -67,6 +67,50 @@ class ClientResult:
 
 
 @dataclass(frozen=True)
+class NewClientResult:
+    """One client who joined after training: as it arrived, and with its own model."""
+
+    before: float
+    accuracy: float
+    correct: int
+    total: int
+    generic: float | None
+    train: int
+
+
+@dataclass(frozen=True)
+class NewClients:
+    """Those who joined after training; accuracies are pooled over their test examples."""
+
+    rounds: int  # that each of them played alone
+    before: float  # P of the model as it arrives, neither trained nor tuned
+    P: float
+    G: float | None
+    fairness: Fairness  # of P
+    clients: dict[str, NewClientResult]
+
+    @classmethod
+    def of(cls, event: Event) -> NewClients:
+        before, own, generic = (
+            event[k] and [c / n for c, n in zip(event[k], event["test"], strict=True)]
+            for k in ("before", "P", "G")
+        )
+        clients = {
+            c: NewClientResult(
+                before[i],
+                own[i],
+                event["P"][i],
+                event["test"][i],
+                generic[i] if generic else None,
+                event["train"][i],
+            )
+            for i, c in enumerate(event["clients"])
+        }
+        pooled = {k: event[k] and sum(event[k]) / sum(event["test"]) for k in ("before", "P", "G")}
+        return cls(event["rounds"], **pooled, fairness=Fairness.of(own), clients=clients)
+
+
+@dataclass(frozen=True)
 class Summary:
     """The content of ``result.json``. Accuracies are fractions, pooled over all test examples."""
 
@@ -86,6 +130,7 @@ class Summary:
     model_sha256: str
     version: str
     extra: dict[str, Any] = field(default_factory=dict)
+    new_clients: NewClients | None = None
 
     def json(self) -> dict[str, Any]:
         """As plain data."""
@@ -131,7 +176,8 @@ def summary_of(events: Sequence[Event]) -> Summary:
     if last is None:
         raise ValueError("nothing was measured")
     rounds = [e for e in events if e["event"] == "round"]
-    timed, lines = [*rounds, end], curves(events)
+    new = [e for e in events if e["event"] == "newcomers"]
+    timed, lines = [*rounds, *new, end], curves(events)
     own = [c / n for c, n in zip(last["P"], start["test"], strict=True)]
     generic = last["G"] and [c / n for c, n in zip(last["G"], start["test"], strict=True)]
     took_part = [c for e in rounds for c in e["clients"]]
@@ -162,4 +208,5 @@ def summary_of(events: Sequence[Event]) -> Summary:
         data_sha256=start["data_sha256"],
         model_sha256=end["model_sha256"],
         version=start["version"],
+        new_clients=NewClients.of(new[0]) if new else None,
     )

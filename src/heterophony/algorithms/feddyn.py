@@ -24,12 +24,13 @@ class FedDyn(Algorithm):
         if not self.alpha_scaled:
             return server.model
         usual = sum(server.samples.values()) / len(server.samples)
-        return server.model | {"feddyn/scale": torch.tensor(usual / server.samples[client])}
+        return server.model | {"feddyn/usual": torch.tensor(usual)}
 
     def local(self, client: Client) -> Tensors:
         received = weights(client.net)
         g = client.memory.get("g", received.zeros())
-        alpha = self.alpha * float(client.received.get("feddyn/scale", 1.0))
+        n = len(client.data.train)
+        alpha = self.alpha * (float(client.received.get("feddyn/usual", n)) / n)
 
         def pull(w: Tensors) -> Tensors:
             away = w - received

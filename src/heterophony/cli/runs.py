@@ -256,6 +256,11 @@ def show_run(summary: Summary, folder: Path, json: bool) -> None:
         fair = summary.fairness[name[0]]
         worst = screen.percent(fair.worst10) if fair else "–"
         rows.append([name, best, screen.percent(a.last), last10, worst])
+    if new := summary.new_clients:
+        worst = screen.percent(new.fairness.worst10)
+        rows.append(["G, new clients", "–", screen.percent(new.G), "–", "–"])
+        rows.append(["P, new clients on arrival", "–", screen.percent(new.before), "–", "–"])
+        rows.append(["P, new clients in the end", "–", screen.percent(new.P), "–", worst])
     title = f"{summary.algorithm}, {summary.rounds} rounds, seed {summary.seed}: accuracy in %"
     screen.print_table(title, ["", "best", "last", "last 10", "worst 10 % of clients"], rows)
     up, down = (screen.megabytes(summary.bytes[k]) for k in ("up", "down"))
@@ -273,10 +278,13 @@ def show_comparison(parent: Path, json: bool) -> None:
         return
     keys = ["G.best", "G.last10", "P.best", "P.last10", "worst10"]
     titles = ["G best", "G last 10", "P best", "P last 10", "P worst 10 %"]
-    columns = ["algorithm", *titles, "ΔG", "ΔP", "MB", "seconds"]
+    new = any(r["new_clients"] for r in found)
+    columns = ["algorithm", *titles, *(["P new"] if new else []), "ΔG", "ΔP", "MB", "seconds"]
     lines = []
     for r in found:
         numbers = [cell(r, k) for k in keys]
+        if new:
+            numbers.append(screen.percent((r["new_clients"] or {}).get("P")))
         gaps = [difference_cell(r, k) for k in ("G.best", "P.best")]
         cost = [f"{r['MB_up'] + r['MB_down']:.1f}", f"{r['seconds']:.1f}"]
         lines.append([r["name"], *numbers, *gaps, *cost])
@@ -287,4 +295,6 @@ def show_comparison(parent: Path, json: bool) -> None:
     screen.note(
         f"{spread}; ΔG, ΔP: best, paired by seed, against {found[0]['name']}; MB: both ways"
     )
+    if new:
+        screen.note("P new: of those who joined after training, after their rounds alone")
     screen.note(f"{parent}; a page with curves: heterophony report {parent}")

@@ -262,6 +262,7 @@ def partition(
 
     config = read(file, pairs or [])
     federation = config.federation()
+    new, federation = federation.new, federation.whole()
     if save_to is not None:
         federation.save_partition(save_to)
         screen.note(f"wrote {save_to}")
@@ -272,6 +273,8 @@ def partition(
         screen.print_json(dealt(federation))
     else:
         heat_table(federation)
+    if new:
+        screen.note(f"join after training: {', '.join(new)}")
 
 
 def draw_holdings(federation: Federation, how: Algorithm, out: Path, kind: Picture) -> None:

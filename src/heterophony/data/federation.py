@@ -42,10 +42,13 @@ class Federation:
     transform: Transform | None = None  # a work's own, in the place of ``scale``
     names: Mapping[str, str] = field(default_factory=dict)  # of users behind the clients, if known
     skew: Skew | None = None  # how each client sees its examples, if not as they are
+    new: tuple[str, ...] = ()  # those who join after training; until then nobody knows of them
 
-    @property
+    @cached_property
     def clients(self) -> tuple[str, ...]:
-        return tuple(self.train)
+        """Those who are there from the start: all who train, and all that G and P speak of."""
+        new = set(self.new)
+        return tuple(c for c in self.train if c not in new)
 
     @property
     def classes(self) -> int:
@@ -78,13 +81,34 @@ class Federation:
 
     def sizes(self, part: str = "train") -> dict[str, int]:
         """How many examples each client has."""
-        return {k: len(v) for k, v in getattr(self, part).items()}
+        rows: Mapping[str, Tensor] = getattr(self, part)
+        return {c: len(rows[c]) for c in self.clients}
 
     def counts(self, part: str = "train") -> NDArray[np.int64]:
         """Examples per client and class."""
         rows: Mapping[str, Tensor] = getattr(self, part)
-        each = [torch.bincount(self.y[v], minlength=self.classes).numpy() for v in rows.values()]
-        return np.stack(each)
+        held = [self.y[rows[c]] for c in self.clients]
+        return np.stack([torch.bincount(y, minlength=self.classes).numpy() for y in held])
+
+    def whole(self) -> Federation:
+        """The same data with everybody there from the start."""
+        return replace(self, new=())
+
+    def keeping_out(self, share: float, seed: int) -> Federation:
+        """The same data, with a share of the clients to join only after training.
+
+        As with participation, a share is rounded down, but never to nobody; one stays at least.
+        """
+        everybody = tuple(self.train)
+        if not share:
+            return self
+        if len(everybody) < 2:
+            raise ConfigError(
+                "data.new_clients: nobody would be left to train: there is one client only"
+            )
+        count = min(max(1, int(share * len(everybody) + 1e-9)), len(everybody) - 1)
+        drawn = generator(seed, "new clients").choice(len(everybody), count, replace=False)
+        return replace(self, new=tuple(everybody[i] for i in sorted(drawn)))
 
     @cached_property
     def sha256(self) -> str:
@@ -95,11 +119,13 @@ class Federation:
         h = hashlib.sha256(json.dumps(about).encode())
         for tensor in (self.x, self.y):
             h.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode() + raw(tensor))
-        for client in self.clients:
+        for client in self.train:
             h.update(json.dumps(client).encode() + raw(self.train[client]) + b"|")
             h.update(raw(self.test[client]))
         if self.skew is not None:
             h.update(json.dumps(told(self.skew)).encode())
+        if self.new:
+            h.update(json.dumps(["new", *self.new]).encode())
         return h.hexdigest()
 
     def save_partition(self, path: Path) -> None:
@@ -121,10 +147,11 @@ class Federation:
                 "labels": self.labels,
                 "scale": asdict(self.scale),
                 "transform": self.transform and asdict(self.transform),
-                "train": self.sizes(),
-                "test": self.sizes("test"),
+                "train": self.whole().sizes(),
+                "test": self.whole().sizes("test"),
                 "names": dict(self.names),
                 "skew": None if self.skew is None else told(self.skew),
+                "new": self.new,
             }
             (folder / "about.json").write_text(json.dumps(about))
 
@@ -150,6 +177,7 @@ class Federation:
             transform=about["transform"] and Transform.of(about["transform"]),
             names=about["names"],
             skew=None if about["skew"] is None else skew(about["skew"]),
+            new=tuple(about["new"]),
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..results import latest
 from .attendance import attendance
+from .newcomers import newcomers
 from .runs import Curve, Run, by_series, flat, mean_curve
 from .tables import ACCURACIES, COLUMNS, Row, cell, difference_cell, leaders, rows
 
@@ -35,6 +36,7 @@ def content(runs: Sequence[Run]) -> Json:
         ],
         "table": comparison(table),
         "differences": differences(table),
+        "newcomers": newcomers(runs),
         "federations": [
             {k: federations[sha][k] for k in ("clients", "train", "test")} for sha in order
         ],

@@ -111,6 +111,13 @@ function drawTables() {
     table(["algorithm", "seed", ...data.differences.titles], data.differences.rows.map(comparisonRow)));
 }
 
+function drawNewcomers() {
+  if (!data.newcomers) return;
+  byId("newcomers").hidden = false;
+  byId("newcomer-table").append(
+    table(["algorithm", "seed", ...data.newcomers.titles], data.newcomers.rows.map(comparisonRow)));
+}
+
 function drawSettings() {
   const names = data.series.map((s) => s.name);
   const row = ({ key, values }) => {
@@ -167,6 +174,7 @@ function start() {
   byId("theme").addEventListener("click", switchTheme);
   drawLegend();
   drawTables();
+  drawNewcomers();
   drawBars();
   drawSettings();
   drawToWidth();

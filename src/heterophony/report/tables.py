@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from ..results import Accuracy, Spread, Summary
+from .newcomers import over_seeds
 from .runs import Run, by_series
 
 Row = dict[str, Any]
@@ -52,6 +53,7 @@ def row(group: Sequence[Run], first: Sequence[Run]) -> Row:
         **{k: spreads[k]["mean"] for k in COLUMNS if k not in ACCURACIES},
         "over_seeds": spreads,
         "difference": None if group is first else difference(group, first),
+        "new_clients": over_seeds(group),
     }
 
 
