@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import heterophony as hp
 from crash import recorded, survived
 from heterophony.algorithms import CLASSES
 from heterophony.engines.pool import CONTEXT, warm
@@ -38,6 +39,30 @@ def test_a_killed_driver_resumes_to_the_same_bits(name, tmp_path):
         driver.kill()
         driver.join()
     assert identical(calm(name), played(name, out=out, resume=True))
+
+
+def storm(out: Path | None = None) -> hp.Result:
+    """Clients twice in a round, vanished and late."""
+    how = {"participation": hp.Skewed(count=5, gamma=0.5), "rounds": 6}
+    how |= {"faults": hp.Faults(availability=0.9, dropout=0.3, deadline=40.0)}
+    how |= {"devices": hp.Devices(sample_seconds=0.5, spread=0.5)}
+    return played("fedper", out=out, resume=out is not None, **how)
+
+
+def test_a_killed_driver_resumes_the_same_faults_to_the_same_bits(tmp_path):
+    warm()
+    rng, out = random.Random(0), tmp_path / "run"
+    for at in (3, 8):
+        driver = CONTEXT.Process(target=storm, args=(out,))
+        driver.start()
+        while driver.is_alive() and recorded(out / "events.jsonl") < at:
+            driver.join(rng.random() / 200)
+        driver.kill()
+        driver.join()
+    calm, resumed = storm(), storm(out)
+    assert identical(calm, resumed)
+    assert calm.summary.simulated_seconds == resumed.summary.simulated_seconds > 0
+    assert all(any(e[k] for e in calm.events if k in e) for k in ("dropped", "late", "clients"))
 
 
 @pytest.mark.parametrize("name", KINDS)

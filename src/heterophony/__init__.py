@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .algorithm import Algorithm, Client, Reply, Server, as_agreed, equally, mean, setting
+    from .availability import Availability, Diurnal, Trace
     from .client import Training
     from .data.federation import Federation
     from .data.partitions import (
@@ -24,17 +25,23 @@ if TYPE_CHECKING:
         Terms,
     )
     from .data.skew import Noise, Rotation
+    from .devices import Devices
     from .errors import HeterophonyError
+    from .faults import Faults
     from .library import Result, federate, run
     from .net import Net, split
-    from .participation import Uniform
+    from .participation import Skewed, Uniform
     from .tensors import Tensors, mix, params, weights
 
 PUBLIC = {  # name -> where it is defined; imported at first use, so that `--help` needs no torch
     "Algorithm": "algorithm",
+    "Availability": "availability",
     "Classes": "data.partitions",
     "Client": "algorithm",
+    "Devices": "devices",
     "Dirichlet": "data.partitions",
+    "Diurnal": "availability",
+    "Faults": "faults",
     "Federation": "data.federation",
     "FromFile": "data.partitions",
     "HeterophonyError": "errors",
@@ -50,8 +57,10 @@ PUBLIC = {  # name -> where it is defined; imported at first use, so that `--hel
     "Server": "algorithm",
     "Shards": "data.partitions",
     "Share": "data.partitions",
+    "Skewed": "participation",
     "Tensors": "tensors",
     "Terms": "data.partitions",
+    "Trace": "availability",
     "Training": "client",
     "Uniform": "participation",
     "as_agreed": "algorithm",
@@ -68,9 +77,13 @@ PUBLIC = {  # name -> where it is defined; imported at first use, so that `--hel
 
 __all__ = [  # noqa: RUF022  # sorted as PUBLIC; a test compares the two
     "Algorithm",
+    "Availability",
     "Classes",
     "Client",
+    "Devices",
     "Dirichlet",
+    "Diurnal",
+    "Faults",
     "Federation",
     "FromFile",
     "HeterophonyError",
@@ -86,8 +99,10 @@ __all__ = [  # noqa: RUF022  # sorted as PUBLIC; a test compares the two
     "Server",
     "Shards",
     "Share",
+    "Skewed",
     "Tensors",
     "Terms",
+    "Trace",
     "Training",
     "Uniform",
     "as_agreed",

@@ -64,6 +64,8 @@ class Reply:
     weight: float  # its share in a mean: its samples, or 1 where all clients count the same
     metrics: Mapping[str, float] = field(default_factory=dict)
     aside: Tensors = field(default_factory=Tensors)
+    turn: int = 0  # which of its turns, where a client trains several times in a round
+    examples: int = 0  # that it went through while learning: what takes a device time
 
 
 EVERYBODY = "*"  # the one who holds everybody's data, where an algorithm is pooled

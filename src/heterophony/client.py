@@ -63,12 +63,15 @@ class Client:
         rounds: int,
         travels: Callable[[Net, int], list[str]],
         keep: Callable[[str, Callable[[], Samples]], Samples],
+        luck: int | None = None,
     ) -> None:
         self.id, self.t, self.net, self.data, self.received = id, t, net, data, received
         self.memory = {k: v for k, v in memory.items() if k != "net"}
         self.training, self.metrics = training, dict[str, float]()
         self.rounds = rounds  # that the whole run has
+        self.examples = 0  # gone through so far: what takes a device time
         self._seed, self._travels, self._keep = seed, travels, keep
+        self._luck = seed if luck is None else luck  # differs in a second turn of the same round
         stayed, arrived = memory.get("net", Tensors()), received.without("*/*")
         complete(travels(net, t), stayed | arrived)
         load(net, stayed)  # what stayed,
@@ -107,10 +110,11 @@ class Client:
         optimiser = self._optimiser(named, how, rates or {}, phase)
         samples = self.data.train if data is None else data
         chance, summed, done = self._chance(samples, f"fit/{phase}"), 0.0, 0
-        with seeded(self._seed, "fit", self.t, self.id, phase):
+        with seeded(self._luck, "fit", self.t, self.id, phase):
             self.net.train()
             for at in self._batches(len(samples), how, epochs, steps):
                 x, y = samples.batch(at, chance)
+                self.examples += repeat * len(at)
                 for _ in range(repeat):
                     optimiser.zero_grad()
                     value = loss(x, y)
@@ -141,13 +145,14 @@ class Client:
     def draws(self, purpose: str) -> Iterator[tuple[Tensor, Tensor]]:
         """Mini-batches without end, from a stream of their own: training's is as without them."""
         source = torch.Generator().manual_seed(
-            seed_of(self._seed, "draws", self.t, self.id, purpose)
+            seed_of(self._luck, "draws", self.t, self.id, purpose)
         )
         n, size = len(self.data.train), self.training.batch
         chance = self._chance(self.data.train, f"draws/{purpose}")
         whole, per_epoch = self._epoch(n, self.training)
         while per_epoch:
             for at in torch.randperm(n, generator=source)[:whole].split(size)[:per_epoch]:
+                self.examples += len(at)
                 yield self.data.train.batch(at, chance)
 
     @torch.no_grad()
@@ -159,7 +164,7 @@ class Client:
     @contextmanager
     def apart(self, purpose: str) -> Iterator[None]:
         """Randomness of its own, for a teacher: the student's is as if there were none."""
-        with seeded(self._seed, "apart", self.t, self.id, purpose):
+        with seeded(self._luck, "apart", self.t, self.id, purpose):
             yield
 
     def once(self, derive: Derive) -> Samples:
@@ -238,8 +243,10 @@ class Client:
         """What moves training images, from a stream of its own: the others are as without it."""
         if samples.moves is None:
             return None
-        when = () if samples.moves.frozen else (self.t, purpose)
-        source = torch.Generator().manual_seed(seed_of(self._seed, "moves", self.id, *when))
+        luck, when = self._luck, [self.t, purpose]
+        if samples.moves.frozen:
+            luck, when = self._seed, []
+        source = torch.Generator().manual_seed(seed_of(luck, "moves", self.id, *when))
 
         def drawn(n: int) -> Tensor:
             return torch.rand(n, CHANCES, generator=source, dtype=torch.float64)

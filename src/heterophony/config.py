@@ -15,14 +15,17 @@ import torch
 
 from .algorithm import Algorithm
 from .algorithms import algorithm
+from .availability import Availability, Diurnal, Trace
 from .client import Training
 from .data.federation import Federation, deal
 from .data.partitions import partition
 from .data.skew import skew
 from .data.sources import source
+from .devices import Devices
 from .errors import ConfigError, suggestion
+from .faults import Faults, agree
 from .models import builder, default_depth
-from .participation import Uniform
+from .participation import Skewed, Uniform
 from .plan import Plan
 from .settings import check, construct, setting, settings
 from .warm import warmed
@@ -122,10 +125,12 @@ class Config:
     algorithm: Algorithm
     algorithm_name: str
     local: Training
-    participation: Uniform
+    participation: Uniform | Skewed
     aggregation: AggregationSection
     evaluation: EvaluationSection
     engine: EngineSection
+    faults: Faults = Faults()
+    devices: Devices = Devices()
 
     def federation(self) -> Federation:
         """The data, dealt. Depends on the seed and the data section alone."""
@@ -144,7 +149,7 @@ class Config:
 
     def plan(self, federation: Federation) -> Plan:
         """What is to be played, with every default decided."""
-        self.participation.size(len(federation.clients))
+        agree(self.faults, self.devices, self.participation, federation.clients)
         model = self.decided(federation).model
         assert model.name is not None
         assert model.head_depth is not None
@@ -163,6 +168,8 @@ class Config:
             self.aggregation.weights,
             self.model.buffers,
             self.evaluation.new_client_rounds,
+            self.faults,
+            self.devices,
         )
 
     def decided(self, federation: Federation) -> Config:
@@ -180,7 +187,8 @@ class Config:
             "model": asdict(self.model),
             "algorithm": named,
             "local": asdict(self.local),
-            "participation": asdict(self.participation),
+            "participation": told(self.participation, self.faults),
+            "devices": asdict(self.devices),
             "aggregation": asdict(self.aggregation),
             "evaluation": asdict(self.evaluation),
             "engine": asdict(self.engine),
@@ -197,7 +205,9 @@ SECTIONS: dict[str, type] = {
     "aggregation": AggregationSection,
     "evaluation": EvaluationSection,
     "engine": EngineSection,
+    "devices": Devices,
 }
+RULES: dict[str, type[Availability]] = {"diurnal": Diurnal, "trace": Trace}
 
 
 def suitable(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> str:
@@ -260,12 +270,13 @@ def resolve(raw: Mapping[str, Any]) -> Config:
     made["data"] = completed(made["data"])
     if made["model"].name is not None:
         builder(made["model"].name)  # a wrong name is said before any data are read
-    share = raw.get("participation") or {"rate": 0.2}
+    participation, faults = taking_part(raw.get("participation", {}))
     return Config(
         top=Top(**{k: v for k, v in raw.items() if k in TOP}),
         algorithm=construct(algorithm(str(name)), chosen, "algorithm"),
         algorithm_name=str(name),
-        participation=construct(Uniform, share, "participation"),
+        participation=participation,
+        faults=faults,
         **made,
     )
 
@@ -284,6 +295,58 @@ def whole(rule: Any) -> dict[str, Any]:
     """A rule's settings, but for those that say nothing: TOML has no word for it."""
     said = {f.name: getattr(rule, f.name) for f in settings(type(rule))}
     return {k: v for k, v in said.items() if v is not None}
+
+
+@dataclass(frozen=True)
+class Skew:
+    """How unevenly clients are drawn."""
+
+    gamma: float = setting(0.1, "of the Dirichlet distribution of probabilities", above=0)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def taking_part(given: Mapping[str, Any]) -> tuple[Uniform | Skewed, Faults]:
+    """Who is asked and what goes wrong, both from the one section for it."""
+    where, own = "participation", [f.name for f in settings(Faults)]
+    known = [*(f.name for f in settings(Uniform)), "skew", *own]
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"{where}.{key}: unknown key{suggestion(key, known)}")
+    wrong = {k: v for k, v in given.items() if k in own}
+    if isinstance(wrong.get("availability"), dict):
+        wrong["availability"] = availability(wrong["availability"], f"{where}.availability")
+    drawn = {k: v for k, v in given.items() if k not in own}
+    if not {"rate", "count"} & drawn.keys():
+        drawn["rate"] = 0.2
+    faults, skew = construct(Faults, wrong, where), drawn.pop("skew", None)
+    if skew is None:
+        return construct(Uniform, drawn, where), faults
+    if not isinstance(skew, dict):
+        raise ConfigError(f"{where}.skew: must be a table, as in {{ gamma = 0.1 }}")
+    gamma = construct(Skew, skew, f"{where}.skew").gamma
+    return construct(Skewed, {**drawn, "gamma": gamma}, where), faults
+
+
+def availability(given: Mapping[str, Any], where: str) -> Availability:
+    """The rule of that kind; a file makes it a trace."""
+    values = dict(given)
+    kind = str(values.pop("kind", "trace" if "file" in values else "diurnal"))
+    if kind not in RULES:
+        raise ConfigError(f"{where}.kind: no '{kind}' here{suggestion(kind, RULES)}")
+    return construct(RULES[kind], values, where)
+
+
+def told(participation: Uniform | Skewed, faults: Faults) -> dict[str, Any]:
+    """The section that ``taking_part`` reads."""
+    section = asdict(participation) | asdict(faults)
+    if "gamma" in section:
+        section["skew"] = {"gamma": section.pop("gamma")}
+    kinds = [k for k, cls in RULES.items() if isinstance(faults.availability, cls)]
+    if kinds:
+        section["availability"] = {"kind": kinds[0], **section["availability"]}
+    return section
 
 
 def overridden(raw: dict[str, Any], pair: str) -> str:

@@ -37,7 +37,9 @@ from .data.skew import Skew
 from .data.source import Source
 from .data.sources import arrays, source
 from .data.sources.own import unpacked
+from .devices import Devices
 from .errors import ConfigError, DataError, FolderError
+from .faults import Faults, agree
 from .models import builder, default_depth
 from .net import Net, split
 from .participation import Participation, Uniform
@@ -140,6 +142,8 @@ def run(
     buffers: Literal["local", "average"] = "local",
     new_client_rounds: int = 1,
     init: str | Path | None = None,
+    faults: Faults | None = None,
+    devices: Devices | None = None,
     engine: str = "serial",
     workers: int | None = None,
     out: str | Path | None = None,
@@ -153,7 +157,8 @@ def run(
     ``resume``, an interrupted run in ``out`` goes on. ``weights`` says what a client counts in a
     mean, ``buffers`` whether BatchNorm's running statistics stay or travel. ``init`` is a checkpoint
     to begin with: of the same model, but for the head, which is new where its shape differs.
-    Clients who join after training play ``new_client_rounds`` alone.
+    Clients who join after training play ``new_client_rounds`` alone. ``faults`` says what goes
+    wrong in a round, ``devices`` what the simulated clock counts.
     """
     how = named(algorithm)() if isinstance(algorithm, str) else algorithm
     construct(EngineSection, {"name": engine, "workers": workers}, "engine")
@@ -177,7 +182,10 @@ def run(
         construct(AggregationSection, {"weights": weights}, "aggregation").weights,
         section.buffers,
         measured.new_client_rounds,
+        faults or Faults(),
+        devices or Devices(),
     )
+    agree(plan.faults, plan.devices, plan.participation, federation.clients)
     temporary = None if out is not None else tempfile.mkdtemp(prefix="heterophony-")
     folder = RunFolder(Path(temporary or str(out)))
     try:
@@ -247,6 +255,10 @@ def described(plan: Plan, model: object, init: str | None = None) -> str:
         # the default repr holds an address, which another process does not have
         "library": {"participation": repr(rule) if is_dataclass(rule) else type(rule).__name__},
     }
+    if plan.faults != Faults():
+        sections["library"]["faults"] = repr(plan.faults)
+    if plan.devices != Devices():
+        sections["library"]["devices"] = repr(plan.devices)
     told = {k: {n: plain(v) for n, v in d.items() if v is not None} for k, d in sections.items()}
     return tomli_w.dumps({"seed": plan.seed, "rounds": plan.rounds, **told})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from . import __version__
 from .algorithm import EVERYBODY, Reply, Server
 from .engines import Engine
+from .faults import Closing
 from .newcomers import joined
 from .plan import Job, Plan
 from .randomness import seeded
@@ -30,15 +32,16 @@ def play(plan: Plan, engine: Engine, folder: RunFolder) -> Iterator[Event]:
     if server is None:
         server = plan.start()
         yield from recorded(folder, [opening(plan, server)])
-    server = replace(server, statistics=plan.statistics)
+    server, now = replace(server, statistics=plan.statistics), clock(folder)
     while server.t < plan.rounds:
         begun = time.perf_counter()
-        after, events = round_of(plan, engine, server)
+        after, events = round_of(plan, engine, server, now)
         events[-1]["seconds"] = round(time.perf_counter() - begun, 4)
         yield from recorded(folder, events)
-        server = after
+        server, now = after, events[-1].get("clock", now)
         folder.commit(server)
-        folder.place.forget(events[-1]["clients"], before=folder.oldest())
+        last = events[-1]
+        folder.place.forget(last.get("asked") or last["clients"], before=folder.oldest())
     if not ended(folder):
         begun = time.perf_counter()
         replies = list(engine.run(evaluations(plan, server)))
@@ -49,24 +52,69 @@ def play(plan: Plan, engine: Engine, folder: RunFolder) -> Iterator[Event]:
         folder.commit(server)
 
 
-def round_of(plan: Plan, engine: Engine, server: Server) -> tuple[Server, list[Event]]:
-    """Measure the state before round t where that is due, and train it to the next."""
-    t, chosen = server.t, plan.chosen(server.t)
-    sizes, down = plan.federation.sizes(), {c: plan.algorithm.send(server, c) for c in chosen}
-    jobs = [Job("train", t, c, down[c], cost=sizes.get(c, 0)) for c in chosen]
+def round_of(
+    plan: Plan, engine: Engine, server: Server, now: float = 0.0
+) -> tuple[Server, list[Event]]:
+    """Measure the state before round t where that is due, and train it to the next.
+
+    ``now`` is the simulated clock when the round begins.
+    """
+    t, chosen = server.t, plan.chosen(server.t, now)
+    down = {c: plan.algorithm.send(server, c) for c in chosen}
+    jobs = trainings(plan, t, chosen, down)
     if plan.measured(t):
         jobs += evaluations(plan, server)
     trained, measured = list[Reply](), list[Reply]()
     for reply in engine.run(jobs):
         (trained if reply.kind == "train" else measured).append(reply)
     order = {c: i for i, c in enumerate(plan.federation.clients)}
-    trained.sort(key=lambda r: order.get(r.client, 0))
-    with seeded(plan.seed, "merge", t):
-        after = replace(plan.algorithm.merge(server, trained), t=t + 1, average=averaged(trained))
-    events = [evaluation(plan, t, measured)] if measured else []
-    event = trained_round(plan, t, {} if plan.algorithm.pooled else down, trained, measured)
-    event["measures"] |= plan.algorithm.measures(server, trained, after)
-    return after, [*events, event]
+    trained.sort(key=lambda r: (order.get(r.client, 0), r.turn))
+    closing = closed(plan, chosen, down, trained, now)
+    merged = [trained[i] for i in closing.merged]
+    after = replace(server, t=t + 1)  # a round without replies changes nothing
+    if merged:
+        with seeded(plan.seed, "merge", t):
+            after = plan.algorithm.merge(server, merged)
+        after = replace(after, t=t + 1, average=averaged(merged))
+    event = trained_round(plan, t, chosen, down, trained, merged, measured)
+    if merged:
+        event["measures"] |= plan.algorithm.measures(server, merged, after)
+    if not plan.reliable:
+        event |= faults_of(plan, chosen, trained, closing, now)
+    return after, [*([evaluation(plan, t, measured)] if measured else []), event]
+
+
+def trainings(plan: Plan, t: int, chosen: list[str], down: Mapping[str, Tensors]) -> list[Job]:
+    """The work of those who do not vanish; a client that was drawn twice has two turns."""
+    sizes, left, turns, jobs = plan.federation.sizes(), Counter(chosen), Counter[str](), list[Job]()
+    for c in chosen:
+        left[c] -= 1
+        if not vanished(plan, t, c):
+            cost, last = sizes.get(c, 0), left[c] == 0
+            jobs.append(Job("train", t, c, down[c], cost=cost, turn=turns[c], keeps=last))
+        turns[c] += 1
+    return jobs
+
+
+def vanished(plan: Plan, t: int, client: str) -> bool:
+    return not plan.reliable and plan.faults.vanishes(t, client, plan.seed)
+
+
+def closed(
+    plan: Plan, chosen: list[str], down: Mapping[str, Tensors], trained: list[Reply], now: float
+) -> Closing:
+    """How the round ends; replies count from 0 in their order, then those who never reply."""
+    if plan.reliable:
+        return Closing(0.0, tuple(range(len(trained))), ())
+    if not chosen:
+        return Closing(plan.faults.rest(plan.federation.clients, now, plan.seed), (), ())
+    arrivals, busy = list[float | None](), dict[str, float]()
+    for r in trained:  # a device has one turn after the other
+        up, examples = r.tensors.nbytes, r.examples
+        took = plan.devices.seconds(r.client, down[r.client].nbytes, examples, up, plan.seed)
+        busy[r.client] = busy.get(r.client, 0.0) + took
+        arrivals.append(busy[r.client])
+    return plan.faults.close([*arrivals, *[None] * (len(chosen) - len(trained))])
 
 
 def evaluations(plan: Plan, server: Server) -> list[Job]:
@@ -89,6 +137,11 @@ def recorded(folder: RunFolder, events: list[Event]) -> Iterator[Event]:
     for event in events:
         folder.record(event)
         yield event
+
+
+def clock(folder: RunFolder) -> float:
+    """The simulated seconds that have passed in the recorded rounds."""
+    return max((float(e.get("clock", 0.0)) for e in folder.read()), default=0.0)
 
 
 def ended(folder: RunFolder) -> bool:
@@ -114,6 +167,7 @@ def opening(plan: Plan, server: Server) -> Event:
         "shared_parameters": sum(v.numel() for v in server.model.values()),
         "data_sha256": federation.sha256,
         "start_sha256": plan.start_sha256,
+        **({"files": plan.files} if plan.files else {}),
     }
 
 
@@ -130,9 +184,15 @@ def evaluation(plan: Plan, t: int, replies: list[Reply]) -> Event:
 
 
 def trained_round(
-    plan: Plan, t: int, down: Mapping[str, Tensors], replies: list[Reply], measured: list[Reply]
+    plan: Plan,
+    t: int,
+    chosen: list[str],
+    down: Mapping[str, Tensors],
+    trained: list[Reply],
+    replies: list[Reply],
+    measured: list[Reply],
 ) -> Event:
-    """What happened in round t; bytes are those of the tensors that travelled."""
+    """What happened in round t; bytes are those of the tensors that travelled, merged or not."""
     tested = plan.federation.sizes("test")
     tested[EVERYBODY] = sum(tested.values())
     known = ("P_local", "seconds")
@@ -141,17 +201,33 @@ def trained_round(
         "event": "round",
         "t": t,
         "clients": [r.client for r in replies],
-        "bytes_down": sum(v.nbytes for v in down.values()),
-        "bytes_up": 0 if plan.algorithm.pooled else sum(r.tensors.nbytes for r in replies),
+        "bytes_down": 0 if plan.algorithm.pooled else sum(down[c].nbytes for c in chosen),
+        "bytes_up": 0 if plan.algorithm.pooled else sum(r.tensors.nbytes for r in trained),
         "loss": {k[5:]: v for k, v in sorted(means.items()) if k.startswith("loss/")},
         "measures": {k: v for k, v in sorted(means.items()) if not k.startswith("loss/")},
         "P_local": [
             [int(r.metrics["P_local"]), tested[r.client]] for r in replies if "P_local" in r.metrics
         ],
         "work": {
-            "train": worked(replies),
+            "train": worked(trained),
             "evaluate": worked(measured),
         },
+    }
+
+
+def faults_of(
+    plan: Plan, chosen: list[str], trained: list[Reply], closing: Closing, now: float
+) -> Event:
+    """Who was asked, who vanished, who came too late, and the simulated time."""
+    seconds = closing.seconds
+    timed = {"simulated_seconds": seconds, "clock": now + seconds} if plan.devices.timed else {}
+    came = {r.client for r in trained}
+    return {
+        "asked": chosen,
+        "dropped": [c for c in chosen if c not in came],
+        "late": [trained[i].client for i in closing.late],
+        "void": not closing.merged,
+        **timed,
     }
 
 

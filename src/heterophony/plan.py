@@ -16,11 +16,14 @@ from .algorithm import EVERYBODY, Algorithm, Reply, Server
 from .algorithms import CLASSES
 from .client import Client, Memory, Training, state
 from .data.federation import Federation
+from .devices import Devices
 from .errors import DivergedError
+from .faults import Faults
+from .listing import sha256
 from .net import Net
-from .participation import Participation
+from .participation import Participation, asked
 from .place import Place
-from .randomness import seeded
+from .randomness import seed_of, seeded
 from .samples import Samples
 from .tensors import Tensors
 
@@ -42,6 +45,8 @@ class Plan:
     weights: Literal["samples", "uniform"] = "samples"  # what a client counts in a mean
     buffers: Literal["local", "average"] = "local"  # do running statistics stay or travel?
     new_client_rounds: int = 1  # that whoever joins after training plays alone
+    faults: Faults = Faults()
+    devices: Devices = Devices()
 
     @property
     def name(self) -> str:
@@ -79,14 +84,31 @@ class Plan:
         stays = Tensors({k: v for k, v in now.items() if k not in names})
         return Server(0, self.federation.sizes(), model, average=stays)
 
-    def chosen(self, t: int) -> list[str]:
-        """Who trains in round ``t``."""
+    def chosen(self, t: int, now: float = 0.0) -> list[str]:
+        """Who is asked to train in round ``t``, which begins at ``now`` of the simulated clock."""
         clients = self.federation.clients
         if self.algorithm.pooled:
             return [EVERYBODY]
+        reachable = self.faults.reachable(t, clients, now, self.seed)
         if self.algorithm.everybody:
-            return list(clients)
-        return self.participation.chosen(t, clients, self.seed)
+            return reachable
+        return asked(self.participation, t, clients, reachable, self.seed)
+
+    def luck(self, turn: int) -> int:
+        """The seed of what a client draws in one of its turns."""
+        return seed_of(self.seed, "turn", turn) if turn else self.seed
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The sha256 of every file that says what goes wrong, and when."""
+        named = [getattr(self.faults.availability, "file", None), self.devices.file]
+        return {f: sha256(f) for f in named if f}
+
+    @property
+    def reliable(self) -> bool:
+        """Does nothing go wrong, and no simulated time pass? Who holds all data is no device."""
+        undisturbed = self.faults == Faults() and not self.devices.timed
+        return undisturbed or self.algorithm.pooled
 
     def shared(self, net: Net, t: int) -> list[str]:
         """Names of the tensors that travel in round ``t``."""
@@ -123,6 +145,7 @@ class Plan:
             self.rounds,
             self.shared,
             kept,
+            self.luck(job.turn),
         )
 
 
@@ -136,6 +159,8 @@ class Job:
     tensors: Tensors
     average: Tensors = field(default_factory=Tensors)  # not for "train": everybody's net, whole
     cost: int = 0  # examples to go through: the longest job starts first
+    turn: int = 0  # of a client that is drawn several times in a round: all start from the same
+    keeps: bool = True  # is what it holds afterwards kept? Of several turns, that of the last
 
 
 def work(plan: Plan, job: Job, place: Place) -> Reply:
@@ -148,7 +173,8 @@ def work(plan: Plan, job: Job, place: Place) -> Reply:
         reply = join(plan, job, place)
     else:
         reply, memory = train(plan, job, memory, place)
-        place.keep(job.client, job.t, memory)
+        if job.keeps:
+            place.keep(job.client, job.t, memory)
     seconds = time.perf_counter() - begun
     return replace(reply, metrics={**reply.metrics, "seconds": seconds})
 
@@ -164,12 +190,13 @@ def train(plan: Plan, job: Job, memory: Memory, place: Place) -> tuple[Reply, Me
     kept = {**client.memory, **({"net": stays} if stays else {})}
     aside = stays if plan.algorithm.common else Tensors()
     weight = samples if plan.weights == "samples" else 1
-    return Reply(job.client, "train", up, samples, weight, metrics, aside), kept
+    reply = Reply(job.client, "train", up, samples, weight, metrics, aside)
+    return replace(reply, turn=job.turn, examples=client.examples), kept
 
 
 def learn(plan: Plan, job: Job, client: Client) -> Tensors:
     """What the algorithm does on a client; returns what goes up."""
-    with seeded(plan.seed, "local", job.t, job.client):
+    with seeded(plan.luck(job.turn), "local", job.t, job.client):
         up = Tensors(plan.algorithm.local(client))
     for name, v in up.items():
         if v.is_floating_point() and not bool(torch.isfinite(v).all()):

@@ -129,6 +129,7 @@ class Summary:
     data_sha256: str
     model_sha256: str
     version: str
+    simulated_seconds: float | None = None  # on the devices' clock, where there is one
     extra: dict[str, Any] = field(default_factory=dict)
     new_clients: NewClients | None = None
 
@@ -208,5 +209,6 @@ def summary_of(events: Sequence[Event]) -> Summary:
         data_sha256=start["data_sha256"],
         model_sha256=end["model_sha256"],
         version=start["version"],
+        simulated_seconds=max((e["clock"] for e in rounds if "clock" in e), default=None),
         new_clients=NewClients.of(new[0]) if new else None,
     )

@@ -24,6 +24,7 @@ def execute(
     if not all(isinstance(e, dict) and "event" in e for e in events):
         raise FolderError(f"{folder.events} is damaged: a line is not an event")
     same_data(plan, events)
+    same_files(plan, events)
     if not folder.partition.exists():
         plan.federation.save_partition(folder.partition)
     if not finished(events):
@@ -48,6 +49,16 @@ def same_data(plan: Plan, events: list[Event]) -> None:
             "the data are not those the run began with (data_sha256 differs);"
             " bring them back, or start a new run"
         )
+
+
+def same_files(plan: Plan, events: list[Event]) -> None:
+    """Nor with other traces or devices."""
+    for file, sha256 in plan.files.items():
+        if events and events[0].get("files", {}).get(file) != sha256:
+            raise FolderError(
+                f"{file} is not what it was when the run began (its sha256 differs);"
+                " bring it back, or start a new run"
+            )
 
 
 def same_start(plan: Plan, events: list[Event]) -> None:

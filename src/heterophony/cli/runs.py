@@ -264,7 +264,9 @@ def show_run(summary: Summary, folder: Path, json: bool) -> None:
     title = f"{summary.algorithm}, {summary.rounds} rounds, seed {summary.seed}: accuracy in %"
     screen.print_table(title, ["", "best", "last", "last 10", "worst 10 % of clients"], rows)
     up, down = (screen.megabytes(summary.bytes[k]) for k in ("up", "down"))
-    screen.note(f"{down} MB down, {up} MB up, {summary.seconds:.1f} s")
+    simulated = summary.simulated_seconds
+    clock = "" if simulated is None else f", {simulated:.1f} s on the simulated clock"
+    screen.note(f"{down} MB down, {up} MB up, {summary.seconds:.1f} s{clock}")
     screen.note(f"{folder}; a page with curves: heterophony report {folder}")
 
 

@@ -10,7 +10,7 @@ from ..results import latest
 from .attendance import attendance
 from .newcomers import newcomers
 from .runs import Curve, Run, by_series, flat, mean_curve
-from .tables import ACCURACIES, COLUMNS, Row, cell, difference_cell, leaders, rows
+from .tables import ACCURACIES, Row, cell, columns, difference_cell, leaders, rows
 
 Json = dict[str, Any]
 POINTS = 40_000  # of all curves together: what keeps the page small
@@ -117,17 +117,18 @@ def one(run: Run, federation: int, points: int) -> Json:
 
 
 def comparison(table: Sequence[Row]) -> Json:
-    best = {k: leaders(table, k) for k in COLUMNS}
+    shown = columns(table)
+    best = {k: leaders(table, k) for k in shown}
     return {
-        "columns": list(COLUMNS),
-        "titles": list(COLUMNS.values()),
+        "columns": list(shown),
+        "titles": list(shown.values()),
         "rows": [
             {
                 "name": row["name"],
                 "seeds": row["seeds"],
-                "cells": [cell(row, k) for k in COLUMNS],
-                "best": [row["name"] in best[k] for k in COLUMNS],
-                "values": [row["over_seeds"].get(k, {}).get("mean") for k in COLUMNS],
+                "cells": [cell(row, k) for k in shown],
+                "best": [row["name"] in best[k] for k in shown],
+                "values": [row["over_seeds"].get(k, {}).get("mean") for k in shown],
             }
             for row in table
         ],

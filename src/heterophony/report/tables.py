@@ -25,6 +25,7 @@ COLUMNS = {  # key of a measure: its title
     "MB_down": "MB down",
     "seconds": "seconds",
 }
+CLOCK = {"simulated": "simulated s"}  # shown where a run has such a clock
 PERCENT = {*ACCURACIES, "worst10", "std"}
 HIGHER = (*ACCURACIES, "worst10")  # where the highest value is the best
 
@@ -50,11 +51,17 @@ def row(group: Sequence[Run], first: Sequence[Run]) -> Row:
         "state": group[0].state,
         "G": accuracy([s.G for s in summaries if s.G]),
         "P": accuracy([s.P for s in summaries]),
-        **{k: spreads[k]["mean"] for k in COLUMNS if k not in ACCURACIES},
+        **{k: spreads[k]["mean"] for k in spreads if k not in ACCURACIES},
         "over_seeds": spreads,
         "difference": None if group is first else difference(group, first),
         "new_clients": over_seeds(group),
     }
+
+
+def columns(table: Iterable[Row]) -> dict[str, str]:
+    """The measures worth a column of this table, and their titles."""
+    clocked = any("simulated" in row["over_seeds"] for row in table)
+    return {**COLUMNS, **CLOCK} if clocked else COLUMNS
 
 
 def summarised(group: Iterable[Run]) -> list[Summary]:
@@ -82,12 +89,14 @@ def measures(summary: Summary) -> dict[str, float]:
     if fairness := summary.fairness["P"]:
         out |= {"worst10": fairness.worst10, "std": fairness.std}
     out |= {f"MB_{way}": count / 1e6 for way, count in summary.bytes.items()}
-    return out | {"seconds": summary.seconds}
+    out["seconds"] = summary.seconds
+    clock = summary.simulated_seconds
+    return out if clock is None else out | {"simulated": clock}
 
 
 def over(several: Sequence[Mapping[str, float]]) -> Row:
     """Mean and std of every measure that all of them have."""
-    common = [k for k in COLUMNS if all(k in m for m in several)]
+    common = [k for k in (*COLUMNS, *CLOCK) if all(k in m for m in several)]
     return {k: asdict(Spread.of([m[k] for m in several])) for k in common}
 
 
