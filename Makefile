@@ -11,7 +11,7 @@ demo: .venv/ready  ## four algorithms on the embedded digits: a table and a page
 
 test: .venv/dev check  ## every check and every test
 	scripts/system
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: .venv/dev  ## lint, format, types
 	$(BIN)/ruff check
