@@ -70,6 +70,15 @@ def test_factors_are_normal_with_root_two_over_the_root_of_their_inputs():
         assert abs(factor.mean().item()) < 0.01
 
 
+def test_with_one_added_the_last_factor_is_scaled_by_its_outputs():
+    """W1 ⊙ (W2 + 1) is as large as W1; scaled as maps, its factors would diverge at usual rates."""
+    torch.manual_seed(0)
+    shape = (256, 200, 3, 3)
+    _, o, i = Hadamard(torch.empty(shape), 0.1, 1.0).right_inverse(torch.empty(shape))[:3]
+    assert o.std().item() == pytest.approx((2 / 256) ** 0.5, rel=0.05)
+    assert i.std().item() == pytest.approx((2 / 200) ** 0.5, rel=0.05)
+
+
 def test_stem_shortcuts_and_the_last_layer_stay_plain():
     net = factorised(resnet8((3, 32, 32), 10, 1), 0.1)
     plain = {

@@ -19,7 +19,9 @@ class Hadamard(nn.Module):
         out, into, *window = weight.shape
         r = rank(weight.shape, gamma)
         factors = [(r, r, *window), (r, out), (r, into)] if window else [(out, r), (into, r)]
-        inputs = [r * prod(window), r, into] if window else [r, into]  # of the map each one is
+        # W1 ⊙ W2 needs factors of the size of the maps they are; W1 ⊙ (W2 + 1) is as large as W1
+        last = out if plus else r
+        inputs = [r * prod(window), last, into] if window else [last, into]
         self.shapes, self.inputs, self.plus = factors * 2, inputs * 2, plus
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, ...]:
