@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from heterophony.data.federation import Federation, deal, gather
+from heterophony.data.dealing import deal, gather
+from heterophony.data.federation import Federation
 from heterophony.data.partitions import IID, Dirichlet
 from heterophony.data.source import Source
 from heterophony.errors import ConfigError, DataError, StorageError

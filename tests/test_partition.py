@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from heterophony.data.federation import deal
+from heterophony.data.dealing import deal
 from heterophony.data.partitions import IID, Classes, Dirichlet, halves
 from heterophony.data.source import Source
 from heterophony.errors import ConfigError, DataError

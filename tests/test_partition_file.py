@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from heterophony.data.federation import deal
+from heterophony.data.dealing import deal
 from heterophony.data.partitions import Dirichlet, FromFile, Natural, PerClientDirichlet
 from heterophony.data.source import Source
 from heterophony.errors import DataError

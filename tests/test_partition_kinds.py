@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import heterophony as hp
-from heterophony.data.federation import deal
+from heterophony.data.dealing import deal
 from heterophony.data.partitions import (
     IID,
     Classes,

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from heterophony.algorithm import EVERYBODY
-from heterophony.data.federation import Federation, deal
+from heterophony.data.dealing import deal
+from heterophony.data.federation import Federation
 from heterophony.data.partitions import IID, Dirichlet
 from heterophony.data.skew import Noise, Rotation
 from heterophony.data.source import Source

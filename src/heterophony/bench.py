@@ -19,7 +19,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from .algorithms.fedavg import FedAvg
 from .client import Training
-from .data.federation import Federation, deal
+from .data.dealing import deal
+from .data.federation import Federation
 from .data.partitions import IID, Dirichlet, Partition
 from .data.source import Source
 from .engines.pool import CONTEXT, Pool

@@ -17,7 +17,8 @@ from .algorithm import Algorithm
 from .algorithms import algorithm
 from .availability import Availability, Diurnal, Trace
 from .client import Training
-from .data.federation import Federation, deal
+from .data.dealing import deal
+from .data.federation import Federation
 from .data.partitions import partition
 from .data.skew import skew
 from .data.sources import source

@@ -30,7 +30,8 @@ from .config import (
     Top,
     suitable,
 )
-from .data.federation import Federation, deal, gather
+from .data.dealing import deal, gather
+from .data.federation import Federation
 from .data.partitions import Dirichlet, Partition
 from .data.partitions.rule import Split
 from .data.skew import Skew
