@@ -190,12 +190,9 @@ def test_a_wrong_choice_gets_the_nearest_right_one(name, wrong, right):
     assert said.endswith(f"not {wrong!r}; did you mean '{right}'?")
 
 
-def test_a_wrong_choice_with_nothing_near_gets_all_of_them():
+def test_a_wrong_choice_with_nothing_near_gets_all_of_them_once():
     said = message(construct, FedReG, {"threshold": "zzz"}, "algorithm")
-    assert said == (
-        "algorithm.threshold: must be one of mean, max, median, second_min, not 'zzz'"
-        "; there is: max, mean, median, second_min"
-    )
+    assert said == "algorithm.threshold: must be one of mean, max, median, second_min, not 'zzz'"
 
 
 @pytest.mark.parametrize("wrong", [1, True, None, ["mean"], 0.5])

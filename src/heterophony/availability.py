@@ -85,6 +85,10 @@ class Trace(Availability):
         strangers = self.intervals.keys() - set(clients)
         if strangers:
             raise DataError(f"{self.file}: there is no client '{min(strangers)}'")
+        for client, known in self.intervals.items():
+            if any(start == inf or start > end for start, end in known):
+                raise DataError(f"{self.file}: client {client} has an interval that ends before"
+                                " it starts, or never starts")  # fmt: skip
 
     def reachable(self, client: str, t: int, now: float, seed: int) -> bool:
         when = t if self.unit == "rounds" else now

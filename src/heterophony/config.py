@@ -316,7 +316,7 @@ def taking_part(given: Mapping[str, Any]) -> tuple[Uniform | Skewed, Faults]:
         if key not in known:
             raise ConfigError(f"{where}.{key}: unknown key{suggestion(key, known)}")
     wrong = {k: v for k, v in given.items() if k in own}
-    if isinstance(wrong.get("availability"), dict):
+    if isinstance(wrong.get("availability"), dict | list | str | bool):
         wrong["availability"] = availability(wrong["availability"], f"{where}.availability")
     drawn = {k: v for k, v in given.items() if k not in own}
     if not {"rate", "count"} & drawn.keys():
@@ -330,8 +330,10 @@ def taking_part(given: Mapping[str, Any]) -> tuple[Uniform | Skewed, Faults]:
     return construct(Skewed, {**drawn, "gamma": gamma}, where), faults
 
 
-def availability(given: Mapping[str, Any], where: str) -> Availability:
+def availability(given: Any, where: str) -> Availability:
     """The rule of that kind; a file makes it a trace."""
+    if not isinstance(given, dict):
+        raise ConfigError(f"{where}: must be a number, or a table as in {{ kind = 'diurnal' }}")
     values = dict(given)
     kind = str(values.pop("kind", "trace" if "file" in values else "diurnal"))
     if kind not in RULES:

@@ -23,7 +23,9 @@ class Devices:
     bytes_per_second: float | None = setting(
         None, "speed of the network, each way; default: without limit", above=0
     )
-    spread: float = setting(0.0, "how much devices differ: sigma of a log-normal factor", low=0)
+    spread: float = setting(
+        0.0, "how much devices differ: sigma of a log-normal factor", low=0, high=10
+    )
     file: str | None = setting(
         None, "CSV (client, sample_seconds, bytes_per_second) or JSON; whom it names, it decides"
     )

@@ -74,7 +74,10 @@ class StoppedError(HeterophonyError):
 def suggestion(word: str, known: Iterable[str]) -> str:
     """``; did you mean 'x'?`` or, with nothing near, the list of what there is."""
     choices = sorted(known)
-    near = get_close_matches(word, choices, n=1, cutoff=0.5)
-    if near:
-        return f"; did you mean '{near[0]}'?"
-    return f"; there is: {', '.join(choices)}" if choices else ""
+    return nearest(word, choices) or (f"; there is: {', '.join(choices)}" if choices else "")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """``; did you mean 'x'?`` or, with nothing near, nothing."""
+    near = get_close_matches(word, sorted(known), n=1, cutoff=0.5)
+    return f"; did you mean '{near[0]}'?" if near else ""

@@ -24,8 +24,10 @@ def listing(file: str, columns: Sequence[str]) -> Rows:
     text = content(file).decode(errors="replace")
     try:
         found = json.loads(text) if file.endswith(".json") else by_client(file, text, columns)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise DataError(f"{file} is not JSON") from None
+    except csv.Error as error:
+        raise DataError(f"{file} is not CSV: {error}") from None
     if not isinstance(found, dict):
         raise DataError(f"{file}: must be an object with an entry for each client")
     return {
@@ -66,9 +68,11 @@ def several(value: Any) -> Iterable[Any]:
 def row(file: str, client: str, given: Any, columns: Sequence[str]) -> tuple[float, ...]:
     said = f"{file}: client {client} needs rows of {', '.join(columns)}, numbers of at least 0"
     try:
-        values = [given[c] for c in columns] if isinstance(given, dict) else list(given)
+        values = [given[c] for c in columns] if isinstance(given, dict) else given
+        if isinstance(values, str):  # its letters are no numbers
+            raise TypeError
         numbers = tuple(inf if v in (None, "") else float(v) for v in values)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise DataError(said) from None
     if len(numbers) != len(columns) or not all(v >= 0 for v in numbers):
         raise DataError(said)

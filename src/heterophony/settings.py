@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from .errors import ConfigError, suggestion
+from .errors import ConfigError, nearest, suggestion
 
 T = TypeVar("T")
 WORDS = {
@@ -92,7 +92,7 @@ def wanted(hint: Any) -> str:
 
 def near(value: object, hint: Any) -> str:
     is_choice = get_origin(hint) is Literal and isinstance(value, str)
-    return suggestion(str(value), map(str, get_args(hint))) if is_choice else ""
+    return nearest(str(value), map(str, get_args(hint))) if is_choice else ""
 
 
 def inside(value: float, f: dataclasses.Field[Any]) -> bool:

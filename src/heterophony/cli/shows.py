@@ -91,7 +91,10 @@ def readable(key: str, row: dict[str, Any]) -> str:
 
 def told(setting: dict[str, Any]) -> str:
     """``mu = 0.001 (at least 0)``, ``augment = simple, or auto, copy``."""
-    default, allowed = str(setting["default"]), setting["allowed"]
+    allowed = setting["allowed"]
+    if setting["default"] is None:
+        return f"{setting['name']}: not set ({allowed})"
+    default = str(setting["default"])
     if " | " not in allowed:
         return f"{setting['name']} = {default} ({allowed})"
     default = default.lower() if isinstance(setting["default"], bool) else default

@@ -34,6 +34,8 @@ class FromFile:
     def allot(self, source: Source, terms: Terms) -> list[Share]:
         path = Path(self.path).expanduser()
         found, data_sha256 = load(path)
+        if not found:
+            raise DataError(f"{path} names no clients")
         if len(found) != terms.clients:
             raise DataError(
                 f"{path} deals to {len(found)} clients, but data.clients is {terms.clients};"
@@ -50,6 +52,9 @@ class FromFile:
 
 def verified(share: Share, who: str, examples: int) -> None:
     """Rows that are there; none trains twice, none trains and tests. (Test examples may repeat.)"""
+    for part in PARTS:
+        if not len(getattr(share, part)):
+            raise DataError(f"{who} has no rows to {part}; it needs at least one")
     rows = np.concatenate([share.train, np.unique(share.test)])
     outside = rows[(rows < 0) | (rows >= examples)]
     if len(outside):
@@ -107,9 +112,11 @@ def load(path: Path) -> tuple[dict[str, Share], str | None]:
         raise
     except FileNotFoundError:
         raise DataError(f"data.partition.path: there is no {path}") from None
-    except Exception as error:  # numpy and zipfile raise almost anything for a damaged file
+    except OSError as error:
+        raise DataError(f"data.partition.path: cannot read {path}: {error.strerror}") from None
+    except Exception:  # numpy and zipfile raise almost anything for a damaged file
         raise DataError(
-            f"data.partition.path: cannot read {path}: {type(error).__name__}; it must hold, for"
+            f"data.partition.path: cannot read {path} as a partition; it must hold, for"
             ' every client, rows: {"0": {"train": [0, 1], "test": [2]}, …}'
         ) from None
 
