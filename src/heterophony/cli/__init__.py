@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..errors import HeterophonyError, StorageError
-from . import checks, pretrain, runs, shows
+from . import checks, pretrain, reproduce, runs, shows
 from .screen import problem
 
 
@@ -45,6 +45,7 @@ app = typer.Typer(
 )
 runs.register(app)
 pretrain.register(app)
+reproduce.register(app)
 shows.register(app)
 checks.register(app)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import screen
+from . import reproduce, screen
 from .runs import ConfigFile, Json, Pairs
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class What(StrEnum):
     models = "models"
     datasets = "datasets"
     partitions = "partitions"
+    papers = "papers"
     runs = "runs"
 
 
@@ -61,6 +62,7 @@ def list_(what: What, json: Json = False) -> None:
         What.models: models,
         What.datasets: datasets,
         What.partitions: partitions,
+        What.papers: reproduce.listed,
         What.runs: past_runs,
     }[what]()
     if json:
