@@ -558,7 +558,18 @@ def test_each_of_them_leaves_the_others_as_they_are(pair, found):
             "participation.availability: must be a number, or a table as in { kind = 'diurnal' }",
         ),
         ("devices.spread=1e9", "devices.spread: must be at least 0 and at most 10, not 1"),
-        ("devices.sample_seconds=-1", "devices.sample_seconds: must be at least 0, not -1"),
+        (
+            "devices.sample_seconds=-1",
+            "devices.sample_seconds: must be at least 0 and at most 1e+06, not -1",
+        ),
+        (
+            "devices.sample_seconds=1e308",
+            "devices.sample_seconds: must be at least 0 and at most 1e+06, not 1e+308",
+        ),
+        (
+            "devices.bytes_per_second=1e-300",
+            "devices.bytes_per_second: must be at least 1e-06, not 1e-300",
+        ),
     ],
 )
 def test_a_wrong_setting_is_named(pair, said):

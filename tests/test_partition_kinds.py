@@ -296,8 +296,12 @@ def test_the_partitions_own_seed_comes_before_the_runs():
 
 def test_a_class_with_too_few_examples_is_said_and_tests_may_repeat():
     source = official(2, 1000, 30)
-    with pytest.raises(DataError, match=r"asks for \d+ test examples of class \d, but there are 3"):
+    with pytest.raises(DataError, match=r"\d+ examples of class \d to test, .* 30; .*repeat_test"):
         PerClientDirichlet(0.1).allot(source, Terms(5, seed=1))
+    with pytest.raises(
+        DataError, match=r"of class \d to train, .* 30; lower data.partition.train$"
+    ):
+        PerClientDirichlet(0.1).allot(official(2, 30, 1000), Terms(5, seed=1))
     found = PerClientDirichlet(0.1, repeat_test=True).allot(source, Terms(5, seed=1))
     assert {len(s.test) for s in found} <= {99, 100}
     with pytest.raises(DataError, match=r"needs a data set with an official test set; made has no"):

@@ -13,15 +13,16 @@ from .randomness import generator
 from .settings import check, setting
 
 COLUMNS = ("sample_seconds", "bytes_per_second")
+SLOWEST = 1e6  # seconds per example, or per byte: far beyond any device, and sums stay finite
 
 
 @dataclass(frozen=True)
 class Devices:
     """Seconds per example and bytes per second; as written, time does not pass."""
 
-    sample_seconds: float = setting(0.0, "seconds to learn from one example", low=0)
+    sample_seconds: float = setting(0.0, "seconds to learn from one example", low=0, high=SLOWEST)
     bytes_per_second: float | None = setting(
-        None, "speed of the network, each way; default: without limit", above=0
+        None, "speed of the network, each way; default: without limit", low=1 / SLOWEST
     )
     spread: float = setting(
         0.0, "how much devices differ: sigma of a log-normal factor", low=0, high=10
@@ -50,9 +51,12 @@ class Devices:
         if strangers:
             raise DataError(f"{self.file}: there is no client '{min(strangers)}'")
         for client, rows in self.known.items():
-            if len(rows) != 1 or rows[0][0] == inf or rows[0][1] == 0:
-                raise DataError(f"{self.file}: client {client} needs one row of {COLUMNS[0]} (finite)"
-                                f" and {COLUMNS[1]} (above 0, or empty: without limit)")  # fmt: skip
+            if len(rows) != 1 or rows[0][0] > SLOWEST or rows[0][1] < 1 / SLOWEST:
+                raise DataError(
+                    f"{self.file}: client {client} needs one row of {COLUMNS[0]} (at most"
+                    f" {SLOWEST:g}) and {COLUMNS[1]} (at least {1 / SLOWEST:g}, or empty: without"
+                    " limit)"
+                )
 
     def speed(self, client: str, seed: int) -> tuple[float, float]:
         """Seconds per example and bytes per second of one client, the same in the whole run."""

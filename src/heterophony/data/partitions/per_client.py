@@ -52,10 +52,8 @@ class PerClientDirichlet(Seeded):
         train, test = [], []
         wanted = zip(self.counts(mix, self.train), self.counts(mix, self.test), strict=True)
         for c, (a, b) in enumerate(wanted):
-            train.append(taken(a, pools[c][0], draw, False, f"training examples of class {c}"))
-            test.append(
-                taken(b, pools[c][1], draw, self.repeat_test, f"test examples of class {c}")
-            )
+            train.append(taken("train", a, c, pools[c][0], draw))
+            test.append(taken("test", b, c, pools[c][1], draw, self.repeat_test))
         return Share(np.concatenate(train), np.concatenate(test))
 
     def counts(self, mix: Mix, size: int) -> list[int]:
@@ -69,10 +67,14 @@ class PerClientDirichlet(Seeded):
         return counts
 
 
-def taken(n: int, pool: Indices, draw: np.random.RandomState, repeat: bool, what: str) -> Indices:
+def taken(
+    part: str, n: int, c: int, pool: Indices, draw: np.random.RandomState, repeat: bool = False
+) -> Indices:
+    """So many examples of a class, drawn from its pool."""
     if n > len(pool) and not (repeat and len(pool)):
+        also = ", or let tests repeat (data.partition.repeat_test)" if part == "test" else ""
         raise DataError(
-            f"a client's mix asks for {n} {what}, but there are {len(pool)}; lower"
-            " data.partition.train and test, or let tests repeat (data.partition.repeat_test)"
+            f"a client's mix asks for {n} examples of class {c} to {part}, but there are"
+            f" {len(pool)}; lower data.partition.{part}{also}"
         )
     return np.asarray(draw.choice(pool, n, replace=repeat), np.int64)
