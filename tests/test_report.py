@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from heterophony.errors import ConfigError, FolderError
-from heterophony.report import attendance, content, drawing, figures, page, runs, tables
+from heterophony.report import attendance, content, drawing, exports, figures, page, runs, tables
 from heterophony.results import summarise
 
 TESTS = [4, 6]  # test examples of the two clients: ten in all
@@ -457,3 +458,43 @@ def test_the_same_attendance_is_told_once_and_another_is_not_drawn_over_it(tmp_p
     figures.participation(found[:2])
     with pytest.raises(ConfigError, match="in 'one' and 'three' not the same clients took part"):
         figures.participation(found)
+
+
+# Tables for other programs ------------------------------------------------------------------
+
+
+def test_the_table_as_csv_has_every_number_in_full(compared: Path, tmp_path: Path) -> None:
+    found, path = runs.find([compared]), tmp_path / "t.csv"
+    exports.export(found, path)
+    head, *lines = csv.reader(path.read_text().splitlines())
+    for line, row in zip(lines, tables.rows(found), strict=True):
+        told = dict(zip(head, line, strict=True))
+        assert (told["name"], told["seeds"]) == (row["name"], " ".join(map(str, row["seeds"])))
+        for key in tables.COLUMNS:
+            spread = row["over_seeds"][key]
+            assert [float(told[f"{key} {part}"]) for part in ("mean", "std")] == [*spread.values()]
+
+
+def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
+    stored(tmp_path / "one", played(FIRST))
+    head, line = csv.reader(exports.as_csv(tables.rows(runs.find([tmp_path]))).splitlines())
+    told = dict(zip(head, line, strict=True))
+    assert told["P.best mean"] == "1.0"
+    assert {v for k, v in told.items() if k.endswith(" std")} == {""}
+
+
+def test_the_table_as_markdown_and_latex_says_what_the_page_says(compared: Path) -> None:
+    table = tables.rows(runs.find([compared]))
+    shown = [[tables.cell(row, k) for k in tables.COLUMNS] for row in table]
+    for text in (exports.as_markdown(table).replace("**", ""), exports.as_latex(table)):
+        plain = re.sub(r"\\textbf\{(.*?)\}", r"\1", text).replace(r"$\pm$", "±")
+        for cells in shown:
+            assert " | ".join(cells) in plain or " & ".join(cells) in plain
+    bold = [x.count("**") // 2 for x in exports.as_markdown(table).splitlines()[2:]]
+    led = [sum(r["name"] in tables.leaders(table, k) for k in tables.COLUMNS) for r in table]
+    assert bold == led
+    assert exports.as_latex(table).count(r"\textbf") == sum(led) > 0
+
+
+def test_names_cannot_break_a_table() -> None:
+    assert exports.escaped(r"a_b & 50% {x} \y") == r"a\_b \& 50\% \{x\} \textbackslash{}y"

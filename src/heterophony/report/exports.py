@@ -1,0 +1,82 @@
+"""The comparison of runs as a file for other programs and papers: CSV, Markdown, LaTeX."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from io import StringIO
+from pathlib import Path
+
+from ..files import write
+from .runs import Run
+from .tables import Row, cell, columns, leaders, rows
+
+LATEX = {
+    **{c: f"\\{c}" for c in "%_&#${}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "–": "--",
+}
+
+
+def export(runs: Sequence[Run], path: Path) -> None:
+    """The table in the format that the suffix says."""
+    write(path, FORMATS[path.suffix](rows(runs)).encode())
+
+
+def as_csv(table: Sequence[Row]) -> str:
+    """Every number in full, fractions as fractions: mean and, of several seeds, std over them."""
+    out, keys = StringIO(), list(columns(table))
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["name", "seeds", *(f"{k} {part}" for k in keys for part in ("mean", "std"))])
+    for row in table:
+        known = [row["over_seeds"].get(k, {}) for k in keys]
+        parts = ("mean", "std") if len(row["seeds"]) > 1 else ("mean", "")
+        numbers = [spread.get(part, "") for spread in known for part in parts]
+        writer.writerow([row["name"], " ".join(map(str, row["seeds"])), *numbers])
+    return out.getvalue()
+
+
+def as_markdown(table: Sequence[Row]) -> str:
+    """As the page shows it; the highest is bold."""
+    titles = ["algorithm", *columns(table).values()]
+    lines = [titles, ["---"] + ["--:"] * (len(titles) - 1)]
+    lines += shown(table, lambda text: text.replace("|", "\\|"), "**{}**")
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def as_latex(table: Sequence[Row]) -> str:
+    """With booktabs' rules; the highest is bold."""
+    titles = ["algorithm", *columns(table).values()]
+    head = " & ".join(map(escaped, titles))
+    lines = shown(table, escaped, r"\textbf{{{}}}")
+    body = "".join(f"  {' & '.join(line)} \\\\\n" for line in lines)
+    return (
+        "% \\usepackage{booktabs}\n"
+        f"\\begin{{tabular}}{{l{'r' * (len(titles) - 1)}}}\n"
+        f"  \\toprule\n  {head} \\\\\n  \\midrule\n{body}  \\bottomrule\n\\end{{tabular}}\n"
+    )
+
+
+def shown(table: Sequence[Row], escape: Callable[[str], str], bold: str) -> list[list[str]]:
+    """Names and cells; per measure the highest is emphasised where there is a choice."""
+    best, out = {k: leaders(table, k) for k in columns(table)}, []
+    for row in table:
+        cells = {k: escape(cell(row, k)) for k in best}
+        marked = [bold.format(v) if row["name"] in best[k] else v for k, v in cells.items()]
+        out.append([escape(str(row["name"])), *marked])
+    return out
+
+
+def escaped(text: str) -> str:
+    """Text as LaTeX prints it."""
+    return "".join(LATEX.get(c, c) for c in text)
+
+
+FORMATS: dict[str, Callable[[Sequence[Row]], str]] = {
+    ".csv": as_csv,
+    ".md": as_markdown,
+    ".tex": as_latex,
+}
