@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from .devices import Devices
     from .errors import HeterophonyError
     from .faults import Faults
-    from .library import Result, federate, run
+    from .federating import federate
+    from .library import run
     from .net import Net, split
+    from .outcome import Result
     from .participation import Skewed, Uniform
     from .tensors import Tensors, mix, params, weights
 
@@ -52,7 +54,7 @@ PUBLIC = {  # name -> where it is defined; imported at first use, so that `--hel
     "PerClientDirichlet": "data.partitions",
     "Quantity": "data.partitions",
     "Reply": "algorithm",
-    "Result": "library",
+    "Result": "outcome",
     "Rotation": "data.skew",
     "Server": "algorithm",
     "Shards": "data.partitions",
@@ -65,7 +67,7 @@ PUBLIC = {  # name -> where it is defined; imported at first use, so that `--hel
     "Uniform": "participation",
     "as_agreed": "algorithm",
     "equally": "algorithm",
-    "federate": "library",
+    "federate": "federating",
     "mean": "algorithm",
     "mix": "tensors",
     "params": "tensors",

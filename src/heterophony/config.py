@@ -15,7 +15,6 @@ import torch
 
 from .algorithm import Algorithm
 from .algorithms import algorithm
-from .availability import Availability, Diurnal, Trace
 from .client import Training
 from .data.dealing import deal
 from .data.federation import Federation
@@ -29,6 +28,7 @@ from .models import builder, default_depth
 from .participation import Skewed, Uniform
 from .plan import Plan
 from .settings import check, construct, setting, settings
+from .taking_part import taking_part, told
 from .warm import warmed
 
 
@@ -208,7 +208,6 @@ SECTIONS: dict[str, type] = {
     "engine": EngineSection,
     "devices": Devices,
 }
-RULES: dict[str, type[Availability]] = {"diurnal": Diurnal, "trace": Trace}
 
 
 def suitable(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> str:
@@ -296,60 +295,6 @@ def whole(rule: Any) -> dict[str, Any]:
     """A rule's settings, but for those that say nothing: TOML has no word for it."""
     said = {f.name: getattr(rule, f.name) for f in settings(type(rule))}
     return {k: v for k, v in said.items() if v is not None}
-
-
-@dataclass(frozen=True)
-class Skew:
-    """How unevenly clients are drawn."""
-
-    gamma: float = setting(0.1, "of the Dirichlet distribution of probabilities", above=0)
-
-    def __post_init__(self) -> None:
-        check(self)
-
-
-def taking_part(given: Mapping[str, Any]) -> tuple[Uniform | Skewed, Faults]:
-    """Who is asked and what goes wrong, both from the one section for it."""
-    where, own = "participation", [f.name for f in settings(Faults)]
-    known = [*(f.name for f in settings(Uniform)), "skew", *own]
-    for key in given:
-        if key not in known:
-            raise ConfigError(f"{where}.{key}: unknown key{suggestion(key, known)}")
-    wrong = {k: v for k, v in given.items() if k in own}
-    if isinstance(wrong.get("availability"), dict | list | str | bool):
-        wrong["availability"] = availability(wrong["availability"], f"{where}.availability")
-    drawn = {k: v for k, v in given.items() if k not in own}
-    if not {"rate", "count"} & drawn.keys():
-        drawn["rate"] = 0.2
-    faults, skew = construct(Faults, wrong, where), drawn.pop("skew", None)
-    if skew is None:
-        return construct(Uniform, drawn, where), faults
-    if not isinstance(skew, dict):
-        raise ConfigError(f"{where}.skew: must be a table, as in {{ gamma = 0.1 }}")
-    gamma = construct(Skew, skew, f"{where}.skew").gamma
-    return construct(Skewed, {**drawn, "gamma": gamma}, where), faults
-
-
-def availability(given: Any, where: str) -> Availability:
-    """The rule of that kind; a file makes it a trace."""
-    if not isinstance(given, dict):
-        raise ConfigError(f"{where}: must be a number, or a table as in {{ kind = 'diurnal' }}")
-    values = dict(given)
-    kind = str(values.pop("kind", "trace" if "file" in values else "diurnal"))
-    if kind not in RULES:
-        raise ConfigError(f"{where}.kind: no '{kind}' here{suggestion(kind, RULES)}")
-    return construct(RULES[kind], values, where)
-
-
-def told(participation: Uniform | Skewed, faults: Faults) -> dict[str, Any]:
-    """The section that ``taking_part`` reads."""
-    section = asdict(participation) | asdict(faults)
-    if "gamma" in section:
-        section["skew"] = {"gamma": section.pop("gamma")}
-    kinds = [k for k, cls in RULES.items() if isinstance(faults.availability, cls)]
-    if kinds:
-        section["availability"] = {"kind": kinds[0], **section["availability"]}
-    return section
 
 
 def overridden(raw: dict[str, Any], pair: str) -> str:

@@ -54,7 +54,8 @@ def disk() -> str:
 
 def engine(name: str) -> str:
     """A real run of one round."""
-    from .library import federate, run
+    from .federating import federate
+    from .library import run
 
     federation = federate("digits", clients=2, seed=0)
     digest = run("fedavg", federation, rounds=1, engine=name, workers=2).model_sha256

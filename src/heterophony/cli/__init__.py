@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..errors import HeterophonyError, StorageError
-from . import checks, pretrain, reproduce, runs, shows
+from . import checks, data, lists, pretrain, reports, reproduce, runs
 from .screen import problem
 
 
@@ -46,7 +46,9 @@ app = typer.Typer(
 runs.register(app)
 pretrain.register(app)
 reproduce.register(app)
-shows.register(app)
+lists.register(app)
+reports.register(app)
+data.register(app)
 checks.register(app)
 
 

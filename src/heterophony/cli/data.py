@@ -1,0 +1,176 @@
+"""``data``: get, describe and deal data sets; who holds what."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import screen
+from .runs import ConfigFile, Json, Pairs
+
+if TYPE_CHECKING:
+    from ..algorithm import Algorithm
+    from ..data.federation import Federation
+
+
+class Picture(StrEnum):
+    """Pictures of who holds what."""
+
+    all = "all"
+    heat = "heat"
+    bubbles = "bubbles"
+    sizes = "sizes"
+
+
+def register(app: typer.Typer) -> None:
+    """Put the commands into the app."""
+    group = typer.Typer(no_args_is_help=True, help="Get, describe and deal data sets.")
+    group.command()(fetch)
+    group.command()(show)
+    group.command()(partition)
+    app.add_typer(group, name="data")
+
+
+def fetch(name: Annotated[str, typer.Argument(help="As in `heterophony list datasets`.")]) -> None:
+    """Download a data set into the cache, unless it is here."""
+    from ..data.sources import fetch as download
+
+    screen.note(f"{name} is in {download(name)}")
+
+
+def show(
+    name: Annotated[
+        str, typer.Argument(help="A data set's name, or a path to an .npz file or a folder.")
+    ],
+    path: Annotated[
+        str | None, typer.Option(help="The folder or archive that holds its files.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Describe a data set."""
+    import numpy as np
+
+    from ..data.sources import source
+
+    found = source(name, path)
+    counts = np.bincount(found.y, minlength=len(found.labels))
+    about: dict[str, Any] = {
+        "name": found.name,
+        "examples": len(found.y),
+        "shape": list(found.x.shape[1:]),
+        "type": str(found.x.dtype),
+        "official": found.official,
+        "users": len(found.user_names),
+        "classes": dict(zip(found.labels, counts.tolist(), strict=True)),
+    }
+    if json:
+        screen.print_json(about)
+        return
+    shape = "×".join(map(str, found.x.shape[1:]))
+    title = f"{found.name}: {len(found.y)} examples of {shape} ({found.x.dtype})"
+    title += f", the first {found.official} to train" if found.official else ""
+    title += f", of {len(found.user_names)} users" if found.user_names else ""
+    screen.print_table(title, ["class", "examples"], list(about["classes"].items()))
+
+
+def partition(
+    file: ConfigFile = None,
+    pairs: Pairs = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", help="A figure (.png, .svg, .pdf) or a page (.html).")
+    ] = None,
+    kind: Annotated[
+        Picture, typer.Option(help="Which picture; a page has them all.")
+    ] = Picture.all,
+    save_to: Annotated[
+        Path | None,
+        typer.Option("--save", help="Who holds which rows: .json or .npz, for kind = 'file'."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Deal a data set to clients, and show who holds what."""
+    from ..config import read
+
+    config = read(file, pairs or [])
+    federation = config.federation()
+    new, federation = federation.new, federation.whole()
+    if save_to is not None:
+        federation.save_partition(save_to)
+        screen.note(f"wrote {save_to}")
+    if out is not None:
+        draw_holdings(federation, config.algorithm, out, kind)
+        screen.note(f"wrote {out}")
+    if json:
+        screen.print_json(dealt(federation))
+    else:
+        heat_table(federation)
+    if new:
+        screen.note(f"join after training: {', '.join(new)}")
+
+
+def draw_holdings(federation: Federation, how: Algorithm, out: Path, kind: Picture) -> None:
+    """Who holds what, as a figure or a page, told by the suffix."""
+    from ..errors import ConfigError
+    from ..report.holdings import holdings
+
+    held = holdings(federation, how)
+    if out.suffix == ".html":
+        from ..report.holdings_page import write
+
+        if kind is not Picture.all:
+            raise ConfigError(f"{out}: a page has every picture; leave out --kind, or draw a .png")
+        write(held, out)
+    else:
+        from ..report.figures import save
+        from ..report.maps import draw
+
+        save(draw(held, kind.value), out)
+
+
+def dealt(federation: Federation) -> list[dict[str, Any]]:
+    """Every client's sizes and labels, and how unlike everybody's they are."""
+    from ..data.statistics import entropy, jensen_shannon, total_variation
+
+    counts = federation.counts()
+    rows = zip(
+        federation.clients,
+        federation.sizes().values(),
+        federation.sizes("test").values(),
+        *(f(counts).round(4).tolist() for f in (entropy, total_variation, jensen_shannon)),
+        counts.tolist(),
+        strict=True,
+    )
+    keys = ("name", "train", "test", "entropy", "total_variation", "jensen_shannon", "labels")
+    found = [dict(zip(keys, row, strict=True)) for row in rows]
+    return [r | ({"user": n} if (n := federation.names.get(r["name"])) else {}) for r in found]
+
+
+def heat_table(federation: Federation) -> None:
+    """Training examples per client and class; the stronger the colour, the more."""
+    counts, labels = federation.counts(), federation.labels
+    users = ["user"] if federation.names else []
+    table = screen.new_table()
+    for name in ("client", *users, "train", "test", "entropy", "TV", "JS", *labels):
+        table.add_column(name, justify="right", no_wrap=True)
+    most = max(1, int(counts.max()))
+    for client, row in zip(dealt(federation), counts.tolist(), strict=True):
+        shades = [f"[on {shade(n / most)}]{n or '·'}[/]" if n else "[dim]·[/]" for n in row]
+        measures = [client[k] for k in ("entropy", "total_variation", "jensen_shannon")]
+        about = [client["name"], *(client.get(k, "") for k in users)]
+        sizes = [str(client[k]) for k in ("train", "test")]
+        table.add_row(*about, *sizes, *(f"{m:.2f}" for m in measures), *shades)
+    missing = [labels[i] for i, n in enumerate(counts.sum(axis=0)) if n == 0]
+    screen.print_titled(f"{federation.name}: training examples per client and class", table)
+    screen.note("entropy in bits; TV, JS: total variation, Jensen-Shannon, to everybody's labels")
+    if missing:
+        screen.note(f"nobody trains on class {', '.join(missing)}")
+
+
+def shade(share: float) -> str:
+    """From pale to strong blue, readable under black and white text."""
+    strength = share**0.5
+    r, g, b = (round(a + (z - a) * strength) for a, z in ((60, 20), (70, 90), (90, 200)))
+    return f"rgb({r},{g},{b})"

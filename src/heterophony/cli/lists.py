@@ -1,0 +1,182 @@
+"""``list``: what there is, one line each."""
+
+from __future__ import annotations
+
+import dataclasses
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from . import reproduce, screen
+from .runs import Json
+
+if TYPE_CHECKING:
+    from ..algorithm import Algorithm
+
+
+class What(StrEnum):
+    """What can be listed."""
+
+    algorithms = "algorithms"
+    models = "models"
+    datasets = "datasets"
+    partitions = "partitions"
+    papers = "papers"
+    runs = "runs"
+
+
+def register(app: typer.Typer) -> None:
+    """Put the command into the app."""
+    app.command("list")(list_)
+
+
+def list_(what: What, json: Json = False) -> None:
+    """What there is, one line each."""
+    found: list[dict[str, Any]] = {
+        What.algorithms: algorithms,
+        What.models: models,
+        What.datasets: datasets,
+        What.partitions: partitions,
+        What.papers: reproduce.listed,
+        What.runs: past_runs,
+    }[what]()
+    if json:
+        screen.print_json(found)
+        return
+    if not found:
+        screen.note(f"no {what.value} here")
+        return
+    columns = [k for k in found[0] if k != "settings"]
+    rows = [[readable(k, r) for k in columns] for r in found]
+    text = len(columns) if what is not What.runs else 3
+    screen.print_table("", [c.replace("_", " ") for c in columns], rows, text)
+    if what is What.algorithms:
+        screen.note("bytes: of a client's round, relative to FedAvg's (convnet on CIFAR-10)")
+
+
+def readable(key: str, row: dict[str, Any]) -> str:
+    """A cell; the settings of a thing stand below the words about it."""
+    value = row[key]
+    if key == "about":
+        return "\n".join([value, *map(told, row["settings"])])
+    if key.startswith("bytes"):
+        return f"{value:.4f}"
+    if isinstance(value, float):
+        return screen.percent(value)
+    return "–" if value is None else str(value)
+
+
+def told(setting: dict[str, Any]) -> str:
+    """``mu = 0.001 (at least 0)``, ``augment = simple, or auto, copy``."""
+    allowed = setting["allowed"]
+    if setting["default"] is None:
+        return f"{setting['name']}: not set ({allowed})"
+    default = str(setting["default"])
+    if " | " not in allowed:
+        return f"{setting['name']} = {default} ({allowed})"
+    default = default.lower() if isinstance(setting["default"], bool) else default
+    others = [word for word in allowed.split(" | ") if word != default]
+    return f"{setting['name']} = {default}, or {', '.join(others)}"
+
+
+def algorithms() -> list[dict[str, Any]]:
+    from ..algorithms import CLASSES, algorithm
+    from ..traffic import relative
+
+    rows = []
+    for name in sorted(CLASSES):
+        cls = algorithm(name)
+        traffic = relative(cls())
+        rows.append(
+            {
+                "name": name,
+                "about": (cls.__doc__ or "").splitlines()[0],
+                "paper": cls.paper,
+                "stays": kept(cls),
+                "bytes_down": round(traffic["down"], 4),
+                "bytes_up": round(traffic["up"], 4),
+                "settings": explained(cls),
+            }
+        )
+    return rows
+
+
+def kept(cls: type[Algorithm]) -> str:
+    """The patterns of what never leaves a device."""
+    from ..algorithm import Algorithm
+
+    if cls.stays is not Algorithm.stays:
+        return "parts of layers"
+    return "everything" if cls.personal == ("*",) else ", ".join(cls.personal) or "nothing"
+
+
+def explained(cls: type) -> list[dict[str, Any]]:
+    """The settings of a class with defaults and ranges."""
+    from typing import Literal, get_args, get_origin, get_type_hints
+
+    from ..settings import range_of, settings
+
+    hints, out = get_type_hints(cls), []
+    for f in settings(cls):
+        hint = hints[f.name]
+        choices = get_args(hint) if get_origin(hint) is Literal else ()
+        choices = ("true", "false") if hint is bool else choices
+        default = None if f.default is dataclasses.MISSING else f.default
+        allowed = " | ".join(map(str, choices)) or ("a text" if hint is str else range_of(f))
+        doc = f.metadata.get("doc", "")
+        out.append({"name": f.name, "default": default, "allowed": allowed, "about": doc})
+    return out
+
+
+def models() -> list[dict[str, Any]]:
+    from ..models import BUILDERS
+
+    return [{"name": k, "about": v, "settings": []} for k, v in sorted(BUILDERS.items())]
+
+
+def datasets() -> list[dict[str, Any]]:
+    from ..data.sources import SOURCES
+
+    about = {k: v.about for k, v in sorted(SOURCES.items())}
+    about["PATH.npz"] = "your own: x, y or x_train, y_train, x_test, y_test"
+    about["FOLDER"] = (
+        "your own: a folder of images per class (in train, test), or an .npz per client"
+    )
+    about["hf:NAME"] = "a set of images on the Hugging Face hub, as hf:uoft-cs/cifar10 (extra: hf)"
+    return [{"name": k, "about": v, "settings": []} for k, v in about.items()]
+
+
+def partitions() -> list[dict[str, Any]]:
+    from ..data.partitions import PARTITIONS
+
+    return [
+        {"name": k, "about": (cls.__doc__ or "").splitlines()[0], "settings": explained(cls)}
+        for k, cls in sorted(PARTITIONS.items())
+    ]
+
+
+def past_runs() -> list[dict[str, Any]]:
+    """The runs below runs/, newest first."""
+    configs = sorted(Path("runs").rglob("config.toml"), key=lambda p: -p.stat().st_mtime_ns)
+    keys = ["name", "algorithm", "state", "G best", "P best"]
+    rows = [[str(p.parent), *standing(p.parent)] for p in configs]
+    return [dict(zip(keys, row, strict=True)) for row in rows]
+
+
+def standing(folder: Path) -> tuple[str | None, str, float | None, float | None]:
+    """How far a run got; one that cannot be read must not hide the others."""
+    from ..errors import FolderError
+    from ..report.runs import load
+    from ..store import RunFolder
+
+    try:
+        if not any(True for _ in RunFolder(folder).read()):
+            return None, "not begun", None, None
+        run = load(folder)
+        sofar = run.so_far
+    except (FolderError, KeyError, TypeError):
+        return None, "damaged", None, None
+    g, p = (sofar.G, sofar.P) if sofar else (None, None)
+    return run.algorithm, run.state, g.best if g else None, p.best if p else None

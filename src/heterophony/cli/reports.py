@@ -1,0 +1,52 @@
+"""``report``: a page of results, a figure, or a table."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from . import screen
+
+
+class Figure(StrEnum):
+    """Figures of runs."""
+
+    curves = "curves"
+    participation = "participation"
+
+
+def register(app: typer.Typer) -> None:
+    """Put the command into the app."""
+    app.command()(report)
+
+
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="DIR…", help="Runs, comparisons, folders of runs.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            help="A page (.html; default: in the first), a figure, or the table (.csv, .md, .tex).",
+        ),
+    ] = None,
+    kind: Annotated[Figure, typer.Option(help="Which figure; a page has all.")] = Figure.curves,
+) -> None:
+    """One self-contained HTML page: curves, table, clients; works offline. Or a figure, a table."""
+    from ..report.exports import FORMATS, export
+    from ..report.figures import comparison, participation, save
+    from ..report.page import write
+    from ..report.runs import find
+
+    path, runs = out or folders[0] / "report.html", find(folders)
+    if path.suffix == ".html":
+        write(runs, path)
+    elif path.suffix in FORMATS:
+        export(runs, path)
+    else:
+        save({Figure.curves: comparison, Figure.participation: participation}[kind](runs), path)
+    screen.note(f"wrote {path}")
