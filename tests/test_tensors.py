@@ -300,3 +300,13 @@ def test_a_frozen_module_is_another_one_that_does_not_learn():
     with torch.no_grad():
         module.weight.add_(1)
     assert not torch.equal(still.weight, module.weight)
+
+
+def test_sums_do_not_depend_on_the_memory_format():
+    """What came over a wire is row by row, what stayed in the process may not be: the same bits."""
+    v = torch.randn(32, 16, 5, 5, generator=torch.Generator().manual_seed(0))
+    rows = Tensors({"w": v})
+    other = Tensors({"w": v.to(memory_format=torch.channels_last)})
+    assert torch.equal(rows.sum(), other.sum())
+    assert torch.equal(rows.square(), other.square())
+    assert torch.equal(rows.dot(other), other.dot(rows))

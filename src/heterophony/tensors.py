@@ -43,8 +43,8 @@ class Tensors(dict[str, Tensor]):
         return Tensors({**self, **other})
 
     def dot(self, other: Tensors) -> Tensor:
-        """The inner product over all names."""
-        return total((v * other[k]).sum() for k, v in self.items())
+        """The inner product over all names, summed row by row whatever the memory format."""
+        return total((v.contiguous() * other[k].contiguous()).sum() for k, v in self.items())
 
     def square(self) -> Tensor:
         """The squared norm."""
@@ -52,7 +52,7 @@ class Tensors(dict[str, Tensor]):
 
     def sum(self) -> Tensor:
         """The sum of all entries."""
-        return total(v.sum() for v in self.values())
+        return total(v.contiguous().sum() for v in self.values())
 
     def zeros(self) -> Tensors:
         """The same names and shapes, all zero."""
