@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from .algorithms.fedavg import FedAvg
+from .arithmetic import sgemm, training_flops
 from .client import Training
 from .data.dealing import deal
 from .data.federation import Federation
@@ -77,17 +78,6 @@ def elsewhere(task: Callable[[], float]) -> float:
 def report(pipe: Any, task: Callable[[], float]) -> None:
     torch.set_num_threads(1)
     pipe.send(task())
-
-
-def sgemm() -> float:
-    """Floating-point operations per second of a large matrix product."""
-    a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
-    rates = []
-    for _ in range(12):
-        begun = time.perf_counter()
-        torch.mm(a, b)
-        rates.append(2 * 1024**3 / (time.perf_counter() - begun))
-    return median(rates[2:])
 
 
 def plain_rate(samples: int) -> float:
@@ -186,18 +176,3 @@ def idle_cost() -> float:
                 list(engine.run(jobs))
                 taken.append(time.perf_counter() - begun)
     return median(times[1000][1:]) / median(times[20][1:])
-
-
-def training_flops(net: nn.Module, shape: tuple[int, ...]) -> int:
-    """Multiply-adds, counted twice, of one example forward and backward."""
-    forward: list[int] = []
-
-    def count(layer: nn.Module, _: object, out: torch.Tensor) -> None:
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            forward.append(2 * layer.weight[0].numel() * out[0].numel())
-
-    handles = [m.register_forward_hook(count) for m in net.modules()]
-    net(torch.zeros(1, *shape))
-    for handle in handles:
-        handle.remove()
-    return 3 * sum(forward) - forward[0]  # nobody needs the gradient of the input

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean, pstdev
-from typing import Any
+from typing import Any, Literal
 
 from .errors import FolderError
 
@@ -138,21 +138,33 @@ class Summary:
         return asdict(self)
 
 
-def curves(events: Iterable[Event]) -> dict[str, list[tuple[int, float]]]:
-    """(round, accuracy) of G, P and P right after local training (of round t, shown at t + 1)."""
+def curves(
+    events: Iterable[Event], clients: Literal["pooled", "mean"] = "pooled"
+) -> dict[str, list[tuple[int, float]]]:
+    """(round, accuracy) of G, P and P right after local training (of round t, shown at t + 1).
+
+    Of G and P either all test examples count alike, or all clients.
+    """
     out: dict[str, list[tuple[int, float]]] = {"G": [], "P": [], "P_local": []}
-    total = 1
+    test = [1]
     for e in events:
         if e["event"] == "start":
-            total = sum(e["test"])
+            test = e["test"]
         elif e["event"] == "evaluation":
             for k in ("G", "P"):
                 if e[k] is not None:
-                    out[k].append((e["t"], sum(e[k]) / total))
+                    out[k].append((e["t"], share(e[k], test, clients)))
         elif e["event"] == "round" and e["P_local"]:
             right, seen = (sum(pair[i] for pair in e["P_local"]) for i in (0, 1))
             out["P_local"].append((e["t"] + 1, right / seen))
     return out
+
+
+def share(right: Sequence[int], test: Sequence[int], clients: str) -> float:
+    """The share of right answers: of all test examples, or the mean of every client's own."""
+    if clients == "pooled":
+        return sum(right) / sum(test)
+    return fmean(c / n for c, n in zip(right, test, strict=True))
 
 
 def latest(events: Sequence[Event]) -> Event | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -184,7 +184,7 @@ def played(
     done = []
     with (
         screen.progress(not quiet) as bars,
-        interruptible(parent, bars.stop, [folder for folder, _, _ in tasks]),
+        interruptible(going_on(parent), bars.stop, [folder for folder, _, _ in tasks]),
     ):
         for folder, config, plan in tasks:
             label = f"{config.algorithm_name} (seed {config.top.seed})"
@@ -199,9 +199,9 @@ def played(
 
 @contextmanager
 def interruptible(
-    parent: Path, tidy: Callable[[], None], folders: list[RunFolder]
+    how: str, tidy: Callable[[], None], folders: Sequence[RunFolder] = ()
 ) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end us on the spot, as kill -9 does: every run can go on.
+    """Ctrl-C and SIGTERM end us on the spot, as kill -9 does: every run can go on, and ``how``.
 
     An exception instead could come up anywhere, also where nobody sees it.
     """
@@ -210,14 +210,16 @@ def interruptible(
         tidy()
         for folder in folders:
             folder.close()
-        stopped = StoppedError(
-            f"interrupted; nothing is lost: go on with `heterophony resume {parent}`"
-        )
+        stopped = StoppedError(f"interrupted; nothing is lost: {how}")
         screen.problem(str(stopped))
         os._exit(stopped.exit_code)
 
     with screen.answering(stop):
         yield
+
+
+def going_on(parent: Path) -> str:
+    return f"go on with `heterophony resume {parent}`"
 
 
 def begin(config: Config) -> None:

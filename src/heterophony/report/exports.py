@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from io import StringIO
 from pathlib import Path
 
@@ -17,6 +17,7 @@ LATEX = {
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",
+    "−": "$-$",
     "–": "--",
 }
 
@@ -42,22 +43,35 @@ def as_csv(table: Sequence[Row]) -> str:
 def as_markdown(table: Sequence[Row]) -> str:
     """As the page shows it; the highest is bold."""
     titles = ["algorithm", *columns(table).values()]
-    lines = [titles, ["---"] + ["--:"] * (len(titles) - 1)]
-    lines += shown(table, lambda text: text.replace("|", "\\|"), "**{}**")
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return markdown(titles, shown(table, piped, "**{}**"))
 
 
 def as_latex(table: Sequence[Row]) -> str:
     """With booktabs' rules; the highest is bold."""
     titles = ["algorithm", *columns(table).values()]
+    return latex(titles, shown(table, escaped, r"\textbf{{{}}}"))
+
+
+def markdown(titles: Sequence[str], lines: Iterable[Iterable[str]], text: int = 1) -> str:
+    """A table of escaped lines; so many columns of text on the left, then numbers."""
+    rule = ["---"] * text + ["--:"] * (len(titles) - text)
+    return "".join(f"| {' | '.join(line)} |\n" for line in (titles, rule, *lines))
+
+
+def latex(titles: Sequence[str], lines: Iterable[Iterable[str]], text: int = 1) -> str:
+    """The same with booktabs' rules."""
     head = " & ".join(map(escaped, titles))
-    lines = shown(table, escaped, r"\textbf{{{}}}")
     body = "".join(f"  {' & '.join(line)} \\\\\n" for line in lines)
     return (
         "% \\usepackage{booktabs}\n"
-        f"\\begin{{tabular}}{{l{'r' * (len(titles) - 1)}}}\n"
+        f"\\begin{{tabular}}{{{'l' * text}{'r' * (len(titles) - text)}}}\n"
         f"  \\toprule\n  {head} \\\\\n  \\midrule\n{body}  \\bottomrule\n\\end{{tabular}}\n"
     )
+
+
+def piped(text: str) -> str:
+    """Text as a Markdown table holds it."""
+    return text.replace("|", "\\|")
 
 
 def shown(table: Sequence[Row], escape: Callable[[str], str], bold: str) -> list[list[str]]:

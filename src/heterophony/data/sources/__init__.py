@@ -21,12 +21,30 @@ __all__ = ["SOURCES", "Known", "arrays", "fetch", "npz", "source"]
 
 
 @dataclass(frozen=True)
+class Size:
+    """What is known of a data set without reading it."""
+
+    examples: int
+    shape: tuple[int, ...]
+    classes: int
+
+
+GREY, COLOUR = (1, 28, 28), (3, 32, 32)
+
+
+@dataclass(frozen=True)
 class Known:
     """A data set that has a name."""
 
     about: str
+    size: Size
     read: Callable[[Path | None], Source]
     wanted: Wanted | None = None  # its files; None: embedded
+
+    @property
+    def here(self) -> bool:
+        """Can it be read without a download?"""
+        return self.wanted is None or self.wanted.here() is not None
 
 
 def source(name: str, path: str | None = None) -> Source:
@@ -69,46 +87,66 @@ def digits(path: Path | None = None) -> Source:
 
 
 def emnist(name: str, split: str) -> Known:
-    labels, what = idx.SPLITS[split]
-    about = f"{what} (EMNIST, {split}), 28x28 grey, {len(labels)} classes"
-    return Known(about, partial(idx.emnist, split=split, name=name), idx.emnist_wanted(split))
+    labels, count, what = idx.SPLITS[split]
+    spaced = f"{count:,}".replace(",", " ")
+    about = f"{spaced} {what} (EMNIST, {split}), 28x28 grey, {len(labels)} classes"
+    size = Size(count, GREY, len(labels))
+    return Known(about, size, partial(idx.emnist, split=split, name=name), idx.emnist_wanted(split))
 
 
 SOURCES = {
-    "digits": Known("1 797 handwritten digits, 8x8 grey, 10 classes; embedded", digits),
+    "digits": Known(
+        "1 797 handwritten digits, 8x8 grey, 10 classes; embedded",
+        Size(1797, (1, 8, 8), 10),
+        digits,
+    ),
     "fmnist": Known(
         "70 000 articles of clothing (Fashion-MNIST), 28x28 grey, 10 classes",
+        Size(70_000, GREY, 10),
         idx.fmnist,
         idx.FMNIST,
     ),
     "mnist": Known(
-        "70 000 handwritten digits (MNIST), 28x28 grey, 10 classes", idx.mnist, idx.MNIST
+        "70 000 handwritten digits (MNIST), 28x28 grey, 10 classes",
+        Size(70_000, GREY, 10),
+        idx.mnist,
+        idx.MNIST,
     ),
     "emnist": emnist("emnist", "balanced"),
     **{f"emnist-{split}": emnist(f"emnist-{split}", split) for split in idx.SPLITS},
     "cifar10": Known(
-        "60 000 photographs (CIFAR-10), 32x32 colour, 10 classes", cifar.cifar10, cifar.TEN.wanted
+        "60 000 photographs (CIFAR-10), 32x32 colour, 10 classes",
+        Size(60_000, COLOUR, 10),
+        cifar.cifar10,
+        cifar.TEN.wanted,
     ),
     "cifar100": Known(
         "60 000 photographs (CIFAR-100), 32x32 colour, 100 classes",
+        Size(60_000, COLOUR, 100),
         cifar.cifar100,
         cifar.HUNDRED.wanted,
     ),
     "cifar100-coarse": Known(
-        "the same with 20 coarse classes", cifar.cifar100_coarse, cifar.HUNDRED.wanted
+        "the same with 20 coarse classes",
+        Size(60_000, COLOUR, 20),
+        cifar.cifar100_coarse,
+        cifar.HUNDRED.wanted,
     ),
     "tinyimagenet": Known(
         "110 000 photographs (Tiny ImageNet), 64x64 colour, 200 classes",
+        Size(110_000, (3, 64, 64), 200),
         tinyimagenet.tinyimagenet,
         tinyimagenet.TINY,
     ),
     "tinyimagenet-32": Known(
         "the same, resized to 32x32",
+        Size(110_000, COLOUR, 200),
         partial(tinyimagenet.tinyimagenet, side=32, name="tinyimagenet-32"),
         tinyimagenet.TINY,
     ),
     "shakespeare": Known(
         "plays (LEAF): 80 characters, which of 80 comes next; by speaking role",
+        Size(4_226_158, (80,), 80),  # as LEAF counts its samples
         shakespeare.shakespeare,
         shakespeare.PLAYS,
     ),

@@ -52,12 +52,12 @@ MNIST = Wanted(
 # letters whose capital looks the same are one class in bymerge and balanced
 MERGED = digits + ascii_uppercase + "abdefghnqrt"
 SPLITS = {
-    "balanced": (MERGED, "131 600 characters"),
-    "byclass": (digits + ascii_uppercase + ascii_lowercase, "814 255 characters"),
-    "bymerge": (MERGED, "814 255 characters"),
-    "letters": (ascii_lowercase, "145 600 letters of either case"),
-    "digits": (digits, "280 000 digits"),
-    "mnist": (digits, "70 000 digits"),
+    "balanced": (MERGED, 131_600, "characters"),
+    "byclass": (digits + ascii_uppercase + ascii_lowercase, 814_255, "characters"),
+    "bymerge": (MERGED, 814_255, "characters"),
+    "letters": (ascii_lowercase, 145_600, "letters of either case"),
+    "digits": (digits, 280_000, "digits"),
+    "mnist": (digits, 70_000, "digits"),
 }
 NIST = Remote(
     "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip", "58c8d27c78d21e728a6bc7b3cc06412e"

@@ -1,0 +1,79 @@
+"""What a cell would cost on this machine: its arithmetic, at the speed measured here.
+
+Good to a factor of about two: it tells minutes from days before anything is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import torch
+
+from ..arithmetic import forward_flops, sgemm, training_flops
+from ..config import Config, resolve
+from ..data.sources import SOURCES, Size
+from ..models import builder, default_depth
+
+SHARE = 0.45  # of a matrix product's speed that training reaches (`heterophony bench`)
+STEP = 0.0025  # seconds of a mini-batch beside its arithmetic
+WORK = {  # local work beside FedAvg's, as docs/comparison.md has it, for five epochs
+    **dict.fromkeys(("apfl", "ditto", "feddecomp", "fedpac"), 2.0),
+    **dict.fromkeys(("moon", "perfedavg", "pfedgate", "pfedpara"), 1.7),
+    **dict.fromkeys(("fedproto", "pfakd", "pfedsd"), 1.5),
+    "fedreg": 3.0,
+    "pfedme": 4.4,
+}
+
+
+def seconds(raw: Mapping[str, Any], speed: float, cores: int) -> float:
+    """Of one run: local training and evaluation, on all cores."""
+    config = resolve(dict(raw))
+    size = SOURCES[config.data.name].size
+    clients, rounds = config.data.clients, config.top.rounds
+    train, test = examples(config, size)
+    asked = everybody_or(config, clients)
+    samples = train / clients * config.local.epochs
+    if config.local.steps is not None:
+        samples = config.local.steps * config.local.batch
+    if config.algorithm.pooled:
+        asked, samples = 1, train * config.local.epochs
+    samples *= asked * WORK.get(config.algorithm_name, 1.0)
+    learning, testing = flops(str(config.model.name), size.shape, size.classes)
+    evaluated = 2 * test / config.evaluation.every  # G and P
+    arithmetic = (samples * learning + evaluated * testing) / (SHARE * speed)
+    return rounds * (arithmetic + STEP * samples / config.local.batch) / cores
+
+
+def examples(config: Config, size: Size) -> tuple[float, float]:
+    """For training and for testing; some partitions take only so many."""
+    rule, clients = config.data.partition, config.data.clients
+    for train, test in (("train", "test"), ("train_windows", "test_windows")):
+        if rule.get(train):
+            return rule[train] * clients, rule[test] * clients
+    share = config.data.train_fraction
+    return size.examples * share, size.examples * (1 - share)
+
+
+def everybody_or(config: Config, clients: int) -> int:
+    """How many clients train in a round."""
+    return clients if config.algorithm.everybody else config.participation.size(clients)
+
+
+@cache
+def flops(model: str, shape: tuple[int, ...], classes: int) -> tuple[int, int]:
+    """Of training with one example, and of testing with it."""
+    build = builder(model)
+    net = build(shape, classes, default_depth(build))
+    return training_flops(net, shape), sum(forward_flops(net, shape))
+
+
+def speed() -> float:
+    """Of one core."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return sgemm()
+    finally:
+        torch.set_num_threads(before)

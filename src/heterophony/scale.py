@@ -1,0 +1,10 @@
+"""How much of a published table is run."""
+
+from enum import StrEnum
+
+
+class Scale(StrEnum):
+    """In minutes, on small data; or as printed."""
+
+    quick = "quick"
+    full = "full"
