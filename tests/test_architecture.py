@@ -32,6 +32,7 @@ FORBIDDEN = [
     ({"data", "models"}, {"engines", "plan", "loop", "store", "cli", "report"}),
     ({"plan", "loop", "newcomers", "place", "store", "engines"}, {"cli", "report", "config"}),
     ({"report"}, {"cli", "engines", "loop", "plan"}),
+    ({"significance"}, {"cli", "config", "engines", "loop", "plan", "report", "results", "store"}),
     ({"papers"}, {"cli", "engines", "loop", "plan", "report", "store"}),
 ]
 

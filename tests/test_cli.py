@@ -344,6 +344,8 @@ def test_compare_prints_as_json_what_the_contract_says(compared):
     gap = found[1]["difference"]
     assert gap["to"] == "fedper"
     assert gap["P.best"]["mean"] == pytest.approx(found[1]["P"]["best"] - found[0]["P"]["best"])
+    assert gap["P.best"]["ci95"][0] <= gap["P.best"]["mean"] <= gap["P.best"]["ci95"][1]
+    assert gap["P.best"]["p_holm"] == gap["P.best"]["p"] >= 0.5  # two pairs
 
 
 def test_compare_prints_a_table_for_people(compared):
@@ -351,7 +353,13 @@ def test_compare_prints_a_table_for_people(compared):
     title, header, _, *lines = table.splitlines()
     assert title.startswith("accuracy in %; G: the common model")
     names = ["algorithm", "G best", "G last 10", "P best", "P last 10", "P worst 10 %"]
-    assert [w.strip() for w in header.split("  ") if w] == [*names, "ΔG", "ΔP", "MB", "seconds"]
+    assert [w.strip() for w in header.split("  ") if w] == [
+        *names,
+        "ΔG last 10",
+        "ΔP last 10",
+        "MB",
+        "seconds",
+    ]
     assert [line.split()[0] for line in lines] == ["fedper", "fedavg"]
     mean = 100 * found[0]["G"]["best"]
     assert lines[0].split()[1] == f"{mean:.2f}"
@@ -448,13 +456,14 @@ def test_list_runs(copied):
     new.close()
     found = {r["name"]: r for r in data("list", "runs")}
     result = json.loads(copied.result.read_text())
-    best = [result[k]["best"] for k in "GP"]
+    both = [v for k in "GP" for v in (result[k]["best"], result[k]["last10"]["mean"])]
     assert {name: list(r.values()) for name, r in found.items()} == {
-        "runs/a": ["runs/a", "fedavg", "finished", *best],
-        "runs/b": ["runs/b", None, "damaged", None, None],
-        "runs/many/c": ["runs/many/c", None, "not begun", None, None],
+        "runs/a": ["runs/a", "fedavg", "finished", *both],
+        "runs/b": ["runs/b", None, "damaged", *[None] * 4],
+        "runs/many/c": ["runs/many/c", None, "not begun", *[None] * 4],
     }
-    assert list(found["runs/a"]) == ["name", "algorithm", "state", "G best", "P best"]
+    measures = ["G best", "G last 10", "P best", "P last 10"]
+    assert list(found["runs/a"]) == ["name", "algorithm", "state", *measures]
     assert f"{100 * result['P']['best']:.2f}" in good("list", "runs").stdout
 
 

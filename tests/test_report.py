@@ -9,13 +9,25 @@ import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from heterophony.errors import ConfigError, FolderError
-from heterophony.report import attendance, content, drawing, exports, figures, page, runs, tables
+from heterophony.report import (
+    attendance,
+    content,
+    drawing,
+    exports,
+    figures,
+    page,
+    ranks,
+    runs,
+    statistics,
+    tables,
+)
 from heterophony.results import summarise
 
 TESTS = [4, 6]  # test examples of the two clients: ten in all
@@ -176,9 +188,10 @@ def test_seeds_are_aggregated(compared: Path) -> None:
     assert row["G"]["last"] == pytest.approx(0.5)  # 0.4 and 0.6
     assert row["G"]["last10"]["mean"] == pytest.approx(0.5)  # (.2 .6 .4) and (.2 1 .6)
     assert row["P"]["last"] == pytest.approx(0.85)  # 0.7 and 1.0
-    assert row["over_seeds"]["G.best"] == pytest.approx({"mean": 0.8, "std": 0.2})
-    assert row["over_seeds"]["G.last10"] == pytest.approx({"mean": 0.5, "std": 0.1})
-    assert row["over_seeds"]["worst10"] == pytest.approx({"mean": 0.75, "std": 0.25})  # .5 and 1
+    for key, mean, std in (("G.best", 0.8, 0.2), ("G.last10", 0.5, 0.1), ("worst10", 0.75, 0.25)):
+        spread, half = row["over_seeds"][key], 12.7062 * std  # Student's, of two values
+        assert (spread["mean"], spread["std"]) == pytest.approx((mean, std))
+        assert spread["ci95"] == pytest.approx([mean - half, mean + half], abs=1e-4)
     assert row["std"] == pytest.approx(0.125)  # 0.25 and 0
     assert (row["MB_up"], row["MB_down"], row["seconds"]) == (3.0, 6.0, 3.0)
     assert tables.cell(row, "G.best") == "80.00 ± 20.00"
@@ -201,8 +214,9 @@ def test_differences_are_over_common_seeds(compared: Path) -> None:
     assert first["difference"] is None
     assert second["difference"]["to"] == "fedavg"
     assert second["difference"]["seeds"] == [1]  # FIRST minus SECOND
-    assert second["difference"]["G.best"] == pytest.approx({"mean": -0.4, "std": 0.0})
-    assert second["difference"]["P.last"] == pytest.approx({"mean": -0.3, "std": 0.0})
+    alone = {"std": 0.0, "ci95": None, "p": 1.0, "p_holm": 1.0}  # one pair shows nothing
+    assert second["difference"]["G.best"] == {"mean": pytest.approx(-0.4), **alone}
+    assert second["difference"]["P.last"] == {"mean": pytest.approx(-0.3), **alone}
     assert tables.difference_cell(second, "G.best") == "−40.00"
 
 
@@ -245,6 +259,138 @@ def test_P_that_is_measured_seldom_is_shown_where_it_was(tmp_path: Path) -> None
     assert (second["P"], second["G"]) == ([2, 3], [3, 3])
     assert first["curves"]["P"] == [[0, 0.2], [2, 1.0]]
     figures.comparison(found)
+
+
+# Statistics ---------------------------------------------------------------------------------
+
+
+def repeated(folder: Path, seeds: int, data: str = "digits", **rights: int | None) -> Path:
+    """Algorithms that answer so many of ten right, by ``name=right``, more with every seed."""
+    for name, right in rights.items():
+        for seed in range(seeds):
+            many = [[min(4, right), max(0, right - 4)]] if right is not None else None
+            own = many or [[4, 2 + seed % 3]]
+            events = played({"G": many, "P": own}, name, seed)
+            events[0]["data_sha256"] = f"{data}{seed}"
+            config = f'seed = {seed}\n[data]\nname = "{data}"\n'
+            stored(folder / f"{data}-{name}-{seed}", events, config)
+    return folder
+
+
+def test_differences_have_an_interval_and_p_is_corrected_for_the_rows(tmp_path: Path) -> None:
+    found = runs.find([repeated(tmp_path, 3, fedavg=5, fedper=7, ditto=4)])
+    _, fedavg, fedper = table = tables.rows(found)  # in the order of their folders
+    assert [row["name"] for row in table] == ["ditto", "fedavg", "fedper"]
+    for row, mean in ((fedavg, 0.1), (fedper, 0.3)):
+        gap = row["difference"]["P.last10"]
+        assert [gap["mean"], *gap["ci95"]] == pytest.approx([mean] * 3)  # three times the same
+        assert (gap["p"], gap["p_holm"]) == (0.25, 0.5)
+    assert statistics.gap_cell(fedper, "P.last10") == "+30.00 (+30.00 … +30.00)"
+    assert statistics.gap_cell(table[0], "P.last10") == "–"
+
+
+def test_too_few_seeds_are_said_to_be_too_few(tmp_path: Path) -> None:
+    table = tables.rows(runs.find([repeated(tmp_path, 3, fedavg=5, fedper=7)]))
+    (said,) = statistics.says(table)  # of G and P the same
+    assert said.startswith("G last 10 and P last 10: 3 pairs of runs with the same seed and data")
+    assert "too few for p < 0.05: at least 6." in said
+    assert "cannot give less than p = 0.25" in said
+
+
+def test_one_pair_cannot_tell_a_difference_from_chance(compared: Path) -> None:
+    (said,) = statistics.says(tables.rows(runs.find([compared])))
+    assert "one pair of runs" in said
+    assert said.endswith("for p < 0.05 it takes at least 6 seeds.")
+
+
+def test_enough_seeds_are_told_as_who_is_higher_and_who_is_lower(tmp_path: Path) -> None:
+    repeated(tmp_path, 7, a=5, b=7, c=4, local=None)
+    said = statistics.says(tables.rows(runs.find([tmp_path])))
+    assert said[0] == "G last 10: higher than a: b (p = 0.031); lower than a: c (p = 0.031)."
+    assert said[1].startswith("P last 10: higher than a: b (p = 0.047), local (p = 0.047); lower")
+
+
+def test_seeds_that_do_not_agree_show_no_difference(tmp_path: Path) -> None:
+    repeated(tmp_path, 7, a=7, local=None)  # 6, 7, 8, 6, 7, 8, 6 against 7
+    (said,) = statistics.says(tables.rows(runs.find([tmp_path])))
+    expected = "no difference to a is shown, which does not mean that there is none."
+    assert said == f"P last 10: {expected}"
+
+
+def test_the_page_has_the_statistics(tmp_path: Path, compared: Path) -> None:
+    found = runs.find([repeated(tmp_path / "three", 3, fedavg=5, fedper=7)])
+    shown = data_of(page.render(found))["statistics"]
+    assert shown["says"] == statistics.says(tables.rows(found))
+    assert [m["title"] for m in shown["measures"]] == ["G last 10", "P last 10"]
+    first, second = shown["measures"][1]["rows"]
+    assert first["cells"] == ["50.00", "50.00 … 50.00", "–", "–", "–"]
+    assert second["cells"] == ["70.00", "70.00 … 70.00", "+20.00", "+20.00 … +20.00", "0.25"]
+    assert len(shown["titles"]) == len(second["cells"])
+    assert content.content(found[:1])["statistics"] is None  # one run alone
+    _, pair = content.content(runs.find([compared]))["statistics"]["measures"][0]["rows"]
+    assert pair["cells"][2:] == ["−20.00", "–", "–"]
+
+
+def test_best_is_never_shown_without_last_10(compared: Path) -> None:
+    table = tables.rows(runs.find([compared]))
+    texts = [exports.as_csv(table), exports.as_markdown(table), exports.as_latex(table)]
+    for words in (list(tables.COLUMNS.values()), *(text.splitlines() for text in texts)):
+        head = " ".join(words).replace(".best", " best").replace(".last10", " last 10")
+        for k in "GP":
+            best, last10 = (head.count(f"{k} {part}") for part in ("best", "last 10"))
+            assert best == last10 > 0
+    data = data_of(page.render(runs.find([compared])))
+    assert {"G last 10", "P last 10"} <= set(data["table"]["titles"]) & {
+        *data["differences"]["titles"]
+    }
+
+
+def test_ranks_are_over_the_seeds_that_all_have(tmp_path: Path) -> None:
+    repeated(tmp_path, 6, a=5, b=7, c=4)
+    found = runs.find([tmp_path])
+    contest = ranks.contest(found)
+    assert (contest.names, len(contest.blocks)) == (("a", "b", "c"), 6)
+    assert contest.ranks("P.last10").average == (2.0, 1.0, 3.0)
+    assert contest.ranks("P.last10").groups == ((1, 0), (0, 2))  # CD is 1.35
+    assert len(ranks.diagram(found).axes) == 2
+
+
+def test_ranks_meet_across_data_sets_and_settings_may_follow_the_data(tmp_path: Path) -> None:
+    for data, a in (("digits", 5), ("fmnist", 8)):
+        repeated(tmp_path, 1, data, a=a, b=7, c=4)
+    found = runs.find([tmp_path])
+    assert len(runs.by_series(found)) == 6
+    contest = ranks.contest(found)
+    assert (contest.names, len(contest.blocks)) == (("a", "b", "c"), 2)
+    assert contest.ranks("P.last10").average == (1.5, 1.5, 3.0)
+
+
+def test_without_a_common_model_of_all_there_is_no_panel_of_G(tmp_path: Path) -> None:
+    found = runs.find([repeated(tmp_path, 2, a=5, b=7, local=None)])
+    (axes,) = ranks.diagram(found).axes
+    assert axes.texts[0].get_text() == "P last 10: own models"
+
+
+def test_ranks_say_what_is_missing(tmp_path: Path, compared: Path) -> None:
+    with pytest.raises(ConfigError, match=r"at least 3 finished series, and here are 2 \(fedavg,"):
+        ranks.diagram(runs.find([compared]))
+    stored(compared / "ditto-1", played(FIRST, "ditto", seed=1))
+    with pytest.raises(ConfigError, match="there is 1; ditto lacks seed 0; compare with more"):
+        ranks.diagram(runs.find([compared]))
+    with pytest.raises(ConfigError, match="there is 1; compare with more --seeds"):
+        ranks.diagram(runs.find([repeated(tmp_path / "one", 1, a=5, b=7, c=4)]))
+
+
+def test_many_names_of_ranks_do_not_lie_upon_each_other(tmp_path: Path) -> None:
+    many = {f"algorithm{i:02}": i % 10 for i in range(14)}
+    figure = ranks.diagram(runs.find([repeated(tmp_path, 2, **many)]))
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        named = [t for t in axes.texts if "algorithm" in t.get_text()]
+        boxes = [t.get_window_extent() for t in named]
+        assert len(boxes) == 14
+        assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
+        assert all(figure.bbox.x0 <= b.x0 and b.x1 <= figure.bbox.x1 for b in boxes)
 
 
 # The page -----------------------------------------------------------------------------------
@@ -362,18 +508,33 @@ def browser() -> str:
     return found
 
 
-def test_a_browser_draws_it_all(tmp_path: Path) -> None:
-    (tmp_path / "page.html").write_text(hostile_page(tmp_path))
+def drawn(folder: Path, text: str) -> str:
+    """The body of the page after its script ran."""
+    (folder / "page.html").write_text(text)
     quiet = "--disable-gpu --disable-background-networking --disable-component-update --disable-sync --no-first-run"
     options = [
         "--headless",
         "--no-sandbox",
         *quiet.split(),
-        f"--user-data-dir={tmp_path / 'profile'}",
+        f"--user-data-dir={folder / 'profile'}",
     ]
-    command = [browser(), *options, "--dump-dom", f"file://{tmp_path / 'page.html'}"]
+    command = [browser(), *options, "--dump-dom", f"file://{folder / 'page.html'}"]
     dom = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    body = dom.split('<script type="application/json"')[0]
+    return dom.split('<script type="application/json"')[0]
+
+
+def test_a_browser_draws_the_statistics(tmp_path: Path) -> None:
+    found = runs.find([repeated(tmp_path / "runs", 3, fedavg=5, fedper=7)])
+    body = drawn(tmp_path, page.render(found))
+    section = body.split('<section id="statistics"')[1].split("</section>")[0]
+    assert " hidden" not in section.split(">")[0]
+    assert section.count("too few for p &lt; 0.05: at least 6.") == 1
+    assert section.count("<caption>") == 2
+    assert section.count("<td>+20.00 … +20.00</td><td>0.25</td>") == 2
+
+
+def test_a_browser_draws_it_all(tmp_path: Path) -> None:
+    body = drawn(tmp_path, hostile_page(tmp_path))
     assert body.count('class="curve ') == 2
     assert body.count('class="dots ') == 2
     assert body.count('class="bar ') == 2
@@ -472,7 +633,8 @@ def test_the_table_as_csv_has_every_number_in_full(compared: Path, tmp_path: Pat
         assert (told["name"], told["seeds"]) == (row["name"], " ".join(map(str, row["seeds"])))
         for key in tables.COLUMNS:
             spread = row["over_seeds"][key]
-            assert [float(told[f"{key} {part}"]) for part in ("mean", "std")] == [*spread.values()]
+            parts = [float(told[f"{key} {part}"]) for part in ("mean", "std", "low95", "high95")]
+            assert parts == [spread["mean"], spread["std"], *spread["ci95"]]
 
 
 def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
@@ -480,7 +642,7 @@ def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
     head, line = csv.reader(exports.as_csv(tables.rows(runs.find([tmp_path]))).splitlines())
     told = dict(zip(head, line, strict=True))
     assert told["P.best mean"] == "1.0"
-    assert {v for k, v in told.items() if k.endswith(" std")} == {""}
+    assert {v for k, v in told.items() if k.endswith((" std", "95"))} == {""}
 
 
 def test_the_table_as_markdown_and_latex_says_what_the_page_says(compared: Path) -> None:

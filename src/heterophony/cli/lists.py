@@ -160,12 +160,12 @@ def partitions() -> list[dict[str, Any]]:
 def past_runs() -> list[dict[str, Any]]:
     """The runs below runs/, newest first."""
     configs = sorted(Path("runs").rglob("config.toml"), key=lambda p: -p.stat().st_mtime_ns)
-    keys = ["name", "algorithm", "state", "G best", "P best"]
+    keys = ["name", "algorithm", "state", "G best", "G last 10", "P best", "P last 10"]
     rows = [[str(p.parent), *standing(p.parent)] for p in configs]
     return [dict(zip(keys, row, strict=True)) for row in rows]
 
 
-def standing(folder: Path) -> tuple[str | None, str, float | None, float | None]:
+def standing(folder: Path) -> list[str | float | None]:
     """How far a run got; one that cannot be read must not hide the others."""
     from ..errors import FolderError
     from ..report.runs import load
@@ -173,10 +173,14 @@ def standing(folder: Path) -> tuple[str | None, str, float | None, float | None]
 
     try:
         if not any(True for _ in RunFolder(folder).read()):
-            return None, "not begun", None, None
+            return [None, "not begun", *[None] * 4]
         run = load(folder)
         sofar = run.so_far
     except (FolderError, KeyError, TypeError):
-        return None, "damaged", None, None
-    g, p = (sofar.G, sofar.P) if sofar else (None, None)
-    return run.algorithm, run.state, g.best if g else None, p.best if p else None
+        return [None, "damaged", *[None] * 4]
+    both = (sofar.G, sofar.P) if sofar else (None, None)
+    return [
+        run.algorithm,
+        run.state,
+        *(v for a in both for v in ((a.best, a.last10.mean) if a else (None, None))),
+    ]

@@ -16,6 +16,7 @@ class Figure(StrEnum):
 
     curves = "curves"
     participation = "participation"
+    ranks = "ranks"
 
 
 def register(app: typer.Typer) -> None:
@@ -40,6 +41,7 @@ def report(
     from ..report.exports import FORMATS, export
     from ..report.figures import comparison, participation, save
     from ..report.page import write
+    from ..report.ranks import diagram
     from ..report.runs import find
 
     path, runs = out or folders[0] / "report.html", find(folders)
@@ -48,5 +50,10 @@ def report(
     elif path.suffix in FORMATS:
         export(runs, path)
     else:
-        save({Figure.curves: comparison, Figure.participation: participation}[kind](runs), path)
+        drawn = {
+            Figure.curves: comparison,
+            Figure.participation: participation,
+            Figure.ranks: diagram,
+        }
+        save(drawn[kind](runs), path)
     screen.note(f"wrote {path}")

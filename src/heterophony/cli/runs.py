@@ -274,7 +274,8 @@ def show_run(summary: Summary, folder: Path, json: bool) -> None:
 
 def show_comparison(parent: Path, json: bool) -> None:
     from ..report.runs import find
-    from ..report.tables import cell, difference_cell, rows
+    from ..report.statistics import gap_cell, says
+    from ..report.tables import cell, rows
 
     found = rows(find([parent]))
     if json:
@@ -283,13 +284,14 @@ def show_comparison(parent: Path, json: bool) -> None:
     keys = ["G.best", "G.last10", "P.best", "P.last10", "worst10"]
     titles = ["G best", "G last 10", "P best", "P last 10", "P worst 10 %"]
     new = any(r["new_clients"] for r in found)
-    columns = ["algorithm", *titles, *(["P new"] if new else []), "ΔG", "ΔP", "MB", "seconds"]
+    own = [*titles, "P new"] if new else titles
+    columns = ["algorithm", *own, "ΔG last 10", "ΔP last 10", "MB", "seconds"]
     lines = []
     for r in found:
         numbers = [cell(r, k) for k in keys]
         if new:
             numbers.append(screen.percent((r["new_clients"] or {}).get("P")))
-        gaps = [difference_cell(r, k) for k in ("G.best", "P.best")]
+        gaps = [gap_cell(r, k) for k in ("G.last10", "P.last10")]
         cost = [f"{r['MB_up'] + r['MB_down']:.1f}", f"{r['seconds']:.1f}"]
         lines.append([r["name"], *numbers, *gaps, *cost])
     title = "accuracy in %; G: the common model on everybody's test data, P: own models on own data"
@@ -297,8 +299,11 @@ def show_comparison(parent: Path, json: bool) -> None:
     seeds = len(found[0]["seeds"])
     spread = f"± over {seeds} seeds" if seeds > 1 else "± over the last ten evaluations"
     screen.note(
-        f"{spread}; ΔG, ΔP: best, paired by seed, against {found[0]['name']}; MB: both ways"
+        f"{spread}; Δ: paired by seed, against {found[0]['name']}, with its 95 % interval;"
+        " MB: both ways"
     )
+    for sentence in says(found):
+        screen.note(sentence)
     if new:
         screen.note("P new: of those who joined after training, after their rounds alone")
     screen.note(f"{parent}; a page with curves: heterophony report {parent}")

@@ -10,6 +10,7 @@ from ..results import latest
 from .attendance import attendance
 from .newcomers import newcomers
 from .runs import Curve, Run, by_series, flat, mean_curve
+from .statistics import statistics
 from .tables import ACCURACIES, Row, cell, columns, difference_cell, leaders, rows
 
 Json = dict[str, Any]
@@ -36,6 +37,7 @@ def content(runs: Sequence[Run]) -> Json:
         ],
         "table": comparison(table),
         "differences": differences(table),
+        "statistics": statistics(table),
         "newcomers": newcomers(runs),
         "federations": [
             {k: federations[sha][k] for k in ("clients", "train", "test")} for sha in order

@@ -28,16 +28,23 @@ def export(runs: Sequence[Run], path: Path) -> None:
 
 
 def as_csv(table: Sequence[Row]) -> str:
-    """Every number in full, fractions as fractions: mean and, of several seeds, std over them."""
+    """Every number in full, fractions as fractions: mean; of several seeds, std and interval."""
     out, keys = StringIO(), list(columns(table))
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["name", "seeds", *(f"{k} {part}" for k in keys for part in ("mean", "std"))])
+    parts = ("mean", "std", "low95", "high95")
+    writer.writerow(["name", "seeds", *(f"{k} {part}" for k in keys for part in parts)])
     for row in table:
-        known = [row["over_seeds"].get(k, {}) for k in keys]
-        parts = ("mean", "std") if len(row["seeds"]) > 1 else ("mean", "")
-        numbers = [spread.get(part, "") for spread in known for part in parts]
+        numbers = [n for k in keys for n in spelled(row["over_seeds"].get(k))]
         writer.writerow([row["name"], " ".join(map(str, row["seeds"])), *numbers])
     return out.getvalue()
+
+
+def spelled(spread: Row | None) -> list[float | str]:
+    """Mean, std and the interval's ends; empty where there is nothing to say."""
+    if spread is None:
+        return [""] * 4
+    several = spread["ci95"]
+    return [spread["mean"], *([spread["std"], *several] if several else [""] * 3)]
 
 
 def as_markdown(table: Sequence[Row]) -> str:

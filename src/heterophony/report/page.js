@@ -174,6 +174,7 @@ function start() {
   byId("theme").addEventListener("click", switchTheme);
   drawLegend();
   drawTables();
+  drawStatistics();
   drawNewcomers();
   drawBars();
   drawSettings();

@@ -15,7 +15,13 @@ from ..files import write as write_file
 from .content import content
 from .runs import Run
 
-SCRIPTS = ("page.js", "curves.js", "clients.js", "attendance.js")  # one script in the end
+SCRIPTS = (
+    "page.js",
+    "curves.js",
+    "clients.js",
+    "attendance.js",
+    "statistics.js",
+)  # one script in the end
 
 
 def write(runs: Sequence[Run], path: Path) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
 from ..results import Accuracy, Spread, Summary
+from ..significance import Interval, holm, interval, paired
 from .newcomers import over_seeds
 from .runs import Run, by_series
 
@@ -34,11 +34,12 @@ def rows(runs: Sequence[Run]) -> list[Row]:
     """One row per series; a run that has measured nothing yet has none.
 
     ``G`` and ``P`` are as in result.json (means over the seeds, if there are several);
-    ``over_seeds`` has mean and population std over the seeds by the keys of ``COLUMNS``;
-    ``difference`` is that of the paired differences to the first row, None without a pair.
+    ``over_seeds`` has, by the keys of ``COLUMNS``, mean, population std and the mean's 95 %
+    interval (None with one seed); ``difference`` is that of the paired differences to the first
+    row, with their p, and the p corrected for the number of rows; None without a pair.
     """
     series = [group for group in by_series(runs).values() if all(r.so_far for r in group)]
-    return [row(group, series[0]) for group in series]
+    return corrected([row(group, series[0]) for group in series])
 
 
 def row(group: Sequence[Run], first: Sequence[Run]) -> Row:
@@ -95,23 +96,47 @@ def measures(summary: Summary) -> dict[str, float]:
 
 
 def over(several: Sequence[Mapping[str, float]]) -> Row:
-    """Mean and std of every measure that all of them have."""
+    """Mean, std and interval of every measure that all of them have."""
     common = [k for k in (*COLUMNS, *CLOCK) if all(k in m for m in several)]
-    return {k: asdict(Spread.of([m[k] for m in several])) for k in common}
+    return {k: spread([m[k] for m in several]) for k in common}
+
+
+def spread(values: Sequence[float]) -> Row:
+    of = Spread.of(values)
+    return {"mean": of.mean, "std": of.std, "ci95": bounds(interval(values))}
+
+
+def bounds(of: Interval | None) -> list[float] | None:
+    return [of.low, of.high] if of else None
 
 
 def difference(group: Sequence[Run], first: Sequence[Run]) -> Row | None:
     """Paired differences to ``first``: over the seeds both have, where the data are the same."""
-    own, other = paired(group), paired(first)
+    own, other = blocks(group), blocks(first)
     common = [key for key in own if key in other]
     if not common or any(r.state != "finished" for r in (*group, *first)):
         return None
     pairs = [(own[key], other[key]) for key in common]
-    deltas = [{k: a[k] - b[k] for k in ACCURACIES if k in a and k in b} for a, b in pairs]
-    return {"to": first[0].series, "seeds": [seed for seed, _ in common], **over(deltas)}
+    both = [k for k in ACCURACIES if all(k in a and k in b for a, b in pairs)]
+    compared = {k: gap([a[k] for a, _ in pairs], [b[k] for _, b in pairs]) for k in both}
+    return {"to": first[0].series, "seeds": [seed for seed, _ in common], **compared}
 
 
-def paired(group: Iterable[Run]) -> dict[tuple[int, str], dict[str, float]]:
+def gap(own: Sequence[float], other: Sequence[float]) -> Row:
+    deltas = [a - b for a, b in zip(own, other, strict=True)]
+    return {**spread(deltas), "p": paired(own, other).p}
+
+
+def corrected(table: list[Row]) -> list[Row]:
+    """The table with ``p_holm``: each measure's p corrected for being one of several rows."""
+    for key in ACCURACIES:
+        gaps = [r["difference"][key] for r in table if key in (r["difference"] or {})]
+        for one, p in zip(gaps, holm([g["p"] for g in gaps]), strict=True):
+            one["p_holm"] = p
+    return table
+
+
+def blocks(group: Iterable[Run]) -> dict[tuple[int, str], dict[str, float]]:
     """What makes two runs a pair: the seed, and the very same data on the same clients."""
     return {(s.seed, s.data_sha256): measures(s) for s in summarised(group)}
 
@@ -139,12 +164,17 @@ def deviation(row: Row, key: str) -> float | None:
 
 def difference_cell(row: Row, key: str) -> str:
     """A paired difference in percentage points; ± is over the pairs."""
-    spread = (row["difference"] or {}).get(key)
-    if spread is None:
+    found = (row["difference"] or {}).get(key)
+    if found is None:
         return "–"
-    text = f"{100 * spread['mean']:+.2f}".replace("-", "−")
     several = len(row["difference"]["seeds"]) > 1
-    return f"{text} ± {100 * spread['std']:.2f}" if several else text
+    text = points(found["mean"])
+    return f"{text} ± {100 * found['std']:.2f}" if several else text
+
+
+def points(difference: float) -> str:
+    """Percentage points, with their sign."""
+    return f"{100 * difference:+.2f}".replace("-", "−")
 
 
 def leaders(rows: Sequence[Row], key: str) -> list[str]:
