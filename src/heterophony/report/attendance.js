@@ -1,19 +1,21 @@
-// Who took part ---------------------------------------------------------------------------------
+// Who took part: in how many rounds, client by client.
 
 function drawAttendance() {
-  const figures = data.attendance.map(({ labels }) => {
+  const shown = few("attendance", data.attendance, drawAttendance);
+  const figures = shown.map(({ labels }, i) => {
     const told = labels.length > 4 ? [...labels.slice(0, 3), `${labels.length - 3} more runs`] : labels;
-    return html("figure", {}, html("figcaption", {}, told.join(", ")));
+    return figureOf(`attendance ${i}`, told.join(", "));
   });
   byId("attendance").replaceChildren(...figures); // all, before the first is measured
-  data.attendance.forEach((seen, i) => drawCounts(figures[i], seen));
+  shown.forEach((seen, i) => drawCounts(figures[i], seen));
 }
 
 // One path for all bars: thousands of clients stay quick to draw.
 function drawCounts(place, { federation, asked, took_part, labels }) {
   const { clients } = data.federations[federation];
-  const [drawing, width] = picture(place, 150, `Rounds that every client took part in, under ${labels[0]}`);
-  const most = Math.max(1, ...asked);
+  const [drawing, width] = picture(place, 150,
+    `Rounds that every client took part in, under ${labels[0]}: from ${least(took_part)} to ${greatest(took_part)}`);
+  const most = greatest([1, ...asked]);
   const x = scale(0, clients.length, 40, width);
   const y = scale(0, most, 120, 8);
   for (const t of ticks(0, most, 3).filter(Number.isInteger)) {
@@ -30,12 +32,11 @@ function drawCounts(place, { federation, asked, took_part, labels }) {
 }
 
 function exploreCounts(drawing, x, clients, asked, tookPart) {
-  const band = svg("rect", { class: "cell-border", y: 6, height: 116, width: x(1) - x(0), visibility: "hidden" });
+  const band = svg("rect", { class: "cell-border cursor", y: 6, height: 116, width: x(1) - x(0), visibility: "hidden" });
   drawing.append(band);
-  let at = -1;
   const show = (i, left, top) => {
     if (!(i in clients)) return false;
-    at = i;
+    positions.set("attendance", i);
     fill(band, { x: x(i), visibility: "visible" }, []);
     const lost = asked[i] > tookPart[i] ? `, lost in ${asked[i] - tookPart[i]} more` : "";
     return showTip(left, top, html("p", {}, `client ${clients[i]}: ${tookPart[i]} rounds${lost}`));
@@ -44,6 +45,7 @@ function exploreCounts(drawing, x, clients, asked, tookPart) {
     point: (px, _, left, top) => show(Math.floor(((px - x(0)) / (x(1) - x(0)))), left, top),
     step(dx) {
       const box = drawing.getBoundingClientRect();
+      const at = Math.min(positions.get("attendance") ?? -1, clients.length);
       return dx ? show(at + dx, box.left + x(at + dx), box.top + 20) : false;
     },
     leave: () => band.setAttribute("visibility", "hidden"),

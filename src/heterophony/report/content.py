@@ -8,13 +8,15 @@ from typing import Any
 
 from ..results import latest
 from .attendance import attendance
+from .costs import costs
+from .exports import as_csv
 from .newcomers import newcomers
 from .runs import Curve, Run, by_series, flat, mean_curve
 from .statistics import statistics
 from .tables import ACCURACIES, Row, cell, columns, difference_cell, leaders, rows
 
 Json = dict[str, Any]
-POINTS = 40_000  # of all curves together: what keeps the page small
+POINTS = 30_000  # of all curves together: what keeps the page small
 HELD_CLIENTS = 1000  # the heat map's columns are a pixel wide then
 
 
@@ -30,12 +32,15 @@ def content(runs: Sequence[Run]) -> Json:
         "series": [
             {
                 "name": name,
+                "key": name.removesuffix(f", {group[0].state}"),  # the same while a run goes on
                 "mean": {k: thinned(mean_curve(group, k), points) for k in "GP"},
                 "runs": [one(r, order.index(r.start["data_sha256"]), points) for r in group],
             }
             for name, group in by_series(runs).items()
         ],
+        "every": max(step(len(r.curves[k]), points) for r in runs for k in "GP"),
         "table": comparison(table),
+        "csv": as_csv(table),
         "differences": differences(table),
         "statistics": statistics(table),
         "newcomers": newcomers(runs),
@@ -94,9 +99,13 @@ def counted(numbers: Sequence[int], word: str) -> str:
 
 def thinned(curve: Curve, points: int) -> list[list[float]]:
     """At most so many of its points, evenly, always the last; precise enough to draw and read."""
-    step = -(-len(curve) // points) or 1
-    kept = [p for i, p in enumerate(reversed(curve)) if i % step == 0]
+    kept = curve[:: -step(len(curve), points)]
     return [[t, round(v, 5)] for t, v in reversed(kept)]
+
+
+def step(length: int, points: int) -> int:
+    """Every how many-th of so many is kept."""
+    return -(-length // points) or 1
 
 
 def one(run: Run, federation: int, points: int) -> Json:
@@ -105,12 +114,15 @@ def one(run: Run, federation: int, points: int) -> Json:
     result = known.json() if known else None
     clients = result.pop("clients") if result else {}
     last = latest(run.events) or {}
+    curves = {k: thinned(run.curves[k], points) for k in "GP"}
+    measured = sorted({int(t) for curve in curves.values() for t, _ in curve})
     return {
         "label": run.label,
         "state": run.state,
         "seed": run.seed,
         "federation": federation,
-        "curves": {k: thinned(run.curves[k], points) for k in "GP"},
+        "curves": curves,
+        "costs": costs(run.events, measured),
         "result": result,
         "G": last.get("G"),
         "P": last.get("P"),

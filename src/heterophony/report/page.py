@@ -15,13 +15,21 @@ from ..files import write as write_file
 from .content import content
 from .runs import Run
 
-SCRIPTS = (
+SCRIPTS = (  # one script in the end; the first makes it strict
     "page.js",
+    "elements.js",
+    "drawing.js",
+    "saving.js",
+    "legend.js",
     "curves.js",
+    "scatter.js",
+    "tables.js",
+    "statistics.js",
+    "target.js",
     "clients.js",
     "attendance.js",
-    "statistics.js",
-)  # one script in the end
+    "held.js",
+)
 
 
 def write(runs: Sequence[Run], path: Path) -> None:

@@ -1,14 +1,13 @@
-// Statistics ------------------------------------------------------------------------------------
+// What can be concluded from so many seeds: means, intervals, paired differences.
 
 function drawStatistics() {
+  byId("statistics").hidden = !data.statistics;
   if (!data.statistics) return;
   const { says, titles, measures } = data.statistics;
-  byId("statistics").hidden = false;
-  byId("statistics-says").append(...says.map((sentence) => html("p", {}, sentence)));
-  for (const { title, rows } of measures) {
+  byId("statistics-says").replaceChildren(...says.map((sentence) => html("p", {}, sentence)));
+  byId("statistics-tables").replaceChildren(...measures.map(({ title, rows }) => {
     const compared = table(["algorithm", "seed", ...titles], rows.map(comparisonRow));
     compared.prepend(html("caption", {}, `${title}, in percent`));
-    byId("statistics-tables").append(
-      html("div", { class: "scroll", role: "region", "aria-label": `Statistics of ${title}`, tabindex: "0" }, compared));
-  }
+    return html("div", { class: "scroll", role: "region", "aria-label": `Statistics of ${title}`, tabindex: "0" }, compared);
+  }));
 }
