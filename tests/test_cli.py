@@ -456,15 +456,19 @@ def test_list_runs(copied):
     new.close()
     found = {r["name"]: r for r in data("list", "runs")}
     result = json.loads(copied.result.read_text())
-    both = [v for k in "GP" for v in (result[k]["best"], result[k]["last10"]["mean"])]
+    told = [v for k in "GP" for v in (result[k]["best"], result[k]["last10"]["mean"])]
     assert {name: list(r.values()) for name, r in found.items()} == {
-        "runs/a": ["runs/a", "fedavg", "finished", *both],
+        "runs/a": ["runs/a", "fedavg", "finished", *told],
         "runs/b": ["runs/b", None, "damaged", *[None] * 4],
         "runs/many/c": ["runs/many/c", None, "not begun", *[None] * 4],
     }
-    measures = ["G best", "G last 10", "P best", "P last 10"]
-    assert list(found["runs/a"]) == ["name", "algorithm", "state", *measures]
-    assert f"{100 * result['P']['best']:.2f}" in good("list", "runs").stdout
+    accuracies = ["G best", "G last 10", "P best", "P last 10"]
+    assert list(found["runs/a"]) == ["name", "algorithm", "state", *accuracies]
+    head, rule, *lines = good("list", "runs").stdout.splitlines()
+    assert {len(line) for line in lines} == {len(head)} == {len(rule)}
+    shown = {line.split("  ")[0]: line.split()[-4:] for line in lines}
+    assert shown["runs/a"] == [f"{100 * v:.2f}" for v in told]
+    assert shown["runs/many/c"] == ["–"] * 4
 
 
 # Data and report ------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import heterophony as hp
 from crash import recorded, survived
 from heterophony.algorithms import CLASSES
 from heterophony.engines.pool import CONTEXT, warm
-from support import calm, identical, played
+from support import CALM, calm, identical, played
 
 ALGORITHMS = sorted(CLASSES)
 # one of each kind of memory: none, the client's, the server's, both, own data, nobody's, everybody's
@@ -22,7 +22,7 @@ KINDS = ["centralized", "fedavg", "fedper", "fedreg", "fedamp", "local", "scaffo
 
 
 def drive(name: str, out: Path) -> None:
-    played(name, out=out, resume=True)
+    played(name, out=out, resume=True, **CALM)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -38,7 +38,7 @@ def test_a_killed_driver_resumes_to_the_same_bits(name, tmp_path):
             driver.join(rng.random() / 200)  # spreads the kills over all moments of a round
         driver.kill()
         driver.join()
-    assert identical(calm(name), played(name, out=out, resume=True))
+    assert identical(calm(name), played(name, out=out, resume=True, **CALM))
 
 
 def storm(out: Path | None = None) -> hp.Result:
@@ -77,7 +77,7 @@ def test_a_killed_worker_is_replaced_and_its_job_repeated(name):
             victims.append(workers[0])
             os.kill(workers[0], signal.SIGKILL)
 
-    stormy = played(name, engine="pool", workers=2, on_event=kill_one)
+    stormy = played(name, engine="pool", workers=2, on_event=kill_one, **CALM)
     assert len(victims) == 2
     assert identical(stormy, calm(name))
 

@@ -15,10 +15,10 @@ import torch
 from heterophony.algorithm import Server
 from heterophony.codec import encode, encode_groups
 from heterophony.errors import BusyError, CodecError, FolderError, StorageError
-from heterophony.files import disk, write
+from heterophony.files import disk, read_json, write, write_json
 from heterophony.place import Place
 from heterophony.samples import HALF, Samples
-from heterophony.store import RunFolder, read_json, write_json
+from heterophony.store import RunFolder
 from heterophony.tensors import Tensors
 
 SAMPLES = {"0": 10, "1": 20}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from .errors import StorageError
+from .errors import FolderError, StorageError
 
 
 @contextmanager
@@ -52,3 +54,20 @@ def sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """A JSON file for people and programs, atomically."""
+    write(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file, or a clear answer."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise FolderError(f"{path} is not there") from None
+    except ValueError:
+        raise FolderError(f"{path} is damaged: it is not JSON") from None
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean, pstdev
@@ -193,7 +194,7 @@ def summary_of(events: Sequence[Event]) -> Summary:
     timed, lines = [*rounds, *new, end], curves(events)
     own = [c / n for c, n in zip(last["P"], start["test"], strict=True)]
     generic = last["G"] and [c / n for c, n in zip(last["G"], start["test"], strict=True)]
-    took_part = [c for e in rounds for c in e["clients"]]
+    took_part = Counter(c for e in rounds for c in e["clients"])
     clients = {
         c: ClientResult(
             own[i],
@@ -201,7 +202,7 @@ def summary_of(events: Sequence[Event]) -> Summary:
             start["test"][i],
             generic[i] if generic else None,
             start["train"][i],
-            took_part.count(c),
+            took_part[c],
         )
         for i, c in enumerate(start["clients"])
     }

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from .engines import engine
 from .errors import FolderError
+from .files import write_json
 from .loop import play
 from .plan import Plan
 from .results import Event, Summary, summarise
-from .store import RunFolder, write_json
+from .store import RunFolder
 
 
 def execute(

@@ -6,7 +6,6 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import Any
 
 from .algorithm import Server
 from .codec import decode_groups, encode_groups
-from .errors import BusyError, CodecError, FolderError, StorageError
+from .errors import BusyError, CodecError, FolderError
 from .files import disk, write
+from .folders import CONFIG, EVENTS, RESULT, read_events
 from .place import Place
 from .tensors import Tensors
 
@@ -28,9 +28,9 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.config, self.events = path / "config.toml", path / "events.jsonl"
+        self.config, self.events = path / CONFIG, path / EVENTS
         self.partition = path / "partition.json"
-        self.result, self.commits = path / "result.json", path / "commits"
+        self.result, self.commits = path / RESULT, path / "commits"
         self.scratch = path / "scratch"
         self.place = Place(self.commits / "clients", self.scratch)
         self._lock: int | None = None
@@ -88,16 +88,7 @@ class RunFolder:
 
     def read(self) -> Iterator[dict[str, Any]]:
         """All events so far; a line that was cut short by a crash is left out."""
-        if not self.events.exists():
-            return
-        with disk(self.events), open(self.events, "rb") as file:
-            for line in file:
-                if not line.endswith(b"\n"):
-                    return
-                try:
-                    yield json.loads(line)
-                except ValueError:
-                    raise FolderError(f"{self.events} is damaged: a line is not JSON") from None
+        return read_events(self.events)
 
     # Commits --------------------------------------------------------------------------------
     def commit(self, server: Server) -> None:
@@ -177,34 +168,3 @@ class RunFolder:
 def empty(folder: Path) -> bool:
     """Nothing in it but what a run that died at its very beginning leaves."""
     return all(f.name == "lock" or f.name.startswith(".") for f in folder.iterdir())
-
-
-def members(parent: Path) -> list[Path]:
-    """The run folders in a folder: in the order they were asked for, else by name and number."""
-    order = parent / "compare.json"
-    asked = read_json(order)["runs"] if order.is_file() else []
-    rank = {name: i for i, name in enumerate(asked)}
-    found = [f.parent for f in parent.glob("*/config.toml")]
-    return sorted(found, key=lambda f: (rank.get(f.name, len(rank)), natural(f.name)))
-
-
-def natural(name: str) -> list[tuple[int, str]]:
-    """Sorts ``fedavg-2`` before ``fedavg-10``."""
-    return [(int(p), "") if p.isdecimal() else (0, p) for p in re.split(r"(\d+)", name)]
-
-
-def write_json(path: Path, content: Any) -> None:
-    """A JSON file for people and programs, atomically."""
-    write(path, (json.dumps(content, indent=2) + "\n").encode())
-
-
-def read_json(path: Path) -> Any:
-    """A JSON file, or a clear answer."""
-    try:
-        return json.loads(path.read_text())
-    except FileNotFoundError:
-        raise FolderError(f"{path} is not there") from None
-    except ValueError:
-        raise FolderError(f"{path} is damaged: it is not JSON") from None
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}") from None

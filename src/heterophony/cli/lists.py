@@ -50,8 +50,10 @@ def list_(what: What, json: Json = False) -> None:
         return
     columns = [k for k in found[0] if k != "settings"]
     rows = [[readable(k, r) for k in columns] for r in found]
-    text = len(columns) if what is not What.runs else 3
-    screen.print_table("", [c.replace("_", " ") for c in columns], rows, text)
+    if what is What.runs:
+        screen.print_list(columns, rows, text=3)
+        return
+    screen.print_table("", [c.replace("_", " ") for c in columns], rows, len(columns))
     if what is What.algorithms:
         screen.note("bytes: of a client's round, relative to FedAvg's (convnet on CIFAR-10)")
 
@@ -159,28 +161,17 @@ def partitions() -> list[dict[str, Any]]:
 
 def past_runs() -> list[dict[str, Any]]:
     """The runs below runs/, newest first."""
-    configs = sorted(Path("runs").rglob("config.toml"), key=lambda p: -p.stat().st_mtime_ns)
-    keys = ["name", "algorithm", "state", "G best", "G last 10", "P best", "P last 10"]
-    rows = [[str(p.parent), *standing(p.parent)] for p in configs]
-    return [dict(zip(keys, row, strict=True)) for row in rows]
+    from ..report.standing import standings
 
-
-def standing(folder: Path) -> list[str | float | None]:
-    """How far a run got; one that cannot be read must not hide the others."""
-    from ..errors import FolderError
-    from ..report.runs import load
-    from ..store import RunFolder
-
-    try:
-        if not any(True for _ in RunFolder(folder).read()):
-            return [None, "not begun", *[None] * 4]
-        run = load(folder)
-        sofar = run.so_far
-    except (FolderError, KeyError, TypeError):
-        return [None, "damaged", *[None] * 4]
-    both = (sofar.G, sofar.P) if sofar else (None, None)
     return [
-        run.algorithm,
-        run.state,
-        *(v for a in both for v in ((a.best, a.last10.mean) if a else (None, None))),
+        {
+            "name": str(run.folder),
+            "algorithm": run.algorithm,
+            "state": run.state,
+            "G best": run.G and run.G.best,
+            "G last 10": run.G and run.G.last10.mean,
+            "P best": run.P and run.P.best,
+            "P last 10": run.P and run.P.last10.mean,
+        }
+        for run in standings(Path("runs"))
     ]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import ConfigError, FolderError, StoppedError
+from ..files import write_json
 from . import screen
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def resume(
     json: Json = False,
 ) -> None:
     """Go on after any interruption; the result is the same, bit for bit."""
-    from ..store import RunFolder, members
+    from ..folders import members
+    from ..store import RunFolder
 
     several = [] if (folder / "config.toml").exists() else members(folder)
     if not several:
@@ -115,7 +117,7 @@ def numbers(text: str) -> list[int]:
 
 def prepared(parent: Path, configs: dict[str, Config]) -> list[RunFolder]:
     """A folder for every run, its configuration written before any begins: all can be resumed."""
-    from ..store import RunFolder, write_json
+    from ..store import RunFolder
 
     if (parent / "config.toml").exists():
         raise FolderError(f"{parent} is a run of its own; choose another --out")

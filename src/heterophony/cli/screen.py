@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -44,6 +45,20 @@ def print_table(
     for row in rows:
         table.add_row(*(escape(str(cell)) for cell in row))
     print_titled(title, table)
+
+
+def print_list(columns: Sequence[str], rows: Sequence[Sequence[str]], text: int) -> None:
+    """The same for very many rows, none of them broken: a thousand would keep rich for a second."""
+    widths = [max(map(cell_len, cells)) for cells in zip(columns, *rows, strict=True)]
+    head, *lines = (
+        "  ".join(
+            set_cell_size(cell, width) if i < text else " " * (width - cell_len(cell)) + cell
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in (columns, *rows)
+    )
+    OUT.print(escape(head), style="bold", highlight=False, soft_wrap=True)
+    print("─" * cell_len(head), *lines, sep="\n")
 
 
 def new_table() -> Table:

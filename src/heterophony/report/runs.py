@@ -7,14 +7,15 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from ..errors import FolderError
 from ..files import disk
+from ..folders import CONFIG, EVENTS, members, read_events
 from ..results import Event, Summary, curves, summarise
-from ..store import RunFolder, members
 
 Curve = list[tuple[int, float]]
 SAME = ("seed", "algorithm.name", "engine.")  # what does not make a run another experiment
@@ -52,7 +53,7 @@ class Run:
         done = sum(e["event"] == "round" for e in self.events)
         return f"round {done} of {self.start['rounds']}"
 
-    @property
+    @cached_property
     def so_far(self) -> Summary | None:
         """The summary, of an unfinished run as if it ended now; None before any evaluation."""
         if self.summary or not self.curves["P"]:
@@ -63,18 +64,18 @@ class Run:
 
 def load(folder: Path) -> Run:
     """One run folder, called by its algorithm."""
-    files = RunFolder(folder)
-    if not files.config.is_file():
+    config, lines = folder / CONFIG, folder / EVENTS
+    if not config.is_file():
         raise FolderError(f"{folder} is not a run folder: it has no config.toml")
-    events = list(files.read())
+    events = list(read_events(lines))
     if not events:
         raise FolderError(f"{folder} has not begun: it holds no events yet")
     if not isinstance(events[0], dict) or events[0].get("event") != "start":
-        raise FolderError(f"{files.events} is damaged: it does not begin with the start of a run")
+        raise FolderError(f"{lines} is damaged: it does not begin with the start of a run")
     finished = events[-1]["event"] == "end"
     name = str(events[0]["algorithm"])
     summary = summarise(events) if finished else None
-    return Run(folder, name, name, configuration(files.config), events, curves(events), summary)
+    return Run(folder, name, name, configuration(config), events, curves(events), summary)
 
 
 def configuration(path: Path) -> dict[str, Any]:
@@ -93,12 +94,12 @@ def find(paths: Iterable[Path]) -> list[Run]:
 
 def run_folders(path: Path) -> list[Path]:
     """The path itself if it is a run folder, else the run folders in it that have begun."""
-    if (path / "config.toml").is_file():
+    if (path / CONFIG).is_file():
         return [path]
     if not path.is_dir():
         raise FolderError(f"{path} is not there; give a run folder, or a folder of run folders")
     with disk(path):
-        begun = [f for f in members(path) if any(True for _ in RunFolder(f).read())]
+        begun = [f for f in members(path) if any(True for _ in read_events(f / EVENTS))]
     if not begun:
         raise FolderError(f"{path} holds no run that has begun; make one with `heterophony run`")
     return begun
@@ -113,9 +114,9 @@ def named(runs: Sequence[Run]) -> list[Run]:
     An unfinished run and a second run of the same seed are series of their own: neither may
     enter a mean over seeds.
     """
-    stems = [stem(run, runs) for run in runs]
-    shared, seen, out = Counter(stems), Counter[tuple[str, int]](), []
-    for run, name in zip(runs, stems, strict=True):
+    names = stems(runs)
+    shared, seen, out = Counter(names), Counter[tuple[str, int]](), []
+    for run, name in zip(runs, names, strict=True):
         label = f"{name}, seed {run.seed}" if shared[name] > 1 else name
         seen[name, run.seed] += 1
         repeated = seen[name, run.seed]
@@ -128,13 +129,27 @@ def named(runs: Sequence[Run]) -> list[Run]:
     return out
 
 
-def stem(run: Run, runs: Sequence[Run]) -> str:
-    """The algorithm, and the settings in which it differs from its namesakes."""
-    own = settings(run)
-    others = [settings(r) for r in runs if r.algorithm == run.algorithm]
-    differing = [k for k in own if any(o.get(k) != own[k] for o in others)]
-    told = [f"{k.removeprefix('algorithm.')}={own[k]}" for k in differing]
-    return " ".join([run.algorithm, *told])
+def stems(runs: Sequence[Run]) -> list[str]:
+    """Each run's algorithm, and the settings in which it differs from its namesakes."""
+    every = [settings(run) for run in runs]
+    namesakes: dict[str, list[dict[str, str]]] = {}
+    for run, own in zip(runs, every, strict=True):
+        namesakes.setdefault(run.algorithm, []).append(own)
+    telling = {name: differing(several) for name, several in namesakes.items()}
+    return [
+        " ".join([run.algorithm, *told(own, telling[run.algorithm])])
+        for run, own in zip(runs, every, strict=True)
+    ]
+
+
+def differing(several: Sequence[dict[str, str]]) -> set[str]:
+    """The settings that are not the same in all."""
+    keys = {k for own in several for k in own}
+    return {k for k in keys if len({own.get(k) for own in several}) > 1}
+
+
+def told(own: dict[str, str], keys: set[str]) -> list[str]:
+    return [f"{k.removeprefix('algorithm.')}={v}" for k, v in own.items() if k in keys]
 
 
 def settings(run: Run) -> dict[str, str]:

@@ -8,8 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from ..files import write
-from ..store import write_json
+from ..files import write, write_json
 from .exports import escaped, latex, markdown, piped
 
 if TYPE_CHECKING:
