@@ -4,7 +4,7 @@ HeterophonyError            1   anything below
 ├── ConfigError             3   a setting is unknown, of the wrong type or out of range
 ├── DataError               3   data cannot be found, read or dealt
 ├── FolderError             3   a run folder is torn, foreign or already used
-├── BusyError               1   another process works in this run folder
+├── BusyError               1   another process works in this run folder, or has this port
 ├── CodecError              1   bytes that are not what they should be were refused
 ├── DivergedError           1   training left the finite numbers
 ├── EngineError             1   a job cannot be carried out where it was sent
@@ -44,7 +44,7 @@ class FolderError(HeterophonyError):
 
 
 class BusyError(HeterophonyError):
-    """Another process works in this run folder."""
+    """Another process works in this run folder, or has this port."""
 
 
 class CodecError(HeterophonyError):

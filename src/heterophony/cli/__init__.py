@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..errors import HeterophonyError, StorageError
-from . import checks, data, lists, pretrain, reports, reproduce, runs
+from . import checks, dashboard, data, lists, pretrain, reports, reproduce, runs
 from .screen import problem
 
 
@@ -48,6 +48,7 @@ pretrain.register(app)
 reproduce.register(app)
 lists.register(app)
 reports.register(app)
+dashboard.register(app)
 data.register(app)
 checks.register(app)
 

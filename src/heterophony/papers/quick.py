@@ -14,8 +14,9 @@ TEXT = ("shakespeare",)  # no stand-in for it is embedded
 CLASSES = {"cifar100": 100, "tinyimagenet": 200, "tinyimagenet-32": 200}
 STAND_IN, ITS_CLASSES = "digits", 10
 ROUNDS = (10, 50)  # at least, and at most
-EPOCHS = {"digitsnet": 250, "resnet8": 50}  # of a client that always takes part, over all rounds
-RESIDUAL = ("resnet8", "resnet10")
+EPOCHS = 250  # of a client that always takes part, over all rounds
+NORMALISED = ("resnet8", "resnet10", "resnet18")  # which learn at higher rates than the small net
+GENTLER = 5  # times
 CLIENTS, FEWEST, MOST = 5, 5, 60  # a fifth of them, within bounds
 BATCH = 20
 DEEPEST = 2  # head of the small net
@@ -48,8 +49,8 @@ def smaller(config: Mapping[str, Any]) -> dict[str, Any]:
 def shorten(small: dict[str, Any], local: Mapping[str, Any]) -> None:
     """Fewer rounds, and fewer of whatever an algorithm counts in rounds."""
     low, high = ROUNDS
-    before, epochs = small["rounds"], EPOCHS.get(small["model"]["name"], low)
-    after = before // 40 if "steps" in local else epochs // local.get("epochs", 1)
+    before = small["rounds"]
+    after = before // 40 if "steps" in local else EPOCHS // local.get("epochs", 1)
     small["rounds"] = min(before, max(low, min(high, after)))
     how = small["algorithm"]
     for key in (*IN_ROUNDS, *(FEDCAC[1:] if how["name"] == FEDCAC[0] else ())):
@@ -67,7 +68,7 @@ def fewer_windows(small: dict[str, Any]) -> None:
 
 
 def stand_in(small: dict[str, Any], data: dict[str, Any]) -> None:
-    """The digits for any images, dealt by the same rule; residual nets stay residual."""
+    """The digits for any images, dealt by the same rule, and the net for them."""
     classes = CLASSES.get(data["name"], ITS_CLASSES)
     kept = {k: v for k, v in data.items() if k in ("clients", "partition", "train_fraction")}
     small["data"] = {**kept, "name": STAND_IN}
@@ -83,6 +84,8 @@ def stand_in(small: dict[str, Any], data: dict[str, Any]) -> None:
     if rule.get("kind") == "shards" and classes > ITS_CLASSES:
         rule["per_client"] = max(1, round(ITS_CLASSES * sqrt(rule["per_client"] / classes)))
     model = small["model"]
-    model["name"] = "resnet8" if model["name"] in RESIDUAL else "digitsnet"
+    if model["name"] in NORMALISED:
+        small["local"]["lr"] /= GENTLER
+    model["name"] = "digitsnet"
     if "head_depth" in model:
         model["head_depth"] = min(model["head_depth"], DEEPEST)

@@ -10,6 +10,7 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from ..files import write as write_file
 from .content import content
@@ -37,15 +38,29 @@ def write(runs: Sequence[Run], path: Path) -> None:
     write_file(path, render(runs).encode())
 
 
-def render(runs: Sequence[Run]) -> str:
-    """The page as text: no request leaves it, and only its own script may run in it."""
+def render(runs: Sequence[Run], live: bool = False) -> str:
+    """The page as text: no request leaves it, and only its own script may run in it.
+
+    A live page also asks where it came from, and nobody else, for news.
+    """
     data = content(runs)
-    html, css = part("page.html"), part("page.css")
-    js = "\n".join(part(name) for name in SCRIPTS)
-    block = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    policy = f"default-src 'none'; style-src '{digest(css)}'; script-src '{digest(js)}'"
-    title = escape(data["title"])
-    return Template(html).substitute(title=title, policy=policy, css=css, js=js, data=block)
+    html, css = part("page.html"), part("page.css") + (part("live.css") if live else "")
+    js = "\n".join(part(name) for name in (*SCRIPTS, *(["live.js"] if live else [])))
+    return Template(html).substitute(
+        title=escape(data["title"]), policy=policy(css, js, live), css=css, js=js, data=block(data)
+    )
+
+
+def policy(css: str, js: str, live: bool = False) -> str:
+    """What the page may do, for the browser to hold it to."""
+    own = f"default-src 'none'; style-src '{digest(css)}'; script-src '{digest(js)}'"
+    return f"{own}; connect-src 'self'" if live else own
+
+
+def block(data: Any) -> str:
+    """Data that no script can be hidden in."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c")
 
 
 def part(name: str) -> str:

@@ -1,0 +1,161 @@
+"""What a folder of runs has to show now: runs side by side, or a list to choose from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from string import Template
+from threading import Lock
+from typing import Any
+
+from ..errors import HeterophonyError
+from ..folders import CONFIG, members
+from . import page
+from .content import content
+from .runs import Run, load, named
+from .shelf import Row, Stamp, places, readable, rows, stamp, standing
+
+KEPT = 32  # views whose runs stay in memory
+Read = dict[Path, tuple[Stamp, Any]]  # what was read of a folder, and when it looked so
+
+
+@dataclass(frozen=True)
+class View:
+    """Runs side by side, or a list to choose from, and in words what cannot be shown."""
+
+    name: str
+    note: str
+    runs: tuple[Run, ...] = ()
+    rows: list[Row] | None = None
+    read: Read = field(default_factory=dict)
+    message: bytes = b""  # all of it, for an event stream
+
+    def html(self) -> str:
+        """The page that shows it, and follows from there."""
+        if self.runs:
+            return page.render(self.runs, live=True)
+        js = "\n".join(page.part(name) for name in ("board.js", "live.js"))
+        css = page.part("page.css") + page.part("live.css")
+        return Template(page.part("board.html")).substitute(
+            policy=page.policy(css, js, live=True),
+            title=escape(self.name),
+            note=escape(self.note),
+            css=css,
+            js=js,
+            data=page.block(self.rows or []),
+        )
+
+
+class Board:
+    """A folder that is looked at, never written to; a name leads only to what was found in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.known: set[str] = set()
+        self.views: dict[str, View] = {}
+        self.lock = Lock()
+
+    def look(self, name: str = "") -> View | None:
+        """What there is to see under a name now; None if nothing ever was.
+
+        Whatever is wrong in the folder becomes words: it may be right again at the next look.
+        """
+        with self.lock:
+            if name and name not in self.known:
+                self.known |= {place.name for place in places(self.root)}
+                if name not in self.known:
+                    return None
+            old = self.views.pop(name, None)
+            try:
+                view = self._view(name, old)
+            except Exception as error:
+                view = told(self._title(name), f"This cannot be shown now: {words(error)}.")
+            self.views[name] = view
+            while len(self.views) > KEPT:
+                del self.views[next(iter(self.views))]
+            return view
+
+    def _view(self, name: str, old: View | None) -> View:
+        folder, title = self.root / name, self._title(name)
+        # a list and runs side by side read different things of the same folders
+        list_, report = (old, None) if old and old.rows is not None else (None, old)
+        if not folder.is_dir():
+            return told(title, f"{title} is not there; this page follows as soon as it is.")
+        if (folder / CONFIG).is_file():
+            return side_by_side(title, [folder], report)
+        if name or (folder / "compare.json").is_file():
+            return side_by_side(title, members(folder), report)
+        return self._choice(title, list_)
+
+    def _title(self, name: str) -> str:
+        return readable(name or str(self.root))
+
+    def _choice(self, title: str, old: View | None) -> View:
+        found = places(self.root)
+        self.known |= {place.name for place in found}
+        folders = dict.fromkeys(run for place in found for run in place.runs)
+        read = reread(folders, old, standing)
+        if old and stamps(read) == stamps(old.read):
+            return old
+        none = f"No run is in {title} yet; this page follows as soon as one begins."
+        told_rows = rows(found, {run: row for run, (_, row) in read.items()})
+        return told(title, "" if found else none, rows=told_rows, read=read)
+
+
+def side_by_side(title: str, folders: Iterable[Path], old: View | None) -> View:
+    """These runs on one page; those that cannot be shown are left out and named."""
+    read = reread(folders, old, shown)
+    if old and old.read and stamps(read) == stamps(old.read):
+        return old
+    problems = [f"{readable(f.name)} {why}." for f, (_, why) in read.items() if type(why) is str]
+    runs = tuple(named([run for _, run in read.values() if isinstance(run, Run)]))
+    if not read:
+        problems = [f"No run is in {title}; this page follows as soon as one begins."]
+    return told(title, " ".join(problems), runs=runs, read=read)
+
+
+def told(name: str, note: str, **what: Any) -> View:
+    """A view with its message."""
+    view = View(name, note, **what)
+    parts = [f"event: note\ndata: {json.dumps(note)}\n\n"]
+    if view.runs:
+        parts.append(f"data: {page.block(content(view.runs))}\n\n")
+    elif view.rows is not None:
+        parts.append(f"event: board\ndata: {page.block(view.rows)}\n\n")
+    return View(name, note, **what, message="".join(parts).encode())
+
+
+def shown(folder: Path) -> Run | str:
+    """The run, or in words why not: a torn file may do anything to its reader."""
+    events = stamp(folder)[0]
+    if not events or not events[0]:
+        return "has not begun yet"
+    try:
+        run = load(folder)
+        page.block(content([run]))
+    except Exception as error:
+        return f"cannot be shown now: {words(error)}"
+    return run
+
+
+def words(error: Exception) -> str:
+    if isinstance(error, HeterophonyError):
+        return str(error)
+    return "its files are damaged, or were written by another version"
+
+
+def reread(folders: Iterable[Path], old: View | None, read: Callable[[Path], Any]) -> Read:
+    """What is in each folder; only what changed is read again."""
+    before, out = old.read if old else {}, {}
+    for folder in folders:
+        now = stamp(folder)  # before it is read: what comes in between is seen at the next look
+        known = before.get(folder)
+        out[folder] = known if known and known[0] == now else (now, read(folder))
+    return out
+
+
+def stamps(read: Read) -> list[tuple[Path, Stamp]]:
+    return [(folder, when) for folder, (when, _) in read.items()]
