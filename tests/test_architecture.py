@@ -31,11 +31,19 @@ FORBIDDEN = [
         {"algorithms", "models", "engines", "plan", "loop", "store", "cli", "report", "config"},
     ),
     ({"data", "models"}, {"engines", "plan", "loop", "store", "cli", "report"}),
-    ({"plan", "loop", "newcomers", "place", "store", "engines"}, {"cli", "report", "config"}),
+    (
+        {"plan", "loop", "newcomers", "place", "store", "engines"},
+        {"cli", "report", "config", "trackers"},
+    ),
     ({"report"}, {"cli", "engines", "loop", "plan"}),
     ({"significance"}, {"cli", "config", "engines", "loop", "plan", "report", "results", "store"}),
     ({"errors", "files", "folders", "results"}, {"torch", "numpy", "cli", "report", *WITH_TORCH}),
     ({"papers"}, {"cli", "engines", "loop", "plan", "report", "store"}),
+    (
+        {"trackers"},  # they are told numbers: nothing of theirs can reach the run
+        {"algorithm", "cli", "client", "config", "engines", "library", "loop", "plan", "report"}
+        | {"session", "store", "tensors"},
+    ),
 ]
 
 
@@ -79,6 +87,15 @@ def test_every_module_says_in_its_first_line_what_it_is_for(path):
     text = path.read_text()
     assert text.startswith('"""')
     assert text.splitlines()[0].removeprefix('"""').strip('"').rstrip().endswith((".", ":", "?"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_a_package_of_a_tracker_is_imported_only_by_its_own_file(path):
+    text = path.read_text()
+    for package in ("mlflow", "tensorboard", "wandb"):
+        if name(path) != f"trackers/{package}.py":
+            assert package not in imports(path)
+            assert f"torch.utils.{package}" not in text
 
 
 PICKLING = {  # file: all that it may use of pickle

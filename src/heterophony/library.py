@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, is_dataclass
 from functools import partial
@@ -37,6 +37,7 @@ from .results import Event
 from .session import execute
 from .settings import construct
 from .store import RunFolder
+from .trackers import Tracker, chosen
 from .warm import warmed
 
 
@@ -62,6 +63,7 @@ def run(
     out: str | Path | None = None,
     resume: bool = False,
     on_event: Callable[[Event], None] = lambda event: None,
+    track: Sequence[str | Tracker] = (),
 ) -> Result:
     """One run. ``participation`` is a share (float), a number (int) or a rule.
 
@@ -71,7 +73,8 @@ def run(
     mean, ``buffers`` whether BatchNorm's running statistics stay or travel. ``init`` is a checkpoint
     to begin with: of the same model, but for the head, which is new where its shape differs.
     Clients who join after training play ``new_client_rounds`` alone. ``faults`` says what goes
-    wrong in a round, ``devices`` what the simulated clock counts.
+    wrong in a round, ``devices`` what the simulated clock counts. ``track`` names trackers, or
+    holds objects with ``begin``, ``log`` and ``end``.
     """
     how = named(algorithm)() if isinstance(algorithm, str) else algorithm
     construct(EngineSection, {"name": engine, "workers": workers}, "engine")
@@ -99,6 +102,7 @@ def run(
         devices or Devices(),
     )
     agree(plan.faults, plan.devices, plan.participation, federation.clients)
+    trackers = chosen(track)
     temporary = None if out is not None else tempfile.mkdtemp(prefix="heterophony-")
     folder = RunFolder(Path(temporary or str(out)))
     try:
@@ -106,7 +110,7 @@ def run(
             folder.create(described(plan, model, section.init))
         elif folder.reopen() != described(plan, model, section.init):
             raise FolderError(f"{out} holds a run with other settings; choose another out=")
-        summary = execute(plan, folder, engine, workers, on_event)
+        summary = execute(plan, folder, engine, workers, on_event, trackers)
     finally:
         folder.close()
     return Result(summary, plan, folder, temporary)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tomllib
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from .engines import engine
 from .errors import FolderError
@@ -11,6 +14,8 @@ from .loop import play
 from .plan import Plan
 from .results import Event, Summary, summarise
 from .store import RunFolder
+from .trackers import Named, Run
+from .trackers.following import following
 
 
 def execute(
@@ -19,6 +24,8 @@ def execute(
     engine_name: str = "serial",
     workers: int | None = None,
     on_event: Callable[[Event], None] = lambda event: None,
+    trackers: Sequence[Named] = (),
+    warn: Callable[[str], None] = warnings.warn,
 ) -> Summary:
     """Play what is left and write ``result.json``. The folder must be ours (locked)."""
     events = list(folder.read())
@@ -28,15 +35,33 @@ def execute(
     same_files(plan, events)
     if not folder.partition.exists():
         plan.federation.save_partition(folder.partition)
-    if not finished(events):
-        same_start(plan, events)
-        with engine(engine_name, workers, plan, folder.place) as place:
-            for event in play(plan, place, folder):
-                on_event(event)
-        events = list(folder.read())
-    summary = summarise(events)
-    write_json(folder.result, summary.json())
+    with following(trackers, tracked(folder), folder.read, warn) as follow:
+        if not finished(events):
+            same_start(plan, events)
+            with engine(engine_name, workers, plan, folder.place) as place:
+                for event in play(plan, place, folder):
+                    follow(event)
+                    on_event(event)
+            events = list(folder.read())
+        summary = summarise(events)
+        write_json(folder.result, summary.json())
+        follow.end(summary)
     return summary
+
+
+def tracked(folder: RunFolder) -> Run:
+    """The run as trackers know it."""
+    config = tomllib.loads(folder.config.read_text())
+    return Run(folder.path.absolute().name, folder.path, dict(flat(config)))
+
+
+def flat(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """``section.key`` and value; a list as text."""
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value if isinstance(value, bool | int | float) else str(value)
 
 
 def finished(events: list[Event]) -> bool:

@@ -32,6 +32,10 @@ Pairs = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(help="The folder to write; default: a new one in runs/.")]
 Json = Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(help="Also write to tensorboard, mlflow or wandb; repeatable."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -45,18 +49,20 @@ def run(
     file: ConfigFile = None,
     pairs: Pairs = None,
     out: Out = None,
+    track: Track = None,
     json: Json = False,
 ) -> None:
     """Run one algorithm: a progress bar, a table of G and P, a run folder."""
     from ..config import read
 
     config = read(file, pairs or [])
+    available(track)
     begin(config)
     federation = config.federation()
     plan = config.plan(federation)
     folder = fresh(out, f"{config.algorithm_name}-{federation.name}")
     folder.create(config.decided(federation).toml())
-    summaries = played([(folder, config, plan)], folder.path, quiet=json)
+    summaries = played([(folder, config, plan)], folder.path, quiet=json, track=track)
     show_run(summaries[0], folder.path, json)
 
 
@@ -65,18 +71,20 @@ def resume(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Other than before; same result.")
     ] = None,
+    track: Track = None,
     json: Json = False,
 ) -> None:
     """Go on after any interruption; the result is the same, bit for bit."""
     from ..folders import members
     from ..store import RunFolder
 
+    available(track)
     several = [] if (folder / "config.toml").exists() else members(folder)
     if not several:
-        summary = reopened([RunFolder(folder)], folder, workers, json)[0]
+        summary = reopened([RunFolder(folder)], folder, workers, json, track)[0]
         show_run(summary, folder, json)
         return
-    reopened([RunFolder(p) for p in several], folder, workers, json)
+    reopened([RunFolder(p) for p in several], folder, workers, json, track)
     show_comparison(folder, json)
 
 
@@ -90,11 +98,13 @@ def compare(
     ] = None,
     file: Annotated[Path | None, typer.Option(help="A CONFIG.toml to start from.")] = None,
     out: Out = None,
+    track: Track = None,
     json: Json = False,
 ) -> None:
     """The same federation for every algorithm and seed; again with the same --out, it goes on."""
     from ..config import read
 
+    available(track)
     configs: dict[str, Config] = {}
     for seed in [None] if seeds is None else numbers(seeds):
         for name in algorithms:
@@ -104,7 +114,7 @@ def compare(
     begin(config)
     parent = out or free(f"compare-{Path(config.data.name).stem}")
     several = prepared(parent, configs)
-    reopened(several, parent, None, json)
+    reopened(several, parent, None, json, track)
     show_comparison(parent, json)
 
 
@@ -139,7 +149,11 @@ def prepared(parent: Path, configs: dict[str, Config]) -> list[RunFolder]:
 
 
 def reopened(
-    folders: list[RunFolder], parent: Path, workers: int | None, quiet: bool
+    folders: list[RunFolder],
+    parent: Path,
+    workers: int | None,
+    quiet: bool,
+    track: list[str] | None = None,
 ) -> list[Summary]:
     """Play what is left of existing runs."""
     from ..config import read
@@ -158,7 +172,7 @@ def reopened(
         tasks.append((folder, config, config.plan(deal(config))))
     for folder, _, _ in tasks:
         folder.lock()
-    return played(tasks, parent, quiet, workers)
+    return played(tasks, parent, quiet, workers, track)
 
 
 def dealer() -> Callable[[Config], Federation]:
@@ -179,9 +193,11 @@ def played(
     parent: Path,
     quiet: bool,
     workers: int | None = None,
+    track: list[str] | None = None,
 ) -> list[Summary]:
     """Play the runs one after the other, each on all workers."""
     from ..session import execute
+    from ..trackers import chosen
 
     done = []
     with (
@@ -191,9 +207,10 @@ def played(
         for folder, config, plan in tasks:
             label = f"{config.algorithm_name} (seed {config.top.seed})"
             bar = screen.Bar(bars, label, plan.rounds)
-            how = config.engine
+            name, cores = config.engine.name, workers or config.engine.workers
+            trackers = chosen(track or [])
             try:
-                done.append(execute(plan, folder, how.name, workers or how.workers, bar))
+                done.append(execute(plan, folder, name, cores, bar, trackers, screen.note))
             finally:
                 folder.close()
     return done
@@ -222,6 +239,13 @@ def interruptible(
 
 def going_on(parent: Path) -> str:
     return f"go on with `heterophony resume {parent}`"
+
+
+def available(track: list[str] | None) -> None:
+    """A tracker that is not installed is a mistake to hear of before anything is written."""
+    from ..trackers import chosen
+
+    chosen(track or [])
 
 
 def begin(config: Config) -> None:

@@ -1,0 +1,73 @@
+"""Trackers: programs that a run's numbers are also sent to. A new one is a file and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from ..errors import ConfigError, suggestion
+from ..results import Summary
+from .points import Point
+
+CLASSES = {  # file name, which is the name users write and that of the extra, and its class
+    "mlflow": "MLflow",
+    "tensorboard": "TensorBoard",
+    "wandb": "WandB",
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a tracker is told first; ``config`` is flat, as in ``{"local.lr": 0.01}``."""
+
+    name: str
+    folder: Path
+    config: dict[str, bool | int | float | str]
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """Is told everything from the first round on, also where a run was resumed in between.
+
+    So one that remembers what it was told before a resume must not write it again.
+    """
+
+    def begin(self, run: Run) -> None: ...
+
+    def log(self, point: Point) -> None: ...
+
+    def end(self, summary: Summary | None) -> None:
+        """``None``: the run did not finish, or this tracker failed."""
+
+
+Named = tuple[str, Tracker]
+
+
+def chosen(track: Sequence[str | Tracker]) -> list[Named]:
+    """The trackers asked for, by name or as objects of one's own, each with a name for people."""
+    track = [track] if isinstance(track, str) else track
+    asked = [t for i, t in enumerate(track) if t not in track[:i]]
+    return [(t, named(t)) if isinstance(t, str) else (type(t).__name__, own(t)) for t in asked]
+
+
+def named(name: str) -> Tracker:
+    """The tracker behind a name; its package is imported only here."""
+    if name not in CLASSES:
+        raise ConfigError(f"--track: no '{name}' here{suggestion(name, CLASSES)}")
+    try:
+        module = import_module(f".{name}", __name__)
+    except ImportError:
+        raise ConfigError(
+            f"--track {name} needs {name}; install it with pip install 'heterophony[{name}]'"
+        ) from None
+    made: Tracker = getattr(module, CLASSES[name])()
+    return made
+
+
+def own(tracker: Tracker) -> Tracker:
+    if isinstance(tracker, type) or not isinstance(tracker, Tracker):
+        raise ConfigError("track: must be names, or objects with begin, log and end")
+    return tracker

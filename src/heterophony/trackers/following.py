@@ -1,0 +1,80 @@
+"""Trackers told of a run as it goes on; one that fails is dropped, and the run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from ..results import Event, Summary
+from . import Named, Run, Tracker
+from .points import Points
+
+
+@contextmanager
+def following(
+    trackers: Sequence[Named],
+    run: Run,
+    recorded: Callable[[], Iterable[Event]],
+    warn: Callable[[str], None],
+) -> Iterator[Follower]:
+    """Inside, pass the events on, and the summary at the end; an error is told to the trackers."""
+    follower = Follower(trackers, run, recorded, warn)
+    try:
+        yield follower
+    except BaseException:
+        if follower.begun:
+            follower.each(lambda tracker: tracker.end(None))
+        raise
+
+
+class Follower:
+    """Tells of each event; of the first one with all that was ``recorded`` before a resume."""
+
+    def __init__(
+        self,
+        trackers: Sequence[Named],
+        run: Run,
+        recorded: Callable[[], Iterable[Event]],
+        warn: Callable[[str], None],
+    ) -> None:
+        self.trackers, self.run = list(trackers), run
+        self.recorded, self.warn = recorded, warn
+        self.points, self.begun = Points(), False
+
+    def __call__(self, event: Event) -> None:
+        """The event is already recorded."""
+        if self.begun:
+            self._tell(event)
+        else:
+            self._begin()
+
+    def end(self, summary: Summary) -> None:
+        if not self.begun:  # nothing was left to play
+            self._begin()
+        self.each(lambda tracker: tracker.end(summary))
+
+    def _begin(self) -> None:
+        self.begun = True
+        self.each(lambda tracker: tracker.begin(self.run), ending=False)
+        for event in self.recorded() if self.trackers else ():
+            self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        if self.trackers and (point := self.points.of(event)) is not None:
+            self.each(lambda tracker: tracker.log(point))
+
+    def each(self, tell: Callable[[Tracker], None], ending: bool = True) -> None:
+        """Tell all; whoever fails is told that it is over, if it can still hear that."""
+        for name, tracker in list(self.trackers):
+            try:
+                tell(tracker)
+            except Exception as error:  # whatever another program may raise
+                self.trackers.remove((name, tracker))
+                if ending:
+                    with suppress(Exception):
+                        tracker.end(None)
+                lines = str(error).strip().splitlines() or [type(error).__name__]
+                self.warn(
+                    f"{name} stopped tracking: {lines[0]}; the run goes on, and resuming it"
+                    " with the tracker, even when it is finished, writes what is missing"
+                )

@@ -1,0 +1,87 @@
+"""MLflow: one of its runs, wherever MLFLOW_TRACKING_URI or its own default says."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from importlib.util import find_spec
+
+import mlflow
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+
+from ..errors import ConfigError
+from ..results import Summary
+from . import Run
+from .identity import remember, remembered
+from .points import Point, final
+
+DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+PARAMS = 100  # that MLflow takes at once
+LONGEST = 500  # value of a parameter, in the oldest version we allow
+
+
+class MLflow:
+    """Goes on with the same MLflow run after a resume, and logs only what it does not have yet."""
+
+    def __init__(self) -> None:
+        self.uri = mlflow.get_tracking_uri()
+        if self.uri.startswith(DATABASES) and find_spec("sqlalchemy") is None:
+            raise ConfigError(
+                "--track mlflow has no place to write: set MLFLOW_TRACKING_URI to a server, or"
+                " pip install sqlalchemy alembic for a database of MLflow's own"
+            )
+
+    def begin(self, run: Run) -> None:
+        self.client = MlflowClient(self.uri)
+        file = run.folder / "mlflow.json"
+        self.id, self.known = remembered(file), set[tuple[str, int]]()
+        if self.id is None or not self._reopened(self.id):
+            self.id = self._created(run)
+            remember(file, self.id)
+
+    def _reopened(self, id: str) -> bool:
+        try:
+            names = self.client.get_run(id).data.metrics
+        except MlflowException as error:
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":  # another store than before
+                return False
+            raise
+        for name in names:
+            self.known |= {(name, m.step) for m in self.client.get_metric_history(id, name)}
+        self.client.update_run(id, status="RUNNING")
+        return True
+
+    def _created(self, run: Run) -> str:
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "heterophony")
+        found = self.client.get_experiment_by_name(name)
+        experiment = found.experiment_id if found else self.client.create_experiment(name)
+        made = str(self.client.create_run(experiment, run_name=run.name).info.run_id)
+        params = [Param(k, str(v)[:LONGEST]) for k, v in run.config.items()]
+        for i in range(0, len(params), PARAMS):
+            self.client.log_batch(made, params=params[i : i + PARAMS])
+        self.client.log_batch(made, tags=[RunTag("folder", str(run.folder.absolute()))])
+        return made
+
+    def log(self, point: Point) -> None:
+        self._write(point.step, point.values)
+
+    def _write(self, step: int, values: Mapping[str, float]) -> None:
+        allowed = {re.sub(r"[^\w./: -]", "_", k): v for k, v in values.items()}
+        now = int(1000 * time.time())
+        new = [Metric(k, v, now, step) for k, v in allowed.items() if (k, step) not in self.known]
+        if new:
+            self.client.log_batch(self.id, metrics=new)
+
+    def end(self, summary: Summary | None) -> None:
+        if summary is not None:
+            self._write(summary.rounds, final(summary))
+            tag = RunTag("model_sha256", summary.model_sha256)
+            self.client.log_batch(self.id, tags=[tag])
+        with redirect_stdout(sys.stderr):  # it prints an address, and stdout is for results
+            self.client.set_terminated(self.id, "FAILED" if summary is None else "FINISHED")

@@ -1,0 +1,41 @@
+"""TensorBoard: event files in the run folder, scalars by round and histograms over clients."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import hparams
+
+from ..results import Summary
+from . import Run
+from .points import Point, final
+
+
+class TensorBoard:
+    """Writes its files anew at each resume, from what is recorded: no point is there twice."""
+
+    def begin(self, run: Run) -> None:
+        self.config = run.config
+        folder = run.folder / "tensorboard"
+        for old in folder.glob("events.out.tfevents.*"):
+            old.unlink()
+        # a TensorBoard that is open now forgets what it read from the old files
+        self.writer = SummaryWriter(str(folder), purge_step=0)
+        table = "\n".join(f"| {k} | {v} |" for k, v in run.config.items())
+        self.writer.add_text("config", f"| setting | value |\n|---|---|\n{table}", 0)
+
+    def log(self, point: Point) -> None:
+        for name, value in point.values.items():
+            self.writer.add_scalar(name, value, point.step)
+        for name, accuracies in point.clients.items():
+            self.writer.add_histogram(f"clients/{name}", np.array(accuracies), point.step)
+        self.writer.flush()  # it may be watched, and we may be killed
+
+    def end(self, summary: Summary | None) -> None:
+        if summary is not None:
+            values = final(summary)
+            self.log(Point(summary.rounds, values))
+            # not add_hparams: that would make a second run of it
+            for part in hparams(self.config, values):
+                self.writer._get_file_writer().add_summary(part)
+        self.writer.close()
