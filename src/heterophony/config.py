@@ -41,6 +41,9 @@ class DataSection:
     clients: int = setting(20, "number of clients", low=1)
     partition: dict[str, Any] = field(default_factory=lambda: {"kind": "dirichlet", "alpha": 0.1})
     train_fraction: float = setting(0.75, "share of a client's examples to train", above=0, high=1)
+    validation_fraction: float = setting(
+        0.0, "share of a client's training examples that is held out to choose by", low=0, below=1
+    )
     transform: Literal["half", "fedavg2rep", "feddecomp"] = setting(
         "half", "how stored examples become input: to [-1, 1], or as in a work"
     )
@@ -145,6 +148,7 @@ class Config:
             self.top.seed,
             how.split,
             None if how.feature_skew is None else skew(how.feature_skew),
+            how.validation_fraction,
         ).transformed(how.transform, how.frozen_augment)
         return dealt.keeping_out(how.new_clients, self.top.seed)
 
@@ -194,6 +198,8 @@ class Config:
             "evaluation": asdict(self.evaluation),
             "engine": asdict(self.engine),
         }
+        if not self.data.validation_fraction:  # as before there was one: old runs can go on
+            del sections["data"]["validation_fraction"]
         kept = {s: {k: v for k, v in d.items() if v is not None} for s, d in sections.items()}
         return tomli_w.dumps({**asdict(self.top), **kept})
 

@@ -37,6 +37,7 @@ def federate(
     split: Split = "merged",
     feature_skew: Skew | None = None,
     new_clients: float = 0.0,
+    validation_fraction: float = 0.0,
 ) -> Federation:
     """Clients with data.
 
@@ -46,15 +47,19 @@ def federate(
     the four arrays a pair of them. ``transform`` says how stored images become input: ``"half"``
     (to [-1, 1]) or as in ``"fedavg2rep"`` or ``"feddecomp"``, which also move training images at
     random; with ``frozen_augment``, each in one way for the whole run. ``new_clients`` is the share
-    of clients, drawn by the seed, that joins only after training.
+    of clients, drawn by the seed, that joins only after training; ``validation_fraction`` that of
+    every client's training examples that is held out, to choose a round by it.
     """
-    construct(DataSection, {"new_clients": new_clients}, "data")
+    shares = {"new_clients": new_clients, "validation_fraction": validation_fraction}
+    construct(DataSection, shares, "data")
     if isinstance(data, list):
-        dealt = own_data([unpacked(d) for d in data], train_fraction, seed)
+        brought = [unpacked(d) for d in data]
+        dealt = own_data(brought, train_fraction, seed, validation_fraction)
     else:
         found = found_in(data, path)
         rule = partition or Dirichlet()
-        dealt = deal(found, clients, rule, train_fraction, seed, split, feature_skew)
+        how = (rule, train_fraction, seed, split, feature_skew, validation_fraction)
+        dealt = deal(found, clients, *how)
     return dealt.transformed(transform, frozen_augment).keeping_out(new_clients, seed)
 
 
@@ -68,7 +73,9 @@ def found_in(data: Any, path: str | None) -> Source:
     return arrays(*pooled(given), official=len(given[1]) if len(given) == 4 else None)
 
 
-def own_data(parts: Sequence[Sequence[Any]], train_fraction: float, seed: int) -> Federation:
+def own_data(
+    parts: Sequence[Sequence[Any]], train_fraction: float, seed: int, validation_fraction: float
+) -> Federation:
     if not parts or any(len(p) not in (2, 4) for p in parts):
         raise DataError("every client brings (x, y) or (x_train, y_train, x_test, y_test)")
     both = [pooled(p) for p in parts]
@@ -81,7 +88,8 @@ def own_data(parts: Sequence[Sequence[Any]], train_fraction: float, seed: int) -
             )
     whole = arrays(np.concatenate([x for x, _ in both]), np.concatenate([y for _, y in both]))
     trains = [len(p[1]) if len(p) == 4 else None for p in parts]
-    return gather(whole, [len(y) for _, y in both], trains, train_fraction, seed)
+    sizes = [len(y) for _, y in both]
+    return gather(whole, sizes, trains, train_fraction, seed, validation_fraction)
 
 
 def pooled(data: Sequence[Any]) -> tuple[Any, Any]:

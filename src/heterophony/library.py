@@ -159,6 +159,7 @@ def described(plan: Plan, model: object, init: str | None = None) -> str:
             "clients": len(federation.clients),
             "transform": how and how.name,
             "frozen_augment": how and how.moves and how.moves.frozen,
+            "validation": sum(federation.sizes("validation").values()) or None,
         },
         "model": {
             "name": net if isinstance(net, str) else type(net).__name__,

@@ -119,10 +119,10 @@ def closed(
 
 def evaluations(plan: Plan, server: Server) -> list[Job]:
     """Every client's test, with what it would be sent now."""
-    cost = plan.federation.sizes("test")
+    tests, validations = (plan.federation.sizes(part) for part in ("test", "validation"))
     send, average = plan.algorithm.send, server.average | server.model
     return [
-        Job("evaluate", server.t, c, send(server, c), average, cost[c])
+        Job("evaluate", server.t, c, send(server, c), average, tests[c] + validations[c])
         for c in plan.federation.clients
     ]
 
@@ -153,6 +153,7 @@ def ended(folder: RunFolder) -> bool:
 
 def opening(plan: Plan, server: Server) -> Event:
     federation = plan.federation
+    validation = list(federation.sizes("validation").values())
     return {
         "event": "start",
         "version": __version__,
@@ -162,6 +163,7 @@ def opening(plan: Plan, server: Server) -> Event:
         "clients": list(federation.clients),
         "train": list(federation.sizes().values()),
         "test": list(federation.sizes("test").values()),
+        **({"validation": validation} if any(validation) else {}),
         "classes": list(federation.labels),
         "labels": federation.counts().tolist(),
         "shared_parameters": sum(v.numel() for v in server.model.values()),
@@ -175,12 +177,9 @@ def evaluation(plan: Plan, t: int, replies: list[Reply]) -> Event:
     """Right answers per client, in client order; null for what there is not, or not now."""
     by_client = {r.client: r.metrics for r in replies}
     ordered = [by_client[c] for c in plan.federation.clients]
-    return {
-        "event": "evaluation",
-        "t": t,
-        "G": [int(m["G"]) for m in ordered] if plan.algorithm.common else None,
-        "P": [int(m["P"]) for m in ordered] if "P" in ordered[0] else None,
-    }
+    measures = ["G", "P", *(["G_valid", "P_valid"] if plan.federation.validates else [])]
+    counts = {k: [int(m[k]) for m in ordered] if k in ordered[0] else None for k in measures}
+    return {"event": "evaluation", "t": t, **counts}
 
 
 def trained_round(

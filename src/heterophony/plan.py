@@ -186,7 +186,8 @@ def train(plan: Plan, job: Job, memory: Memory, place: Place) -> tuple[Reply, Me
     stays, samples = client.stays(), len(client.data.train)
     metrics = dict(client.metrics)
     if plan.measured(job.t + 1) and not tunes(plan.algorithm):  # untuned, it would not be its P
-        metrics["P_local"] = correct(client, [partial(plan.algorithm.predict, client)])[0]
+        own = partial(plan.algorithm.predict, client)
+        metrics["P_local"] = correct(client, [own], client.data.test)[0]
     kept = {**client.memory, **({"net": stays} if stays else {})}
     aside = stays if plan.algorithm.common else Tensors()
     weight = samples if plan.weights == "samples" else 1
@@ -213,7 +214,7 @@ def join(plan: Plan, job: Job, place: Place) -> Reply:
     Every round begins with what the server sends, which is always the same; what stays goes on.
     """
     arrived = plan.client(job, {}, place)
-    before = correct(arrived, [partial(plan.algorithm.predict, arrived)])[0]
+    before = correct(arrived, [partial(plan.algorithm.predict, arrived)], arrived.data.test)[0]
     memory: Memory = {}
     for t in range(job.t, job.t + plan.rounds_alone):
         client = plan.client(replace(job, t=t), memory, place)
@@ -234,7 +235,10 @@ def settled(algorithm: Algorithm, sent: Tensors, memory: Memory) -> Tensors:
 
 
 def evaluate(plan: Plan, job: Job, memory: Memory, place: Place) -> Reply:
-    """How many of its own test examples the client's model, and everybody's, get right."""
+    """How many of its own test examples the client's model, and everybody's, get right.
+
+    And, of the same models, how many of those that it holds out for validation.
+    """
     algorithm, client = plan.algorithm, plan.client(job, memory, place)
     models = dict[str, Callable[[Tensor], Tensor]]()
     if job.t == plan.rounds or algorithm.ready(job.t):
@@ -248,17 +252,24 @@ def evaluate(plan: Plan, job: Job, memory: Memory, place: Place) -> Reply:
             remember(client.net.base)
             nobody.net.base = client.net.base
         models["G"] = partial(algorithm.generic, nobody)
-    metrics = dict(zip(models, correct(client, list(models.values())), strict=True))
+    right = correct(client, list(models.values()), client.data.test)
+    metrics = dict(zip(models, right, strict=True))
+    if plan.federation.validates:  # read here, so that no algorithm ever sees them
+        held_out = plan.federation.samples(job.client, "validation")
+        right = correct(client, list(models.values()), held_out)
+        metrics |= {f"{k}_valid": n for k, n in zip(models, right, strict=True)}
     tested = len(client.data.test)
     return Reply(job.client, "evaluate", Tensors(), tested, tested, metrics)
 
 
-def correct(client: Client, models: Sequence[Callable[[Tensor], Tensor]]) -> list[int]:
-    """Right answers of each model on the client's test examples."""
+def correct(
+    client: Client, models: Sequence[Callable[[Tensor], Tensor]], samples: Samples
+) -> list[int]:
+    """Right answers of each of the client's models on these examples; none where there are none."""
     client.net.eval()
     counts = [0] * len(models)
     with torch.inference_mode():
-        for x, y in client.data.test.batches(EVALUATION_BATCH):
+        for x, y in samples.batches(EVALUATION_BATCH) if len(samples) else ():
             for i, model in enumerate(models):
                 counts[i] += int((model(x).argmax(1) == y).sum())
     return counts

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from .errors import FolderError
 
 Event = dict[str, Any]
+Curve = Sequence[tuple[int, float]]  # (round, accuracy)
 WORST = 0.1  # the share of clients that "worst" speaks of
 
 
@@ -27,19 +28,41 @@ class Spread:
 
 
 @dataclass(frozen=True)
+class Chosen:
+    """The round that validation chooses, and what the test, which had no say, found there."""
+
+    round: int
+    validation: float
+    test: float
+
+
+@dataclass(frozen=True)
 class Accuracy:
-    """One accuracy over the rounds: its best, its last, and its last ten evaluations."""
+    """One accuracy over the rounds: its best, its last, and its last ten evaluations.
+
+    And that of the round, the first of several, whose validation accuracy is the highest.
+    """
 
     best: float
     best_round: int
     last: float
     last10: Spread
+    chosen: Chosen | None = None  # without validation examples there is no choice
 
     @classmethod
-    def of(cls, curve: Sequence[tuple[int, float]]) -> Accuracy:
-        at, best = max(curve, key=lambda p: (p[1], -p[0]))
+    def of(cls, curve: Curve, validation: Curve = ()) -> Accuracy:
+        at, best = highest(curve)
         values = [v for _, v in curve]
-        return cls(best, at, values[-1], Spread.of(values[-10:]))
+        chosen = None
+        if validation:
+            t, value = highest(validation)
+            chosen = Chosen(t, value, dict(curve)[t])
+        return cls(best, at, values[-1], Spread.of(values[-10:]), chosen)
+
+
+def highest(curve: Curve) -> tuple[int, float]:
+    """The first of its highest points."""
+    return max(curve, key=lambda p: (p[1], -p[0]))
 
 
 @dataclass(frozen=True)
@@ -144,28 +167,31 @@ def curves(
 ) -> dict[str, list[tuple[int, float]]]:
     """(round, accuracy) of G, P and P right after local training (of round t, shown at t + 1).
 
-    Of G and P either all test examples count alike, or all clients.
+    Of G and P either all examples count alike, or all clients. ``G_valid`` and ``P_valid`` are
+    those on validation examples, where a run holds such out.
     """
-    out: dict[str, list[tuple[int, float]]] = {"G": [], "P": [], "P_local": []}
-    test = [1]
+    names = ("G", "P", "P_local", "G_valid", "P_valid")
+    out: dict[str, list[tuple[int, float]]] = {k: [] for k in names}
+    sizes: dict[str, list[int]] = {}
     for e in events:
         if e["event"] == "start":
-            test = e["test"]
+            test, validation = e["test"], e.get("validation", [])
+            sizes = {"G": test, "P": test, "G_valid": validation, "P_valid": validation}
         elif e["event"] == "evaluation":
-            for k in ("G", "P"):
-                if e[k] is not None:
-                    out[k].append((e["t"], share(e[k], test, clients)))
+            for k, of in sizes.items():
+                if e.get(k) is not None:
+                    out[k].append((e["t"], share(e[k], of, clients)))
         elif e["event"] == "round" and e["P_local"]:
             right, seen = (sum(pair[i] for pair in e["P_local"]) for i in (0, 1))
             out["P_local"].append((e["t"] + 1, right / seen))
     return out
 
 
-def share(right: Sequence[int], test: Sequence[int], clients: str) -> float:
-    """The share of right answers: of all test examples, or the mean of every client's own."""
+def share(right: Sequence[int], of: Sequence[int], clients: str) -> float:
+    """The share of right answers: of all examples, or the mean of every client's own."""
     if clients == "pooled":
-        return sum(right) / sum(test)
-    return fmean(c / n for c, n in zip(right, test, strict=True))
+        return sum(right) / sum(of)
+    return fmean(c / n for c, n in zip(right, of, strict=True) if n)
 
 
 def latest(events: Sequence[Event]) -> Event | None:
@@ -210,8 +236,8 @@ def summary_of(events: Sequence[Event]) -> Summary:
         algorithm=start["algorithm"],
         seed=start["seed"],
         rounds=start["rounds"],
-        G=Accuracy.of(lines["G"]) if lines["G"] else None,
-        P=Accuracy.of(lines["P"]),
+        G=Accuracy.of(lines["G"], lines["G_valid"]) if lines["G"] else None,
+        P=Accuracy.of(lines["P"], lines["P_valid"]),
         P_local=Accuracy.of(lines["P_local"]) if lines["P_local"] else None,
         fairness={"P": Fairness.of(own), "G": Fairness.of(generic) if generic else None},
         clients=clients,

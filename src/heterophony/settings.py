@@ -26,9 +26,13 @@ def setting(
     low: float | None = None,
     high: float | None = None,
     above: float | None = None,
+    below: float | None = None,
 ) -> Any:
-    """A dataclass field that explains itself and knows its range (``above`` excludes its end)."""
-    bounds = {"low": low, "high": high, "above": above}
+    """A dataclass field that explains itself and knows its range.
+
+    ``above`` and ``below`` exclude their ends, ``low`` and ``high`` do not.
+    """
+    bounds = {"low": low, "high": high, "above": above, "below": below}
     return dataclasses.field(default=default, metadata={"doc": doc, **bounds})
 
 
@@ -96,19 +100,21 @@ def near(value: object, hint: Any) -> str:
 
 
 def inside(value: float, f: dataclasses.Field[Any]) -> bool:
-    low, high, above = (f.metadata.get(k) for k in ("low", "high", "above"))
+    low, high, above, below = (f.metadata.get(k) for k in ("low", "high", "above", "below"))
     return (
         value - value == 0  # neither NaN nor infinite
         and (low is None or value >= low)
         and (high is None or value <= high)
         and (above is None or value > above)
+        and (below is None or value < below)
     )
 
 
 def range_of(f: dataclasses.Field[Any]) -> str:
     """The range in words: ``at least 0``; a number without limits is ``finite``."""
-    low, high, above = (f.metadata.get(k) for k in ("low", "high", "above"))
+    low, high, above, below = (f.metadata.get(k) for k in ("low", "high", "above", "below"))
     words = [f"at least {low:g}"] if low is not None else []
     words += [f"above {above:g}"] if above is not None else []
     words += [f"at most {high:g}"] if high is not None else []
+    words += [f"below {below:g}"] if below is not None else []
     return " and ".join(words) or "a finite number"

@@ -134,18 +134,22 @@ def dealt(federation: Federation) -> list[dict[str, Any]]:
     """Every client's sizes and labels, and how unlike everybody's they are."""
     from ..data.statistics import entropy, jensen_shannon, total_variation
 
-    counts = federation.counts()
+    counts, held = federation.counts(), parts(federation)
     rows = zip(
         federation.clients,
-        federation.sizes().values(),
-        federation.sizes("test").values(),
+        *(federation.sizes(part).values() for part in held),
         *(f(counts).round(4).tolist() for f in (entropy, total_variation, jensen_shannon)),
         counts.tolist(),
         strict=True,
     )
-    keys = ("name", "train", "test", "entropy", "total_variation", "jensen_shannon", "labels")
+    keys = ("name", *held, "entropy", "total_variation", "jensen_shannon", "labels")
     found = [dict(zip(keys, row, strict=True)) for row in rows]
     return [r | ({"user": n} if (n := federation.names.get(r["name"])) else {}) for r in found]
+
+
+def parts(federation: Federation) -> tuple[str, ...]:
+    """The parts that a client's examples fall into."""
+    return ("train", *(["validation"] if federation.validates else []), "test")
 
 
 def heat_table(federation: Federation) -> None:
@@ -153,14 +157,14 @@ def heat_table(federation: Federation) -> None:
     counts, labels = federation.counts(), federation.labels
     users = ["user"] if federation.names else []
     table = screen.new_table()
-    for name in ("client", *users, "train", "test", "entropy", "TV", "JS", *labels):
+    for name in ("client", *users, *parts(federation), "entropy", "TV", "JS", *labels):
         table.add_column(name, justify="right", no_wrap=True)
     most = max(1, int(counts.max()))
     for client, row in zip(dealt(federation), counts.tolist(), strict=True):
         shades = [f"[on {shade(n / most)}]{n or '·'}[/]" if n else "[dim]·[/]" for n in row]
         measures = [client[k] for k in ("entropy", "total_variation", "jensen_shannon")]
         about = [client["name"], *(client.get(k, "") for k in users)]
-        sizes = [str(client[k]) for k in ("train", "test")]
+        sizes = [str(client[k]) for k in parts(federation)]
         table.add_row(*about, *sizes, *(f"{m:.2f}" for m in measures), *shades)
     missing = [labels[i] for i, n in enumerate(counts.sum(axis=0)) if n == 0]
     screen.print_titled(f"{federation.name}: training examples per client and class", table)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..config import Config
     from ..data.federation import Federation
     from ..plan import Plan
-    from ..results import Summary
+    from ..results import Accuracy, Summary
     from ..store import RunFolder
 
 ConfigFile = Annotated[
@@ -290,7 +290,12 @@ def show_run(summary: Summary, folder: Path, json: bool) -> None:
         rows.append(["P, new clients on arrival", "–", screen.percent(new.before), "–", "–"])
         rows.append(["P, new clients in the end", "–", screen.percent(new.P), "–", worst])
     title = f"{summary.algorithm}, {summary.rounds} rounds, seed {summary.seed}: accuracy in %"
-    screen.print_table(title, ["", "best", "last", "last 10", "worst 10 % of clients"], rows)
+    titles = ["", "best", "last", "last 10", "worst 10 % of clients"]
+    if summary.P.chosen:
+        titles.append("at best validation")
+        marks = [chosen(summary.G), chosen(summary.P), *["–"] * len(rows)]  # newcomers have none
+        rows = [[*row, mark] for row, mark in zip(rows, marks, strict=False)]
+    screen.print_table(title, titles, rows)
     up, down = (screen.megabytes(summary.bytes[k]) for k in ("up", "down"))
     simulated = summary.simulated_seconds
     clock = "" if simulated is None else f", {simulated:.1f} s on the simulated clock"
@@ -298,10 +303,16 @@ def show_run(summary: Summary, folder: Path, json: bool) -> None:
     screen.note(f"{folder}; a page with curves: heterophony report {folder}")
 
 
+def chosen(of: Accuracy | None) -> str:
+    """The accuracy at the round that validation chooses."""
+    at = of and of.chosen
+    return f"{screen.percent(at.test)} (round {at.round})" if at else "–"
+
+
 def show_comparison(parent: Path, json: bool) -> None:
     from ..report.runs import find
     from ..report.statistics import gap_cell, says
-    from ..report.tables import cell, rows
+    from ..report.tables import CHOSEN, cell, columns, rows
 
     found = rows(find([parent]))
     if json:
@@ -309,9 +320,12 @@ def show_comparison(parent: Path, json: bool) -> None:
         return
     keys = ["G.best", "G.last10", "P.best", "P.last10", "worst10"]
     titles = ["G best", "G last 10", "P best", "P last 10", "P worst 10 %"]
+    shown = columns(found)
+    keys += [k for k in CHOSEN if k in shown]
+    titles += [title for k, title in CHOSEN.items() if k in shown]
     new = any(r["new_clients"] for r in found)
     own = [*titles, "P new"] if new else titles
-    columns = ["algorithm", *own, "ΔG last 10", "ΔP last 10", "MB", "seconds"]
+    heads = ["algorithm", *own, "ΔG last 10", "ΔP last 10", "MB", "seconds"]
     lines = []
     for r in found:
         numbers = [cell(r, k) for k in keys]
@@ -321,7 +335,7 @@ def show_comparison(parent: Path, json: bool) -> None:
         cost = [f"{r['MB_up'] + r['MB_down']:.1f}", f"{r['seconds']:.1f}"]
         lines.append([r["name"], *numbers, *gaps, *cost])
     title = "accuracy in %; G: the common model on everybody's test data, P: own models on own data"
-    screen.print_table(title, columns, lines)
+    screen.print_table(title, heads, lines)
     seeds = len(found[0]["seeds"])
     spread = f"± over {seeds} seeds" if seeds > 1 else "± over the last ten evaluations"
     screen.note(

@@ -15,6 +15,7 @@ from .partitions import Partition, Terms, halves, shares
 from .partitions.rule import Split
 from .skew import Skew
 from .source import Source
+from .validation import holding_out
 
 
 def deal(
@@ -25,8 +26,12 @@ def deal(
     seed: int,
     split: Split = "merged",
     feature_skew: Skew | None = None,
+    validation_fraction: float = 0.0,
 ) -> Federation:
-    """The data set dealt to clients 0, 1, …; each has a part to train and a part to test."""
+    """The data set dealt to clients 0, 1, …; each has a part to train and a part to test.
+
+    So much of the former is held out for validation.
+    """
     if clients < 1:
         raise ConfigError(f"data.clients: must be at least 1, not {clients}")
     if clients > len(source.y):
@@ -50,21 +55,32 @@ def deal(
         feature_skew.suits(x)
         if feature_skew.seed is None:
             feature_skew = replace(feature_skew, seed=seed)
-    return Federation(
+    train, test, validation = (
+        {i: torch.from_numpy(np.asarray(getattr(s, part), np.int64)) for i, s in dealt.items()}
+        for part in ("train", "test", "validation")
+    )
+    federation = Federation(
         source.name,
         x,
         y,
         source.scale,
         source.labels,
-        {i: torch.from_numpy(np.asarray(share.train, np.int64)) for i, share in dealt.items()},
-        {i: torch.from_numpy(np.asarray(share.test, np.int64)) for i, share in dealt.items()},
+        train,
+        test,
         names={i: share.name for i, share in dealt.items() if share.name},
         skew=feature_skew,
+        validation=validation if any(map(len, validation.values())) else {},
     )
+    return holding_out(federation, validation_fraction, terms.seed)
 
 
 def gather(
-    source: Source, sizes: Sequence[int], trains: Sequence[int | None], fraction: float, seed: int
+    source: Source,
+    sizes: Sequence[int],
+    trains: Sequence[int | None],
+    fraction: float,
+    seed: int,
+    validation_fraction: float = 0.0,
 ) -> Federation:
     """Clients who bring their own data, one after the other in the source.
 
@@ -86,4 +102,5 @@ def gather(
             first, second = rows[:known], rows[known:]
         train[str(i)], test[str(i)] = torch.from_numpy(first), torch.from_numpy(second)
     x, y = torch.from_numpy(source.x), torch.from_numpy(source.y)
-    return Federation(source.name, x, y, source.scale, source.labels, train, test)
+    brought = Federation(source.name, x, y, source.scale, source.labels, train, test)
+    return holding_out(brought, validation_fraction, seed)

@@ -41,12 +41,18 @@ class Federation:
     names: Mapping[str, str] = field(default_factory=dict)  # of users behind the clients, if known
     skew: Skew | None = None  # how each client sees its examples, if not as they are
     new: tuple[str, ...] = ()  # those who join after training; until then nobody knows of them
+    validation: Mapping[str, Tensor] = field(default_factory=dict)  # all clients, or none
 
     @cached_property
     def clients(self) -> tuple[str, ...]:
         """Those who are there from the start: all who train, and all that G and P speak of."""
         new = set(self.new)
         return tuple(c for c in self.train if c not in new)
+
+    @cached_property
+    def validates(self) -> bool:
+        """Does anybody who is there from the start hold out examples, to choose by?"""
+        return any(self.sizes("validation").values())
 
     @property
     def classes(self) -> int:
@@ -80,7 +86,7 @@ class Federation:
     def sizes(self, part: str = "train") -> dict[str, int]:
         """How many examples each client has."""
         rows: Mapping[str, Tensor] = getattr(self, part)
-        return {c: len(rows[c]) for c in self.clients}
+        return {c: len(rows.get(c, ())) for c in self.clients}
 
     def counts(self, part: str = "train") -> NDArray[np.int64]:
         """Examples per client and class."""
@@ -124,12 +130,18 @@ class Federation:
             h.update(json.dumps(told(self.skew)).encode())
         if self.new:
             h.update(json.dumps(["new", *self.new]).encode())
+        for client, rows in self.validation.items():
+            h.update(json.dumps(["validation", client]).encode() + raw(rows))
         return h.hexdigest()
 
     def save_partition(self, path: Path) -> None:
         """Who holds which rows, as a ``.json`` or ``.npz`` that a partition can be read from."""
-        rows = {c: (self.train[c].numpy(), self.test[c].numpy()) for c in self.train}
-        held = {c: Share(*both, self.names.get(c, "")) for c, both in rows.items()}
+        held = {
+            c: Share(self.train[c].numpy(), self.test[c].numpy(), self.names.get(c, ""))
+            for c in self.train
+        }
+        for c, rows in self.validation.items():
+            held[c] = replace(held[c], validation=rows.numpy())
         save(path, held, digest(self.x.numpy(), self.y.numpy()))
 
     def save(self, folder: Path) -> None:
@@ -138,7 +150,7 @@ class Federation:
             folder.mkdir(parents=True, exist_ok=True)
             np.save(folder / "x.npy", self.x.numpy(), allow_pickle=False)
             np.save(folder / "y.npy", self.y.numpy(), allow_pickle=False)
-            rows = [*self.train.values(), *self.test.values()]
+            rows = [*self.train.values(), *self.test.values(), *self.validation.values()]
             np.save(folder / "rows.npy", torch.cat(rows).numpy(), allow_pickle=False)
             about = {
                 "name": self.name,
@@ -147,6 +159,7 @@ class Federation:
                 "transform": self.transform and asdict(self.transform),
                 "train": self.whole().sizes(),
                 "test": self.whole().sizes("test"),
+                "validation": {c: len(rows) for c, rows in self.validation.items()},
                 "names": dict(self.names),
                 "skew": None if self.skew is None else told(self.skew),
                 "new": self.new,
@@ -162,7 +175,7 @@ class Federation:
             torch.from_numpy(np.load(folder / f"{k}.npy", mmap_mode="c", allow_pickle=False))
             for k in ("x", "y", "rows")
         )
-        sizes = [*about["train"].values(), *about["test"].values()]
+        sizes = [n for part in ("train", "test", "validation") for n in about[part].values()]
         parts, n = list(rows.split(sizes)), len(about["train"])
         return cls(
             about["name"],
@@ -171,9 +184,10 @@ class Federation:
             Scale.of(about["scale"]),
             tuple(about["labels"]),
             dict(zip(about["train"], parts[:n], strict=True)),
-            dict(zip(about["test"], parts[n:], strict=True)),
+            dict(zip(about["test"], parts[n : 2 * n], strict=True)),
             transform=about["transform"] and Transform.of(about["transform"]),
             names=about["names"],
             skew=None if about["skew"] is None else skew(about["skew"]),
             new=tuple(about["new"]),
+            validation=dict(zip(about["validation"], parts[2 * n :], strict=True)),
         )

@@ -39,6 +39,7 @@ class Holdings:
     counts: NDArray[np.int64]  # training examples, clients × classes
     test: NDArray[np.int64]  # test examples per client
     balanced: Balanced | None = None
+    validation: NDArray[np.int64] | None = None  # examples held out per client, if any
 
     @property
     def train(self) -> NDArray[np.int64]:
@@ -60,6 +61,7 @@ def holdings(federation: Federation, algorithm: Algorithm) -> Holdings:
         federation.counts(),
         np.array(list(federation.sizes("test").values())),
         rebalanced(federation, algorithm),
+        np.array(list(federation.sizes("validation").values())) if federation.validates else None,
     )
 
 

@@ -44,8 +44,10 @@ def render(held: Holdings) -> str:
 
 def summary(held: Holdings) -> str:
     train, classes = held.train, (held.counts > 0).sum(axis=1)
+    held_out = "" if held.validation is None else f", {held.validation.sum()} validation"
     return (
-        f"{train.sum()} training and {held.test.sum()} test examples of {len(held.classes)} classes; "
+        f"{train.sum()} training{held_out} and {held.test.sum()} test examples"
+        f" of {len(held.classes)} classes; "
         f"{train.min()} to {train.max()} training examples and {classes.min()} to {classes.max()}"
         " classes per client."
     )
@@ -192,15 +194,17 @@ def short(name: str) -> str:
 
 def table(held: Holdings) -> str:
     """A row per client: sizes, classes, and its largest class."""
-    after = held.balanced
-    titles = ["client", "training", "test", "classes", "largest class", "its share"]
+    after, held_out = held.balanced, held.validation
+    sizes = ["training", *(["validation"] if held_out is not None else []), "test"]
+    titles = ["client", *sizes, "classes", "largest class", "its share"]
     titles += ["balanced", "of it augmented"] if after else []
     head = "".join(f'<th scope="col">{t}</th>' for t in titles)
     rows = []
     for i, (name, counts) in enumerate(zip(held.clients, held.counts, strict=True)):
         largest, n = int(counts.argmax()), int(counts.sum())
         share = f"{100 * counts[largest] / n:.0f} %" if n else "–"
-        cells = [n, held.test[i], (counts > 0).sum(), held.classes[largest], share]
+        cells = [n, *([held_out[i]] if held_out is not None else []), held.test[i]]
+        cells += [(counts > 0).sum(), held.classes[largest], share]
         cells += [after.train[i], after.added[i]] if after else []
         row = "".join(f"<td>{escape(str(c))}</td>" for c in cells)
         rows.append(f'<tr><th scope="row">{escape(name)}</th>{row}</tr>')

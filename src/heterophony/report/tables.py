@@ -25,9 +25,10 @@ COLUMNS = {  # key of a measure: its title
     "MB_down": "MB down",
     "seconds": "seconds",
 }
-CLOCK = {"simulated": "simulated s"}  # shown where a run has such a clock
-PERCENT = {*ACCURACIES, "worst10", "std"}
-HIGHER = (*ACCURACIES, "worst10")  # where the highest value is the best
+CHOSEN = {f"{measure}.chosen": f"{measure} at best validation" for measure in "GP"}
+SOMETIMES = {**CHOSEN, "simulated": "simulated s"}  # shown where a run has such a thing
+PERCENT = {*ACCURACIES, *CHOSEN, "worst10", "std"}
+HIGHER = (*ACCURACIES, *CHOSEN, "worst10")  # where the highest value is the best
 
 
 def rows(runs: Sequence[Run]) -> list[Row]:
@@ -52,7 +53,7 @@ def row(group: Sequence[Run], first: Sequence[Run]) -> Row:
         "state": group[0].state,
         "G": accuracy([s.G for s in summaries if s.G]),
         "P": accuracy([s.P for s in summaries]),
-        **{k: spreads[k]["mean"] for k in spreads if k not in ACCURACIES},
+        **{k: spreads[k]["mean"] for k in spreads if k not in (*ACCURACIES, *CHOSEN)},
         "over_seeds": spreads,
         "difference": None if group is first else difference(group, first),
         "new_clients": over_seeds(group),
@@ -61,8 +62,8 @@ def row(group: Sequence[Run], first: Sequence[Run]) -> Row:
 
 def columns(table: Iterable[Row]) -> dict[str, str]:
     """The measures worth a column of this table, and their titles."""
-    clocked = any("simulated" in row["over_seeds"] for row in table)
-    return {**COLUMNS, **CLOCK} if clocked else COLUMNS
+    had = {k for row in table for k in row["over_seeds"]}
+    return {**COLUMNS, **{k: title for k, title in SOMETIMES.items() if k in had}}
 
 
 def summarised(group: Iterable[Run]) -> list[Summary]:
@@ -87,6 +88,8 @@ def measures(summary: Summary) -> dict[str, float]:
         if a:
             parts = {"best": a.best, "last": a.last, "last10": a.last10.mean}
             out |= {f"{name}.{part}": value for part, value in parts.items()}
+        if a and a.chosen:
+            out[f"{name}.chosen"] = a.chosen.test
     if fairness := summary.fairness["P"]:
         out |= {"worst10": fairness.worst10, "std": fairness.std}
     out |= {f"MB_{way}": count / 1e6 for way, count in summary.bytes.items()}
@@ -97,7 +100,7 @@ def measures(summary: Summary) -> dict[str, float]:
 
 def over(several: Sequence[Mapping[str, float]]) -> Row:
     """Mean, std and interval of every measure that all of them have."""
-    common = [k for k in (*COLUMNS, *CLOCK) if all(k in m for m in several)]
+    common = [k for k in (*COLUMNS, *SOMETIMES) if all(k in m for m in several)]
     return {k: spread([m[k] for m in several]) for k in common}
 
 

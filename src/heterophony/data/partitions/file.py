@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ from ...settings import check, setting
 from ..source import Source
 from .rule import Indices, Share, Terms
 
-PARTS = ("train", "test")
+NEEDED = ("train", "test")
+PARTS = (*NEEDED, "validation")
 
 
 @dataclass(frozen=True)
 class FromFile:
-    """As a file says: for every client the rows to train and the rows to test."""
+    """As a file says: for every client the rows to train, to test and, if any, to validate."""
 
     path: str = setting("partition.json", "a .json or .npz that `data partition --save` wrote")
 
@@ -51,11 +52,11 @@ class FromFile:
 
 
 def verified(share: Share, who: str, examples: int) -> None:
-    """Rows that are there; none trains twice, none trains and tests. (Test examples may repeat.)"""
-    for part in PARTS:
+    """Rows that are there, each for one purpose and once. (Test examples may repeat.)"""
+    for part in NEEDED:
         if not len(getattr(share, part)):
             raise DataError(f"{who} has no rows to {part}; it needs at least one")
-    rows = np.concatenate([share.train, np.unique(share.test)])
+    rows = np.concatenate([share.train, share.validation, np.unique(share.test)])
     outside = rows[(rows < 0) | (rows >= examples)]
     if len(outside):
         raise DataError(f"{who} has row {outside[0]}, but the data have rows 0 … {examples - 1}")
@@ -91,7 +92,8 @@ def save(path: Path, clients: Mapping[str, Share], data_sha256: str) -> None:
 
 def told(share: Share) -> dict[str, Any]:
     name = {"name": share.name} if share.name else {}
-    return {**name, **{part: getattr(share, part).tolist() for part in PARTS}}
+    rows = {part: getattr(share, part).tolist() for part in PARTS}
+    return {**name, **{part: r for part, r in rows.items() if r or part in NEEDED}}
 
 
 def arrays(clients: Mapping[str, Share]) -> dict[str, NDArray[Any]]:
@@ -100,7 +102,8 @@ def arrays(clients: Mapping[str, Share]) -> dict[str, NDArray[Any]]:
     out["names"] = np.array([s.name for s in clients.values()])
     for part in PARTS:
         each = [getattr(s, part) for s in clients.values()]
-        out[part], out[f"{part}_sizes"] = np.concatenate(each), np.array([len(e) for e in each])
+        if part in NEEDED or any(len(e) for e in each):
+            out[part], out[f"{part}_sizes"] = np.concatenate(each), np.array([len(e) for e in each])
     return out
 
 
@@ -126,21 +129,24 @@ def from_json(path: Path) -> tuple[dict[str, Share], str | None]:
     clients = said.get("clients", said)
     found = {}
     for client, share in clients.items():
-        train, test = (whole(share[part], f"{path}: client {client}") for part in PARTS)
-        found[client] = Share(train, test, str(share.get("name", "")))
+        said_of = {"validation": [], **share}
+        train, test, held_out = (whole(said_of[p], f"{path}: client {client}") for p in PARTS)
+        found[client] = Share(train, test, str(share.get("name", "")), held_out)
     return renamed(found), said.get("data_sha256")
 
 
 def from_npz(path: Path) -> tuple[dict[str, Share], str | None]:
     with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
         content = {k: file[k] for k in file.files}
-    train, test = (
+    nobodys = {"validation": [], "validation_sizes": np.zeros(len(content["clients"]), np.int64)}
+    content = {**nobodys, **content}
+    train, test, held_out = (
         np.split(whole(content[part], str(path)), content[f"{part}_sizes"].cumsum()[:-1])
         for part in PARTS
     )
     names = content["names"].tolist() if "names" in content else [""] * len(train)
-    each = zip(content["clients"].tolist(), train, test, names, strict=True)
-    found = {str(c): Share(a, b, n) for c, a, b, n in each}
+    each = zip(content["clients"].tolist(), train, test, names, held_out, strict=True)
+    found = {str(c): Share(*share) for c, *share in each}
     said = content.get("data_sha256")
     return renamed(found), None if said is None else str(said)
 
@@ -157,4 +163,4 @@ def renamed(found: dict[str, Share]) -> dict[str, Share]:
     """Clients that are called something keep that as their name; numbers are only numbers."""
     if list(found) == [str(i) for i in range(len(found))]:
         return found
-    return {c: Share(s.train, s.test, s.name or c) for c, s in found.items()}
+    return {c: replace(s, name=s.name or c) for c, s in found.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -19,11 +19,12 @@ Split = Literal["merged", "official"]
 
 @dataclass(frozen=True)
 class Share:
-    """One client's examples: rows to train, rows to test."""
+    """One client's examples: rows to train, rows to test, and rows to validate, if any."""
 
     train: Indices
     test: Indices
     name: str = ""  # of a user or a site, for people; clients are numbered all the same
+    validation: Indices = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 @dataclass(frozen=True)
