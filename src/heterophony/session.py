@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import tomllib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from .engines import engine
 from .errors import FolderError
@@ -13,6 +12,7 @@ from .files import write_json
 from .loop import play
 from .plan import Plan
 from .results import Event, Summary, summarise
+from .settings import flat
 from .store import RunFolder
 from .trackers import Named, Run
 from .trackers.following import following
@@ -52,16 +52,8 @@ def execute(
 def tracked(folder: RunFolder) -> Run:
     """The run as trackers know it."""
     config = tomllib.loads(folder.config.read_text())
-    return Run(folder.path.absolute().name, folder.path, dict(flat(config)))
-
-
-def flat(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """``section.key`` and value; a list as text."""
-    for key, value in config.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value if isinstance(value, bool | int | float) else str(value)
+    plain = {k: v if isinstance(v, bool | int | float) else str(v) for k, v in flat(config)}
+    return Run(folder.path.absolute().name, folder.path, plain)
 
 
 def finished(events: list[Event]) -> bool:

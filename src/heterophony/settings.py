@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -118,3 +118,12 @@ def range_of(f: dataclasses.Field[Any]) -> str:
     words += [f"at most {high:g}"] if high is not None else []
     words += [f"below {below:g}"] if below is not None else []
     return " and ".join(words) or "a finite number"
+
+
+def flat(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Every setting of a configuration under its dotted key, as ``-c`` takes it."""
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value

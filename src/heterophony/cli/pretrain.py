@@ -10,7 +10,8 @@ import typer
 
 from ..errors import FolderError
 from . import screen
-from .runs import ConfigFile, Json, Pairs, begin, played, show_run
+from .outcomes import show_run
+from .runs import ConfigFile, Json, Pairs, begin, played
 
 
 def register(app: typer.Typer) -> None:

@@ -11,7 +11,7 @@ from .attendance import attendance
 from .costs import costs
 from .exports import as_csv
 from .newcomers import newcomers
-from .runs import Curve, Run, by_series, flat, mean_curve
+from .runs import Curve, Run, by_series, mean_curve, texts
 from .statistics import statistics
 from .tables import ACCURACIES, Row, cell, columns, difference_cell, leaders, rows
 
@@ -181,7 +181,7 @@ def held(run: Run, several: bool) -> Json:
 
 def settings(runs: Sequence[Run]) -> list[Json]:
     """Every setting's value in every series."""
-    groups = [[dict(flat(r.config)) for r in group] for group in by_series(runs).values()]
+    groups = [[dict(texts(r.config)) for r in group] for group in by_series(runs).values()]
     keys = dict.fromkeys(k for group in groups for c in group for k in c)
     return [
         {"key": k, "values": [", ".join(dict.fromkeys(c.get(k, "–") for c in g)) for g in groups]}

@@ -14,7 +14,7 @@ from ..errors import ConfigError
 from ..significance import ALPHA, Ranks
 from ..significance import ranks as ranked
 from .drawing import INK, MUTED, STYLE, ink
-from .runs import Run, by_series, flat, named
+from .runs import Run, by_series, named, texts
 from .tables import blocks
 
 MEASURES = {"P.last10": "P last 10: own models", "G.last10": "G last 10: the common model"}
@@ -61,7 +61,7 @@ def contest(runs: Sequence[Run]) -> Contest:
 
 def contenders(runs: Sequence[Run]) -> dict[str, dict[Block, dict[str, float]]]:
     """What each series measured, by block; named on each data set apart, to meet across them."""
-    settings = [tuple(flat(run.config.get("data", {}))) for run in runs]
+    settings = [tuple(texts(run.config.get("data", {}))) for run in runs]
     out: dict[str, dict[Block, dict[str, float]]] = {}
     for data in dict.fromkeys(settings):
         there = [r for r, own in zip(runs, settings, strict=True) if own == data and r.summary]

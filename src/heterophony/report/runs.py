@@ -16,6 +16,7 @@ from ..errors import FolderError
 from ..files import disk
 from ..folders import CONFIG, EVENTS, members, read_events
 from ..results import Event, Summary, curves, summarise
+from ..settings import flat
 
 Curve = list[tuple[int, float]]
 SAME = ("seed", "algorithm.name", "engine.")  # what does not make a run another experiment
@@ -154,19 +155,13 @@ def told(own: dict[str, str], keys: set[str]) -> list[str]:
 
 def settings(run: Run) -> dict[str, str]:
     """What the experiment is: every setting but the seed and where it was computed."""
-    return {k: v for k, v in flat(run.config) if not k.startswith(SAME)}
+    return {k: v for k, v in texts(run.config) if not k.startswith(SAME)}
 
 
-def flat(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def texts(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Every setting under its dotted key, as text."""
-    for key, value in config.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield (
-                f"{prefix}{key}",
-                value if isinstance(value, str) else json.dumps(value, default=str),
-            )
+    for key, value in flat(config):
+        yield key, value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 # Seeds --------------------------------------------------------------------------------------

@@ -1,0 +1,90 @@
+"""What runs came to, on the screen: one run, or several side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import screen
+
+if TYPE_CHECKING:
+    from ..results import Accuracy, Summary
+
+
+def show_run(summary: Summary, folder: Path, json: bool) -> None:
+    if json:
+        screen.print_json(summary.json())
+        return
+    rows = []
+    for name, a in (("G, common model", summary.G), ("P, own models", summary.P)):
+        if a is None:
+            rows.append([name, *"––––"])
+            continue
+        last10 = f"{screen.percent(a.last10.mean)} ± {screen.percent(a.last10.std)}"
+        best = f"{screen.percent(a.best)} (round {a.best_round})"
+        fair = summary.fairness[name[0]]
+        worst = screen.percent(fair.worst10) if fair else "–"
+        rows.append([name, best, screen.percent(a.last), last10, worst])
+    if new := summary.new_clients:
+        worst = screen.percent(new.fairness.worst10)
+        rows.append(["G, new clients", "–", screen.percent(new.G), "–", "–"])
+        rows.append(["P, new clients on arrival", "–", screen.percent(new.before), "–", "–"])
+        rows.append(["P, new clients in the end", "–", screen.percent(new.P), "–", worst])
+    title = f"{summary.algorithm}, {summary.rounds} rounds, seed {summary.seed}: accuracy in %"
+    titles = ["", "best", "last", "last 10", "worst 10 % of clients"]
+    if summary.P.chosen:
+        titles.append("at best validation")
+        marks = [chosen(summary.G), chosen(summary.P), *["–"] * len(rows)]  # newcomers have none
+        rows = [[*row, mark] for row, mark in zip(rows, marks, strict=False)]
+    screen.print_table(title, titles, rows)
+    up, down = (screen.megabytes(summary.bytes[k]) for k in ("up", "down"))
+    simulated = summary.simulated_seconds
+    clock = "" if simulated is None else f", {simulated:.1f} s on the simulated clock"
+    screen.note(f"{down} MB down, {up} MB up, {summary.seconds:.1f} s{clock}")
+    screen.note(f"{folder}; a page with curves: heterophony report {folder}")
+
+
+def chosen(of: Accuracy | None) -> str:
+    """The accuracy at the round that validation chooses."""
+    at = of and of.chosen
+    return f"{screen.percent(at.test)} (round {at.round})" if at else "–"
+
+
+def show_comparison(parent: Path, json: bool) -> None:
+    from ..report.runs import find
+    from ..report.statistics import gap_cell, says
+    from ..report.tables import CHOSEN, cell, columns, rows
+
+    found = rows(find([parent]))
+    if json:
+        screen.print_json(found)
+        return
+    keys = ["G.best", "G.last10", "P.best", "P.last10", "worst10"]
+    titles = ["G best", "G last 10", "P best", "P last 10", "P worst 10 %"]
+    shown = columns(found)
+    keys += [k for k in CHOSEN if k in shown]
+    titles += [title for k, title in CHOSEN.items() if k in shown]
+    new = any(r["new_clients"] for r in found)
+    own = [*titles, "P new"] if new else titles
+    heads = ["algorithm", *own, "ΔG last 10", "ΔP last 10", "MB", "seconds"]
+    lines = []
+    for r in found:
+        numbers = [cell(r, k) for k in keys]
+        if new:
+            numbers.append(screen.percent((r["new_clients"] or {}).get("P")))
+        gaps = [gap_cell(r, k) for k in ("G.last10", "P.last10")]
+        cost = [f"{r['MB_up'] + r['MB_down']:.1f}", f"{r['seconds']:.1f}"]
+        lines.append([r["name"], *numbers, *gaps, *cost])
+    title = "accuracy in %; G: the common model on everybody's test data, P: own models on own data"
+    screen.print_table(title, heads, lines)
+    seeds = len(found[0]["seeds"])
+    spread = f"± over {seeds} seeds" if seeds > 1 else "± over the last ten evaluations"
+    screen.note(
+        f"{spread}; Δ: paired by seed, against {found[0]['name']}, with its 95 % interval;"
+        " MB: both ways"
+    )
+    for sentence in says(found):
+        screen.note(sentence)
+    if new:
+        screen.note("P new: of those who joined after training, after their rounds alone")
+    screen.note(f"{parent}; a page with curves: heterophony report {parent}")
