@@ -23,6 +23,7 @@ from .papers import Cell, Experiment, quick
 from .papers.verdicts import Claim, Line, Values, claims, lines, measured
 from .scale import Scale
 from .session import finished
+from .significance import interval
 from .store import RunFolder
 
 
@@ -182,7 +183,7 @@ class Outcome:
 
 
 def described(line: Line) -> dict[str, Any]:
-    printed = line.printed
+    printed, within = line.printed, interval(line.values)
     return {
         "row": line.row,
         "column": line.column,
@@ -193,6 +194,7 @@ def described(line: Line) -> dict[str, Any]:
         "values": list(line.values),
         "mean": line.mean,
         "std": line.std,
+        "ci95": within and [within.low, within.high],
         "last10": list(line.last10),
         "difference": line.difference,
         "verdict": line.verdict,

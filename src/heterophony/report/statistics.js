@@ -5,6 +5,7 @@ function drawStatistics() {
   if (!data.statistics) return;
   const { says, titles, measures } = data.statistics;
   byId("statistics-says").replaceChildren(...says.map((sentence) => html("p", {}, sentence)));
+  byId("statistics-about").hidden = !measures.length;
   byId("statistics-tables").replaceChildren(...measures.map(({ title, rows }) => {
     const compared = table(["algorithm", "seed", ...titles], rows.map(comparisonRow));
     compared.prepend(html("caption", {}, `${title}, in percent`));

@@ -16,7 +16,9 @@ def statistics(table: Sequence[Row]) -> dict[str, Any] | None:
     """The page's section; None where one run stands alone."""
     if len(table) < 2 and all(len(row["seeds"]) < 2 for row in table):
         return None
-    measures = {k: v for k, v in MEASURES.items() if any(k in r["over_seeds"] for r in table)}
+    several = any(len(row["seeds"]) > 1 for row in table)  # of one seed there is only a sentence
+    known = {k: v for k, v in MEASURES.items() if any(k in r["over_seeds"] for r in table)}
+    measures = known if several else {}
     return {
         "says": says(table),
         "titles": list(TITLES),
