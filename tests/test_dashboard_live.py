@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright import sync_api as playwright
 
 from crash import recorded
 from heterophony.report import runs, tables
 from heterophony.store import RunFolder
 from test_report import FIRST, SECOND, browser, played, stored
 
-playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
 LONG = 120_000  # milliseconds; a machine may be busy
 REFUSED = "Failed to load resource: net::ERR_CONNECTION_REFUSED"
 

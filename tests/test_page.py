@@ -14,12 +14,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from playwright import sync_api as api
 
 from heterophony.report import content, costs, exports, page, runs, tables
 from heterophony.results import curves, summarise
 from test_report import HOSTILE, played, stored
-
-api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[dev]'")
 
 Open = Callable[..., Any]
 RISING = [[1, 0], [1, 1], [2, 1], [2, 3], [3, 3], [3, 4], [4, 4], [4, 5], [3, 5], [4, 5], [4, 6]]
