@@ -66,6 +66,7 @@ class Reply:
     aside: Tensors = field(default_factory=Tensors)
     turn: int = 0  # which of its turns, where a client trains several times in a round
     examples: int = 0  # that it went through while learning: what takes a device time
+    kept: str = ""  # a digest of what the client keeps, told at the end of a run; never the tensors
 
 
 EVERYBODY = "*"  # the one who holds everybody's data, where an algorithm is pooled

@@ -47,7 +47,7 @@ def play(plan: Plan, engine: Engine, folder: RunFolder) -> Iterator[Event]:
         replies = list(engine.run(evaluations(plan, server)))
         seconds = round(time.perf_counter() - begun, 4)
         last = evaluation(plan, server.t, replies)
-        new = joined(plan, engine, folder, server)
+        new = joined(plan, engine, server)
         yield from recorded(folder, [last, *new, closing(plan, folder, server, replies, seconds)])
         folder.commit(server)
 
@@ -242,7 +242,7 @@ def closing(
     return {
         "event": "end",
         "t": server.t,
-        "model_sha256": fingerprint(plan, folder, server),
+        "model_sha256": fingerprint(plan, folder, server, measured),
         "seconds": seconds,
         "work": {"train": 0.0, "evaluate": worked(measured)},
     }
@@ -253,10 +253,15 @@ def worked(replies: list[Reply]) -> float:
     return round(sum(r.metrics["seconds"] for r in replies), 4)
 
 
-def fingerprint(plan: Plan, folder: RunFolder, server: Server) -> str:
-    """A hash of hashes: the server's tensors, and what every client keeps, in client order."""
+def fingerprint(plan: Plan, folder: RunFolder, server: Server, replies: list[Reply]) -> str:
+    """A hash of hashes: the server's tensors, and what every client keeps, in client order.
+
+    Clients tell the digest of what they keep, wherever they are.
+    """
     groups = {"model": server.model, **{f"memory/{k}": v for k, v in server.memory.items()}}
     flat = Tensors({f"{g}|{k}": v for g, tensors in groups.items() for k, v in tensors.items()})
-    everyone = [*plan.federation.clients, *([EVERYBODY] if plan.algorithm.pooled else [])]
-    clients = [folder.place.digest(c, before=server.t) for c in everyone]
+    kept = {r.client: r.kept for r in replies}
+    clients = [kept[c] for c in plan.federation.clients]
+    if plan.algorithm.pooled:  # whoever holds all data is here
+        clients.append(folder.place.digest(EVERYBODY, before=server.t))
     return hashlib.sha256("\n".join([flat.digest(), *clients]).encode()).hexdigest()

@@ -8,12 +8,11 @@ from typing import Any
 from .algorithm import Server
 from .engines import Engine
 from .plan import Job, Plan
-from .store import RunFolder
 
 Event = dict[str, Any]
 
 
-def joined(plan: Plan, engine: Engine, folder: RunFolder, server: Server) -> list[Event]:
+def joined(plan: Plan, engine: Engine, server: Server) -> list[Event]:
     """All newcomers, each in one job that can be repeated at will; no event where there are none.
 
     Counts are right answers on each newcomer's own test data: ``before`` of the model as it
@@ -26,8 +25,8 @@ def joined(plan: Plan, engine: Engine, folder: RunFolder, server: Server) -> lis
     sizes, tested = (plan.federation.whole().sizes(part) for part in ("train", "test"))
     average, send = server.average | server.model, plan.algorithm.send
     jobs = [Job("join", server.t, c, send(server, c), average, sizes[c]) for c in new]
-    by_client = {r.client: r.metrics for r in engine.run(jobs)}
-    said = [by_client[c] for c in new]
+    replies = {r.client: r for r in engine.run(jobs)}
+    said = [replies[c].metrics for c in new]
     return [
         {
             "event": "newcomers",
@@ -39,7 +38,7 @@ def joined(plan: Plan, engine: Engine, folder: RunFolder, server: Server) -> lis
             "before": [int(m["before"]) for m in said],
             "P": [int(m["P"]) for m in said],
             "G": [int(m["G"]) for m in said] if plan.algorithm.common else None,
-            "sha256": [folder.place.digest(c, before=server.t + 1) for c in new],
+            "sha256": [replies[c].kept for c in new],
             "seconds": round(time.perf_counter() - begun, 4),
             "work": {"train": round(sum(m["seconds"] for m in said), 4), "evaluate": 0.0},
         }

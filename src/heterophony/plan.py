@@ -168,9 +168,11 @@ def work(plan: Plan, job: Job, place: Place) -> Reply:
     begun = time.perf_counter()
     memory = place.memory(job.client, before=job.t)
     if job.kind == "evaluate":
-        reply = evaluate(plan, job, memory, place)
+        kept = place.digest(job.client, before=job.t) if job.t == plan.rounds else ""
+        reply = replace(evaluate(plan, job, memory, place), kept=kept)
     elif job.kind == "join":
         reply = join(plan, job, place)
+        reply = replace(reply, kept=place.digest(job.client, before=job.t + 1))
     else:
         reply, memory = train(plan, job, memory, place)
         if job.keeps:
