@@ -280,6 +280,9 @@ def test_a_table_is_shown_and_kept_as_files(done):
         ]
     assert (folder / "table.md").read_text().startswith("| row | column | data here |")
     assert "\\toprule" in (folder / "table.tex").read_text()
+    drawn = (folder / "figure.svg").read_text()  # its texts are paths, each with a comment
+    assert all(f"<!-- {line['row']} -->" in drawn for line in kept["lines"])
+    assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_its_numbers_are_those_of_its_runs(done):

@@ -21,6 +21,7 @@ from .data.sources import SOURCES
 from .errors import ConfigError, FolderError
 from .papers import Cell, Experiment, quick
 from .papers.verdicts import Claim, Line, Values, claims, lines, measured
+from .results import Event
 from .scale import Scale
 from .session import finished
 from .significance import interval
@@ -157,6 +158,14 @@ def left(table: Table, parent: Path) -> list[Task]:
     return [t for t in table.tasks if not finished(list(RunFolder(parent / t.label).read()))]
 
 
+def recorded(table: Table, parent: Path) -> Iterator[tuple[Task, list[Event]]]:
+    """Finished runs and their events, one at a time: those of a large table are many."""
+    for task in table.tasks:
+        events = list(RunFolder(parent / task.label).read())
+        if finished(events):
+            yield task, events
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The table: its numbers, its claims, and what is not in it."""
@@ -210,12 +219,11 @@ def outcome(table: Table, parent: Path, failed: Mapping[str, str]) -> Outcome:
     ours: dict[tuple[str, str], Values] = {}
     why = {place(c): reason for c in table.cells if (reason := table.missing(c))}
     for task in table.tasks:
-        events = list(RunFolder(parent / task.label).read())
         if task.label in failed:
             why[place(task.cell)] = failed[task.label]
-        elif finished(events):
-            found = measured(events, table.found.measured)
-            ours.setdefault(place(task.cell), {})[task.seed] = found
+    for task, events in recorded(table, parent):
+        found = measured(events, table.found.measured)
+        ours.setdefault(place(task.cell), {})[task.seed] = found
     if table.scale is Scale.quick:
         why = {place(c): "quick scale" for c in table.asked} | why
     for at, first in table.same.items():

@@ -95,10 +95,20 @@ class Samples:
         return torch.bincount(self.labels, minlength=classes)
 
     def balanced(self, target: int, augment: str) -> Samples:
-        """Every class that is held, with exactly ``target`` examples.
+        """Every class that is held, with exactly ``target`` examples: originals, then copies."""
+        originals, sources = self.balance(target)
+        x = self.stored(originals)
+        if len(sources):
+            from .augment import augmented  # kornia takes seconds to import: only where used
+
+            x = torch.cat([x, augmented(self.stored(sources), augment, self.scale.unit)])
+        return Samples(x, self.labels[torch.cat([originals, sources])], self.scale)
+
+    def balance(self, target: int) -> tuple[Tensor, Tensor]:
+        """Positions of the examples to keep, and of those to copy, both by class.
 
         A large class is cut at random; a small one is kept whole and topped up with augmented
-        copies, whose sources are drawn with replacement. Order: by class, originals first.
+        copies, whose sources are drawn with replacement.
         """
         kept, copied = [], []
         for c in self.labels.unique():
@@ -106,13 +116,7 @@ class Samples:
             kept.append(mine[torch.randperm(len(mine))[:target]] if len(mine) >= target else mine)
             short = max(0, target - len(mine))
             copied.append(mine[torch.randint(len(mine), (short,))])
-        originals, sources = torch.cat(kept), torch.cat(copied)
-        x = self.stored(originals)
-        if len(sources):
-            from .augment import augmented  # kornia takes seconds to import: only where used
-
-            x = torch.cat([x, augmented(self.stored(sources), augment, self.scale.unit)])
-        return Samples(x, self.labels[torch.cat([originals, sources])], self.scale)
+        return torch.cat(kept), torch.cat(copied)
 
 
 @dataclass(frozen=True, eq=False)

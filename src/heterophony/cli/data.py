@@ -31,6 +31,7 @@ def register(app: typer.Typer) -> None:
     group.command()(fetch)
     group.command()(show)
     group.command()(partition)
+    group.command()(augment)
     app.add_typer(group, name="data")
 
 
@@ -109,6 +110,29 @@ def partition(
         heat_table(federation)
     if new:
         screen.note(f"join after training: {', '.join(new)}")
+
+
+def augment(
+    out: Annotated[Path, typer.Option("-o", help="A figure (.png, .svg, .pdf).")],
+    file: ConfigFile = None,
+    pairs: Pairs = None,
+    client: Annotated[
+        str | None, typer.Option(help="Whose images; default: who gets the most copies.")
+    ] = None,
+    each: Annotated[int, typer.Option(min=1, help="Copies of every class.")] = 4,
+) -> None:
+    """Draw what FedReG's augmentations make of a client's images, as in a run."""
+    from ..algorithms.fedreg import FedReG
+    from ..config import read
+    from ..report.augmented import copies, draw
+    from ..report.figures import save
+
+    config = read(file, pairs or [])
+    how = config.algorithm if isinstance(config.algorithm, FedReG) else FedReG()
+    federation = config.federation()
+    found = copies(federation, how, config.top.seed, client, each)
+    save(draw(found, federation.name), out)
+    screen.note(f"wrote {out}: client {found.client}, balanced to {found.rule}")
 
 
 def draw_holdings(federation: Federation, how: Algorithm, out: Path, kind: Picture) -> None:

@@ -283,11 +283,13 @@ def pairs(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str
 
 
 def show_outcome(outcome: Outcome, parent: Path, json: bool) -> None:
-    """The table with verdicts, and the claims; also as files beside the runs."""
+    """The table with verdicts, and the claims; it and its figure also as files beside the runs."""
+    from ..report import redrawn
     from ..report.side_by_side import TITLES, cells, save
-    from ..reproducing import merged
+    from ..reproducing import merged, recorded
 
     save(outcome, parent)
+    redrawn.save(outcome, recorded(outcome.table, parent), parent)
     if json:
         screen.print_json(outcome.json())
         return
@@ -299,4 +301,7 @@ def show_outcome(outcome: Outcome, parent: Path, json: bool) -> None:
     for words in table.found.claims:
         screen.note(f"also said, not checked: {words}")
     about_scale(table, merged(table))
-    screen.note(f"{parent}/table.md, .csv, .tex, .json; a page: heterophony report {parent}")
+    screen.note(
+        f"{parent}/table.md, .csv, .tex, .json; {parent}/figure.svg, .png;"
+        f" a page: heterophony report {parent}"
+    )

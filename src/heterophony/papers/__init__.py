@@ -20,6 +20,7 @@ from ..errors import ConfigError, suggestion
 from ..settings import check, construct, setting
 
 NOTHING = "-"  # in a list of printed numbers: the paper has none there
+Picture = Literal["bars", "clients", "sweep", "grid", "curves", "difference", "participation"]
 MEASURES = ("G", "P", "score", "delta_sigma", "delta_tau", "psnr_mean", "psnr_max")
 
 
@@ -91,6 +92,8 @@ class Experiment:
     where: str
     what: str
     measured: Measured = Measured()
+    figure: Picture = setting("bars", "how it is drawn")
+    draws: list[str] = field(default_factory=list)  # measures in the figure; none: all
     settings: dict[str, Any] = field(default_factory=dict)
     rows: dict[str, Any] = field(default_factory=dict)
     columns: dict[str, Any] = field(default_factory=dict)
@@ -108,6 +111,8 @@ class Experiment:
         for table, numbers in (("printed", self.printed), ("std", self.std)):
             for measure, rows in numbers.items():
                 self.agree(f"{table}.{measure}", measure, rows)
+        for measure in self.draws:
+            known(measure, MEASURES, "draws")
         for e in self.exceptions:
             if not any(e.holds(r, c) for r in self.rows for c in self.columns):
                 raise ConfigError(f"exceptions: no cell is in '{e.rows}' and '{e.columns}'")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -54,6 +55,35 @@ def ink(i: int) -> dict[str, Any]:
     }
 
 
+def arranged(
+    columns: Sequence[str], measures: Sequence[str], across: int
+) -> list[list[tuple[str, str]]]:
+    """Places of panels, row by row: measures below each other, columns of a table beside."""
+    if len(columns) == 1:
+        return [[(m, columns[0]) for m in measures]]
+    lines = -(-len(columns) // across)
+    each = -(-len(columns) // max(1, lines))
+    blocks = [columns[i : i + each] for i in range(0, len(columns), max(1, each))]
+    return [[(m, c) for c in block] for block in blocks for m in measures]
+
+
+def panels(
+    figure: Figure,
+    places: Sequence[Sequence[tuple[str, str]]],
+    size: tuple[float, float],
+    beside: float = 0.0,
+) -> Iterator[tuple[Axes, tuple[str, str], bool]]:
+    """An empty panel for each place, and whether it is the first of its row; in inches."""
+    wide = max(map(len, places), default=1)
+    figure.set_size_inches(max(7.5, beside + wide * size[0]), 0.7 + len(places) * size[1])
+    grid = figure.subplots(max(1, len(places)), wide, squeeze=False)
+    for line, row in zip(grid, places, strict=False):
+        for axes in line[len(row) :]:
+            axes.set_visible(False)
+        for i, place in enumerate(row):
+            yield line[i], place, i == 0
+
+
 def percent(axes: Axes, *directions: str) -> None:
     """Percent along these directions, on quiet lines."""
     for direction in directions:
@@ -84,6 +114,7 @@ def name_ends(axes: Axes, ends: Sequence[Named]) -> None:
     heights = apart([(end.y - low) / (high - low) for end in ends], gap=0.064)
     for end, height in zip(ends, heights, strict=True):
         thread = {"arrowstyle": "-", "color": end.color, "lw": 0.7, "shrinkA": 1, "shrinkB": 2}
+        thread["relpos"] = (0, 0.5)  # to where the name begins, not across other names
         axes.annotate(
             end.name,
             xy=(end.x, end.y),

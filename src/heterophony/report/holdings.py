@@ -66,21 +66,28 @@ def holdings(federation: Federation, algorithm: Algorithm) -> Holdings:
 
 
 def rebalanced(federation: Federation, algorithm: Algorithm) -> Balanced | None:
-    """How large every client's balanced set is, by the algorithm's own rule.
-
-    The rule needs only counts, so no example is read and no image made.
-    """
+    """How large every client's balanced set is."""
     if not isinstance(algorithm, FedReG) or algorithm.variant == "c":
         return None
-    server = Server(0, federation.sizes(), Tensors())
     kept, added = [], []
-    for name, counts in zip(federation.clients, federation.counts(), strict=True):
-        data = SimpleNamespace(counts=torch.from_numpy(counts))
-        client: Any = SimpleNamespace(data=data, received=algorithm.send(server, name))
-        target, held = algorithm.target(client), counts[counts > 0]
+    for target, counts in zip(targets(federation, algorithm), federation.counts(), strict=True):
+        held = counts[counts > 0]
         kept.append(held.clip(max=target).sum())
         added.append((target - held).clip(min=0).sum())
     return Balanced(rule(algorithm), np.array(kept), np.array(added))
+
+
+def targets(federation: Federation, algorithm: FedReG) -> list[int]:
+    """How many examples every client's classes are balanced to, by the algorithm's own rule.
+
+    The rule needs only counts, so no example is read and no image made.
+    """
+    server, found = Server(0, federation.sizes(), Tensors()), []
+    for name, counts in zip(federation.clients, federation.counts(), strict=True):
+        data = SimpleNamespace(counts=torch.from_numpy(counts))
+        client: Any = SimpleNamespace(data=data, received=algorithm.send(server, name))
+        found.append(algorithm.target(client))
+    return found
 
 
 def rule(algorithm: FedReG) -> str:
