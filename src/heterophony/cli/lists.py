@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from . import reproduce, screen
+from . import screen, tables
 from .runs import Json
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def list_(what: What, json: Json = False) -> None:
         What.models: models,
         What.datasets: datasets,
         What.partitions: partitions,
-        What.papers: reproduce.listed,
+        What.papers: tables.listed,
         What.runs: past_runs,
     }[what]()
     if json:
