@@ -59,7 +59,8 @@ def round_of(
 
     ``now`` is the simulated clock when the round begins.
     """
-    t, chosen = server.t, plan.chosen(server.t, now)
+    t = server.t
+    chosen = plan.chosen(t, now, engine.present(plan.federation.clients))
     down = {c: plan.algorithm.send(server, c) for c in chosen}
     jobs = trainings(plan, t, chosen, down)
     if plan.measured(t):
@@ -79,7 +80,7 @@ def round_of(
     event = trained_round(plan, t, chosen, down, trained, merged, measured)
     if merged:
         event["measures"] |= plan.algorithm.measures(server, merged, after)
-    if not plan.reliable:
+    if not plan.reliable or len(trained) < len(chosen):
         event |= faults_of(plan, chosen, trained, closing, now)
     return after, [*([evaluation(plan, t, measured)] if measured else []), event]
 
@@ -174,12 +175,25 @@ def opening(plan: Plan, server: Server) -> Event:
 
 
 def evaluation(plan: Plan, t: int, replies: list[Reply]) -> Event:
-    """Right answers per client, in client order; null for what there is not, or not now."""
-    by_client = {r.client: r.metrics for r in replies}
-    ordered = [by_client[c] for c in plan.federation.clients]
+    """Right answers per client, in client order; null for what there is not, or not now.
+
+    A client that never answered has null in the place of its number.
+    """
+    said = {r.client: r.metrics for r in replies}
     measures = ["G", "P", *(["G_valid", "P_valid"] if plan.federation.validates else [])]
-    counts = {k: [int(m[k]) for m in ordered] if k in ordered[0] else None for k in measures}
-    return {"event": "evaluation", "t": t, **counts}
+    measured = {k for metrics in said.values() for k in metrics}
+    return {
+        "event": "evaluation",
+        "t": t,
+        **{
+            k: [counted(said, c, k) for c in plan.federation.clients] if k in measured else None
+            for k in measures
+        },
+    }
+
+
+def counted(said: Mapping[str, Mapping[str, float]], client: str, measure: str) -> int | None:
+    return int(said[client][measure]) if client in said else None
 
 
 def trained_round(
@@ -260,8 +274,8 @@ def fingerprint(plan: Plan, folder: RunFolder, server: Server, replies: list[Rep
     """
     groups = {"model": server.model, **{f"memory/{k}": v for k, v in server.memory.items()}}
     flat = Tensors({f"{g}|{k}": v for g, tensors in groups.items() for k, v in tensors.items()})
-    kept = {r.client: r.kept for r in replies}
-    clients = [kept[c] for c in plan.federation.clients]
+    kept = {r.client: r.kept for r in replies}  # one who never answered: unknown
+    clients = [kept.get(c, "") for c in plan.federation.clients]
     if plan.algorithm.pooled:  # whoever holds all data is here
         clients.append(folder.place.digest(EVERYBODY, before=server.t))
     return hashlib.sha256("\n".join([flat.digest(), *clients]).encode()).hexdigest()

@@ -84,12 +84,16 @@ class Plan:
         stays = Tensors({k: v for k, v in now.items() if k not in names})
         return Server(0, self.federation.sizes(), model, average=stays)
 
-    def chosen(self, t: int, now: float = 0.0) -> list[str]:
-        """Who is asked to train in round ``t``, which begins at ``now`` of the simulated clock."""
+    def chosen(self, t: int, now: float = 0.0, present: Sequence[str] | None = None) -> list[str]:
+        """Who is asked to train in round ``t``, which begins at ``now`` of the simulated clock.
+
+        ``present`` are those the engine can give work to: everybody, unless it says otherwise.
+        """
         clients = self.federation.clients
         if self.algorithm.pooled:
             return [EVERYBODY]
-        reachable = self.faults.reachable(t, clients, now, self.seed)
+        here = clients if present is None else present
+        reachable = self.faults.reachable(t, here, now, self.seed)
         if self.algorithm.everybody:
             return reachable
         return asked(self.participation, t, clients, reachable, self.seed)

@@ -187,17 +187,33 @@ def curves(
     return out
 
 
-def share(right: Sequence[int], of: Sequence[int], clients: str) -> float:
-    """The share of right answers: of all examples, or the mean of every client's own."""
+def share(right: Sequence[int | None], of: Sequence[int], clients: str = "pooled") -> float:
+    """The share of right answers: of all examples, or the mean of every client's own.
+
+    Clients that were not measured, or have nothing to be measured on, do not count.
+    """
+    known = [(c, n) for c, n in zip(right, of, strict=True) if c is not None and n]
     if clients == "pooled":
-        return sum(right) / sum(of)
-    return fmean(c / n for c, n in zip(right, of, strict=True) if n)
+        return sum(c for c, _ in known) / sum(n for _, n in known)
+    return fmean(c / n for c, n in known)
 
 
 def latest(events: Sequence[Event]) -> Event | None:
-    """The last evaluation of everything; one that left P out tells nothing about clients."""
-    whole = (e for e in reversed(events) if e["event"] == "evaluation" and e["P"] is not None)
-    return next(whole, None)
+    """The last evaluation of everything; one that left P out tells nothing about clients.
+
+    A client that did not answer then has what it had when it last did.
+    """
+    whole = [e for e in reversed(events) if e["event"] == "evaluation" and e["P"] is not None]
+    if not whole:
+        return None
+    known = {k: whole[0][k] and list(whole[0][k]) for k in ("G", "P")}
+    for earlier in whole[1:]:
+        if not any(None in counts for counts in known.values() if counts):
+            break
+        for k, counts in known.items():
+            if counts and earlier[k]:
+                known[k] = [b if a is None else a for a, b in zip(counts, earlier[k], strict=True)]
+    return {**whole[0], **known}
 
 
 def summarise(events: Sequence[Event]) -> Summary:

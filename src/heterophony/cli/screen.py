@@ -16,6 +16,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ..results import share
+
 OUT, ERR = Console(), Console(stderr=True)
 WIDE = 120  # columns, where there is no terminal to ask
 
@@ -94,15 +96,15 @@ class Bar:
     def __init__(self, progress: Progress, label: str, rounds: int) -> None:
         self.progress = progress
         self.task = progress.add_task(label, total=rounds, G="–", P="–")
-        self.total = 1
+        self.test: list[int] = []
 
     def __call__(self, event: dict[str, Any]) -> None:
         if event["event"] == "start":
-            self.total = sum(event["test"])
+            self.test = event["test"]
         elif event["event"] == "evaluation":
             known = {k: event[k] for k in "GP" if event[k] is not None}  # P may be due later
             shown: dict[str, Any] = {
-                k: percent(sum(right) / self.total) for k, right in known.items()
+                k: percent(share(right, self.test)) for k, right in known.items()
             }
             self.progress.update(self.task, completed=event["t"], **shown)
         elif event["event"] == "round":

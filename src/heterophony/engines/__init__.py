@@ -28,8 +28,11 @@ class Engine(Protocol):
         trace: TracebackType | None,
     ) -> None: ...
 
+    def present(self, clients: Sequence[str]) -> list[str]:
+        """Those of the clients who can be given work now, in their order."""
+
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
-        """The replies, in any order, as they come."""
+        """The replies, in any order, as they come; some may never come."""
 
 
 def engine(name: str, workers: int | None, plan: Plan, place: Place) -> Engine:

@@ -31,6 +31,9 @@ class Serial:
     ) -> None:
         torch.set_num_threads(self.threads)
 
+    def present(self, clients: Sequence[str]) -> list[str]:
+        return list(clients)
+
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
         for job in jobs:
             yield work(self.plan, job, self.place)

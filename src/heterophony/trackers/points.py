@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..results import Event, Fairness, Summary
+from ..results import Event, Fairness, Summary, share
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class Points:
 
     def __init__(self) -> None:
         self.test: list[int] = []
-        self.validated = 0  # examples held out for validation
+        self.validated: list[int] = []  # examples held out for validation
         self.sums = {"bytes/up": 0, "bytes/down": 0, "seconds": 0.0}
 
     def of(self, event: Event) -> Point | None:
         """What there is to tell of an event; nothing of some."""
         if event["event"] == "start":
-            self.test, self.validated = event["test"], sum(event.get("validation", ()))
+            self.test, self.validated = event["test"], event.get("validation", [])
         elif event["event"] == "evaluation":
             return self._measured(event)
         elif event["event"] == "round":
@@ -36,11 +36,12 @@ class Points:
 
     def _measured(self, event: Event) -> Point:
         known = {k: event[k] for k in ("G", "P") if event[k] is not None}
-        values = {f"accuracy/{k}": sum(right) / sum(self.test) for k, right in known.items()}
+        values = {f"accuracy/{k}": share(right, self.test) for k, right in known.items()}
         held_out = {k: event[k] for k in ("G_valid", "P_valid") if event.get(k) is not None}
-        values |= {f"accuracy/{k}": sum(v) / self.validated for k, v in held_out.items()}
+        values |= {f"accuracy/{k}": share(v, self.validated) for k, v in held_out.items()}
         clients = {
-            k: [c / n for c, n in zip(right, self.test, strict=True)] for k, right in known.items()
+            k: [c / n for c, n in zip(right, self.test, strict=True) if c is not None]
+            for k, right in known.items()
         }
         if "P" in clients:
             values["accuracy/P_worst10"] = Fairness.of(clients["P"]).worst10
