@@ -47,6 +47,7 @@ class Plan:
     new_client_rounds: int = 1  # that whoever joins after training plays alone
     faults: Faults = Faults()
     devices: Devices = Devices()
+    apart: bool = False  # are clients on devices, where what stays is not even averaged for G?
 
     @property
     def name(self) -> str:
@@ -195,7 +196,7 @@ def train(plan: Plan, job: Job, memory: Memory, place: Place) -> tuple[Reply, Me
         own = partial(plan.algorithm.predict, client)
         metrics["P_local"] = correct(client, [own], client.data.test)[0]
     kept = {**client.memory, **({"net": stays} if stays else {})}
-    aside = stays if plan.algorithm.common else Tensors()
+    aside = stays if plan.algorithm.common and not plan.apart else Tensors()
     weight = samples if plan.weights == "samples" else 1
     reply = Reply(job.client, "train", up, samples, weight, metrics, aside)
     return replace(reply, turn=job.turn, examples=client.examples), kept
@@ -251,7 +252,7 @@ def evaluate(plan: Plan, job: Job, memory: Memory, place: Place) -> Reply:
         with seeded(plan.seed, "tune", job.t, job.client):
             algorithm.tune(client)
         models["P"] = partial(algorithm.predict, client)
-    if algorithm.common:
+    if algorithm.common and not (plan.apart and stays(plan)):
         nobody = plan.client(replace(job, tensors=Tensors()), {"net": job.average}, place)
         nobody.net.eval()
         if one_base(algorithm, client, nobody):
@@ -279,6 +280,11 @@ def correct(
             for i, model in enumerate(models):
                 counts[i] += int((model(x).argmax(1) == y).sum())
     return counts
+
+
+def stays(plan: Plan) -> bool:
+    """Does anything of the net stay with the clients? Then only an average of it gives a G."""
+    return bool(set(state(plan.template)) - set(plan.shared(plan.template, 0)))
 
 
 def tunes(algorithm: Algorithm) -> bool:

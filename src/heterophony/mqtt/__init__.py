@@ -1,0 +1,1 @@
+"""The same algorithms on devices that talk MQTT: protocol, server, device, broker."""

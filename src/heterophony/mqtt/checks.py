@@ -1,0 +1,128 @@
+"""What a reply from a device may be: names, shapes, types, counts and sizes, or it is refused."""
+
+from __future__ import annotations
+
+import math
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..algorithm import Reply
+from ..data.federation import Federation
+from ..errors import CodecError
+from ..place import Place
+from ..plan import Job, Plan, train
+from ..samples import HALF
+from ..tensors import Tensors
+
+NORM = 1000.0  # times that of what was sent: no training of ours comes near
+ANYBODY = "0"
+COUNTS = ("G", "P", "P_local", "before")  # right answers on test examples
+VALIDATED = ("G_valid", "P_valid")
+LOSS = re.compile(r"loss/\w{1,40}")  # of a phase, which may be of later rounds only
+
+
+class Expected:
+    """The form of good replies, derived from what the algorithm itself would send."""
+
+    def __init__(self, plan: Plan, norm: float = NORM) -> None:
+        self.plan, self.norm = plan, norm
+
+    @cached_property
+    def most(self) -> Reply:
+        """What a client sends that holds every class: nobody sends more."""
+        return self.sent_by(torch.arange(self.plan.federation.classes))
+
+    @cached_property
+    def least(self) -> frozenset[str]:
+        """The names that any client sends, whatever its classes are."""
+        one = [
+            self.sent_by(torch.tensor([c])).tensors for c in (0, self.plan.federation.classes - 1)
+        ]
+        return frozenset(one[0].keys() & one[1].keys())
+
+    def sent_by(self, y: Tensor) -> Reply:
+        """The reply of somebody with blank examples of these classes, to the very first job."""
+        plan, rows = self.plan, {ANYBODY: torch.arange(len(y))}
+        x = torch.zeros(len(y), *plan.federation.shape, dtype=plan.federation.x.dtype)
+        anybody = Federation("anybody", x, y, HALF, plan.federation.labels, rows, rows)
+        how = replace(plan.training, epochs=1, steps=None, batch=len(y))
+        dry = replace(plan, federation=anybody, training=how)
+        with tempfile.TemporaryDirectory(prefix="heterophony-") as folder, torch.random.fork_rng():
+            place = Place(Path(folder) / "clients", Path(folder) / "scratch")
+            job = Job("train", 0, ANYBODY, dry.algorithm.send(dry.start(), ANYBODY))
+            return train(dry, job, {}, place)[0]
+
+    def check(self, reply: Reply, job: Job) -> Reply:
+        """The reply with what the server knows better put right; CodecError says what is wrong."""
+        if (reply.client, reply.kind, reply.turn) != (job.client, job.kind, job.turn):
+            raise CodecError("the reply is to another job")
+        if reply.aside and self.plan.apart:
+            raise CodecError("the reply holds tensors that must stay on the device")
+        if job.kind == "train":
+            self.tensors(reply.tensors, job)
+        elif reply.tensors:
+            raise CodecError("the reply to an evaluation holds tensors")
+        self.metrics(reply.metrics, job)
+        return self.weighed(reply, job)
+
+    def tensors(self, found: Tensors, job: Job) -> None:
+        """Nothing that is not expected, nothing of another form, all that everybody sends."""
+        like = self.most.tensors
+        for name, v in found.items():
+            want = like.get(name)
+            if want is None:
+                raise CodecError(f"tensor {name!r} is not expected")
+            if v.shape != want.shape or v.dtype != want.dtype:
+                raise CodecError(
+                    f"tensor {name!r} is {v.dtype} {tuple(v.shape)},"
+                    f" expected {want.dtype} {tuple(want.shape)}"
+                )
+            if v.is_floating_point() and not bool(torch.isfinite(v).all()):
+                raise CodecError(f"tensor {name!r} holds NaN or infinity")
+        if missing := sorted(self.least - set(found)):
+            raise CodecError(f"tensor {missing[0]!r} is missing")
+        self.length(found, job.tensors)
+
+    def length(self, found: Tensors, sent: Tensors) -> None:
+        common = [k for k in found if k in sent and found[k].is_floating_point()]
+        before, after = (math.sqrt(sum(float(t[k].double().square().sum()) for k in common))
+                         for t in (sent, found))  # fmt: skip
+        if after > self.norm * (1 + before):
+            raise CodecError(
+                f"the update is {after:.3g} long, over {self.norm:g} times what was sent"
+            )
+
+    def metrics(self, found: Mapping[str, float], job: Job) -> None:
+        """Finite numbers of known names; counts within what there is to count."""
+        federation = self.plan.federation.whole()
+        tested, held_out = (federation.sizes(p)[job.client] for p in ("test", "validation"))
+        limits = {**dict.fromkeys(COUNTS, tested), **dict.fromkeys(VALIDATED, held_out)}
+        known = self.most.metrics
+        for name, value in found.items():
+            if not (name in limits or name in known or LOSS.fullmatch(name) or name == "seconds"):
+                raise CodecError(f"metric {name[:80]!r} is not expected")
+            if not math.isfinite(value):
+                raise CodecError(f"metric {name!r} is not finite")
+            most = limits.get(name, math.inf)
+            if name in limits and not (0 <= value <= most and value == int(value)):
+                raise CodecError(f"metric {name!r} is {value:g}, of {most} examples")
+
+    def weighed(self, reply: Reply, job: Job) -> Reply:
+        """Its share in a mean is not for a device to say."""
+        samples = self.plan.federation.whole().sizes()[job.client]
+        if job.kind != "train":
+            return reply
+        if reply.samples != samples:
+            raise CodecError(f"the reply speaks of {reply.samples} examples, not of {samples}")
+        weight = samples if self.plan.weights == "samples" else 1
+        most = max(1, samples) * 1000 * max(1, self.plan.training.epochs)
+        if not 0 <= reply.examples <= most:
+            raise CodecError(f"the reply speaks of {reply.examples} examples gone through")
+        return replace(reply, weight=weight)

@@ -1,0 +1,143 @@
+"""Replies from devices: what any algorithm really sends is taken, whatever else is refused."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from heterophony.algorithm import Reply
+from heterophony.algorithms import CLASSES, algorithm
+from heterophony.errors import CodecError, DataError
+from heterophony.loop import round_of
+from heterophony.models import default_depth
+from heterophony.models.digitsnet import digitsnet
+from heterophony.mqtt.checks import Expected
+from heterophony.mqtt.roster import Held, Roster, roster
+from heterophony.participation import Uniform
+from heterophony.place import Place
+from heterophony.plan import Job, Plan
+from heterophony.tensors import Tensors
+from support import QUICK, Recorder, digits
+
+NAMES = sorted(set(CLASSES) - {"centralized"})  # which has no clients
+
+
+def far() -> Roster:
+    """The same clients as a server knows them."""
+    near = digits()
+    counts = near.counts().tolist()
+    held = {
+        c: Held(near.sizes()[c], near.sizes("test")[c], 0, tuple(counts[i]), f"{i:064x}")
+        for i, c in enumerate(near.clients)
+    }
+    return roster(near.name, held, near.shape, near.labels)
+
+
+@cache
+def exchanged(name: str) -> tuple[Plan, list[tuple[Job, Reply]]]:
+    """Two rounds of an algorithm on devices: all jobs and replies."""
+    how = algorithm(name)()
+    build = partial(digitsnet, digits().shape, digits().classes)
+    made = partial(build, how.head_depth or default_depth(digitsnet))
+    plan = Plan(how, made, digits(), 2, Uniform(rate=1.0), QUICK, apart=True)
+    log: list[tuple[Job, Reply]] = []
+    server = replace(plan.start(), statistics=plan.statistics)
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(Path(folder) / "clients", Path(folder) / "scratch")
+        with Recorder(plan, place) as engine:
+            for _ in range(2):
+                server, _ = round_of(plan, engine, server)
+            log = engine.log
+    return plan, log
+
+
+def expected(name: str) -> Expected:
+    plan, _ = exchanged(name)
+    return Expected(replace(plan, federation=far()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whatever_an_algorithm_sends_is_taken_as_it_is(name):
+    check = expected(name).check
+    _, log = exchanged(name)
+    assert {job.kind for job, _ in log} == {"train", "evaluate"}
+    for job, reply in log:
+        assert check(reply, job) == reply
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_that_stays_is_in_a_reply(name):
+    plan, log = exchanged(name)
+    kept = set(plan.template.state_dict()) - set(plan.shared(plan.template, 0))
+    for _, reply in log:
+        assert not reply.aside
+        assert not kept & set(reply.tensors)
+        if kept:
+            assert "G" not in reply.metrics  # it would take an average of what stays
+
+
+def altered(reply: Reply, name: str, value: torch.Tensor) -> Reply:
+    return replace(reply, tensors=Tensors({**reply.tensors, name: value}))
+
+
+def first(tensors: Tensors) -> tuple[str, torch.Tensor]:
+    return next((k, v) for k, v in tensors.items() if v.is_floating_point() and v.dim())
+
+
+ATTACKS = {
+    "NaN": lambda r: altered(r, first(r.tensors)[0], first(r.tensors)[1] * math.nan),
+    "infinity": lambda r: altered(r, first(r.tensors)[0], first(r.tensors)[1] + math.inf),
+    "another shape": lambda r: altered(r, first(r.tensors)[0], torch.zeros(3)),
+    "another type": lambda r: altered(r, first(r.tensors)[0], first(r.tensors)[1].double()),
+    "one more": lambda r: altered(r, "own.weight", torch.zeros(3)),
+    "one less": lambda r: replace(r, tensors=Tensors(dict(list(r.tensors.items())[1:]))),
+    "nothing": lambda r: replace(r, tensors=Tensors()),
+    "huge": lambda r: altered(r, first(r.tensors)[0], first(r.tensors)[1] + 1e9),
+    "many examples": lambda r: replace(r, samples=10**9),
+    "no examples": lambda r: replace(r, samples=0),
+    "negative examples": lambda r: replace(r, samples=-5),
+    "absurd work": lambda r: replace(r, examples=10**15),
+    "what stays": lambda r: replace(r, aside=Tensors({"own.weight": torch.zeros(3)})),
+    "another client": lambda r: replace(r, client="5"),
+    "another kind": lambda r: replace(r, kind="evaluate"),
+    "another turn": lambda r: replace(r, turn=1),
+    "unknown metric": lambda r: replace(r, metrics={**r.metrics, "x" * 1000: 1.0}),
+    "metric NaN": lambda r: replace(r, metrics={**r.metrics, "loss/main": math.nan}),
+    "more right than there are": lambda r: replace(r, metrics={**r.metrics, "P_local": 1e6}),
+    "half right": lambda r: replace(r, metrics={**r.metrics, "P_local": 0.5}),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("name", ["fedavg", "fedreg", "fedpac", "scaffold"])
+def test_a_wrong_reply_is_refused_in_words(name, attack):
+    job, good = exchanged(name)[1][0]
+    bad = ATTACKS[attack](good)
+    with pytest.raises(CodecError) as refused:
+        expected(name).check(bad, job)
+    assert len(str(refused.value)) < 200
+
+
+def test_a_device_cannot_say_what_it_counts():
+    job, reply = exchanged("fedavg")[1][0]
+    assert expected("fedavg").check(replace(reply, weight=1e9), job) == reply
+
+
+def test_a_roster_is_a_federation_without_data():
+    near, there = digits(), far()
+    assert there.clients == near.clients
+    assert there.sizes() == near.sizes()
+    assert there.counts().tolist() == near.counts().tolist()
+    assert there.shape == near.shape
+    assert there.classes == near.classes
+    assert there.whole().sizes("test") == near.sizes("test")
+    assert len(there.sha256) == 64
+    with pytest.raises(DataError, match="the data of client 0 are on its device"):
+        there.data("0")
