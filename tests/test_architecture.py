@@ -44,6 +44,7 @@ FORBIDDEN = [
         {"algorithm", "cli", "client", "config", "engines", "library", "loop", "plan", "report"}
         | {"session", "store", "tensors"},
     ),
+    ({"mqtt"}, {"algorithms", "cli", "config", "report", "trackers"}),
 ]
 
 
@@ -89,11 +90,20 @@ def test_every_module_says_in_its_first_line_what_it_is_for(path):
     assert text.splitlines()[0].removeprefix('"""').strip('"').rstrip().endswith((".", ":", "?"))
 
 
+EXTRAS = {  # package: the one file that imports it
+    "cryptography": "mqtt/certificates.py",
+    "mlflow": "trackers/mlflow.py",
+    "paho": "mqtt/link.py",
+    "tensorboard": "trackers/tensorboard.py",
+    "wandb": "trackers/wandb.py",
+}
+
+
 @pytest.mark.parametrize("path", MODULES, ids=name)
-def test_a_package_of_a_tracker_is_imported_only_by_its_own_file(path):
+def test_a_package_of_an_extra_is_imported_only_by_its_own_file(path):
     text = path.read_text()
-    for package in ("mlflow", "tensorboard", "wandb"):
-        if name(path) != f"trackers/{package}.py":
+    for package, file in EXTRAS.items():
+        if name(path) != file:
             assert package not in imports(path)
             assert f"torch.utils.{package}" not in text
 

@@ -515,7 +515,7 @@ def no_room_for_events(path):
 
 
 def killed_in_write(path):
-    def half(path, mode):
+    def half(path, mode, opener):
         with open(path, mode) as file:
             file.write(b"HET1 half a commit")
         die()

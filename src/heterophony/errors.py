@@ -8,6 +8,7 @@ HeterophonyError            1   anything below
 ├── CodecError              1   bytes that are not what they should be were refused
 ├── DivergedError           1   training left the finite numbers
 ├── EngineError             1   a job cannot be carried out where it was sent
+├── BrokerError             1   the MQTT broker does not start, answer or end
 ├── StorageError           74   the disk is full, read-only or broken; what was committed is intact
 └── StoppedError           75   stopped from outside; ``resume`` goes on
 """
@@ -57,6 +58,10 @@ class DivergedError(HeterophonyError):
 
 class EngineError(HeterophonyError):
     """A job cannot be carried out where it was sent."""
+
+
+class BrokerError(HeterophonyError):
+    """The MQTT broker does not start, answer or end."""
 
 
 class StorageError(HeterophonyError):

@@ -25,16 +25,17 @@ def disk(path: Path) -> Iterator[None]:
         ) from error
 
 
-def write(path: Path, content: bytes, durable: bool = True) -> None:
+def write(path: Path, content: bytes, durable: bool = True, private: bool = False) -> None:
     """Write, fsync, rename: a reader sees the old file or the new one, also after a crash.
 
     Without ``durable`` it is the same for readers, but a power cut may lose the file.
+    What is ``private`` is never readable for other users, not even while it is written.
     """
     with disk(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(f".{path.name}.{os.getpid()}.new")
         try:
-            with open(new, "wb") as file:
+            with open(new, "wb", opener=for_owner if private else None) as file:
                 file.write(content)
                 if durable:
                     file.flush()
@@ -45,6 +46,11 @@ def write(path: Path, content: bytes, durable: bool = True) -> None:
             raise
         if durable:
             sync_folder(path.parent)
+
+
+def for_owner(path: str, flags: int) -> int:
+    """Opens a file that is made for its owner alone."""
+    return os.open(path, flags, 0o600)
 
 
 def sync_folder(folder: Path) -> None:

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..errors import HeterophonyError, StorageError
-from . import checks, dashboard, data, lists, pretrain, reports, reproduce, runs
+from . import broker, checks, dashboard, data, lists, pretrain, reports, reproduce, runs
 from .screen import problem
 
 
@@ -50,6 +50,7 @@ lists.register(app)
 reports.register(app)
 dashboard.register(app)
 data.register(app)
+broker.register(app)
 checks.register(app)
 
 

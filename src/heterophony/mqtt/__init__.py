@@ -1,1 +1,1 @@
-"""The same algorithms on devices that talk MQTT: protocol, server, device, broker."""
+"""Runs on real devices: a server and devices that talk over MQTT, and the broker between them."""

@@ -1,0 +1,105 @@
+"""``broker``: Mosquitto for a run on devices; who may come, and who no longer may."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import ConfigError
+from . import screen
+from .runs import Json
+
+if TYPE_CHECKING:
+    from ..mqtt.broker import Broker
+
+Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="The broker's folder.")]
+Device = Annotated[str, typer.Argument(metavar="DEVICE", help="Its name.")]
+HERE = Path("broker")
+
+
+def register(app: typer.Typer) -> None:
+    """Put the commands into the app."""
+    group = typer.Typer(no_args_is_help=True, help="The MQTT broker between server and devices.")
+    for command in (up, down, enrol, revoke, status):
+        group.command()(command)
+    app.add_typer(group, name="broker")
+
+
+def opened(folder: Path) -> Broker:
+    try:
+        from ..mqtt.broker import Broker
+    except ImportError:
+        raise ConfigError(
+            "the broker needs cryptography; install it with pip install 'heterophony[mqtt]'"
+        ) from None
+    return Broker(folder)
+
+
+def up(
+    folder: Folder = HERE,
+    lan: Annotated[
+        bool | None,
+        typer.Option("--lan/--no-lan", help="Also for other machines. Default: as before, or no."),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="0: any. Default: as before, or 8883."),
+    ] = None,
+) -> None:
+    """Start Mosquitto in the background, encrypted, with rights; the folder is made if need be."""
+    broker = opened(folder)
+    place, started = broker.up(lan, port)
+    reach = "this machine and others" if place.lan else "this machine only"
+    screen.note(f"{'up' if started else 'already up'} on port {place.port}, for {reach}")
+    if started and os.geteuid() == 0:
+        screen.note("started by root, so Mosquitto is root too; as an ordinary user it is safer")
+    screen.note(f"the server's enrolment: {broker.server}")
+
+
+def down(folder: Folder = HERE) -> None:
+    """End Mosquitto; sessions and retained messages are kept for the next `up`."""
+    screen.note("down" if opened(folder).down() else "it was not up")
+
+
+def enrol(
+    device: Device,
+    folder: Folder = HERE,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="The file; default: DEVICE.toml here.")
+    ] = None,
+) -> None:
+    """Let a device in: writes the one file that it needs. It holds a key: copy it, show nobody."""
+    file = out or Path(f"{device}.toml")
+    made = opened(folder).enrol(device, file)
+    print(file)
+    screen.note(
+        f"{device} finds the broker at {made.address}:{made.port}; valid until"
+        f" {made.until:%Y-%m-%d}; copy the file to the device, then delete it here"
+    )
+
+
+def revoke(device: Device, folder: Folder = HERE) -> None:
+    """Shut a device out, at once and for ever; `enrol` makes it a new file."""
+    opened(folder).revoke(device)
+    screen.note(f"{device} is shut out")
+
+
+def status(folder: Folder = HERE, json: Json = False) -> None:
+    """Is it up, where, and who is enrolled?"""
+    broker = opened(folder)
+    place, pid, devices = broker.place(), broker.pid(), broker.register.enrolled()
+    if json:
+        rows = [{"name": d.name, "until": d.until.isoformat()} for d in devices]
+        screen.print_json(
+            {"up": pid is not None, "pid": pid, "port": place.port, "lan": place.lan}
+            | {"devices": rows}
+        )
+        return
+    state = "down" if pid is None else f"up, process {pid}"
+    reach = "this machine and others" if place.lan else "this machine only"
+    title = f"{state}; port {place.port}, for {reach}"
+    shown = [[d.name, f"{d.until:%Y-%m-%d}"] for d in devices]
+    screen.print_table(title, ["device", "valid until"], shown)

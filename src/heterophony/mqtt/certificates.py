@@ -1,0 +1,176 @@
+"""Certificates: an authority of one's own, what it signs, and the list of what it takes back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from typing import Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+BEFORE = timedelta(days=1)  # clocks of small devices are late
+LIFE = timedelta(days=20 * 365)  # of the authority; nothing it signs outlives it
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A certificate and its private key, both PEM."""
+
+    certificate: str
+    key: str
+
+
+class Authority:
+    """Signs certificates that only its own broker and devices believe."""
+
+    def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+        self.certificate, self.key = certificate, key
+        self.until = certificate.not_valid_after_utc
+
+    @classmethod
+    def new(cls) -> Self:
+        key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+        name = called("heterophony broker authority")
+        builder = (
+            signable(name, name, key.public_key(), now - BEFORE, now + LIFE)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(usage(signs=True), critical=True)
+        )
+        return cls(builder.sign(key, hashes.SHA256()), key)
+
+    @classmethod
+    def load(cls, pair: Pair) -> Self:
+        """Raises ValueError where the two are damaged or do not belong together."""
+        certificate = x509.load_pem_x509_certificate(pair.certificate.encode())
+        key = serialization.load_pem_private_key(pair.key.encode(), password=None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ValueError("not a key of an authority")
+        if certificate.public_key() != key.public_key():
+            raise ValueError("the key belongs to another certificate")
+        return cls(certificate, key)
+
+    def pair(self) -> Pair:
+        return Pair(pem(self.certificate), secret(self.key))
+
+    def for_broker(self, reached: Sequence[str]) -> Pair:
+        """To be known by: the names and addresses under which the broker is reached."""
+        names = x509.SubjectAlternativeName([alternative(name) for name in reached])
+        return self._issue("broker", self.until, ExtendedKeyUsageOID.SERVER_AUTH, names)
+
+    def for_device(self, name: str, until: datetime) -> Pair:
+        """To be known by the broker; no use for posing as a broker."""
+        return self._issue(name, min(until, self.until), ExtendedKeyUsageOID.CLIENT_AUTH)
+
+    def _issue(
+        self,
+        name: str,
+        until: datetime,
+        use: x509.ObjectIdentifier,
+        names: x509.SubjectAlternativeName | None = None,
+    ) -> Pair:
+        key, issuer = ec.generate_private_key(ec.SECP256R1()), self.certificate.subject
+        start = min(datetime.now(UTC), until) - BEFORE
+        builder = (
+            signable(called(name), issuer, key.public_key(), start, until)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(usage(signs=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()),
+                critical=False,
+            )
+        )
+        if names is not None:
+            builder = builder.add_extension(names, critical=False)
+        return Pair(pem(builder.sign(self.key, hashes.SHA256())), secret(key))
+
+    def revocations(self, taken_back: Sequence[str]) -> str:
+        """The list of certificates that count no longer, PEM.
+
+        It lasts as long as the authority: with a list that has run out, nobody would be let in.
+        """
+        now = datetime.now(UTC)
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self.certificate.subject)
+            .last_update(now - BEFORE)
+            .next_update(self.until)
+        )
+        for certificate in taken_back:
+            number = x509.load_pem_x509_certificate(certificate.encode()).serial_number
+            entry = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(now)
+            builder = builder.add_revoked_certificate(entry.build())
+        made = builder.sign(self.key, hashes.SHA256())
+        return made.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def ends(certificate: str) -> datetime:
+    """When a certificate runs out."""
+    return x509.load_pem_x509_certificate(certificate.encode()).not_valid_after_utc
+
+
+def number(certificate: str) -> str:
+    """What tells a certificate from all others of its authority."""
+    return f"{x509.load_pem_x509_certificate(certificate.encode()).serial_number:x}"
+
+
+def signable(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    start: datetime,
+    until: datetime,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(start)
+        .not_valid_after(until)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def usage(signs: bool) -> x509.KeyUsage:
+    """An authority signs certificates and lists; everybody else signs handshakes."""
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def called(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def alternative(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def pem(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def secret(key: ec.EllipticCurvePrivateKey) -> str:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    ).decode()
