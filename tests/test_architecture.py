@@ -35,6 +35,10 @@ FORBIDDEN = [
         {"plan", "loop", "newcomers", "place", "store", "engines"},
         {"cli", "report", "config", "trackers"},
     ),
+    (
+        {"mqtt"},  # it carries jobs and replies of any algorithm
+        {"algorithms", "cli", "config", "library", "loop", "report", "store", "trackers"},
+    ),
     ({"report"}, {"cli", "engines", "loop", "plan"}),
     ({"significance"}, {"cli", "config", "engines", "loop", "plan", "report", "results", "store"}),
     ({"errors", "files", "folders", "results"}, {"torch", "numpy", "cli", "report", *WITH_TORCH}),
@@ -44,7 +48,6 @@ FORBIDDEN = [
         {"algorithm", "cli", "client", "config", "engines", "library", "loop", "plan", "report"}
         | {"session", "store", "tensors"},
     ),
-    ({"mqtt"}, {"algorithms", "cli", "config", "report", "trackers"}),
 ]
 
 
@@ -106,6 +109,19 @@ def test_a_package_of_an_extra_is_imported_only_by_its_own_file(path):
         if name(path) != file:
             assert package not in imports(path)
             assert f"torch.utils.{package}" not in text
+
+
+PURE = {
+    *("assignments", "chunks", "desk", "envelope", "forms", "guests", "hub", "messages"),
+    *("pantry", "patience", "pulls", "shelf", "station", "topics", "wire"),
+}
+PROTOCOL = [p for p in MODULES if room(p) == "mqtt" and p.stem in PURE]
+
+
+@pytest.mark.parametrize("path", PROTOCOL, ids=name)
+def test_the_protocol_has_no_clock_no_thread_no_chance_and_no_network(path):
+    outside = {"asyncio", "os", "paho", "queue", "random", "socket", "ssl", "threading", "time"}
+    assert not imports(path) & outside
 
 
 PICKLING = {  # file: all that it may use of pickle
