@@ -6,7 +6,7 @@ import tomllib
 import warnings
 from collections.abc import Callable, Sequence
 
-from .engines import engine
+from .engines import Engine, engine
 from .errors import FolderError
 from .files import write_json
 from .loop import play
@@ -21,13 +21,16 @@ from .trackers.following import following
 def execute(
     plan: Plan,
     folder: RunFolder,
-    engine_name: str = "serial",
+    where: str | Engine = "serial",
     workers: int | None = None,
     on_event: Callable[[Event], None] = lambda event: None,
     trackers: Sequence[Named] = (),
     warn: Callable[[str], None] = warnings.warn,
 ) -> Summary:
-    """Play what is left and write ``result.json``. The folder must be ours (locked)."""
+    """Play what is left and write ``result.json``. The folder must be ours (locked).
+
+    ``where`` is an engine, or the name of one.
+    """
     events = list(folder.read())
     if not all(isinstance(e, dict) and "event" in e for e in events):
         raise FolderError(f"{folder.events} is damaged: a line is not an event")
@@ -38,7 +41,8 @@ def execute(
     with following(trackers, tracked(folder), folder.read, warn) as follow:
         if not finished(events):
             same_start(plan, events)
-            with engine(engine_name, workers, plan, folder.place) as place:
+            made = engine(where, workers, plan, folder.place) if isinstance(where, str) else where
+            with made as place:
                 for event in play(plan, place, folder):
                     follow(event)
                     on_event(event)

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..errors import HeterophonyError, StorageError
-from . import broker, checks, dashboard, data, lists, pretrain, reports, reproduce, runs
+from . import broker, checks, dashboard, data, deployment, lists, pretrain, reports, reproduce, runs
 from .screen import problem
 
 
@@ -51,6 +51,7 @@ reports.register(app)
 dashboard.register(app)
 data.register(app)
 broker.register(app)
+deployment.register(app)
 checks.register(app)
 
 
