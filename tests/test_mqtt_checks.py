@@ -39,12 +39,12 @@ def far() -> Roster:
 
 
 @cache
-def exchanged(name: str) -> tuple[Plan, list[tuple[Job, Reply]]]:
-    """Two rounds of an algorithm on devices: all jobs and replies."""
+def exchanged(name: str, apart: bool = True) -> tuple[Plan, list[tuple[Job, Reply]]]:
+    """Two rounds of an algorithm, on devices or not: all jobs and replies."""
     how = algorithm(name)()
     build = partial(digitsnet, digits().shape, digits().classes)
     made = partial(build, how.head_depth or default_depth(digitsnet))
-    plan = Plan(how, made, digits(), 2, Uniform(rate=1.0), QUICK, apart=True)
+    plan = Plan(how, made, digits(), 2, Uniform(rate=1.0), QUICK, apart=apart)
     log: list[tuple[Job, Reply]] = []
     server = replace(plan.start(), statistics=plan.statistics)
     import tempfile
@@ -79,8 +79,20 @@ def test_nothing_that_stays_is_in_a_reply(name):
     for _, reply in log:
         assert not reply.aside
         assert not kept & set(reply.tensors)
-        if kept:
-            assert "G" not in reply.metrics  # it would take an average of what stays
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_g_on_devices_is_that_of_a_simulation_or_not_told(name):
+    here, there = (
+        {(j.t, j.client): r.metrics.get("G") for j, r in exchanged(name, apart)[1]}
+        for apart in (False, True)
+    )
+    told = set(there.values()) != {None}
+    assert there == (here if told else dict.fromkeys(here))
+    if name in ("fedavg", "fedreg", "fedrod", "ditto"):
+        assert told
+    if name in ("fedper", "fedrep"):
+        assert not told  # it would take an average of what stays
 
 
 def altered(reply: Reply, name: str, value: torch.Tensor) -> Reply:

@@ -252,9 +252,8 @@ def evaluate(plan: Plan, job: Job, memory: Memory, place: Place) -> Reply:
         with seeded(plan.seed, "tune", job.t, job.client):
             algorithm.tune(client)
         models["P"] = partial(algorithm.predict, client)
-    if algorithm.common and not (plan.apart and stays(plan)):
-        nobody = plan.client(replace(job, tensors=Tensors()), {"net": job.average}, place)
-        nobody.net.eval()
+    nobody = plan.client(replace(job, tensors=Tensors()), {"net": job.average}, place)
+    if algorithm.common and known(plan, nobody):
         if one_base(algorithm, client, nobody):
             remember(client.net.base)
             nobody.net.base = client.net.base
@@ -282,9 +281,22 @@ def correct(
     return counts
 
 
-def stays(plan: Plan) -> bool:
-    """Does anything of the net stay with the clients? Then only an average of it gives a G."""
-    return bool(set(state(plan.template)) - set(plan.shared(plan.template, 0)))
+def known(plan: Plan, nobody: Client) -> bool:
+    """Is everybody's net known as far as G needs it? On devices only what travels is.
+
+    The rest is made NaN: whether G rests on it shows in what comes out.
+    """
+    nobody.net.eval()
+    travels = set(plan.shared(nobody.net, nobody.t))
+    stays = [v for k, v in nobody.net.state_dict().items() if k not in travels]
+    if not (plan.apart and stays):
+        return True
+    with torch.inference_mode():
+        for v in stays:
+            if v.is_floating_point():
+                v.fill_(torch.nan)
+        x, _ = next(iter(nobody.data.test.batches(EVALUATION_BATCH)))
+        return bool(torch.isfinite(plan.algorithm.generic(nobody, x)).all())
 
 
 def tunes(algorithm: Algorithm) -> bool:

@@ -1,0 +1,138 @@
+"""Runs on devices, with the real Mosquitto and real processes: the bits of a simulation."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from heterophony.mqtt.broker import Broker
+
+SETTINGS = {
+    "rounds": "3",
+    "data.clients": "4",
+    "data.partition.alpha": "0.5",
+    "model.name": "mlp",
+    "local.epochs": "1",
+    "participation.rate": "0.5",
+}
+LONG = 120  # seconds; a machine may be busy
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory) -> Iterator[tuple[Broker, Path]]:
+    """A broker with two devices enrolled."""
+    found = shutil.which("mosquitto", path=os.environ["PATH"] + ":/usr/sbin:/usr/local/sbin")
+    if not found and os.environ.get("CI") == "true":
+        pytest.fail("no Mosquitto; install it with `apt-get install mosquitto`")
+    if not found:
+        pytest.skip("no Mosquitto; install it with `apt-get install mosquitto`")
+    folder = tmp_path_factory.mktemp("broker")
+    made = Broker(folder / "b")
+    made.up(port=0)
+    try:
+        for name in ("one", "two"):
+            made.enrol(name, folder / f"{name}.toml")
+        yield made, folder
+    finally:
+        made.down()
+
+
+class Testbed:
+    """A server and two devices; whatever is still there is ended with the test."""
+
+    __test__ = False
+
+    def __init__(self, algorithm: str, enrolments: Path, folder: Path) -> None:
+        self.enrolments, self.folder = enrolments, folder
+        pairs = {"algorithm.name": algorithm, **SETTINGS}
+        self.settings = [w for k, v in pairs.items() for w in ("-c", f"{k}={v}")]
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-W", "error", "-m", "heterophony", *words]
+        process = subprocess.Popen(command, stdout=-1, stderr=-1, text=True, cwd=self.folder)
+        self.processes.append(process)
+        return process
+
+    def server(self) -> subprocess.Popen[str]:
+        enrolled = str(self.enrolments / "b" / "server.toml")
+        out = ["--out", f"run-{self.folder.name}"]
+        return self.start("server", "--enrolment", enrolled, *self.settings, *out, "--json")
+
+    def device(self, name: str, clients: str) -> subprocess.Popen[str]:
+        enrolled = str(self.enrolments / f"{name}.toml")
+        run = ["--run", f"run-{self.folder.name}"]
+        return self.start("device", "--enrolment", enrolled, "--clients", clients, *run)
+
+    def events(self) -> list[dict]:
+        path = self.folder / f"run-{self.folder.name}" / "events.jsonl"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def rounds(self) -> int:
+        return sum(e["event"] == "round" for e in self.events())
+
+    def serial(self) -> dict:
+        words = ["run", *self.settings, "-c", "engine.name=serial", "--out", "serial", "--json"]
+        return json.loads(self.start(*words).communicate(timeout=LONG)[0])
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def testbed(broker, tmp_path) -> Iterator[Callable[[str], Testbed]]:
+    made: list[Testbed] = []
+
+    def make(algorithm: str) -> Testbed:
+        made.append(Testbed(algorithm, broker[1], tmp_path))
+        return made[-1]
+
+    yield make
+    for bed in made:
+        bed.end()
+
+
+def finished(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate(timeout=LONG)
+    assert process.returncode == 0, err
+    return out
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedreg"])
+def test_devices_have_the_bits_of_a_simulation(testbed, algorithm):
+    bed = testbed(algorithm)
+    server, *devices = bed.server(), bed.device("one", "0,2"), bed.device("two", "1,3")
+    result, alone = json.loads(finished(server)), bed.serial()
+    for device in devices:
+        finished(device)
+    assert result["model_sha256"] == alone["model_sha256"]
+    assert result["P"]["last"] == alone["P"]["last"]
+    assert result["G"] == alone["G"]
+    assert result["bytes"] == alone["bytes"]
+
+
+def test_killed_devices_and_servers_cost_only_time(testbed):
+    bed = testbed("fedreg")
+    server, first, second = bed.server(), bed.device("one", "0,2"), bed.device("two", "1,3")
+    while bed.rounds() < 1:
+        assert server.poll() is None, server.communicate()
+    os.kill(first.pid, signal.SIGKILL)
+    os.kill(server.pid, signal.SIGKILL)
+    first.wait()
+    server.wait()
+    server, first = bed.server(), bed.device("one", "0,2")
+    result, alone = json.loads(finished(server)), bed.serial()
+    finished(first)
+    finished(second)
+    assert result["model_sha256"] == alone["model_sha256"]
