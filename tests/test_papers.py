@@ -312,7 +312,7 @@ def test_a_dry_run_shows_what_is_different_in_each_cell():
     ("asked", "message"),
     [
         (["fedreg-table9", "--dry-run"], "did you mean 'fedreg-table"),
-        (["pfakd-table2-at", "--dry-run", "--rows", "X*"], "no row is like 'X*'; there is: PFAKD,"),
+        (["pfakd-table2-at", "--dry-run", "--rows", "X*"], "no row is like 'X*'; there is: PFAKD;"),
         (["feddecomp-setup", "--dry-run"], "nothing to run: each table holds these settings"),
     ],
 )

@@ -64,7 +64,7 @@ class Table:
             if self.found.rows and not any(fnmatchcase(n, pattern) for n in names):
                 raise ConfigError(
                     f"reproduce {self.found.name}: no {what} is like '{pattern}'; there is:"
-                    f" {', '.join(names)}"
+                    f" {'; '.join(names)}"
                 )
         if not self.asked:
             why = self.found.needs or "nothing is printed where these rows and columns meet"

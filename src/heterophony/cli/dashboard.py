@@ -39,5 +39,7 @@ def dashboard(
 
     with server, screen.answering(stop):
         print(server.url, flush=True)
+        if not folder.exists():
+            screen.note(f"{folder} is not there yet; the page follows as soon as it is")
         screen.note("Ctrl-C ends it")
         server.serve_forever()

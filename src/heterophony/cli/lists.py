@@ -46,7 +46,7 @@ def list_(what: What, json: Json = False) -> None:
         screen.print_json(found)
         return
     if not found:
-        screen.note(f"no {what.value} here")
+        screen.note("no runs below runs/" if what is What.runs else f"no {what.value} here")
         return
     columns = [k for k in found[0] if k != "settings"]
     rows = [[readable(k, r) for k in columns] for r in found]

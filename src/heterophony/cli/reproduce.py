@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import DataError, DivergedError
+from ..errors import ConfigError, DataError, DivergedError
 from ..scale import Scale
 from . import screen
 from .runs import Json, interruptible, numbers, reopened
@@ -56,7 +56,10 @@ def reproduce(
 
     found = experiment(name)
     own = tuple(found.measured.seeds)
-    chosen = tuple(numbers(seeds)) if seeds else own if scale is Scale.full else own[:1]
+    usual = own if scale is Scale.full else own[:1]
+    chosen = usual if seeds is None else tuple(dict.fromkeys(numbers(seeds)))
+    if min(chosen) < 0:
+        raise ConfigError(f"--seeds {seeds}: a seed is at least 0")
     table = Table(found, scale, rows, columns, chosen)
     if dry_run:
         show_cells(table, json)
@@ -81,7 +84,8 @@ def played(table: Table, parent: Path, workers: int | None, quiet: bool) -> Outc
     due, width = left(table, parent), workers or cores()
     estimates = costs([t.cell for t in due], width)
     if due and not quiet:
-        screen.note(f"{len(due)} runs, about {told(sum(estimates))} on this machine; {how}")
+        many = f"{len(due)} run{'s' if len(due) > 1 else ''}"
+        screen.note(f"{many}, about {told(sum(estimates))} on this machine; {how}")
     if len(due) > 1 and max(estimates) < SHORT:
         failed = side_by_side(due, parent, width, quiet, how)
     else:

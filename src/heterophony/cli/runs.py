@@ -207,7 +207,8 @@ def played(
     ):
         for folder, config, plan in tasks:
             label = f"{config.algorithm_name} (seed {config.top.seed})"
-            bar = screen.Bar(bars, label, plan.rounds)
+            sizes = list(plan.federation.sizes("test").values())
+            bar = screen.Bar(bars, label, plan.rounds, sizes)
             name, cores = config.engine.name, workers or config.engine.workers
             trackers = chosen(track or [])
             try:

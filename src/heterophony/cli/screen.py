@@ -93,15 +93,17 @@ def megabytes(n: float) -> str:
 class Bar:
     """A run's progress: round, G, P, time left."""
 
-    def __init__(self, progress: Progress, label: str, rounds: int) -> None:
+    def __init__(
+        self, progress: Progress, label: str, rounds: int, test: Sequence[int] = ()
+    ) -> None:
         self.progress = progress
         self.task = progress.add_task(label, total=rounds, G="–", P="–")
-        self.test: list[int] = []
+        self.test = list(test)  # what a run says that begins, and not one that goes on
 
     def __call__(self, event: dict[str, Any]) -> None:
         if event["event"] == "start":
             self.test = event["test"]
-        elif event["event"] == "evaluation":
+        elif event["event"] == "evaluation" and self.test:
             known = {k: event[k] for k in "GP" if event[k] is not None}  # P may be due later
             shown: dict[str, Any] = {
                 k: percent(share(right, self.test)) for k, right in known.items()

@@ -124,9 +124,11 @@ def show_cells(table: Table, json: bool) -> None:
     screen.note(f"settings of all:\n{together}")
     how, seeds = found.measured, ", ".join(map(str, table.seeds))
     screen.note(f"{how.rounds} of the rounds, clients {how.clients}, seeds {seeds}")
-    screen.note(f"all runs: about {told(sum(each.values()) * len(table.seeds))} on this machine")
+    if able:
+        whole = told(sum(each.values()) * len(table.seeds))
+        screen.note(f"all runs: about {whole} on this machine")
     for missing in dict.fromkeys(filter(None, map(table.missing, cells))):
-        screen.note(f"not all can be run: {missing}")
+        screen.note(f"{'not all' if able else 'none'} can be run: {missing}")
     about_scale(table, merged(table))
 
 
@@ -180,6 +182,8 @@ def show_outcome(outcome: Outcome, parent: Path, json: bool) -> None:
         return
     table = outcome.table
     screen.print_table(title(table.found), TITLES, [cells(line) for line in outcome.lines], text=4)
+    if not (outcome.claims or table.found.claims):
+        screen.note("this table claims no ordering")
     for claim in outcome.claims:
         word = {True: "holds", False: "does not hold", None: "cannot be told"}[claim.holds]
         screen.note(f"{word}: {claim.text} ({claim.why})")

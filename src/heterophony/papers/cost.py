@@ -18,6 +18,7 @@ from ..models import builder, default_depth
 
 SHARE = 0.45  # of a matrix product's speed that training reaches (`heterophony bench`)
 STEP = 0.0025  # seconds of a mini-batch beside its arithmetic
+START = 2.0  # seconds of a run beside its rounds
 WORK = {  # local work beside FedAvg's, as docs/comparison.md has it, for five epochs
     **dict.fromkeys(("apfl", "ditto", "feddecomp", "fedpac"), 2.0),
     **dict.fromkeys(("moon", "perfedavg", "pfedgate", "pfedpara"), 1.7),
@@ -43,7 +44,7 @@ def seconds(raw: Mapping[str, Any], speed: float, cores: int) -> float:
     learning, testing = flops(str(config.model.name), size.shape, size.classes)
     evaluated = 2 * test / config.evaluation.every  # G and P
     arithmetic = (samples * learning + evaluated * testing) / (SHARE * speed)
-    return rounds * (arithmetic + STEP * samples / config.local.batch) / cores
+    return START + rounds * (arithmetic + STEP * samples / config.local.batch) / cores
 
 
 def examples(config: Config, size: Size) -> tuple[float, float]:

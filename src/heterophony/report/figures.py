@@ -151,7 +151,10 @@ def save(figure: Figure, path: Path) -> None:
     """As PNG, SVG or PDF, told by the suffix; the same figure gives the same bytes."""
     kind = path.suffix.lower()
     if kind not in FORMATS:
-        raise ConfigError(f"{path}: a figure is saved as {', '.join(FORMATS)}, a page as .html")
+        raise ConfigError(
+            f"{path}: a figure is saved as {', '.join(FORMATS)},"
+            " a page as .html, the table of runs as .csv, .md, .tex"
+        )
     undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[kind]
     content = BytesIO()
     with mpl.rc_context(STYLE):

@@ -9,6 +9,8 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from ..files import write, write_json
+from ..papers.quick import ABOUT
+from ..scale import Scale
 from .exports import escaped, latex, markdown, piped
 
 if TYPE_CHECKING:
@@ -56,12 +58,27 @@ def save(outcome: Outcome, folder: Path) -> None:
     write_json(folder / "table.json", outcome.json())
     shown = [cells(line) for line in outcome.lines]
     write(folder / "table.csv", as_csv(outcome).encode())
-    write(
-        folder / "table.md", markdown(TITLES, [map(piped, line) for line in shown], text=4).encode()
-    )
-    write(
-        folder / "table.tex", latex(TITLES, [map(escaped, line) for line in shown], text=4).encode()
-    )
+    about = [piped(words) for words in described(outcome)]
+    table = markdown(TITLES, [map(piped, line) for line in shown], text=4)
+    write(folder / "table.md", "\n\n".join([f"# {about[0]}", *about[1:], table]).encode())
+    comments = "".join(f"% {words}\n" for words in described(outcome))
+    table = latex(TITLES, [map(escaped, line) for line in shown], text=4)
+    write(folder / "table.tex", (comments + table).encode())
+
+
+def described(outcome: Outcome) -> list[str]:
+    """What the table is, for whoever finds it alone: title, how numbers are made, what holds."""
+    table, how = outcome.table, outcome.table.found.measured
+    rounds = {"best": "best of all", "last": "last", "last10": "mean of the last ten"}[how.rounds]
+    clients = {"pooled": "all test examples count alike", "mean": "all clients count alike"}
+    seeds = ", ".join(map(str, table.seeds))
+    words = {True: "holds", False: "does not hold", None: "cannot be told"}
+    return [
+        f"{table.found.paper}, {table.found.where}: {table.found.what}",
+        f"Ours: {rounds} evaluations, {clients[how.clients]}; seeds {seeds}; {table.scale} scale.",
+        *([ABOUT] if table.scale is Scale.quick else []),
+        *(f"{words[c.holds]}: {c.text} ({c.why})" for c in outcome.claims),
+    ]
 
 
 def as_csv(outcome: Outcome) -> str:
