@@ -109,9 +109,8 @@ def finished(process: subprocess.Popen[str]) -> str:
     return out
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedreg"])
-def test_devices_have_the_bits_of_a_simulation(testbed, algorithm):
-    bed = testbed(algorithm)
+def test_devices_have_the_bits_of_a_simulation(testbed):
+    bed = testbed("fedreg")
     server, *devices = bed.server(), bed.device("one", "0,2"), bed.device("two", "1,3")
     result, alone = json.loads(finished(server)), bed.serial()
     for device in devices:
@@ -123,7 +122,7 @@ def test_devices_have_the_bits_of_a_simulation(testbed, algorithm):
 
 
 def test_killed_devices_and_servers_cost_only_time(testbed):
-    bed = testbed("fedreg")
+    bed = testbed("fedavg")
     server, first, second = bed.server(), bed.device("one", "0,2"), bed.device("two", "1,3")
     while bed.rounds() < 1:
         assert server.poll() is None, server.communicate()
