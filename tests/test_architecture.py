@@ -112,8 +112,8 @@ def test_a_package_of_an_extra_is_imported_only_by_its_own_file(path):
 
 
 PURE = {
-    *("assignments", "chunks", "desk", "envelope", "forms", "guests", "hub", "messages"),
-    *("pantry", "patience", "pulls", "shelf", "station", "topics", "wire"),
+    *("assignments", "chunks", "desk", "envelope", "forms", "guests", "hub", "ledger", "messages"),
+    *("news", "overview", "pantry", "patience", "pulls", "shelf", "station", "topics", "wire"),
 }
 PROTOCOL = [p for p in MODULES if room(p) == "mqtt" and p.stem in PURE]
 

@@ -13,6 +13,7 @@ from .errors import FolderError
 from .files import disk, read_json
 
 CONFIG, EVENTS, RESULT = "config.toml", "events.jsonl", "result.json"
+DEVICES = "devices-now.json"  # how the devices of a run stand: to be looked at, nothing more
 KEPT = {"commits", "scratch"}  # what a run keeps for itself: a folder for every client, no runs
 TAIL = 4096  # bytes; the last event of a finished run is far shorter
 

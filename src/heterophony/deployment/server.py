@@ -25,6 +25,7 @@ from ..plan import Job, Plan
 from ..results import Event, Summary
 from ..session import execute
 from ..store import RunFolder
+from .lookout import Lookout
 
 LIMIT = 1 << 30  # bytes of one reply
 JOURNAL = "devices.json"
@@ -74,8 +75,11 @@ def serve(
     hub = Hub(
         run, journal.epoch, config.top.rounds, text, accept, check, LIMIT, now, journal.holders
     )
-    with Link(peer, topics.for_server(run), will=will) as link:
-        known = gathered(config, hub, link, journal, say)
+    with (
+        Link(peer, topics.for_server(run), will=will) as link,
+        Lookout(hub, folder.path, say) as lookout,
+    ):
+        known = gathered(config, hub, link, journal, say, lookout.look)
         plan = planned(config, known)
         expected.append(Expected(plan))
         faults = config.faults
@@ -88,6 +92,7 @@ def serve(
             faults.needed,
             folder.oldest,
             say,
+            lookout.look,
         )
         return execute(plan, folder, fleet, on_event=on_event)
 
@@ -115,16 +120,18 @@ def objection(config: Config, held: Mapping[str, Holding], hello: Hello) -> str:
     return ""
 
 
-def gathered(config: Config, hub: Hub, link: Link, journal: Journal, say: Say) -> Roster:
+def gathered(
+    config: Config, hub: Hub, link: Link, journal: Journal, say: Say, look: Callable[[], None]
+) -> Roster:
     """Wait until every client of the run has been introduced, now or before."""
     wanted, told = names(config), ""
-    publish(link, [hub.standing()])
+    publish(hub, link, [hub.standing()])
     while missing := [c for c in wanted if c not in journal.held]:
         words = f"waiting for {len(missing)} of {len(wanted)} clients"
         if words != told:
             say(words)
             told = words
-        pump(hub, link, say)
+        pump(hub, link, say, look)
         for guest in hub.guests.known.values():
             fresh = {c.name: c for c in guest.hello.clients if c.name not in journal.held}
             if fresh:

@@ -11,7 +11,7 @@ from ..errors import CodecError
 from ..plan import Job
 from ..tensors import Tensors
 from . import wire
-from .chunks import Chunk, Outgoing
+from .chunks import Chunk, Outgoing, count
 from .forms import Blob, line
 from .guests import Guest, Guests
 from .messages import Done, Failed, Message, Rejected, Taken, Task, Want
@@ -59,6 +59,8 @@ class Assignments:
             self.taken, self.t = set(), t
         if not self.open:
             self.blobs.clear()
+            for guest in self.guests.known.values():
+                guest.pulled.clear()
         put = dict[int, Blob]()  # by identity: what all clients get is encoded once
         for job in jobs:
             down, mean = (self.put(x, put) for x in (job.tensors, job.average))
@@ -100,7 +102,11 @@ class Assignments:
     def wanted(self, device: str, want: Want) -> Said:
         """Chunks of a blob that belongs to one of the device's own tasks."""
         own = {b.sha256 for o in self.of(device) for b in (o.task.tensors, o.task.average)}
-        return [*self.blobs[want.sha256].answer(want)] if want.sha256 in own else []
+        if want.sha256 not in own:
+            return []
+        outgoing = self.blobs[want.sha256]
+        self.guests.known[device].pulls(want, last=count(outgoing.blob) - 1)
+        return [*outgoing.answer(want)]
 
     # Taking ---------------------------------------------------------------------------------
     def own(self, device: str, said: Done | Failed) -> Open | None:
@@ -120,6 +126,8 @@ class Assignments:
         if (size := done.reply.size) > self.limit:
             return self.reject(device, found, f"{size} bytes, over the limit of {self.limit}", now)
         found.patience.renew(now)
+        has = (found.task.tensors.sha256, found.task.average.sha256)
+        guest.pulled |= dict.fromkeys(has, True)
         if guest.pulling and guest.pulling[0].id == done.id:
             if guest.pulling[0].reply == done.reply:
                 return []
@@ -172,6 +180,7 @@ class Assignments:
         except CodecError as error:
             return self.reject(device, found, str(error), now)
         self.replies.append(reply)
+        self.guests.ledger.took(device, done.seconds)
         self.taken.add(done.id)
         del self.open[done.id]
         return [Taken(done.id)]
@@ -189,7 +198,8 @@ class Assignments:
     def blame(self, device: str, found: Open, why: str, now: float, again: bool = True) -> Said:
         """Count it, and give the task again, until it has had its tries."""
         job = found.job
-        self.guests.complain(device, f"client {job.client}, round {job.t}, {job.kind}: {why}")
+        where = f"client {job.client}, round {job.t}, {job.kind}"
+        self.guests.ledger.refused(device, f"{where}: {why}")
         tries = found.task.attempt + 1
         if again and tries < TRIES:
             found.task = replace(found.task, attempt=tries)

@@ -22,6 +22,7 @@ from .checks import Expected
 from .hub import Hub
 from .inbox import Event, Message
 from .link import Link
+from .topics import Publish
 
 MOMENT = 0.05  # seconds between looks at the clock
 Key = tuple[str, str, int]
@@ -40,9 +41,11 @@ class Fleet:
         needed: Callable[[int], int],
         oldest: Callable[[], int],
         say: Callable[[str], None],
+        look: Callable[[], None],
     ) -> None:
         self.plan, self.hub, self.link, self.expected = plan, hub, link, expected
-        self.deadline, self.needed, self.oldest, self.say = deadline, needed, oldest, say
+        self.deadline, self.needed, self.oldest = deadline, needed, oldest
+        self.say, self.look = say, look
 
     def __enter__(self) -> Self:
         return self
@@ -54,14 +57,14 @@ class Fleet:
         trace: TracebackType | None,
     ) -> None:
         if kind is None:
-            publish(self.link, self.hub.end())
+            publish(self.hub, self.link, self.hub.end())
 
     def present(self, clients: Sequence[str]) -> list[str]:
         if self.deadline is None:
             return list(clients)
         here = set[str]()
         while not here:
-            pump(self.hub, self.link, self.say)
+            pump(self.hub, self.link, self.say, self.look)
             here = set(self.hub.guests.present())
         return [c for c in clients if c in here]
 
@@ -69,7 +72,7 @@ class Fleet:
         open_jobs: dict[Key, Job] = {(j.client, j.kind, j.turn): j for j in jobs}
         training = sum(j.kind == "train" for j in jobs)
         trained, begun = 0, time.monotonic()
-        publish(self.link, self.hub.submit(list(jobs), begun, self.oldest()))
+        publish(self.hub, self.link, self.hub.submit(list(jobs), begun, self.oldest()))
         while open_jobs:
             for reply in self.hub.arrived():
                 job = open_jobs.pop((reply.client, reply.kind, reply.turn), None)
@@ -82,7 +85,7 @@ class Fleet:
             if open_jobs and self.over(jobs, begun, trained, training):
                 self.hub.abandon()
                 return
-            pump(self.hub, self.link, self.say)
+            pump(self.hub, self.link, self.say, self.look)
 
     def over(self, jobs: Sequence[Job], begun: float, trained: int, training: int) -> bool:
         """Is the round to be closed without those who have not answered?"""
@@ -100,8 +103,8 @@ class Fleet:
         self.say(where)
 
 
-def pump(hub: Hub, link: Link, say: Callable[[str], None]) -> None:
-    """Hear what has arrived, for a moment at most, and say what there is to say."""
+def pump(hub: Hub, link: Link, say: Callable[[str], None], look: Callable[[], None]) -> None:
+    """Hear what has arrived, for a moment at most, say what there is to say, have a look."""
     try:
         item: Message | Event | None = link.inbox.get(timeout=MOMENT)
     except Empty:
@@ -109,19 +112,19 @@ def pump(hub: Hub, link: Link, say: Callable[[str], None]) -> None:
     while item is not None:
         now = time.monotonic()
         if isinstance(item, Message):
-            publish(link, hub.receive(item.topic, item.payload, now))
+            publish(hub, link, hub.receive(item.topic, item.payload, now))
         elif item.kind == "connected":
-            publish(link, hub.connected(now))
+            publish(hub, link, hub.connected(now))
         else:
             say(item.words)
         try:
             item = link.inbox.get_nowait()
         except Empty:
             item = None
-    publish(link, hub.tick(time.monotonic()))
+    publish(hub, link, hub.tick(time.monotonic()))
+    look()
 
 
-def publish(link: Link, messages: Sequence[tuple[str, bytes, bool]]) -> None:
+def publish(hub: Hub, link: Link, messages: Sequence[Publish]) -> None:
     """Hand them over; what does not go through is said again later."""
-    for topic, payload, retain in messages:
-        link.publish(topic, payload, retain)
+    hub.sent([m for m in messages if link.publish(m.topic, m.payload, m.retain)])

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from .forms import line
-from .messages import Done, Hello, Message, Refused, Status, Welcome
+from .ledger import Account, Ledger
+from .messages import Done, Hello, Message, Refused, Status, Want, Welcome
 from .pulls import Pull
 
 Accept = Callable[[str, Hello], str]  # a device and its greeting: why not, or nothing
@@ -25,19 +26,16 @@ class Guest:
     metrics: Mapping[str, float] = field(default_factory=dict)
     ready: dict[str, Done] = field(default_factory=dict)  # by task
     pulling: tuple[Done, Pull] | None = None
+    pulled: dict[str, bool] = field(default_factory=dict)  # blobs it asked for: to their end?
     past: deque[str] = field(default_factory=lambda: deque(maxlen=16))  # sessions that are over
 
     @property
     def clients(self) -> list[str]:
         return [c.name for c in self.hello.clients]
 
-
-@dataclass
-class Complaint:
-    """What was wrong with a device's messages: how often, and the last time why."""
-
-    count: int = 0
-    last: str = ""
+    def pulls(self, want: Want, last: int) -> None:
+        """It asks for chunks of a blob, perhaps for the last one."""
+        self.pulled[want.sha256] = self.pulled.get(want.sha256, False) or last in want.chunks
 
 
 class Guests:
@@ -47,11 +45,12 @@ class Guests:
         self.epoch, self.config_sha256, self.accept = epoch, config_sha256, accept
         self.holders = dict(holders)  # device by client; the server's journal outlives us
         self.known: dict[str, Guest] = {}
-        self.complaints: dict[str, Complaint] = {}
+        self.ledger = Ledger(self.holders.values())
 
-    def complain(self, device: str, words: object) -> None:
-        complaint = self.complaints.setdefault(device, Complaint())
-        complaint.count, complaint.last = complaint.count + 1, line(words)
+    @property
+    def complaints(self) -> dict[str, Account]:
+        """The devices that did something wrong."""
+        return {d: account for d, account in self.ledger.accounts.items() if account.count}
 
     def hello(self, device: str, hello: Hello) -> Message | None:
         """Welcome, refused, or no answer to a greeting from before."""
@@ -60,16 +59,19 @@ class Guests:
             return None
         why = self.objection(device, hello)
         if why:
-            self.complain(device, why)
+            self.ledger.turned_away(device, why)
             return Refused(hello.session, self.epoch, line(why))
+        back = guest is not None and (guest.hello.session != hello.session or not guest.here)
         if guest is None:
             guest = self.known[device] = Guest(hello)
         if guest.hello.session != hello.session:
             guest.past.append(guest.hello.session)
             guest.pulling = None  # it will say itself what it still has
             guest.ready.clear()
+            guest.pulled.clear()
         guest.hello, guest.here = hello, True
         self.holders.update(dict.fromkeys(guest.clients, device))
+        self.ledger.welcomed(device, guest.clients, back)
         return Welcome(hello.session, self.epoch)
 
     def objection(self, device: str, hello: Hello) -> str:
@@ -90,12 +92,15 @@ class Guests:
 
     def status(self, device: str, status: Status) -> bool:
         """Has the device come back? Words of a start of the device that is over count nothing."""
-        guest = self.known.get(device)
-        if guest is None or guest.hello.session != status.session:
+        guest, here = self.known.get(device), status.state == "here"
+        if guest is None:
+            (self.ledger.nears if here else self.ledger.left)(device)
             return False
-        back = status.state == "here" and not guest.here
-        guest.here = status.state == "here"
-        return back
+        if guest.hello.session != status.session or guest.here == here:
+            return False
+        guest.here = here
+        (self.ledger.returned if here else self.ledger.left)(device)
+        return here
 
     def of_client(self, client: str) -> tuple[str, Guest | None]:
         """The device that holds a client, and whether we may speak to it now."""

@@ -40,6 +40,8 @@ class Hub:
         self.run, self.config = run, Outgoing.of(config)
         self.control = Control(run, epoch, "waiting", 0, rounds, 0, self.config.blob)
         self.guests = Guests(epoch, self.config.blob.sha256, accept, holders or {})
+        self.ledger = self.guests.ledger
+        self.ledger.now = now
         self.work = Assignments(run, self.guests, check, limit)
         self.patience = Patience(now)
 
@@ -90,16 +92,19 @@ class Hub:
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[Publish]:
         """Answer a message; a wrong one is counted against the device whose topic it is on."""
+        self.ledger.now = now
         try:
             address = topics.read(topic)
         except CodecError:
+            address = None
+        if address is None or address.run != self.run or not address.device:
+            self.ledger.foreign += 1
             return []
-        if address.run != self.run or not address.device:
-            return []
+        self.ledger.heard(address.device, len(payload))
         try:
             return self.heard(address, payload, now)
         except CodecError as error:
-            self.guests.complain(address.device, error)
+            self.ledger.wronged(address.device, error)
             return []
 
     def heard(self, address: Address, payload: bytes, now: float) -> list[Publish]:
@@ -141,6 +146,12 @@ class Hub:
     def standing(self) -> Publish:
         """How the run stands, for whoever comes."""
         return Publish(topics.control(self.run), messages.encode(self.control), retain=True)
+
+    def sent(self, taken: Iterable[Publish]) -> None:
+        """These messages were handed over to the network; what is for all counts for nobody."""
+        for message in taken:
+            if device := topics.read(message.topic).device:
+                self.ledger.said(device, len(message.payload))
 
     def say(self, device: str, items: Iterable[Message | bytes]) -> list[Publish]:
         """To a device; bytes are chunks."""

@@ -27,4 +27,6 @@ function show(rows) {
   if (focused) [...place.querySelectorAll("a")].find((a) => a.getAttribute("href") === focused)?.focus();
 }
 
+const showDevices = (devices) => drawDevices(devices);
+
 document.addEventListener("DOMContentLoaded", () => show(JSON.parse(document.getElementById("data").textContent)));

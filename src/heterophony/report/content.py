@@ -9,6 +9,7 @@ from typing import Any
 from ..results import latest
 from .attendance import attendance
 from .costs import costs
+from .devices import shown
 from .exports import as_csv
 from .newcomers import newcomers
 from .runs import Curve, Run, by_series, mean_curve, texts
@@ -56,6 +57,7 @@ def content(runs: Sequence[Run]) -> Json:
             }
             for seen in attendance(runs)
         ],
+        "devices": [shown(r.devices, r.label) for r in runs if r.devices],
         "held": held(runs[0], several=len(order) > 1),
         "settings": settings(runs),
     }

@@ -41,6 +41,7 @@
     source.onopen = () => connection("live");
     source.onmessage = receive(false);
     source.addEventListener("board", receive(true));
+    source.addEventListener("devices", (event) => showDevices(JSON.parse(event.data)));
     source.addEventListener("note", (event) => say(note, JSON.parse(event.data)));
     source.onerror = () => {
       connection("reconnecting…");

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from string import Template
 from threading import Lock
+from time import time
 from typing import Any
 
 from ..errors import HeterophonyError
-from ..folders import CONFIG, members
+from ..folders import CONFIG, DEVICES, members
 from . import page
 from .content import content
+from .devices import Devices
+from .devices import read as read_devices
+from .devices import shown as shown_devices
 from .runs import Run, load, named
-from .shelf import Row, Stamp, places, readable, rows, stamp, standing
+from .shelf import Mark, Row, Stamp, mark, places, readable, rows, stamp, standing
 
 KEPT = 32  # views whose runs stay in memory
 Read = dict[Path, tuple[Stamp, Any]]  # what was read of a folder, and when it looked so
+OnDevices = dict[Path, tuple[Mark, Devices]]  # the same of runs on devices
 
 
 @dataclass(frozen=True)
@@ -31,13 +36,19 @@ class View:
     runs: tuple[Run, ...] = ()
     rows: list[Row] | None = None
     read: Read = field(default_factory=dict)
-    message: bytes = b""  # all of it, for an event stream
+    devices: OnDevices = field(default_factory=dict)
+    parts: tuple[bytes, ...] = ()  # of the message: all but the devices, and these
+
+    @property
+    def message(self) -> bytes:
+        """All of it, for an event stream."""
+        return b"".join(self.parts)
 
     def html(self) -> str:
         """The page that shows it, and follows from there."""
         if self.runs:
             return page.render(self.runs, live=True)
-        js = "\n".join(page.part(name) for name in ("board.js", "live.js"))
+        js = "\n".join(page.part(name) for name in ("board.js", "devices.js", "live.js"))
         css = page.part("page.css") + page.part("live.css")
         return Template(page.part("board.html")).substitute(
             policy=page.policy(css, js, live=True),
@@ -108,13 +119,34 @@ class Board:
 def side_by_side(title: str, folders: Iterable[Path], old: View | None) -> View:
     """These runs on one page; those that cannot be shown are left out and named."""
     read = reread(folders, old, shown)
-    if old and old.read and stamps(read) == stamps(old.read):
-        return old
+    devices = reread_devices(read, old)
+    same = old and old.read and stamps(read) == stamps(old.read)
+    if old and same and devices.keys() == old.devices.keys():
+        return with_devices(old, devices)
     problems = [f"{readable(f.name)} {why}." for f, (_, why) in read.items() if type(why) is str]
-    runs = tuple(named([run for _, run in read.values() if isinstance(run, Run)]))
+    runs = named([run for _, run in read.values() if isinstance(run, Run)])
     if not read:
         problems = [f"No run is in {title}; this page follows as soon as one begins."]
-    return told(title, " ".join(problems), runs=runs, read=read)
+    fresh = tuple(on_devices(run, devices) for run in runs)
+    return with_devices(told(title, " ".join(problems), runs=fresh, read=read), devices)
+
+
+def with_devices(view: View, devices: OnDevices) -> View:
+    """The view with its devices as they are now; the same, if they are as they were."""
+    if not devices:
+        return view
+    labels = {run.folder: run.label for run in view.runs}
+    names = {f: labels.get(f, readable(f.name)) for f in devices}
+    now = [shown_devices(d, names[f], time()) for f, (_, d) in devices.items()]
+    parts = (view.parts[0], f"event: devices\ndata: {page.block(now)}\n\n".encode())
+    if parts == view.parts:
+        return view
+    runs = tuple(on_devices(run, devices) for run in view.runs)
+    return replace(view, runs=runs, devices=devices, parts=parts)
+
+
+def on_devices(run: Run, devices: OnDevices) -> Run:
+    return replace(run, devices=devices[run.folder][1]) if run.folder in devices else run
 
 
 def told(name: str, note: str, **what: Any) -> View:
@@ -125,7 +157,7 @@ def told(name: str, note: str, **what: Any) -> View:
         parts.append(f"data: {page.block(content(view.runs))}\n\n")
     elif view.rows is not None:
         parts.append(f"event: board\ndata: {page.block(view.rows)}\n\n")
-    return View(name, note, **what, message="".join(parts).encode())
+    return replace(view, parts=("".join(parts).encode(),))
 
 
 def shown(folder: Path) -> Run | str:
@@ -154,6 +186,18 @@ def reread(folders: Iterable[Path], old: View | None, read: Callable[[Path], Any
         now = stamp(folder)  # before it is read: what comes in between is seen at the next look
         known = before.get(folder)
         out[folder] = known if known and known[0] == now else (now, read(folder))
+    return out
+
+
+def reread_devices(folders: Iterable[Path], old: View | None) -> OnDevices:
+    """The devices of those runs that have any."""
+    before, out = old.devices if old else {}, {}
+    for folder in folders:
+        now, known = mark(folder / DEVICES), before.get(folder)
+        if known and known[0] == now:
+            out[folder] = known
+        elif now and (found := read_devices(folder)):
+            out[folder] = now, found
     return out
 
 

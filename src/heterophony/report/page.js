@@ -18,9 +18,19 @@ function show(newData) {
     drawTarget();
     drawNewcomers();
     drawBars();
+    drawDevices(data.devices);
     drawSettings();
     drawSections();
     drawToWidth();
+  });
+}
+
+// Devices change every second, and all else once a round.
+function showDevices(devices) {
+  data.devices = devices;
+  inPlace(() => {
+    drawDevices(devices);
+    drawSections();
   });
 }
 

@@ -17,6 +17,8 @@ from ..files import disk
 from ..folders import CONFIG, EVENTS, members, read_events
 from ..results import Event, Summary, curves, summarise
 from ..settings import flat
+from .devices import Devices
+from .devices import read as read_devices
 
 Curve = list[tuple[int, float]]
 SAME = ("seed", "algorithm.name", "engine.")  # what does not make a run another experiment
@@ -33,6 +35,7 @@ class Run:
     events: list[Event]
     curves: dict[str, Curve]
     summary: Summary | None  # of a finished run
+    devices: Devices | None = None  # of a run on devices
 
     @property
     def start(self) -> Event:
@@ -76,7 +79,8 @@ def load(folder: Path) -> Run:
     finished = events[-1]["event"] == "end"
     name = str(events[0]["algorithm"])
     summary = summarise(events) if finished else None
-    return Run(folder, name, name, configuration(config), events, curves(events), summary)
+    settings, devices = configuration(config), read_devices(folder)
+    return Run(folder, name, name, settings, events, curves(events), summary, devices)
 
 
 def configuration(path: Path) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from .standing import standing as standing_of
 
 DEPTH = 4  # folders in folders: what a person arranges
 Row = dict[str, Any]
-Stamp = tuple[tuple[int, int, int] | None, ...]
+Mark = tuple[int, int, int] | None
+Stamp = tuple[Mark, ...]
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ def stamp(run: Path) -> Stamp:
     return tuple(mark(run / name) for name in (EVENTS, CONFIG, RESULT))
 
 
-def mark(path: Path) -> tuple[int, int, int] | None:
+def mark(path: Path) -> Mark:
+    """Of one file."""
     try:
         found = path.stat()
     except OSError:

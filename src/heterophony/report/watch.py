@@ -20,7 +20,7 @@ class Watch:
     def __init__(self, board: Board, limit: int) -> None:
         self.board, self.limit = board, limit
         self.followed: Counter[str] = Counter()
-        self.messages: dict[str, bytes] = {}
+        self.messages: dict[str, tuple[bytes, ...]] = {}  # in parts
         self.news = Condition()
         self.over = False
         Thread(target=self._work, name="watch", daemon=True).start()
@@ -31,7 +31,7 @@ class Watch:
             if self.followed.total() >= self.limit:
                 return None
             self.followed[name] += 1
-            self.messages[name] = first.message
+            self.messages[name] = first.parts
             self.news.notify_all()
         return self._messages(name)
 
@@ -50,14 +50,14 @@ class Watch:
             self.news.notify_all()
 
     def _messages(self, name: str) -> Iterator[bytes]:
-        seen = b""
+        seen: tuple[bytes, ...] = ()
         while not self.over:
             with self.news:
-                fresh = self._until_new(name, seen)
-                seen = self.messages[name]
-            yield seen if fresh else b": alive\n\n"
+                self._until_new(name, seen)
+                before, seen = seen, self.messages[name]
+            yield b"".join(part for part in seen if part not in before) or b": alive\n\n"
 
-    def _until_new(self, name: str, seen: bytes) -> bool:
+    def _until_new(self, name: str, seen: tuple[bytes, ...]) -> bool:
         return self.news.wait_for(lambda: self.over or self.messages[name] != seen, HEARTBEAT)
 
     def _work(self) -> None:
@@ -69,7 +69,7 @@ class Watch:
             for name in names:
                 if view := self.board.look(name):
                     with self.news:
-                        self.messages[name] = view.message
+                        self.messages[name] = view.parts
                         self.news.notify_all()
             rest = max(EVERY, RESTING * (monotonic() - began))
             with self.news:
