@@ -281,7 +281,6 @@ class _Connection:
     def _send(self) -> None:
         while parcel := self.outbox.take(self.most_flying):
             if parcel.size > self.limit:  # what stands may be over the limit of another broker
-                self.outbox.done(parcel)
                 self.link.tell(Event("denied", _oversize(parcel, self.limit, self.peer)))
                 continue
             if not self.outbox.flying:
