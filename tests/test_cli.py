@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import heterophony
+from forked import Forked
 from heterophony.algorithms import CLASSES
 from heterophony.cli import app, screen
 from heterophony.data.partitions import PARTITIONS
@@ -628,7 +630,7 @@ def start(*words: str | Path, **how: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command(*words), **pipes, **how)
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+def ended(process: subprocess.Popen[str] | Forked) -> tuple[int, str]:
     """Exit code and the one line on stderr."""
     out, err = process.communicate(timeout=120)
     assert out == ""
@@ -636,7 +638,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, line
 
 
-def until(process: subprocess.Popen[str], happened: Callable[[], bool]) -> None:
+def until(process: subprocess.Popen[str] | Forked, happened: Callable[[], bool]) -> None:
     while not happened():
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.002)  # polling, not waiting: the loop ends with what it looks for
@@ -661,7 +663,7 @@ def test_signals_leave_a_run_that_goes_on_and_a_second_process_is_refused(calm):
         75,
         "error: interrupted; nothing is lost: go on with `heterophony resume mine`",
     )
-    first = start("run", *pairs(*ROUNDS), "--out", out)
+    first = Forked("run", *pairs(*ROUNDS), "--out", out)
     until(first, lambda: recorded(out) >= 2)
     os.kill(first.pid, signal.SIGSTOP)  # it holds the folder, and cannot finish meanwhile
     busy = "mine is in use by another process; wait for it or end it first"
@@ -670,7 +672,7 @@ def test_signals_leave_a_run_that_goes_on_and_a_second_process_is_refused(calm):
     first.send_signal(signal.SIGINT)
     assert ended(first) == interrupted
     done = recorded(out)
-    second = start("resume", out)
+    second = Forked("resume", out)
     until(second, lambda: recorded(out) > done + 2)
     second.send_signal(signal.SIGTERM)
     assert ended(second) == interrupted
@@ -700,10 +702,10 @@ def test_a_full_disk_is_one_line_and_loses_nothing_committed():
     limit = Path("calm/events.jsonl").stat().st_size * 2 // 3
     assert largest < limit
     code, line = ended(
-        start(
+        Forked(
             *("run", *setting, "--out", "mine"),
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+            before=partial(resource.setrlimit, resource.RLIMIT_FSIZE, (limit, limit)),
         )
     )
     assert code == 74

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from playwright import sync_api as playwright
 
 from crash import recorded
+from forked import Forked
 from heterophony.report import runs, tables
 from heterophony.store import RunFolder
 from test_report import FIRST, SECOND, browser, played, stored
@@ -25,22 +25,18 @@ LONG = 120_000  # milliseconds; a machine may be busy
 REFUSED = "Failed to load resource: net::ERR_CONNECTION_REFUSED"
 
 
-def command(*words: str) -> list[str]:
-    return [sys.executable, "-W", "error", "-m", "heterophony", *words]
-
-
 class Processes:
     """Commands that were started here, and are ended here."""
 
     def __init__(self) -> None:
-        self.started: list[subprocess.Popen[str]] = []
+        self.started: list[Forked] = []
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(command(*words), stdout=-1, stderr=subprocess.DEVNULL, text=True)
+    def start(self, *words: str) -> Forked:
+        process = Forked(*words)
         self.started.append(process)
         return process
 
-    def dashboard(self, folder: Path, port: str = "0") -> tuple[subprocess.Popen[str], str]:
+    def dashboard(self, folder: Path, port: str = "0") -> tuple[Forked, str]:
         """It, and the address that it prints."""
         process = self.start("dashboard", str(folder), "--port", port)
         return process, process.stdout.readline().strip()
@@ -48,8 +44,8 @@ class Processes:
     def end(self) -> None:
         for process in self.started:
             process.kill()
-            process.stdout.close()
             process.wait()
+            process.close()
 
 
 @pytest.fixture
@@ -89,7 +85,7 @@ def until(tab: Any, text: str, within: str = "main") -> None:
     )
 
 
-def stopped(run: subprocess.Popen[str], events: Path, at: int) -> None:
+def stopped(run: Forked, events: Path, at: int) -> None:
     """Hold the run as soon as it has recorded so many events: it cannot end before it is seen."""
     while recorded(events) < at:
         with suppress(subprocess.TimeoutExpired):

@@ -137,6 +137,17 @@ def test_a_wrong_reply_is_refused_in_words(name, attack):
     assert len(str(refused.value)) < 200
 
 
+@pytest.mark.parametrize("name", ["fedpac", "fedproto", "scaffold"])
+def test_what_goes_with_an_update_has_a_bound_too(name):
+    """What only comes up: counts, sums and means over examples."""
+    job, good = next((j, r) for j, r in exchanged(name)[1] if j.kind == "train")
+    beside = {k: v for k, v in good.tensors.items() if k not in job.tensors}
+    assert beside
+    bad = altered(good, first(beside)[0], first(beside)[1] + 1e12)
+    with pytest.raises(CodecError, match="goes with the update is"):
+        expected(name).check(bad, job)
+
+
 def test_a_device_cannot_say_what_it_counts():
     job, reply = exchanged("fedavg")[1][0]
     assert expected("fedavg").check(replace(reply, weight=1e9), job) == reply

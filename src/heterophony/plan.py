@@ -82,7 +82,7 @@ class Plan:
         names = set(self.shared(self.template, 0))
         now = state(self.template)
         model = Tensors({k: v for k, v in now.items() if k in names})
-        stays = Tensors({k: v for k, v in now.items() if k not in names})
+        stays = Tensors({k: v for k, v in now.items() if k not in names and not self.apart})
         return Server(0, self.federation.sizes(), model, average=stays)
 
     def chosen(self, t: int, now: float = 0.0, present: Sequence[str] | None = None) -> list[str]:

@@ -96,7 +96,7 @@ class Device:
             self.publish(self.station.receive(item.topic, item.payload, now))
         elif item.kind == "connected":
             self.publish(self.station.connected(now))
-        else:
+        elif item.kind != "nudge":
             self.say(item.words)
 
     def advance(self) -> None:
@@ -155,6 +155,7 @@ class Device:
             if self.slow > 1:
                 time.sleep(taken * (self.slow - 1))
             self.results.put((result, taken * self.slow))
+            self.link.inbox.offer(Event("nudge", "a job is done"))
 
 
 def configured(text: bytes) -> Config:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -89,16 +89,19 @@ class Expected:
                 raise CodecError(f"tensor {name!r} holds NaN or infinity")
         if missing := sorted(self.least - set(found)):
             raise CodecError(f"tensor {missing[0]!r} is missing")
-        self.length(found, job.tensors)
+        self.length(found, job.tensors, self.plan.federation.whole().sizes()[job.client])
 
-    def length(self, found: Tensors, sent: Tensors) -> None:
-        common = [k for k in found if k in sent and found[k].is_floating_point()]
-        before, after = (math.sqrt(sum(float(t[k].double().square().sum()) for k in common))
-                         for t in (sent, found))  # fmt: skip
+    def length(self, found: Tensors, sent: Tensors, samples: int) -> None:
+        """What was sent and came back, by how long it was; the rest may be sums over examples."""
+        common = {k for k in found if k in sent}
+        before, after = norm(sent, common), norm(found, common)
         if after > self.norm * (1 + before):
             raise CodecError(
                 f"the update is {after:.3g} long, over {self.norm:g} times what was sent"
             )
+        beside, most = norm(found, found.keys() - common), self.norm * (1 + before) * (1 + samples)
+        if beside > most:
+            raise CodecError(f"what goes with the update is {beside:.3g} long, over {most:.3g}")
 
     def metrics(self, found: Mapping[str, float], job: Job) -> None:
         """Finite numbers of known names; counts within what there is to count."""
@@ -128,3 +131,9 @@ class Expected:
         if not 0 <= reply.examples <= most:
             raise CodecError(f"the reply speaks of {reply.examples} examples gone through")
         return replace(reply, weight=weight)
+
+
+def norm(tensors: Tensors, names: Iterable[str]) -> float:
+    """The length of all that is no whole number, as one vector."""
+    real = [tensors[k].double() for k in names if tensors[k].is_floating_point()]
+    return math.sqrt(sum(float(v.square().sum()) for v in real))

@@ -19,9 +19,12 @@ class Message:
 
 @dataclass(frozen=True)
 class Event:
-    """What became of the connection, or of one message (``denied``); the words are for people."""
+    """What became of the connection, or of one message (``denied``); the words are for people.
 
-    kind: Literal["connected", "lost", "refused", "denied"]
+    ``nudge`` says only that the owner has something to look at besides.
+    """
+
+    kind: Literal["connected", "lost", "refused", "denied", "nudge"]
     words: str
 
 
@@ -41,14 +44,15 @@ class Inbox(queue.Queue[Message | Event]):
         self.dropped = 0
 
     def offer(self, item: Message | Event) -> None:
-        """Take the item if there is room; only the link's thread offers."""
+        """Take the item if there is room; any thread may offer."""
         with self.mutex:
             size = _size(item)
             limit = self.messages if isinstance(item, Message) else self.maxsize
             if self._qsize() >= limit or self.held + size > self.memory:
                 self.dropped += 1
                 return
-        self.put_nowait(item)
+            self._put(item)
+            self.not_empty.notify()
 
     def _put(self, item: Message | Event) -> None:
         super()._put(item)

@@ -28,6 +28,8 @@ acl_file {ACL}
 # ours have at most 256 KiB and a little
 max_packet_size 1048576
 max_keepalive 600
+# else small messages wait for the acknowledgement of the one before
+set_tcp_nodelay true
 max_inflight_messages 20
 max_queued_messages 1000
 max_queued_bytes 67108864
