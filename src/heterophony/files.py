@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .errors import FolderError, StorageError
+from .errors import BusyError, FolderError, StorageError
 
 
 @contextmanager
@@ -60,6 +61,20 @@ def sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def claim(folder: Path) -> int:
+    """Refuse a second process; the lock ends with its owner, however that ends."""
+    with disk(folder):
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise BusyError(
+            f"{folder} is in use by another process; wait for it or end it first"
+        ) from None
+    return lock
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -13,8 +12,8 @@ from typing import Any
 
 from .algorithm import Server
 from .codec import decode_groups, encode_groups
-from .errors import BusyError, CodecError, FolderError
-from .files import disk, write
+from .errors import CodecError, FolderError
+from .files import claim, disk, write
 from .folders import CONFIG, EVENTS, RESULT, read_events
 from .place import Place
 from .tensors import Tensors
@@ -59,17 +58,8 @@ class RunFolder:
             return self.config.read_text()
 
     def lock(self) -> None:
-        """Refuse a second process; the lock ends with its owner, however that ends."""
-        with disk(self.path):
-            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._lock)
-            self._lock = None
-            raise BusyError(
-                f"{self.path} is in use by another process; wait for it or end it first"
-            ) from None
+        """Refuse a second process, and clean up after an earlier one."""
+        self._lock = claim(self.path)
         shutil.rmtree(self.scratch, ignore_errors=True)
 
     def close(self) -> None:

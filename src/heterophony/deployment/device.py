@@ -14,6 +14,7 @@ import threading
 import time
 import tomllib
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from ..mqtt.topics import Publish
 from ..place import Place
 from ..plan import Job, Plan, work
 from ..tensors import raw
+from .home import Home
 
 LIMIT = 1 << 30  # bytes of what one task sends down
 MOMENT = 0.05
@@ -57,6 +59,7 @@ class Device:
     ) -> None:
         self.folder, self.clients, self.say, self.slow = folder / run, list(clients), say, slow
         self.plan: Plan | None = None
+        self.home = Home(self.folder)
         self.place = Place(self.folder / "clients", self.folder / "scratch")
         shelf, now = Shelf(self.folder / "replies"), time.monotonic()
         self.station = Station(run, enrolment.device, secrets.token_hex(8), shelf, LIMIT, now)
@@ -74,7 +77,7 @@ class Device:
     def live(self) -> None:
         """Until the run has ended."""
         threading.Thread(target=self.toil, name="work", daemon=True).start()
-        with self.link:
+        with closing(self.home), self.link:
             while not self.over:
                 self.hear()
                 self.publish(self.station.tick(time.monotonic()))
@@ -124,8 +127,8 @@ class Device:
         unknown = [c for c in self.clients if c not in federation.clients]
         if unknown:
             raise ConfigError(f"--clients: the run has no client '{unknown[0]}'")
-        held = [holding(federation, c) for c in self.clients]
-        self.publish(self.station.introduce(__version__, held, hardware(), now))
+        held, home = [holding(federation, c) for c in self.clients], self.home.name
+        self.publish(self.station.introduce(__version__, held, hardware(), now, home))
 
     def hand_in(self, result: Reply | Exception, seconds: float, now: float) -> None:
         if isinstance(result, Exception):

@@ -16,7 +16,7 @@ from ..files import read_json, write_json
 from ..mqtt import topics
 from ..mqtt.checks import Expected
 from ..mqtt.enrolment import Enrolment
-from ..mqtt.fleet import Fleet, publish, pump
+from ..mqtt.fleet import Fleet, part, publish, pump
 from ..mqtt.hub import Hub
 from ..mqtt.link import Link, Peer, Will
 from ..mqtt.messages import Hello, Holding
@@ -40,6 +40,7 @@ class Journal:
         told = read_json(self.path) if self.path.is_file() else {}
         self.epoch: int = told.get("epoch", 0) + 1
         self.holders: dict[str, str] = told.get("holders", {})
+        self.homes: dict[str, str] = told.get("homes", {})  # by device
         self.held: dict[str, Holding] = {
             name: Holding(**{**h, "labels": tuple(h["labels"]), "shape": tuple(h["shape"])})
             for name, h in told.get("held", {}).items()
@@ -48,7 +49,8 @@ class Journal:
 
     def save(self) -> None:
         held = {name: asdict(h) for name, h in self.held.items()}
-        write_json(self.path, {"epoch": self.epoch, "holders": self.holders, "held": held})
+        who = {"holders": self.holders, "homes": self.homes, "held": held}
+        write_json(self.path, {"epoch": self.epoch, **who})
 
 
 def serve(
@@ -67,6 +69,11 @@ def serve(
         expected[0].check(reply, job)
 
     def accept(device: str, hello: Hello) -> str:
+        if journal.homes.get(device, hello.home) != hello.home:
+            return (
+                f"device '{device}' began in another folder, where what its clients keep lies;"
+                " start it with that one"
+            )
         return objection(config, journal.held, hello)
 
     peer = Peer(enrolment.address, enrolment.port, enrolment.device, enrolment.context())
@@ -94,7 +101,9 @@ def serve(
             say,
             lookout.look,
         )
-        return execute(plan, folder, fleet, on_event=on_event)
+        summary = execute(plan, folder, fleet, on_event=on_event)
+        part(hub, link, say)  # also of a run that had ended: its devices may not have heard of it
+    return summary
 
 
 def names(config: Config) -> list[str]:
@@ -132,10 +141,11 @@ def gathered(
             say(words)
             told = words
         pump(hub, link, say, look)
-        for guest in hub.guests.known.values():
+        for device, guest in hub.guests.known.items():
             fresh = {c.name: c for c in guest.hello.clients if c.name not in journal.held}
             if fresh:
                 journal.held |= fresh
+                journal.homes[device] = guest.hello.home
                 journal.holders = dict(hub.guests.holders)
                 journal.save()
     first = journal.held[wanted[0]]

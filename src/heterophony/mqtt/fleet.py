@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from queue import Empty
-from types import TracebackType
 from typing import Self
 
 from ..algorithm import Reply
@@ -50,14 +49,8 @@ class Fleet:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            publish(self.hub, self.link, self.hub.end())
+    def __exit__(self, *_: object) -> None:
+        """The link is not ours to close."""
 
     def present(self, clients: Sequence[str]) -> list[str]:
         if self.deadline is None:
@@ -125,6 +118,13 @@ def pump(hub: Hub, link: Link, say: Callable[[str], None], look: Callable[[], No
             item = None
     publish(hub, link, hub.tick(time.monotonic()))
     look()
+
+
+def part(hub: Hub, link: Link, say: Callable[[str], None]) -> None:
+    """Tell the devices that the run has ended; that takes a connection, so wait for one."""
+    while not link.connected:
+        pump(hub, link, say, look=lambda: None)  # how they stood at the end is written already
+    publish(hub, link, hub.end())
 
 
 def publish(hub: Hub, link: Link, messages: Sequence[Publish]) -> None:

@@ -48,6 +48,7 @@ TICK = 1.0  # seconds between looks at the clock, at most
 CLOSING = 5.0  # seconds an orderly end may take
 MARK = "link"  # name of the user property
 TAKEN_OVER = 0x8E
+WITH_WILL = 0x04  # a disconnect after which the will is said all the same
 REPLACED = (
     "another process came as {} and took its place; end one of the two, or give it another name"
 )
@@ -295,10 +296,15 @@ class _Connection:
             if not self.outbox.flying:
                 self.answered = time.monotonic()
             mark = _properties(PacketTypes.PUBLISH)
-            if parcel.retain:
+            if parcel.retain and not self._is_farewell(parcel):
                 mark.UserProperty = (MARK, self.link.mark)
             info = self.client.publish(parcel.topic, parcel.payload, 1, parcel.retain, mark)
             self.outbox.sent(info.mid, parcel)
+
+    def _is_farewell(self, parcel: Parcel) -> bool:
+        """Who says it makes place for others, so it bears no mark; nor does the will itself."""
+        will = self.link.will
+        return will is not None and (parcel.topic, parcel.payload) == (will.topic, will.payload)
 
     def _part(self) -> None:
         """Once the link is to close: the last words, and when all is acknowledged, the end."""
@@ -356,7 +362,9 @@ class _Connection:
             self.client.subscribe([(topic, options) for topic in self.to_subscribe.pop(0)])
         elif self.replaced:
             self._ends(REPLACED.format(self.peer.identity), refused=True)
-            self.client.disconnect()
+            # our coming took back the will of a newer one that was killed: leave ours instead
+            leaving = ReasonCode(PacketTypes.DISCONNECT, identifier=WITH_WILL)
+            self.client.disconnect(reasoncode=leaving)
         else:
             self.worked_since = time.monotonic()
             self.link.works(self)

@@ -85,6 +85,7 @@ class Hello(Message):
     config_sha256: Digest
     clients: Annotated[tuple[Holding, ...], several(record(Holding), 1024, least=1)]
     hardware: Facts = field(default_factory=dict)
+    home: Annotated[str, text(64)] = ""  # the folder where what its clients keep lies
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ topic readwrite {ROOT}/#
 pattern read {ROOT}/+/ctl
 pattern read {ROOT}/+/d/%u/down/#
 pattern write {ROOT}/+/d/%u/up/#
-pattern write {ROOT}/+/d/%u/status
+pattern readwrite {ROOT}/+/d/%u/status
 """
 
 

@@ -54,12 +54,17 @@ class Station:
         return self.desk.pantry.blobs.get(self.control.config.sha256) if self.control else None
 
     def introduce(
-        self, version: str, clients: Sequence[Holding], hardware: Mapping[str, str], now: float
+        self,
+        version: str,
+        clients: Sequence[Holding],
+        hardware: Mapping[str, str],
+        now: float,
+        home: str = "",
     ) -> list[Publish]:
         """Say which clients are here; that takes the configuration, hence comes after it."""
         assert self.control is not None
         epoch, config = self.control.epoch, self.control.config.sha256
-        self.hello = Hello(self.session, epoch, version, config, tuple(clients), hardware)
+        self.hello = Hello(self.session, epoch, version, config, tuple(clients), hardware, home)
         self.welcome, self.refused = False, ""
         return self.greet(now)
 
