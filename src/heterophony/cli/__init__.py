@@ -12,7 +12,19 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..errors import HeterophonyError, StorageError
-from . import broker, checks, dashboard, data, deployment, lists, pretrain, reports, reproduce, runs
+from . import (
+    broker,
+    checks,
+    dashboard,
+    data,
+    deployment,
+    lists,
+    pretrain,
+    reports,
+    reproduce,
+    runs,
+    testbed,
+)
 from .screen import problem
 
 
@@ -52,6 +64,7 @@ dashboard.register(app)
 data.register(app)
 broker.register(app)
 deployment.register(app)
+testbed.register(app)
 checks.register(app)
 
 

@@ -53,7 +53,7 @@ def server(
             summary = serve(config, folder, known, out.name, screen.note, bar)
     finally:
         folder.close()
-    show_run(summary, folder.path, json)
+    show_run(summary, folder.path, json, trained=True)
 
 
 def device(

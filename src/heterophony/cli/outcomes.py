@@ -8,23 +8,21 @@ from typing import TYPE_CHECKING
 from . import screen
 
 if TYPE_CHECKING:
-    from ..results import Accuracy, Summary
+    from ..results import Accuracy, Fairness, Summary
 
 
-def show_run(summary: Summary, folder: Path, json: bool) -> None:
+def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) -> None:
+    """The table of a run; P as testbeds measure it too, of those who have just trained, if asked."""
     if json:
         screen.print_json(summary.json())
         return
-    rows = []
-    for name, a in (("G, common model", summary.G), ("P, own models", summary.P)):
-        if a is None:
-            rows.append([name, *"––––"])
-            continue
-        last10 = f"{screen.percent(a.last10.mean)} ± {screen.percent(a.last10.std)}"
-        best = f"{screen.percent(a.best)} (round {a.best_round})"
-        fair = summary.fairness[name[0]]
-        worst = screen.percent(fair.worst10) if fair else "–"
-        rows.append([name, best, screen.percent(a.last), last10, worst])
+    fair = summary.fairness
+    rows = [
+        measured("G, common model", summary.G, fair["G"]),
+        measured("P, own models", summary.P, fair["P"]),
+    ]
+    if trained:
+        rows.append(measured("P, just trained", summary.P_local, None))
     if new := summary.new_clients:
         worst = screen.percent(new.fairness.worst10)
         rows.append(["G, new clients", "–", screen.percent(new.G), "–", "–"])
@@ -42,6 +40,16 @@ def show_run(summary: Summary, folder: Path, json: bool) -> None:
     clock = "" if simulated is None else f", {simulated:.1f} s on the simulated clock"
     screen.note(f"{down} MB down, {up} MB up, {summary.seconds:.1f} s{clock}")
     screen.note(f"{folder}; a page with curves: heterophony report {folder}")
+
+
+def measured(name: str, a: Accuracy | None, fair: Fairness | None) -> list[str]:
+    """A row of the table."""
+    if a is None:
+        return [name, *"––––"]
+    last10 = f"{screen.percent(a.last10.mean)} ± {screen.percent(a.last10.std)}"
+    best = f"{screen.percent(a.best)} (round {a.best_round})"
+    worst = screen.percent(fair.worst10) if fair else "–"
+    return [name, best, screen.percent(a.last), last10, worst]
 
 
 def chosen(of: Accuracy | None) -> str:

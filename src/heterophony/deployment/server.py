@@ -10,6 +10,7 @@ from pathlib import Path
 from .. import __version__
 from ..algorithm import Reply
 from ..config import Config
+from ..data.federation import Federation
 from ..errors import ConfigError
 from ..faults import Faults
 from ..files import read_json, write_json
@@ -157,9 +158,11 @@ def gathered(
     return roster(config.data.name, held, tuple(first.shape), labels, text=len(first.shape) == 1)
 
 
-def planned(config: Config, known: Roster) -> Plan:
+def planned(config: Config, known: Federation) -> Plan:
     """The plan on devices: what goes wrong is real there, and what stays is not averaged."""
     if config.algorithm.pooled:
         raise ConfigError(f"algorithm.name: {config.algorithm_name} has no devices; run it")
+    if config.data.new_clients:
+        raise ConfigError("data.new_clients: on devices nobody joins after training; leave it out")
     plan = replace(config, faults=Faults()).plan(known)
     return replace(plan, apart=True)

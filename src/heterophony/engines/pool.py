@@ -38,12 +38,12 @@ CONTEXT = multiprocessing.get_context("forkserver")
 TRIES = 3
 
 
-def warm() -> None:
+def warm(preload: str = f"{__package__}.preload") -> None:
     """Start the fork server now; it imports torch while this process does something else.
 
     Ctrl-C reaches the whole terminal, but is the driver's alone to answer: blocked in the server.
     """
-    CONTEXT.set_forkserver_preload([f"{__package__}.preload"])
+    CONTEXT.set_forkserver_preload([preload])
     resource_tracker.ensure_running()  # it sets the mask itself, so before us
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -105,6 +105,7 @@ class Link:
         self.mark = secrets.token_hex(8)
         self.marked = False  # whether the broker has taken a mark of ours
         self.inbox = Inbox(messages, memory)
+        self.sent = self.received = 0  # bytes of MQTT packets, topics and answers included
         self.woken, self._waker = socket.socketpair()
         self._waker.setblocking(False)
         self._standing = dict(standing or {})
@@ -251,6 +252,7 @@ class _Connection:
         client = _Client(
             CallbackAPIVersion.VERSION2, self.peer.identity, protocol=MQTTProtocolVersion.MQTTv5
         )
+        client.link = self.link
         client.on_connect = self._on_connect
         client.on_subscribe = self._on_subscribe
         client.on_message = self._on_message
@@ -406,12 +408,24 @@ class _Connection:
 
 
 class _Client(Client):
-    """Paho's client, but a message it cannot read is acknowledged and dropped.
+    """Paho's client, but its bytes are counted, and a message it cannot read does no harm.
 
-    Brokers pass on what paho refuses (a byte order mark in a user property will do). Paho then ends
-    the connection, the broker delivers the message again at the next, and so for ever: one device
-    could keep the server away.
+    It is acknowledged and dropped. Brokers pass on what paho refuses (a byte order mark in a user
+    property will do). Paho then ends the connection, the broker delivers the message again at the
+    next, and so for ever: one device could keep the server away.
     """
+
+    link: Link
+
+    def _sock_send(self, buf: bytes | bytearray) -> int:
+        sent = super()._sock_send(buf)
+        self.link.sent += sent
+        return sent
+
+    def _sock_recv(self, bufsize: int) -> bytes:
+        received = super()._sock_recv(bufsize)
+        self.link.received += len(received)
+        return received
 
     def _handle_publish(self) -> MQTTErrorCode:
         packet = self._in_packet["packet"]

@@ -1,0 +1,81 @@
+"""What a device needs before it works: seconds and memory of a fresh process, up to its greeting.
+
+python benchmarks/device.py [-c key=value …]
+
+A broker, a server and one device with one client; the device is a Python of its own, told to stop
+once it has introduced itself. Memory is its resident set; which packages it loaded is listed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+BEGUN = time.perf_counter()  # before anything of ours is imported
+UNWANTED = ("ray", "matplotlib", "sklearn", "scipy", "pandas", "rich", "typer", "cryptography")
+
+
+def resident() -> float:
+    """MB of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def greet(file: Path, folder: Path) -> None:
+    """In the fresh process: a device up to its introduction."""
+    from heterophony.deployment.device import Device
+    from heterophony.deployment.processes import RUN
+    from heterophony.mqtt.enrolment import read
+    from heterophony.mqtt.station import Station
+
+    told = {"import_seconds": time.perf_counter() - BEGUN, "import_mb": resident()}
+
+    def introduced(*_: object) -> None:
+        told.update(greeting_seconds=time.perf_counter() - BEGUN, greeting_mb=resident())
+        loaded = [name for name in UNWANTED if name in sys.modules]
+        print(json.dumps({**told, "loaded": loaded, "modules": len(sys.modules)}), flush=True)
+        os._exit(0)
+
+    Station.introduce = introduced  # type: ignore[method-assign, assignment]
+    Device(read(file), RUN, folder, ["0"], print).live()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-c", dest="pairs", action="append", default=[])
+    parser.add_argument("--greet", nargs=2, type=Path, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.greet:
+        return greet(*asked.greet)
+
+    from heterophony.config import read
+    from heterophony.deployment.private_broker import PrivateBroker
+    from heterophony.deployment.processes import Part, serving
+    from heterophony.deployment.testbed import begin
+    from heterophony.store import RunFolder
+
+    begin()
+    with tempfile.TemporaryDirectory() as name:
+        home, folder = Path(name), RunFolder(Path(name) / "run")
+        folder.create(read(None, asked.pairs).toml())
+        broker = PrivateBroker(home / "broker")
+        try:
+            server = Part("the server", serving, folder.path, broker.server())
+            broker.enrolled("device")
+            words = ["--greet", str(broker.broker.folder / "device.toml"), str(home / "device")]
+            subprocess.run([sys.executable, __file__, *words], check=True)
+            server.kill()
+        finally:
+            broker.end()
+            folder.close()
+    return None
+
+
+if __name__ == "__main__":
+    main()
