@@ -39,12 +39,15 @@ def far() -> Roster:
 
 
 @cache
-def exchanged(name: str, apart: bool = True) -> tuple[Plan, list[tuple[Job, Reply]]]:
+def exchanged(
+    name: str, apart: bool = True, shares: bool = False
+) -> tuple[Plan, list[tuple[Job, Reply]]]:
     """Two rounds of an algorithm, on devices or not: all jobs and replies."""
     how = algorithm(name)()
     build = partial(digitsnet, digits().shape, digits().classes)
     made = partial(build, how.head_depth or default_depth(digitsnet))
     plan = Plan(how, made, digits(), 2, Uniform(rate=1.0), QUICK, apart=apart)
+    plan = replace(plan, share_personal=shares)
     log: list[tuple[Job, Reply]] = []
     server = replace(plan.start(), statistics=plan.statistics)
     import tempfile
@@ -58,8 +61,8 @@ def exchanged(name: str, apart: bool = True) -> tuple[Plan, list[tuple[Job, Repl
     return plan, log
 
 
-def expected(name: str) -> Expected:
-    plan, _ = exchanged(name)
+def expected(name: str, shares: bool = False) -> Expected:
+    plan, _ = exchanged(name, shares=shares)
     return Expected(replace(plan, federation=far()))
 
 
@@ -93,6 +96,44 @@ def test_g_on_devices_is_that_of_a_simulation_or_not_told(name):
         assert told
     if name in ("fedper", "fedrep"):
         assert not told  # it would take an average of what stays
+
+
+ASKED = [
+    ("fedper", True),
+    ("fedrep", True),
+    ("lgfedavg", False),
+    ("ditto", False),
+    ("fedavg", False),
+]
+
+
+@pytest.mark.parametrize(("name", "needed"), ASKED)
+def test_what_stays_travels_aside_where_the_run_asks_for_it_and_g_rests_on_it(name, needed):
+    here, there = exchanged(name, apart=False)[1], exchanged(name, shares=True)[1]
+    assert [r.metrics.get("G") for _, r in there] == [r.metrics.get("G") for _, r in here]
+    check = expected(name, shares=True).check
+    for job, reply in there:
+        assert bool(reply.aside) == (needed and job.kind == "train")
+        assert check(reply, job) == reply
+
+
+ASIDES = {
+    "missing": lambda aside: Tensors(),
+    "one less": lambda aside: Tensors(dict(list(aside.items())[1:])),
+    "one more": lambda aside: Tensors({**aside, "base.weight": torch.zeros(3)}),
+    "another shape": lambda aside: Tensors({k: v[:1] for k, v in aside.items()}),
+    "another type": lambda aside: Tensors({k: v.double() for k, v in aside.items()}),
+    "NaN": lambda aside: Tensors({k: v * math.nan for k, v in aside.items()}),
+}
+
+
+@pytest.mark.parametrize("attack", ASIDES)
+def test_what_travels_aside_has_exactly_its_form(attack):
+    job, good = exchanged("fedper", shares=True)[1][0]
+    with pytest.raises(CodecError, match="tensor"):
+        expected("fedper", shares=True).check(replace(good, aside=ASIDES[attack](good.aside)), job)
+    with pytest.raises(CodecError, match="must stay on the device"):
+        expected("fedper").check(good, job)
 
 
 def altered(reply: Reply, name: str, value: torch.Tensor) -> Reply:

@@ -435,6 +435,16 @@ def test_what_stays_on_the_device_does_not_travel_even_to_be_measured():
     assert b"own.head" not in up
 
 
+def test_what_may_be_measured_travels_aside_and_apart_from_what_is_learnt_from():
+    personal = Tensors({"own.head": torch.tensor([3.14159, 2.71828])})
+    reply = wire.decode_reply(
+        wire.encode_reply(replace(REPLY, aside=personal), aside=True), TASK, 1.0
+    )
+    assert torch.equal(reply.aside["own.head"], personal["own.head"])
+    assert reply.tensors.keys() == REPLY.tensors.keys()
+    assert reply.aside.keys() == personal.keys()
+
+
 def test_a_reply_with_odd_numbers_is_not_sent():
     with pytest.raises(CodecError, match="not a finite number"):
         wire.encode_reply(replace(REPLY, metrics={"loss/own": float("nan")}))

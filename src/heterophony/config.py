@@ -16,13 +16,14 @@ import torch
 from .algorithm import Algorithm
 from .algorithms import algorithm
 from .client import Training
+from .data.brought import OWN, Kind, federated, located
 from .data.dealing import deal
 from .data.federation import Federation
 from .data.partitions import partition
 from .data.skew import skew
 from .data.sources import source
 from .devices import Devices
-from .errors import ConfigError, suggestion
+from .errors import ConfigError, DataError, suggestion
 from .faults import Faults, agree
 from .models import builder, default_depth
 from .participation import Skewed, Uniform
@@ -36,7 +37,10 @@ from .warm import warmed
 class DataSection:
     """Which data, and how they are dealt."""
 
-    name: str = setting("digits", "a data set's name, or a path to an .npz file or a folder")
+    name: str = setting(
+        "digits",
+        "a data set's name, a path to an .npz file or a folder; own: every client has its own",
+    )
     path: str | None = setting(None, "the folder or archive that holds the data set's files")
     clients: int = setting(20, "number of clients", low=1)
     partition: dict[str, Any] = field(default_factory=lambda: {"kind": "dirichlet", "alpha": 0.1})
@@ -57,6 +61,10 @@ class DataSection:
     new_clients: float = setting(
         0.0, "share of the clients that join only after training", low=0, high=1
     )
+    classes: list[str] | int | None = setting(
+        None, "own data: the classes' names in their order, or how many", low=1
+    )
+    shape: list[int] | None = setting(None, "own data: what one example is, as in [3, 32, 32]")
 
     def __post_init__(self) -> None:
         check(self)
@@ -91,6 +99,9 @@ class EvaluationSection:
 
     every: int = setting(1, "rounds between evaluations", low=1)
     new_client_rounds: int = setting(1, "rounds that a new client plays alone", low=0)
+    share_personal: bool = setting(
+        False, "on devices: send what stays, where G takes an average of it, only to measure G"
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -139,6 +150,8 @@ class Config:
     def federation(self) -> Federation:
         """The data, dealt. Depends on the seed and the data section alone."""
         how = self.data
+        if how.name == OWN:
+            return self.brought(gathered_in(how)).keeping_out(how.new_clients, self.top.seed)
         found = source(how.name, how.path)
         dealt = deal(
             found,
@@ -151,6 +164,12 @@ class Config:
             how.validation_fraction,
         ).transformed(how.transform, how.frozen_augment)
         return dealt.keeping_out(how.new_clients, self.top.seed)
+
+    def brought(self, paths: Mapping[str, Path]) -> Federation:
+        """The clients whose own data lie there; others change nothing in it."""
+        how, kind = self.data, Kind.of(self.data.shape, self.data.classes)
+        shares = (how.train_fraction, self.top.seed, how.validation_fraction)
+        return federated(paths, kind, *shares).transformed(how.transform)
 
     def plan(self, federation: Federation) -> Plan:
         """What is to be played, with every default decided."""
@@ -177,6 +196,11 @@ class Config:
             self.devices,
         )
 
+    def on_devices(self, federation: Federation) -> Plan:
+        """The same where clients are on devices: what goes wrong is real there."""
+        plan = replace(self, faults=Faults()).plan(federation)
+        return replace(plan, apart=True, share_personal=self.evaluation.share_personal)
+
     def decided(self, federation: Federation) -> Config:
         """The same with the model's defaults filled in."""
         name = self.model.name or suitable(federation.shape, federation.x.dtype)
@@ -200,6 +224,8 @@ class Config:
         }
         if not self.data.validation_fraction:  # as before there was one: old runs can go on
             del sections["data"]["validation_fraction"]
+        if not self.evaluation.share_personal:
+            del sections["evaluation"]["share_personal"]
         kept = {s: {k: v for k, v in d.items() if v is not None} for s, d in sections.items()}
         return tomli_w.dumps({**asdict(self.top), **kept})
 
@@ -290,11 +316,42 @@ def resolve(raw: Mapping[str, Any]) -> Config:
 def completed(data: DataSection) -> DataSection:
     """The section with every default of its rules filled in; a wrong one is said here."""
     rule, seen = data.partition, data.feature_skew
+    if data.name == OWN:
+        return undealt(data)
+    for key in ("classes", "shape"):
+        if getattr(data, key) is not None:
+            raise ConfigError(f"data.{key}: only where data.name = '{OWN}'; leave it out")
     return replace(
         data,
         partition={"kind": rule.get("kind", "dirichlet"), **whole(partition(rule))},
         feature_skew=None if seen is None else {"kind": seen.get("kind"), **whole(skew(seen))},
     )
+
+
+def undealt(data: DataSection) -> DataSection:
+    """The section of own data; what is for dealing, or needs a view of all data, is refused."""
+    Kind.of(data.shape, data.classes)
+    usual = DataSection()
+    for key in ("partition", "split", "feature_skew", "frozen_augment"):
+        if getattr(data, key) not in (getattr(usual, key), {}):
+            raise ConfigError(f"data.{key}: not with data.name = '{OWN}'; leave it out")
+    return replace(data, partition={})
+
+
+def gathered_in(data: DataSection) -> dict[str, Path]:
+    """Where every client's own data lie, when they are all in one place."""
+    if data.path is None:
+        raise ConfigError(
+            "data.path: missing; a simulation of clients with data of their own needs a folder"
+            " with one folder or .npz file for each"
+        )
+    found = located(Path(data.path))
+    if len(found) != data.clients:
+        raise DataError(
+            f"{data.path} holds the data of {len(found)} clients, data.clients is {data.clients};"
+            " make them equal"
+        )
+    return found
 
 
 def whole(rule: Any) -> dict[str, Any]:

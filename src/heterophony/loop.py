@@ -216,6 +216,7 @@ def trained_round(
         "clients": [r.client for r in replies],
         "bytes_down": 0 if plan.algorithm.pooled else sum(down[c].nbytes for c in chosen),
         "bytes_up": 0 if plan.algorithm.pooled else sum(r.tensors.nbytes for r in trained),
+        **shared_aside(plan, trained),
         "loss": {k[5:]: v for k, v in sorted(means.items()) if k.startswith("loss/")},
         "measures": {k: v for k, v in sorted(means.items()) if not k.startswith("loss/")},
         "P_local": [
@@ -226,6 +227,12 @@ def trained_round(
             "evaluate": worked(measured),
         },
     }
+
+
+def shared_aside(plan: Plan, trained: list[Reply]) -> Event:
+    """The bytes of what stays that left a device, only to measure G; in simulation nothing does."""
+    sent = sum(r.aside.nbytes for r in trained) if plan.apart else 0
+    return {"personal_bytes": sent} if sent else {}
 
 
 def faults_of(

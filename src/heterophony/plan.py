@@ -48,6 +48,7 @@ class Plan:
     faults: Faults = Faults()
     devices: Devices = Devices()
     apart: bool = False  # are clients on devices, where what stays is not even averaged for G?
+    share_personal: bool = False  # there, is it sent aside all the same, where G needs it?
 
     @property
     def name(self) -> str:
@@ -74,6 +75,11 @@ class Plan:
         """Of the net as it is before round 0, everything in it."""
         return state(self.template).digest()
 
+    @property
+    def private(self) -> bool:
+        """Does what stays not even go aside, to be averaged for G?"""
+        return self.apart and not self.share_personal
+
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "template"}
 
@@ -82,7 +88,7 @@ class Plan:
         names = set(self.shared(self.template, 0))
         now = state(self.template)
         model = Tensors({k: v for k, v in now.items() if k in names})
-        stays = Tensors({k: v for k, v in now.items() if k not in names and not self.apart})
+        stays = Tensors({k: v for k, v in now.items() if k not in names and not self.private})
         return Server(0, self.federation.sizes(), model, average=stays)
 
     def chosen(self, t: int, now: float = 0.0, present: Sequence[str] | None = None) -> list[str]:
@@ -196,10 +202,20 @@ def train(plan: Plan, job: Job, memory: Memory, place: Place) -> tuple[Reply, Me
         own = partial(plan.algorithm.predict, client)
         metrics["P_local"] = correct(client, [own], client.data.test)[0]
     kept = {**client.memory, **({"net": stays} if stays else {})}
-    aside = stays if plan.algorithm.common and not plan.apart else Tensors()
+    aside = stays if averages(plan, job, place) else Tensors()
     weight = samples if plan.weights == "samples" else 1
     reply = Reply(job.client, "train", up, samples, weight, metrics, aside)
     return replace(reply, turn=job.turn, examples=client.examples), kept
+
+
+def averages(plan: Plan, job: Job, place: Place) -> bool:
+    """Does what stays go aside, to be averaged for G? On devices only where G needs it, and may."""
+    if not plan.algorithm.common or not plan.apart:
+        return plan.algorithm.common
+    if plan.private:
+        return False
+    anybody = {"net": state(plan.template)}
+    return rests_on_what_stays(plan, plan.client(replace(job, tensors=Tensors()), anybody, place))
 
 
 def learn(plan: Plan, job: Job, client: Client) -> Tensors:
@@ -282,21 +298,24 @@ def correct(
 
 
 def known(plan: Plan, nobody: Client) -> bool:
-    """Is everybody's net known as far as G needs it? On devices only what travels is.
+    """Is everybody's net known as far as G needs it? On devices only what is sent is."""
+    nobody.net.eval()
+    return not plan.private or not rests_on_what_stays(plan, nobody)
 
-    The rest is made NaN: whether G rests on it shows in what comes out.
-    """
+
+def rests_on_what_stays(plan: Plan, nobody: Client) -> bool:
+    """Does G need what does not travel? That is made NaN: it shows in what comes out."""
     nobody.net.eval()
     travels = set(plan.shared(nobody.net, nobody.t))
     stays = [v for k, v in nobody.net.state_dict().items() if k not in travels]
-    if not (plan.apart and stays):
-        return True
+    if not stays:
+        return False
     with torch.inference_mode():
         for v in stays:
             if v.is_floating_point():
                 v.fill_(torch.nan)
         x, _ = next(iter(nobody.data.test.batches(EVALUATION_BATCH)))
-        return bool(torch.isfinite(plan.algorithm.generic(nobody, x)).all())
+        return not bool(torch.isfinite(plan.algorithm.generic(nobody, x)).all())
 
 
 def tunes(algorithm: Algorithm) -> bool:

@@ -156,6 +156,7 @@ class Summary:
     simulated_seconds: float | None = None  # on the devices' clock, where there is one
     extra: dict[str, Any] = field(default_factory=dict)
     new_clients: NewClients | None = None
+    personal_bytes: int | None = None  # of what stays, sent by devices only to measure G
 
     def json(self) -> dict[str, Any]:
         """As plain data."""
@@ -266,4 +267,5 @@ def summary_of(events: Sequence[Event]) -> Summary:
         version=start["version"],
         simulated_seconds=max((e["clock"] for e in rounds if "clock" in e), default=None),
         new_clients=NewClients.of(new[0]) if new else None,
+        personal_bytes=sum(e.get("personal_bytes", 0) for e in rounds) or None,
     )

@@ -16,6 +16,7 @@ WORDS = {
     bool: "true or false",
     str: "a text",
     dict: "a table",
+    list: "a list",
 }
 
 

@@ -58,7 +58,14 @@ def server(
 
 def device(
     enrolment: Enrolled,
-    clients: Annotated[str, typer.Option(help="Those on this device, as in 0,1,2.")],
+    clients: Annotated[
+        str,
+        typer.Option(help="Those on this device, as in 0,1,2; default with --data: all in it."),
+    ] = "",
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Their own data: of one client, or with one folder or .npz for each."),
+    ] = None,
     folder: Annotated[
         Path, typer.Option(help="Where what the clients keep lies; never sent.")
     ] = Path("device"),
@@ -70,12 +77,18 @@ def device(
     ] = 1.0,
 ) -> None:
     """Take part in a run; ends with it. Killed and started again, it goes on."""
+    from ..data.brought import located
     from ..deployment.device import Device, announced
+    from ..errors import ConfigError
     from ..mqtt.enrolment import read as enrolled
 
     known = enrolled(enrolment)
     names = [c.strip() for c in clients.split(",") if c.strip()]
+    own = None if data is None else located(data, names, known.device)
+    if own is None and not names:
+        raise ConfigError("--clients: missing; which are on this device, as in --clients 0,1,2")
     with interruptible("the same command goes on", lambda: None):
         which = run or announced(known, screen.note)
-        Device(known, which, folder / known.device, names, screen.note, simulate_slow).live()
+        home, held = folder / known.device, list(own or names)
+        Device(known, which, home, held, screen.note, simulate_slow, own).live()
     screen.note("the run has ended")

@@ -39,6 +39,11 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
     simulated = summary.simulated_seconds
     clock = "" if simulated is None else f", {simulated:.1f} s on the simulated clock"
     screen.note(f"{down} MB down, {up} MB up, {summary.seconds:.1f} s{clock}")
+    if sent := summary.personal_bytes:
+        screen.note(
+            f"G rests on personal parts: devices sent {screen.megabytes(sent)} MB of them, only to"
+            " measure it (evaluation.share_personal)"
+        )
     screen.note(f"{folder}; a page with curves: heterophony report {folder}")
 
 

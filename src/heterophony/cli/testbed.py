@@ -50,7 +50,7 @@ def rehearse(
     program()
     opened(out)  # says if its packages are missing
     from ..config import read
-    from ..deployment.server import planned
+    from ..deployment.admission import playable
     from ..deployment.strikes import asked
     from ..deployment.testbed import Testbed, begin, dealt
     from ..results import summarise
@@ -58,9 +58,10 @@ def rehearse(
 
     kinds = asked(faults or [])
     config, folder = read(file, [*([] if file else REHEARSED), *(pairs or [])]), RunFolder(out)
+    playable(config)
     begin()
     federation = config.federation()
-    planned(config, federation)  # what is wrong with it is said before anything is written
+    config.on_devices(federation)  # what is wrong with it is said before anything is written
     hands = dealt(federation.clients, devices, folder)
     owned(folder, config.decided(federation))
     try:

@@ -81,26 +81,29 @@ def gather(
     fraction: float,
     seed: int,
     validation_fraction: float = 0.0,
+    names: Sequence[str] = (),
 ) -> Federation:
     """Clients who bring their own data, one after the other in the source.
 
     Client i has ``sizes[i]`` examples; the first ``trains[i]`` are for training, or, where that
-    is None, a random ``fraction`` of them.
+    is None, a random ``fraction`` of them. Without names, clients are numbered.
     """
     train, test = {}, {}
     ends = np.cumsum(sizes)
     for i, (rows, known) in enumerate(
         zip(np.split(np.arange(ends[-1]), ends[:-1]), trains, strict=True)
     ):
+        who = names[i] if names else i
         if len(rows) < 2 or known == 0 or known == len(rows):
             raise DataError(
-                f"client {i} has {len(rows)} examples; it needs at least one to train and one to test"
+                f"client {who} has {len(rows)} examples;"
+                " it needs at least one to train and one to test"
             )
         if known is None:
-            first, second = halves(rows, fraction, generator(seed, "split", i))
+            first, second = halves(rows, fraction, generator(seed, "split", who))
         else:
             first, second = rows[:known], rows[known:]
-        train[str(i)], test[str(i)] = torch.from_numpy(first), torch.from_numpy(second)
+        train[str(who)], test[str(who)] = torch.from_numpy(first), torch.from_numpy(second)
     x, y = torch.from_numpy(source.x), torch.from_numpy(source.y)
     brought = Federation(source.name, x, y, source.scale, source.labels, train, test)
     return holding_out(brought, validation_fraction, seed)

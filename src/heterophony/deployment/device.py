@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -23,9 +23,10 @@ import torch
 from .. import __version__
 from ..algorithm import Reply
 from ..config import Config, resolve
+from ..data.brought import OWN
 from ..data.federation import Federation
+from ..devices import Devices
 from ..errors import ConfigError, DivergedError, HeterophonyError
-from ..faults import Faults
 from ..mqtt import topics, wire
 from ..mqtt.enrolment import Enrolment
 from ..mqtt.inbox import Event, Message
@@ -34,6 +35,7 @@ from ..mqtt.messages import Control, Holding, decode
 from ..mqtt.shelf import Shelf
 from ..mqtt.station import Station
 from ..mqtt.topics import Publish
+from ..participation import Uniform
 from ..place import Place
 from ..plan import Job, Plan, work
 from ..tensors import raw
@@ -56,8 +58,11 @@ class Device:
         clients: Sequence[str],
         say: Say,
         slow: float = 1.0,
+        data: Mapping[str, Path] | None = None,
     ) -> None:
+        """``data`` says where each client's own lie, where the run has none to deal."""
         self.folder, self.clients, self.say, self.slow = folder / run, list(clients), say, slow
+        self.data = data
         self.plan: Plan | None = None
         self.home = Home(self.folder)
         self.place = Place(self.folder / "clients", self.folder / "scratch")
@@ -114,7 +119,9 @@ class Device:
         control = self.station.control
         if control is not None:
             self.place.forget(self.clients, before=control.oldest)
-        words = self.station.refused or self.station.rejected
+        if self.station.refused:
+            raise ConfigError(f"the server says: {self.station.refused}")
+        words = self.station.rejected
         if words and words != self.told:
             self.say(f"the server says: {words}")
         self.told = words
@@ -122,11 +129,15 @@ class Device:
     def begin(self, text: bytes, now: float) -> None:
         """The configuration is here: deal the data, and say who is here."""
         config = configured(text)
-        federation = config.federation()
-        self.plan = replace(replace(config, faults=Faults()).plan(federation), apart=True)
+        federation = held_here(config, self.data)
+        # who is asked and when is the server's matter, and speaks of clients that are not here
+        here = replace(config, participation=Uniform(rate=1.0), devices=Devices())
+        self.plan = here.on_devices(federation)
         unknown = [c for c in self.clients if c not in federation.clients]
         if unknown:
             raise ConfigError(f"--clients: the run has no client '{unknown[0]}'")
+        if config.evaluation.share_personal:
+            self.say("the run asks for personal parts, only to measure G, where G rests on them")
         held, home = [holding(federation, c) for c in self.clients], self.home.name
         self.publish(self.station.introduce(__version__, held, hardware(), now, home))
 
@@ -134,7 +145,8 @@ class Device:
         if isinstance(result, Exception):
             self.publish(self.station.failed(result, not isinstance(result, DivergedError), now))
         else:
-            self.publish(self.station.finished(wire.encode_reply(result), seconds, now))
+            aside = self.plan is not None and self.plan.share_personal
+            self.publish(self.station.finished(wire.encode_reply(result, aside), seconds, now))
 
     def publish(self, messages: Sequence[Publish]) -> None:
         for topic, payload, retain in messages:
@@ -169,19 +181,30 @@ def configured(text: bytes) -> Config:
         raise ConfigError("the server's configuration is not valid TOML") from None
 
 
+def held_here(config: Config, data: Mapping[str, Path] | None) -> Federation:
+    """What is dealt, for all clients, or what the clients of this device have of their own."""
+    if (config.data.name == OWN) != (data is not None):
+        raise ConfigError(
+            f"--data: the run deals {config.data.name} itself; leave it out, and name --clients"
+            if data is not None
+            else "--data: missing; the clients of this run have data of their own"
+        )
+    return config.federation() if data is None else config.brought(data)
+
+
 def holding(federation: Federation, client: str) -> Holding:
     """What is told of a client: how much data, of which kind, and a digest."""
     i = federation.clients.index(client)
     sizes = {part: federation.sizes(part)[client] for part in ("train", "test", "validation")}
     digest = hashlib.sha256()
-    for part in ("train", "test"):
+    for part in [p for p in sizes if sizes[p]]:
         samples = federation.samples(client, part)
         digest.update(raw(samples.stored_all()))
         digest.update(raw(samples.labels))
     counts = tuple(int(n) for n in federation.counts()[i])
     return Holding(
         client, **sizes, labels=counts, data_sha256=digest.hexdigest(), shape=federation.shape,
-        classes=federation.classes,
+        classes=federation.classes, type=str(federation.x.dtype).removeprefix("torch."),
     )  # fmt: skip
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
-from .. import __version__
+import torch
+
 from ..algorithm import Reply
 from ..config import Config
-from ..data.federation import Federation
-from ..errors import ConfigError
-from ..faults import Faults
+from ..data.brought import OWN, Kind
 from ..files import read_json, write_json
 from ..mqtt import topics
 from ..mqtt.checks import Expected
@@ -22,10 +21,11 @@ from ..mqtt.hub import Hub
 from ..mqtt.link import Link, Peer, Will
 from ..mqtt.messages import Hello, Holding
 from ..mqtt.roster import Held, Roster, roster
-from ..plan import Job, Plan
+from ..plan import Job
 from ..results import Event, Summary
 from ..session import execute
 from ..store import RunFolder
+from .admission import names, objection, playable
 from .lookout import Lookout
 
 LIMIT = 1 << 30  # bytes of one reply
@@ -48,6 +48,15 @@ class Journal:
         }
         self.save()
 
+    def take(self, device: str, hello: Hello) -> None:
+        """These clients are the device's from now on; written down before it hears of it."""
+        fresh = {c.name: c for c in hello.clients if c.name not in self.held}
+        if fresh:
+            self.held |= fresh
+            self.holders |= dict.fromkeys(fresh, device)
+            self.homes[device] = hello.home
+            self.save()
+
     def save(self) -> None:
         held = {name: asdict(h) for name, h in self.held.items()}
         who = {"holders": self.holders, "homes": self.homes, "held": held}
@@ -63,6 +72,7 @@ def serve(
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Summary:
     """Play what is left of the run. The folder must be ours (locked)."""
+    playable(config)
     journal = Journal(folder.path)
     expected: list[Expected] = []
 
@@ -70,12 +80,15 @@ def serve(
         expected[0].check(reply, job)
 
     def accept(device: str, hello: Hello) -> str:
+        why = objection(config, journal.held, hello)
         if journal.homes.get(device, hello.home) != hello.home:
-            return (
+            why = (
                 f"device '{device}' began in another folder, where what its clients keep lies;"
                 " start it with that one"
             )
-        return objection(config, journal.held, hello)
+        if not why:
+            journal.take(device, hello)
+        return why
 
     peer = Peer(enrolment.address, enrolment.port, enrolment.device, enrolment.context())
     will = Will(f"{topics.ROOT}/{run}/server", b"gone")
@@ -88,7 +101,7 @@ def serve(
         Lookout(hub, folder.path, say) as lookout,
     ):
         known = gathered(config, hub, link, journal, say, lookout.look)
-        plan = planned(config, known)
+        plan = config.on_devices(known)
         expected.append(Expected(plan))
         faults = config.faults
         fleet = Fleet(
@@ -107,62 +120,25 @@ def serve(
     return summary
 
 
-def names(config: Config) -> list[str]:
-    """The clients of the run, in their order."""
-    return [str(i) for i in range(config.data.clients)]
-
-
-def objection(config: Config, held: Mapping[str, Holding], hello: Hello) -> str:
-    """Why a device cannot take part with these clients; nothing if it can."""
-    if hello.version != __version__:
-        return f"it has heterophony {hello.version}, the server {__version__}"
-    for client in hello.clients:
-        if client.name not in names(config):
-            return f"the run has no client '{client.name}'"
-        if client.train < 1 or len(client.labels) != client.classes:
-            return f"client '{client.name}' has nothing to train on, or not its classes"
-        before = held.get(client.name)
-        if before is not None and before != client:
-            return f"the data of client '{client.name}' are not those it began with"
-        other = next(iter(held.values()), client)
-        if (client.shape, client.classes) != (other.shape, other.classes):
-            return f"examples of client '{client.name}' have another form than those of others"
-    return ""
-
-
 def gathered(
     config: Config, hub: Hub, link: Link, journal: Journal, say: Say, look: Callable[[], None]
 ) -> Roster:
     """Wait until every client of the run has been introduced, now or before."""
-    wanted, told = names(config), ""
+    count, told = config.data.clients, ""
     publish(hub, link, [hub.standing()])
-    while missing := [c for c in wanted if c not in journal.held]:
-        words = f"waiting for {len(missing)} of {len(wanted)} clients"
+    while missing := count - len(journal.held):
+        words = f"waiting for {missing} of {count} clients"
         if words != told:
             say(words)
             told = words
         pump(hub, link, say, look)
-        for device, guest in hub.guests.known.items():
-            fresh = {c.name: c for c in guest.hello.clients if c.name not in journal.held}
-            if fresh:
-                journal.held |= fresh
-                journal.homes[device] = guest.hello.home
-                journal.holders = dict(hub.guests.holders)
-                journal.save()
-    first = journal.held[wanted[0]]
     held = {
         c: Held(h.train, h.test, h.validation, tuple(h.labels), h.data_sha256)
-        for c, h in ((c, journal.held[c]) for c in wanted)
+        for c, h in ((c, journal.held[c]) for c in names(config, journal.held))
     }
+    first = next(iter(journal.held.values()))
     labels = tuple(str(i) for i in range(first.classes))
-    return roster(config.data.name, held, tuple(first.shape), labels, text=len(first.shape) == 1)
-
-
-def planned(config: Config, known: Federation) -> Plan:
-    """The plan on devices: what goes wrong is real there, and what stays is not averaged."""
-    if config.algorithm.pooled:
-        raise ConfigError(f"algorithm.name: {config.algorithm_name} has no devices; run it")
-    if config.data.new_clients:
-        raise ConfigError("data.new_clients: on devices nobody joins after training; leave it out")
-    plan = replace(config, faults=Faults()).plan(known)
-    return replace(plan, apart=True)
+    if config.data.name == OWN:
+        labels = Kind.of(config.data.shape, config.data.classes).labels
+    dtype = getattr(torch, first.type)
+    return roster(config.data.name, held, tuple(first.shape), labels, dtype)

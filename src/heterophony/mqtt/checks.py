@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..algorithm import Reply
+from ..codec import demand
 from ..data.federation import Federation
 from ..errors import CodecError
 from ..place import Place
@@ -64,11 +65,10 @@ class Expected:
         """The reply with what the server knows better put right; CodecError says what is wrong."""
         if (reply.client, reply.kind, reply.turn) != (job.client, job.kind, job.turn):
             raise CodecError("the reply is to another job")
-        if reply.aside and self.plan.apart:
-            raise CodecError("the reply holds tensors that must stay on the device")
         if job.kind == "train":
+            self.aside(reply.aside)
             self.tensors(reply.tensors, job)
-        elif reply.tensors:
+        elif reply.tensors or reply.aside:
             raise CodecError("the reply to an evaluation holds tensors")
         self.metrics(reply.metrics, job)
         return self.weighed(reply, job)
@@ -90,6 +90,19 @@ class Expected:
         if missing := sorted(self.least - set(found)):
             raise CodecError(f"tensor {missing[0]!r} is missing")
         self.length(found, job.tensors, self.plan.federation.whole().sizes()[job.client])
+
+    def aside(self, found: Tensors) -> None:
+        """Exactly what G takes an average of, where the run asks for it; else nothing.
+
+        How long it is does not matter: it is measured, and nobody learns from it.
+        """
+        like = self.most.aside
+        if found and not like:
+            raise CodecError("the reply holds tensors that must stay on the device")
+        demand(found, like)
+        for name, v in found.items():
+            if v.is_floating_point() and not bool(torch.isfinite(v).all()):
+                raise CodecError(f"tensor {name!r} holds NaN or infinity")
 
     def length(self, found: Tensors, sent: Tensors, samples: int) -> None:
         """What was sent and came back, by how long it was; the rest may be sums over examples."""

@@ -72,6 +72,7 @@ class Holding:
     data_sha256: Digest
     shape: Sizes
     classes: Count
+    type: Annotated[str, one_of("uint8", "float32", "int64")] = "uint8"  # of stored examples
 
 
 @dataclass(frozen=True)

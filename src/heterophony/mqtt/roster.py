@@ -62,10 +62,10 @@ def roster(
     held: Mapping[str, Held],
     shape: tuple[int, ...],
     labels: tuple[str, ...],
-    text: bool = False,
+    dtype: torch.dtype = torch.uint8,
 ) -> Roster:
-    """Of clients with examples of this shape, in these classes."""
-    x = torch.empty(0, *shape, dtype=torch.int64 if text else torch.uint8)
+    """Of clients with examples of this shape and type, in these classes."""
+    x = torch.empty(0, *shape, dtype=dtype)
     nobody: dict[str, torch.Tensor] = {}
     y = torch.empty(0, dtype=torch.int64)
     return Roster(name, x, y, Scale(255.0, (0.5,), (0.5,)), labels, nobody, nobody, held=held)

@@ -20,6 +20,8 @@ from ..tensors import Tensors
 from .forms import Blob, ClientName, Count, Number, Numbers, formed, one_of, word
 from .messages import Task
 
+ASIDE = "aside:"  # before the names of what is only measured, where a run asks for it
+
 
 @dataclass(frozen=True)
 class Scalars:
@@ -54,22 +56,25 @@ def encode_tensors(tensors: Tensors) -> bytes:
     return codec.encode(tensors)
 
 
-def encode_reply(reply: Reply) -> bytes:
-    """What goes up: never what stays on the device, not even aside, to be measured.
+def encode_reply(reply: Reply, aside: bool = False) -> bytes:
+    """What goes up: not what stays on the device, unless it may be sent aside, to be measured.
 
     Nor the seconds it took: equal work has equal bytes.
     """
     metrics = {k: v for k, v in reply.metrics.items() if k != "seconds"}
     said = {k: v for k, v in vars(reply).items() if k not in ("tensors", "aside")}
     scalars = formed(Scalars, {**said, "metrics": metrics}, "a reply")
-    return codec.encode(reply.tensors, asdict(scalars))
+    extra = {ASIDE + k: v for k, v in reply.aside.items()} if aside else {}
+    return codec.encode(Tensors({**reply.tensors, **extra}), asdict(scalars))
 
 
 def decode_reply(blob: bytes, task: Task, seconds: float) -> Reply:
     """The reply to a task, finite and of a form that can be trusted; others check its content."""
-    tensors, header = codec.decode(blob)
+    found, header = codec.decode(blob)
     said = formed(Scalars, header, "a reply")
     if (said.client, said.kind, said.turn) != (task.client, task.job, task.turn):
         raise CodecError(f"a reply is not that to the task of client {task.client!r}")
     said = replace(said, metrics={**said.metrics, "seconds": seconds})
-    return Reply(tensors=tensors, **vars(said))
+    aside = found.below(ASIDE)
+    up = Tensors({k: v for k, v in found.items() if not k.startswith(ASIDE)})
+    return Reply(tensors=up, aside=aside, **vars(said))

@@ -16,11 +16,7 @@ TESTS = ("test", "val")
 
 def image_folder(path: Path) -> Source:
     """All images below a folder; the names of their folders are the classes."""
-    train, test = listed(path / "train"), []
-    if train:
-        test = next(filter(None, (listed(path / name) for name in TESTS)), [])
-    else:
-        train = listed(path)
+    train, test = parts_of(path)
     if not train:
         raise DataError(
             f"data.name: {path} holds neither folders of images, one per class, nor .npz files,"
@@ -31,6 +27,14 @@ def image_folder(path: Path) -> Source:
     x = stacked(files)
     y = np.array([labels.index(f.parent.name) for f in files], np.int64)
     return Source(path.name, x, y, HALF, tuple(labels), len(train) if test else None)
+
+
+def parts_of(path: Path) -> tuple[list[Path], list[Path]]:
+    """The images to train and, where they are set apart, those to test."""
+    train = listed(path / "train")
+    if not train:
+        return listed(path), []
+    return train, next(filter(None, (listed(path / name) for name in TESTS)), [])
 
 
 def listed(folder: Path) -> list[Path]:
