@@ -296,8 +296,7 @@ def test_a_second_device_that_claims_a_client_is_refused_with_words(bench, alone
     run.device("one")
     run.until(lambda: "0" in run.holders())
     run.device("three", clients=["0"])
-    words = "the server says: client '0' is held by device 'one'"
-    run.until(lambda: words in run.said("three"))
+    assert "the server says: client '0' is held by device 'one'" in run.refused("three")
     run.device("two")
     assert same(run.finished(), alone)
 

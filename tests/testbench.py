@@ -270,6 +270,13 @@ class Bench:
         self.until(lambda: self.processes[name].exitcode is not None)
         assert self.processes[name].exitcode == -signal.SIGKILL, self.said(name)
 
+    def refused(self, name: str) -> str:
+        """Wait until it has ended over its own mistake; its words."""
+        process = self.processes.pop(name)
+        process.join(LONG)
+        assert process.exitcode == 2, process.exitcode
+        return self.said(name)
+
     def stopped(self, name: str) -> None:
         """Wait until it stands still."""
         stat = Path(f"/proc/{self.processes[name].pid}/stat")
