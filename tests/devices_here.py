@@ -6,10 +6,8 @@ computes has it alone.
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +19,8 @@ from heterophony.deployment import device as devices
 from heterophony.deployment.device import Device
 from heterophony.deployment.server import serve
 from heterophony.engines.serial import Serial
-from heterophony.errors import ConfigError
-from heterophony.mqtt import checks, process
-from heterophony.mqtt.broker import Broker
+from heterophony.mqtt import checks
 from heterophony.mqtt.enrolment import Enrolment
-from heterophony.mqtt.enrolment import read as enrolled
 from heterophony.mqtt.hub import Hub
 from heterophony.results import Event, Summary
 from heterophony.session import execute
@@ -46,24 +41,6 @@ SMALL = {
 HELD = {"one": ["0", "2"], "two": ["1", "3"]}
 ALONE = threading.Lock()
 TROUBLE: list[Exception] = []  # of devices; the server, which would wait for them, raises it
-
-
-@contextmanager
-def mosquitto(folder: Path, *names: str) -> Iterator[tuple[Broker, dict[str, Enrolment]]]:
-    """A broker, and the enrolments of the server and of these devices."""
-    try:
-        process.program()
-    except ConfigError as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(error))
-        pytest.skip(str(error))
-    made = Broker(folder / "broker")
-    made.up(port=0)
-    try:
-        known = {name: made.enrol(name, folder / f"{name}.toml") for name in names}
-        yield made, known | {"server": enrolled(made.server)}
-    finally:
-        made.down()
 
 
 def one_at_a_time(patch: pytest.MonkeyPatch) -> None:

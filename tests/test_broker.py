@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
+from brokers import installed
 from heterophony.cli import app
 from heterophony.errors import BrokerError, ConfigError, FolderError, HeterophonyError
 from heterophony.mqtt import addresses, enrolment, mosquitto, process
@@ -35,13 +36,8 @@ FULL = 1048576  # bytes of the largest packet
 
 
 @pytest.fixture(scope="session", autouse=True)
-def installed() -> None:
-    try:
-        process.program()
-    except ConfigError as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(error))
-        pytest.skip(str(error))
+def there() -> None:
+    installed()
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from brokers import mosquitto
 from heterophony.mqtt.broker import Broker
 
 SETTINGS = {
@@ -30,20 +30,9 @@ LONG = 120  # seconds; a machine may be busy
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory) -> Iterator[tuple[Broker, Path]]:
     """A broker with two devices enrolled."""
-    found = shutil.which("mosquitto", path=os.environ["PATH"] + ":/usr/sbin:/usr/local/sbin")
-    if not found and os.environ.get("CI") == "true":
-        pytest.fail("no Mosquitto; install it with `apt-get install mosquitto`")
-    if not found:
-        pytest.skip("no Mosquitto; install it with `apt-get install mosquitto`")
     folder = tmp_path_factory.mktemp("broker")
-    made = Broker(folder / "b")
-    made.up(port=0)
-    try:
-        for name in ("one", "two"):
-            made.enrol(name, folder / f"{name}.toml")
+    with mosquitto(folder, "one", "two") as (made, _):
         yield made, folder
-    finally:
-        made.down()
 
 
 class Testbed:
@@ -64,7 +53,7 @@ class Testbed:
         return process
 
     def server(self) -> subprocess.Popen[str]:
-        enrolled = str(self.enrolments / "b" / "server.toml")
+        enrolled = str(self.enrolments / "broker" / "server.toml")
         out = ["--out", f"run-{self.folder.name}"]
         return self.start("server", "--enrolment", enrolled, *self.settings, *out, "--json")
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from devices_here import mosquitto, on_devices, one_at_a_time, simulated, small
+from brokers import mosquitto
+from devices_here import on_devices, one_at_a_time, simulated, small
 from heterophony.algorithms import CLASSES, algorithm
 from heterophony.mqtt.enrolment import Enrolment
 from heterophony.results import Event

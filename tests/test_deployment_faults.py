@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from brokers import mosquitto
 from fault_proxy import FaultProxy
 from heterophony.algorithm import Reply
 from heterophony.loop import evaluations, fingerprint
@@ -25,20 +25,10 @@ WORK = "heterophony.deployment.device:work"
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory) -> Iterator[tuple[Broker, Path]]:
     """A broker, and the enrolments of three devices."""
-    found = shutil.which("mosquitto", path=os.environ["PATH"] + ":/usr/sbin:/usr/local/sbin")
-    if not found and os.environ.get("CI") != "true":
-        pytest.skip("no Mosquitto; install it with `apt-get install mosquitto`")
-    assert found, "CI must have Mosquitto"
     preload()
     folder = tmp_path_factory.mktemp("broker")
-    made = Broker(folder / "b")
-    made.up(port=0)
-    try:
-        for name in (*HOLDS, "three"):
-            made.enrol(name, folder / f"{name}.toml")
+    with mosquitto(folder, *HOLDS, "three") as (made, _):
         yield made, folder
-    finally:
-        made.down()
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import torch
 
-from devices_here import LONG, mosquitto, on_devices, one_at_a_time, simulated, small
+from brokers import mosquitto
+from devices_here import LONG, on_devices, one_at_a_time, simulated, small
 from heterophony import codec
 from heterophony.algorithm import Reply
 from heterophony.deployment import server

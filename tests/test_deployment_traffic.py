@@ -6,7 +6,8 @@ from collections import defaultdict
 
 import pytest
 
-from devices_here import mosquitto, on_devices, one_at_a_time, small
+from brokers import mosquitto
+from devices_here import on_devices, one_at_a_time, small
 from heterophony import codec
 from heterophony.deployment import device as devices
 from heterophony.errors import CodecError

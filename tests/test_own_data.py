@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import queue
 import shutil
 import threading
@@ -18,6 +17,7 @@ import pytest
 import torch
 from PIL import Image
 
+from brokers import mosquitto
 from heterophony import __version__, codec
 from heterophony.config import Config, read
 from heterophony.data.brought import Kind, brought, federated, in_order, located
@@ -27,7 +27,6 @@ from heterophony.deployment.device import Device, held_here, holding
 from heterophony.deployment.server import serve
 from heterophony.errors import ConfigError, DataError
 from heterophony.mqtt import wire
-from heterophony.mqtt.broker import Broker
 from heterophony.mqtt.checks import Expected
 from heterophony.mqtt.enrolment import read as enrolled
 from heterophony.mqtt.messages import Hello
@@ -362,21 +361,10 @@ def test_a_device_that_is_refused_ends_with_the_words_of_the_server():
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory) -> Iterator[Path]:
     """A folder with the enrolments of a server and two devices; the broker is up."""
-    found = shutil.which("mosquitto", path=os.environ["PATH"] + ":/usr/sbin:/usr/local/sbin")
-    if not found and os.environ.get("CI") == "true":
-        pytest.fail("no Mosquitto; install it with `apt-get install mosquitto`")
-    if not found:
-        pytest.skip("no Mosquitto; install it with `apt-get install mosquitto`")
     folder = tmp_path_factory.mktemp("owndata-broker")
-    made = Broker(folder / "b")
-    made.up(port=0)
-    try:
-        for name in ("pi", "hall"):
-            made.enrol(name, folder / f"{name}.toml")
-        shutil.copy(folder / "b" / "server.toml", folder)
+    with mosquitto(folder, "pi", "hall") as (made, _):
+        shutil.copy(made.server, folder)
         yield folder
-    finally:
-        made.down()
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ from paho.mqtt.client import Client as Paho
 from paho.mqtt.enums import CallbackAPIVersion
 from typer.testing import CliRunner, Result
 
+from brokers import installed
 from heterophony.cli import app
 from heterophony.deployment.cable import Cable
 from heterophony.deployment.private_broker import PrivateBroker
 from heterophony.deployment.strikes import KINDS, asked, strike
 from heterophony.deployment.testbed import Testbed, begin, dealt
 from heterophony.engines.pool import CONTEXT
-from heterophony.errors import ConfigError
 from heterophony.mqtt import link, process
 from heterophony.store import RunFolder
 
@@ -32,12 +32,7 @@ LONG = 120  # seconds; a machine may be busy
 
 @pytest.fixture
 def mosquitto() -> None:
-    try:
-        process.program()
-    except ConfigError as error:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(error))
-        pytest.skip(str(error))
+    installed()
 
 
 @pytest.fixture(autouse=True)
