@@ -306,17 +306,26 @@ def test_a_second_program_in_the_same_folder_is_refused_with_words(bench, alone)
     assert same(run.finished(), alone)
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_a_second_program_with_a_copied_enrolment_costs_only_time(bench, alone, how):
+def test_a_second_program_with_a_copied_enrolment_is_refused_and_costs_only_time(bench, alone):
     run = bench()
     run.server()
     run.device("one", will_delay=0)
     run.until(lambda: "0" in run.holders())
-    copied = run.device("one", home="elsewhere", will_delay=0)
-    run.until(lambda: "another process came as one" in run.said("one"))
-    run.until(lambda: "the server says: device 'one' began in another" in run.said("elsewhere"))
-    os.kill(copied.pid, how)
-    copied.join(LONG)
+    run.device("one", home="elsewhere", will_delay=0)
+    assert "the server says: device 'one' began in another folder" in run.refused("elsewhere")
+    assert "another process came as one" in run.said("one")
+    run.device("two")
+    assert same(run.finished(), alone)
+
+
+def test_a_second_program_with_a_copied_enrolment_may_be_killed(bench, alone):
+    """The first comes back before the will of the second is due, and takes it back thereby."""
+    run = bench()
+    run.server()
+    run.device("one", will_delay=1)
+    run.until(lambda: "0" in run.holders())
+    run.device("one", DEVICE_DIES["before it greets"], home="elsewhere", will_delay=1)
+    run.dead("elsewhere")
     del run.processes["elsewhere"]
     run.device("two")
     assert same(run.finished(), alone)
