@@ -109,8 +109,8 @@ def test_the_page_follows_a_run_through_kill_and_resume_and_its_own_restart(
     how = ["rounds=20", "data.clients=4", "model.name=mlp", "engine.name=serial", "local.epochs=2"]
     pairs = [word for pair in how for word in ("-c", pair)]
     run = processes.start("run", *pairs, "--json", "--out", str(out))
-    tab.get_by_role("link", name="mine").click()
     stopped(run, out / "events.jsonl", 8)
+    tab.get_by_role("link", name="mine").click()
     done = sum(e["event"] == "round" for e in RunFolder(out).read())
     assert 0 < done < 20
     until(tab, f"fedavg, round {done} of 20", "#legend")
