@@ -178,7 +178,7 @@ def test_a_wrong_reply_is_refused_in_words(name, attack):
     assert len(str(refused.value)) < 200
 
 
-@pytest.mark.parametrize("name", ["fedpac", "fedproto", "scaffold"])
+@pytest.mark.parametrize("name", ["fedpac", "fedproto"])
 def test_what_goes_with_an_update_has_a_bound_too(name):
     """What only comes up: counts, sums and means over examples."""
     job, good = next((j, r) for j, r in exchanged(name)[1] if j.kind == "train")
