@@ -319,7 +319,6 @@ def test_a_second_program_with_a_copied_enrolment_is_refused_and_costs_only_time
 
 
 def test_a_second_program_with_a_copied_enrolment_may_be_killed(bench, alone):
-    """The first comes back before the will of the second is due, and takes it back thereby."""
     run = bench()
     run.server()
     run.device("one", will_delay=1)

@@ -241,10 +241,7 @@ class _Connection:
         return self.ended
 
     def _send_at_once(self) -> None:
-        """Else the system keeps a small message back until the one before it is acknowledged.
-
-        That takes 40 ms, several times in every task.
-        """
+        """Else the system keeps a small message back until the one before it is acknowledged."""
         way: Any = self.client.socket()
         way.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
