@@ -97,6 +97,7 @@ EXTRAS = {  # package: the one file that imports it
     "cryptography": "mqtt/certificates.py",
     "mlflow": "trackers/mlflow.py",
     "paho": "mqtt/link.py",
+    "ray": "engines/ray.py",
     "tensorboard": "trackers/tensorboard.py",
     "wandb": "trackers/wandb.py",
 }

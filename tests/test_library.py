@@ -391,7 +391,10 @@ def test_a_huge_learning_rate_is_said():
         ({"evaluate_every": 0}, "evaluation.every: must be at least 1, not 0"),
         ({"head_depth": 0}, "model.head_depth: must be at least 1, not 0"),
         ({"workers": -1, "engine": "pool"}, "engine.workers: must be at least 1, not -1"),
-        ({"engine": "pol"}, "engine.name: must be one of serial, pool, not 'pol'; did you mean"),
+        (
+            {"engine": "pol"},
+            "engine.name: must be one of serial, pool, ray, not 'pol'; did you mean",
+        ),
         ({"model": "digitnet"}, "model.name: no 'digitnet' here; did you mean 'digitsnet'?"),
         ({"participation": True}, "participation: must be a share, a number or a rule"),
         ({"participation": 1.5}, "rate: must be above 0 and at most 1, not 1.5"),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from .data.skew import Noise, Rotation
     from .devices import Devices
+    from .engines import Cluster
     from .errors import HeterophonyError
     from .faults import Faults
     from .federating import federate
@@ -40,6 +41,7 @@ PUBLIC = {  # name -> where it is defined; imported at first use, so that `--hel
     "Availability": "availability",
     "Classes": "data.partitions",
     "Client": "algorithm",
+    "Cluster": "engines",
     "Devices": "devices",
     "Dirichlet": "data.partitions",
     "Diurnal": "availability",
@@ -82,6 +84,7 @@ __all__ = [  # noqa: RUF022  # sorted as PUBLIC; a test compares the two
     "Availability",
     "Classes",
     "Client",
+    "Cluster",
     "Devices",
     "Dirichlet",
     "Diurnal",

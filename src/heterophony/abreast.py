@@ -1,11 +1,12 @@
-"""Several runs side by side, each in one process: faster than one by one where runs are short.
+"""Several runs side by side, a process each: faster than one by one where runs are short.
 
 A run is made of rounds, and a round of few jobs: workers wait for its last one. Runs do not wait
-for each other.
+for each other. The process does the run's jobs itself, or sends them to a cluster.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .config import read
+from .engines import Share
 from .engines.pool import CONTEXT, TRIES, settle, warm
 from .errors import DivergedError, EngineError, HeterophonyError
 from .results import Event
@@ -35,7 +37,9 @@ class Runner:
     tries: int
 
 
-def play(folders: Sequence[Path], width: int, on_event: Listener) -> dict[Path, str]:
+def play(
+    folders: Sequence[Path], width: int, on_event: Listener, share: Share | None = None
+) -> dict[Path, str]:
     """Play what is left of these runs, so many at a time; who dies is replaced and goes on.
 
     Returns which runs diverged, and how: that is a result, and no reason to end the others.
@@ -46,7 +50,7 @@ def play(folders: Sequence[Path], width: int, on_event: Listener) -> dict[Path, 
     with ended_with_us() as runners:
         while waiting or runners:
             while waiting and len(runners) < width:
-                runners.append(hired(*waiting.pop()))
+                runners.append(hired(*waiting.pop(), share))
             by_pipe = {r.pipe: r for r in runners}
             for pipe in connection.wait(list(by_pipe)):
                 runner = by_pipe[pipe]  # type: ignore[index]
@@ -74,9 +78,9 @@ def ended_with_us() -> Iterator[list[Runner]]:
             runner.process.join()
 
 
-def hired(folder: Path, tries: int) -> Runner:
+def hired(folder: Path, tries: int, share: Share | None) -> Runner:
     ours, theirs = CONTEXT.Pipe()
-    process = CONTEXT.Process(target=serve, args=(theirs, str(folder)), daemon=True)
+    process = CONTEXT.Process(target=serve, args=(theirs, str(folder), share), daemon=True)
     process.start()
     theirs.close()
     return Runner(folder, process, ours, tries)
@@ -107,7 +111,7 @@ def again(runner: Runner) -> tuple[Path, int]:
 # In the process -----------------------------------------------------------------------------
 
 
-def serve(pipe: connection.Connection, path: str) -> None:
+def serve(pipe: connection.Connection, path: str, share: Share | None) -> None:
     """Play one run to its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to answer
     settle()
@@ -115,7 +119,12 @@ def serve(pipe: connection.Connection, path: str) -> None:
     try:
         folder.reopen()
         config = read(folder.config)
-        execute(config.plan(config.federation()), folder, "serial", None, pipe.send)
+        plan = config.plan(config.federation())
+        if share is None:
+            execute(plan, folder, "serial", None, pipe.send)
+        else:
+            os.environ.update(share.environment)
+            execute(plan, folder, "ray", share.workers, pipe.send, cluster=share.cluster)
     except HeterophonyError as error:
         pipe.send(type(error)(str(error)))
     except Exception as error:

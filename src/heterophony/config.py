@@ -23,6 +23,7 @@ from .data.partitions import partition
 from .data.skew import skew
 from .data.sources import source
 from .devices import Devices
+from .engines import Cluster
 from .errors import ConfigError, DataError, suggestion
 from .faults import Faults, agree
 from .models import builder, default_depth
@@ -108,11 +109,15 @@ class EvaluationSection:
 
 
 @dataclass(frozen=True)
-class EngineSection:
+class EngineSection(Cluster):
     """Where it runs; never changes the result."""
 
-    name: Literal["serial", "pool"] = setting("pool", "one process, or one per core")
-    workers: int | None = setting(None, "processes of the pool; default: one per core", low=1)
+    name: Literal["serial", "pool", "ray"] = setting(
+        "pool", "one process, one per core, or a Ray cluster"
+    )
+    workers: int | None = setting(
+        None, "jobs at a time; default: one per core, or as many as fit on the cluster", low=1
+    )
     device: Literal["cpu"] = setting("cpu", "what computes")
 
     def __post_init__(self) -> None:
@@ -220,7 +225,7 @@ class Config:
             "devices": asdict(self.devices),
             "aggregation": asdict(self.aggregation),
             "evaluation": asdict(self.evaluation),
-            "engine": asdict(self.engine),
+            "engine": {"name": self.engine.name, **asdict(self.engine)},
         }
         if not self.data.validation_fraction:  # as before there was one: old runs can go on
             del sections["data"]["validation_fraction"]

@@ -26,6 +26,7 @@ from .config import (
 )
 from .data.federation import Federation
 from .devices import Devices
+from .engines import Cluster, available
 from .errors import ConfigError, FolderError
 from .faults import Faults, agree
 from .models import builder, default_depth
@@ -60,6 +61,7 @@ def run(
     devices: Devices | None = None,
     engine: str = "serial",
     workers: int | None = None,
+    cluster: Cluster | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     on_event: Callable[[Event], None] = lambda event: None,
@@ -73,11 +75,14 @@ def run(
     mean, ``buffers`` whether BatchNorm's running statistics stay or travel. ``init`` is a checkpoint
     to begin with: of the same model, but for the head, which is new where its shape differs.
     Clients who join after training play ``new_client_rounds`` alone. ``faults`` says what goes
-    wrong in a round, ``devices`` what the simulated clock counts. ``track`` names trackers, or
+    wrong in a round, ``devices`` what the simulated clock counts. ``cluster`` says where the engine
+    "ray" runs, if not on this machine, and what one job reserves there. ``track`` names trackers, or
     holds objects with ``begin``, ``log`` and ``end``.
     """
     how = named(algorithm)() if isinstance(algorithm, str) else algorithm
-    construct(EngineSection, {"name": engine, "workers": workers}, "engine")
+    there = cluster or Cluster()
+    construct(EngineSection, {"name": engine, "workers": workers, **asdict(there)}, "engine")
+    available(engine)
     said = {
         "head_depth": head_depth,
         "buffers": buffers,
@@ -110,7 +115,7 @@ def run(
             folder.create(described(plan, model, section.init))
         elif folder.reopen() != described(plan, model, section.init):
             raise FolderError(f"{out} holds a run with other settings; choose another out=")
-        summary = execute(plan, folder, engine, workers, on_event, trackers)
+        summary = execute(plan, folder, engine, workers, on_event, trackers, cluster=there)
     finally:
         folder.close()
     return Result(summary, plan, folder, temporary)

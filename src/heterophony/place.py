@@ -6,6 +6,7 @@ twice and a worker that outlived its driver are all harmless: nobody has to tell
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from io import BytesIO
 from pathlib import Path
@@ -22,30 +23,27 @@ from .samples import Samples, Scale
 from .tensors import Tensors
 
 
-class Place:
-    """One folder for what clients keep, one for what can be computed again."""
+class Keeping(ABC):
+    """What a job asks of where it runs, wherever the bytes are; ``scratch`` can be made again."""
 
-    def __init__(self, memories: Path, scratch: Path) -> None:
-        self.memories, self.scratch = memories, scratch
+    scratch: Path
+
+    @abstractmethod
+    def stored(self, client: str, before: int) -> bytes:
+        """The newest memory older than that round, encoded; empty where there is none."""
+
+    @abstractmethod
+    def store(self, client: str, t: int, blob: bytes) -> None:
+        """Store a memory of round ``t``, encoded; an empty one has no bytes."""
 
     def memory(self, client: str, before: int) -> Memory:
         """What the client kept when it last trained before that round."""
-        rounds = [t for t in self.rounds(client) if t < before]
-        if not rounds:
-            return {}
-        with disk(self.folder(client)):
-            return decode_groups(self.file(client, rounds[-1]).read_bytes(), finite=False)[0]
+        blob = self.stored(client, before)
+        return decode_groups(blob, finite=False)[0] if blob else {}
 
     def keep(self, client: str, t: int, memory: Memory) -> None:
         """Keep what the client holds after training in round ``t``."""
-        if memory or self.rounds(client):  # nothing is kept too, where there was something
-            write(self.file(client, t), encode_groups(memory))
-
-    def forget(self, clients: Iterable[str], before: int) -> None:
-        """Drop what no job of that round or a later one can ask for."""
-        for client in clients:
-            for t in [t for t in self.rounds(client) if t < before][:-1]:
-                self.file(client, t).unlink(missing_ok=True)
+        self.store(client, t, encode_groups(memory) if memory else b"")
 
     def digest(self, client: str, before: int) -> str:
         """A digest of what the client keeps; it may be told, the tensors may not."""
@@ -66,6 +64,30 @@ class Place:
             with disk(path):
                 x, y = map(mapped, files)
         return Samples(x, y, scale)
+
+
+class Place(Keeping):
+    """One folder for what clients keep, one for what can be computed again."""
+
+    def __init__(self, memories: Path, scratch: Path) -> None:
+        self.memories, self.scratch = memories, scratch
+
+    def stored(self, client: str, before: int) -> bytes:
+        rounds = [t for t in self.rounds(client) if t < before]
+        if not rounds:
+            return b""
+        with disk(self.folder(client)):
+            return self.file(client, rounds[-1]).read_bytes()
+
+    def store(self, client: str, t: int, blob: bytes) -> None:
+        if blob or self.rounds(client):  # nothing is kept too, where there was something
+            write(self.file(client, t), blob or encode_groups({}))
+
+    def forget(self, clients: Iterable[str], before: int) -> None:
+        """Drop what no job of that round or a later one can ask for."""
+        for client in clients:
+            for t in [t for t in self.rounds(client) if t < before][:-1]:
+                self.file(client, t).unlink(missing_ok=True)
 
     def folder(self, client: str) -> Path:
         return self.memories / folder_name(client)

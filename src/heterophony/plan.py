@@ -22,7 +22,7 @@ from .faults import Faults
 from .listing import sha256
 from .net import Net
 from .participation import Participation, asked
-from .place import Place
+from .place import Keeping
 from .randomness import seed_of, seeded
 from .samples import Samples
 from .tensors import Tensors
@@ -134,7 +134,7 @@ class Plan:
         """Those of a newcomer; where one trains for everybody, it takes what there is."""
         return 0 if self.algorithm.pooled else self.new_client_rounds
 
-    def client(self, job: Job, memory: Memory, place: Place) -> Client:
+    def client(self, job: Job, memory: Memory, place: Keeping) -> Client:
         """The client of a job: what it kept and what it received, in one net."""
         data = self.federation.data(job.client)
 
@@ -174,7 +174,7 @@ class Job:
     keeps: bool = True  # is what it holds afterwards kept? Of several turns, that of the last
 
 
-def work(plan: Plan, job: Job, place: Place) -> Reply:
+def work(plan: Plan, job: Job, place: Keeping) -> Reply:
     """Do one job on one client: in a pool, on a cluster or on a device, always this."""
     begun = time.perf_counter()
     memory = place.memory(job.client, before=job.t)
@@ -192,7 +192,7 @@ def work(plan: Plan, job: Job, place: Place) -> Reply:
     return replace(reply, metrics={**reply.metrics, "seconds": seconds})
 
 
-def train(plan: Plan, job: Job, memory: Memory, place: Place) -> tuple[Reply, Memory]:
+def train(plan: Plan, job: Job, memory: Memory, place: Keeping) -> tuple[Reply, Memory]:
     """Local training; what goes up, and what stays."""
     client = plan.client(job, memory, place)
     up = learn(plan, job, client)
@@ -208,7 +208,7 @@ def train(plan: Plan, job: Job, memory: Memory, place: Place) -> tuple[Reply, Me
     return replace(reply, turn=job.turn, examples=client.examples), kept
 
 
-def averages(plan: Plan, job: Job, place: Place) -> bool:
+def averages(plan: Plan, job: Job, place: Keeping) -> bool:
     """Does what stays go aside, to be averaged for G? On devices only where G needs it, and may."""
     if not plan.algorithm.common or not plan.apart:
         return plan.algorithm.common
@@ -231,7 +231,7 @@ def learn(plan: Plan, job: Job, client: Client) -> Tensors:
     return up
 
 
-def join(plan: Plan, job: Job, place: Place) -> Reply:
+def join(plan: Plan, job: Job, place: Keeping) -> Reply:
     """A newcomer: measured as it arrives, then after rounds of its own, which nobody merges.
 
     Every round begins with what the server sends, which is always the same; what stays goes on.
@@ -257,7 +257,7 @@ def settled(algorithm: Algorithm, sent: Tensors, memory: Memory) -> Tensors:
     return sent.only("*/*") if memory and not tunes(algorithm) else sent
 
 
-def evaluate(plan: Plan, job: Job, memory: Memory, place: Place) -> Reply:
+def evaluate(plan: Plan, job: Job, memory: Memory, place: Keeping) -> Reply:
     """How many of its own test examples the client's model, and everybody's, get right.
 
     And, of the same models, how many of those that it holds out for validation.

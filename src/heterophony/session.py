@@ -6,7 +6,7 @@ import tomllib
 import warnings
 from collections.abc import Callable, Sequence
 
-from .engines import Engine, engine
+from .engines import HERE, Cluster, Engine, engine
 from .errors import FolderError
 from .files import write_json
 from .loop import play
@@ -26,10 +26,11 @@ def execute(
     on_event: Callable[[Event], None] = lambda event: None,
     trackers: Sequence[Named] = (),
     warn: Callable[[str], None] = warnings.warn,
+    cluster: Cluster = HERE,
 ) -> Summary:
     """Play what is left and write ``result.json``. The folder must be ours (locked).
 
-    ``where`` is an engine, or the name of one.
+    ``where`` is an engine, or the name of one; ``cluster`` is for Ray.
     """
     events = list(folder.read())
     if not all(isinstance(e, dict) and "event" in e for e in events):
@@ -41,7 +42,9 @@ def execute(
     with following(trackers, tracked(folder), folder.read, warn) as follow:
         if not finished(events):
             same_start(plan, events)
-            made = engine(where, workers, plan, folder.place) if isinstance(where, str) else where
+            made = where
+            if isinstance(made, str):
+                made = engine(made, workers, plan, folder.place, cluster)
             with made as place:
                 for event in play(plan, place, folder):
                     follow(event)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import ConfigError, DataError, DivergedError
 from ..scale import Scale
 from . import screen
-from .runs import Json, interruptible, numbers, reopened
+from .runs import Json, Where, elsewhere, numbers, on_cluster, reopened, side_by_side
 from .tables import costs, show_all, show_cells, show_outcome, told
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def reproduce(
         Path | None, typer.Option(help="Folder of its runs; default: runs/TABLE-SCALE.")
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Default: one per core.")] = None,
+    pairs: Where = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the cells and their cost, run nothing.")
     ] = False,
@@ -51,6 +52,7 @@ def reproduce(
     if name is None:
         show_all(json)
         return
+    elsewhere(pairs)
     from ..papers import experiment
     from ..reproducing import Table
 
@@ -65,17 +67,22 @@ def reproduce(
         show_cells(table, json)
         return
     parent = out or Path("runs") / f"{name}-{scale}"
-    show_outcome(played(table, parent, workers, json), parent, json)
+    show_outcome(played(table, parent, workers, json, pairs), parent, json)
 
 
 # Running ------------------------------------------------------------------------------------
 
 
-def played(table: Table, parent: Path, workers: int | None, quiet: bool) -> Outcome:
+def played(
+    table: Table, parent: Path, workers: int | None, quiet: bool, pairs: list[str] | None = None
+) -> Outcome:
     """Play what is left of the table's runs."""
-    from ..engines import cores
+    from ..config import read
+    from ..engines import available, cores
     from ..reproducing import left, outcome, prepare
 
+    where = read(None, pairs or []).engine
+    available(where.name)
     if not table.tasks:
         why = dict.fromkeys(filter(None, (table.missing(c) for c in table.cells)))
         raise DataError(f"reproduce {table.found.name}: {'; '.join(why)}")
@@ -86,36 +93,31 @@ def played(table: Table, parent: Path, workers: int | None, quiet: bool) -> Outc
     if due and not quiet:
         many = f"{len(due)} run{'s' if len(due) > 1 else ''}"
         screen.note(f"{many}, about {told(sum(estimates))} on this machine; {how}")
-    if len(due) > 1 and max(estimates) < SHORT:
-        failed = side_by_side(due, parent, width, quiet, how)
+    shown = {parent / t.label: (labelled(t), t.cell.config["rounds"]) for t in due}
+    if len(due) > 1 and where.name == "ray":
+        failed = named(on_cluster(shown, where, workers, quiet, how))
+    elif len(due) > 1 and max(estimates) < SHORT:
+        failed = named(side_by_side(shown, width, quiet, how))
     else:
-        failed = one_by_one(due, parent, workers, quiet)
+        failed = one_by_one(due, parent, workers, quiet, pairs)
     return outcome(table, parent, failed)
 
 
-def side_by_side(
-    due: Sequence[Task], parent: Path, width: int, quiet: bool, how: str
-) -> dict[str, str]:
-    """Each on one core; returns which failed, and why."""
-    from ..abreast import play
+def labelled(task: Task) -> str:
+    return f"{task.cell.row}, {task.cell.column} (seed {task.seed})"
 
-    with screen.progress(not quiet) as bars, interruptible(how, bars.stop):
-        shown: dict[Path, screen.Bar] = {}
-        by_path = {parent / t.label: t for t in due}
 
-        def on_event(path: Path, event: dict[str, Any]) -> None:
-            if path not in shown:
-                task = by_path[path]
-                label = f"{task.cell.row}, {task.cell.column} (seed {task.seed})"
-                shown[path] = screen.Bar(bars, label, task.cell.config["rounds"])
-            shown[path](event)
-
-        failed = play(list(by_path), width, on_event)
+def named(failed: Mapping[Path, str]) -> dict[str, str]:
+    """By the name of the run's folder, which is the task's label."""
     return {path.name: why for path, why in failed.items()}
 
 
 def one_by_one(
-    due: Sequence[Task], parent: Path, workers: int | None, quiet: bool
+    due: Sequence[Task],
+    parent: Path,
+    workers: int | None,
+    quiet: bool,
+    pairs: list[str] | None = None,
 ) -> dict[str, str]:
     """Each on all cores; returns which failed, and why."""
     from ..store import RunFolder
@@ -124,7 +126,7 @@ def one_by_one(
     for task in due:
         folder = RunFolder(parent / task.label)
         try:
-            reopened([folder], parent, workers, quiet)
+            reopened([folder], parent, workers, quiet, pairs=pairs)
         except DivergedError as error:
             failed[task.label] = str(error)
     return failed

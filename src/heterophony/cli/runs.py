@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import ConfigError, FolderError, StoppedError
+from ..errors import ConfigError, DivergedError, FolderError, StoppedError
 from ..files import write_json
 from . import screen
 from .outcomes import show_comparison, show_run
 
 if TYPE_CHECKING:
-    from ..config import Config
+    from ..config import Config, EngineSection
     from ..data.federation import Federation
+    from ..engines import Share
     from ..plan import Plan
     from ..results import Summary
     from ..store import RunFolder
+
+Shown = Mapping[Path, tuple[str, int]]  # a run's folder: its label, its rounds
 
 ConfigFile = Annotated[
     Path | None,
@@ -30,6 +34,10 @@ ConfigFile = Annotated[
 Pairs = Annotated[
     list[str] | None,
     typer.Option("-c", "--config", help="One setting, as in local.lr=0.01; repeatable."),
+]
+Where = Annotated[
+    list[str] | None,
+    typer.Option("-c", "--config", help="Where it runs, as in engine.name=ray; repeatable."),
 ]
 Out = Annotated[Path | None, typer.Option(help="The folder to write; default: a new one in runs/.")]
 Json = Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")]
@@ -72,6 +80,7 @@ def resume(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Other than before; same result.")
     ] = None,
+    pairs: Where = None,
     track: Track = None,
     json: Json = False,
 ) -> None:
@@ -80,12 +89,13 @@ def resume(
     from ..store import RunFolder
 
     available(track)
+    elsewhere(pairs)
     several = [] if (folder / "config.toml").exists() else members(folder)
     if not several:
-        summary = reopened([RunFolder(folder)], folder, workers, json, track)[0]
+        summary = reopened([RunFolder(folder)], folder, workers, json, track, pairs)[0]
         show_run(summary, folder, json)
         return
-    reopened([RunFolder(p) for p in several], folder, workers, json, track)
+    reopened([RunFolder(p) for p in several], folder, workers, json, track, pairs)
     show_comparison(folder, json)
 
 
@@ -115,7 +125,7 @@ def compare(
     begin(config)
     parent = out or free(f"compare-{Path(config.data.name).stem}")
     several = prepared(parent, configs)
-    reopened(several, parent, None, json, track)
+    reopened(several, parent, None, json, track, whereabouts(pairs))
     show_comparison(parent, json)
 
 
@@ -124,6 +134,18 @@ def numbers(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise ConfigError(f"--seeds {text}: must be whole numbers, as in 0,1,2") from None
+
+
+def elsewhere(pairs: list[str] | None) -> None:
+    """What a run computes is decided when it begins; where, at any time."""
+    for pair in pairs or []:
+        if not pair.strip().startswith("engine."):
+            raise ConfigError(f"-c {pair}: only where it runs can change, as in engine.name=ray")
+
+
+def whereabouts(pairs: list[str] | None) -> list[str]:
+    """Those settings that say where it runs: they need not be those of a run that goes on."""
+    return [pair for pair in pairs or [] if pair.strip().startswith("engine.")]
 
 
 def prepared(parent: Path, configs: dict[str, Config]) -> list[RunFolder]:
@@ -140,7 +162,7 @@ def prepared(parent: Path, configs: dict[str, Config]) -> list[RunFolder]:
         if not folder.config.exists():
             folder.create(text)
             folder.close()
-        elif folder.config.read_text() != text:
+        elif decides(folder.config.read_text()) != decides(text):
             raise FolderError(
                 f"{folder.path} holds a run with other settings; choose another --out"
             )
@@ -149,12 +171,21 @@ def prepared(parent: Path, configs: dict[str, Config]) -> list[RunFolder]:
     return several
 
 
+def decides(text: str) -> dict[str, Any]:
+    """All settings but those that say where it runs."""
+    try:
+        return {k: v for k, v in tomllib.loads(text).items() if k != "engine"}
+    except tomllib.TOMLDecodeError:
+        return {}
+
+
 def reopened(
     folders: list[RunFolder],
     parent: Path,
     workers: int | None,
     quiet: bool,
     track: list[str] | None = None,
+    pairs: list[str] | None = None,
 ) -> list[Summary]:
     """Play what is left of existing runs."""
     from ..config import read
@@ -168,9 +199,11 @@ def reopened(
                 f"{folder.path} was begun from Python with data of its own; go on there with"
                 f" hp.run(..., out='{folder.path}', resume=True)"
             )
-        config: Config = read(folder.config)
+        config: Config = read(folder.config, pairs or [])
         begin(config)
         tasks.append((folder, config, config.plan(deal(config))))
+    if len(tasks) > 1 and not track and all(c.engine.name == "ray" for _, c, _ in tasks):
+        return spread(tasks, parent, quiet, workers)
     for folder, _, _ in tasks:
         folder.lock()
     return played(tasks, parent, quiet, workers, track)
@@ -209,13 +242,58 @@ def played(
             label = f"{config.algorithm_name} (seed {config.top.seed})"
             sizes = list(plan.federation.sizes("test").values())
             bar = screen.Bar(bars, label, plan.rounds, sizes)
-            name, cores = config.engine.name, workers or config.engine.workers
-            trackers = chosen(track or [])
+            where = config.engine
+            cores, trackers = workers or where.workers, chosen(track or [])
             try:
-                done.append(execute(plan, folder, name, cores, bar, trackers, screen.note))
+                done.append(
+                    execute(plan, folder, where.name, cores, bar, trackers, screen.note, where)
+                )
             finally:
                 folder.close()
     return done
+
+
+def spread(
+    tasks: list[tuple[RunFolder, Config, Plan]], parent: Path, quiet: bool, workers: int | None
+) -> list[Summary]:
+    """Play the runs side by side on one cluster."""
+    from ..results import summarise
+
+    shown = {
+        folder.path: (f"{config.algorithm_name} (seed {config.top.seed})", plan.rounds)
+        for folder, config, plan in tasks
+    }
+    where = tasks[0][1].engine
+    for why in on_cluster(shown, where, workers, quiet, going_on(parent)).values():
+        raise DivergedError(why)
+    return [summarise(list(folder.read())) for folder, _, _ in tasks]
+
+
+def on_cluster(
+    shown: Shown, where: EngineSection, workers: int | None, quiet: bool, how: str
+) -> dict[Path, str]:
+    """Runs side by side, each on its part of a Ray cluster; which diverged, and how."""
+    from ..engines.ray import shared
+
+    with shared(workers or where.workers, where, len(shown)) as (width, share):
+        return side_by_side(shown, width, quiet, how, share)
+
+
+def side_by_side(
+    shown: Shown, width: int, quiet: bool, how: str, share: Share | None = None
+) -> dict[Path, str]:
+    """So many runs at a time, a bar for each; which diverged, and how."""
+    from ..abreast import play
+
+    with screen.progress(not quiet) as bars, interruptible(how, bars.stop):
+        begun: dict[Path, screen.Bar] = {}
+
+        def on_event(path: Path, event: dict[str, Any]) -> None:
+            if path not in begun:
+                begun[path] = screen.Bar(bars, *shown[path])
+            begun[path](event)
+
+        return play(list(shown), width, on_event, share)
 
 
 @contextmanager
@@ -252,6 +330,9 @@ def available(track: list[str] | None) -> None:
 
 def begin(config: Config) -> None:
     """Workers need seconds to import torch: begin while the data are read."""
+    from ..engines import available
+
+    available(config.engine.name)
     if config.engine.name == "pool":
         from ..engines.pool import warm
 

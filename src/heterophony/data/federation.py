@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -85,8 +86,16 @@ class Federation:
 
     def sizes(self, part: str = "train") -> dict[str, int]:
         """How many examples each client has."""
-        rows: Mapping[str, Tensor] = getattr(self, part)
-        return {c: len(rows.get(c, ())) for c in self.clients}
+        return dict(self._sizes[part])
+
+    @cached_property
+    def _sizes(self) -> dict[str, dict[str, int]]:
+        """By part; every round asks, and thousands of tensors are slow to ask."""
+        parts = {"train": self.train, "test": self.test, "validation": self.validation}
+        return {
+            part: {c: len(rows[c]) if c in rows else 0 for c in self.clients}
+            for part, rows in parts.items()
+        }
 
     def counts(self, part: str = "train") -> NDArray[np.int64]:
         """Examples per client and class."""
@@ -144,27 +153,30 @@ class Federation:
             held[c] = replace(held[c], validation=rows.numpy())
         save(path, held, digest(self.x.numpy(), self.y.numpy()))
 
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """All examples, and everybody's rows one after the other."""
+        rows = [*self.train.values(), *self.test.values(), *self.validation.values()]
+        return {"x": self.x.numpy(), "y": self.y.numpy(), "rows": torch.cat(rows).numpy()}
+
+    def about(self) -> str:
+        """All that the arrays do not say, as JSON."""
+        content = {
+            "name": self.name,
+            "labels": self.labels,
+            "scale": asdict(self.scale),
+            "transform": self.transform and asdict(self.transform),
+            "train": self.whole().sizes(),
+            "test": self.whole().sizes("test"),
+            "validation": {c: len(rows) for c, rows in self.validation.items()},
+            "names": dict(self.names),
+            "skew": None if self.skew is None else told(self.skew),
+            "new": self.new,
+        }
+        return json.dumps(content)
+
     def save(self, folder: Path) -> None:
         """As plain ``.npy`` files, to be opened by any number of processes."""
-        with disk(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            np.save(folder / "x.npy", self.x.numpy(), allow_pickle=False)
-            np.save(folder / "y.npy", self.y.numpy(), allow_pickle=False)
-            rows = [*self.train.values(), *self.test.values(), *self.validation.values()]
-            np.save(folder / "rows.npy", torch.cat(rows).numpy(), allow_pickle=False)
-            about = {
-                "name": self.name,
-                "labels": self.labels,
-                "scale": asdict(self.scale),
-                "transform": self.transform and asdict(self.transform),
-                "train": self.whole().sizes(),
-                "test": self.whole().sizes("test"),
-                "validation": {c: len(rows) for c, rows in self.validation.items()},
-                "names": dict(self.names),
-                "skew": None if self.skew is None else told(self.skew),
-                "new": self.new,
-            }
-            (folder / "about.json").write_text(json.dumps(about))
+        saved(folder, self.about(), self.arrays())
 
     @classmethod
     def open(cls, folder: Path) -> Federation:
@@ -191,3 +203,12 @@ class Federation:
             new=tuple(about["new"]),
             validation=dict(zip(about["validation"], parts[2 * n :], strict=True)),
         )
+
+
+def saved(folder: Path, about: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """A federation's parts as files that ``Federation.open`` opens."""
+    with disk(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, array in arrays.items():
+            np.save(folder / f"{name}.npy", array, allow_pickle=False)
+        (folder / "about.json").write_text(about)

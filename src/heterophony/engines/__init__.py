@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -12,8 +14,33 @@ from ..algorithm import Reply
 from ..errors import ConfigError, suggestion
 from ..place import Place
 from ..plan import Job, Plan
+from ..settings import setting
 
-ENGINES = {"serial": "Serial", "pool": "Pool"}
+ENGINES = {"serial": "Serial", "pool": "Pool", "ray": "Ray"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Which cluster the Ray engine uses, and what one job reserves of it; decides no bit."""
+
+    address: str | None = setting(
+        None,
+        "of a Ray cluster, as in head:6379, or auto; default: one on this machine, for this run",
+    )
+    cpus: float = setting(1.0, "cores that a job reserves on a Ray cluster", above=0)
+    gpus: float = setting(0.0, "GPUs that a job reserves on a Ray cluster", low=0)
+
+
+HERE = Cluster()  # a Ray of this machine, for one run
+
+
+@dataclass(frozen=True)
+class Share:
+    """A run's part of a cluster that several runs use at a time, for a process of its own."""
+
+    cluster: Cluster
+    workers: int
+    environment: Mapping[str, str]  # how the process gets in
 
 
 class Engine(Protocol):
@@ -35,13 +62,26 @@ class Engine(Protocol):
         """The replies, in any order, as they come; some may never come."""
 
 
-def engine(name: str, workers: int | None, plan: Plan, place: Place) -> Engine:
-    """The engine of that name for one run; without ``workers``, one per core."""
+def engine(
+    name: str, workers: int | None, plan: Plan, place: Place, cluster: Cluster = HERE
+) -> Engine:
+    """The engine of that name for one run; without ``workers``, all cores are used."""
     if name not in ENGINES:
         raise ConfigError(f"engine.name: no '{name}' here{suggestion(name, ENGINES)}")
+    available(name)
     cls = getattr(import_module(f".{name}", __name__), ENGINES[name])
-    made: Engine = cls(plan, place, workers or cores())
+    how = (workers, cluster) if name == "ray" else (workers or cores(),)
+    made: Engine = cls(plan, place, *how)
     return made
+
+
+def available(name: str) -> None:
+    """An engine whose package is not installed is a mistake to hear of before anything begins."""
+    spec = find_spec("ray") if name == "ray" else None
+    if name == "ray" and (spec is None or spec.origin is None):  # a mere folder has no origin
+        raise ConfigError(
+            "engine.name = 'ray' needs Ray; install it with pip install 'heterophony[ray]'"
+        )
 
 
 def cores() -> int:

@@ -184,12 +184,17 @@ class Pool:
         self.sent.clear()
 
 
-def portable(plan: Plan) -> bytes:
-    """The plan for our own child processes, without the data, which they open themselves."""
+def without_data(plan: Plan) -> Plan:
+    """The plan for workers, who open the data themselves."""
     empty = torch.empty(0)
-    bare = replace(plan.federation, x=empty, y=empty, train={}, test={})
+    bare = replace(plan.federation, x=empty, y=empty, train={}, test={}, validation={})
+    return replace(plan, federation=bare)
+
+
+def portable(plan: Plan) -> bytes:
+    """The plan for our own child processes."""
     try:
-        return pickle.dumps(replace(plan, federation=bare))
+        return pickle.dumps(without_data(plan))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise EngineError(
             f"the pool engine cannot send this algorithm or model to its workers ({error});"
@@ -255,11 +260,18 @@ class Inbox:
 
 
 def settle() -> None:
-    """One torch thread; end with the parent; keep freed memory instead of returning it."""
-    torch.set_num_threads(1)
+    """As every worker of ours; and end with the parent."""
+    settle_torch()
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: the fork server ends with the driver
+
+
+def settle_torch() -> None:
+    """One torch thread; keep freed memory instead of returning it."""
+    torch.set_num_threads(1)
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
         if hasattr(libc, "mallopt"):  # glibc: else every step maps and unmaps its activations
             libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
             libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
