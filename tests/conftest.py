@@ -1,11 +1,24 @@
-"""One torch thread, as in every engine: what tests compute by hand then has the same bits."""
+"""One torch thread, as in every engine: what tests compute by hand then has the same bits.
+
+And one fork server for all, which has imported what processes of tests need: they start at once.
+"""
 
 import signal
 
+import pytest
 import torch
+
+from heterophony.engines.pool import warm
 
 torch.set_num_threads(1)
 
 # Who is started in the background by a shell ignores Ctrl-C, and so would every command that a
 # test starts and then interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    conducts = not hasattr(config, "workerinput") and config.getoption("numprocesses", None)
+    if not conducts:  # who only hands tests out starts nothing
+        ours = (f"heterophony.{part}" for part in ("cli.runs", "deployment.preload", "library"))
+        warm(*ours, "psutil", "pytest", "sklearn.datasets")

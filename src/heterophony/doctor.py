@@ -7,6 +7,7 @@ import platform
 import shutil
 from collections.abc import Callable
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any
 
 Check = dict[str, Any]
@@ -21,6 +22,8 @@ def examine() -> list[Check]:
         check("disk", True, disk),
         check("engine serial", True, lambda: engine("serial")),
         check("engine pool", True, lambda: engine("pool")),
+        check("engine ray", False, lambda: engine("ray")),
+        check("broker", False, broker),
         check("data digits", True, lambda: data("digits")),
         check("data fmnist", False, local_fmnist),
     ]
@@ -60,6 +63,15 @@ def engine(name: str) -> str:
     federation = federate("digits", clients=2, seed=0)
     digest = run("fedavg", federation, rounds=1, engine=name, workers=2).model_sha256
     return f"one round played, model {digest[:12]}"
+
+
+def broker() -> str:
+    """Devices talk through Mosquitto; the programs that talk to it are the extra ``mqtt``."""
+    if find_spec("paho") is None:
+        raise ModuleNotFoundError("for devices: pip install 'heterophony[mqtt]'")
+    from .mqtt.process import program
+
+    return str(program())
 
 
 def data(name: str) -> str:

@@ -38,12 +38,14 @@ CONTEXT = multiprocessing.get_context("forkserver")
 TRIES = 3
 
 
-def warm(preload: str = f"{__package__}.preload") -> None:
+def warm(*preload: str) -> None:
     """Start the fork server now; it imports torch while this process does something else.
+
+    One that runs already is left as it is, whatever else it was to import.
 
     Ctrl-C reaches the whole terminal, but is the driver's alone to answer: blocked in the server.
     """
-    CONTEXT.set_forkserver_preload([preload])
+    CONTEXT.set_forkserver_preload([f"{__package__}.preload", *preload])
     resource_tracker.ensure_running()  # it sets the mask itself, so before us
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
