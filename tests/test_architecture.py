@@ -42,6 +42,7 @@ FORBIDDEN = [
     ({"report"}, {"cli", "engines", "loop", "plan"}),
     ({"significance"}, {"cli", "config", "engines", "loop", "plan", "report", "results", "store"}),
     ({"errors", "files", "folders", "results"}, {"torch", "numpy", "cli", "report", *WITH_TORCH}),
+    ({"audit"}, {"algorithms", "cli", "library", "loop", "report", "session", "trackers"}),
     ({"papers"}, {"cli", "engines", "loop", "plan", "report", "store"}),
     (
         {"trackers"},  # they are told numbers: nothing of theirs can reach the run

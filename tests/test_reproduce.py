@@ -210,7 +210,7 @@ def test_data_that_are_not_here_are_named_with_how_to_get_them(tmp_path, monkeyp
 def test_what_needs_something_that_is_not_there_says_so():
     found = asked("feddecomp-table7")
     assert found.exit_code == DataError.exit_code
-    assert "needs an attack" in found.stderr
+    assert "`heterophony audit --preset paper`" in found.stderr
 
 
 def test_a_folder_with_other_settings_is_refused(tmp_path):

@@ -90,7 +90,7 @@ def test_without_a_network_there_is_one_clear_answer(cache, offline, tmp_path):
     )
 
 
-@pytest.mark.parametrize("name", sorted(set(SOURCES) - {"digits"}))
+@pytest.mark.parametrize("name", sorted(set(SOURCES) - {"digits", "photos"}))
 def test_every_set_says_offline_what_where_and_how(cache, offline, name):
     for ask in (sources.source, fetch):
         said = refused(ask, name)

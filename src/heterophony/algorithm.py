@@ -82,6 +82,9 @@ class Algorithm:
     everybody: ClassVar[bool] = False  # do all clients train in every round?
     common: ClassVar[bool] = True  # is there a model for everybody, hence a G?
     pooled: ClassVar[bool] = False  # is it trained by one who holds everybody's data?
+    # in an audit, what a stranger takes for what stays: a net of its own, or everybody's at first,
+    # or the average over all clients
+    guess: ClassVar[Literal["fresh", "initial", "average"]] = "fresh"
 
     def __post_init__(self) -> None:
         check(self)
@@ -118,6 +121,10 @@ class Algorithm:
     def measures(self, server: Server, replies: Sequence[Reply], after: Server) -> dict[str, float]:
         """Server: numbers of a round worth recording; they influence nothing."""
         return {}
+
+    def stranger(self) -> Algorithm:
+        """In an audit: as somebody takes it to be who sees only what travels."""
+        return self
 
     # Use ------------------------------------------------------------------------------------
     def tune(self, client: Client) -> None:

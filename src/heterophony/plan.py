@@ -134,7 +134,9 @@ class Plan:
         """Those of a newcomer; where one trains for everybody, it takes what there is."""
         return 0 if self.algorithm.pooled else self.new_client_rounds
 
-    def client(self, job: Job, memory: Memory, place: Keeping) -> Client:
+    def client(
+        self, job: Job, memory: Memory, place: Keeping, kind: type[Client] = Client
+    ) -> Client:
         """The client of a job: what it kept and what it received, in one net."""
         data = self.federation.data(job.client)
 
@@ -144,7 +146,7 @@ class Plan:
 
         # whoever holds everybody's data draws as the first client would: alone, they are the same
         who = self.federation.clients[0] if job.client == EVERYBODY else job.client
-        return Client(
+        return kind(
             who,
             job.t,
             deepcopy(self.template),

@@ -118,7 +118,21 @@ class RunFolder:
                 os.truncate(self.events, 0)
         return None
 
+    def at(self, t: int, samples: Mapping[str, int]) -> Server:
+        """The server after ``t`` rounds, whose commit must be one of those that are kept."""
+        return served(self._decoded(self.commits / f"{t:07d}"), samples)
+
     def _load(self, path: Path, samples: Mapping[str, int]) -> Server:
+        """The server of a commit, with the events put back to that moment."""
+        groups, header = self._decoded(path)
+        size = self.events.stat().st_size if self.events.exists() else 0
+        if size < header["events"]:
+            raise FolderError(f"{self.events} is shorter than its commit says: it was cut by hand")
+        with disk(self.events):
+            os.truncate(self.events, header["events"])
+        return served((groups, header), samples)
+
+    def _decoded(self, path: Path) -> tuple[dict[str, Tensors], dict[str, Any]]:
         with disk(path):
             content = path.read_bytes()
         blob, sha256 = content[:-32], content[-32:]
@@ -130,14 +144,7 @@ class RunFolder:
                 f"{path} has format {header.get('format')}, this version reads {FORMAT};"
                 " resume with the version that began the run"
             )
-        size = self.events.stat().st_size if self.events.exists() else 0
-        if size < header["events"]:
-            raise FolderError(f"{self.events} is shorter than its commit says: it was cut by hand")
-        with disk(self.events):
-            os.truncate(self.events, header["events"])
-        memory = {k[7:]: v for k, v in groups.items() if k.startswith("memory/")}
-        average = groups.get("average", Tensors())
-        return Server(header["t"], samples, groups["model"], memory, average)
+        return groups, header
 
     def _commits(self) -> list[str]:
         if not self.commits.is_dir():
@@ -153,6 +160,16 @@ class RunFolder:
         """The oldest round a resume could go back to: memories before it are not needed."""
         names = self._commits()
         return int(names[0]) if names else 0
+
+
+def served(
+    commit: tuple[Mapping[str, Tensors], Mapping[str, Any]], samples: Mapping[str, int]
+) -> Server:
+    """The server as a commit tells it."""
+    groups, header = commit
+    memory = {k[7:]: v for k, v in groups.items() if k.startswith("memory/")}
+    average = groups.get("average", Tensors())
+    return Server(header["t"], samples, groups["model"], memory, average)
 
 
 def empty(folder: Path) -> bool:

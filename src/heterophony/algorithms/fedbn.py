@@ -13,6 +13,7 @@ class FedBN(Algorithm):
     """FedAvg in which everything that belongs to BatchNorm stays; told by type, never by name."""
 
     paper = "Li et al., ICLR 2021"
+    guess = "average"
 
     def stays(self, net: Net) -> Iterable[str]:
         norm = nn.modules.batchnorm._BatchNorm

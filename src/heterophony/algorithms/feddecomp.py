@@ -18,6 +18,7 @@ class FedDecomp(Algorithm):
     """Every weight is a shared full-rank matrix plus an own low-rank one, trained first."""
 
     paper = "Wu et al., ACM MM 2024"
+    guess = "initial"  # the low-rank part is zero there
     mode: Literal["alternating", "simultaneous", "reverse", "fedavg", "local"] = setting(
         "alternating", "reverse shares the factors; fedavg, local train all, share all or nothing"
     )

@@ -63,6 +63,9 @@ class PFedGate(Algorithm):
         client.memory["own"] = state(net).without("gate.*")
         return client.shared()
 
+    def stranger(self) -> Algorithm:
+        return Algorithm()  # all gates open: the shared model as it is
+
     def gates(self, cut: list[Blocks], g: Tensor, m: Tensor) -> tuple[Tensor, float]:
         """A factor for every block, 0 for those dropped; and which share of the model is kept."""
         if self.sparsity == 1:

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from .. import __version__
 from ..errors import HeterophonyError, StorageError
 from . import (
+    audit,
     broker,
     checks,
     dashboard,
@@ -58,6 +59,7 @@ app = typer.Typer(
 runs.register(app)
 pretrain.register(app)
 reproduce.register(app)
+audit.register(app)
 lists.register(app)
 reports.register(app)
 dashboard.register(app)

@@ -23,6 +23,7 @@ BUILDERS = {  # name, and what it is
     "resnet18": "ResNet-18 with a stem for 32x32 images and BatchNorm (PFAKD's for CIFAR-100)",
     "resnet18_group": "the same with GroupNorm of two groups",
     "resnet8": "three residual stages and a linear layer (FedDecomp's for CIFAR-10)",
+    "smallcnn": "three small convolutions and a linear layer, without normalisation (for audits)",
 }
 
 

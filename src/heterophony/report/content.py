@@ -8,6 +8,7 @@ from typing import Any
 
 from ..results import latest
 from .attendance import attendance
+from .audited import audited
 from .costs import costs
 from .devices import shown
 from .exports import as_csv
@@ -45,6 +46,7 @@ def content(runs: Sequence[Run]) -> Json:
         "differences": differences(table),
         "statistics": statistics(table),
         "newcomers": newcomers(runs),
+        "audited": audited(runs),
         "federations": [
             {k: federations[sha][k] for k in ("clients", "train", "test")} for sha in order
         ],

@@ -17,6 +17,7 @@ function show(newData) {
     drawStatistics();
     drawTarget();
     drawNewcomers();
+    drawAudited();
     drawBars();
     drawDevices(data.devices);
     drawSettings();

@@ -29,6 +29,7 @@ SCRIPTS = (  # one script in the end; the first makes it strict
     "target.js",
     "clients.js",
     "attendance.js",
+    "audited.js",
     "devices.js",
     "held.js",
 )

@@ -15,6 +15,7 @@ from ..source import Source
 from . import cifar, huggingface, idx, shakespeare, tinyimagenet
 from .folder import image_folder
 from .own import arrays, npz, per_client
+from .photos import photos
 from .places import Wanted, fetched
 
 __all__ = ["SOURCES", "Known", "arrays", "fetch", "npz", "source"]
@@ -99,6 +100,11 @@ SOURCES = {
         "1 797 handwritten digits, 8x8 grey, 10 classes; embedded",
         Size(1797, (1, 8, 8), 10),
         digits,
+    ),
+    "photos": Known(
+        "400 patches of two photographs, 32x32 colour, 10 classes; embedded",
+        Size(400, COLOUR, 10),
+        photos,
     ),
     "fmnist": Known(
         "70 000 articles of clothing (Fashion-MNIST), 28x28 grey, 10 classes",

@@ -1,0 +1,80 @@
+"""The true state of a run at the audited rounds: what is sent to each victim, and what it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..codec import decode_groups, encode_groups
+from ..errors import FolderError
+from ..files import disk, write
+from ..place import Place, folder_name
+from ..plan import Job, Plan
+from ..results import Event
+from ..store import RunFolder
+
+FOLDER = "audited"
+
+
+@dataclass(frozen=True)
+class States:
+    """Of one run, for some of its clients, at some of its rounds."""
+
+    plan: Plan
+    folder: RunFolder
+    rounds: Sequence[int]
+    clients: Sequence[str]
+
+    def listener(self) -> Callable[[Event], None]:
+        """To be told every event of the run: its commits are overwritten as it goes on.
+
+        When round t is recorded, its own commit is still to come, and that of the state before it
+        is the newest.
+        """
+        if 0 in self.rounds:
+            self.keep(0)
+
+        def listen(event: Event) -> None:
+            if event["event"] == "round" and event["t"] in self.rounds:
+                self.keep(int(event["t"]))
+
+        return listen
+
+    def end(self) -> None:
+        """The run is over, now or long since: its last commit is there."""
+        last = self.plan.rounds
+        if last in self.rounds and not all(self.file(last, c).is_file() for c in self.clients):
+            self.keep(last)
+
+    def keep(self, t: int) -> None:
+        """Put the state after ``t`` rounds aside."""
+        sizes = self.plan.federation.sizes()
+        server = self.folder.at(t, sizes) if t else self.plan.start()
+        average = server.average | server.model
+        for client in self.clients:
+            memory = self.folder.place.memory(client, before=t)
+            if memory:
+                self.place(t).keep(client, t - 1, memory)
+            sent = {"down": self.plan.algorithm.send(server, client), "average": average}
+            write(self.file(t, client), encode_groups(sent))
+
+    def job(self, t: int, client: str) -> Job:
+        """The training of that client from that state on; it changes nothing."""
+        path = self.file(t, client)
+        if not path.is_file():
+            raise FolderError(
+                f"{self.folder.path} was trained without keeping the state after {t} rounds"
+                f" of client {client}; choose another --out"
+            )
+        with disk(path):
+            groups, _ = decode_groups(path.read_bytes(), finite=False)
+        return Job("train", t, client, groups["down"], groups["average"], keeps=False)
+
+    def place(self, t: int) -> Place:
+        """Where the clients are as they were then."""
+        at = self.folder.path / FOLDER / f"{t:07d}"
+        return Place(at / "clients", self.folder.scratch)
+
+    def file(self, t: int, client: str) -> Path:
+        return self.folder.path / FOLDER / f"{t:07d}" / "sent" / folder_name(client)
