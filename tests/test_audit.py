@@ -10,36 +10,42 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import heterophony as hp
 from heterophony.algorithms import CLASSES, algorithm
-from heterophony.audit import running
 from heterophony.audit.attacks import (
     DLG,
     Found,
     Inverting,
+    Start,
     Target,
     angle,
     best,
     distance,
+    fewest,
+    noise,
     variation,
 )
-from heterophony.audit.cases import How, matched
+from heterophony.audit.cases import Case, How, Inversion
 from heterophony.audit.observing import gradients, insider, last_bias, stranger, update, visible
 from heterophony.audit.presets import preset
 from heterophony.audit.quality import CAP, psnr, references, ssim
 from heterophony.audit.size import Preset
 from heterophony.audit.states import States
+from heterophony.audit.telling import agreed, matched
 from heterophony.cli import app
 from heterophony.data.sources import source
+from heterophony.engines import engine
 from heterophony.models import builder
 from heterophony.place import Place
 from heterophony.plan import Job, Plan
 from heterophony.report.page import render
 from heterophony.report.runs import find
 from heterophony.tensors import Tensors
-from support import digits, net_with_batch_norm, replies
+from support import Fatal, digits, net_with_batch_norm, replies
 
 SMALL = ("data.name=digits", "data.clients=3", "model.name=digitsnet", "local.epochs=3",
          "local.steps=3", "engine.name=serial")  # fmt: skip
@@ -74,11 +80,11 @@ def first(plan: Plan) -> Job:
 # Numbers ------------------------------------------------------------------------------------
 
 
-def noise(seed: int) -> torch.Tensor:
+def image(seed: int) -> torch.Tensor:
     return torch.rand(3, 12, 12, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize(("a", "b"), [(noise(i), noise(i + 10)) for i in range(5)])
+@pytest.mark.parametrize(("a", "b"), [(image(i), image(i + 10)) for i in range(5)])
 def test_psnr_is_symmetric_capped_and_a_fixed_step_from_the_printed_formula(a, b):
     assert psnr(a, a) == CAP
     assert psnr(a, b) == psnr(b, a) >= 0
@@ -101,7 +107,7 @@ def test_levels_that_can_be_computed_by_hand():
 
 def test_a_restart_is_chosen_by_its_match_alone_and_images_of_a_batch_find_their_originals():
     x = torch.zeros(1)
-    found = [Found(x, 0.5), Found(x, 0.1, finite=False), Found(x, 0.2), Found(x, 0.2)]
+    found = [Found(x, x, 0.5), Found(x, x, 0.1, finite=False), Found(x, x, 0.2), Found(x, x, 0.2)]
     assert best(found)[0] == 2
     true = torch.stack([torch.full((1, 2, 2), v) for v in (0.1, 0.9)])
     assert matched(true, true.flip(0)) == [1, 0]
@@ -166,7 +172,22 @@ def test_the_label_of_one_image_is_the_smallest_gradient_of_the_last_bias(tmp_pa
     train = plan.federation.data(job.client).train
     for i in range(8):
         x, y = train.batch(torch.tensor([i]))
-        assert gradients(client, [bias], x, y)[bias].argmin() == y
+        assert torch.equal(fewest(gradients(client, [bias], x, y)[bias], 1), y)
+    x, y = train.batch(torch.arange(6))  # before training, chances are nearly equal
+    assert torch.equal(fewest(gradients(client, [bias], x, y)[bias], 6), y.sort().values)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=8), st.integers(0, 99))
+def test_labels_of_several_images_are_exact_where_chances_differ_by_less_than_one_image(y, seed):
+    labels = torch.tensor(y)
+    spread = torch.rand(5, generator=torch.Generator().manual_seed(seed)) * 0.99 / len(y)
+    gradient = spread - torch.bincount(labels, minlength=5) / len(y)
+    assert torch.equal(fewest(gradient, len(y)), labels.sort().values)
+    assert agreed(labels, labels.flip(0)) == [True] * len(y)
+
+
+def test_labels_are_counted_as_often_as_they_were_found():
+    assert agreed(torch.tensor([1, 1, 2]), torch.tensor([2, 1, 3])) == [True, False, True]
 
 
 # Attacks ------------------------------------------------------------------------------------
@@ -180,32 +201,51 @@ def target_of(name: str, tmp_path: Path, dtype: torch.dtype = torch.float32):
     x, y = plan.federation.data(job.client).train.batch(torch.arange(1))
     x, names = x.to(dtype), list(job.tensors)
     seen = gradients(client, names, x, y)
-    own = partial(gradients, client, names, y=y, differentiable=True)
-    return Target(seen, own, tuple(x.shape), -torch.ones(1), torch.ones(1)), x, client, y
+    own = partial(gradients, client, names, differentiable=True)
+    return Target(seen, own, -torch.ones(1), torch.ones(1)), x, client, y
 
 
 def test_the_true_image_matches_what_was_seen(tmp_path):
-    target, x, _, _ = target_of("fedavg", tmp_path)
-    assert abs(angle(target, x).item()) <= 1e-6
-    assert distance(target, x).item() == 0
-    assert DLG(2)(target, x).loss == 0
+    target, x, _, y = target_of("fedavg", tmp_path)
+    assert abs(angle(target, x, y).item()) <= 1e-6
+    assert distance(target, x, y).item() == 0
+    assert DLG(2)(target, Start(x, y)).loss == 0
 
 
 def test_the_slope_of_an_image_is_a_true_second_derivative(tmp_path):
-    target, x, _, _ = target_of("fedavg", tmp_path, torch.float64)
+    target, x, _, y = target_of("fedavg", tmp_path, torch.float64)
     draw = torch.Generator().manual_seed(0)
     at = torch.rand(x.shape, generator=draw, dtype=torch.float64).requires_grad_(True)
-    (slope,) = torch.autograd.grad(angle(target, at) + 0.1 * variation(at), at)
+    (slope,) = torch.autograd.grad(angle(target, at, y) + 0.1 * variation(at), at)
     way = torch.rand(x.shape, generator=draw, dtype=torch.float64)
     ends = [
-        (angle(target, v) + 0.1 * variation(v)).item() for v in (at + 1e-6 * way, at - 1e-6 * way)
+        (angle(target, v, y) + 0.1 * variation(v)).item()
+        for v in (at + 1e-6 * way, at - 1e-6 * way)
     ]
     assert (slope * way).sum().item() == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-4)
 
 
+def test_dlg_finds_images_and_labels_of_a_smooth_net_that_it_is_not_told(tmp_path):
+    torch.manual_seed(0)
+    weight = Tensors({"w": torch.randn(10, 16), "b": torch.randn(10)})
+
+    def gradient(x, y):
+        live = weight.map(lambda v: v.clone().requires_grad_(True))
+        out = torch.nn.functional.linear(x.flatten(1).sigmoid(), live["w"], live["b"])
+        value = torch.nn.functional.cross_entropy(out, y)
+        found = torch.autograd.grad(value, list(live.values()), create_graph=True)
+        return Tensors(dict(zip(live, found, strict=True)))
+
+    x, y = torch.rand(1, 1, 4, 4), torch.tensor([7])
+    target = Target(gradient(x, y).map(torch.Tensor.detach), gradient, x, x)
+    found = DLG(30)(target, Start(noise(x.shape, "x"), noise((1, 10), "y")))
+    assert torch.equal(found.labels, y)
+    assert psnr(found.images[0], x[0]) > 40
+
+
 def test_more_iterations_match_better_and_stay_in_the_box(tmp_path):
-    target, x, _, _ = target_of("fedavg", tmp_path)
-    start = torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
+    target, x, _, y = target_of("fedavg", tmp_path)
+    start = Start(torch.randn(x.shape, generator=torch.Generator().manual_seed(0)), y)
     few, many = Inverting(2, 0.0)(target, start), Inverting(60, 0.0)(target, start)
     assert many.loss < few.loss
     assert many.images.abs().max() <= 1
@@ -263,12 +303,26 @@ def test_a_whole_audit_is_the_same_in_several_processes_and_after_any_end(tmp_pa
     text = lines.read_bytes().splitlines(keepends=True)
     lines.write_bytes(b"".join(text[:-1]) + text[-1][:50])  # died while it wrote the last line
     done = []
-    attacked = running.attacked
-    monkeypatch.setattr(running, "attacked", lambda *a: done.append(a[1].key) or attacked(*a))
+    invert = Inversion.__call__
+    monkeypatch.setattr(Inversion, "__call__", lambda *a: done.append(a[0].case.key) or invert(*a))
     assert audited(tmp_path / "c", *words) == whole
     assert done == [("fedavg", 1, "0", 1)]
     assert audited(tmp_path / "c", *words) == whole
     assert len(done) == 1
+
+
+def test_a_worker_killed_in_an_attack_is_replaced_and_the_images_are_the_same(tmp_path):
+    plan = plan_of("fedavg")
+    job, place = first(plan), Place(tmp_path / "kept", tmp_path / "scratch")
+    case = Case("fedavg", 0, job.client, 0, 1, tuple(visible(plan, job, place)))
+    task = Inversion(case, How(iterations=2))
+    fatal = Fatal(task, tmp_path / "killed")
+    with engine("pool", 1, plan, place) as made:
+        (found,) = made.run([replace(job, kind="other", task=fatal)])
+    with engine("serial", 1, plan, place) as made:
+        (alone,) = made.run([replace(job, kind="other", task=task)])
+    assert fatal.trace.exists()
+    assert found.tensors.digest() == alone.tensors.digest()
 
 
 def test_batches_steps_restarts_dlg_and_inferred_labels_are_told(tmp_path):
@@ -280,6 +334,12 @@ def test_batches_steps_restarts_dlg_and_inferred_labels_are_told(tmp_path):
     found = audited(tmp_path / "b", *words)
     assert found["notes"][0].startswith("fedper: the bias of the last layer is not sent")
     assert found["notes"][1] == "labels inferred: 2 of 2 right"
+    words = ("fedrod", "--attack", "dlg", "--labels", "joint", "--iterations", "1")
+    found = audited(tmp_path / "c", *words, "--batch", "2", "--images", "2")
+    assert found["notes"][0].startswith("labels sought with the images: ")
+    refused = call(tmp_path / "d", "gpfl", *words[1:])
+    assert refused.exit_code == 3
+    assert "gpfl looks things up by label" in refused.stderr
 
 
 def test_who_sends_no_parameter_is_not_attacked(tmp_path):
@@ -301,7 +361,7 @@ def test_the_page_carries_the_audit(tmp_path):
         (("fedavg", "--rounds", "ten"), (), "--rounds ten: must be whole numbers"),
         (("fedavgg",), (), "did you mean 'fedavg'?"),
         (("centralized",), (), "centralized: one holds everybody's data"),
-        (("fedavg", "--labels", "inferred", "--batch", "2"), (), "leave --batch at 1"),
+        (("fedavg", "--labels", "joint"), (), "only dlg seeks them with the images"),
         (("fedavg",), ("rounds=3",), "name algorithms and --rounds in the command itself"),
         (("fedavg",), ("local.lrr=3",), "local.lrr: unknown key"),
     ],

@@ -141,6 +141,20 @@ def test_a_model_that_only_this_script_knows_is_sent_along(nodes):
     assert identical(played("fedper", model=net), on_ray("fedper", model=net))
 
 
+def test_an_audit_has_the_serial_bits(nodes, tmp_path):
+    settings = ["data.name=digits", "data.clients=3", "model.name=digitsnet", "local.steps=2"]
+    words = [w for s in settings for w in ("-c", s)]
+    few = ["--rounds", "1", "--clients", "1", "--images", "1", "--iterations", "2"]
+    found = {}
+    for engine in ("serial", "ray"):
+        asked = ["audit", "fedper", *few, *words, "-c", f"engine.name={engine}"]
+        done = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / engine), "--json"])
+        assert done.exit_code == 0, done.output
+        found[engine] = json.loads(done.stdout)
+    assert len(found["serial"]["attacks"]) == 2
+    assert found["ray"] == found["serial"]
+
+
 def test_several_runs_share_the_cluster_and_each_has_its_bits(nodes, tmp_path):
     settings = ["rounds=2", "data.clients=4", "local.epochs=1", "model.name=mlp"]
     words = [w for s in settings for w in ("-c", s)]
@@ -398,6 +412,11 @@ def test_bundles_hold_every_job_once_and_none_more_than_its_share(train, evaluat
             assert {j.kind for j in b} == {kind}
             assert len(b) <= bundles.JOBS
             assert len(b) == 1 or sum(j.cost for j in b) * workers * bundles.PARTS <= whole
+
+
+def test_jobs_of_another_kind_travel_alone():
+    made = bundles.bundled([Job("other", 0, str(i), hp.Tensors(), cost=1) for i in range(99)], 1)
+    assert [len(b) for b in made] == [1] * 99
 
 
 def test_large_models_travel_alone():

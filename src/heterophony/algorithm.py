@@ -58,7 +58,7 @@ class Reply:
     """What one client sent up. ``aside`` is for measurement, never for learning."""
 
     client: str
-    kind: Literal["train", "evaluate", "join"]
+    kind: Literal["train", "evaluate", "join", "other"]
     tensors: Tensors
     samples: int
     weight: float  # its share in a mean: its samples, or 1 where all clients count the same

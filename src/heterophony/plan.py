@@ -166,7 +166,7 @@ class Plan:
 class Job:
     """One client's work in one round."""
 
-    kind: Literal["train", "evaluate", "join"]
+    kind: Literal["train", "evaluate", "join", "other"]
     t: int
     client: str
     tensors: Tensors
@@ -174,13 +174,16 @@ class Job:
     cost: int = 0  # examples to go through: the longest job starts first
     turn: int = 0  # of a client that is drawn several times in a round: all start from the same
     keeps: bool = True  # is what it holds afterwards kept? Of several turns, that of the last
+    task: Callable[[Plan, Job, Keeping], Reply] | None = None  # of kind "other", as in an audit
 
 
 def work(plan: Plan, job: Job, place: Keeping) -> Reply:
     """Do one job on one client: in a pool, on a cluster or on a device, always this."""
     begun = time.perf_counter()
     memory = place.memory(job.client, before=job.t)
-    if job.kind == "evaluate":
+    if job.task is not None:
+        reply = job.task(plan, job, place)
+    elif job.kind == "evaluate":
         kept = place.digest(job.client, before=job.t) if job.t == plan.rounds else ""
         reply = replace(evaluate(plan, job, memory, place), kept=kept)
     elif job.kind == "join":

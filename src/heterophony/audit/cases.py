@@ -1,26 +1,37 @@
-"""One victim in one round, attacked by who knows its private parts and by who does not."""
+"""One victim in one round, attacked by who knows its private parts and by who does not: a job."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 from torch import Tensor
 
-from ..place import Place
+from ..algorithm import Reply
+from ..errors import ConfigError
+from ..place import Keeping
 from ..plan import Job, Plan
 from ..samples import Scale
 from ..tensors import Tensors
-from .attacks import DLG, Attack, Found, Inverting, Kind, Target, begun, best
+from .attacks import (
+    DLG,
+    Attack,
+    Found,
+    Inverting,
+    Kind,
+    Start,
+    Target,
+    best,
+    chances,
+    classes,
+    fewest,
+    noise,
+)
 from .observing import Observed, gradients, insider, last_bias, stranger, update
-from .quality import psnr, references, ssim
 
-Record = dict[str, Any]
 UNKNOWN, KNOWN = "unknown", "known"  # the parts that stay, to the attacker
 
 
@@ -31,7 +42,7 @@ class How:
     attack: Kind = "inverting"
     iterations: int = 400
     tv: float = 0.01
-    labels: Literal["known", "inferred"] = "known"
+    labels: Literal["known", "inferred", "joint"] = "known"  # joint: sought with the images
     batch: int = 1  # images in one gradient
     steps: int = 1  # of the victim, before it sends
     restarts: int = 1
@@ -59,136 +70,104 @@ class Case:
         """What tells it from every other one."""
         return self.algorithm, self.round, self.client, self.image
 
-
-def attacked(plan: Plan, case: Case, how: How, job: Job, place: Place) -> list[Record]:
-    """Everything that is found, image by image, for both kinds of attacker."""
-    victim = insider(plan, job, place)
-    train = plan.federation.data(case.client).train
-    x, y = train.batch(torch.arange(case.image, case.image + case.images))
-    seen = update(victim, case.names, x, y, how.steps)
-    labels, told = y, "known"
-    if how.labels == "inferred" and (bias := last_bias(victim.net)) in case.names:
-        labels, told = seen[str(bias)].argmin().reshape(1), "inferred"
-    true, out, outcomes = pixels(x, train.scale), list[Record](), dict[str, Met]()
-    makers: dict[str, Callable[[], Observed]] = {
-        UNKNOWN: partial(stranger, plan, job),
-        KNOWN: partial(insider, plan, job, place),
-    }
-    for knowledge, make in makers.items():
-        first = plays(make, case, seen, x, labels, plan.seed)
-        same = outcomes.get(UNKNOWN)
-        if same is not None and equal(same.first, first):
-            met = same  # nothing of what stays matters: the very same attack
-        else:
-            met = Met(first, *fought(plan, case, how, make, seen, x, labels, train.scale))
-        outcomes[knowledge] = met
-        out += [
-            {**record, "labels": told, "right": bool(torch.equal(labels, y))}
-            for record in told_of(case, knowledge, met, true, plan.seed, train.scale)
-        ]
-    return out
+    def batch(self, plan: Plan) -> tuple[Tensor, Tensor]:
+        """The true images, as the net gets them, and their labels."""
+        train = plan.federation.data(self.client).train
+        return train.batch(torch.arange(self.image, self.image + self.images))
 
 
 @dataclass(frozen=True)
-class Met:
-    """What one attacker came to, and the first gradient it computed."""
+class Inversion:
+    """The work on one case, as an engine does it: what both kinds of attacker come to."""
 
-    first: Tensors
-    restart: int
-    found: Found
+    case: Case
+    how: How
+
+    def __call__(self, plan: Plan, job: Job, place: Keeping) -> Reply:
+        victim, (x, y) = insider(plan, job, place), self.case.batch(plan)
+        seen = update(victim, self.case.names, x, y, self.how.steps)
+        bias = last_bias(victim.net)
+        inferred = self.how.labels == "inferred" and bias in self.case.names
+        labels = fewest(seen[str(bias)], len(y)) if inferred else y
+        low, high = bounds(x, plan.federation.data(job.client).train.scale)
+        makers: dict[str, Callable[[], Observed]] = {
+            UNKNOWN: partial(stranger, plan, job),
+            KNOWN: partial(insider, plan, job, place),
+        }
+        fights = {
+            knowledge: Fight(
+                self.case, self.how, plan, make, Seen(seen, x.shape, labels, low, high)
+            )
+            for knowledge, make in makers.items()
+        }
+        outcomes = {UNKNOWN: fights[UNKNOWN].ended()}
+        # if nothing of what stays matters, it is the very same attack
+        same = equal(*(fight.first() for fight in fights.values()))
+        outcomes[KNOWN] = outcomes[UNKNOWN] if same else fights[KNOWN].ended()
+        return reply(self.case, inferred, outcomes)
 
 
-def plays(
-    make: Callable[[], Observed], case: Case, seen: Tensors, x: Tensor, y: Tensor, seed: int
-) -> Tensors:
-    """The attacker's gradient at its first start: who computes the same, attacks the same way."""
-    target = Target(seen, lambda v: seen, tuple(x.shape), x, x)
-    return gradients(make(), case.names, begun(target, *luck(seed, case, 0)), y)
+@dataclass(frozen=True)
+class Seen:
+    """What every attacker has: a gradient, and what it is a gradient of, but for the pixels."""
+
+    gradient: Tensors
+    shape: tuple[int, ...]
+    labels: Tensor
+    low: Tensor
+    high: Tensor
+
+
+@dataclass(frozen=True)
+class Fight:
+    """One attacker and one case."""
+
+    case: Case
+    how: How
+    plan: Plan
+    make: Callable[[], Observed]
+    seen: Seen
+
+    def start(self, restart: int) -> Start:
+        """It does not depend on the algorithm: equal gradients, equal images."""
+        key = (self.plan.seed, "attack", *self.case.key[1:], restart)
+        images = noise(self.seen.shape, *key).contiguous(memory_format=torch.channels_last)
+        if self.how.labels != "joint":
+            return Start(images, self.seen.labels)
+        shape = (len(images), self.plan.federation.classes)
+        return Start(images, noise(shape, *key, "labels"))
+
+    def gradient(self, client: Observed) -> Callable[[Tensor, Tensor], Tensors]:
+        return partial(gradients, client, self.case.names, differentiable=True)
+
+    def first(self) -> Tensors:
+        """What it computes first: who computes the same, attacks the same way."""
+        start = self.start(0)
+        return gradients(self.make(), self.case.names, start.images, chances(start.labels))
+
+    def ended(self) -> tuple[int, Found]:
+        """The best restart, by its match with what was seen."""
+        seen, start = self.seen, self.start(0)
+        if not seen.gradient.square() > 0:  # nothing that is sent was trained: no angle to match
+            flat = ((seen.low + seen.high) / 2).expand(seen.shape)
+            return 0, Found(flat, classes(start.labels), float("inf"), finite=False)
+        tries = []
+        for restart in range(self.how.restarts):
+            target = Target(seen.gradient, self.gradient(self.make()), seen.low, seen.high)
+            try:
+                tries.append(self.how.attacker(target, self.start(restart)))
+            except IndexError:
+                if self.how.labels != "joint":
+                    raise
+                raise ConfigError(
+                    f"--labels joint: {self.case.algorithm} looks things up by label, which must"
+                    " then be a class; leave it out, or choose other --labels"
+                ) from None
+        return best(tries)
 
 
 def equal(a: Tensors, b: Tensors) -> bool:
     return all(torch.equal(v, b[k]) for k, v in a.items())
-
-
-def fought(
-    plan: Plan,
-    case: Case,
-    how: How,
-    make: Callable[[], Observed],
-    seen: Tensors,
-    x: Tensor,
-    y: Tensor,
-    scale: Scale,
-) -> tuple[int, Found]:
-    """The best restart, by its match with what was seen."""
-    low, high = bounds(x, scale)
-    if not seen.square() > 0:  # nothing of what is sent was trained: there is no angle to match
-        return 0, Found(((low + high) / 2).expand_as(x), float("inf"), finite=False)
-    tries = []
-    for restart in range(how.restarts):
-        client = make()
-        target = Target(
-            seen,
-            lambda v, client=client: gradients(client, case.names, v, y, differentiable=True),  # type: ignore[misc]
-            tuple(x.shape),
-            low,
-            high,
-        )
-        tries.append(how.attacker(target, begun(target, *luck(plan.seed, case, restart))))
-    return best(tries)
-
-
-def luck(seed: int, case: Case, restart: int) -> tuple[object, ...]:
-    """What an attack starts from does not depend on the algorithm: equal gradients, equal images."""
-    return seed, "attack", case.round, case.client, case.image, restart
-
-
-# Telling ------------------------------------------------------------------------------------
-
-
-def told_of(
-    case: Case, knowledge: str, met: Met, true: Tensor, seed: int, scale: Scale
-) -> list[Record]:
-    """A line for every image, with what flat images and noise would come to."""
-    order = matched(true, found := pixels(met.found.images, scale))
-    out = []
-    for i, original in enumerate(true):
-        image, made = case.image + i, found[order[i]]
-        nothing = references(original, seed, "reference", case.client, image)
-        out.append(
-            {
-                "event": "attack",
-                "algorithm": case.algorithm,
-                "round": case.round,
-                "client": case.client,
-                "image": image,
-                "private": knowledge,
-                "psnr": psnr(made, original),
-                "ssim": ssim(made, original),
-                "matching": met.found.loss if met.found.finite else None,
-                "finite": met.found.finite,
-                "restart": met.restart,
-                "references": {
-                    k: [psnr(v, original), ssim(v, original)] for k, v in nothing.items()
-                },
-                "sha256": Tensors({"image": made}).digest(),
-                "original": packed(original),
-                "picture": packed(made),
-            }
-        )
-    return out
-
-
-def matched(true: Tensor, found: Tensor) -> list[int]:
-    """Images of one gradient come in no order: each goes to the original it is nearest to."""
-    costs = [[-psnr(f, t) for f in found] for t in true]
-    return [int(j) for j in linear_sum_assignment(costs)[1]]
-
-
-def pixels(x: Tensor, scale: Scale) -> Tensor:
-    """Input as values from 0 to 1, each image contiguous."""
-    low, high = bounds(x, scale)
-    return ((x - low) / (high - low)).clamp(0, 1).contiguous()
 
 
 def bounds(x: Tensor, scale: Scale) -> tuple[Tensor, Tensor]:
@@ -197,6 +176,24 @@ def bounds(x: Tensor, scale: Scale) -> tuple[Tensor, Tensor]:
     return scale(black.clone()), scale(black + scale.unit)
 
 
-def packed(image: Tensor) -> str:
-    """Bytes, channel by channel, as text."""
-    return base64.b64encode((255 * image).round().byte().numpy().tobytes()).decode()
+# There and back -----------------------------------------------------------------------------
+
+
+def reply(case: Case, inferred: bool, outcomes: dict[str, tuple[int, Found]]) -> Reply:
+    """As engines carry it: tensors and numbers."""
+    tensors, numbers = dict[str, Tensor](), {"t": case.round, "image": case.image}
+    metrics: dict[str, float] = {**numbers, "inferred": inferred}
+    for knowledge, (restart, found) in outcomes.items():
+        tensors |= {f"{knowledge}/images": found.images, f"{knowledge}/labels": found.labels}
+        own = {"restart": restart, "loss": found.loss, "finite": found.finite}
+        metrics |= {f"{knowledge}/{k}": v for k, v in own.items()}
+    return Reply(case.client, "other", Tensors(tensors), case.images, case.images, metrics)
+
+
+def outcome(reply: Reply, knowledge: str) -> tuple[int, Found]:
+    """The best restart of that attacker, and what it came to."""
+    restart, loss, finite = (
+        reply.metrics[f"{knowledge}/{k}"] for k in ("restart", "loss", "finite")
+    )
+    images, labels = (reply.tensors[f"{knowledge}/{k}"] for k in ("images", "labels"))
+    return int(restart), Found(images, labels, loss, bool(finite))

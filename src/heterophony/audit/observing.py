@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..algorithm import Algorithm
 from ..client import Client, Loss, Part, Training, parameters, state
-from ..place import Place
+from ..place import Keeping
 from ..plan import Job, Plan, work
 from ..randomness import seeded
 from ..samples import Data, Samples
@@ -60,13 +60,13 @@ class Observed(Client):
         self.phases += (Phase(loss or self.entropy, names, repeat),)
 
 
-def visible(plan: Plan, job: Job, place: Place) -> list[str]:
+def visible(plan: Plan, job: Job, place: Keeping) -> list[str]:
     """The parameters that are in the reply of a real training job, which changes nothing."""
     sent = work(plan, job, place).tensors
     return sorted(k for k, _ in plan.template.named_parameters() if k in sent)
 
 
-def insider(plan: Plan, job: Job, place: Place) -> Observed:
+def insider(plan: Plan, job: Job, place: Keeping) -> Observed:
     """The client itself: its own parts, its memory, its class counts."""
     client = plan.client(job, place.memory(job.client, before=job.t), place, Observed)
     assert isinstance(client, Observed)

@@ -35,7 +35,7 @@ QUICK = Audit(
         "participation": {"rate": 1.0},
     },
     ("fedavg", "fedper", "fedrod", "fedreg", "feddecomp"),
-    Victims((5,), 4, 2),
+    Victims((5, 10), 3, 2),
     How(),
 )
 

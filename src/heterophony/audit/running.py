@@ -1,31 +1,25 @@
-"""Attacks on many victims, in this process or in several, recorded one by one: it can go on."""
+"""Attacks on many victims, on any engine, recorded one by one: what was stopped can go on."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
-import torch
-
-from ..config import read
-from ..data.federation import Federation
-from ..engines.pool import CONTEXT, settle, warm
-from ..errors import EngineError, FolderError
+from ..engines import Engine
+from ..errors import FolderError
 from ..files import disk
 from ..folders import read_events
-from ..plan import Plan
-from ..store import RunFolder
-from .cases import Case, How, Record, attacked
+from ..plan import Job
+from .cases import Case, How, Inversion
 from .observing import visible
 from .states import States
+from .telling import Record, told
 
-ATTACKS, DATA = "attacks.jsonl", "attacked-data"
+ATTACKS = "attacks.jsonl"
 
 
 @dataclass(frozen=True)
@@ -65,23 +59,26 @@ class Log:
             os.fsync(file.fileno())
 
 
-def cases(label: str, states: States, victims: Victims, how: How, log: Log) -> list[Case]:
-    """All of one run; what it sends is seen in a real round of training, and recorded."""
-    out = []
-    known = {(r["algorithm"], r["round"]): r for r in log.read() if r["event"] == "visible"}
+def watch(label: str, states: States, log: Log) -> None:
+    """See, and record, what is sent in a real round of training from every state on."""
+    done = {(r["algorithm"], r["round"]) for r in log.read() if r["event"] == "visible"}
     for t in states.rounds:
-        if (label, t) not in known:
-            job = states.job(t, states.clients[0])
-            seen = visible(states.plan, job, states.place(t))
-            record = {"event": "visible", "algorithm": label, "round": t, "names": seen}
-            log.add([record])
-            known[label, t] = record
-        names = tuple(known[label, t]["names"])
-        for client in states.clients if names else ():
+        if (label, t) not in done:
+            seen = visible(states.plan, states.job(t, states.clients[0]), states.place)
+            log.add([{"event": "visible", "algorithm": label, "round": t, "names": seen}])
+
+
+def cases(label: str, states: States, victims: Victims, how: How, log: Log) -> list[Case]:
+    """All of one run; where nothing is sent, there is none."""
+    out = []
+    for record in log.read():
+        if record["event"] != "visible" or record["algorithm"] != label or not record["names"]:
+            continue
+        for client in states.clients:
             held = min(victims.images, len(states.plan.federation.train[client]))
             for first in range(0, held, how.batch):
-                count = min(how.batch, held - first)
-                out.append(Case(label, t, client, first, count, names))
+                count, names = min(how.batch, held - first), tuple(record["names"])
+                out.append(Case(label, record["round"], client, first, count, names))
     return out
 
 
@@ -103,67 +100,23 @@ def left(cases: Sequence[Case], log: Log) -> list[Case]:
     ]
 
 
-def fight(
-    due: Sequence[Case],
-    runs: Mapping[str, States],
-    how: How,
-    workers: int,
-    parent: Path,
-) -> Iterator[tuple[Case, list[Record]]]:
-    """What every case comes to, in any order; the same whatever the number of workers."""
-    if workers == 1:
-        yield from alone(due, runs, how)
-        return
-    warm()
-    next(iter(runs.values())).plan.federation.save(parent / DATA)
-    with ProcessPoolExecutor(min(workers, max(1, len(due))), CONTEXT, settle) as pool:
-        jobs = {
-            pool.submit(
-                elsewhere, case, how, str(runs[case.algorithm].folder.path), str(parent)
-            ): case
-            for case in due
-        }
-        try:
-            for done in as_completed(jobs):
-                yield jobs[done], done.result()
-        except BrokenProcessPool:
-            raise EngineError(
-                "a worker of the audit died; is there enough memory? the same command goes on"
-            ) from None
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+def inverted(
+    due: Sequence[Case], states: States, how: How, engine: Engine
+) -> Iterator[list[Record]]:
+    """What every case of a run comes to, in any order; the same on every engine.
+
+    Round by round: what is sent differs from client to client, and is all in memory meanwhile.
+    """
+    for t in states.rounds:
+        now = {(c.client, c.image): c for c in due if c.round == t}
+        for reply in engine.run(list(jobs(now.values(), states, how))):
+            case = now[reply.client, int(reply.metrics["image"])]
+            yield told(states.plan, case, how, reply)
 
 
-def alone(
-    due: Sequence[Case], runs: Mapping[str, States], how: How
-) -> Iterator[tuple[Case, list[Record]]]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as in every worker: the same bits
-    try:
-        for case in due:
-            yield case, one(runs[case.algorithm], case, how)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def one(states: States, case: Case, how: How) -> list[Record]:
-    job = states.job(case.round, case.client)
-    return attacked(states.plan, case, how, job, states.place(case.round))
-
-
-# In a worker --------------------------------------------------------------------------------
-
-
-def elsewhere(case: Case, how: How, run: str, parent: str) -> list[Record]:
-    """The same in a process that knows only where the run lies."""
-    return one(States(planned(run, parent), RunFolder(Path(run)), (), ()), case, how)
-
-
-@lru_cache(maxsize=4)
-def planned(run: str, parent: str) -> Plan:
-    return read(RunFolder(Path(run)).config).plan(opened(parent))
-
-
-@lru_cache(maxsize=1)
-def opened(parent: str) -> Federation:
-    return Federation.open(Path(parent) / DATA)
+def jobs(cases: Iterable[Case], states: States, how: How) -> Iterator[Job]:
+    """What is sent to a client is the same object in all its jobs: engines carry it once."""
+    open_ = cache(states.job)
+    for case in cases:
+        job = open_(case.round, case.client)
+        yield replace(job, kind="other", task=Inversion(case, how), cost=case.images)

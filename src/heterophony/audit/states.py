@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..client import Memory
 from ..codec import decode_groups, encode_groups
 from ..errors import FolderError
 from ..files import disk, write
@@ -52,11 +53,12 @@ class States:
         sizes = self.plan.federation.sizes()
         server = self.folder.at(t, sizes) if t else self.plan.start()
         average = server.average | server.model
+        write(self.average(t), encode_groups({"average": average}))
         for client in self.clients:
-            memory = self.folder.place.memory(client, before=t)
-            if memory:
-                self.place(t).keep(client, t - 1, memory)
-            sent = {"down": self.plan.algorithm.send(server, client), "average": average}
+            if t:  # before that nobody has a memory
+                memory = self.folder.place.memory(client, before=t)
+                self.place.keep(client, t - 1, memory)
+            sent = {"down": self.plan.algorithm.send(server, client)}
             write(self.file(t, client), encode_groups(sent))
 
     def job(self, t: int, client: str) -> Job:
@@ -67,14 +69,21 @@ class States:
                 f"{self.folder.path} was trained without keeping the state after {t} rounds"
                 f" of client {client}; choose another --out"
             )
-        with disk(path):
-            groups, _ = decode_groups(path.read_bytes(), finite=False)
-        return Job("train", t, client, groups["down"], groups["average"], keeps=False)
+        down, average = (opened(f) for f in (path, self.average(t)))
+        return Job("train", t, client, down["down"], average["average"], keeps=False)
 
-    def place(self, t: int) -> Place:
-        """Where the clients are as they were then."""
-        at = self.folder.path / FOLDER / f"{t:07d}"
-        return Place(at / "clients", self.folder.scratch)
+    @property
+    def place(self) -> Place:
+        """Where the clients are as they were then: each job finds the memory before its round."""
+        return Place(self.folder.path / FOLDER / "clients", self.folder.scratch)
 
     def file(self, t: int, client: str) -> Path:
-        return self.folder.path / FOLDER / f"{t:07d}" / "sent" / folder_name(client)
+        return self.folder.path / FOLDER / f"{t:07d}" / folder_name(client)
+
+    def average(self, t: int) -> Path:
+        return self.folder.path / FOLDER / f"{t:07d}.average"
+
+
+def opened(path: Path) -> Memory:
+    with disk(path):
+        return decode_groups(path.read_bytes(), finite=False)[0]

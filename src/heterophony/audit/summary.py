@@ -130,6 +130,9 @@ def notes(records: Sequence[Record], found: Sequence[Record], asked: Record) -> 
         if inferred:
             right = sum(r["right"] for r in inferred)
             out.append(f"labels inferred: {right} of {len(inferred)} right")
+    if asked["how"]["labels"] == "joint":
+        right = sum(r["right"] for r in found)
+        out.append(f"labels sought with the images: {right} of {len(found)} right")
     if asked["how"]["steps"] > 1:
         out.append(
             f"the victim made {asked['how']['steps']} steps on the same images; its update, divided"

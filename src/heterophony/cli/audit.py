@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, replace
 from enum import StrEnum
@@ -20,12 +20,12 @@ from .recovered import show
 from .runs import Json, Pairs, begin, free, interruptible, prepared
 
 if TYPE_CHECKING:
-    from ..audit.cases import How
-    from ..audit.running import Victims
+    from ..audit.cases import Case, How
+    from ..audit.running import Log, Victims
     from ..audit.states import States
-    from ..config import Config
-    from ..plan import Plan
+    from ..config import Config, EngineSection
     from ..results import Event
+    from ..store import RunFolder
 
 
 class Attack(StrEnum):
@@ -40,6 +40,7 @@ class Labels(StrEnum):
 
     known = "known"
     inferred = "inferred"
+    joint = "joint"
 
 
 def register(app: typer.Typer) -> None:
@@ -62,9 +63,10 @@ def audit(
     ),
     iterations: Annotated[int | None, typer.Option(min=1, help="Of each attack.")] = None,
     tv: Annotated[float | None, typer.Option(min=0, help="Weight of smoothness.")] = None,
-    labels: Annotated[Labels, typer.Option(help="Told to the attacker, or inferred.")] = (
-        Labels.known
-    ),
+    labels: Annotated[
+        Labels,
+        typer.Option(help="Told to the attacker, or inferred from the last bias, or sought (dlg)."),
+    ] = (Labels.known),
     batch: Annotated[int, typer.Option(min=1, help="Images in one gradient.")] = 1,
     steps: Annotated[int, typer.Option(min=1, help="The victim makes before it sends.")] = 1,
     restarts: Annotated[int, typer.Option(min=1, help="The one that matches best counts.")] = 1,
@@ -96,8 +98,8 @@ def audit(
         steps=steps,
         restarts=restarts,
     )
-    if labels is Labels.inferred and batch > 1:
-        raise ConfigError("--labels inferred: only of one image; leave --batch at 1")
+    if labels is Labels.joint and attack is not Attack.dlg:
+        raise ConfigError("--labels joint: only dlg seeks them with the images; add --attack dlg")
     names = list(dict.fromkeys(algorithms or base.algorithms))
     configs = configured(preset, base.settings, names, pairs or [], max(asked_rounds))
     parent = out or free(f"audit-{Path(configs[names[0]].data.name).stem}")
@@ -145,10 +147,9 @@ def carried_out(
 ) -> dict[str, Any]:
     """Train what is left to train, attack who is left to attack, and sum it up."""
     from ..audit.presets import TABLE
-    from ..audit.running import DATA, Log, cases, fight, left
+    from ..audit.running import Log, cases, left
     from ..audit.states import States
     from ..audit.summary import summarised
-    from ..engines import cores
     from ..papers import experiment
     from ..report.figures import save
     from ..report.reconstructions import sheet
@@ -168,51 +169,78 @@ def carried_out(
         "shape": list(federation.shape),
         "data_sha256": federation.sha256,
     }
-    log, runs = Log(parent, asked), dict[str, States]()
-    workers = 1 if first.engine.name == "serial" else first.engine.workers or cores()
-    with interruptible("the same command goes on", lambda: None, folders):
-        for (name, config), folder in zip(configs.items(), folders, strict=True):
-            plan = config.plan(federation)
-            runs[name] = States(plan, folder, victims.rounds, federation.clients[: victims.clients])
-            trained(config, plan, runs[name], quiet)
-        every = [c for n, states in runs.items() for c in cases(n, states, victims, how, log)]
-        due = left(every, log)
-        if due and not quiet:
-            screen.note(f"{len(due)} gradients to invert, with and without the parts that stay")
-        for done, (_, records) in enumerate(fight(due, runs, how, workers, parent), 1):
-            log.add(records)
-            if not quiet:
-                tell(done, len(due))
+    log, chosen = Log(parent, asked), federation.clients[: victims.clients]
+    runs = {
+        name: States(config.plan(federation), folder, victims.rounds, chosen)
+        for (name, config), folder in zip(configs.items(), folders, strict=True)
+    }
+    train(configs, runs, log, quiet)
+    every = {name: cases(name, states, victims, how, log) for name, states in runs.items()}
+    due = {name: open_ for name, mine in every.items() if (open_ := left(mine, log))}
+    fight(first.engine, runs, due, how, log, quiet)
     records = log.read()
     content = summarised(records, experiment(TABLE))
     write_json(parent / "audit.json", content)
     if any(r["event"] == "attack" for r in records):
         save(sheet(records), parent / "audit.png")
-    for states in runs.values():
-        shutil.rmtree(states.folder.scratch, ignore_errors=True)
-    shutil.rmtree(parent / DATA, ignore_errors=True)
     return content
 
 
-def tell(done: int, due: int) -> None:
-    """A line now and then."""
-    if done == due or done % max(1, due // 10) == 0:
-        screen.note(f"{done} of {due} gradients inverted")
+AGAIN = "the same command goes on"
 
 
-def trained(config: Config, plan: Plan, states: States, quiet: bool) -> None:
-    """Play what is left of a run, keeping the states that will be attacked."""
+def train(configs: dict[str, Config], runs: dict[str, States], log: Log, quiet: bool) -> None:
+    """Play what is left of every run, keeping the states to attack, and see what is sent."""
+    from ..audit.running import watch
     from ..session import execute
 
-    states.folder.lock()
+    folders = [states.folder for states in runs.values()]
+    with screen.progress(not quiet) as bars, interruptible(AGAIN, bars.stop, folders):
+        for name, states in runs.items():
+            where, plan = configs[name].engine, states.plan
+            listen = both(screen.Bar(bars, name, plan.rounds), states.listener())
+            with locked(states.folder) as folder:
+                execute(plan, folder, where.name, where.workers, listen, cluster=where)
+                states.end()
+                watch(name, states, log)
+
+
+def fight(
+    where: EngineSection,
+    runs: dict[str, States],
+    due: dict[str, list[Case]],
+    how: How,
+    log: Log,
+    quiet: bool,
+) -> None:
+    """Invert gradients, each recorded as it is done."""
+    from ..audit.running import inverted
+    from ..engines import engine
+
+    total, folders = sum(map(len, due.values())), [states.folder for states in runs.values()]
+    with (
+        screen.counting(not quiet, "inverting gradients", total) as done,
+        interruptible(AGAIN, done.progress.stop, folders),
+    ):
+        for name, cases in due.items():
+            states = runs[name]
+            with (
+                locked(states.folder),
+                engine(where.name, where.workers, states.plan, states.place, where) as made,
+            ):
+                for records in inverted(cases, states, how, made):
+                    log.add(records)
+                    done()
+
+
+@contextmanager
+def locked(folder: RunFolder) -> Iterator[RunFolder]:
+    """Ours, inside."""
+    folder.lock()
     try:
-        with screen.progress(not quiet) as bars:
-            bar = screen.Bar(bars, config.algorithm_name, plan.rounds)
-            listen = both(bar, states.listener())
-            execute(plan, states.folder, config.engine.name, config.engine.workers, listen)
-            states.end()
+        yield folder
     finally:
-        states.folder.close()
+        folder.close()
 
 
 def both(*listeners: Callable[[Event], None]) -> Callable[[Event], None]:

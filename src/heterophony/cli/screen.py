@@ -6,6 +6,7 @@ import json
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -13,7 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from ..results import share
@@ -138,3 +139,27 @@ def progress(show: bool) -> Iterator[Progress]:
     )
     with Progress(*columns, console=ERR, disable=not (show and ERR.is_terminal)) as shown:
         yield shown
+
+
+@contextmanager
+def counting(show: bool, label: str, total: int) -> Iterator[Count]:
+    """One bar for things that are done one by one, with the time left."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=ERR, disable=not (show and ERR.is_terminal)) as shown:
+        yield Count(shown, shown.add_task(label, total=total))
+
+
+@dataclass(frozen=True)
+class Count:
+    """A bar that goes on by one."""
+
+    progress: Progress
+    task: TaskID
+
+    def __call__(self) -> None:
+        self.progress.advance(self.task)

@@ -16,8 +16,9 @@ def bundled(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
     """The jobs in the order they should start, the longest first; those that are long, alone."""
     ordered = in_order(jobs)
     learn = [j for j in ordered if j.kind == "train"]
-    other = [j for j in ordered if j.kind != "train"]
-    return [*filled(learn, workers), *filled(other, workers)]
+    measure = [j for j in ordered if j.kind not in ("train", "other")]
+    alone = [[j] for j in ordered if j.kind == "other"]  # nobody knows how long these are
+    return [*filled(learn, workers), *filled(measure, workers), *alone]
 
 
 def filled(jobs: Sequence[Job], workers: int) -> Iterator[list[Job]]:

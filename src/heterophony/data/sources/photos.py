@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...randomness import generator
 from ...samples import HALF
@@ -12,15 +13,16 @@ from ..source import Source
 
 PHOTOS = ("china", "flower")
 SIDE, ROWS, COLUMNS, BANDS = 32, 10, 20, 5  # pixels; patches of a photograph; classes of one
+SMALLER = 4  # or most patches were of one colour: sky, and what is out of focus
 
 
 def photos(path: Path | None = None) -> Source:
-    """Patches that do not overlap; a class is one of five bands, from top to bottom, of a photo."""
+    """Patches that overlap; a class is one of five bands, from top to bottom, of a photo."""
     from sklearn.datasets import load_sample_image  # type: ignore[import-untyped]  # slow
 
     x, y = [], []
     for number, name in enumerate(PHOTOS):
-        whole = load_sample_image(f"{name}.jpg")
+        whole = shrunk(load_sample_image(f"{name}.jpg"), SMALLER)
         tops = np.linspace(0, whole.shape[0] - SIDE, ROWS).astype(int)
         lefts = np.linspace(0, whole.shape[1] - SIDE, COLUMNS).astype(int)
         for row, top in enumerate(tops):
@@ -30,3 +32,11 @@ def photos(path: Path | None = None) -> Source:
     order = generator("photos").permutation(len(y))  # neighbours are alike: first ones say nothing
     labels = tuple(f"{name} {band}" for name in PHOTOS for band in range(1, BANDS + 1))
     return Source("photos", np.stack(x)[order], np.array(y, np.int64)[order], HALF, labels)
+
+
+def shrunk(image: NDArray[np.uint8], times: int) -> NDArray[np.uint8]:
+    """Means of so many rows and columns; what is left over at the end is cut off."""
+    height, width = (side // times for side in image.shape[:2])
+    blocks = image[: height * times, : width * times].reshape(height, times, width, times, -1)
+    means: NDArray[np.float64] = blocks.mean((1, 3))
+    return means.round().astype(np.uint8)
