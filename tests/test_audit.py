@@ -121,7 +121,7 @@ def test_what_is_seen_is_the_recorded_traffic_and_gradients_of_it_can_be_compute
     name, monkeypatch
 ):
     how = {"model": "digitsnet", "rounds": 1, "participation": 1.0, "training": FEW}
-    result, rounds = replies(monkeypatch, name, digits(), **how)
+    result, rounds = replies(monkeypatch, name, digits(clients=2), **how)
     plan, job = result.plan, first(result.plan)
     place = result._run.place
     names = visible(plan, job, place)

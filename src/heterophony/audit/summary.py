@@ -65,6 +65,17 @@ def levels(mine: Sequence[Record]) -> dict[str, float]:
     }
 
 
+def several(content: Record) -> list[str]:
+    """The audited rounds, if there is more than one: levels differ, so each is shown."""
+    rounds = [str(t) for t in content["asked"]["victims"]["rounds"]]
+    return rounds if len(rounds) > 1 else []
+
+
+def at(row: Record, rounds: Sequence[str]) -> list[str]:
+    """The mean PSNR of a row in these rounds, as people read it."""
+    return [f"{row['rounds'][t]['psnr_mean']:.2f}" if t in row["rounds"] else "–" for t in rounds]
+
+
 def references(found: Sequence[Record]) -> dict[str, dict[str, float]]:
     """What images that know nothing, or only a colour, come to on the same originals."""
     once = {(r["client"], r["image"]): r["references"] for r in found}.values()

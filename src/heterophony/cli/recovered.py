@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ..audit.summary import at, several
 from . import screen
 
 MARKS = {True: "yes", False: "no"}
@@ -13,9 +14,15 @@ MARKS = {True: "yes", False: "no"}
 def show(content: dict[str, Any], parent: Path) -> None:
     """Tables: what was recovered, what is nothing, and the paper's orderings."""
     how = content["asked"]["how"]
-    rows = [[r["algorithm"], r["private"], r["attacks"], *cells(r)] for r in content["rows"]]
-    rows += [[name, "", "", *cells(r)] for name, r in content["references"].items()]
+    rounds = several(content)
     titles = ["", "parts that stay", "images", "PSNR mean", "max", "SSIM mean", "max"]
+    titles += [f"PSNR after {t}" for t in rounds]
+    rows = [
+        [r["algorithm"], r["private"], r["attacks"], *cells(r), *at(r, rounds)]
+        for r in content["rows"]
+    ]
+    empty = [""] * len(rounds)
+    rows += [[name, "", "", *cells(r), *empty] for name, r in content["references"].items()]
     title = f"Images recovered ({how['attack']}, {how['iterations']} iterations); higher leaks more"
     screen.print_table(title, titles, rows, text=2)
     if content["orderings"]:

@@ -12,6 +12,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import traceback
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -213,6 +214,7 @@ def serve(
     """A worker's life: jobs in, replies out, until the driver is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to answer
     settle()
+    threading.Thread(target=outlived, daemon=True).start()
     try:
         federation = Federation.open(Path(shared))
     except FileNotFoundError:  # the driver was stopped while we started, and cleaned up
@@ -267,6 +269,14 @@ def settle() -> None:
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: the fork server ends with the driver
+
+
+def outlived() -> None:
+    """End when the driver has ended, in the middle of whatever job, be it minutes long."""
+    driver = multiprocessing.parent_process()
+    assert driver is not None
+    driver.join()
+    os._exit(0)
 
 
 def settle_torch() -> None:

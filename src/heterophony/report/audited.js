@@ -6,7 +6,7 @@ function drawAudited() {
   const { titles, rows, columns, pictures, shape, round, notes } = data.audited;
   const line = ([name, ...cells]) =>
     html("tr", {}, html("th", { scope: "row" }, name), ...cells.map((cell) => html("td", {}, cell)));
-  byId("audited-table").replaceChildren(table(["what, to whom", ...titles], rows.map(line)));
+  byId("audited-table").replaceChildren(table(["algorithm, parts that stay", ...titles], rows.map(line)));
   const image = ({ pixels, below }, i) => html("td", {}, pixelated(pixels, shape, `${columns[i]}, ${below}`), html("br"), below);
   const sheet = table(columns, pictures.map((row) => html("tr", {}, ...row.map(image))));
   byId("audited-images").replaceChildren(sheet);

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..audit.summary import PRIVATE, attacks
+from ..audit.summary import PRIVATE, at, attacks, several
 from ..files import read_json
 from ..folders import read_events
 from .runs import Run
@@ -27,10 +27,17 @@ def section(folder: Path) -> dict[str, Any] | None:
     if not content["rows"]:
         return None
     originals, columns, found = shelf(records)
-    rows = [[f"{r['algorithm']}, {r['private']}", *numbers(r)] for r in content["rows"]]
-    rows += [[name, *numbers(r)] for name, r in content["references"].items()]
+    rounds = several(content)
+    rows = [
+        [f"{r['algorithm']}, {r['private']}", *numbers(r), *at(r, rounds)] for r in content["rows"]
+    ]
+    empty = [""] * len(rounds)
+    rows += [[name, *numbers(r), *empty] for name, r in content["references"].items()]
     return {
-        "titles": ["PSNR mean", "PSNR max", "SSIM mean", "SSIM max"],
+        "titles": [
+            *("PSNR mean", "PSNR max", "SSIM mean", "SSIM max"),
+            *(f"PSNR after {t} rounds" for t in rounds),
+        ],
         "rows": rows,
         "shape": content["asked"]["shape"],
         "round": originals[0]["round"],
