@@ -69,6 +69,7 @@ class TwoNodes:
 
 
 WORKERS = ("ray::IDLE", "ray::perform")
+DAEMONS = ("raylet", "gcs_server")
 
 
 def children(process: psutil.Process) -> list[psutil.Process]:
@@ -97,12 +98,12 @@ def nodes() -> Iterator[TwoNodes]:
         try:
             cluster.add_node(num_cpus=1, include_dashboard=False)
             with engine.joined(None, hp.Cluster(address=cluster.address)):
-                before = psutil.Process().children(recursive=True)
+                daemons = [p for p in children(psutil.Process()) if p.name() in DAEMONS]
                 yield TwoNodes(cluster, cluster.address, token)
         finally:
             cluster.shutdown()
-    _, alive = psutil.wait_procs(before, PATIENCE)
-    assert [p for p in alive if p.name() in ("raylet", "gcs_server")] == []
+    _, alive = psutil.wait_procs(daemons, PATIENCE)
+    assert alive == []
 
 
 def on_ray(algorithm: str | hp.Algorithm, **how) -> hp.Result:

@@ -371,7 +371,7 @@ def test_a_run_that_diverges_is_a_cell_that_cannot_be_compared(tmp_path):
     [
         ("fedreg-table5-ablation", "c*", "*"),
         ("fedreb-table5-3-head-depth", "depth 1", "split"),
-        ("pfakd-table2-at", "PFAKD + AT", "CIFAR-10, E = 20"),
+        ("pfakd-table2-at", "PFAKD + AT", "CIFAR-10, E = 5"),
         ("feddecomp-table5", "FedDecomp", "alpha 0.1"),
         ("fedavg2rep-figures", "gamma = 0.1", "CIFAR-100"),
     ],
