@@ -296,7 +296,7 @@ def test_the_resolved_text_has_every_default():
         "devices": {"sample_seconds": 0.0, "spread": 0.0},
         "aggregation": {"weights": "samples"},
         "evaluation": {"every": 1, "new_client_rounds": 1},
-        "engine": {"name": "pool", "cpus": 1.0, "gpus": 0.0, "device": "cpu"},
+        "engine": {"name": "pool", "device": "cpu"},
     }
 
 

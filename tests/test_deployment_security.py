@@ -148,7 +148,14 @@ class Mallory(Device):
         self.publish(self.station.finished(lie(result), seconds, now))
 
     def pester(self) -> None:
-        """Rubbish on all its topics, and pieces that nobody asked for."""
+        """Rubbish on all its topics, and pieces that nobody asked for.
+
+        What still waits to be sent is not sent twice, so none of the last time may.
+        """
+        until = time.monotonic() + LONG
+        while not self.link._connection.outbox.empty:
+            assert time.monotonic() < until
+            time.sleep(0.01)
         for channel in ("up", "up/chunk", "status"):
             for payload in RUBBISH:
                 self.send(channel, payload)

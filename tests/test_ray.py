@@ -24,6 +24,7 @@ from crash import recorded
 from heterophony.algorithms import CLASSES
 from heterophony.algorithms.fedper import FedPer
 from heterophony.cli import app
+from heterophony.config import read
 from heterophony.engines import bundles, carried, scratch
 from heterophony.engines.pool import CONTEXT, warm
 from heterophony.errors import ConfigError, DivergedError, EngineError, HeterophonyError
@@ -385,6 +386,16 @@ def test_without_ray_the_error_says_what_to_install(monkeypatch, tmp_path):
         (line,) = done.stderr.splitlines()
         assert line.endswith("needs Ray; install it with pip install 'heterophony[ray]'")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_only_a_cluster_has_needs_one_and_a_run_can_leave_it():
+    with pytest.raises(ConfigError, match=r"engine\.address: only with engine\.name = 'ray'"):
+        read(None, ["engine.address=auto"])
+    with pytest.raises(ConfigError, match=r"engine\.gpus: only with engine\.name = 'ray'"):
+        played("fedavg", cluster=hp.Cluster(gpus=1))
+    there = ["engine.name=ray", "engine.address=auto", "engine.cpus=2"]
+    assert 'address = "auto"\ncpus = 2' in read(None, there).toml()
+    assert read(None, [*there, "engine.name=pool"]).toml() == read(None, []).toml()
 
 
 def test_resume_changes_where_it_runs_and_nothing_else(tmp_path):

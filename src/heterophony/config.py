@@ -23,7 +23,7 @@ from .data.partitions import partition
 from .data.skew import skew
 from .data.sources import source
 from .devices import Devices
-from .engines import Cluster
+from .engines import HERE, Cluster
 from .errors import ConfigError, DataError, suggestion
 from .faults import Faults, agree
 from .models import builder, default_depth
@@ -122,6 +122,9 @@ class EngineSection(Cluster):
 
     def __post_init__(self) -> None:
         check(self)
+        for key, usual in asdict(HERE).items():
+            if self.name != "ray" and getattr(self, key) != usual:
+                raise ConfigError(f"{key}: only with engine.name = 'ray'; leave it out")
 
 
 @dataclass(frozen=True)
@@ -231,6 +234,8 @@ class Config:
             del sections["data"]["validation_fraction"]
         if not self.evaluation.share_personal:
             del sections["evaluation"]["share_personal"]
+        if self.engine.name != "ray":
+            without_cluster(sections["engine"])
         kept = {s: {k: v for k, v in d.items() if v is not None} for s, d in sections.items()}
         return tomli_w.dumps({**asdict(self.top), **kept})
 
@@ -380,7 +385,15 @@ def overridden(raw: dict[str, Any], pair: str) -> str:
     if path == ["participation"]:  # rate and count exclude each other: the newer one counts
         at.pop({"rate": "count", "count": "rate"}.get(last, ""), None)
     at[last] = parsed(value.strip())
+    if key == "engine.name" and at[last] != "ray":  # a run that leaves its cluster
+        without_cluster(at)
     return key
+
+
+def without_cluster(engine: dict[str, Any]) -> None:
+    """Take out what only the Ray engine knows."""
+    for key in asdict(HERE):
+        engine.pop(key, None)
 
 
 def parsed(text: str) -> Any:

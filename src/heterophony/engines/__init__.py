@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from types import TracebackType
 from typing import Protocol, Self
 
 from ..algorithm import Reply
@@ -48,12 +47,7 @@ class Engine(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, kind: object, *_: object) -> None: ...
 
     def present(self, clients: Sequence[str]) -> list[str]:
         """Those of the clients who can be given work now, in their order."""

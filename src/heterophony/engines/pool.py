@@ -20,7 +20,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing import connection, forkserver, resource_tracker
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -83,16 +82,11 @@ class Pool:
             for _ in range(self.count):
                 self.workers.append(self.hire())
         except BaseException as error:  # Ctrl-C here: no worker may outlive the folder
-            self.__exit__(type(error), error, None)
+            self.__exit__(error)
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         for worker in self.workers:
             worker.pipe.close()
             if worker.job is not None or kind is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Self
 
 import torch
@@ -23,12 +22,7 @@ class Serial:
         torch.set_num_threads(1)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         torch.set_num_threads(self.threads)
 
     def present(self, clients: Sequence[str]) -> list[str]:
