@@ -62,8 +62,10 @@ def test_the_number_of_workers_changes_nothing(workers):
     )
 
 
-@every_algorithm
+@pytest.mark.parametrize("name", ["fedamp", "fedavg", "feddecomp", "fedreg", "scaffold"])
 def test_it_resumes_to_the_same_bits(name, tmp_path):
+    """After an error; of kill -9 at any moment, for every algorithm, `test_crash.py` tells."""
+
     class StopError(Exception):
         pass
 
@@ -99,10 +101,16 @@ def test_it_runs_with_a_client_selected_late_and_one_never(name):
     assert [r.participations for r in result.clients.values()] == expected
 
 
+# one of each way to treat what belongs to BatchNorm, or what a copy of a net is made of
+NORMAL = ["ditto", "fedamp", "fedavg", "fedbn", "feddecomp", "fedper", "fedreg", "pfedgate",
+          "scaffold"]  # fmt: skip
+
+
 @every_algorithm
 def test_it_runs_with_batch_norm_on_both_engines(name):
     how = {"model": net_with_batch_norm, "rounds": 2}
-    assert identical(played(name, **how), played(name, engine="pool", workers=2, **how))
+    alone = played(name, **how)
+    assert name not in NORMAL or identical(alone, played(name, engine="pool", workers=2, **how))
 
 
 @cache
@@ -123,8 +131,8 @@ def test_it_runs_with_convnet_and_moves_what_it_trains(name):
     assert any(not torch.equal(start[k], after[k]) for k in start)
 
 
-LEARNS = {  # settings for a dozen rounds, where the defaults are for hundreds
-    "fedavg2rep": {"warmup_rounds": 6},
+LEARNS = {  # settings for a few rounds, where the defaults are for hundreds
+    "fedavg2rep": {"warmup_rounds": 3},
     "perfedavg": {"beta": 0.05},
     "pfedgate": {"sparsity": 0.75},  # with 1 nothing would be left out
 }
@@ -132,8 +140,9 @@ LEARNS = {  # settings for a dozen rounds, where the defaults are for hundreds
 
 @every_algorithm
 def test_it_learns(name):
-    how = {"rounds": 12, "training": hp.Training(epochs=3, batch=10, lr=0.05), "participation": 1.0}
-    how |= {"evaluate_every": 4}
+    rounds = 12 if name == "pfedme" else 6
+    how = {"training": hp.Training(epochs=3, batch=10, lr=0.05), "participation": 1.0}
+    how |= {"rounds": rounds, "evaluate_every": 3}
     result = played(algorithm(name)(**LEARNS.get(name, {})), digits(alpha=100.0), **how)
     assert (result.G is not None) == algorithm(name).common
     best = result.P.best if result.G is None else min(result.P.best, result.G.best)
@@ -141,7 +150,7 @@ def test_it_learns(name):
 
 
 @every_algorithm
-def test_nothing_personal_travels(name, recorder):
+def test_nothing_personal_travels_and_bytes_are_those_of_what_did(name, recorder):
     """Neither under its own name nor, as the very same values, under another one."""
     result = played(name, model="digitsnet")
     plan, place = result.plan, result._run.place
@@ -154,22 +163,17 @@ def test_nothing_personal_travels(name, recorder):
     sent = [t for job, reply in recorder[0].log for t in (job.tensors, reply.tensors)]
     assert not any(names & set(t) for t in sent)
     assert not any(raw(v) in own for t in sent for v in t.values())
+    trained = [(job, reply) for job, reply in recorder[0].log if job.kind == "train"]
+    down = sum(v.numel() * v.element_size() for job, _ in trained for v in job.tensors.values())
+    up = sum(v.numel() * v.element_size() for _, r in trained for v in r.tensors.values())
+    if plan.algorithm.pooled:  # the data travelled, once; no model does
+        up = down = 0
+    assert result.summary.bytes == {"up": up, "down": down}
 
 
 def told(v: torch.Tensor) -> bool:
     """Is it something a client could have learned: more than one number over and over?"""
     return len(v.unique()) > 1
-
-
-@every_algorithm
-def test_bytes_are_those_of_the_tensors_that_travelled(name, recorder):
-    result = played(name)
-    trained = [(job, reply) for job, reply in recorder[0].log if job.kind == "train"]
-    down = sum(v.numel() * v.element_size() for job, _ in trained for v in job.tensors.values())
-    up = sum(v.numel() * v.element_size() for _, r in trained for v in r.tensors.values())
-    if result.plan.algorithm.pooled:  # the data travelled, once; no model does
-        up = down = 0
-    assert result.summary.bytes == {"up": up, "down": down}
 
 
 @pytest.mark.parametrize(
@@ -200,7 +204,8 @@ def test_all_defaults_are_within_their_own_ranges_and_explained(name):
 
 def test_the_same_seed_deals_and_selects_the_same_for_every_algorithm():
     some = [n for n in ALGORITHMS if not (algorithm(n).everybody or algorithm(n).pooled)]
-    runs = [calm(name) for name in some]
+    how = {"training": hp.Training(steps=1, batch=4), "evaluate_every": 9}
+    runs = [played(name, **how) for name in some]
     cohorts = [[e["clients"] for e in r.events if e["event"] == "round"] for r in runs]
     assert all(c == cohorts[0] for c in cohorts)
 

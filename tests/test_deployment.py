@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from brokers import mosquitto
+from forked import Forked
 from heterophony.mqtt.broker import Broker
 
 SETTINGS = {
@@ -44,20 +43,18 @@ class Testbed:
         self.enrolments, self.folder = enrolments, folder
         pairs = {"algorithm.name": algorithm, **SETTINGS}
         self.settings = [w for k, v in pairs.items() for w in ("-c", f"{k}={v}")]
-        self.processes: list[subprocess.Popen[str]] = []
+        self.processes: list[Forked] = []
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-W", "error", "-m", "heterophony", *words]
-        process = subprocess.Popen(command, stdout=-1, stderr=-1, text=True, cwd=self.folder)
-        self.processes.append(process)
-        return process
+    def start(self, *words: str) -> Forked:
+        self.processes.append(Forked(*words))
+        return self.processes[-1]
 
-    def server(self) -> subprocess.Popen[str]:
+    def server(self) -> Forked:
         enrolled = str(self.enrolments / "broker" / "server.toml")
         out = ["--out", f"run-{self.folder.name}"]
         return self.start("server", "--enrolment", enrolled, *self.settings, *out, "--json")
 
-    def device(self, name: str, clients: str) -> subprocess.Popen[str]:
+    def device(self, name: str, clients: str) -> Forked:
         enrolled = str(self.enrolments / f"{name}.toml")
         run = ["--run", f"run-{self.folder.name}"]
         return self.start("device", "--enrolment", enrolled, "--clients", clients, *run)
@@ -77,11 +74,13 @@ class Testbed:
     def end(self) -> None:
         for process in self.processes:
             process.kill()
-            process.communicate()
+            process.wait()
+            process.close()
 
 
 @pytest.fixture
-def testbed(broker, tmp_path) -> Iterator[Callable[[str], Testbed]]:
+def testbed(broker, tmp_path, monkeypatch) -> Iterator[Callable[[str], Testbed]]:
+    monkeypatch.chdir(tmp_path)
     made: list[Testbed] = []
 
     def make(algorithm: str) -> Testbed:
@@ -93,7 +92,7 @@ def testbed(broker, tmp_path) -> Iterator[Callable[[str], Testbed]]:
         bed.end()
 
 
-def finished(process: subprocess.Popen[str]) -> str:
+def finished(process: Forked) -> str:
     out, err = process.communicate(timeout=LONG)
     assert process.returncode == 0, err
     return out

@@ -25,7 +25,7 @@ from heterophony.errors import (
     FolderError,
 )
 from heterophony.loop import Event
-from support import QUICK, blobs, digits, identical, memory, model, played, same
+from support import QUICK, blobs, calm, digits, identical, memory, model, played, same
 
 ALGORITHMS = sorted(CLASSES)
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
@@ -295,7 +295,7 @@ def test_a_lambda_works_serially_and_is_refused_clearly_by_the_pool():
 
 @every_algorithm
 def test_the_models_are_those_that_were_measured(name):
-    result = played(name, model="digitsnet")
+    result = calm(name)
     last = result.events[-2]
     federation = result.plan.federation
     own = [right(result.personal(c), federation, c) for c in federation.clients]
