@@ -359,6 +359,7 @@ def test_the_page_carries_the_audit(tmp_path):
     ("words", "also", "why"),
     [
         (("fedavg", "--rounds", "ten"), (), "--rounds ten: must be whole numbers"),
+        (("fedavg", "--clients", "9"), (), "--clients 9: there are 3"),
         (("fedavgg",), (), "did you mean 'fedavg'?"),
         (("centralized",), (), "centralized: one holds everybody's data"),
         (("fedavg", "--labels", "joint"), (), "only dlg seeks them with the images"),

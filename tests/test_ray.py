@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -228,7 +229,9 @@ def test_what_cannot_travel_is_said(nodes):
 
 
 def test_a_job_that_fits_nowhere_is_said_and_does_not_wait(nodes):
-    with pytest.raises(EngineError, match=r"no node .* \(engine.cpus = 1 and engine.gpus = 2\)"):
+    with pytest.raises(
+        EngineError, match=r"no node .* \(engine.cpus = 1 and engine.gpus = 2\); lower it"
+    ):
         on_ray("fedavg", cluster=hp.Cluster(gpus=2))
 
 
@@ -368,10 +371,25 @@ def test_without_a_token_no_cluster_is_joined(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     with (
-        pytest.raises(ConfigError, match="joined with its token; set RAY_AUTH_TOKEN"),
+        pytest.raises(ConfigError, match="joined with its token; put it into"),
         engine.secured(hp.Cluster(address="auto")),
     ):
         pass
+
+
+def test_a_cluster_that_is_not_there_is_told_at_once():
+    from heterophony.engines import ray as engine
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(EngineError, match=rf"127.0.0.1:{port}: nothing answers there"):
+        engine.answering(f"127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("address", ["foo", "ray://head:10001", "head:", ":1"])
+def test_an_address_is_that_of_a_head(address):
+    with pytest.raises(ConfigError, match=r"address: must be auto, or host:port of its head"):
+        hp.Cluster(address=address)
 
 
 def test_the_switch_that_mixes_clients_is_refused(monkeypatch):

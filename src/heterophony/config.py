@@ -121,7 +121,7 @@ class EngineSection(Cluster):
     device: Literal["cpu"] = setting("cpu", "what computes")
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         for key, usual in asdict(HERE).items():
             if self.name != "ray" and getattr(self, key) != usual:
                 raise ConfigError(f"{key}: only with engine.name = 'ray'; leave it out")

@@ -159,6 +159,8 @@ def carried_out(
     federation = first.federation()
     if len(federation.shape) != 3:
         raise ConfigError(f"data.name: an audit needs images, not examples of {federation.shape}")
+    if victims.clients > len(federation.clients):
+        raise ConfigError(f"--clients {victims.clients}: there are {len(federation.clients)}")
     folders = prepared(parent, configs)
     asked = {
         "algorithms": list(configs),
@@ -186,7 +188,9 @@ def carried_out(
     return content
 
 
-AGAIN = "the same command goes on"
+def again(runs: dict[str, States]) -> str:
+    parent = next(iter(runs.values())).folder.path.parent
+    return f"the same command with --out {parent} goes on"
 
 
 def train(configs: dict[str, Config], runs: dict[str, States], log: Log, quiet: bool) -> None:
@@ -195,7 +199,7 @@ def train(configs: dict[str, Config], runs: dict[str, States], log: Log, quiet: 
     from ..session import execute
 
     folders = [states.folder for states in runs.values()]
-    with screen.progress(not quiet) as bars, interruptible(AGAIN, bars.stop, folders):
+    with screen.progress(not quiet) as bars, interruptible(again(runs), bars.stop, folders):
         for name, states in runs.items():
             where, plan = configs[name].engine, states.plan
             listen = both(screen.Bar(bars, name, plan.rounds), states.listener())
@@ -220,7 +224,7 @@ def fight(
     total, folders = sum(map(len, due.values())), [states.folder for states in runs.values()]
     with (
         screen.counting(not quiet, "inverting gradients", total) as done,
-        interruptible(AGAIN, done.progress.stop, folders),
+        interruptible(again(runs), done.progress.stop, folders),
     ):
         for name, cases in due.items():
             states = runs[name]

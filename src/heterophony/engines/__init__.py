@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,8 +14,9 @@ from ..algorithm import Reply
 from ..errors import ConfigError, suggestion
 from ..place import Place
 from ..plan import Job, Plan
-from ..settings import setting
+from ..settings import check, setting
 
+AUTO = "auto"  # the cluster that this machine is a node of
 ENGINES = {"serial": "Serial", "pool": "Pool", "ray": "Ray"}
 
 
@@ -28,6 +30,14 @@ class Cluster:
     )
     cpus: float = setting(1.0, "cores that a job reserves on a Ray cluster", above=0)
     gpus: float = setting(0.0, "GPUs that a job reserves on a Ray cluster", low=0)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.address not in (None, AUTO) and not re.fullmatch(r"[^:/]+:\d{1,5}", self.address):
+            raise ConfigError(
+                f"address: must be {AUTO}, or host:port of its head, as in head:6379, not"
+                f" {self.address!r}"
+            )
 
 
 HERE = Cluster()  # a Ray of this machine, for one run

@@ -11,6 +11,7 @@ import math
 import os
 import secrets
 import signal
+import socket
 import sys
 import threading
 from collections import Counter
@@ -26,7 +27,7 @@ from ..errors import ConfigError, EngineError, HeterophonyError
 from ..place import Place
 from ..plan import Job, Plan
 from ..tensors import Tensors
-from . import HERE, Cluster, Share, cores
+from . import AUTO, HERE, Cluster, Share, cores
 from .bundles import bundled
 from .carried import Errand, Luggage, Outcome, Parcel, as_array, done, versions, workplace
 from .pool import TRIES, without_data
@@ -235,10 +236,23 @@ def joined(workers: int | None, cluster: Cluster) -> Iterator[None]:
             ending.callback(ours.release)
             how = local(workers or cores(), cluster, ours.folder)
         else:
+            answering(cluster.address)
             how = {"address": cluster.address}
         ending.callback(ray.shutdown)
         connect(how, cluster)
         yield
+
+
+def answering(address: str) -> None:
+    """Ray itself would try for minutes, without a word."""
+    if address == AUTO:
+        return
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), PATIENCE).close()
+    except OSError as error:
+        why = error.strerror or error
+        raise EngineError(f"cannot use {address}: nothing answers there ({why})") from None
 
 
 @contextmanager
@@ -277,7 +291,7 @@ def connect(how: Mapping[str, Any], cluster: Cluster) -> None:
             ray.init(log_to_driver=False, logging_level=logging.CRITICAL, **how)
     except Exception as error:  # Ray raises whatever it likes, also plain ones
         where = cluster.address or "a Ray of its own"
-        raise EngineError(f"cannot use {where}: {told(error)}") from None
+        raise EngineError(f"cannot use {where}: {told(error, cluster)}") from None
     finally:
         for s, handler in before.items():
             if main and handler is not None:
@@ -286,22 +300,29 @@ def connect(how: Mapping[str, Any], cluster: Cluster) -> None:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Without what Ray itself, and not Python, writes to stderr while it tries; we say the end."""
+    """Without what Ray itself, and not Python, writes to stderr while it tries; we say the end.
+
+    Python's own words still come through: Ctrl-C is answered.
+    """
     sys.stderr.flush()
-    ours, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    before, ours, nowhere = sys.stderr, os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(ours, 2)
-        os.close(ours)
-        os.close(nowhere)
+    with os.fdopen(ours, "w", buffering=1) as spoken:
+        if before is sys.__stderr__:
+            sys.stderr = spoken
+        try:
+            yield
+        finally:
+            sys.stderr = before
+            os.dup2(ours, 2)
+            os.close(nowhere)
 
 
-def told(error: Exception) -> str:
+def told(error: Exception, cluster: Cluster) -> str:
     """Why a cluster cannot be joined, and what to do."""
+    several = "; with more than one Ray here, name its head:port" if cluster.address == AUTO else ""
     if isinstance(error, ConnectionError | exceptions.AuthenticationError):  # it does not say which
-        return f"it is not there, or {TOKEN} is not its token"
+        return f"it is not there, or {TOKEN} is not its token{several}"
     return first_line(error)
 
 
@@ -315,8 +336,8 @@ def secured(cluster: Cluster) -> Iterator[None]:
         fresh = {}
         if not has_token():
             raise ConfigError(
-                f"engine.address: a cluster is joined with its token; set {TOKEN}, or"
-                " RAY_AUTH_TOKEN_PATH to a file that holds it"
+                f"engine.address: a cluster is joined with its token; put it into"
+                f" ~/.ray/auth_token or {TOKEN}, or set RAY_AUTH_TOKEN_PATH to a file that holds it"
             )
     before = {k: os.environ.get(k) for k in fresh}
     os.environ.update({**QUIET, **fresh})
@@ -350,7 +371,7 @@ def slots(cluster: Cluster) -> int:
         wanted = f"engine.cpus = {cluster.cpus:g}" + (
             f" and engine.gpus = {cluster.gpus:g}" if cluster.gpus else ""
         )
-        raise EngineError(f"no node of the Ray cluster has what a job needs ({wanted})")
+        raise EngineError(f"no node of the Ray cluster has what a job needs ({wanted}); lower it")
     return found
 
 

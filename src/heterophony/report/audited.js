@@ -3,14 +3,14 @@
 function drawAudited() {
   byId("audited").hidden = !data.audited;
   if (!data.audited) return;
-  const { titles, rows, columns, pictures, shape, round, notes } = data.audited;
+  const { attack, titles, rows, columns, pictures, shape, round, notes } = data.audited;
   const line = ([name, ...cells]) =>
     html("tr", {}, html("th", { scope: "row" }, name), ...cells.map((cell) => html("td", {}, cell)));
   byId("audited-table").replaceChildren(table(["algorithm, parts that stay", ...titles], rows.map(line)));
   const image = ({ pixels, below }, i) => html("td", {}, pixelated(pixels, shape, `${columns[i]}, ${below}`), html("br"), below);
   const sheet = table(columns, pictures.map((row) => html("tr", {}, ...row.map(image))));
   byId("audited-images").replaceChildren(sheet);
-  byId("audited-notes").textContent = [`The images are of the state after ${round} rounds.`, ...notes.map((n) => `${n}.`)].join(" ");
+  byId("audited-notes").textContent = [`${attack}. The images are of the state after round ${round}.`, ...notes.map((n) => `${n}.`)].join(" ");
 }
 
 // Drawn pixel by pixel: the page may load no image, not even one that it carries.

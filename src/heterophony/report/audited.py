@@ -33,10 +33,12 @@ def section(folder: Path) -> dict[str, Any] | None:
     ]
     empty = [""] * len(rounds)
     rows += [[name, *numbers(r), *empty] for name, r in content["references"].items()]
+    how = content["asked"]["how"]
     return {
+        "attack": f"Attack: {how['attack']}, {how['iterations']} iterations, labels {how['labels']}",
         "titles": [
             *("PSNR mean", "PSNR max", "SSIM mean", "SSIM max"),
-            *(f"PSNR after {t} rounds" for t in rounds),
+            *(f"PSNR after round {t}" for t in rounds),
         ],
         "rows": rows,
         "shape": content["asked"]["shape"],

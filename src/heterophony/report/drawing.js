@@ -35,17 +35,19 @@ function tickStep(low, high, about) {
 
 function ticks(low, high, about) {
   const step = tickStep(low, high, about);
-  const first = Math.ceil(low / step - 1e-9);
-  const count = Math.floor(high / step + 1e-9) - first + 1;
-  return Array.from({ length: count }, (_, i) => Number(((first + i) * step).toPrecision(12)));
+  return steps(Math.ceil(low / step - 1e-9), Math.floor(high / step + 1e-9), step);
 }
+
+const steps = (first, last, step) =>
+  Array.from({ length: last - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)));
 
 // Round numbers around these accuracies.
 function accuracyTicks(values) {
   if (!values.length) return ticks(0, 1, 5);
   const [low, high] = [least(values), greatest(values)];
-  const step = tickStep(low, high, 5);
-  return ticks(Math.floor(low / step) * step, Math.min(1, Math.ceil(high / step) * step), 5);
+  const step = tickStep(low, high, 5);  // of the values: around them there may be one or two more
+  const first = Math.floor(low / step + 1e-9), last = Math.ceil(high / step - 1e-9);
+  return steps(first, Math.max(first, last), step);
 }
 
 const tickPercent = (v) => `${Number((100 * v).toFixed(2))} %`;
