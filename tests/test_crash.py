@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -15,7 +16,11 @@ import heterophony as hp
 from crash import begin, command, killed, recorded
 from heterophony.algorithms import CLASSES
 from heterophony.config import Config, read
+from heterophony.engines import engine
 from heterophony.engines.pool import CONTEXT, warm
+from heterophony.files import write
+from heterophony.place import Place
+from heterophony.plan import Job
 from heterophony.session import execute
 from heterophony.store import RunFolder
 from support import CALM, calm, identical, played
@@ -84,6 +89,39 @@ def test_a_killed_worker_is_replaced_and_its_job_repeated(name):
     stormy = played(name, engine="pool", workers=2, on_event=kill_one, **CALM)
     assert len(victims) == 2
     assert identical(stormy, calm(name))
+
+
+@dataclass(frozen=True)
+class Endless:
+    """A task that tells who does it, and does not end."""
+
+    told: Path
+
+    def __call__(self, *_: object) -> None:
+        write(self.told, str(os.getpid()).encode())
+        signal.pause()
+
+
+def stuck(folder: Path) -> None:
+    plan, place = played("fedavg", rounds=0).plan, Place(folder / "kept", folder / "scratch")
+    task = Endless(folder / "worker")
+    with engine("pool", 1, plan, place) as pool:
+        list(pool.run([Job("other", 0, plan.federation.clients[0], hp.Tensors(), task=task)]))
+
+
+def test_a_worker_in_the_middle_of_a_job_ends_with_its_driver(tmp_path):
+    warm()
+    driver, worker = CONTEXT.Process(target=stuck, args=(tmp_path,)), tmp_path / "worker"
+    driver.start()
+    while driver.is_alive() and not worker.exists():
+        driver.join(0.01)
+    left = psutil.Process(int(worker.read_text()))
+    driver.kill()
+    driver.join()
+    _, alive = psutil.wait_procs([left], 120)
+    for process in alive:
+        process.kill()
+    assert alive == []
 
 
 def test_the_command_survives_kills_of_driver_and_workers(tmp_path):
