@@ -29,9 +29,9 @@ import psutil
 import torch
 
 import heterophony as hp
-from heterophony.algorithm import mean
-from heterophony.codec import decode_groups, encode_groups
-from heterophony.participation import asked
+from heterophony.core.algorithm import mean
+from heterophony.core.codec import decode_groups, encode_groups
+from heterophony.population.participation import asked
 
 
 def share() -> int:

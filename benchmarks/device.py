@@ -29,10 +29,10 @@ def resident() -> float:
 
 def greet(file: Path, folder: Path) -> None:
     """In the fresh process: a device up to its introduction."""
-    from heterophony.deployment.device import Device
-    from heterophony.deployment.processes import RUN
-    from heterophony.mqtt.enrolment import read
-    from heterophony.mqtt.station import Station
+    from heterophony.devices.broker.enrolment import read
+    from heterophony.devices.device import Device
+    from heterophony.devices.protocol.device_session import Station
+    from heterophony.devices.testbed.processes import RUN
 
     told = {"import_seconds": time.perf_counter() - BEGUN, "import_mb": resident()}
 
@@ -54,11 +54,11 @@ def main() -> None:
     if asked.greet:
         return greet(*asked.greet)
 
-    from heterophony.config import read
-    from heterophony.deployment.private_broker import PrivateBroker
-    from heterophony.deployment.processes import Part, serving
-    from heterophony.deployment.testbed import begin
-    from heterophony.store import RunFolder
+    from heterophony.config.config import read
+    from heterophony.devices.testbed.private_broker import PrivateBroker
+    from heterophony.devices.testbed.processes import Part, serving
+    from heterophony.devices.testbed.testbed import begin
+    from heterophony.run.store import RunFolder
 
     begin()
     with tempfile.TemporaryDirectory() as name:

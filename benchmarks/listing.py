@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from heterophony.config import read
-from heterophony.files import write_json
-from heterophony.results import summarise
+from heterophony.config.config import read
+from heterophony.core.files import write_json
+from heterophony.run.summary import summarise
 
 NAMES = ["fedavg", "fedper", "fedreg", "ditto", "local"]
 CLASSES, TESTED, REPEATS = 10, 40, 3

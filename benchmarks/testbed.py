@@ -20,18 +20,19 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from heterophony.codec import decode
-from heterophony.config import Config, read
-from heterophony.deployment import processes, server
-from heterophony.deployment.testbed import Testbed, begin, dealt
-from heterophony.errors import CodecError
-from heterophony.mqtt import chunks
-from heterophony.mqtt.enrolment import Enrolment
-from heterophony.mqtt.inbox import Message
-from heterophony.mqtt.link import Link
-from heterophony.results import summarise
-from heterophony.session import execute
-from heterophony.store import RunFolder
+from heterophony.config.config import Config, read
+from heterophony.core.codec import decode
+from heterophony.core.errors import CodecError
+from heterophony.devices import server
+from heterophony.devices.broker.enrolment import Enrolment
+from heterophony.devices.protocol import chunks
+from heterophony.devices.testbed import processes
+from heterophony.devices.testbed.testbed import Testbed, begin, dealt
+from heterophony.devices.transport.inbox import Message
+from heterophony.devices.transport.link import Link
+from heterophony.experiments.execute import execute
+from heterophony.run.store import RunFolder
+from heterophony.run.summary import summarise
 
 SETTINGS = ["data.name=fmnist", "data.clients=30", "model.name=convnet"]
 

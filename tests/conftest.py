@@ -20,5 +20,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def pytest_configure(config: pytest.Config) -> None:
     conducts = not hasattr(config, "workerinput") and config.getoption("numprocesses", None)
     if not conducts:  # who only hands tests out starts nothing
-        ours = (f"heterophony.{part}" for part in ("cli.runs", "deployment.preload", "library"))
+        ours = (
+            f"heterophony.{part}"
+            for part in ("cli.runs", "devices.testbed.preload", "experiments.run")
+        )
         warm(*ours, "psutil", "pytest", "sklearn.datasets")

@@ -37,6 +37,8 @@ def test_a_script_that_workers_cannot_import_is_told_what_to_do(how, tmp_path):
     done = script(text, "-", "pool") if how == "from a pipe" else script(None, str(file), "pool")
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("heterophony.errors.EngineError: a worker of the pool could not start")
+    assert last.startswith(
+        "heterophony.core.errors.EngineError: a worker of the pool could not start"
+    )
     assert 'below `if __name__ == "__main__":`' in last
     assert last.endswith("in a file (or use the serial engine)")

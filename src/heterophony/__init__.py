@@ -8,9 +8,25 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .algorithm import Algorithm, Client, Reply, Server, as_agreed, equally, mean, setting
-    from .availability import Availability, Diurnal, Trace
-    from .client import Training
+    from .core.algorithm import (
+        Algorithm,
+        Client,
+        Reply,
+        Server,
+        as_agreed,
+        equally,
+        mean,
+        setting,
+    )
+    from .core.client import Training
+    from .core.errors import HeterophonyError
+    from .core.net import Net, split
+    from .core.tensors import (
+        Tensors,
+        mix,
+        params,
+        weights,
+    )
     from .data.federation import Federation
     from .data.partitions import (
         IID,
@@ -25,58 +41,56 @@ if TYPE_CHECKING:
         Terms,
     )
     from .data.skew import Noise, Rotation
-    from .devices import Devices
-    from .engines import Cluster
-    from .errors import HeterophonyError
-    from .faults import Faults
-    from .federating import federate
-    from .library import run
-    from .net import Net, split
-    from .outcome import Result
-    from .participation import Skewed, Uniform
-    from .tensors import Tensors, mix, params, weights
+    from .engines.base import Cluster
+    from .experiments.federate import federate
+    from .experiments.run import run
+    from .population.availability import Availability, Diurnal, Trace
+    from .population.device_speeds import Devices
+    from .population.faults import Faults
+    from .population.participation import Skewed, Uniform
+    from .run.result import Result
 
 PUBLIC = {  # name -> where it is defined; imported at first use, so that `--help` needs no torch
-    "Algorithm": "algorithm",
-    "Availability": "availability",
+    "Algorithm": "core.algorithm",
+    "Availability": "population.availability",
     "Classes": "data.partitions",
-    "Client": "algorithm",
-    "Cluster": "engines",
-    "Devices": "devices",
+    "Client": "core.algorithm",
+    "Cluster": "engines.base",
+    "Devices": "population.device_speeds",
     "Dirichlet": "data.partitions",
-    "Diurnal": "availability",
-    "Faults": "faults",
+    "Diurnal": "population.availability",
+    "Faults": "population.faults",
     "Federation": "data.federation",
     "FromFile": "data.partitions",
-    "HeterophonyError": "errors",
+    "HeterophonyError": "core.errors",
     "IID": "data.partitions",
     "Natural": "data.partitions",
-    "Net": "net",
+    "Net": "core.net",
     "Noise": "data.skew",
     "PerClientDirichlet": "data.partitions",
     "Quantity": "data.partitions",
-    "Reply": "algorithm",
-    "Result": "outcome",
+    "Reply": "core.algorithm",
+    "Result": "run.result",
     "Rotation": "data.skew",
-    "Server": "algorithm",
+    "Server": "core.algorithm",
     "Shards": "data.partitions",
     "Share": "data.partitions",
-    "Skewed": "participation",
-    "Tensors": "tensors",
+    "Skewed": "population.participation",
+    "Tensors": "core.tensors",
     "Terms": "data.partitions",
-    "Trace": "availability",
-    "Training": "client",
-    "Uniform": "participation",
-    "as_agreed": "algorithm",
-    "equally": "algorithm",
-    "federate": "federating",
-    "mean": "algorithm",
-    "mix": "tensors",
-    "params": "tensors",
-    "run": "library",
-    "setting": "algorithm",
-    "split": "net",
-    "weights": "tensors",
+    "Trace": "population.availability",
+    "Training": "core.client",
+    "Uniform": "population.participation",
+    "as_agreed": "core.algorithm",
+    "equally": "core.algorithm",
+    "federate": "experiments.federate",
+    "mean": "core.algorithm",
+    "mix": "core.tensors",
+    "params": "core.tensors",
+    "run": "experiments.run",
+    "setting": "core.algorithm",
+    "split": "core.net",
+    "weights": "core.tensors",
 }
 
 __all__ = [  # noqa: RUF022  # sorted as PUBLIC; a test compares the two

@@ -11,8 +11,8 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 import heterophony as hp
+from helpers.support import QUICK, digits, memory, model, net_with_batch_norm, played, same
 from heterophony.algorithms.apfl import APFL, mixture
-from support import QUICK, digits, memory, model, net_with_batch_norm, played, same
 
 MOMENTUM = replace(QUICK, epochs=2, momentum=0.9, weight_decay=1e-3)
 ALL = {"participation": 1.0, "training": MOMENTUM}

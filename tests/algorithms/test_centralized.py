@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import heterophony as hp
-from heterophony.algorithm import EVERYBODY
+from helpers.support import QUICK, digits, memory, model, net_with_batch_norm, played, same
 from heterophony.algorithms.centralized import Centralized
+from heterophony.core.algorithm import EVERYBODY
 from heterophony.data.federation import Federation
-from support import QUICK, digits, memory, model, net_with_batch_norm, played, same
 
 MOMENTUM = hp.Training(epochs=2, batch=16, lr=0.05, momentum=0.9, weight_decay=1e-3)
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import heterophony as hp
-from heterophony.algorithms.ditto import Ditto
-from support import (
+from helpers.support import (
     QUICK,
     Turns,
     counts,
@@ -21,6 +20,7 @@ from support import (
     watching,
     wire,
 )
+from heterophony.algorithms.ditto import Ditto
 
 MOMENTUM = replace(QUICK, momentum=0.9, weight_decay=1e-3)
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import heterophony as hp
-from heterophony.algorithm import Reply, Server
+from helpers.support import QUICK, model, net_with_batch_norm, played, same
 from heterophony.algorithms import algorithm
 from heterophony.algorithms.fedadam import FedAdam
-from support import QUICK, model, net_with_batch_norm, played, same
+from heterophony.core.algorithm import Reply, Server
 
 both = pytest.mark.parametrize("name", ["fedadam", "fedyogi"])
 START = Server(0, {"a": 1}, hp.Tensors({"w": torch.zeros(1, dtype=torch.float64)}))

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import heterophony as hp
+from helpers.support import memory, model, net_with_batch_norm, played, same
 from heterophony.algorithms.fedala import FedALA
-from heterophony.client import state
-from support import memory, model, net_with_batch_norm, played, same
+from heterophony.core.client import state
 
 ALL = {"participation": 1.0}
 

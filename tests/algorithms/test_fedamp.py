@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import heterophony as hp
+from helpers.support import QUICK, counts, digits, memory, model, net_with_batch_norm, played, same
 from heterophony.algorithms.fedamp import FedAMP
-from heterophony.plan import Job, work
-from support import QUICK, counts, digits, memory, model, net_with_batch_norm, played, same
+from heterophony.jobs.plan import Job, work
 
 WHOLE = {"participation": 1.0}
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import heterophony as hp
+from helpers.support import counts, digits, identical, model, played, same, watching, wire
 from heterophony.algorithms.fedavg2rep import FedAvg2Rep
-from support import counts, digits, identical, model, played, same, watching, wire
 
 
 def steps(j: int) -> hp.Training:

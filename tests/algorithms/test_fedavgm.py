@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 
 import heterophony as hp
-from heterophony.algorithm import Reply, Server
+from helpers.support import QUICK, model, net_with_batch_norm, played, same
 from heterophony.algorithms.fedavgm import FedAvgM
-from support import QUICK, model, net_with_batch_norm, played, same
+from heterophony.core.algorithm import Reply, Server
 
 
 def moved(server: Server, by: float) -> Server:

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import heterophony as hp
+from helpers.support import QUICK, counts, digits, memory, model, played, same, watching, wire
 from heterophony.algorithms.fedbabu import FedBABU
-from support import QUICK, counts, digits, memory, model, played, same, watching, wire
 
 MOMENTUM = replace(QUICK, momentum=0.9, weight_decay=0.1)
 

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 import heterophony as hp
+from helpers.support import digits, identical, memory, model, net_with_batch_norm, played, same
 from heterophony.algorithms.fedbn import FedBN
 from heterophony.models import builder
 from heterophony.models.resnet8 import resnet
-from support import digits, identical, memory, model, net_with_batch_norm, played, same
 
 
 def small_resnet() -> hp.Net:

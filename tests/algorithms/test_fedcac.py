@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import heterophony as hp
-from heterophony.algorithms.bits import packed, unpacked
+from helpers.support import counts, digits, memory, model, net_with_batch_norm, played, same
 from heterophony.algorithms.fedcac import FedCAC, overlaps
-from heterophony.randomness import seeded
-from support import counts, digits, memory, model, net_with_batch_norm, played, same
+from heterophony.algorithms.parts.bit_packing import packed, unpacked
+from heterophony.core.randomness import seeded
 
 WHOLE = {"participation": 1.0}
 

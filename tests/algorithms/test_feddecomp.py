@@ -10,12 +10,21 @@ import torch
 from torch import nn
 
 import heterophony as hp
+from helpers.support import (
+    QUICK,
+    Recorder,
+    digits,
+    memory,
+    model,
+    net_with_batch_norm,
+    played,
+    same,
+)
 from heterophony.algorithms.feddecomp import FedDecomp
-from heterophony.algorithms.lowrank import FACTORS, PlusLowRank
+from heterophony.algorithms.parts.low_rank import FACTORS, PlusLowRank
+from heterophony.core.randomness import seeded
 from heterophony.engines import serial
 from heterophony.models import builder
-from heterophony.randomness import seeded
-from support import QUICK, Recorder, digits, memory, model, net_with_batch_norm, played, same
 
 PAPER = {"weights": "uniform", "buffers": "average", "participation": 1.0}
 HOW = replace(QUICK, epochs=3, momentum_state="reset", drop_last=False)

@@ -8,12 +8,7 @@ import pytest
 import torch
 
 import heterophony as hp
-from heterophony.algorithm import Reply, Server
-from heterophony.algorithms.feddyn import FedDyn
-from heterophony.algorithms.fedprox import FedProx
-from heterophony.errors import ConfigError
-from heterophony.tensors import mix
-from support import (
+from helpers.support import (
     QUICK,
     Turns,
     memory,
@@ -25,6 +20,11 @@ from support import (
     watching,
     wire,
 )
+from heterophony.algorithms.feddyn import FedDyn
+from heterophony.algorithms.fedprox import FedProx
+from heterophony.core.algorithm import Reply, Server
+from heterophony.core.errors import ConfigError
+from heterophony.core.tensors import mix
 
 LONG = replace(QUICK, epochs=2, momentum=0.9)
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import heterophony as hp
-from heterophony.algorithm import Reply, Server
+from helpers.support import QUICK, digits, memory, model, net_with_batch_norm, played, same
 from heterophony.algorithms.fednova import FedNova, effort
-from support import QUICK, digits, memory, model, net_with_batch_norm, played, same
+from heterophony.core.algorithm import Reply, Server
 
 
 def close(a: hp.Tensors, b: hp.Tensors, within: float = 1e-6) -> bool:

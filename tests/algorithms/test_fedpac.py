@@ -9,12 +9,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import heterophony as hp
-from heterophony.algorithm import Reply, Server
-from heterophony.algorithms import fedpac
-from heterophony.algorithms.fedpac import FedPAC, mixtures
-from heterophony.algorithms.simplex import least
-from heterophony.tensors import mix
-from support import (
+from helpers.support import (
     QUICK,
     Turns,
     blobs,
@@ -26,6 +21,11 @@ from support import (
     watching,
     wire,
 )
+from heterophony.algorithms import fedpac
+from heterophony.algorithms.fedpac import FedPAC, mixtures
+from heterophony.algorithms.parts.simplex import least
+from heterophony.core.algorithm import Reply, Server
+from heterophony.core.tensors import mix
 
 DRAW = torch.Generator().manual_seed(0)
 MOMENTUM = replace(QUICK, momentum=0.9, weight_decay=0.1)

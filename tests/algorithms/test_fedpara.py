@@ -9,9 +9,15 @@ import torch
 from torch import nn
 
 import heterophony as hp
-from heterophony.algorithms.fedpara import FedPara, Hadamard, factorised, product, rank
+from helpers.support import model, played
+from heterophony.algorithms.fedpara import (
+    FedPara,
+    Hadamard,
+    factorised,
+    product,
+    rank,
+)
 from heterophony.models.resnet8 import resnet8
-from support import model, played
 
 
 def count(*shape: int) -> int:

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 import heterophony as hp
-from heterophony.algorithm import Reply, Server
+from helpers.support import digits, memory, net_with_batch_norm, played, same
 from heterophony.algorithms.fedproto import FedProto
-from support import digits, memory, net_with_batch_norm, played, same
+from heterophony.core.algorithm import Reply, Server
 
 
 def prototypes(result: hp.Result) -> hp.Tensors:

@@ -7,8 +7,18 @@ from dataclasses import replace
 import pytest
 
 import heterophony as hp
+from helpers.support import (
+    QUICK,
+    identical,
+    memory,
+    model,
+    played,
+    same,
+    watching,
+    whole_base,
+    wire,
+)
 from heterophony.algorithms.fedrep import FedRep
-from support import QUICK, identical, memory, model, played, same, watching, whole_base, wire
 
 HEAVY = replace(QUICK, momentum=0.9, weight_decay=0.1)  # zeroed gradients would still move
 

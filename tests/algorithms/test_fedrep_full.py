@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import heterophony as hp
+from helpers.support import counts, memory, model, played, replies, same, watching, wire
 from heterophony.algorithms.fedrep_full import FedRepFull
-from heterophony.tensors import mix
-from support import counts, memory, model, played, replies, same, watching, wire
+from heterophony.core.tensors import mix
 
 
 def steps(j: int, **how) -> hp.Training:

@@ -11,11 +11,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy, linear
 
 import heterophony as hp
+from helpers.support import QUICK, digits, memory, model, played, same
 from heterophony.algorithms.fedrod import FedRoD
+from heterophony.core.fields import ConfigError
+from heterophony.jobs.plan import Job
 from heterophony.models.convnet import convnet
-from heterophony.plan import Job
-from heterophony.settings import ConfigError
-from support import QUICK, digits, memory, model, played, same
 
 HEADS = pytest.mark.parametrize("head", ["linear", "hyper"])
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import heterophony as hp
-from heterophony.algorithm import Reply, Server
 from heterophony.algorithms.fedyogi import FedYogi
+from heterophony.core.algorithm import Reply, Server
 
 START = Server(0, {"a": 1}, hp.Tensors({"w": torch.zeros(1, dtype=torch.float64)}))
 

@@ -10,10 +10,20 @@ import torch
 from torch.nn.functional import cross_entropy, layer_norm, normalize
 
 import heterophony as hp
+from helpers.support import (
+    QUICK,
+    counts,
+    identical,
+    memory,
+    model,
+    net_with_batch_norm,
+    played,
+    same,
+    wire,
+)
+from helpers.support import watching as watching_fit
 from heterophony.algorithms.gpfl import GPFL, Valve
 from heterophony.models.convnet import convnet
-from support import QUICK, counts, identical, memory, model, net_with_batch_norm, played, same, wire
-from support import watching as watching_fit
 
 
 def watching(check, **settings) -> GPFL:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import heterophony as hp
+from helpers.support import counts, memory, model, net_with_batch_norm, played, same
 from heterophony.algorithms.heurfedamp import HeurFedAMP
-from support import counts, memory, model, net_with_batch_norm, played, same
 
 WHOLE = {"participation": 1.0, "weights": "uniform"}
 

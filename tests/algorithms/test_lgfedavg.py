@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import heterophony as hp
+from helpers.support import digits, memory, model, net_with_batch_norm, played, same
 from heterophony.algorithms.lgfedavg import LGFedAvg
-from heterophony.client import state
-from support import digits, memory, model, net_with_batch_norm, played, same
+from heterophony.core.client import state
 
 
 def test_only_the_last_layer_travels():

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import heterophony as hp
+from helpers.support import digits, identical, memory, model, net_with_batch_norm, played, same
 from heterophony.algorithms.moon import MOON
-from heterophony.client import state
-from support import digits, identical, memory, model, net_with_batch_norm, played, same
+from heterophony.core.client import state
 
 
 def close(a: hp.Tensors, b: hp.Tensors) -> bool:

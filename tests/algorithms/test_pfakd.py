@@ -11,11 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 import heterophony as hp
-from heterophony.algorithms import attention, pfakd
-from heterophony.algorithms.pfakd import PFAKD
-from heterophony.errors import ConfigError
-from heterophony.tensors import mix
-from support import (
+from helpers.support import (
     QUICK,
     Turns,
     identical,
@@ -28,6 +24,11 @@ from support import (
     watching,
     wire,
 )
+from heterophony.algorithms import pfakd
+from heterophony.algorithms.parts import attention_transfer
+from heterophony.algorithms.pfakd import PFAKD
+from heterophony.core.errors import ConfigError
+from heterophony.core.tensors import mix
 
 MOMENTUM = replace(QUICK, momentum=0.9, weight_decay=1e-2, epochs=2)
 OPTIONS = [{}, {"at": "alternating"}, {"at": "attention"}]
@@ -199,7 +200,7 @@ def test_attention_agrees_exactly_in_the_first_batch(monkeypatch):
     seen: list[list[float]] = []
 
     def recorded(student, teacher):
-        out = attention.distance(student, teacher)
+        out = attention_transfer.distance(student, teacher)
         assert len(student) == len(teacher) == 2
         seen[-1].append(float(out.detach()))
         return out
@@ -219,13 +220,13 @@ def test_attention_is_the_mean_over_stages_of_normalised_squared_maps():
         played("fedavg", model="digitsnet", rounds=0, seed=s).plan.template.base for s in (0, 1)
     )
     x = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    (_, mine), (_, wanted) = (attention.looked(n, x) for n in (net, other))
+    (_, mine), (_, wanted) = (attention_transfer.looked(n, x) for n in (net, other))
     told = 0.0
     for cut in (3, 6):
         q, p = ((n[:cut](x) ** 2).mean(1).flatten(1) for n in (net, other))
         q, p = q / q.norm(dim=1, keepdim=True), p / p.norm(dim=1, keepdim=True)
         told = told + (q - p).square().mean() / 2
-    assert torch.allclose(attention.distance(mine, wanted), told)
+    assert torch.allclose(attention_transfer.distance(mine, wanted), told)
     assert not any(m._forward_hooks for m in net.modules())
 
 
@@ -233,10 +234,10 @@ def test_stages_are_blocks_of_convolutions_or_the_layers_of_a_resnet():
     resnet = nn.Sequential()
     for name in ("conv1", "layer1", "layer2", "layer3", "layer4", "pool"):
         resnet.add_module(name, nn.Sequential() if name.startswith("layer") else nn.Conv2d(1, 1, 1))
-    assert attention.stages(resnet) == list(resnet)[1:5]
+    assert attention_transfer.stages(resnet) == list(resnet)[1:5]
     conv = [nn.Conv2d(1, 1, 1), nn.ReLU(), nn.MaxPool2d(2)]
     chain = nn.Sequential(*conv, nn.Conv2d(1, 1, 1), nn.MaxPool2d(2), nn.Flatten(), nn.ReLU())
-    assert attention.stages(chain) == [chain[2], chain[4]]
+    assert attention_transfer.stages(chain) == [chain[2], chain[4]]
 
 
 def test_attention_needs_convolutions_and_says_so_before_the_first_round():

@@ -9,13 +9,18 @@ import torch
 from torch import nn
 
 import heterophony as hp
-from heterophony.algorithms.blocks import Blocks, blocks, chosen, gated
-from heterophony.algorithms.gate import Gate, SwitchNorm
+from helpers.support import QUICK, counts, digits, memory, model, net_with_batch_norm, played, same
+from heterophony.algorithms.parts.gating_layer import Gate, SwitchNorm
+from heterophony.algorithms.parts.parameter_blocks import (
+    Blocks,
+    blocks,
+    chosen,
+    gated,
+)
 from heterophony.algorithms.pfedgate import PFedGate
+from heterophony.core.randomness import seeded
 from heterophony.models import builder
 from heterophony.models.resnet8 import resnet
-from heterophony.randomness import seeded
-from support import QUICK, counts, digits, memory, model, net_with_batch_norm, played, same
 
 WHOLE = {"participation": 1.0}
 
@@ -278,7 +283,7 @@ def test_gates_look_at_the_whole_test_set_in_eval_mode(monkeypatch):
     assert torch.allclose(own(x), want, atol=1e-6)
     last = counts(result, "P")[-1]
     assert int((want.argmax(1) == y).sum()) == last[0]
-    monkeypatch.setattr("heterophony.plan.EVALUATION_BATCH", 3)
+    monkeypatch.setattr("heterophony.jobs.plan.EVALUATION_BATCH", 3)
     again = played(PFedGate(tested="received"), federation, model="digitsnet", **WHOLE)
     assert counts(again, "P") == counts(result, "P")
 

@@ -9,9 +9,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import heterophony as hp
+from helpers.support import QUICK, digits, memory, model, net_with_batch_norm, played, same
 from heterophony.algorithms.pfedme import PFedMe
-from heterophony.randomness import seeded
-from support import QUICK, digits, memory, model, net_with_batch_norm, played, same
+from heterophony.core.randomness import seeded
 
 
 def test_without_pull_the_common_model_is_constant():

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 import heterophony as hp
+from helpers.support import memory, model, net_with_batch_norm, played, same
 from heterophony.algorithms.fedpara import Hadamard, product
 from heterophony.algorithms.pfedpara import PFedPara
 from heterophony.models.resnet8 import resnet8
-from support import memory, model, net_with_batch_norm, played, same
 
 
 def test_without_an_own_product_it_is_the_shared_one():

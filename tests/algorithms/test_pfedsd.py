@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import heterophony as hp
+from helpers.support import QUICK, counts, memory, model, net_with_batch_norm, played, same
 from heterophony.algorithms.pfedsd import PFedSD
-from heterophony.randomness import seeded
-from support import QUICK, counts, memory, model, net_with_batch_norm, played, same
+from heterophony.core.randomness import seeded
 
 HOW = {"participation": 1.0, "buffers": "average", "weights": "uniform"}
 

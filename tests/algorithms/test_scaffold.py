@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import heterophony as hp
+from helpers.support import QUICK, digits, memory, model, net_with_batch_norm, played, same
 from heterophony.algorithms.scaffold import Scaffold
-from support import QUICK, digits, memory, model, net_with_batch_norm, played, same
 
 PLAIN = replace(QUICK, momentum=0.0)
 EQUAL = {"weights": "uniform", "participation": 1.0}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from ..algorithm import Algorithm
-from ..errors import ConfigError, suggestion
+from ..core.algorithm import Algorithm
+from ..core.errors import ConfigError, suggestion
 
 CLASSES = {  # file name, which is the name users write, and its class
     "apfl": "APFL",

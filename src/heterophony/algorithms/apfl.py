@@ -8,9 +8,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..algorithm import Algorithm, Client, Net, Reply, Server, equally, mean, setting
-from ..client import answer, state
-from ..tensors import Tensors, params, weights
+from ..core.algorithm import (
+    Algorithm,
+    Client,
+    Net,
+    Reply,
+    Server,
+    equally,
+    mean,
+    setting,
+)
+from ..core.client import answer, state
+from ..core.tensors import Tensors, params, weights
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from math import cos, pi
 from typing import Literal
 
-from ..algorithm import Algorithm, Client, setting
-from ..tensors import Tensors
+from ..core.algorithm import Algorithm, Client, setting
+from ..core.tensors import Tensors
 
 
 @dataclass(frozen=True)

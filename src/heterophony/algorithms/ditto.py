@@ -6,8 +6,13 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..algorithm import Algorithm, Client, Net, setting
-from ..tensors import Tensors, weights
+from ..core.algorithm import (
+    Algorithm,
+    Client,
+    Net,
+    setting,
+)
+from ..core.tensors import Tensors, weights
 
 
 @dataclass(frozen=True)

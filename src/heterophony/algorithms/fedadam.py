@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from .adaptive import Adaptive
+from .parts.adaptive_server import Adaptive
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ..algorithm import Algorithm, Client, Net, setting
-from ..client import Loss, answer, load
-from ..samples import Samples
-from ..tensors import Tensors, params
+from ..core.algorithm import (
+    Algorithm,
+    Client,
+    Net,
+    setting,
+)
+from ..core.client import Loss, answer, load
+from ..core.samples import Samples
+from ..core.tensors import Tensors, params
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ..algorithm import Client, setting
-from ..tensors import Tensors
+from ..core.algorithm import Client, setting
+from ..core.tensors import Tensors
 from .fedrep_full import FedRepFull
 
 

@@ -3,7 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..algorithm import Algorithm, Reply, Server, mean, setting
+from ..core.algorithm import (
+    Algorithm,
+    Reply,
+    Server,
+    mean,
+    setting,
+)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ..algorithm import Algorithm, Client, setting
-from ..tensors import Tensors
+from ..core.algorithm import Algorithm, Client, setting
+from ..core.tensors import Tensors
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from ..algorithm import Algorithm, Net
+from ..core.algorithm import Algorithm, Net
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,17 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from ..algorithm import Algorithm, Client, Net, Reply, Server, mean, setting
-from ..tensors import Tensors, mix, weights
-from .bits import packed, unpacked
+from ..core.algorithm import (
+    Algorithm,
+    Client,
+    Net,
+    Reply,
+    Server,
+    mean,
+    setting,
+)
+from ..core.tensors import Tensors, mix, weights
+from .parts.bit_packing import packed, unpacked
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,28 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from ..algorithm import Algorithm, Client, Net, Reply, Server, setting
-from ..tensors import Tensors, matches, params, weights
-from .lowrank import FACTORS, add, distance, divided, moved, plain
+from ..core.algorithm import (
+    Algorithm,
+    Client,
+    Net,
+    Reply,
+    Server,
+    setting,
+)
+from ..core.tensors import (
+    Tensors,
+    matches,
+    params,
+    weights,
+)
+from .parts.low_rank import (
+    FACTORS,
+    add,
+    distance,
+    divided,
+    moved,
+    plain,
+)
 
 OWN_TAU = ("alternating", "simultaneous")
 

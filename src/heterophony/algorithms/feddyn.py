@@ -6,8 +6,21 @@ from typing import Literal
 
 import torch
 
-from ..algorithm import Algorithm, Client, Reply, Server, equally, mean, setting
-from ..tensors import Tensors, mix, params, weights
+from ..core.algorithm import (
+    Algorithm,
+    Client,
+    Reply,
+    Server,
+    equally,
+    mean,
+    setting,
+)
+from ..core.tensors import (
+    Tensors,
+    mix,
+    params,
+    weights,
+)
 
 
 @dataclass(frozen=True)

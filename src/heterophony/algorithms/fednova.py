@@ -5,8 +5,15 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..algorithm import Algorithm, Client, Reply, Server, mean, setting
-from ..tensors import Tensors, mix, weights
+from ..core.algorithm import (
+    Algorithm,
+    Client,
+    Reply,
+    Server,
+    mean,
+    setting,
+)
+from ..core.tensors import Tensors, mix, weights
 
 
 @dataclass(frozen=True)

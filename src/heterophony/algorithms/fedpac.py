@@ -7,9 +7,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..algorithm import Algorithm, Client, Reply, Server, mean, setting
-from ..tensors import Tensors, mix
-from .simplex import least
+from ..core.algorithm import (
+    Algorithm,
+    Client,
+    Reply,
+    Server,
+    mean,
+    setting,
+)
+from ..core.tensors import Tensors, mix
+from .parts.simplex import least
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization
 
-from ..algorithm import Algorithm, Net, setting
+from ..core.algorithm import Algorithm, Net, setting
 
 
 class Hadamard(nn.Module):

@@ -8,8 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..algorithm import Algorithm, Client, Reply, Server, setting
-from ..tensors import Tensors, mix
+from ..core.algorithm import (
+    Algorithm,
+    Client,
+    Reply,
+    Server,
+    setting,
+)
+from ..core.tensors import Tensors, mix
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ..algorithm import Algorithm, Client, setting
-from ..tensors import Tensors, weights
+from ..core.algorithm import Algorithm, Client, setting
+from ..core.tensors import Tensors, weights
 
 
 @dataclass(frozen=True)

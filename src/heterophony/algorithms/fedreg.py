@@ -9,10 +9,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..algorithm import Algorithm, Client, Net, Reply, Server, as_agreed, mean, setting
-from ..samples import Data, Samples
-from ..tensors import Tensors
-from .threshold import Threshold, statistic
+from ..core.algorithm import (
+    Algorithm,
+    Client,
+    Net,
+    Reply,
+    Server,
+    as_agreed,
+    mean,
+    setting,
+)
+from ..core.samples import Data, Samples
+from ..core.tensors import Tensors
+from .parts.rebalancing import rebalance
+from .parts.threshold import Threshold, statistic
 
 Scope = Literal["class_nonzero", "client_size"]
 
@@ -53,7 +63,7 @@ class FedReG(Algorithm):
             return cross_entropy(self.generic(client, x), y)
 
         def rebalanced(data: Data) -> Samples:
-            return data.train.balanced(target, self.augment)
+            return rebalance(data.train, target, self.augment)
 
         target = self.target(client)
         if self.variant != "d":

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ..algorithm import Algorithm, Client, setting
-from ..tensors import Tensors
+from ..core.algorithm import Algorithm, Client, setting
+from ..core.tensors import Tensors
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..algorithm import Algorithm, Client, Reply, Server, equally, mean
-from ..tensors import Tensors
+from ..core.algorithm import (
+    Algorithm,
+    Client,
+    Reply,
+    Server,
+    equally,
+    mean,
+)
+from ..core.tensors import Tensors
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,13 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
-from ..algorithm import Algorithm, Client, Net, setting
-from ..tensors import Tensors
+from ..core.algorithm import (
+    Algorithm,
+    Client,
+    Net,
+    setting,
+)
+from ..core.tensors import Tensors
 
 
 @dataclass(frozen=True)

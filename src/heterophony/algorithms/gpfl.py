@@ -7,8 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from ..algorithm import Algorithm, Client, Net, setting
-from ..tensors import Tensors
+from ..core.algorithm import (
+    Algorithm,
+    Client,
+    Net,
+    setting,
+)
+from ..core.tensors import Tensors
 
 
 class Valve(nn.Module):

@@ -7,9 +7,9 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from ..algorithm import setting
-from ..tensors import Tensors
-from .cloud import Cloud
+from ..core.algorithm import setting
+from ..core.tensors import Tensors
+from .parts.personal_cloud_models import Cloud
 
 
 @dataclass(frozen=True)

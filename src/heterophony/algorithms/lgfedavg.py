@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ..algorithm import Algorithm
+from ..core.algorithm import Algorithm
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from ..algorithm import Algorithm, Client, Net, setting
-from ..client import answer, state
-from ..tensors import Tensors, frozen
+from ..core.algorithm import (
+    Algorithm,
+    Client,
+    Net,
+    setting,
+)
+from ..core.client import answer, state
+from ..core.tensors import Tensors, frozen
 
 
 @dataclass(frozen=True)

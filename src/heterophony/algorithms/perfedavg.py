@@ -9,9 +9,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..algorithm import Algorithm, Client, Reply, Server, equally, mean, setting
-from ..client import answer
-from ..tensors import Tensors, params
+from ..core.algorithm import (
+    Algorithm,
+    Client,
+    Reply,
+    Server,
+    equally,
+    mean,
+    setting,
+)
+from ..core.client import answer
+from ..core.tensors import Tensors, params
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
-from ..algorithm import Algorithm, Client, Net, setting
-from ..client import NORMS, Training
-from ..tensors import Tensors, frozen
-from .attention import distance, looked, stages
+from ..core.algorithm import (
+    Algorithm,
+    Client,
+    Net,
+    setting,
+)
+from ..core.client import NORMS, Training
+from ..core.tensors import Tensors, frozen
+from .parts.attention_transfer import distance, looked, stages
 
 
 @dataclass(frozen=True)

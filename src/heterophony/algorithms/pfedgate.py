@@ -8,11 +8,21 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 
-from ..algorithm import Algorithm, Client, Net, setting
-from ..client import state
-from ..tensors import Tensors, params
-from .blocks import Blocks, blocks, chosen, gated
-from .gate import Gate
+from ..core.algorithm import (
+    Algorithm,
+    Client,
+    Net,
+    setting,
+)
+from ..core.client import state
+from ..core.tensors import Tensors, params
+from .parts.gating_layer import Gate
+from .parts.parameter_blocks import (
+    Blocks,
+    blocks,
+    chosen,
+    gated,
+)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..algorithm import Algorithm, Client, Reply, Server, equally, mean, setting
-from ..client import answer, state
-from ..tensors import Tensors, mix, weights
+from ..core.algorithm import (
+    Algorithm,
+    Client,
+    Reply,
+    Server,
+    equally,
+    mean,
+    setting,
+)
+from ..core.client import answer, state
+from ..core.tensors import Tensors, mix, weights
 
 
 @dataclass(frozen=True)

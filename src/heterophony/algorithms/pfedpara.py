@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..algorithm import Algorithm, Net, setting
+from ..core.algorithm import Algorithm, Net, setting
 from .fedpara import Hadamard, factorised
 
 

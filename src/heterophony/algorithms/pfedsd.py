@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, softmax
 
-from ..algorithm import Algorithm, Client, setting
-from ..client import answer, state
-from ..tensors import Tensors
+from ..core.algorithm import Algorithm, Client, setting
+from ..core.client import answer, state
+from ..core.tensors import Tensors
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..algorithm import Algorithm, Client, Reply, Server, equally, mean, setting
-from ..tensors import Tensors, mix, weights
+from ..core.algorithm import (
+    Algorithm,
+    Client,
+    Reply,
+    Server,
+    equally,
+    mean,
+    setting,
+)
+from ..core.tensors import Tensors, mix, weights
 
 
 @dataclass(frozen=True)

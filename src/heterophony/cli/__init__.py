@@ -11,22 +11,22 @@ import typer
 from typer.core import TyperGroup
 
 from .. import __version__
-from ..errors import HeterophonyError, StorageError
+from ..core.errors import HeterophonyError, StorageError
 from . import (
     audit,
     broker,
-    checks,
     dashboard,
     data,
-    deployment,
+    devices,
     lists,
     pretrain,
     reports,
     reproduce,
     runs,
     testbed,
+    tools,
 )
-from .screen import problem
+from .terminal import problem
 
 
 class Commands(TyperGroup):
@@ -65,9 +65,9 @@ reports.register(app)
 dashboard.register(app)
 data.register(app)
 broker.register(app)
-deployment.register(app)
+devices.register(app)
 testbed.register(app)
-checks.register(app)
+tools.register(app)
 
 
 def version(asked: bool) -> None:

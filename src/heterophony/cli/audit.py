@@ -12,20 +12,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..audit.size import Preset
-from ..errors import ConfigError
-from ..files import write_json
-from . import screen
-from .recovered import show
-from .runs import Json, Pairs, begin, free, interruptible, prepared
+from ..core.errors import ConfigError
+from ..core.files import write_json
+from ..privacy.preset_names import Preset
+from . import terminal
+from .audit_table import show
+from .runs import (
+    Json,
+    Pairs,
+    begin,
+    free,
+    interruptible,
+    prepared,
+)
 
 if TYPE_CHECKING:
-    from ..audit.cases import Case, How
-    from ..audit.running import Log, Victims
-    from ..audit.states import States
-    from ..config import Config, EngineSection
-    from ..results import Event
-    from ..store import RunFolder
+    from ..config.config import Config, EngineSection
+    from ..privacy.attack_job import Case, How
+    from ..privacy.audit import Log, Victims
+    from ..privacy.snapshots import States
+    from ..run.store import RunFolder
+    from ..run.summary import Event
 
 
 class Attack(StrEnum):
@@ -77,7 +84,7 @@ def audit(
     json: Json = False,
 ) -> None:
     """Recover training images from what each algorithm sends; again with the same --out, it goes on."""
-    from ..audit.presets import preset as of_size
+    from ..privacy.presets import preset as of_size
 
     base = of_size(preset)
     asked_rounds = base.victims.rounds if rounds is None else whole(rounds)
@@ -105,7 +112,7 @@ def audit(
     parent = out or free(f"audit-{Path(configs[names[0]].data.name).stem}")
     content = carried_out(configs, victims, how, parent, quiet=json)
     if json:
-        screen.print_json(content)
+        terminal.print_json(content)
     else:
         show(content, parent)
 
@@ -126,8 +133,8 @@ def configured(
 ) -> dict[str, Config]:
     """A configuration for every algorithm: the preset's, then what the command says."""
     from ..algorithms import algorithm
-    from ..audit.presets import own_settings
-    from ..config import overridden, resolve
+    from ..config.config import overridden, resolve
+    from ..privacy.presets import own_settings
 
     out = {}
     for name in names:
@@ -146,13 +153,13 @@ def carried_out(
     configs: dict[str, Config], victims: Victims, how: How, parent: Path, quiet: bool
 ) -> dict[str, Any]:
     """Train what is left to train, attack who is left to attack, and sum it up."""
-    from ..audit.presets import TABLE
-    from ..audit.running import Log, cases, left
-    from ..audit.states import States
-    from ..audit.summary import summarised
-    from ..papers import experiment
-    from ..report.figures import save
-    from ..report.reconstructions import sheet
+    from ..papers.table import experiment
+    from ..privacy.audit import Log, cases, left
+    from ..privacy.presets import TABLE
+    from ..privacy.snapshots import States
+    from ..privacy.summary import summarised
+    from ..report.figures.reconstructions import sheet
+    from ..report.figures.run_figures import save
 
     first = next(iter(configs.values()))
     begin(first)
@@ -195,14 +202,14 @@ def again(runs: dict[str, States]) -> str:
 
 def train(configs: dict[str, Config], runs: dict[str, States], log: Log, quiet: bool) -> None:
     """Play what is left of every run, keeping the states to attack, and see what is sent."""
-    from ..audit.running import watch
-    from ..session import execute
+    from ..experiments.execute import execute
+    from ..privacy.audit import watch
 
     folders = [states.folder for states in runs.values()]
-    with screen.progress(not quiet) as bars, interruptible(again(runs), bars.stop, folders):
+    with terminal.progress(not quiet) as bars, interruptible(again(runs), bars.stop, folders):
         for name, states in runs.items():
             where, plan = configs[name].engine, states.plan
-            listen = both(screen.Bar(bars, name, plan.rounds), states.listener())
+            listen = both(terminal.Bar(bars, name, plan.rounds), states.listener())
             with locked(states.folder) as folder:
                 execute(plan, folder, where.name, where.workers, listen, cluster=where)
                 states.end()
@@ -218,12 +225,12 @@ def fight(
     quiet: bool,
 ) -> None:
     """Invert gradients, each recorded as it is done."""
-    from ..audit.running import inverted
-    from ..engines import engine
+    from ..engines.base import engine
+    from ..privacy.audit import inverted
 
     total, folders = sum(map(len, due.values())), [states.folder for states in runs.values()]
     with (
-        screen.counting(not quiet, "inverting gradients", total) as done,
+        terminal.counting(not quiet, "inverting gradients", total) as done,
         interruptible(again(runs), done.progress.stop, folders),
     ):
         for name, cases in due.items():

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import ConfigError
-from . import screen
+from ..core.errors import ConfigError
+from . import terminal
 from .runs import Json
 
 if TYPE_CHECKING:
-    from ..mqtt.broker import Broker
+    from ..devices.broker.broker import Broker
 
 Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="The broker's folder.")]
 Device = Annotated[str, typer.Argument(metavar="DEVICE", help="Its name.")]
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 def opened(folder: Path) -> Broker:
     try:
-        from ..mqtt.broker import Broker
+        from ..devices.broker.broker import Broker
     except ImportError:
         raise ConfigError(
             "the broker needs cryptography; install it with pip install 'heterophony[mqtt]'"
@@ -53,15 +53,15 @@ def up(
     broker = opened(folder)
     place, started = broker.up(lan, port)
     reach = "this machine and others" if place.lan else "this machine only"
-    screen.note(f"{'up' if started else 'already up'} on port {place.port}, for {reach}")
+    terminal.note(f"{'up' if started else 'already up'} on port {place.port}, for {reach}")
     if started and os.geteuid() == 0:
-        screen.note("started by root, so Mosquitto is root too; as an ordinary user it is safer")
-    screen.note(f"the server's enrolment: {broker.server}")
+        terminal.note("started by root, so Mosquitto is root too; as an ordinary user it is safer")
+    terminal.note(f"the server's enrolment: {broker.server}")
 
 
 def down(folder: Folder = HERE) -> None:
     """End Mosquitto; sessions and retained messages are kept for the next `up`."""
-    screen.note("down" if opened(folder).down() else "it was not up")
+    terminal.note("down" if opened(folder).down() else "it was not up")
 
 
 def enrol(
@@ -75,7 +75,7 @@ def enrol(
     file = out or Path(f"{device}.toml")
     made = opened(folder).enrol(device, file)
     print(file)
-    screen.note(
+    terminal.note(
         f"{device} finds the broker at {made.address}:{made.port}; valid until"
         f" {made.until:%Y-%m-%d}; copy the file to the device, then delete it here"
     )
@@ -84,7 +84,7 @@ def enrol(
 def revoke(device: Device, folder: Folder = HERE) -> None:
     """Shut a device out, at once and for ever; `enrol` makes it a new file."""
     opened(folder).revoke(device)
-    screen.note(f"{device} is shut out")
+    terminal.note(f"{device} is shut out")
 
 
 def status(folder: Folder = HERE, json: Json = False) -> None:
@@ -93,7 +93,7 @@ def status(folder: Folder = HERE, json: Json = False) -> None:
     place, pid, devices = broker.place(), broker.pid(), broker.register.enrolled()
     if json:
         rows = [{"name": d.name, "until": d.until.isoformat()} for d in devices]
-        screen.print_json(
+        terminal.print_json(
             {"up": pid is not None, "pid": pid, "port": place.port, "lan": place.lan}
             | {"devices": rows}
         )
@@ -102,4 +102,4 @@ def status(folder: Folder = HERE, json: Json = False) -> None:
     reach = "this machine and others" if place.lan else "this machine only"
     title = f"{state}; port {place.port}, for {reach}"
     shown = [[d.name, f"{d.until:%Y-%m-%d}"] for d in devices]
-    screen.print_table(title, ["device", "valid until"], shown)
+    terminal.print_table(title, ["device", "valid until"], shown)

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from ..errors import FolderError
-from . import screen
+from ..core.errors import FolderError
+from . import terminal
 
 
 def register(app: typer.Typer) -> None:
@@ -28,7 +28,7 @@ def dashboard(
     ] = None,
 ) -> None:
     """The page of `report`, live while runs go on; on this machine only, and only to be read."""
-    from ..report.server import opened
+    from ..report.page.server import opened
 
     if folder.exists() and not folder.is_dir():
         raise FolderError(f"{folder} is not a folder; give a run, or a folder of runs")
@@ -37,9 +37,9 @@ def dashboard(
     def stop(number: int, frame: FrameType | None) -> None:
         Thread(target=server.shutdown).start()  # which waits for this very thread
 
-    with server, screen.answering(stop):
+    with server, terminal.answering(stop):
         print(server.url, flush=True)
         if not folder.exists():
-            screen.note(f"{folder} is not there yet; the page follows as soon as it is")
-        screen.note("Ctrl-C ends it")
+            terminal.note(f"{folder} is not there yet; the page follows as soon as it is")
+        terminal.note("Ctrl-C ends it")
         server.serve_forever()

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from . import screen
+from . import terminal
 from .runs import ConfigFile, Json, Pairs
 
 if TYPE_CHECKING:
-    from ..algorithm import Algorithm
+    from ..core.algorithm import Algorithm
     from ..data.federation import Federation
 
 
@@ -39,7 +39,7 @@ def fetch(name: Annotated[str, typer.Argument(help="As in `heterophony list data
     """Download a data set into the cache, unless it is here."""
     from ..data.sources import fetch as download
 
-    screen.note(f"{name} is in {download(name)}")
+    terminal.note(f"{name} is in {download(name)}")
 
 
 def show(
@@ -68,13 +68,13 @@ def show(
         "classes": dict(zip(found.labels, counts.tolist(), strict=True)),
     }
     if json:
-        screen.print_json(about)
+        terminal.print_json(about)
         return
     shape = "×".join(map(str, found.x.shape[1:]))
     title = f"{found.name}: {len(found.y)} examples of {shape} ({found.x.dtype})"
     title += f", the first {found.official} to train" if found.official else ""
     title += f", of {len(found.user_names)} users" if found.user_names else ""
-    screen.print_table(title, ["class", "examples"], list(about["classes"].items()))
+    terminal.print_table(title, ["class", "examples"], list(about["classes"].items()))
 
 
 def partition(
@@ -93,23 +93,23 @@ def partition(
     json: Json = False,
 ) -> None:
     """Deal a data set to clients, and show who holds what."""
-    from ..config import read
+    from ..config.config import read
 
     config = read(file, pairs or [])
     federation = config.federation()
     new, federation = federation.new, federation.whole()
     if save_to is not None:
         federation.save_partition(save_to)
-        screen.note(f"wrote {save_to}")
+        terminal.note(f"wrote {save_to}")
     if out is not None:
         draw_holdings(federation, config.algorithm, out, kind)
-        screen.note(f"wrote {out}")
+        terminal.note(f"wrote {out}")
     if json:
-        screen.print_json(dealt(federation))
+        terminal.print_json(dealt(federation))
     else:
         heat_table(federation)
     if new:
-        screen.note(f"join after training: {', '.join(new)}")
+        terminal.note(f"join after training: {', '.join(new)}")
 
 
 def augment(
@@ -123,40 +123,40 @@ def augment(
 ) -> None:
     """Draw what FedReG's augmentations make of a client's images, as in a run."""
     from ..algorithms.fedreg import FedReG
-    from ..config import read
-    from ..report.augmented import copies, draw
-    from ..report.figures import save
+    from ..config.config import read
+    from ..report.figures.augmentation import copies, draw
+    from ..report.figures.run_figures import save
 
     config = read(file, pairs or [])
     how = config.algorithm if isinstance(config.algorithm, FedReG) else FedReG()
     federation = config.federation()
     found = copies(federation, how, config.top.seed, client, each)
     save(draw(found, federation.name), out)
-    screen.note(f"wrote {out}: client {found.client}, balanced to {found.rule}")
+    terminal.note(f"wrote {out}: client {found.client}, balanced to {found.rule}")
 
 
 def draw_holdings(federation: Federation, how: Algorithm, out: Path, kind: Picture) -> None:
     """Who holds what, as a figure or a page, told by the suffix."""
-    from ..errors import ConfigError
-    from ..report.holdings import holdings
+    from ..analysis.label_distribution import holdings
+    from ..core.errors import ConfigError
 
     held = holdings(federation, how)
     if out.suffix == ".html":
-        from ..report.holdings_page import write
+        from ..report.page.label_distribution_page import write
 
         if kind is not Picture.all:
             raise ConfigError(f"{out}: a page has every picture; leave out --kind, or draw a .png")
         write(held, out)
     else:
-        from ..report.figures import save
-        from ..report.maps import draw
+        from ..report.figures.label_distribution import draw
+        from ..report.figures.run_figures import save
 
         save(draw(held, kind.value), out)
 
 
 def dealt(federation: Federation) -> list[dict[str, Any]]:
     """Every client's sizes and labels, and how unlike everybody's they are."""
-    from ..data.statistics import entropy, jensen_shannon, total_variation
+    from ..data.label_statistics import entropy, jensen_shannon, total_variation
 
     counts, held = federation.counts(), parts(federation)
     rows = zip(
@@ -180,7 +180,7 @@ def heat_table(federation: Federation) -> None:
     """Training examples per client and class; the stronger the colour, the more."""
     counts, labels = federation.counts(), federation.labels
     users = ["user"] if federation.names else []
-    table = screen.new_table()
+    table = terminal.new_table()
     for name in ("client", *users, *parts(federation), "entropy", "TV", "JS", *labels):
         table.add_column(name, justify="right", no_wrap=True)
     most = max(1, int(counts.max()))
@@ -191,10 +191,10 @@ def heat_table(federation: Federation) -> None:
         sizes = [str(client[k]) for k in parts(federation)]
         table.add_row(*about, *sizes, *(f"{m:.2f}" for m in measures), *shades)
     missing = [labels[i] for i, n in enumerate(counts.sum(axis=0)) if n == 0]
-    screen.print_titled(f"{federation.name}: training examples per client and class", table)
-    screen.note("entropy in bits; TV, JS: total variation, Jensen-Shannon, to everybody's labels")
+    terminal.print_titled(f"{federation.name}: training examples per client and class", table)
+    terminal.note("entropy in bits; TV, JS: total variation, Jensen-Shannon, to everybody's labels")
     if missing:
-        screen.note(f"nobody trains on class {', '.join(missing)}")
+        terminal.note(f"nobody trains on class {', '.join(missing)}")
 
 
 def shade(share: float) -> str:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from . import screen, tables
+from . import paper_tables, terminal
 from .runs import Json
 
 if TYPE_CHECKING:
-    from ..algorithm import Algorithm
+    from ..core.algorithm import Algorithm
 
 
 class What(StrEnum):
@@ -39,23 +39,23 @@ def list_(what: What, json: Json = False) -> None:
         What.models: models,
         What.datasets: datasets,
         What.partitions: partitions,
-        What.papers: tables.listed,
+        What.papers: paper_tables.listed,
         What.runs: past_runs,
     }[what]()
     if json:
-        screen.print_json(found)
+        terminal.print_json(found)
         return
     if not found:
-        screen.note("no runs below runs/" if what is What.runs else f"no {what.value} here")
+        terminal.note("no runs below runs/" if what is What.runs else f"no {what.value} here")
         return
     columns = [k for k in found[0] if k != "settings"]
     rows = [[readable(k, r) for k in columns] for r in found]
     if what is What.runs:
-        screen.print_list(columns, rows, text=3)
+        terminal.print_list(columns, rows, text=3)
         return
-    screen.print_table("", [c.replace("_", " ") for c in columns], rows, len(columns))
+    terminal.print_table("", [c.replace("_", " ") for c in columns], rows, len(columns))
     if what is What.algorithms:
-        screen.note("bytes: of a client's round, relative to FedAvg's (convnet on CIFAR-10)")
+        terminal.note("bytes: of a client's round, relative to FedAvg's (convnet on CIFAR-10)")
 
 
 def readable(key: str, row: dict[str, Any]) -> str:
@@ -66,7 +66,7 @@ def readable(key: str, row: dict[str, Any]) -> str:
     if key.startswith("bytes"):
         return f"{value:.4f}"
     if isinstance(value, float):
-        return screen.percent(value)
+        return terminal.percent(value)
     return "–" if value is None else str(value)
 
 
@@ -85,7 +85,7 @@ def told(setting: dict[str, Any]) -> str:
 
 def algorithms() -> list[dict[str, Any]]:
     from ..algorithms import CLASSES, algorithm
-    from ..traffic import relative
+    from ..tools.wire_bytes import relative
 
     rows = []
     for name in sorted(CLASSES):
@@ -107,7 +107,7 @@ def algorithms() -> list[dict[str, Any]]:
 
 def kept(cls: type[Algorithm]) -> str:
     """The patterns of what never leaves a device."""
-    from ..algorithm import Algorithm
+    from ..core.algorithm import Algorithm
 
     if cls.stays is not Algorithm.stays:
         return "parts of layers"
@@ -118,7 +118,7 @@ def explained(cls: type) -> list[dict[str, Any]]:
     """The settings of a class with defaults and ranges."""
     from typing import Literal, get_args, get_origin, get_type_hints
 
-    from ..settings import range_of, settings
+    from ..core.fields import range_of, settings
 
     hints, out = get_type_hints(cls), []
     for f in settings(cls):
@@ -161,7 +161,7 @@ def partitions() -> list[dict[str, Any]]:
 
 def past_runs() -> list[dict[str, Any]]:
     """The runs below runs/, newest first."""
-    from ..report.standing import standings
+    from ..analysis.progress import standings
 
     return [
         {

@@ -8,10 +8,16 @@ from typing import Annotated
 
 import typer
 
-from ..errors import FolderError
-from . import screen
-from .outcomes import show_run
-from .runs import ConfigFile, Json, Pairs, begin, played
+from ..core.errors import FolderError
+from . import terminal
+from .result_tables import show_run
+from .runs import (
+    ConfigFile,
+    Json,
+    Pairs,
+    begin,
+    played,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -27,9 +33,9 @@ def pretrain(
 ) -> None:
     """Train one model on everybody's data, for `model.init`; the same again goes on."""
     from ..algorithms.centralized import Centralized
-    from ..config import read
-    from ..store import RunFolder
-    from ..warm import save
+    from ..config.checkpoint import save
+    from ..config.config import read
+    from ..run.store import RunFolder
 
     config = read(file, pairs or [])
     begin(config)
@@ -49,4 +55,4 @@ def pretrain(
     assert server is not None  # it has just been committed
     save(out, server.average | server.model)
     show_run(summary, folder.path, json)
-    screen.note(f"wrote {out}; begin with it: -c model.init={out}")
+    terminal.note(f"wrote {out}; begin with it: -c model.init={out}")

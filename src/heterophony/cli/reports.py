@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from . import screen
+from . import terminal
 
 
 class Figure(StrEnum):
@@ -38,11 +38,11 @@ def report(
     kind: Annotated[Figure, typer.Option(help="Which figure; a page has all.")] = Figure.curves,
 ) -> None:
     """One self-contained HTML page: curves, table, clients; works offline. Or a figure, a table."""
-    from ..report.exports import FORMATS, export
-    from ..report.figures import comparison, participation, save
-    from ..report.page import write
-    from ..report.ranks import diagram
-    from ..report.runs import find
+    from ..analysis.exports import FORMATS, export
+    from ..analysis.runs import find
+    from ..report.figures.cd_diagram import diagram
+    from ..report.figures.run_figures import comparison, participation, save
+    from ..report.page.html import write
 
     path, runs = out or folders[0] / "report.html", find(folders)
     if path.suffix == ".html":
@@ -56,4 +56,4 @@ def report(
             Figure.ranks: diagram,
         }
         save(drawn[kind](runs), path)
-    screen.note(f"wrote {path}")
+    terminal.note(f"wrote {path}")

@@ -8,14 +8,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import ConfigError, DataError, DivergedError
-from ..scale import Scale
-from . import screen
-from .runs import Json, Where, elsewhere, numbers, on_cluster, reopened, side_by_side
-from .tables import costs, show_all, show_cells, show_outcome, told
+from ..core.errors import ConfigError, DataError, DivergedError
+from ..papers.scale import Scale
+from . import terminal
+from .paper_tables import (
+    costs,
+    show_all,
+    show_cells,
+    show_outcome,
+    told,
+)
+from .runs import (
+    Json,
+    Where,
+    elsewhere,
+    numbers,
+    on_cluster,
+    reopened,
+    side_by_side,
+)
 
 if TYPE_CHECKING:
-    from ..reproducing import Outcome, Table, Task
+    from ..papers.reproduce import Outcome, Table, Task
 
 SHORT = 60  # seconds: shorter runs are played side by side
 
@@ -53,8 +67,8 @@ def reproduce(
         show_all(json)
         return
     elsewhere(pairs)
-    from ..papers import experiment
-    from ..reproducing import Table
+    from ..papers.reproduce import Table
+    from ..papers.table import experiment
 
     found = experiment(name)
     own = tuple(found.measured.seeds)
@@ -77,9 +91,9 @@ def played(
     table: Table, parent: Path, workers: int | None, quiet: bool, pairs: list[str] | None = None
 ) -> Outcome:
     """Play what is left of the table's runs."""
-    from ..config import read
-    from ..engines import available, cores
-    from ..reproducing import left, outcome, prepare
+    from ..config.config import read
+    from ..engines.base import available, cores
+    from ..papers.reproduce import left, outcome, prepare
 
     where = read(None, pairs or []).engine
     available(where.name)
@@ -92,7 +106,7 @@ def played(
     estimates = costs([t.cell for t in due], width)
     if due and not quiet:
         many = f"{len(due)} run{'s' if len(due) > 1 else ''}"
-        screen.note(f"{many}, about {told(sum(estimates))} on this machine; {how}")
+        terminal.note(f"{many}, about {told(sum(estimates))} on this machine; {how}")
     shown = {parent / t.label: (labelled(t), t.cell.config["rounds"]) for t in due}
     if len(due) > 1 and where.name == "ray":
         failed = named(on_cluster(shown, where, workers, quiet, how))
@@ -120,7 +134,7 @@ def one_by_one(
     pairs: list[str] | None = None,
 ) -> dict[str, str]:
     """Each on all cores; returns which failed, and why."""
-    from ..store import RunFolder
+    from ..run.store import RunFolder
 
     failed = {}
     for task in due:

@@ -12,18 +12,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import ConfigError, DivergedError, FolderError, StoppedError
-from ..files import write_json
-from . import screen
-from .outcomes import show_comparison, show_run
+from ..core.errors import (
+    ConfigError,
+    DivergedError,
+    FolderError,
+    StoppedError,
+)
+from ..core.files import write_json
+from . import terminal
+from .result_tables import show_comparison, show_run
 
 if TYPE_CHECKING:
-    from ..config import Config, EngineSection
+    from ..config.config import Config, EngineSection
     from ..data.federation import Federation
-    from ..engines import Share
-    from ..plan import Plan
-    from ..results import Summary
-    from ..store import RunFolder
+    from ..engines.base import Share
+    from ..jobs.plan import Plan
+    from ..run.store import RunFolder
+    from ..run.summary import Summary
 
 Shown = Mapping[Path, tuple[str, int]]  # a run's folder: its label, its rounds
 
@@ -62,7 +67,7 @@ def run(
     json: Json = False,
 ) -> None:
     """Run one algorithm: a progress bar, a table of G and P, a run folder."""
-    from ..config import read
+    from ..config.config import read
 
     config = read(file, pairs or [])
     available(track)
@@ -85,8 +90,8 @@ def resume(
     json: Json = False,
 ) -> None:
     """Go on after any interruption; the result is the same, bit for bit."""
-    from ..folders import members
-    from ..store import RunFolder
+    from ..run.run_index import members
+    from ..run.store import RunFolder
 
     available(track)
     elsewhere(pairs)
@@ -113,7 +118,7 @@ def compare(
     json: Json = False,
 ) -> None:
     """The same federation for every algorithm and seed; again with the same --out, it goes on."""
-    from ..config import read
+    from ..config.config import read
 
     available(track)
     configs: dict[str, Config] = {}
@@ -150,7 +155,7 @@ def whereabouts(pairs: list[str] | None) -> list[str]:
 
 def prepared(parent: Path, configs: dict[str, Config]) -> list[RunFolder]:
     """A folder for every run, its configuration written before any begins: all can be resumed."""
-    from ..store import RunFolder
+    from ..run.store import RunFolder
 
     if (parent / "config.toml").exists():
         raise FolderError(f"{parent} is a run of its own; choose another --out")
@@ -188,7 +193,7 @@ def reopened(
     pairs: list[str] | None = None,
 ) -> list[Summary]:
     """Play what is left of existing runs."""
-    from ..config import read
+    from ..config.config import read
 
     deal, tasks = dealer(), []
     for folder in folders:
@@ -230,23 +235,23 @@ def played(
     track: list[str] | None = None,
 ) -> list[Summary]:
     """Play the runs one after the other, each on all workers."""
-    from ..session import execute
+    from ..experiments.execute import execute
     from ..trackers import chosen
 
     done = []
     with (
-        screen.progress(not quiet) as bars,
+        terminal.progress(not quiet) as bars,
         interruptible(going_on(parent), bars.stop, [folder for folder, _, _ in tasks]),
     ):
         for folder, config, plan in tasks:
             label = f"{config.algorithm_name} (seed {config.top.seed})"
             sizes = list(plan.federation.sizes("test").values())
-            bar = screen.Bar(bars, label, plan.rounds, sizes)
+            bar = terminal.Bar(bars, label, plan.rounds, sizes)
             where = config.engine
             cores, trackers = workers or where.workers, chosen(track or [])
             try:
                 done.append(
-                    execute(plan, folder, where.name, cores, bar, trackers, screen.note, where)
+                    execute(plan, folder, where.name, cores, bar, trackers, terminal.note, where)
                 )
             finally:
                 folder.close()
@@ -257,7 +262,7 @@ def spread(
     tasks: list[tuple[RunFolder, Config, Plan]], parent: Path, quiet: bool, workers: int | None
 ) -> list[Summary]:
     """Play the runs side by side on one cluster."""
-    from ..results import summarise
+    from ..run.summary import summarise
 
     shown = {
         folder.path: (f"{config.algorithm_name} (seed {config.top.seed})", plan.rounds)
@@ -273,7 +278,7 @@ def on_cluster(
     shown: Shown, where: EngineSection, workers: int | None, quiet: bool, how: str
 ) -> dict[Path, str]:
     """Runs side by side, each on its part of a Ray cluster; which diverged, and how."""
-    from ..engines.ray import shared
+    from ..engines.ray.engine import shared
 
     with shared(workers or where.workers, where, len(shown)) as (width, share):
         return side_by_side(shown, width, quiet, how, share)
@@ -283,14 +288,14 @@ def side_by_side(
     shown: Shown, width: int, quiet: bool, how: str, share: Share | None = None
 ) -> dict[Path, str]:
     """So many runs at a time, a bar for each; which diverged, and how."""
-    from ..abreast import play
+    from ..experiments.parallel_runs import play
 
-    with screen.progress(not quiet) as bars, interruptible(how, bars.stop):
-        begun: dict[Path, screen.Bar] = {}
+    with terminal.progress(not quiet) as bars, interruptible(how, bars.stop):
+        begun: dict[Path, terminal.Bar] = {}
 
         def on_event(path: Path, event: dict[str, Any]) -> None:
             if path not in begun:
-                begun[path] = screen.Bar(bars, *shown[path])
+                begun[path] = terminal.Bar(bars, *shown[path])
             begun[path](event)
 
         return play(list(shown), width, on_event, share)
@@ -310,10 +315,10 @@ def interruptible(
         for folder in folders:
             folder.close()
         stopped = StoppedError(f"interrupted; nothing is lost: {how}")
-        screen.problem(str(stopped))
+        terminal.problem(str(stopped))
         os._exit(stopped.exit_code)
 
-    with screen.answering(stop):
+    with terminal.answering(stop):
         yield
 
 
@@ -330,7 +335,7 @@ def available(track: list[str] | None) -> None:
 
 def begin(config: Config) -> None:
     """Workers need seconds to import torch: begin while the data are read."""
-    from ..engines import available
+    from ..engines.base import available
 
     available(config.engine.name)
     if config.engine.name == "pool":
@@ -340,7 +345,7 @@ def begin(config: Config) -> None:
 
 
 def fresh(out: Path | None, name: str) -> RunFolder:
-    from ..store import RunFolder
+    from ..run.store import RunFolder
 
     return RunFolder(out or free(name))
 

@@ -7,15 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import FolderError
-from . import screen
+from ..core.errors import FolderError
+from . import terminal
 from .broker import opened
-from .outcomes import show_run
-from .runs import ConfigFile, Json, Pairs, interruptible
+from .result_tables import show_run
+from .runs import (
+    ConfigFile,
+    Json,
+    Pairs,
+    interruptible,
+)
 
 if TYPE_CHECKING:
-    from ..config import Config
-    from ..store import RunFolder
+    from ..config.config import Config
+    from ..run.store import RunFolder
 
 REHEARSED = ["algorithm.name=fedreg", "data.clients=30"]  # where no file says otherwise
 
@@ -45,16 +50,16 @@ def rehearse(
     json: Json = False,
 ) -> None:
     """Rehearse a run on devices: broker, server and devices as processes of this machine."""
-    from ..mqtt.process import program
+    from ..devices.broker.process import program
 
     program()
     opened(out)  # says if its packages are missing
-    from ..config import read
-    from ..deployment.admission import playable
-    from ..deployment.strikes import asked
-    from ..deployment.testbed import Testbed, begin, dealt
-    from ..results import summarise
-    from ..store import RunFolder
+    from ..config.config import read
+    from ..devices.admission import playable
+    from ..devices.testbed.fault_injection import asked
+    from ..devices.testbed.testbed import Testbed, begin, dealt
+    from ..run.store import RunFolder
+    from ..run.summary import summarise
 
     kinds = asked(faults or [])
     config, folder = read(file, [*([] if file else REHEARSED), *(pairs or [])]), RunFolder(out)
@@ -65,10 +70,10 @@ def rehearse(
     hands = dealt(federation.clients, devices, folder)
     owned(folder, config.decided(federation))
     try:
-        with screen.progress(not json) as bars:
+        with terminal.progress(not json) as bars:
             sizes = list(federation.sizes("test").values())
-            bar = screen.Bar(bars, config.algorithm_name, config.top.rounds, sizes)
-            bed = Testbed(folder, hands, config.top.seed, kinds, screen.note, bar)
+            bar = terminal.Bar(bars, config.algorithm_name, config.top.rounds, sizes)
+            bed = Testbed(folder, hands, config.top.seed, kinds, terminal.note, bar)
 
             def tidy() -> None:
                 bars.stop()

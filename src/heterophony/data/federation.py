@@ -15,15 +15,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..algorithm import EVERYBODY
-from ..errors import ConfigError
-from ..files import disk
-from ..randomness import generator
-from ..samples import Data, Samples, Scale
-from ..tensors import raw
+from ..core.algorithm import EVERYBODY
+from ..core.errors import ConfigError
+from ..core.files import disk
+from ..core.randomness import generator
+from ..core.samples import Data, Samples, Scale
+from ..core.tensors import raw
 from .partitions import Share
 from .partitions.file import digest, save
-from .skew import Seen, Skew, seen_by, skew, told
+from .skew import (
+    Seen,
+    Skew,
+    seen_by,
+    skew,
+    told,
+)
 from .transforms import UNCHANGED, Transform, transform
 
 

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
-from ..errors import ConfigError, DataError, suggestion
-from ..randomness import generator
-from ..samples import Samples
-from ..settings import check, construct, setting
-from .partitions.rule import Seeded
+from ..core.errors import ConfigError, DataError, suggestion
+from ..core.fields import check, construct, setting
+from ..core.randomness import generator
+from ..core.samples import Samples
+from .partitions.base import Seeded
 
 AT_ONCE = 500  # images as numbers take four times the memory that they take as bytes
 

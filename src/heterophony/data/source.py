@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DataError
-from ..samples import Scale
+from ..core.errors import DataError
+from ..core.samples import Scale
 
 
 @dataclass(frozen=True)

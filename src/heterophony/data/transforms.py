@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import ConfigError, DataError, suggestion
-from ..moves import Moves
-from ..samples import HALF, Scale
+from ..core.errors import ConfigError, DataError, suggestion
+from ..core.image_transforms import Moves
+from ..core.samples import HALF, Scale
 
 UNCHANGED = "half"  # as the data set is read: bytes to [-1, 1], numbers and characters as they are
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import ConfigError, DataError
-from ..randomness import generator
+from ..core.errors import ConfigError, DataError
+from ..core.randomness import generator
 from .federation import Federation
 
 

@@ -24,15 +24,15 @@ from typing import Any, Self
 
 import torch
 
-from ..algorithm import Reply
-from ..codec import decode_groups, encode_groups
+from ..core.algorithm import Reply
+from ..core.codec import decode_groups, encode_groups
+from ..core.errors import EngineError, HeterophonyError
+from ..core.files import disk, write
+from ..core.tensors import Tensors
 from ..data.federation import Federation
-from ..errors import EngineError, HeterophonyError
-from ..files import disk, write
-from ..place import Place
-from ..plan import Job, Plan, work
-from ..tensors import Tensors
-from . import in_order
+from ..jobs.client_store import Place
+from ..jobs.plan import Job, Plan, work
+from .base import in_order
 
 CONTEXT = multiprocessing.get_context("forkserver")
 TRIES = 3

@@ -7,9 +7,9 @@ from typing import Self
 
 import torch
 
-from ..algorithm import Reply
-from ..place import Place
-from ..plan import Job, Plan, work
+from ..core.algorithm import Reply
+from ..jobs.client_store import Place
+from ..jobs.plan import Job, Plan, work
 
 
 class Serial:

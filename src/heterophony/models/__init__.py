@@ -6,8 +6,8 @@ from collections.abc import Callable
 from importlib import import_module
 from inspect import signature
 
-from ..errors import ConfigError, suggestion
-from ..net import Net
+from ..core.errors import ConfigError, suggestion
+from ..core.net import Net
 
 Shape = tuple[int, ...]
 Builder = Callable[[Shape, int, int], Net]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from ..errors import ConfigError
-from ..net import Net
+from ..core.errors import ConfigError
+from ..core.net import Net
 from .layers import layered
 
 

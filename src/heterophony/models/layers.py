@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from ..errors import ConfigError
-from ..net import Net
+from ..core.errors import ConfigError
+from ..core.net import Net
 
 
 def layered(features: list[nn.Module], linears: list[nn.Linear], head_depth: int) -> Net:

@@ -6,7 +6,7 @@ from math import prod
 
 from torch import nn
 
-from ..net import Net
+from ..core.net import Net
 from .layers import layered
 
 

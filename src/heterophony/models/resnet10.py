@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..net import Net
+from ..core.net import Net
 from .resnet8 import resnet
 
 

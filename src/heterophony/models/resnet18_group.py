@@ -6,7 +6,7 @@ from functools import partial
 
 from torch import nn
 
-from ..net import Net
+from ..core.net import Net
 from .resnet18 import resnet18
 
 

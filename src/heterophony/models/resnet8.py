@@ -10,8 +10,8 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from ..errors import ConfigError
-from ..net import Net
+from ..core.errors import ConfigError
+from ..core.net import Net
 from .layers import layered
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from ..arithmetic import forward_flops, sgemm, training_flops
-from ..config import Config, resolve
+from ..config.config import Config, resolve
 from ..data.sources import SOURCES, Size
 from ..models import builder, default_depth
+from ..tools.flops import forward_flops, sgemm, training_flops
 
 SHARE = 0.45  # of a matrix product's speed that training reaches (`heterophony bench`)
 STEP = 0.0025  # seconds of a mini-batch beside its arithmetic

@@ -9,8 +9,14 @@ from math import log
 from statistics import fmean, stdev
 from typing import Literal
 
-from ..results import Event, curves
-from . import Cell, Experiment, Measured, Number, Ordering
+from ..run.summary import Event, curves
+from .table import (
+    Cell,
+    Experiment,
+    Measured,
+    Number,
+    Ordering,
+)
 
 NOISE = {"G": 2.0, "P": 0.7, "score": 0.05}  # between seeds and platforms, in the table's units
 BOTH = ("G", "P")

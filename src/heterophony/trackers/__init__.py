@@ -8,8 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from ..errors import ConfigError, suggestion
-from ..results import Summary
+from ..core.errors import ConfigError, suggestion
+from ..run.summary import Summary
 from .points import Point
 
 CLASSES = {  # file name, which is the name users write and that of the extra, and its class

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from ..results import Event, Summary
+from ..run.summary import Event, Summary
 from . import Named, Run, Tracker
 from .points import Points
 

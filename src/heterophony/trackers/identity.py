@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ..files import write
+from ..core.files import write
 
 
 def remembered(path: Path) -> str | None:

@@ -15,8 +15,8 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 
-from ..errors import ConfigError
-from ..results import Summary
+from ..core.errors import ConfigError
+from ..run.summary import Summary
 from . import Run
 from .identity import remember, remembered
 from .points import Point, final

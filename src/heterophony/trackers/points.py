@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..results import Event, Fairness, Summary, share
+from ..run.summary import (
+    Event,
+    Fairness,
+    Summary,
+    share,
+)
 
 
 @dataclass(frozen=True)

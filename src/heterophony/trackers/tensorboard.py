@@ -6,7 +6,7 @@ import numpy as np
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
-from ..results import Summary
+from ..run.summary import Summary
 from . import Run
 from .points import Point, final
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import wandb
 
-from ..results import Summary
+from ..run.summary import Summary
 from . import Run
 from .identity import remember, remembered
 from .points import Point, final

@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...errors import ConfigError, suggestion
-from ...settings import construct
+from ...core.errors import ConfigError, suggestion
+from ...core.fields import construct
+from .base import (
+    Allots,
+    Deals,
+    Indices,
+    Partition,
+    Share,
+    Terms,
+    halves,
+    shares,
+)
 from .classes import Classes
 from .dirichlet import Dirichlet
 from .file import FromFile
 from .iid import IID, Quantity
 from .natural import Natural
 from .per_client import PerClientDirichlet
-from .rule import Allots, Deals, Indices, Partition, Share, Terms, halves, shares
 from .shards import Shards
 
 __all__ = [

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...errors import ConfigError, DataError
-from ...settings import check, setting
-from .rule import Indices, Seeded, cut
+from ...core.errors import ConfigError, DataError
+from ...core.fields import check, setting
+from .base import Indices, Seeded, cut
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import DataError
-from ...files import write
-from ...settings import check, setting
+from ...core.errors import DataError
+from ...core.fields import check, setting
+from ...core.files import write
 from ..source import Source
-from .rule import Indices, Share, Terms
+from .base import Indices, Share, Terms
 
 NEEDED = ("train", "test")
 PARTS = (*NEEDED, "validation")

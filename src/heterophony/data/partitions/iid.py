@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...errors import DataError
-from ...settings import check, setting
-from .rule import Indices, Seeded
+from ...core.errors import DataError
+from ...core.fields import check, setting
+from .base import Indices, Seeded
 
 
 @dataclass(frozen=True)

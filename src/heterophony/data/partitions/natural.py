@@ -6,11 +6,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...errors import DataError
-from ...randomness import generator
-from ...settings import check, setting
+from ...core.errors import DataError
+from ...core.fields import check, setting
+from ...core.randomness import generator
 from ..source import Source
-from .rule import Indices, Seeded, Share, Terms, halves, official
+from .base import (
+    Indices,
+    Seeded,
+    Share,
+    Terms,
+    halves,
+    official,
+)
 
 
 @dataclass(frozen=True)

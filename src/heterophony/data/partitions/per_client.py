@@ -8,10 +8,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import ConfigError, DataError
-from ...settings import check, setting
+from ...core.errors import ConfigError, DataError
+from ...core.fields import check, setting
 from ..source import Source
-from .rule import Indices, Seeded, Share, Terms, official
+from .base import (
+    Indices,
+    Seeded,
+    Share,
+    Terms,
+    official,
+)
 
 Mix = NDArray[np.float64]  # a share for every class
 

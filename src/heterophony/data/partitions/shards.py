@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from ...errors import ConfigError
-from ...settings import check, setting
-from .rule import Indices, Seeded
+from ...core.errors import ConfigError
+from ...core.fields import check, setting
+from .base import Indices, Seeded
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,20 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import DataError, suggestion
-from ...samples import Scale
+from ...core.errors import DataError, suggestion
+from ...core.samples import Scale
 from ..source import Source
-from . import cifar, huggingface, idx, shakespeare, tinyimagenet
+from . import (
+    cifar,
+    huggingface,
+    idx,
+    shakespeare,
+    tinyimagenet,
+)
+from .arrays import arrays, npz, per_client
 from .folder import image_folder
-from .own import arrays, npz, per_client
 from .photos import photos
-from .places import Wanted, fetched
+from .search_path import Wanted, fetched
 
 __all__ = ["SOURCES", "Known", "arrays", "fetch", "npz", "source"]
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...errors import DataError
+from ...core.errors import DataError
 
 DAMAGE = (
     *(OSError, EOFError, ValueError, RuntimeError),  # RuntimeError: an encrypted zip

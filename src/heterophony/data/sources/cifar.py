@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import DataError
-from ...samples import HALF
+from ...core.errors import DataError
+from ...core.samples import HALF
 from ..source import Source
 from .archives import Files, opened
+from .arrays import npz
 from .download import Remote
-from .own import npz
-from .places import Wanted, find
+from .search_path import Wanted, find
 from .unpickle import unpickled
 
 URL = "https://www.cs.toronto.edu/~kriz/"

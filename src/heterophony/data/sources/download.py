@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from ...errors import DataError
+from ...core.errors import DataError
 
 PIECE = 1 << 16  # bytes
 PATIENCE = (15, 60)  # seconds to connect, and between two pieces

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import DataError
-from ...samples import HALF
+from ...core.errors import DataError
+from ...core.samples import HALF
 from ..source import Source
 from .images import ENDINGS, header, pixels
 

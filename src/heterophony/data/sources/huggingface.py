@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import DataError
-from ...samples import HALF
+from ...core.errors import DataError
+from ...core.samples import HALF
 from ..source import Source
 from .archives import brief
-from .own import arrays
+from .arrays import arrays
 from .shakespeare import assembled, in_order, windows
 
 PREFIX = "hf:"

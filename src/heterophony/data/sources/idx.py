@@ -12,12 +12,12 @@ from string import ascii_lowercase, ascii_uppercase, digits
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import DataError
-from ...samples import HALF
+from ...core.errors import DataError
+from ...core.samples import HALF
 from ..source import Source
 from .archives import opened
 from .download import Remote
-from .places import Wanted, find
+from .search_path import Wanted, find
 
 FASHION = (
     *("t-shirt/top", "trouser", "pullover", "dress", "coat"),

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...randomness import generator
-from ...samples import HALF
+from ...core.randomness import generator
+from ...core.samples import HALF
 from ..source import Source
 
 PHOTOS = ("china", "flower")

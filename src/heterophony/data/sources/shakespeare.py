@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import DataError
-from ...samples import Scale
+from ...core.errors import DataError
+from ...core.samples import Scale
 from ..source import Source
-from .places import Wanted, find
+from .search_path import Wanted, find
 
 ALPHABET = "\n !\"&'(),-." + digits + ":;>?" + ascii_uppercase + "[]" + ascii_lowercase + "}"
 LABELS = ("newline", "space", *ALPHABET[2:])

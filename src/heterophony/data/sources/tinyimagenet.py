@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ...errors import DataError
-from ...samples import HALF
+from ...core.errors import DataError
+from ...core.samples import HALF
 from ..source import Source
 from .archives import Files, opened
 from .download import Remote
 from .images import pixels
-from .places import Wanted, find
+from .search_path import Wanted, find
 
 FOLDER = "tiny-imagenet-200"
 NEEDED = ("wnids.txt", "train", "val/val_annotations.txt")

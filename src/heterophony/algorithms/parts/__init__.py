@@ -1,0 +1,1 @@
+"""Helpers that one or several algorithm files use."""

@@ -1,0 +1,47 @@
+"""Attention transfer: Zagoruyko and Komodakis, ICLR 2017: where two networks look, compared."""
+
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss, normalize
+
+from ...core.errors import ConfigError
+from ...core.tensors import total
+
+FOLLOWERS = (nn.MaxPool2d, nn.ReLU, nn.BatchNorm2d, nn.GroupNorm)
+
+
+def stages(base: nn.Module) -> list[nn.Module]:
+    """What is compared: ``layer1``, ``layer2``, … of a ResNet, or the end of every block that
+    begins with a convolution.
+    """
+    parts = dict(base.named_children())
+    ends, before = list[nn.Module](), None
+    for part in parts.values():
+        if isinstance(part, nn.Conv2d):
+            ends.append(part)
+        elif isinstance(part, FOLLOWERS) and ends and ends[-1] is before:
+            ends[-1] = part
+        before = part
+    found = [m for k, m in parts.items() if k.startswith("layer")] or ends
+    if not found:
+        raise ConfigError("algorithm.at: attention needs a model with convolutions in its base")
+    return found
+
+
+def looked(base: nn.Module, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """The base's features, and where it looked at each stage: squared activations over channels."""
+    maps = list[Tensor]()
+
+    def look(part: nn.Module, given: object, out: Tensor) -> None:
+        maps.append(normalize(out.square().mean(1).flatten(1)))
+
+    hooks = [part.register_forward_hook(look) for part in stages(base)]
+    try:
+        return base(x), maps
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def distance(student: list[Tensor], teacher: list[Tensor]) -> Tensor:
+    """The mean over stages of the mean squared difference of the maps."""
+    return total(map(mse_loss, student, teacher)) / len(student)

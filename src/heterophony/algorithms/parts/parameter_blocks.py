@@ -1,0 +1,62 @@
+"""What pFedGate cuts a network into: blocks of parameters, some kept and scaled, some dropped."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ...core.client import answer
+from ...core.tensors import Tensors, laid_as
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A parameter tensor cut into pieces of equal size, the last one shorter."""
+
+    name: str
+    sizes: tuple[int, ...]
+    linear: bool  # does it belong to a linear layer?
+
+
+def blocks(net: nn.Module, pieces: int) -> list[Blocks]:
+    """The blocks of every parameter, in the network's order; the gate itself has none."""
+    linear = {id(p) for m in net.modules() if isinstance(m, nn.Linear) for p in m.parameters()}
+    cut = []
+    for name, p in net.named_parameters():
+        if name.startswith("gate."):
+            continue
+        size = -(-p.numel() // min(pieces, p.numel()))
+        whole, rest = divmod(p.numel(), size)
+        sizes = (size,) * whole + ((rest,) if rest else ())
+        cut.append(Blocks(name, sizes, id(p) in linear))
+    return cut
+
+
+def chosen(cut: Sequence[Blocks], importance: Tensor, budget: float) -> tuple[Tensor, float]:
+    """Which blocks are kept, and their share: every tensor's first, and the best that still fit.
+
+    ``budget`` is a share of those others, of linear layers and of all else separately.
+    """
+    flat = [(b.linear, i > 0, n) for b in cut for i, n in enumerate(b.sizes)]
+    keep = torch.tensor([not later for _, later, _ in flat])
+    order = importance.argsort(descending=True, stable=True).tolist()
+    for group in (True, False):
+        others = [i for i in order if flat[i][0] == group and flat[i][1]]
+        left = round(budget * sum(flat[i][2] for i in others))
+        for i in others:
+            if flat[i][2] <= left:
+                keep[i] = True
+                left -= flat[i][2]
+    sizes = torch.tensor([n for _, _, n in flat])
+    return keep, float(sizes[keep].sum() / sizes.sum())
+
+
+def gated(net: nn.Module, cut: Sequence[Blocks], gates: Tensor, w: Tensors, x: Tensor) -> Tensor:
+    """What the net says with every block of ``w`` scaled by its gate."""
+    scaled, at = dict(w), 0
+    for b in cut:
+        factor = gates[at : at + len(b.sizes)].repeat_interleave(torch.tensor(b.sizes))
+        scaled[b.name] = laid_as(w[b.name] * factor.view(w[b.name].shape), w[b.name])
+        at += len(b.sizes)
+    return answer(net, scaled, x)

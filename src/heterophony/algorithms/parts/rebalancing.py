@@ -1,0 +1,35 @@
+"""Rebalance a client's training data: FedReG cuts large classes and augments small ones."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...core.samples import Samples
+
+
+def rebalance(samples: Samples, target: int, augment: str) -> Samples:
+    """Return ``target`` examples of every class that the client holds: originals, then copies."""
+    originals, sources = choose_examples(samples, target)
+    x = samples.stored(originals)
+    if len(sources):
+        from .augmentation import augmented  # kornia takes seconds to import: only where used
+
+        copies = augmented(samples.stored(sources), augment, samples.scale.unit)
+        x = torch.cat([x, copies])
+    return Samples(x, samples.labels[torch.cat([originals, sources])], samples.scale)
+
+
+def choose_examples(samples: Samples, target: int) -> tuple[Tensor, Tensor]:
+    """Return the positions of the examples to keep, and of those to copy, both by class.
+
+    A large class is cut at random. A small class is kept whole and filled up with augmented
+    copies, whose originals are drawn with replacement.
+    """
+    kept, copied = [], []
+    for c in samples.labels.unique():
+        mine = (samples.labels == c).nonzero().flatten()
+        kept.append(mine[torch.randperm(len(mine))[:target]] if len(mine) >= target else mine)
+        short = max(0, target - len(mine))
+        copied.append(mine[torch.randint(len(mine), (short,))])
+    return torch.cat(kept), torch.cat(copied)

@@ -1,0 +1,1 @@
+"""Numbers computed from run folders: tables, statistics, progress, exports."""

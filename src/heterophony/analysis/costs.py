@@ -1,0 +1,35 @@
+"""What a run had cost by the time it was measured: bytes and seconds of all rounds before."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+from ..run.summary import Event
+
+Columns = dict[str, list[float]]
+
+
+def costs(events: Sequence[Event], measured: Sequence[int]) -> Columns:
+    """Columns with an entry for each measurement, which is made before the round of its number.
+
+    ``MB`` are 10⁶ bytes, up and down; ``simulated`` is there where devices have a clock.
+    """
+    rounds = [e for e in events if e["event"] == "round"]
+    played = [e["t"] for e in rounds]
+    before = [bisect_left(played, t) for t in measured]
+
+    def spent(each: Iterable[float]) -> list[float]:
+        sums = list(accumulate(each, initial=0))
+        return [sums[n] for n in before]
+
+    out: Columns = {
+        "t": list(measured),
+        "MB": [n / 1e6 for n in spent(e["bytes_up"] + e["bytes_down"] for e in rounds)],
+        "seconds": [round(s, 3) for s in spent(e["seconds"] for e in rounds)],
+    }
+    if any("clock" in e for e in rounds):
+        clock = [0.0, *(e.get("clock", 0.0) for e in rounds)]
+        out["simulated"] = [round(clock[n], 3) for n in before]
+    return out

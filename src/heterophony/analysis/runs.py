@@ -1,0 +1,196 @@
+"""Run folders read for showing: what each run is called, how far it got, and its curves."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ..core.errors import FolderError
+from ..core.fields import flat
+from ..core.files import disk
+from ..run.run_index import (
+    CONFIG,
+    EVENTS,
+    members,
+    read_events,
+)
+from ..run.summary import (
+    Event,
+    Summary,
+    curves,
+    summarise,
+)
+from .devices import Devices
+from .devices import read as read_devices
+
+Curve = list[tuple[int, float]]
+SAME = ("seed", "algorithm.name", "engine.")  # what does not make a run another experiment
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run; ``series`` is the name it shares with the other seeds of the same settings."""
+
+    folder: Path
+    label: str
+    series: str
+    config: dict[str, Any]
+    events: list[Event]
+    curves: dict[str, Curve]
+    summary: Summary | None  # of a finished run
+    devices: Devices | None = None  # of a run on devices
+
+    @property
+    def start(self) -> Event:
+        return self.events[0]
+
+    @property
+    def algorithm(self) -> str:
+        return str(self.start["algorithm"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.start["seed"])
+
+    @property
+    def state(self) -> str:
+        """``finished``, or how far it got."""
+        if self.summary:
+            return "finished"
+        done = sum(e["event"] == "round" for e in self.events)
+        return f"round {done} of {self.start['rounds']}"
+
+    @cached_property
+    def so_far(self) -> Summary | None:
+        """The summary, of an unfinished run as if it ended now; None before any evaluation."""
+        if self.summary or not self.curves["P"]:
+            return self.summary
+        idle = {"seconds": 0.0, "work": {"train": 0.0, "evaluate": 0.0}}
+        return summarise([*self.events, {"event": "end", "model_sha256": "", **idle}])
+
+
+def load(folder: Path) -> Run:
+    """One run folder, called by its algorithm."""
+    config, lines = folder / CONFIG, folder / EVENTS
+    if not config.is_file():
+        raise FolderError(f"{folder} is not a run folder: it has no config.toml")
+    events = list(read_events(lines))
+    if not events:
+        raise FolderError(f"{folder} has not begun: it holds no events yet")
+    if not isinstance(events[0], dict) or events[0].get("event") != "start":
+        raise FolderError(f"{lines} is damaged: it does not begin with the start of a run")
+    finished = events[-1]["event"] == "end"
+    name = str(events[0]["algorithm"])
+    summary = summarise(events) if finished else None
+    settings, devices = configuration(config), read_devices(folder)
+    return Run(folder, name, name, settings, events, curves(events), summary, devices)
+
+
+def configuration(path: Path) -> dict[str, Any]:
+    try:
+        with disk(path):
+            return tomllib.loads(path.read_text())
+    except ValueError as error:
+        raise FolderError(f"{path} is damaged: {error}") from None
+
+
+def find(paths: Iterable[Path]) -> list[Run]:
+    """The runs at these paths, each a run folder or a folder of run folders, with clear names."""
+    folders = dict.fromkeys(f.resolve() for p in paths for f in run_folders(p))
+    return named([load(f) for f in folders])
+
+
+def run_folders(path: Path) -> list[Path]:
+    """The path itself if it is a run folder, else the run folders in it that have begun."""
+    if (path / CONFIG).is_file():
+        return [path]
+    if not path.is_dir():
+        raise FolderError(f"{path} is not there; give a run folder, or a folder of run folders")
+    with disk(path):
+        begun = [f for f in members(path) if any(True for _ in read_events(f / EVENTS))]
+    if not begun:
+        raise FolderError(f"{path} holds no run that has begun; make one with `heterophony run`")
+    return begun
+
+
+# Names --------------------------------------------------------------------------------------
+
+
+def named(runs: Sequence[Run]) -> list[Run]:
+    """Names that tell the runs apart: algorithm, settings that differ, seed, state.
+
+    An unfinished run and a second run of the same seed are series of their own: neither may
+    enter a mean over seeds.
+    """
+    names = stems(runs)
+    shared, seen, out = Counter(names), Counter[tuple[str, int]](), []
+    for run, name in zip(runs, names, strict=True):
+        label = f"{name}, seed {run.seed}" if shared[name] > 1 else name
+        seen[name, run.seed] += 1
+        repeated = seen[name, run.seed]
+        if repeated > 1:
+            label += f", run {repeated}"
+        if not run.summary:
+            label += f", {run.state}"
+        series = name if run.summary and repeated == 1 else label
+        out.append(replace(run, label=label, series=series))
+    return out
+
+
+def stems(runs: Sequence[Run]) -> list[str]:
+    """Each run's algorithm, and the settings in which it differs from its namesakes."""
+    every = [settings(run) for run in runs]
+    namesakes: dict[str, list[dict[str, str]]] = {}
+    for run, own in zip(runs, every, strict=True):
+        namesakes.setdefault(run.algorithm, []).append(own)
+    telling = {name: differing(several) for name, several in namesakes.items()}
+    return [
+        " ".join([run.algorithm, *told(own, telling[run.algorithm])])
+        for run, own in zip(runs, every, strict=True)
+    ]
+
+
+def differing(several: Sequence[dict[str, str]]) -> set[str]:
+    """The settings that are not the same in all."""
+    keys = {k for own in several for k in own}
+    return {k for k in keys if len({own.get(k) for own in several}) > 1}
+
+
+def told(own: dict[str, str], keys: set[str]) -> list[str]:
+    return [f"{k.removeprefix('algorithm.')}={v}" for k, v in own.items() if k in keys]
+
+
+def settings(run: Run) -> dict[str, str]:
+    """What the experiment is: every setting but the seed and where it was computed."""
+    return {k: v for k, v in texts(run.config) if not k.startswith(SAME)}
+
+
+def texts(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Every setting under its dotted key, as text."""
+    for key, value in flat(config):
+        yield key, value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+# Seeds --------------------------------------------------------------------------------------
+
+
+def by_series(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """The runs of each series, both in their order."""
+    out: dict[str, list[Run]] = {}
+    for run in runs:
+        out.setdefault(run.series, []).append(run)
+    return out
+
+
+def mean_curve(runs: Sequence[Run], measure: str) -> Curve:
+    """The mean over the runs, at the rounds they all have."""
+    lines = [dict(run.curves[measure]) for run in runs]
+    rounds = sorted(set.intersection(*(set(line) for line in lines)))
+    return [(t, fmean(line[t] for line in lines)) for t in rounds]

@@ -1,0 +1,106 @@
+"""What the seeds can and cannot show about the rows of a comparison: numbers, and sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .significance import ALPHA, pairs_needed, smallest_p
+from .tables import Row, points
+
+MEASURES = {"G.last10": "G last 10", "P.last10": "P last 10"}
+TITLES = ("mean", "95 % interval", "Δ", "95 % interval of Δ", "p (Holm)")
+
+
+def statistics(table: Sequence[Row]) -> dict[str, Any] | None:
+    """The page's section; None where one run stands alone."""
+    if len(table) < 2 and all(len(row["seeds"]) < 2 for row in table):
+        return None
+    several = any(len(row["seeds"]) > 1 for row in table)  # of one seed there is only a sentence
+    known = {k: v for k, v in MEASURES.items() if any(k in r["over_seeds"] for r in table)}
+    measures = known if several else {}
+    return {
+        "says": says(table),
+        "titles": list(TITLES),
+        "measures": [
+            {"title": title, "rows": [shown(row, key) for row in table]}
+            for key, title in measures.items()
+        ],
+    }
+
+
+def shown(row: Row, key: str) -> dict[str, Any]:
+    """A row's texts under ``TITLES``."""
+    own, gap = row["over_seeds"].get(key), (row["difference"] or {}).get(key)
+    means = [f"{100 * own['mean']:.2f}", within(own)] if own else ["–", "–"]
+    gaps = [points(gap["mean"]), within(gap, points), p_cell(gap)] if gap else ["–", "–", "–"]
+    return {"name": row["name"], "seeds": row["seeds"], "cells": [*means, *gaps]}
+
+
+def p_cell(gap: Row) -> str:
+    return f"{gap['p_holm']:.2g}" if gap["ci95"] else "–"  # of one pair there is nothing to test
+
+
+def within(of: Row, text: Callable[[float], str] = lambda v: f"{100 * v:.2f}") -> str:
+    """A 95 % interval."""
+    return " … ".join(map(text, of["ci95"])).replace("-", "−") if of["ci95"] else "–"
+
+
+def gap_cell(row: Row, key: str) -> str:
+    """A paired difference with, of several pairs, its interval; for a narrow table."""
+    gap = (row["difference"] or {}).get(key)
+    if gap is None:
+        return "–"
+    return f"{points(gap['mean'])} ({within(gap, points)})" if gap["ci95"] else points(gap["mean"])
+
+
+# In words -----------------------------------------------------------------------------------
+
+
+def says(table: Sequence[Row]) -> list[str]:
+    """What can be concluded about G and P; what is the same of both is said once."""
+    titles: dict[str, list[str]] = {}
+    for key, title in MEASURES.items():
+        if told := conclusion(table, key):
+            titles.setdefault(told, []).append(title)
+    return [f"{' and '.join(of)}: {told}" for told, of in titles.items()]
+
+
+def conclusion(table: Sequence[Row], key: str) -> str | None:
+    """Who differs from the first row, or why that cannot be said; None without a pair."""
+    gaps = {r["name"]: r["difference"] for r in table if key in (r["difference"] or {})}
+    if not gaps:
+        return None
+    pairs = max(len(gap["seeds"]) for gap in gaps.values())
+    needed = pairs_needed(len(gaps))
+    if pairs < needed:
+        return too_few(pairs, needed, len(gaps) - 1)
+    return verdict({name: gap[key] for name, gap in gaps.items()}, str(table[0]["name"]))
+
+
+def too_few(pairs: int, needed: int, others: int) -> str:
+    beside = f" beside {others} other comparison{'s' * (others > 1)}" if others else ""
+    if pairs == 1:
+        return (
+            "one pair of runs with the same seed and data, which cannot tell a difference from"
+            f" chance; for p < {ALPHA}{beside} it takes at least {needed} seeds."
+        )
+    return (
+        f"{pairs} pairs of runs with the same seed and data are too few for p < {ALPHA}"
+        f"{beside}: at least {needed}. With {pairs} the exact paired test cannot give less than"
+        f" p = {smallest_p(pairs):.2g}, whatever they show; the intervals say which differences"
+        " are plausible."
+    )
+
+
+def verdict(gaps: dict[str, Row], first: str) -> str:
+    sides: dict[str, list[str]] = {"higher": [], "lower": []}
+    for name, gap in gaps.items():
+        if gap["p_holm"] < ALPHA:
+            side = "higher" if gap["mean"] > 0 else "lower"
+            sides[side].append(f"{name} (p = {gap['p_holm']:.2g})")
+    told = [f"{side} than {first}: {', '.join(who)}" for side, who in sides.items() if who]
+    if not told:
+        return f"no difference to {first} is shown, which does not mean that there is none."
+    rest = len(gaps) - sum(map(len, sides.values()))
+    return "; ".join([*told, *([f"of {rest} more, no difference is shown"] if rest else [])]) + "."

@@ -1,1 +1,0 @@
-"""What somebody who sees all that travels can see of the data: images, from gradients."""

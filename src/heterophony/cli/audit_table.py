@@ -1,0 +1,57 @@
+"""What an audit recovered, on the screen: its table, and the orderings of a published one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..privacy.summary import at, several
+from . import terminal
+
+MARKS = {True: "yes", False: "no"}
+
+
+def show(content: dict[str, Any], parent: Path) -> None:
+    """Tables: what was recovered, what is nothing, and the paper's orderings."""
+    how = content["asked"]["how"]
+    rounds = several(content)
+    titles = ["", "parts that stay", "images", "PSNR mean", "max", "SSIM mean", "max"]
+    titles += [f"PSNR after {t}" for t in rounds]
+    rows = [
+        [r["algorithm"], r["private"], r["attacks"], *cells(r), *at(r, rounds)]
+        for r in content["rows"]
+    ]
+    empty = [""] * len(rounds)
+    rows += [[name, "", "", *cells(r), *empty] for name, r in content["references"].items()]
+    title = f"Images recovered ({how['attack']}, {how['iterations']} iterations); higher leaks more"
+    terminal.print_table(title, titles, rows, text=2)
+    if content["orderings"]:
+        table = [
+            [
+                f"{o['above']} > {o['below']}",
+                "mean" if o["measure"] == "psnr_mean" else "max",
+                o["private"],
+                " > ".join(f"{v:.2f}" for v in o["printed"]),
+                ", ".join(f"{v:.2f}" for v in o["here"]),
+                MARKS[o["holds"]],
+            ]
+            for o in content["orderings"]
+        ]
+        terminal.print_table(
+            "FedDecomp, Table 7: who leaks more (PSNR; read the order, not the level)",
+            ["", "PSNR", "parts that stay", "printed", "here", "holds"],
+            table,
+            text=3,
+        )
+    for note in content["notes"]:
+        terminal.note(note)
+    terminal.note(f"{parent}/audit.json, audit.png; a page: heterophony report {parent}")
+
+
+def cells(r: dict[str, float]) -> list[str]:
+    return [
+        f"{r['psnr_mean']:.2f}",
+        f"{r['psnr_max']:.2f}",
+        f"{r['ssim_mean']:.3f}",
+        f"{r['ssim_max']:.3f}",
+    ]

@@ -1,0 +1,48 @@
+"""``bench`` and ``doctor``: how fast is this machine, and is everything here to run?"""
+
+from __future__ import annotations
+
+import signal
+from typing import Annotated
+
+import typer
+
+from . import terminal
+from .runs import Json
+
+
+def register(app: typer.Typer) -> None:
+    """Put the commands into the app."""
+    app.command()(bench)
+    app.command()(doctor)
+
+
+def bench(
+    json: Json = False,
+    seconds: Annotated[float, typer.Option(help="How long each measurement takes.")] = 6.0,
+) -> None:
+    """This machine's speed, as ratios measured in one run."""
+    from ..tools.bench import measure
+
+    with terminal.answering(signal.default_int_handler):
+        found = measure(seconds, terminal.note)
+    if json:
+        terminal.print_json(found)
+        return
+    rows = [[k, f"{v:,.3f}" if isinstance(v, float) else str(v)] for k, v in found.items()]
+    terminal.print_table("convnet, Fashion-MNIST shapes, batch 20", ["", "measured"], rows)
+
+
+def doctor(json: Json = False) -> None:
+    """Is everything here to run, on every engine? Says what is missing and how to get it."""
+    from ..tools.doctor import examine
+
+    with terminal.answering(signal.default_int_handler):
+        found = examine()
+    if json:
+        terminal.print_json(found)
+    else:
+        rows = [[c["name"], "ok" if c["ok"] else "missing", c["about"]] for c in found]
+        terminal.print_table("", ["part", "state", "about"], rows, text=3)
+    if any(not c["ok"] and c["needed"] for c in found):
+        raise typer.Exit(1)

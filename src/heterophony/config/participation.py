@@ -1,0 +1,74 @@
+"""The section ``[participation]``: who is asked, and what goes wrong, read and told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..core.errors import ConfigError, suggestion
+from ..core.fields import (
+    check,
+    construct,
+    setting,
+    settings,
+)
+from ..population.availability import Availability, Diurnal, Trace
+from ..population.faults import Faults
+from ..population.participation import Skewed, Uniform
+
+RULES: dict[str, type[Availability]] = {"diurnal": Diurnal, "trace": Trace}
+
+
+@dataclass(frozen=True)
+class Skew:
+    """How unevenly clients are drawn."""
+
+    gamma: float = setting(0.1, "of the Dirichlet distribution of probabilities", above=0)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def taking_part(given: Mapping[str, Any]) -> tuple[Uniform | Skewed, Faults]:
+    """Who is asked and what goes wrong, both from the one section for it."""
+    where, own = "participation", [f.name for f in settings(Faults)]
+    known = [*(f.name for f in settings(Uniform)), "skew", *own]
+    for key in given:
+        if key not in known:
+            raise ConfigError(f"{where}.{key}: unknown key{suggestion(key, known)}")
+    wrong = {k: v for k, v in given.items() if k in own}
+    if isinstance(wrong.get("availability"), dict | list | str | bool):
+        wrong["availability"] = availability(wrong["availability"], f"{where}.availability")
+    drawn = {k: v for k, v in given.items() if k not in own}
+    if not {"rate", "count"} & drawn.keys():
+        drawn["rate"] = 0.2
+    faults, skew = construct(Faults, wrong, where), drawn.pop("skew", None)
+    if skew is None:
+        return construct(Uniform, drawn, where), faults
+    if not isinstance(skew, dict):
+        raise ConfigError(f"{where}.skew: must be a table, as in {{ gamma = 0.1 }}")
+    gamma = construct(Skew, skew, f"{where}.skew").gamma
+    return construct(Skewed, {**drawn, "gamma": gamma}, where), faults
+
+
+def availability(given: Any, where: str) -> Availability:
+    """The rule of that kind; a file makes it a trace."""
+    if not isinstance(given, dict):
+        raise ConfigError(f"{where}: must be a number, or a table as in {{ kind = 'diurnal' }}")
+    values = dict(given)
+    kind = str(values.pop("kind", "trace" if "file" in values else "diurnal"))
+    if kind not in RULES:
+        raise ConfigError(f"{where}.kind: no '{kind}' here{suggestion(kind, RULES)}")
+    return construct(RULES[kind], values, where)
+
+
+def told(participation: Uniform | Skewed, faults: Faults) -> dict[str, Any]:
+    """The section that ``taking_part`` reads."""
+    section = asdict(participation) | asdict(faults)
+    if "gamma" in section:
+        section["skew"] = {"gamma": section.pop("gamma")}
+    kinds = [k for k, cls in RULES.items() if isinstance(faults.availability, cls)]
+    if kinds:
+        section["availability"] = {"kind": kinds[0], **section["availability"]}
+    return section

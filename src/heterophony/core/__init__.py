@@ -1,0 +1,1 @@
+"""The vocabulary that algorithms are written in: tensors, nets, clients, samples, settings, errors."""

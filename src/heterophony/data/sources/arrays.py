@@ -1,0 +1,165 @@
+"""A user's own data: arrays, ``Dataset`` objects, ``.npz`` files, one file per client."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import Dataset
+
+from ...core.errors import DataError
+from ...core.samples import HALF, Scale
+from ..source import Source
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def npz(path: Path) -> Source:
+    """A user's own ``.npz``: x_train, y_train and, after them, x_test, y_test; or x, y."""
+    found = loaded(path)
+    try:
+        x = np.concatenate([found[k] for k in ("x", "x_train", "x_test") if k in found])
+        y = np.concatenate([found[k] for k in ("y", "y_train", "y_test") if k in found])
+    except ValueError:
+        raise DataError(f"{path}: training and test examples have different shapes") from None
+    return arrays(x, y, path.stem, len(found["y_train"]) if "x_test" in found else None)
+
+
+def loaded(path: Path) -> Arrays:
+    """The arrays of an ``.npz``: examples with labels."""
+    try:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+            found = {k: file[k] for k in file.files if k[:1] in ("x", "y")}
+    except Exception as error:  # numpy and zipfile raise almost anything for a damaged file
+        reason = "no such file" if isinstance(error, FileNotFoundError) else str(error)
+        raise DataError(f"data.name: cannot read {path}: {reason}") from None
+    xs = [k[1:] for k in ("x", "x_train", "x_test") if k in found]
+    ys = [k[1:] for k in ("y", "y_train", "y_test") if k in found]
+    if xs != ys or xs not in ([""], ["_train"], ["_train", "_test"]):
+        raise DataError(
+            f"{path} must hold x and y, or x_train, y_train, x_test, y_test; it holds: "
+            f"{', '.join(sorted(found)) or 'none of them'}"
+        )
+    for part in xs:
+        x, y = found[f"x{part}"], found[f"y{part}"]
+        if x.shape[:1] != y.shape[:1]:
+            raise DataError(f"{path}: x{part} has {len(x)} examples but {len(y)} labels")
+    return found
+
+
+def arrays(
+    x: NDArray[np.generic],
+    y: NDArray[np.generic],
+    name: str = "arrays",
+    official: int | None = None,
+) -> Source:
+    """A user's own arrays: bytes are images (N×H×W or N×H×W×C), numbers are taken as they are."""
+    x, y = np.asarray(x), np.asarray(y)
+    if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer):
+        raise DataError(
+            f"{name}: labels must be one whole number per example, not {y.dtype} {y.shape}"
+        )
+    if x.ndim < 2:
+        raise DataError(f"{name}: examples must have at least one dimension besides their number")
+    if x.dtype == np.uint8:
+        x = x[:, None] if x.ndim == 3 else x
+        if x.ndim == 4 and x.shape[-1] in (1, 3, 4) and x.shape[1] not in (1, 3):
+            x = x.transpose(0, 3, 1, 2)
+    elif np.issubdtype(x.dtype, np.floating):
+        x = x.astype(np.float32)
+    elif np.issubdtype(x.dtype, np.integer):
+        x = x.astype(np.int64)
+    else:
+        raise DataError(f"{name}: examples of type {x.dtype} cannot be used; give bytes or numbers")
+    classes = int(y.max()) + 1 if len(y) else 0
+    names = tuple(str(i) for i in range(classes))
+    scale = HALF if x.dtype == np.uint8 else Scale()
+    return Source(name, np.ascontiguousarray(x), y.astype(np.int64), scale, names, official)
+
+
+def per_client(folder: Path) -> Source:
+    """A folder with one ``.npz`` per client, each named as its client."""
+    paths = sorted(folder.glob("*.npz"), key=lambda p: counted(p.stem))
+    found = [loaded(p) for p in paths]
+    if len({"x_test" in f for f in found}) > 1:
+        raise DataError(f"{folder}: either all clients have x_test and y_test, or none")
+    first = found[0]["x" if "x" in found[0] else "x_train"]
+    parts = []
+    for part in ("", "_train", "_test"):
+        for user, (path, file) in enumerate(zip(paths, found, strict=True)):
+            if (x := file.get(f"x{part}")) is None:
+                continue
+            y = file[f"y{part}"]
+            alike = (x.shape[1:], x.dtype) == (first.shape[1:], first.dtype)
+            if not alike or x.ndim < 2 or y.ndim != 1:
+                raise DataError(
+                    f"{path}: x{part} {x.dtype} {x.shape} with y{part} {y.shape} does not fit"
+                    f" {paths[0].name}, whose examples are {first.dtype} {first.shape[1:]}"
+                )
+            parts.append((part, user, x, y))
+    x, y = (np.concatenate([p[i] for p in parts]) for i in (2, 3))
+    made = arrays(x, y, folder.name)
+    users = np.concatenate([np.full(len(y), user) for _, user, _, y in parts])
+    official = sum(len(y) for part, _, _, y in parts if part != "_test")
+    return Source(
+        made.name,
+        made.x,
+        made.y,
+        made.scale,
+        made.labels,
+        official if official < len(made.y) else None,
+        users.astype(np.int64),
+        tuple(p.stem for p in paths),
+    )
+
+
+def counted(name: str) -> list[tuple[int, str]]:
+    """To sort names as people count: client-2 before client-10."""
+    return [(int(w), "") if w.isdigit() else (-1, w) for w in re.split(r"(\d+)", name)]
+
+
+def unpacked(data: Any) -> Any:
+    """A ``Dataset`` as (x, y), a pair of them as (x_train, y_train, x_test, y_test).
+
+    Anything else is returned as it is.
+    """
+    if isinstance(data, Dataset):
+        return pairs(data)
+    if isinstance(data, tuple) and len(data) == 2 and all(isinstance(d, Dataset) for d in data):
+        return (*pairs(data[0]), *pairs(data[1]))
+    return data
+
+
+def pairs(data: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """All examples of a ``Dataset`` of (example, label), in order."""
+    if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
+        raise DataError(f"{type(data).__name__} has no length: give a Dataset, not a stream")
+    xs, ys = [], []
+    for i in range(len(data)):
+        try:
+            x, y = data[i]
+            xs.append(np.asarray(x))
+            ys.append(whole(y))
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise DataError(
+                f"{type(data).__name__}: example {i} is not a pair of numbers and a whole label"
+                f" ({error})"
+            ) from None
+        if (xs[i].shape, xs[i].dtype) != (xs[0].shape, xs[0].dtype):
+            raise DataError(
+                f"{type(data).__name__}: example {i} is {xs[i].dtype} {xs[i].shape},"
+                f" example 0 is {xs[0].dtype} {xs[0].shape}"
+            )
+    if not xs:
+        raise DataError(f"{type(data).__name__}: there are no examples")
+    return np.stack(xs), np.array(ys, np.int64)
+
+
+def whole(label: Any) -> int:
+    """A label as a number; tensors and numpy's numbers are welcome, fractions are not."""
+    if (number := int(label)) != label:
+        raise ValueError(f"label {label}")
+    return number

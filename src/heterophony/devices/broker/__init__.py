@@ -1,0 +1,1 @@
+"""The broker: Mosquitto, its certificates, and who is enrolled."""

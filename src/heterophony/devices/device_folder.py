@@ -1,0 +1,26 @@
+"""A device's folder for one run: of one program at a time, with a name to know it again by."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from ..core.files import claim, disk, write
+
+
+class Home:
+    """Ours until ``close``. The name tells it from a new folder, or that of a copied enrolment."""
+
+    def __init__(self, path: Path) -> None:
+        file = path / "home"
+        with disk(path):
+            path.mkdir(parents=True, exist_ok=True)
+        self._lock = claim(path)
+        if not file.exists():
+            write(file, secrets.token_hex(8).encode())
+        with disk(file):
+            self.name = file.read_text()
+
+    def close(self) -> None:
+        os.close(self._lock)

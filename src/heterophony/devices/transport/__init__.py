@@ -1,0 +1,1 @@
+"""The MQTT connection: reconnects forever, delivers messages in order."""

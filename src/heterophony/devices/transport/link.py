@@ -1,0 +1,451 @@
+"""The one place that speaks MQTT: a connection that is made again for ever, and an inbox.
+
+A thread of its own makes one connection after the other, each with a fresh client of paho's, which
+only this thread touches. So nothing of a broken connection is carried into the next: what was not
+acknowledged is forgotten, and the protocol above asks again. (A client that is kept resends by
+itself; a message over the broker's limit would then cost every connection there ever is.)
+
+Watchdog: paho pings when nothing was written or nothing was read for ``keepalive`` seconds, and
+gives up when the answer takes as long; and whatever must be answered (connect, subscribe, publish)
+has to be within two keepalives of the last answer. So a half-open connection is noticed within two
+keepalives and a tick, by no message beyond MQTT's own.
+
+Two processes of one name: the broker lets the newer in and ends the connection of the older, often
+without a word, and the older would come back and do the same, for ever. So what we retain bears a
+mark of ours. Who comes back and finds another's mark on the topic of its will, and not the will's
+words, has been replaced: it withdraws, and the newer one finds all as it was.
+"""
+
+from __future__ import annotations
+
+import secrets
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Self
+
+from paho.mqtt.client import Client, MQTTMessage
+from paho.mqtt.enums import CallbackAPIVersion, LogLevel, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from ...core.errors import CodecError
+from .inbox import Event, Inbox, Message
+from .outbox import Outbox, Parcel
+from .reconnect_backoff import Pace, Waits
+
+LIMIT = 1 << 20  # bytes of one packet
+FLYING = 20  # messages sent and not acknowledged; a broker may ask for fewer
+SESSION = 3600  # seconds that the broker keeps our session; a will is never later than its end
+TICK = 1.0  # seconds between looks at the clock, at most
+CLOSING = 5.0  # seconds an orderly end may take
+MARK = "link"  # name of the user property
+TAKEN_OVER = 0x8E
+WITH_WILL = 0x04  # a disconnect after which the will is said all the same
+REPLACED = (
+    "another process came as {} and took its place; end one of the two, or give it another name"
+)
+BUSY = (0x88, 0x89)  # the broker is unavailable or busy: no reason to be slow
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Where the broker is and who we are to it; with a password, the identity is the user name."""
+
+    address: str
+    port: int
+    identity: str
+    tls: ssl.SSLContext | None = None
+    password: str | None = None
+    keepalive: int = 30
+
+    def __str__(self) -> str:
+        return f"the broker at {self.address}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Will:
+    """What the broker says, retained, ``delay`` seconds after we vanished; at our end we say it."""
+
+    topic: str
+    payload: bytes
+    delay: int = 15
+
+
+class Link:
+    """A connection to the broker, from construction to ``close``; no network trouble raises.
+
+    ``inbox`` has what arrives and what becomes of the connection. ``standing`` is what is said,
+    retained, at every connect: a broker that was killed may have forgotten it.
+    """
+
+    def __init__(
+        self,
+        peer: Peer,
+        subscriptions: Sequence[str] = (),
+        *,
+        standing: Mapping[str, bytes] | None = None,
+        will: Will | None = None,
+        pace: Pace | None = None,
+        limit: int = LIMIT,
+        messages: int = 1024,
+        memory: int = 64 << 20,
+    ) -> None:
+        self.peer = peer
+        self.subscriptions = tuple(subscriptions)
+        self.will = will
+        self.limit = limit
+        self.mark = secrets.token_hex(8)
+        self.marked = False  # whether the broker has taken a mark of ours
+        self.inbox = Inbox(messages, memory)
+        self.sent = self.received = 0  # bytes of MQTT packets, topics and answers included
+        self.woken, self._waker = socket.socketpair()
+        self._waker.setblocking(False)
+        self._standing = dict(standing or {})
+        self._waits = Waits(peer.identity, pace or Pace())
+        self._lock = threading.Lock()
+        self._connection: _Connection | None = None  # only while it works
+        self._told: Event | None = None
+        self._closing = threading.Event()
+        self._until = 0.0
+        self._thread = threading.Thread(
+            target=self._run, name=f"mqtt link of {peer.identity}", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the broker answered and all subscriptions stand."""
+        return self._connection is not None
+
+    def publish(self, topic: str, payload: bytes, retain: bool = False) -> bool:
+        """Hand a message over; False when there is no connection or too much is under way.
+
+        True does not mean that it arrives. What is retained also replaces what ``standing`` has for
+        its topic, so it is said at the next connect if it cannot be now. A message over the limit
+        is an error: it can never be sent, and the broker would end the connection over it.
+        """
+        parcel = Parcel(topic, payload, retain)
+        with self._lock:
+            connection = self._connection
+            limit = connection.limit if connection else self.limit
+            if parcel.size > limit:
+                raise CodecError(_oversize(parcel, limit, self.peer))
+            if retain:
+                self._standing[topic] = payload
+            if connection is None or self._closing.is_set():
+                return False
+            taken = connection.outbox.put(parcel)
+        self._wake()
+        return taken
+
+    def close(self, seconds: float = CLOSING) -> None:
+        """Send what was handed over, say the will's words, part from the broker; at most so long."""
+        if not self._closing.is_set():
+            self._until = time.monotonic() + seconds
+            self._closing.set()
+            self._wake()
+        self._thread.join(seconds + TICK)
+        if not self._thread.is_alive():  # else it waits for a network that does not answer
+            self.woken.close()
+            self._waker.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def parting(self) -> float | None:
+        """Until when the orderly end may take, once it has begun."""
+        return self._until if self._closing.is_set() else None
+
+    def works(self, connection: _Connection) -> None:
+        """From here on there is a connection: what stands is said first."""
+        with self._lock:
+            for topic, payload in self._standing.items():
+                connection.outbox.put(Parcel(topic, payload, retain=True), always=True)
+            self._connection = connection
+        self.tell(Event("connected", f"connected to {self.peer} as {self.peer.identity}"))
+
+    def tell(self, event: Event) -> None:
+        """Put the event into the inbox, unless it only repeats the last one."""
+        if event != self._told:
+            self._told = event
+            self.inbox.offer(event)
+
+    def _wake(self) -> None:
+        with suppress(OSError):  # full: it will wake; closed: there is nobody to wake
+            self._waker.send(b"!")
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            connection = _Connection(self)
+            ended = connection.live()
+            with self._lock:
+                self._connection = None
+            self.tell(ended)
+            began = connection.worked_since
+            lived = time.monotonic() - began if began is not None else 0.0
+            self._closing.wait(self._waits.after(ended.kind == "refused", lived))
+
+
+class _Connection:
+    """One connection from its first packet to its end; all of it in the link's thread."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.peer = link.peer
+        self.limit = link.limit
+        self.outbox = Outbox()
+        self.worked_since: float | None = None
+        self.ended: Event | None = None
+        self.most_flying = FLYING
+        self.answered = time.monotonic()  # the last answer, or since when one is owed
+        self.trouble = ""  # the last that paho complained of
+        self.farewell = link.will
+        self.replaced = False
+        self.to_subscribe = [link.subscriptions] if link.subscriptions else []
+        if will := link.will:  # what is retained of it is here before the next is answered
+            own = (will.topic,)
+            self.to_subscribe = [own, *(self.to_subscribe or [own])]
+        self.client = self._client()
+
+    def live(self) -> Event:
+        """Connect and work until the end; why it ended."""
+        peer = self.peer
+        wishes = _properties(
+            PacketTypes.CONNECT, SessionExpiryInterval=SESSION, MaximumPacketSize=self.limit
+        )
+        try:
+            self.client.connect(
+                peer.address, peer.port, peer.keepalive, clean_start=False, properties=wishes
+            )
+            self._send_at_once()
+            while self.client.socket() is not None:
+                self._turn()
+        except Exception as err:  # whatever it was: the answer to it is the next connection
+            self._ends(str(err) or type(err).__name__)
+        finally:
+            if (left := self.client.socket()) is not None:
+                left.close()
+        self._ends("it ended without a word")
+        assert self.ended
+        return self.ended
+
+    def _send_at_once(self) -> None:
+        """Else the system keeps a small message back until the one before it is acknowledged."""
+        way: Any = self.client.socket()
+        way.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def _client(self) -> _Client:
+        client = _Client(
+            CallbackAPIVersion.VERSION2, self.peer.identity, protocol=MQTTProtocolVersion.MQTTv5
+        )
+        client.link = self.link
+        client.on_connect = self._on_connect
+        client.on_subscribe = self._on_subscribe
+        client.on_message = self._on_message
+        client.on_publish = self._on_publish
+        client.on_disconnect = self._on_disconnect
+        client.on_log = self._on_log
+        if self.peer.tls:
+            client.tls_set_context(self.peer.tls)
+        if self.peer.password is not None:
+            client.username_pw_set(self.peer.identity, self.peer.password)
+        if will := self.link.will:
+            later = _properties(PacketTypes.WILLMESSAGE, WillDelayInterval=will.delay)
+            client.will_set(will.topic, will.payload, qos=1, retain=True, properties=later)
+        return client
+
+    def _turn(self) -> None:
+        """Wait for the network, for something to send, or for the clock; do what there is to do."""
+        client, woken = self.client, self.link.woken
+        network: Any = client.socket()
+        read = isinstance(network, ssl.SSLSocket) and network.pending() > 0
+        writing = [network] if client.want_write() else []
+        wait = 0.0 if read else min(TICK, self.peer.keepalive / 4)
+        ready, writable, _ = select.select([network, woken], writing, [], wait)
+        if woken in ready:
+            woken.recv(4096)
+        if read or network in ready:
+            client.loop_read()
+        if writable:
+            client.loop_write()
+        client.loop_misc()
+        if self.worked_since is not None:
+            self._send()
+        self._part()
+        owed = self.worked_since is None or self.outbox.flying > 0
+        if owed and time.monotonic() - self.answered > 2 * self.peer.keepalive:
+            raise TimeoutError(f"no answer for {2 * self.peer.keepalive} s")
+
+    def _send(self) -> None:
+        while parcel := self.outbox.take(self.most_flying):
+            if parcel.size > self.limit:  # what stands may be over the limit of another broker
+                self.link.tell(Event("denied", _oversize(parcel, self.limit, self.peer)))
+                continue
+            if not self.outbox.flying:
+                self.answered = time.monotonic()
+            mark = _properties(PacketTypes.PUBLISH)
+            if parcel.retain and not self._is_farewell(parcel):
+                mark.UserProperty = (MARK, self.link.mark)
+            info = self.client.publish(parcel.topic, parcel.payload, 1, parcel.retain, mark)
+            self.outbox.sent(info.mid, parcel)
+
+    def _is_farewell(self, parcel: Parcel) -> bool:
+        """Who says it makes place for others, so it bears no mark; nor does the will itself."""
+        will = self.link.will
+        return will is not None and (parcel.topic, parcel.payload) == (will.topic, will.payload)
+
+    def _part(self) -> None:
+        """Once the link is to close: the last words, and when all is acknowledged, the end."""
+        until = self.link.parting()
+        if until is None or self.client.socket() is None:
+            return
+        if self.worked_since is None or time.monotonic() > until:
+            raise TimeoutError("closed before all was said")  # then the will is what is said
+        if will := self.farewell:
+            self.farewell = None
+            self.outbox.put(Parcel(will.topic, will.payload, retain=True), always=True)
+            self._send()
+        elif self.outbox.empty:
+            # the session ends with it: who comes back begins with a greeting
+            forget = _properties(PacketTypes.DISCONNECT, SessionExpiryInterval=0)
+            self.client.disconnect(properties=forget)
+
+    def _ends(self, why: str, refused: bool = False) -> None:
+        """Keep the first reason: what follows from it says less."""
+        unwanted = any(word in why.upper() for word in ("CERTIFICATE", "UNKNOWN_CA"))
+        if refused or unwanted:
+            event = Event("refused", f"refused by {self.peer}: {why}")
+        else:
+            event = Event("lost", f"no connection to {self.peer}: {why}")
+        self.ended = self.ended or event
+
+    def _on_connect(
+        self, client: Client, _: Any, __: Any, reason: ReasonCode, properties: Properties | None
+    ) -> None:
+        if reason.is_failure:
+            who = f"{self.peer.identity} is not let in ({reason}); is it enrolled there?"
+            busy = reason.value in BUSY
+            self._ends(str(reason) if busy else who, refused=not busy)
+            return
+        self.answered = time.monotonic()
+        self.limit = min(self.limit, getattr(properties, "MaximumPacketSize", self.limit))
+        self.most_flying = min(FLYING, getattr(properties, "ReceiveMaximum", FLYING))
+        self._go_on()
+
+    def _on_subscribe(
+        self, client: Client, _: Any, __: int, reasons: list[ReasonCode], ___: Any
+    ) -> None:
+        refused = [str(reason) for reason in reasons if reason.is_failure]
+        if refused:
+            self._ends(f"{self.peer.identity} may not subscribe ({refused[0]})", refused=True)
+            client.disconnect()
+        else:
+            self.answered = time.monotonic()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Subscribe to what is left; then there is a connection, unless it is no longer ours."""
+        if self.to_subscribe:
+            options = SubscribeOptions(qos=1)
+            self.client.subscribe([(topic, options) for topic in self.to_subscribe.pop(0)])
+        elif self.replaced:
+            self._ends(REPLACED.format(self.peer.identity), refused=True)
+            # our coming took back the will of a newer one that was killed: leave ours instead
+            leaving = ReasonCode(PacketTypes.DISCONNECT, identifier=WITH_WILL)
+            self.client.disconnect(reasoncode=leaving)
+        else:
+            self.worked_since = time.monotonic()
+            self.link.works(self)
+
+    def _on_message(self, _: Client, __: Any, message: MQTTMessage) -> None:
+        with suppress(UnicodeDecodeError):  # no topic of ours; an error would end the connection
+            topic, will = message.topic, self.link.will
+            if will and topic == will.topic:
+                self._look_at_mark(message, will)
+                if topic not in self.link.subscriptions:
+                    return
+            self.link.inbox.offer(Message(topic, bytes(message.payload)))
+
+    def _look_at_mark(self, message: MQTTMessage, will: Will) -> None:
+        marks = dict(getattr(message.properties, "UserProperty", ()))
+        other = marks.get(MARK, self.link.mark) != self.link.mark
+        self.replaced = self.link.marked and other and message.payload != will.payload
+
+    def _on_publish(self, _: Client, __: Any, number: int, reason: ReasonCode, ___: Any) -> None:
+        self.answered = time.monotonic()
+        parcel = self.outbox.acknowledged(number)
+        if parcel and parcel.retain and not reason.is_failure:
+            self.link.marked = True
+        if parcel and reason.is_failure:
+            what = f"what {self.peer.identity} says on {parcel.topic}"
+            self.link.tell(Event("denied", f"{self.peer} does not take {what}: {reason}"))
+
+    def _on_disconnect(self, _: Client, __: Any, flags: Any, reason: ReasonCode, ___: Any) -> None:
+        if not flags.is_disconnect_packet_from_server:
+            self._ends(self.trouble or str(reason))
+        elif reason.value == TAKEN_OVER:
+            self._ends(REPLACED.format(self.peer.identity), refused=True)
+        else:
+            self._ends(str(reason))
+
+    def _on_log(self, _: Client, __: Any, level: int, text: str) -> None:
+        if level == LogLevel.MQTT_LOG_ERR:
+            self.trouble = text
+
+
+class _Client(Client):
+    """Paho's client, but its bytes are counted, and a message it cannot read does no harm.
+
+    It is acknowledged and dropped. Brokers pass on what paho refuses (a byte order mark in a user
+    property will do). Paho then ends the connection, the broker delivers the message again at the
+    next, and so for ever: one device could keep the server away.
+    """
+
+    link: Link
+
+    def _sock_send(self, buf: bytes | bytearray) -> int:
+        sent = super()._sock_send(buf)
+        self.link.sent += sent
+        return sent
+
+    def _sock_recv(self, bufsize: int) -> bytes:
+        received = super()._sock_recv(bufsize)
+        self.link.received += len(received)
+        return received
+
+    def _handle_publish(self) -> MQTTErrorCode:
+        packet = self._in_packet["packet"]
+        try:
+            return super()._handle_publish()
+        except Exception:
+            end = 2 + int.from_bytes(packet[:2], "big")
+            if len(packet) < end + 2:
+                raise
+            if self._in_packet["command"] & 0x06 == 0x02:  # QoS 1: the broker waits for an answer
+                return self._send_puback(int.from_bytes(packet[end : end + 2], "big"))
+            return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+
+def _properties(packet: int, **values: int) -> Properties:
+    properties = Properties(packet)  # type: ignore[no-untyped-call]
+    for name, value in values.items():
+        setattr(properties, name, value)
+    return properties
+
+
+def _oversize(parcel: Parcel, limit: int, peer: Peer) -> str:
+    return (
+        f"a message of {parcel.size} bytes to {parcel.topic} is over the limit of {limit} bytes "
+        f"of {peer}; send smaller chunks"
+    )

@@ -1,0 +1,1 @@
+"""The Ray engine: jobs as stateless tasks, on this machine or on a cluster."""

@@ -1,0 +1,1 @@
+"""One run or many, started from Python or from the command line."""

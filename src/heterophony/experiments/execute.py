@@ -1,0 +1,101 @@
+"""A plan played in a folder on an engine, from wherever it stands to its result."""
+
+from __future__ import annotations
+
+import tomllib
+import warnings
+from collections.abc import Callable, Sequence
+
+from ..core.errors import FolderError
+from ..core.fields import flat
+from ..core.files import write_json
+from ..engines.base import (
+    HERE,
+    Cluster,
+    Engine,
+    engine,
+)
+from ..jobs.plan import Plan
+from ..run.loop import play
+from ..run.store import RunFolder
+from ..run.summary import Event, Summary, summarise
+from ..trackers import Named, Run
+from ..trackers.following import following
+
+
+def execute(
+    plan: Plan,
+    folder: RunFolder,
+    where: str | Engine = "serial",
+    workers: int | None = None,
+    on_event: Callable[[Event], None] = lambda event: None,
+    trackers: Sequence[Named] = (),
+    warn: Callable[[str], None] = warnings.warn,
+    cluster: Cluster = HERE,
+) -> Summary:
+    """Play what is left and write ``result.json``. The folder must be ours (locked).
+
+    ``where`` is an engine, or the name of one; ``cluster`` is for Ray.
+    """
+    events = list(folder.read())
+    if not all(isinstance(e, dict) and "event" in e for e in events):
+        raise FolderError(f"{folder.events} is damaged: a line is not an event")
+    same_data(plan, events)
+    same_files(plan, events)
+    if not folder.partition.exists():
+        plan.federation.save_partition(folder.partition)
+    with following(trackers, tracked(folder), folder.read, warn) as follow:
+        if not finished(events):
+            same_start(plan, events)
+            made = where
+            if isinstance(made, str):
+                made = engine(made, workers, plan, folder.place, cluster)
+            with made as place:
+                for event in play(plan, place, folder):
+                    follow(event)
+                    on_event(event)
+            events = list(folder.read())
+        summary = summarise(events)
+        write_json(folder.result, summary.json())
+        follow.end(summary)
+    return summary
+
+
+def tracked(folder: RunFolder) -> Run:
+    """The run as trackers know it."""
+    config = tomllib.loads(folder.config.read_text())
+    plain = {k: v if isinstance(v, bool | int | float) else str(v) for k, v in flat(config)}
+    return Run(folder.path.absolute().name, folder.path, plain)
+
+
+def finished(events: list[Event]) -> bool:
+    return bool(events) and events[-1]["event"] == "end"
+
+
+def same_data(plan: Plan, events: list[Event]) -> None:
+    """A run must not go on with other data than it began with."""
+    if events and events[0].get("data_sha256") != plan.federation.sha256:
+        raise FolderError(
+            "the data are not those the run began with (data_sha256 differs);"
+            " bring them back, or start a new run"
+        )
+
+
+def same_files(plan: Plan, events: list[Event]) -> None:
+    """Nor with other traces or devices."""
+    for file, sha256 in plan.files.items():
+        if events and events[0].get("files", {}).get(file) != sha256:
+            raise FolderError(
+                f"{file} is not what it was when the run began (its sha256 differs);"
+                " bring it back, or start a new run"
+            )
+
+
+def same_start(plan: Plan, events: list[Event]) -> None:
+    """Nor with another net: clients that come late begin with it."""
+    began = events[0].get("start_sha256") if events else None  # older runs do not say
+    if began is not None and began != plan.start_sha256:
+        raise FolderError(
+            "the net is not the one the run began with (start_sha256 differs);"
+            " bring back the model or its checkpoint, or start a new run"
+        )

@@ -1,0 +1,104 @@
+"""``federate``: clients with data, from a name, a path, arrays, or what each client brings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from ..config.config import DataSection
+from ..core.errors import DataError
+from ..core.fields import construct
+from ..data.federation import Federation
+from ..data.partitioning import deal, gather
+from ..data.partitions import Dirichlet, Partition
+from ..data.partitions.base import Split
+from ..data.skew import Skew
+from ..data.source import Source
+from ..data.sources import arrays, source
+from ..data.sources.arrays import unpacked
+
+
+def federate(
+    data: str | Path | Sequence[Any] | Dataset[Any],
+    *,
+    clients: int = 20,
+    partition: Partition | None = None,
+    seed: int = 0,
+    train_fraction: float = 0.75,
+    path: str | None = None,
+    transform: str = "half",
+    frozen_augment: bool = False,
+    split: Split = "merged",
+    feature_skew: Skew | None = None,
+    new_clients: float = 0.0,
+    validation_fraction: float = 0.0,
+) -> Federation:
+    """Clients with data.
+
+    ``data`` is a name (``"fmnist"``), a path to an ``.npz`` or a folder, arrays ``(x, y)`` to be
+    dealt by the partition (default: Dirichlet 0.1), or a list with every client's own ``(x, y)``
+    or ``(x_train, y_train, x_test, y_test)``. For ``(x, y)`` a torch ``Dataset`` may stand, for
+    the four arrays a pair of them. ``transform`` says how stored images become input: ``"half"``
+    (to [-1, 1]) or as in ``"fedavg2rep"`` or ``"feddecomp"``, which also move training images at
+    random; with ``frozen_augment``, each in one way for the whole run. ``new_clients`` is the share
+    of clients, drawn by the seed, that joins only after training; ``validation_fraction`` that of
+    every client's training examples that is held out, to choose a round by it.
+    """
+    shares = {"new_clients": new_clients, "validation_fraction": validation_fraction}
+    construct(DataSection, shares, "data")
+    if isinstance(data, list):
+        brought = [unpacked(d) for d in data]
+        dealt = own_data(brought, train_fraction, seed, validation_fraction)
+    else:
+        found = found_in(data, path)
+        rule = partition or Dirichlet()
+        how = (rule, train_fraction, seed, split, feature_skew, validation_fraction)
+        dealt = deal(found, clients, *how)
+    return dealt.transformed(transform, frozen_augment).keeping_out(new_clients, seed)
+
+
+def found_in(data: Any, path: str | None) -> Source:
+    """The data set that a name, a path, arrays or Datasets mean."""
+    if isinstance(data, str | Path):
+        return source(str(data), path)
+    given = unpacked(data)
+    if len(given) not in (2, 4):
+        raise DataError("give (x, y) or (x_train, y_train, x_test, y_test)")
+    return arrays(*pooled(given), official=len(given[1]) if len(given) == 4 else None)
+
+
+def own_data(
+    parts: Sequence[Sequence[Any]], train_fraction: float, seed: int, validation_fraction: float
+) -> Federation:
+    if not parts or any(len(p) not in (2, 4) for p in parts):
+        raise DataError("every client brings (x, y) or (x_train, y_train, x_test, y_test)")
+    both = [pooled(p) for p in parts]
+    shapes = [(x.shape[1:], x.dtype) for x, _ in both]
+    for i, (shape, dtype) in enumerate(shapes):
+        if (shape, dtype) != shapes[0]:
+            raise DataError(
+                f"client {i} has examples of shape {shape} and type {dtype},"
+                f" client 0 of {shapes[0][0]} and {shapes[0][1]}"
+            )
+    whole = arrays(np.concatenate([x for x, _ in both]), np.concatenate([y for _, y in both]))
+    trains = [len(p[1]) if len(p) == 4 else None for p in parts]
+    sizes = [len(y) for _, y in both]
+    return gather(whole, sizes, trains, train_fraction, seed, validation_fraction)
+
+
+def pooled(data: Sequence[Any]) -> tuple[Any, Any]:
+    """Examples and labels, training before test."""
+    plain = [np.asarray(a) for a in data]
+    for x, y in zip(plain[::2], plain[1::2], strict=True):
+        if x.shape[:1] != y.shape[:1]:
+            raise DataError(f"examples {x.shape} and labels {y.shape} are not equally many")
+    try:
+        return np.concatenate(plain[::2]), np.concatenate(plain[1::2])
+    except ValueError:
+        raise DataError(
+            f"training examples {plain[0].shape} and test examples {plain[2].shape} must be alike"
+        ) from None

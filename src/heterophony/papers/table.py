@@ -1,0 +1,213 @@
+"""Published tables and figures as files: what was run, what was printed, what was claimed.
+
+Each ``NAME.toml`` in the folder ``tables`` is one table: shared ``settings`` in the words of a
+configuration, ``rows`` and ``columns`` of changes to them, ``exceptions`` where a row and a
+column meet, and the numbers ``printed`` there. `docs/papers.md` explains every key.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+from ..core.errors import ConfigError, suggestion
+from ..core.fields import check, construct, setting
+
+TABLES = files(__package__) / "tables"
+NOTHING = "-"  # in a list of printed numbers: the paper has none there
+Picture = Literal["bars", "clients", "sweep", "grid", "curves", "difference", "participation"]
+MEASURES = ("G", "P", "score", "delta_sigma", "delta_tau", "psnr_mean", "psnr_max")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How the paper makes one number of a run, and of several runs."""
+
+    rounds: Literal["best", "last", "last10"] = setting("best", "which rounds of a run count")
+    clients: Literal["pooled", "mean"] = setting("pooled", "all test examples, or clients, alike")
+    seeds: list[int] = field(default_factory=lambda: [0])
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True)
+class Exceptional:
+    """Settings of the cells where these rows and columns meet; both are patterns."""
+
+    set: dict[str, Any]
+    rows: str = "*"
+    columns: str = "*"
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def holds(self, row: str, column: str) -> bool:
+        return fnmatchcase(row, self.rows) and fnmatchcase(column, self.columns)
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """In these columns one row is above others; ``below`` and ``columns`` are patterns."""
+
+    measure: str
+    above: str
+    below: str = "*"
+    columns: str = "*"
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True)
+class Number:
+    """As printed."""
+
+    value: float
+    std: float | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a table (for each seed), ready for ``config.resolve``."""
+
+    row: str
+    column: str
+    config: dict[str, Any]
+    printed: dict[str, Number]
+    needs: str | None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure."""
+
+    name: str
+    paper: str
+    where: str
+    what: str
+    measured: Measured = Measured()
+    figure: Picture = setting("bars", "how it is drawn")
+    draws: list[str] = field(default_factory=list)  # measures in the figure; none: all
+    settings: dict[str, Any] = field(default_factory=dict)
+    rows: dict[str, Any] = field(default_factory=dict)
+    columns: dict[str, Any] = field(default_factory=dict)
+    exceptions: list[Exceptional] = field(default_factory=list)
+    printed: dict[str, Any] = field(default_factory=dict)
+    std: dict[str, Any] = field(default_factory=dict)
+    orderings: list[Ordering] = field(default_factory=list)
+    claims: list[str] = field(default_factory=list)
+    unsaid: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    needs: str | None = setting(None, "why it cannot be run here")
+
+    def __post_init__(self) -> None:
+        check(self)
+        for table, numbers in (("printed", self.printed), ("std", self.std)):
+            for measure, rows in numbers.items():
+                self.agree(f"{table}.{measure}", measure, rows)
+        for measure in self.draws:
+            known(measure, MEASURES, "draws")
+        for e in self.exceptions:
+            if not any(e.holds(r, c) for r in self.rows for c in self.columns):
+                raise ConfigError(f"exceptions: no cell is in '{e.rows}' and '{e.columns}'")
+        for o in self.orderings:
+            known(o.above, self.rows, "orderings.above")
+            known(o.measure, self.printed or MEASURES, "orderings.measure")
+
+    def agree(self, where: str, measure: str, rows: Mapping[str, Any]) -> None:
+        """Every row of numbers is a row of the table, and as long as its columns are many."""
+        known(measure, MEASURES, where)
+        for row, numbers in rows.items():
+            known(row, self.rows, where)
+            if not isinstance(numbers, list) or len(numbers) != len(self.columns):
+                raise ConfigError(f"{where}.{row}: must have {len(self.columns)} numbers")
+            if any(n != NOTHING and not isinstance(n, int | float) for n in numbers):
+                raise ConfigError(f"{where}.{row}: must be numbers, or '{NOTHING}' for none")
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All of them, row by row; where numbers are printed, only those with one."""
+        return list(self._cells())
+
+    def _cells(self) -> Iterator[Cell]:
+        for row, own in self.rows.items():
+            needs = own.get("needs", self.needs)
+            changes = {k: v for k, v in own.items() if k != "needs"}
+            for i, (column, across) in enumerate(self.columns.items()):
+                printed = self.numbers(row, i)
+                if self.printed and not printed:
+                    continue
+                special = [e.set for e in self.exceptions if e.holds(row, column)]
+                config = deepcopy(self.settings)
+                for change in (across, changes, *special):
+                    merge(config, change)
+                yield Cell(row, column, config, printed, needs)
+
+    def numbers(self, row: str, column: int) -> dict[str, Number]:
+        """What is printed in a cell, by measure."""
+        out = {}
+        for measure, rows in self.printed.items():
+            value = rows.get(row, {column: NOTHING})[column]
+            std = self.std.get(measure, {}).get(row, {column: NOTHING})[column]
+            if value != NOTHING:
+                out[measure] = Number(value, None if std == NOTHING else std)
+        return out
+
+    @property
+    def missing(self) -> str | None:
+        """What some cells need and do not have here."""
+        wants = dict.fromkeys(c.needs for c in self.cells if c.needs)
+        return self.needs or "; ".join(wants) or None
+
+
+def merge(config: dict[str, Any], change: Mapping[str, Any]) -> None:
+    """Sections key by key; everything else is replaced."""
+    for key, value in change.items():
+        if isinstance(value, dict) and isinstance(config.get(key), dict):
+            merge(config[key], value)
+        else:
+            config[key] = deepcopy(value)
+
+
+def known(word: str, choices: Mapping[str, Any] | tuple[str, ...], where: str) -> None:
+    if word not in choices:
+        raise ConfigError(f"{where}: no '{word}' here{suggestion(word, choices)}")
+
+
+def loaded(name: str, text: str) -> Experiment:
+    """An experiment from the text of its file; whatever it should not say is an error."""
+    try:
+        raw = tomllib.loads(text)
+        parts: dict[str, Any] = {
+            "measured": construct(Measured, raw.pop("measured", {}), "measured")
+        }
+        for key, kind in (("exceptions", Exceptional), ("orderings", Ordering)):
+            parts[key] = [construct(kind, told, key) for told in raw.pop(key, [])]
+        return construct(Experiment, {"name": name, **raw, **parts}, "experiment")
+    except (tomllib.TOMLDecodeError, ConfigError) as error:
+        raise ConfigError(f"{name}.toml: {error}") from None
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Of all experiments, sorted."""
+    found = (p.name for p in TABLES.iterdir())
+    return tuple(sorted(n.removesuffix(".toml") for n in found if n.endswith(".toml")))
+
+
+def experiment(name: str) -> Experiment:
+    """The table or figure of that name."""
+    known(name, names(), "reproduce")
+    return loaded(name, (TABLES / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def experiments() -> list[Experiment]:
+    """All of them, by name."""
+    return [experiment(name) for name in names()]

@@ -1,0 +1,107 @@
+"""When a client can be reached: by chance, by day and night, or as a file says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+from typing import Literal
+
+from ..core.errors import ConfigError, DataError
+from ..core.fields import check, setting
+from ..core.randomness import seed_of
+from .per_client_file import Rows, listing
+
+Unit = Literal["rounds", "seconds"]
+
+
+class Availability:
+    """Whether a client can be asked, in round ``t``, at ``now`` of the simulated clock."""
+
+    def __repr__(self) -> str:
+        return type(self).__name__
+
+    def reachable(self, client: str, t: int, now: float, seed: int) -> bool:
+        raise NotImplementedError
+
+    def wait(self, client: str, now: float, seed: int) -> float:
+        """Simulated seconds until it can be reached again; 0 where they have no part in it."""
+        return 0.0
+
+    def know(self, clients: Iterable[str]) -> None:
+        """Refuse, before a run, what does not fit its clients."""
+
+
+@dataclass(frozen=True)
+class Chance(Availability):
+    """In every round anew."""
+
+    share: float
+
+    def reachable(self, client: str, t: int, now: float, seed: int) -> bool:
+        return chance(seed, "availability", t, client) < self.share
+
+
+@dataclass(frozen=True)
+class Diurnal(Availability):
+    """A part of every day, which begins for each client at another time."""
+
+    period: float = setting(24.0, "length of a day, in rounds or simulated seconds", above=0)
+    share: float = setting(0.5, "part of the day in which a client can be reached", above=0, high=1)
+    unit: Unit = setting("rounds", "rounds | seconds: what the day is counted in")
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def hour(self, client: str, when: float, seed: int) -> float:
+        """The time of the client's day, from 0 to 1."""
+        return (when / self.period + chance(seed, "day", client)) % 1
+
+    def reachable(self, client: str, t: int, now: float, seed: int) -> bool:
+        return self.hour(client, t if self.unit == "rounds" else now, seed) < self.share
+
+    def wait(self, client: str, now: float, seed: int) -> float:
+        return 0.0 if self.unit == "rounds" else (1 - self.hour(client, now, seed)) * self.period
+
+
+@dataclass(frozen=True)
+class Trace(Availability):
+    """From ``start`` up to, but not with, ``end``, as a file says; whom it does not name, always."""
+
+    file: str = setting("", "CSV (client, start, end) or JSON (client: [[start, end], …])")
+    unit: Unit = setting("rounds", "rounds | seconds: what the file counts in")
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not self.file:
+            raise ConfigError("file: missing")
+
+    @cached_property
+    def intervals(self) -> Rows:
+        return listing(self.file, ("start", "end"))
+
+    def know(self, clients: Iterable[str]) -> None:
+        strangers = self.intervals.keys() - set(clients)
+        if strangers:
+            raise DataError(f"{self.file}: there is no client '{min(strangers)}'")
+        for client, known in self.intervals.items():
+            if any(start == inf or start > end for start, end in known):
+                raise DataError(f"{self.file}: client {client} has an interval that ends before"
+                                " it starts, or never starts")  # fmt: skip
+
+    def reachable(self, client: str, t: int, now: float, seed: int) -> bool:
+        when = t if self.unit == "rounds" else now
+        known = self.intervals.get(client)
+        return known is None or any(start <= when < end for start, end in known)
+
+    def wait(self, client: str, now: float, seed: int) -> float:
+        if self.unit == "rounds":
+            return 0.0
+        return min((s - now for s, end in self.intervals.get(client, []) if now < s < end),
+                   default=inf)  # fmt: skip
+
+
+def chance(*key: object) -> float:
+    """A number from 0 to below 1 that depends on the key alone."""
+    return (seed_of(*key) >> 10) / 2**53

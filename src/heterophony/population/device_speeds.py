@@ -1,0 +1,73 @@
+"""How fast the clients' devices are: what a simulated clock counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from math import exp, inf
+
+from ..core.errors import ConfigError, DataError
+from ..core.fields import check, setting
+from ..core.randomness import generator
+from .per_client_file import Rows, listing
+
+COLUMNS = ("sample_seconds", "bytes_per_second")
+SLOWEST = 1e6  # seconds per example, or per byte: far beyond any device, and sums stay finite
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Seconds per example and bytes per second; as written, time does not pass."""
+
+    sample_seconds: float = setting(0.0, "seconds to learn from one example", low=0, high=SLOWEST)
+    bytes_per_second: float | None = setting(
+        None, "speed of the network, each way; default: without limit", low=1 / SLOWEST
+    )
+    spread: float = setting(
+        0.0, "how much devices differ: sigma of a log-normal factor", low=0, high=10
+    )
+    file: str | None = setting(
+        None, "CSV (client, sample_seconds, bytes_per_second) or JSON; whom it names, it decides"
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.spread and not (self.sample_seconds or self.bytes_per_second):
+            raise ConfigError("spread: of nothing; set sample_seconds or bytes_per_second too")
+
+    @property
+    def timed(self) -> bool:
+        """Does time pass at all?"""
+        return bool(self.sample_seconds or self.bytes_per_second or self.file)
+
+    @cached_property
+    def known(self) -> Rows:
+        return listing(self.file, COLUMNS) if self.file else {}
+
+    def know(self, clients: Iterable[str]) -> None:
+        """Refuse, before a run, a file that does not fit its clients."""
+        strangers = self.known.keys() - set(clients)
+        if strangers:
+            raise DataError(f"{self.file}: there is no client '{min(strangers)}'")
+        for client, rows in self.known.items():
+            if len(rows) != 1 or rows[0][0] > SLOWEST or rows[0][1] < 1 / SLOWEST:
+                raise DataError(
+                    f"{self.file}: client {client} needs one row of {COLUMNS[0]} (at most"
+                    f" {SLOWEST:g}) and {COLUMNS[1]} (at least {1 / SLOWEST:g}, or empty: without"
+                    " limit)"
+                )
+
+    def speed(self, client: str, seed: int) -> tuple[float, float]:
+        """Seconds per example and bytes per second of one client, the same in the whole run."""
+        if client in self.known:
+            seconds, rate = self.known[client][0]
+            return seconds, rate
+        work, network = generator(seed, "device", client).standard_normal(2).tolist()
+        rate = self.bytes_per_second or inf
+        return self.sample_seconds * exp(self.spread * work), rate * exp(self.spread * network)
+
+    def seconds(self, client: str, down: int, examples: int, up: int, seed: int) -> float:
+        """How long it takes a client to receive, to learn and to send."""
+        per_example, rate = self.speed(client, seed)
+        return down / rate + examples * per_example + up / rate

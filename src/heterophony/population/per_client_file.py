@@ -1,0 +1,79 @@
+"""A user's numbers by client, from a CSV or a JSON file."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import DataError
+
+Rows = dict[str, list[tuple[float, ...]]]
+
+
+def listing(file: str, columns: Sequence[str]) -> Rows:
+    """Each client's rows of numbers, in the order of ``columns``; what is left empty is infinite.
+
+    CSV: a column ``client`` beside the others. JSON: an object with, for each client, a row or
+    a list of rows, each an array or an object.
+    """
+    text = content(file).decode(errors="replace")
+    try:
+        found = json.loads(text) if file.endswith(".json") else by_client(file, text, columns)
+    except (ValueError, RecursionError):
+        raise DataError(f"{file} is not JSON") from None
+    except csv.Error as error:
+        raise DataError(f"{file} is not CSV: {error}") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{file}: must be an object with an entry for each client")
+    return {
+        str(c): [row(file, c, r, columns) for r in several(value)] for c, value in found.items()
+    }
+
+
+def sha256(file: str) -> str:
+    """Of the file as it is now."""
+    return hashlib.sha256(content(file)).hexdigest()
+
+
+def content(file: str) -> bytes:
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {file}: {error.strerror}") from None
+
+
+def by_client(file: str, text: str, columns: Sequence[str]) -> dict[str, list[Mapping[str, Any]]]:
+    lines = csv.DictReader(text.splitlines(), skipinitialspace=True)
+    missing = [c for c in ("client", *columns) if c not in (lines.fieldnames or ())]
+    if missing:
+        raise DataError(f"{file}: its first line does not name the column '{missing[0]}'")
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for line in lines:
+        found.setdefault(str(line["client"]), []).append(line)
+    return found
+
+
+def several(value: Any) -> Iterable[Any]:
+    """The rows of a client: a row alone is one of them."""
+    if isinstance(value, list) and all(isinstance(v, list | dict) for v in value):
+        return value
+    return [value]
+
+
+def row(file: str, client: str, given: Any, columns: Sequence[str]) -> tuple[float, ...]:
+    said = f"{file}: client {client} needs rows of {', '.join(columns)}, numbers of at least 0"
+    try:
+        values = [given[c] for c in columns] if isinstance(given, dict) else given
+        if isinstance(values, str):  # its letters are no numbers
+            raise TypeError
+        numbers = tuple(inf if v in (None, "") else float(v) for v in values)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise DataError(said) from None
+    if len(numbers) != len(columns) or not all(v >= 0 for v in numbers):
+        raise DataError(said)
+    return numbers

@@ -1,0 +1,1 @@
+"""The privacy audit: what can be recovered from what an algorithm sends."""

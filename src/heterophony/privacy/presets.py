@@ -1,0 +1,57 @@
+"""Two ways to audit: in minutes on small data, or at the size of the published table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..papers.table import experiment
+from .attack_job import How
+from .audit import Victims
+from .preset_names import Preset
+
+TABLE = "feddecomp-table7"
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What is trained, who is attacked, and how."""
+
+    settings: dict[str, Any]
+    algorithms: tuple[str, ...]
+    victims: Victims
+    how: How
+
+
+QUICK = Audit(
+    {
+        "data": {
+            "name": "photos",
+            "clients": 4,
+            "partition": {"kind": "dirichlet", "alpha": 0.5},
+        },
+        "model": {"name": "smallcnn", "head_depth": 1},
+        "local": {"epochs": 3, "batch": 20, "lr": 0.02},
+        "participation": {"rate": 1.0},
+    },
+    ("fedavg", "fedper", "fedrod", "fedreg", "feddecomp"),
+    Victims((5, 10), 3, 2),
+    How(),
+)
+
+
+def preset(name: Preset) -> Audit:
+    """The audit of that name."""
+    if name is Preset.quick:
+        return QUICK
+    table = experiment(TABLE)
+    rows = [row["algorithm"]["name"] for row in table.rows.values()]
+    settings = {**table.settings, "seed": table.measured.seeds[0]}
+    victims = Victims((10, 20, 30, 40, 50), table.settings["data"]["clients"], 5)
+    return Audit(settings, tuple(rows), victims, How(iterations=4800))
+
+
+def own_settings(name: Preset, algorithm: str) -> dict[str, Any]:
+    """What the table says of that algorithm alone."""
+    rows = experiment(TABLE).rows.values() if name is Preset.paper else ()
+    return next((dict(r["algorithm"]) for r in rows if r["algorithm"]["name"] == algorithm), {})

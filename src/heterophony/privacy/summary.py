@@ -1,0 +1,155 @@
+"""What an audit came to: for every algorithm, mean and best of all attacks, and orderings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+from typing import Any
+
+from ..papers.table import Experiment
+
+Record = dict[str, Any]
+PRIVATE = ("unknown", "known")
+PICTURES = ("original", "picture")  # left out where only numbers are wanted
+
+
+def summarised(records: Sequence[Record], table: Experiment) -> dict[str, Any]:
+    """``audit.json``: the same bits in whatever order the attacks came in."""
+    asked = {k: v for k, v in records[0].items() if k != "event"}
+    found = attacks(records)
+    rows = [
+        row(name, private, mine)
+        for name in asked["algorithms"]
+        for private in PRIVATE
+        if (mine := [r for r in found if (r["algorithm"], r["private"]) == (name, private)])
+    ]
+    return {
+        "asked": asked,
+        "visible": seen(records, asked["algorithms"]),
+        "references": references(found),
+        "rows": rows,
+        "orderings": orderings(rows, table),
+        "notes": notes(records, found, asked),
+        "attacks": [{k: v for k, v in r.items() if k not in ("event", *PICTURES)} for r in found],
+    }
+
+
+def attacks(records: Iterable[Record]) -> list[Record]:
+    """Each once, in the order of what is attacked."""
+    by_key = {
+        (r["algorithm"], r["private"], r["round"], r["client"], r["image"]): r
+        for r in records
+        if r["event"] == "attack"
+    }
+    return [by_key[k] for k in sorted(by_key)]
+
+
+def row(name: str, private: str, mine: Sequence[Record]) -> Record:
+    rounds = sorted({r["round"] for r in mine})
+    return {
+        "algorithm": name,
+        "private": private,
+        "attacks": len(mine),
+        "failed": sum(not r["finite"] for r in mine),
+        **levels(mine),
+        "rounds": {str(t): levels([r for r in mine if r["round"] == t]) for t in rounds},
+    }
+
+
+def levels(mine: Sequence[Record]) -> dict[str, float]:
+    return {
+        "psnr_mean": fmean(r["psnr"] for r in mine),
+        "psnr_max": max(r["psnr"] for r in mine),
+        "ssim_mean": fmean(r["ssim"] for r in mine),
+        "ssim_max": max(r["ssim"] for r in mine),
+    }
+
+
+def several(content: Record) -> list[str]:
+    """The audited rounds, if there is more than one: levels differ, so each is shown."""
+    rounds = [str(t) for t in content["asked"]["victims"]["rounds"]]
+    return rounds if len(rounds) > 1 else []
+
+
+def at(row: Record, rounds: Sequence[str]) -> list[str]:
+    """The mean PSNR of a row in these rounds, as people read it."""
+    return [f"{row['rounds'][t]['psnr_mean']:.2f}" if t in row["rounds"] else "–" for t in rounds]
+
+
+def references(found: Sequence[Record]) -> dict[str, dict[str, float]]:
+    """What images that know nothing, or only a colour, come to on the same originals."""
+    once = {(r["client"], r["image"]): r["references"] for r in found}.values()
+    names = list(next(iter(once), {}))
+    return {
+        name: {
+            "psnr_mean": fmean(r[name][0] for r in once),
+            "psnr_max": max(r[name][0] for r in once),
+            "ssim_mean": fmean(r[name][1] for r in once),
+            "ssim_max": max(r[name][1] for r in once),
+        }
+        for name in names
+    }
+
+
+def seen(records: Iterable[Record], algorithms: Sequence[str]) -> dict[str, dict[str, list[str]]]:
+    """The tensors that were in what a client sent, by algorithm and round."""
+    told = [r for r in records if r["event"] == "visible"]
+    return {
+        name: {str(r["round"]): r["names"] for r in told if r["algorithm"] == name}
+        for name in algorithms
+    }
+
+
+def orderings(rows: Sequence[Record], table: Experiment) -> list[Record]:
+    """The paper's claims that one algorithm leaks more than another, and whether they hold here."""
+    names = {row: told["algorithm"]["name"] for row, told in table.rows.items()}
+    out = []
+    for private in PRIVATE:
+        ours = {r["algorithm"]: r for r in rows if r["private"] == private}
+        for o in table.orderings:
+            above, below = ours.get(names[o.above]), ours.get(names[o.below])
+            if above is None or below is None:
+                continue
+            printed = table.printed[o.measure]
+            out.append(
+                {
+                    "private": private,
+                    "measure": o.measure,
+                    "above": names[o.above],
+                    "below": names[o.below],
+                    "printed": [printed[o.above][0], printed[o.below][0]],
+                    "here": [above[o.measure], below[o.measure]],
+                    "holds": above[o.measure] > below[o.measure],
+                }
+            )
+    return out
+
+
+def notes(records: Sequence[Record], found: Sequence[Record], asked: Record) -> list[str]:
+    """What must be known to read the table."""
+    out = []
+    names = seen(records, asked["algorithms"])
+    silent = [n for n, rounds in names.items() if rounds and not any(rounds.values())]
+    if silent:
+        out.append(f"{', '.join(silent)}: no parameter travels, there is no gradient to invert")
+    if asked["how"]["labels"] == "inferred":
+        given = sorted({r["algorithm"] for r in found if r["labels"] == "known"})
+        if given:
+            what = "the bias of the last layer is not sent, so labels were given, not inferred"
+            out.append(f"{', '.join(given)}: {what}")
+        inferred = [r for r in found if r["labels"] == "inferred"]
+        if inferred:
+            right = sum(r["right"] for r in inferred)
+            out.append(f"labels inferred: {right} of {len(inferred)} right")
+    if asked["how"]["labels"] == "joint":
+        right = sum(r["right"] for r in found)
+        out.append(f"labels sought with the images: {right} of {len(found)} right")
+    if asked["how"]["steps"] > 1:
+        out.append(
+            f"the victim made {asked['how']['steps']} steps on the same images; its update, divided"
+            " by rate and steps, was matched as if it were one gradient"
+        )
+    failed = sum(not r["finite"] for r in found)
+    if failed:
+        out.append(f"{failed} attacks left the finite numbers; their last finite image counts")
+    return out

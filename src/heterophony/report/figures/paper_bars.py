@@ -1,0 +1,106 @@
+"""A table's numbers as bars: for every row as printed, and as it came out here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import MaxNLocator
+
+from .paper_lines import (
+    NAMES,
+    compared,
+    digits,
+    distinct,
+)
+from .style import (
+    FAINT,
+    INK,
+    MUTED,
+    PALETTE,
+    arranged,
+    panels,
+)
+
+if TYPE_CHECKING:
+    from ...papers.reproduce import Outcome
+    from ...papers.verdicts import Line
+
+OURS = {"within noise": PALETTE[0], "better": PALETTE[2], "worse": PALETTE[1]}
+
+
+def bars(figure: Figure, outcome: Outcome) -> None:
+    """For every row of the table a hollow bar, as printed, and a full one, as it came out here."""
+    lines, both = outcome.lines, compared(outcome)
+    rows = distinct(line.row for line in lines)
+    columns, measures = distinct(x.column for x in lines), distinct(x.measure for x in lines)
+    named = 0.085 * max(map(len, rows))
+    size = (3.1, 0.9 + (0.44 if both else 0.3) * len(rows))
+    for axes, (measure, column), first in panels(
+        figure, arranged(columns, measures, 4), size, named
+    ):
+        here = {x.row: x for x in lines if (x.measure, x.column) == (measure, column)}
+        bar_panel(axes, here, rows, both)
+        axes.set_title(f"{column}: {measure}" if len(measures) > 1 else column)
+        axes.set_xlabel(NAMES.get(measure, measure))
+        axes.set_xlim(0, 1.22 * furthest(here.values()))
+        axes.set_yticks(range(len(rows)), rows if first else [], color=INK)
+    explain_bars(figure, lines, both)
+
+
+def bar_panel(axes: Axes, here: Mapping[str, Line], rows: Sequence[str], both: bool) -> None:
+    """Both bars of each row, from the top down, with their numbers."""
+    height = 0.36 if both else 0.66
+    for row, line in here.items():
+        at = rows.index(row)
+        if both and line.printed is not None:
+            hollow = {"facecolor": "white", "edgecolor": MUTED, "linewidth": 1}
+            axes.barh(at - 0.2, line.printed.value, height, **hollow)  # type: ignore[arg-type]
+            write(axes, line.printed.value, line.printed.std, at - 0.2, line.measure, MUTED)
+        if line.mean is not None:
+            color, place = OURS.get(line.verdict, PALETTE[0]), at + 0.2 * both
+            axes.barh(place, line.mean, height, color=color, linewidth=0)
+            write(axes, line.mean, line.std, place, line.measure, INK)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.grid(color=FAINT, linewidth=0.8)
+    axes.tick_params(length=0)
+
+
+def write(axes: Axes, value: float, std: float | None, at: float, measure: str, color: str) -> None:
+    """The number at the end of its bar, behind its deviation."""
+    if std:
+        axes.errorbar(value, at, xerr=std, color=INK, linewidth=1, capsize=2)
+    axes.annotate(
+        f"{value:.{digits(measure)}f}",
+        (value + (std or 0), at),
+        xytext=(4, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=9,
+        color=color,
+        path_effects=[withStroke(linewidth=3, foreground="white")],
+    )
+
+
+def furthest(lines: Iterable[Line]) -> float:
+    ends = [0.0]
+    for line in lines:
+        ends.append((line.mean or 0) + (line.std or 0))
+        if line.printed is not None:
+            ends.append(line.printed.value + (line.printed.std or 0))
+    return max(ends) or 1.0
+
+
+def explain_bars(figure: Figure, lines: Sequence[Line], both: bool) -> None:
+    if not both:
+        return
+    handles = [Patch(facecolor="white", edgecolor=MUTED, label="printed")]
+    for verdict, color in OURS.items():
+        if any(line.verdict == verdict for line in lines):
+            handles.append(Patch(color=color, label=f"ours: {verdict}"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)

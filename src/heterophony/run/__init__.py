@@ -1,0 +1,1 @@
+"""One run: the server's loop over rounds, its events, its folder, and its result."""

@@ -1,0 +1,258 @@
+"""What every algorithm owes: the same bits on every engine, and nothing personal on the wire."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+import heterophony as hp
+from helpers.support import (
+    CALM,
+    QUICK,
+    Recorder,
+    calm,
+    digits,
+    identical,
+    model,
+    net_with_batch_norm,
+    played,
+    same,
+    untimed,
+)
+from heterophony.algorithms import CLASSES, algorithm
+from heterophony.core.client import state
+from heterophony.core.tensors import matches, raw
+from heterophony.engines import base, serial
+from heterophony.jobs.plan import Job
+from heterophony.models.convnet import convnet
+
+ALGORITHMS = sorted(CLASSES)
+every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+
+
+@pytest.fixture
+def recorder(monkeypatch) -> list[Recorder]:
+    """Where a run's engine, with all that passed through it, will be found."""
+    kept: list[Recorder] = []
+
+    def record(plan, place, workers):
+        kept.append(Recorder(plan, place))
+        return kept[-1]
+
+    monkeypatch.setattr(serial, "Serial", record)
+    return kept
+
+
+@every_algorithm
+def test_the_pool_gives_the_serial_bits(name):
+    pooled = played(name, engine="pool", workers=2, **CALM)
+    assert untimed(pooled) == untimed(calm(name))  # with the model's hash, at the end
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_number_of_workers_changes_nothing(workers):
+    how = {"model": "digitsnet", "rounds": 2}
+    assert identical(
+        played("fedreg", **how), played("fedreg", engine="pool", workers=workers, **how)
+    )
+
+
+@pytest.mark.parametrize("name", ["fedamp", "fedavg", "feddecomp", "fedreg", "scaffold"])
+def test_it_resumes_to_the_same_bits(name, tmp_path):
+    """After an error; of kill -9 at any moment, for every algorithm, `test_crash.py` tells."""
+
+    class StopError(Exception):
+        pass
+
+    def stop_at(t):
+        def stop(event):
+            if event["event"] == "round" and event["t"] == t:
+                raise StopError
+
+        return stop
+
+    out = tmp_path / "run"
+    for t in (0, 1):
+        with pytest.raises(StopError):
+            played(name, out=out, resume=True, on_event=stop_at(t), **CALM)
+    assert identical(calm(name), played(name, out=out, resume=True, **CALM))
+
+
+@every_algorithm
+def test_it_runs_with_one_client(name):
+    result = played(name, digits(clients=1, examples=80), rounds=2)
+    assert set(result.clients) == {"0"}
+
+
+@every_algorithm
+def test_it_runs_with_a_client_selected_late_and_one_never(name):
+    class Late:
+        def chosen(self, t, clients, seed):
+            return [clients[0], clients[1]] if t < 2 else [clients[1], clients[2]]
+
+    result = played(name, participation=Late())
+    how, turns = result.plan.algorithm, [2, 3, 1, 0, 0, 0]
+    expected = [3] * 6 if how.everybody else [0] * 6 if how.pooled else turns
+    assert [r.participations for r in result.clients.values()] == expected
+
+
+# one of each way to treat what belongs to BatchNorm, or what a copy of a net is made of
+NORMAL = ["ditto", "fedamp", "fedavg", "fedbn", "feddecomp", "fedper", "fedreg", "pfedgate",
+          "scaffold"]  # fmt: skip
+
+
+NORMED = {"model": net_with_batch_norm, "rounds": 2}
+
+
+@every_algorithm
+def test_it_runs_with_batch_norm(name):
+    assert played(name, **NORMED).summary.rounds == 2
+
+
+@pytest.mark.parametrize("name", NORMAL)
+def test_batch_norm_gives_the_serial_bits_on_the_pool(name):
+    assert identical(played(name, **NORMED), played(name, engine="pool", workers=2, **NORMED))
+
+
+@cache
+def coloured() -> hp.Federation:
+    """Two clients with a few images of CIFAR-10's shape."""
+    draw = np.random.default_rng(0)
+    x = draw.integers(0, 256, size=(24, 32, 32, 3), dtype=np.uint8)
+    return hp.federate((x, np.arange(24) % 4), clients=2, partition=hp.IID())
+
+
+@every_algorithm
+def test_it_runs_with_convnet_and_moves_what_it_trains(name):
+    how = {"model": "convnet", "rounds": 1, "participation": 1.0, "evaluate_every": 9}
+    training = hp.Training(steps=2, batch=4, lr=0.01)
+    result = played(name, coloured(), training=training, **how)
+    start, after = state(result.plan.template), result.personal("0").net.state_dict()
+    assert [c.total for c in result.clients.values()] == [3, 3]
+    assert any(not torch.equal(start[k], after[k]) for k in start)
+
+
+LEARNS = {  # settings for a few rounds, where the defaults are for hundreds
+    "fedavg2rep": {"warmup_rounds": 3},
+    "perfedavg": {"beta": 0.05},
+    "pfedgate": {"sparsity": 0.75},  # with 1 nothing would be left out
+}
+
+
+@every_algorithm
+def test_it_learns(name):
+    rounds = 12 if name == "pfedme" else 6
+    how = {"training": hp.Training(epochs=3, batch=10, lr=0.05), "participation": 1.0}
+    how |= {"rounds": rounds, "evaluate_every": 3}
+    result = played(algorithm(name)(**LEARNS.get(name, {})), digits(alpha=100.0), **how)
+    assert (result.G is not None) == algorithm(name).common
+    best = result.P.best if result.G is None else min(result.P.best, result.G.best)
+    assert best > 0.7
+
+
+@every_algorithm
+def test_nothing_personal_travels_and_bytes_are_those_of_what_did(name, recorder):
+    """Neither under its own name nor, as the very same values, under another one."""
+    result = played(name, model="digitsnet")
+    plan, place = result.plan, result._run.place
+    stay = list(plan.algorithm.stays(plan.template))
+    names = {k for k in plan.template.state_dict() if matches(k, stay)}
+    assert bool(names) == bool(stay)
+    kept = [place.memory(c, before=99).get("net", hp.Tensors()) for c in plan.federation.clients]
+    own = {raw(v) for net in kept for k, v in net.items() if k in names and told(v)}
+    assert bool(own) == bool(names)
+    sent = [t for job, reply in recorder[0].log for t in (job.tensors, reply.tensors)]
+    assert not any(names & set(t) for t in sent)
+    assert not any(raw(v) in own for t in sent for v in t.values())
+    trained = [(job, reply) for job, reply in recorder[0].log if job.kind == "train"]
+    down = sum(v.numel() * v.element_size() for job, _ in trained for v in job.tensors.values())
+    up = sum(v.numel() * v.element_size() for _, r in trained for v in r.tensors.values())
+    if plan.algorithm.pooled:  # the data travelled, once; no model does
+        up = down = 0
+    assert result.summary.bytes == {"up": up, "down": down}
+
+
+def told(v: torch.Tensor) -> bool:
+    """Is it something a client could have learned: more than one number over and over?"""
+    return len(v.unique()) > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "depth", "shared"),
+    [
+        ("fedavg", 1, 797_962),
+        ("fedprox", 1, 797_962),
+        ("fedrod", 1, 797_962),
+        ("fedreg", 2, 797_962),
+        ("fedper", 1, 796_032),  # 0.9976 of FedAvg's
+        ("fedper", 2, 722_112),  # 0.9050
+        ("fedper", 3, 107_328),  # 0.1345
+        ("local", 1, 0),
+    ],
+)
+def test_what_travels_is_the_specs(name, depth, shared):
+    """ConvNet on CIFAR-10 shapes."""
+    how = algorithm(name)()
+    net = how.build(convnet((3, 32, 32), 10, depth))
+    assert sum(net.get_parameter(k).numel() for k in how.shared(net, 0)) == shared
+
+
+@every_algorithm
+def test_all_defaults_are_within_their_own_ranges_and_explained(name):
+    for f in dataclasses.fields(algorithm(name)):
+        assert f.metadata["doc"]
+
+
+def test_the_same_seed_deals_and_selects_the_same_for_every_algorithm():
+    some = [n for n in ALGORITHMS if not (algorithm(n).everybody or algorithm(n).pooled)]
+    how = {"training": hp.Training(steps=1, batch=4), "evaluate_every": 9}
+    runs = [played(name, **how) for name in some]
+    cohorts = [[e["clients"] for e in r.events if e["event"] == "round"] for r in runs]
+    assert all(c == cohorts[0] for c in cohorts)
+
+
+def test_another_seed_is_another_run():
+    assert not identical(played("fedavg"), played("fedavg", seed=1))
+
+
+def test_evaluating_less_often_or_not_sharing_features_changes_no_bit(monkeypatch):
+    often = played("fedreg", model="digitsnet")
+    seldom = played("fedreg", model="digitsnet", evaluate_every=2)
+    assert often.model_sha256 == seldom.model_sha256
+    assert [e["t"] for e in seldom.events if e["event"] == "evaluation"] == [0, 2, 3]
+    monkeypatch.setattr("heterophony.jobs.plan.one_base", lambda *_: False)
+    assert identical(often, played("fedreg", model="digitsnet"))
+
+
+def test_evaluation_has_r_plus_one_points_and_p_local_counts_the_participants():
+    result = played("fedavg")
+    times = [e["t"] for e in result.events if e["event"] == "evaluation"]
+    assert times == [0, 1, 2, 3]
+    tests = result.plan.federation.sizes("test")
+    for e in result.events:
+        if e["event"] == "round":
+            assert [total for _, total in e["P_local"]] == [tests[c] for c in e["clients"]]
+
+
+def test_a_run_without_rounds_measures_the_untrained_model():
+    result = played("fedavg", rounds=0)
+    assert same(model(result), result.plan.start().model)
+    assert result.summary.seconds >= 0
+
+
+def test_longest_client_first_and_evaluations_last():
+    jobs = [
+        Job("evaluate", 0, "a", hp.Tensors(), cost=9),
+        Job("train", 0, "b", hp.Tensors(), cost=1),
+        Job("train", 0, "c", hp.Tensors(), cost=5),
+    ]
+    assert [j.client for j in base.in_order(jobs)] == ["c", "b", "a"]
+
+
+def test_training_settings_do_not_leak_between_jobs():
+    once, twice = (played("fedavg", rounds=2, training=QUICK) for _ in range(2))
+    assert identical(once, twice)

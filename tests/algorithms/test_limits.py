@@ -1,0 +1,386 @@
+"""The identities of the spec: an algorithm at its limit is another algorithm, bit for bit."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import heterophony as hp
+from helpers.support import (
+    QUICK,
+    digits,
+    identical,
+    memory,
+    model,
+    net_with_batch_norm,
+    played,
+    same,
+    whole_base,
+)
+from heterophony.algorithms.fedavg import FedAvg
+from heterophony.algorithms.fedper import FedPer
+from heterophony.algorithms.fedprox import FedProx
+from heterophony.algorithms.fedreg import FedReG
+from heterophony.algorithms.fedrod import FedRoD
+from heterophony.algorithms.local import Local
+from heterophony.core.randomness import seeded
+from heterophony.core.samples import Samples
+
+MOMENTUM = replace(QUICK, momentum=0.9, weight_decay=1e-3)
+
+
+# FedAvg -------------------------------------------------------------------------------------
+
+
+def test_fedavg_with_one_client_is_plain_sgd():
+    federation = digits(clients=1, examples=100)
+    how = replace(MOMENTUM, epochs=2)
+    result = played("fedavg", federation, rounds=3, participation=1.0, training=how)
+    net = deepcopy(result.plan.template)
+    optimiser = torch.optim.SGD(
+        dict(sorted(net.named_parameters())).values(),
+        lr=how.lr,
+        momentum=0.9,
+        weight_decay=1e-3,
+        fused=True,
+    )
+    data = federation.data("0").train
+    for t in range(3):
+        with seeded(0, "fit", t, "0", "main"):
+            for _ in range(2):
+                order = torch.randperm(len(data))[: len(data) // how.batch * how.batch]
+                for at in order.split(how.batch):
+                    x, y = data.batch(at)
+                    optimiser.zero_grad()
+                    cross_entropy(net(x), y).backward()
+                    optimiser.step()
+    assert same(model(result), hp.weights(net))
+
+
+def test_fedavg_g_on_the_union_is_the_sum_of_p():
+    for event in played("fedavg").events:
+        if event["event"] == "evaluation":
+            assert event["G"] == event["P"]
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedper", "fedrod", "fedreg"])
+def test_without_learning_rate_nothing_moves(name):
+    result = played(name, training=replace(QUICK, lr=0.0))
+    assert same(model(result), result.plan.start().model)
+
+
+def test_equal_clients_average_to_each_of_them():
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.rand(1, 5, generator=draw).numpy(), torch.tensor([1]).numpy()
+    federation = hp.federate([(x, y, x, y)] * 7)
+    result = played("fedavg", federation, rounds=1, participation=1.0)
+    alone = played("fedavg", hp.federate([(x, y, x, y)]), rounds=1, participation=1.0)
+    assert same(model(result), model(alone))
+
+
+# FedProx ------------------------------------------------------------------------------------
+
+
+def test_fedprox_without_pull_is_fedavg():
+    assert identical(played(FedProx(mu=0.0)), played("fedavg"))
+
+
+def test_fedprox_first_step_is_fedavgs_for_any_pull():
+    how = hp.Training(epochs=0, steps=1, batch=16, lr=0.05)
+    a, b = (played(x, rounds=1, training=how) for x in (FedProx(mu=7.0), FedAvg()))
+    assert same(model(a), model(b))
+
+
+def test_fedprox_pulls():
+    far, near = (played(FedProx(mu=mu), rounds=1) for mu in (0.0, 10.0))
+    start = far.plan.start().model
+    assert (model(near) - start).square() < (model(far) - start).square()
+
+
+# FedPer and Local ---------------------------------------------------------------------------
+
+
+def test_fedper_without_head_is_fedavg():
+    assert identical(played("fedper", model=whole_base), played("fedavg", model=whole_base))
+
+
+def test_fedper_without_base_is_local():
+    how = {"head_depth": 2, "participation": 1.0}  # both layers of the mlp are its head
+    a, b = played("fedper", **how), played("local", **how)
+    assert a.model_sha256 == b.model_sha256
+    assert [e["P"] for e in a.events if e["event"] == "evaluation"] == [
+        e["P"] for e in b.events if e["event"] == "evaluation"
+    ]
+
+
+def test_fedper_and_local_keep_what_is_theirs_through_a_broadcast():
+    for name in ("fedper", "local"):
+        result = played(name)
+        for client in result.plan.federation.clients:
+            kept = memory(result, client).get("net")
+            if kept is not None:
+                now = hp.Tensors(result.personal(client).net.state_dict())
+                assert same(now.only(*kept), kept)
+
+
+def test_local_trains_everybody_and_sends_nothing():
+    result = played("local", participation=0.2)
+    rounds = [e for e in result.events if e["event"] == "round"]
+    assert all(e["clients"] == list(result.plan.federation.clients) for e in rounds)
+    assert result.summary.bytes == {"up": 0, "down": 0}
+    assert result.G is None
+
+
+def test_local_does_not_depend_on_the_order_of_clients():
+    there = digits()
+    back = replace(
+        there, train=dict(reversed(there.train.items())), test=dict(reversed(there.test.items()))
+    )
+    a, b = played("local", there), played("local", back)
+    for client in there.clients:
+        assert a._run.place.digest(client, 3) == b._run.place.digest(client, 3)
+
+
+# FedRoD -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OnlyGeneric(FedRoD):
+    """FedRoD with its personal head taken away."""
+
+    def build(self, net):
+        return net
+
+    def local(self, client):
+        prior = client.data.counts.log()
+        client.fit(lambda x, y: cross_entropy(client.net(x) + prior, y))
+        return client.shared()
+
+    def predict(self, client, x):
+        return self.generic(client, x)
+
+
+@dataclass(frozen=True)
+class FromZero(FedRoD):
+    """FedRoD whose personal heads begin at zero."""
+
+    def build(self, net):
+        net = super().build(net)
+        for p in net.own.parameters():
+            nn.init.zeros_(p)
+        return net
+
+
+def test_fedrod_shared_part_does_not_know_the_personal_head():
+    a, b = (played(x, training=MOMENTUM) for x in (FedRoD(), OnlyGeneric()))
+    assert same(model(a), model(b))
+
+
+def test_fedrod_with_zero_personal_heads_begins_with_p_equal_g():
+    first = played(FromZero()).events[1]
+    assert first["t"] == 0
+    assert first["P"] == first["G"]
+
+
+def test_fedrod_with_one_example_per_class_is_cross_entropy():
+    x = torch.rand(3, 5, generator=torch.Generator().manual_seed(0)).numpy()
+    y = torch.arange(3).numpy()
+    federation = hp.federate([(x, y, x, y)] * 2)
+    a, b = played("fedrod", federation), played("fedavg", federation)
+    assert same(model(a), model(b))
+
+
+def test_fedrod_absent_class_gets_no_gradient():
+    logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    prior = torch.tensor([5, 0, 2]).log()
+    cross_entropy(logits + prior, torch.tensor([0, 2, 0, 2])).backward()
+    assert torch.equal(logits.grad[:, 1], torch.zeros(4))
+    assert bool((logits.grad[:, [0, 2]] != 0).all())
+
+
+# FedReG -------------------------------------------------------------------------------------
+
+
+def test_fedreg_balanced_to_the_maximum_split_is_origin():
+    split, origin = (
+        FedReG(threshold="max", augment="copy", weights=w) for w in ("split", "origin")
+    )
+    assert identical(played(split), played(origin))
+    assert not identical(
+        played(FedReG(augment="copy")), played(FedReG(augment="copy", weights="origin"))
+    )
+
+
+def test_fedreg_variant_a_is_origin_weights():
+    a, b = (
+        played(FedReG(augment="copy", variant="a")),
+        played(FedReG(augment="copy", weights="origin")),
+    )
+    assert identical(a, b)
+
+
+@dataclass(frozen=True)
+class AsTheyAre(FedReG):
+    """FedReG whose rebalanced set is the original set."""
+
+    def target(self, client):
+        return int(client.data.counts.max())
+
+
+def test_fedreg_variant_c_is_fedreg_on_the_original_set(monkeypatch):
+    monkeypatch.setattr(Samples, "balanced", lambda self, target, augment: self)
+    assert identical(played(AsTheyAre()), played(FedReG(variant="c")))
+
+
+@pytest.mark.parametrize("variant", ["b", "d"])
+def test_fedreg_variants_with_one_head_have_p_equal_g(variant):
+    result = played(FedReG(augment="copy", variant=variant))
+    assert all(e["P"] == e["G"] for e in result.events if e["event"] == "evaluation")
+    assert not any(k.startswith("own") for k in model(result))
+
+
+@dataclass(frozen=True)
+class Watched(FedReG):
+    """FedReG that checks, around each phase, which bits moved."""
+
+    def local(self, client):
+        fit = client.fit
+
+        def watched(loss, train, data=None, phase="main"):
+            before = hp.weights(client.net)
+            fit(loss, train=train, data=data, phase=phase)
+            after = hp.weights(client.net)
+            still = {"own": "head.*", "generic": "own.*"}[phase]
+            moved = {"own": "own.*", "generic": "head.*"}[phase]
+            assert same(before.only(still), after.only(still))
+            assert not same(before.only(moved), after.only(moved))
+            assert not same(before.only("base.*"), after.only("base.*"))
+
+        client.fit = watched
+        return super().local(client)
+
+
+def test_fedreg_phase_one_leaves_the_shared_head_and_phase_two_the_own_head():
+    how = replace(MOMENTUM, lr=0.05)
+    assert (
+        played(Watched(augment="copy"), training=how, model="digitsnet", rounds=2).summary.rounds
+        == 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("threshold", "scope", "target"),
+    [
+        ("mean", "class_nonzero", 5),  # of 1, 2, 6, 12: 21 / 4 = 5.25
+        ("median", "class_nonzero", 4),
+        ("max", "class_nonzero", 12),
+        ("second_min", "class_nonzero", 2),
+        ("mean", "client_size", 3),  # of 21, 3, 15: 13, over 4 classes 3.25
+        ("median", "client_size", 3),
+        ("max", "client_size", 5),
+        ("second_min", "client_size", 3),
+    ],
+)
+def test_fedreg_targets_and_effective_samples(threshold, scope, target):
+    algorithm = FedReG(threshold=threshold, threshold_scope=scope, augment="copy")
+    counts = [[1, 2, 6, 12], [3, 0, 0, 0], [5, 5, 5, 0]]
+    parts = []
+    for row in counts:
+        y = torch.repeat_interleave(torch.arange(4), torch.tensor(row))
+        x = torch.rand(len(y), 5, generator=torch.Generator().manual_seed(0))
+        parts.append((x.numpy(), y.numpy(), x[:4].numpy(), y[:4].numpy()))
+    result = played(Told(**algorithm.__dict__), hp.federate(parts), rounds=1, participation=1.0)
+    kept = memory(result, "0")["told"]
+    assert int(kept["target"]) == target
+    assert int(kept["effective"]) == sum(min(n, target) for n in counts[0])
+    assert kept["balanced"].tolist() == [target] * 4
+
+
+@dataclass(frozen=True)
+class Told(FedReG):
+    """FedReG that remembers what it balanced to."""
+
+    def local(self, client):
+        out = super().local(client)
+        balanced = client.once(rebalanced)
+        client.memory["told"] = hp.Tensors(
+            {
+                "target": torch.tensor(self.target(client)),
+                "effective": out["fedreg/effective"],
+                "balanced": balanced.counts(client.data.classes),
+            }
+        )
+        return out
+
+
+def rebalanced(data):
+    raise AssertionError("it was computed before, in local training")
+
+
+# The loop -----------------------------------------------------------------------------------
+
+
+def test_what_is_not_trained_cannot_move_even_with_decay_and_momentum():
+    @dataclass(frozen=True)
+    class BaseOnly(hp.Algorithm):
+        def local(self, client):
+            client.fit(lambda x, y: cross_entropy(client.net(x), y))  # fills the momentum
+            before = hp.weights(client.net)
+            client.fit(lambda x, y: cross_entropy(client.net(x), y), train=client.net.base)
+            assert same(before.only("head.*"), hp.weights(client.net).only("head.*"))
+            assert not same(before.only("base.*"), hp.weights(client.net).only("base.*"))
+            return client.shared()
+
+    assert played(BaseOnly(), training=replace(MOMENTUM, weight_decay=0.1)).summary.rounds == 3
+
+
+def test_momentum_persists_or_is_reset():
+    persist = played("fedavg", training=MOMENTUM)
+    reset = played("fedavg", training=replace(MOMENTUM, momentum_state="reset"))
+    assert set(memory(persist, persist.events[-3]["clients"][0])) == {"momentum/main"}
+    assert all(memory(reset, c) == {} for c in reset.plan.federation.clients)
+    assert not identical(persist, reset)
+
+
+def test_a_small_client_trains_on_its_one_short_batch_and_others_drop_the_last():
+    seen: dict[str, list[int]] = {}
+
+    @dataclass(frozen=True)
+    class Counting(hp.Algorithm):
+        def local(self, client):
+            def loss(x, y):
+                seen.setdefault(client.id, []).append(len(y))
+                return cross_entropy(client.net(x), y)
+
+            client.fit(loss)
+            return client.shared()
+
+    x = torch.rand(60, 5).numpy()
+    y = (torch.arange(60) % 3).numpy()
+    parts = [(x[:n], y[:n], x[:3], y[:3]) for n in (7, 16, 40)]
+    played(Counting(), hp.federate(parts), rounds=1, participation=1.0)
+    assert seen == {"0": [7], "1": [16], "2": [16, 16]}
+    seen.clear()
+    how = replace(QUICK, drop_last=False, epochs=2)
+    played(Counting(), hp.federate(parts), rounds=1, participation=1.0, training=how)
+    assert seen == {"0": [7, 7], "1": [16, 16], "2": [16, 16, 8] * 2}
+
+
+def test_batch_norm_skips_a_batch_of_one_and_learns_from_the_rest():
+    federation = digits()
+    small = {c: federation.train[c][:17] for c in federation.clients}  # 16 + 1
+    how = replace(QUICK, drop_last=False)
+    result = played(
+        "fedavg", replace(federation, train=small), model=net_with_batch_norm, training=how
+    )
+    assert not same(model(result), result.plan.start().model)
+
+
+def test_local_and_fedper_have_no_copied_defaults():
+    assert Local().everybody
+    assert not FedPer().everybody

@@ -1,0 +1,109 @@
+"""A partition in a file: what was saved is dealt again, and what does not fit the data is refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from heterophony.core.errors import DataError
+from heterophony.core.samples import HALF
+from heterophony.data.partitioning import deal
+from heterophony.data.partitions import (
+    Dirichlet,
+    FromFile,
+    Natural,
+    PerClientDirichlet,
+)
+from heterophony.data.source import Source
+
+
+def source(n: int = 60, official: int | None = None) -> Source:
+    x = np.random.default_rng(0).integers(0, 255, (n, 1, 4, 4)).astype(np.uint8)
+    y, users = (np.arange(n) % 3).astype(np.int64), np.arange(n, dtype=np.int64) // 10
+    return Source("made", x, y, HALF, ("a", "b", "c"), official, users, tuple("uvwxyz"))
+
+
+@pytest.mark.parametrize("ending", ["json", "npz"])
+@pytest.mark.parametrize(
+    "rule",
+    [Dirichlet(1.0, 2), Natural(), PerClientDirichlet(0.5, 10, 20, repeat_test=True)],
+    ids=lambda r: type(r).__name__,
+)
+def test_what_was_saved_is_dealt_again_whatever_the_seed(tmp_path, ending, rule):
+    path, data = tmp_path / f"who.{ending}", source(60, 45)
+    federation = deal(data, 3, rule, 0.75, 1)
+    federation.save_partition(path)
+    again = deal(data, 3, FromFile(str(path)), 0.5, 2)
+    assert again.sha256 == federation.sha256
+    assert again.names == federation.names
+    again.save_partition(tmp_path / f"again.{ending}")
+    assert (tmp_path / f"again.{ending}").read_bytes() == path.read_bytes()
+
+
+def test_a_file_written_by_hand_needs_only_rows_and_its_names_are_kept(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text('{"ward": {"train": [5, 3], "test": [1]}, "lab": {"train": [2], "test": [3]}}')
+    federation = deal(source(), 2, FromFile(str(path)), 0.75, 0)
+    assert federation.clients == ("0", "1")
+    assert federation.names == {"0": "ward", "1": "lab"}
+    assert federation.train["0"].tolist() == [5, 3]
+    assert federation.test["1"].tolist() == [3], "two clients may hold the same example"
+
+
+FINE = {"train": [0, 1], "test": [2]}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"0": FINE}, "deals to 1 clients, but data.clients is 2; set data.clients = 1"),
+        ({"0": FINE, "1": {"train": [60], "test": [3]}}, "client 1 has row 60, but the data have"),
+        ({"0": FINE, "1": {"train": [3], "test": [-1]}}, "client 1 has row -1, but the data have"),
+        ({"0": FINE, "1": {"train": [7, 7], "test": [3]}}, "client 1 has row 7 more than once"),
+        ({"0": FINE, "1": {"train": [7], "test": [7]}}, "client 1 has row 7 more than once"),
+        ({"0": FINE, "1": {"train": [1.5], "test": [7]}}, "client 1: rows must be a list of whole"),
+        ({"0": FINE, "1": {"train": ["a"], "test": [7]}}, "client 1: rows must be a list of whole"),
+        ({"0": FINE, "1": {"train": [], "test": [7]}}, "client 1 has no rows to train; it needs"),
+        ({"0": FINE, "1": {"train": [1]}}, "cannot read .* as a partition; it must hold"),
+        ({"0": FINE, "1": [1, 2]}, "cannot read .* as a partition; it must hold"),
+        ([1, 2], "cannot read .* as a partition; it must hold"),
+        ({}, "names no clients"),
+        ({"data_sha256": "00", "clients": {"0": FINE, "1": FINE}}, "written for other data than"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(tmp_path, content, words):
+    path = tmp_path / "who.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError, match=words) as caught:
+        deal(source(), 2, FromFile(str(path)), 0.75, 0)
+    assert "\n" not in str(caught.value)
+
+
+def test_another_data_set_of_the_same_size_is_noticed(tmp_path):
+    path, data = tmp_path / "who.npz", source()
+    deal(data, 3, Dirichlet(1.0, 2), 0.75, 0).save_partition(path)
+    other = source()
+    other.x[0, 0, 0, 0] ^= 1
+    with pytest.raises(DataError, match="data_sha256 differs"):
+        deal(other, 3, FromFile(str(path)), 0.75, 0)
+
+
+@pytest.mark.parametrize("name", ["no.json", "no.npz"])
+def test_a_missing_file_is_said(tmp_path, name):
+    with pytest.raises(DataError, match=r"data\.partition\.path: there is no .*no\."):
+        deal(source(), 2, FromFile(str(tmp_path / name)), 0.75, 0)
+
+
+@pytest.mark.parametrize("name", ["who.json", "who.npz"])
+def test_a_damaged_file_is_said(tmp_path, name):
+    (tmp_path / name).write_bytes(b"PK\x03\x04 and nothing more")
+    with pytest.raises(DataError, match="cannot read"):
+        deal(source(), 2, FromFile(str(tmp_path / name)), 0.75, 0)
+
+
+def test_a_pickle_in_an_npz_is_not_read(tmp_path):
+    np.savez(tmp_path / "who.npz", clients=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(DataError, match="cannot read"):
+        deal(source(), 1, FromFile(str(tmp_path / "who.npz")), 0.75, 0)

@@ -1,0 +1,263 @@
+"""A user's own data: one file per client, torch's datasets; and sets of the Hugging Face hub."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image as Picture
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+import heterophony as hp
+from helpers.sources import refused
+from heterophony.core.samples import HALF, Scale
+from heterophony.data.sources import fetch, source
+from heterophony.data.sources.arrays import unpacked
+
+# One file per client --------------------------------------------------------------------------
+
+
+def client(n: int, seed: int) -> dict[str, np.ndarray]:
+    g = np.random.default_rng(seed)
+    return {"x": g.normal(size=(n, 4)).astype(np.float32), "y": g.integers(0, 3, n)}
+
+
+def test_one_file_per_client(tmp_path):
+    who = {name: client(3 + i, i) for i, name in enumerate(["c2", "c10", "c1"])}
+    for name, content in who.items():
+        np.savez(tmp_path / f"{name}.npz", **content)
+    made = source(str(tmp_path))
+    assert made.user_names == ("c1", "c2", "c10")
+    assert made.users.tolist() == [0] * 5 + [1] * 3 + [2] * 4
+    order = [who[name] for name in made.user_names]
+    assert np.array_equal(made.x, np.concatenate([c["x"] for c in order]))
+    assert np.array_equal(made.y, np.concatenate([c["y"] for c in order]))
+    assert made.official is None
+    assert made.scale == Scale()
+    assert made.name == tmp_path.name
+
+
+def test_clients_with_test_data_of_their_own(tmp_path):
+    both = [(client(4, i), client(2, 10 + i)) for i in range(2)]
+    for i, (train, test) in enumerate(both):
+        parts = {"x_train": train["x"], "y_train": train["y"], "x_test": test["x"]}
+        np.savez(tmp_path / f"{i}.npz", **parts, y_test=test["y"])
+    made = source(str(tmp_path))
+    assert made.official == 8
+    assert made.users.tolist() == [0] * 4 + [1] * 4 + [0] * 2 + [1] * 2
+    order = [both[0][0], both[1][0], both[0][1], both[1][1]]
+    assert np.array_equal(made.x, np.concatenate([c["x"] for c in order]))
+    np.savez(tmp_path / "2.npz", **client(3, 5))
+    assert "either all clients have x_test and y_test, or none" in refused(source, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"x": np.zeros((3, 5), np.float32), "y": np.arange(3)},
+        {"x": np.zeros((3, 4), np.uint8), "y": np.arange(3)},
+        {"x": np.zeros((3, 4), np.float32), "y": np.zeros((3, 1), int)},
+        {"x": np.float32(1), "y": np.int64(1)},
+    ],
+)
+def test_clients_whose_examples_do_not_fit_are_named(tmp_path, other):
+    np.savez(tmp_path / "a.npz", **client(3, 0))
+    np.savez(tmp_path / "b.npz", **other)
+    said = refused(source, str(tmp_path))
+    assert said.startswith(f"{tmp_path / 'b.npz'}: x ")
+    assert "does not fit a.npz, whose examples are float32 (4,)" in said
+    (tmp_path / "b.npz").write_bytes(b"no zip")
+    assert f"cannot read {tmp_path / 'b.npz'}" in refused(source, str(tmp_path))
+
+
+# torch's datasets -----------------------------------------------------------------------------
+
+
+class Pairs(Dataset):
+    def __init__(self, xs, ys) -> None:
+        self.xs, self.ys = xs, ys
+
+    def __len__(self) -> int:
+        return len(self.xs)
+
+    def __getitem__(self, i):
+        return self.xs[i], self.ys[i]
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter([(torch.zeros(2), 0)])
+
+
+BYTES = torch.randint(0, 256, (40, 3, 8, 8), dtype=torch.uint8, generator=torch.manual_seed(0))
+LABELS = torch.arange(40) % 4
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        TensorDataset(BYTES, LABELS),
+        Pairs(list(BYTES), LABELS.tolist()),
+        Pairs([Picture.fromarray(b.permute(1, 2, 0).numpy()) for b in BYTES], LABELS.numpy()),
+    ],
+    ids=["tensors", "list", "pictures"],
+)
+def test_a_dataset_is_dealt_like_its_arrays(made):
+    how = {"clients": 3, "partition": hp.IID(), "seed": 1}
+    expected = hp.federate((BYTES.numpy(), LABELS.numpy()), **how)
+    federation = hp.federate(made, **how)
+    assert federation.sha256 == expected.sha256
+    assert federation.scale == HALF
+
+
+def test_numbers_of_a_dataset_stay_numbers():
+    x = torch.linspace(-1, 1, 40).reshape(10, 4)
+    federation = hp.federate(TensorDataset(x, torch.arange(10) % 2), clients=2, partition=hp.IID())
+    assert torch.equal(federation.x, x)
+    assert federation.scale == Scale()
+
+
+def test_clients_who_bring_datasets():
+    half = TensorDataset(BYTES[:20], LABELS[:20]), TensorDataset(BYTES[20:], LABELS[20:])
+    federation = hp.federate([half[0], half[1]])
+    arrays = [(BYTES[:20], LABELS[:20]), (BYTES[20:], LABELS[20:])]
+    assert federation.sha256 == hp.federate(arrays).sha256
+    own_test = hp.federate([half])
+    assert own_test.sizes() == {"0": 20}
+    assert own_test.sizes("test") == {"0": 20}
+    assert [len(a) for a in unpacked(half)] == [20] * 4
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (Stream(), "Stream has no length: give a Dataset, not a stream"),
+        (Pairs([], []), "Pairs: there are no examples"),
+        (Pairs([BYTES[0], BYTES[0, :1]], [0, 1]), "example 1 is uint8 (1, 8, 8), example 0 is ui"),
+        (Pairs([BYTES[0]], ["cat"]), "example 0 is not a pair of numbers and a whole label"),
+        (Pairs([BYTES[0]], [0.5]), "example 0 is not a pair of numbers and a whole label"),
+        (TensorDataset(BYTES), "example 0 is not a pair"),
+        (TensorDataset(BYTES, LABELS, LABELS), "example 0 is not a pair"),
+    ],
+)
+def test_other_datasets_are_refused(made, words):
+    assert words in refused(hp.federate, made)
+
+
+# The Hugging Face hub -------------------------------------------------------------------------
+
+
+class Image:
+    """A column of pictures, as the datasets package calls it."""
+
+
+@dataclass
+class ClassLabel:
+    names: list[str]
+
+
+class Value:
+    """A column of numbers or text."""
+
+
+class Rows(list):
+    def __init__(self, rows, **features) -> None:
+        super().__init__(rows)
+        self.features = features
+
+
+@pytest.fixture
+def hub(monkeypatch) -> dict[str, dict[str, Rows]]:
+    """A datasets package with sets of our own."""
+    sets: dict[str, dict[str, Rows]] = {}
+
+    def load_dataset(name):
+        if name not in sets:
+            raise FileNotFoundError(f"Dataset '{name}' doesn't exist\non the Hub")
+        return sets[name]
+
+    package = ModuleType("datasets")
+    package.load_dataset = load_dataset
+    package.config = SimpleNamespace(HF_DATASETS_CACHE="/somewhere/datasets")
+    monkeypatch.setitem(sys.modules, "datasets", package)
+    return sets
+
+
+def shots(n: int, seed: int, grey: bool = False) -> list[Picture.Image]:
+    shape = (n, 6, 6) if grey else (n, 6, 6, 3)
+    made = np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+    return [Picture.fromarray(m) for m in made]
+
+
+@pytest.mark.parametrize("test", ["test", "valid", "validation"])
+def test_images_and_labels_are_found_by_type(hub, test):
+    names = {"fine_label": ClassLabel(["a", "b", "c"]), "coarse_label": ClassLabel(["x", "y"])}
+    parts = {}
+    for part, n in (("train", 4), (test, 2)):
+        rows = [
+            {"id": i, "img": p, "fine_label": i % 3, "coarse_label": 0}
+            for i, p in enumerate(shots(n, n))
+        ]
+        parts[part] = Rows(rows, id=Value(), img=Image(), **names)
+    hub["uoft-cs/cifar100"] = parts
+    made = source("hf:uoft-cs/cifar100")
+    expected = [np.asarray(r["img"]).transpose(2, 0, 1) for p in parts.values() for r in p]
+    assert made.name == "hf:uoft-cs/cifar100"
+    assert np.array_equal(made.x, np.stack(expected))
+    assert made.y.tolist() == [0, 1, 2, 0, 0, 1]
+    assert made.labels == ("a", "b", "c")
+    assert made.official == 4
+    assert made.scale == HALF
+    assert fetch("hf:uoft-cs/cifar100") == Path("/somewhere/datasets")
+
+
+def test_grey_images_and_no_test_split(hub):
+    rows = [{"image": p, "label": 1} for p in shots(3, 0, grey=True)]
+    hub["ylecun/mnist"] = {"train": Rows(rows, image=Image(), label=ClassLabel(["0", "1"]))}
+    made = source("hf:ylecun/mnist")
+    assert made.x.shape == (3, 1, 6, 6)
+    assert made.official is None
+    rows[1]["image"] = shots(1, 0)[0]
+    assert source("hf:ylecun/mnist").x.shape == (3, 3, 6, 6)
+    rows[1]["image"] = Picture.new("L", (7, 6))
+    assert "images must all have one size" in refused(source, "hf:ylecun/mnist")
+
+
+def test_shakespeare_of_the_hub_has_users(hub):
+    text = "abcdefghi " * 100
+    rows = [
+        {"character_id": who, "x": text[i : i + 80], "y": text[i + 80]}
+        for who in ("LEAR", "FOOL")
+        for i in range(900)
+    ]
+    kinds = {"character_id": Value(), "x": Value(), "y": Value()}
+    hub["flwrlabs/shakespeare"] = {"train": Rows(rows, **kinds)}
+    made = source("hf:flwrlabs/shakespeare")
+    assert made.user_names == ("FOOL", "LEAR")
+    assert made.official == 2 * 810
+    assert len(made.y) == 2 * (900 - 79)
+
+
+def test_sets_that_do_not_fit_are_refused(hub):
+    hub["a/b"] = {"test": Rows([], image=Image())}
+    assert refused(source, "hf:a/b") == "hf:a/b has no split 'train'; it has: test"
+    hub["a/b"] = {"train": Rows([{"text": "a"}], text=Value(), label=ClassLabel(["x"]))}
+    assert refused(source, "hf:a/b") == "hf:a/b has no column of type Image; it has: text, label"
+    hub["a/b"] = {"train": Rows([], image=Image(), label=ClassLabel(["x"]))}
+    assert refused(source, "hf:a/b") == "hf:a/b: there are no examples"
+    said = refused(source, "hf:no/such")
+    assert said.startswith("hf:no/such could not be read (FileNotFoundError: Dataset 'no/such' do")
+    assert "is there a network?" in said
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    for ask in (source, fetch):
+        assert refused(ask, "hf:uoft-cs/cifar10") == (
+            "hf:uoft-cs/cifar10 needs the datasets package: pip install 'heterophony[hf]'"
+        )

@@ -1,0 +1,266 @@
+"""CIFAR as it is published, and pickles that are refused without being run."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import struct
+import tarfile
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.sources import refused
+from heterophony.core.errors import DataError
+from heterophony.core.samples import HALF
+from heterophony.data.sources import source
+from heterophony.data.sources.unpickle import unpickled
+
+TEN = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+
+
+def python2(value) -> bytes:
+    """A pickle as Python 2 wrote it in 2009: byte strings, and numpy's names of then."""
+    return b"\x80\x02" + opcodes(value) + b"."
+
+
+def opcodes(v) -> bytes:
+    if isinstance(v, dict):
+        return b"}(" + b"".join(opcodes(k) + opcodes(x) for k, x in v.items()) + b"u"
+    if isinstance(v, list):
+        return b"](" + b"".join(map(opcodes, v)) + b"e"
+    if isinstance(v, str | bytes):
+        raw = v.encode() if isinstance(v, str) else v
+        return b"T" + struct.pack("<i", len(raw)) + raw
+    if isinstance(v, int):
+        return b"J" + struct.pack("<i", v)
+    state = opcodes(1) + opcodes(v.shape[0]) + opcodes(v.shape[1]) + b"\x86"
+    kind = b"cnumpy\ndtype\n" + opcodes("u1") + b"K\x00K\x01\x87R"
+    kind += b"(K\x03U\x01|NNN" + opcodes(-1) * 2 + b"K\x00tb"
+    begun = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85" + opcodes("b")
+    return begun + b"\x87R(" + state + kind + b"\x89" + opcodes(v.tobytes()) + b"tb"
+
+
+def rows(n: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (n, 3072), np.uint8)
+
+
+def ten() -> tuple[dict[str, bytes], np.ndarray, np.ndarray]:
+    """The files of a small CIFAR-10; and the images and labels as they should be read."""
+    files = {
+        "batches.meta": python2({"num_cases_per_batch": 4, "label_names": TEN, "num_vis": 3072})
+    }
+    files["readme.html"] = b"<html></html>"
+    xs, ys = [], []
+    for i, name in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):
+        x, y = rows(4, i), [(3 * i + j) % 10 for j in range(4)]
+        content = {"batch_label": name, "labels": y, "data": x, "filenames": ["a.png"] * 4}
+        files[name] = python2(content)
+        xs.append(x.reshape(-1, 3, 32, 32))
+        ys.append(y)
+    return files, np.concatenate(xs), np.concatenate(ys)
+
+
+def hundred() -> tuple[dict[str, bytes], np.ndarray, dict[str, list[int]]]:
+    fine, coarse = [f"fine{i}" for i in range(100)], [f"coarse{i}" for i in range(20)]
+    files = {"meta": python2({"fine_label_names": fine, "coarse_label_names": coarse})}
+    labels = {"fine": [99, 1, 2, 50, 4, 5], "coarse": [19, 1, 2, 3, 0, 5]}
+    x = rows(6, 0)
+    for name, part in (("train", slice(0, 4)), ("test", slice(4, 6))):
+        kinds = {f"{k}_labels": v[part] for k, v in labels.items()}
+        files[name] = python2({"data": x[part], **kinds, "batch_label": name})
+    return files, x.reshape(-1, 3, 32, 32), labels
+
+
+def tarred(path: Path, folder: str, files: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        top = tarfile.TarInfo(folder)
+        top.type = tarfile.DIRTYPE
+        archive.addfile(top)
+        for name, content in files.items():
+            info = tarfile.TarInfo(f"{folder}/{name}")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def unpack(folder: Path, files: dict[str, bytes]) -> Path:
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def test_the_pickles_of_these_tests_are_what_python_2_wrote():
+    files, x, y = ten()
+    read = pickle.loads(files["data_batch_1"], encoding="bytes")
+    assert np.array_equal(read[b"data"].reshape(-1, 3, 32, 32), x[:4])
+    assert read[b"labels"] == y[:4].tolist()
+    assert read[b"filenames"] == [b"a.png"] * 4
+
+
+def test_cifar10_is_read_from_the_archive_and_from_the_folder(tmp_path):
+    files, x, y = ten()
+    archive = tarred(tmp_path / "cifar-10-python.tar.gz", "cifar-10-batches-py", files)
+    other = tmp_path / "unpacked"
+    other.mkdir()
+    folder = unpack(other / "cifar-10-batches-py", files)
+    for place in (archive, tmp_path, folder, other):
+        made = source("cifar10", str(place))
+        assert np.array_equal(made.x, x)
+        assert np.array_equal(made.y, y)
+        assert made.labels == tuple(TEN)
+        assert made.official == 20
+        assert made.scale == HALF
+        assert made.name == "cifar10"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "classes"), [("cifar100", "fine", 100), ("cifar100-coarse", "coarse", 20)]
+)
+def test_cifar100_has_fine_and_coarse_labels(tmp_path, name, kind, classes):
+    files, x, labels = hundred()
+    archive = tarred(tmp_path / "cifar-100-python.tar.gz", "cifar-100-python", files)
+    made = source(name, str(archive))
+    assert np.array_equal(made.x, x)
+    assert made.y.tolist() == labels[kind]
+    assert made.labels == tuple(f"{kind}{i}" for i in range(classes))
+    assert made.official == 4
+
+
+def test_cifar10_is_read_from_an_npz(tmp_path):
+    x, y = rows(6, 0).reshape(6, 32, 32, 3), np.array([0, 1, 2, 3, 4, 5])
+    np.savez(tmp_path / "cifar10.npz", x_train=x[:4], y_train=y[:4], x_test=x[4:], y_test=y[4:])
+    for place in (tmp_path, tmp_path / "cifar10.npz"):
+        made = source("cifar10", str(place))
+        assert (made.name, made.official, len(made.labels)) == ("cifar10", 4, 10)
+        assert np.array_equal(made.x, x.transpose(0, 3, 1, 2))
+    np.savez(tmp_path / "cifar10.npz", x=x, y=y + 5)
+    assert "labels must be 0 … 9" in refused(source, "cifar10", str(tmp_path))
+
+
+@pytest.mark.parametrize("protocol", range(5))
+def test_pickles_of_python_3_are_read_too(protocol):
+    x = rows(2, 0)
+    for content in (
+        {"data": x, "labels": [1, 2]},
+        {b"data": np.asfortranarray(x), b"labels": [1, 2]},
+    ):
+        read = unpickled(pickle.dumps(content, protocol), "here")
+        assert np.array_equal(read["data"], x)
+        assert read["labels"] == [1, 2]
+
+
+# What is refused ----------------------------------------------------------------------------
+
+
+class Evil:
+    def __init__(self, call, *args) -> None:
+        self.how = (call, args)
+
+    def __reduce__(self):
+        return self.how
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_a_malicious_pickle_is_refused_and_nothing_in_it_runs(tmp_path, protocol):
+    mark = tmp_path / "touched"
+    evils = [
+        Evil(os.system, f"touch {mark}"),
+        Evil(eval, f"open({str(mark)!r}, 'w')"),
+        Evil(Path.touch, mark),
+        Evil(np.save, str(mark), [1]),
+    ]
+    for evil in evils:
+        for content in (evil, {"data": evil, "labels": [1]}, {"x": [evil]}):
+            said = refused(unpickled, pickle.dumps(content, protocol), "here")
+            assert said.startswith("here is not one of the published files, refused: it asks for ")
+    assert not mark.exists()
+
+
+def test_a_malicious_archive_is_refused_and_named(tmp_path):
+    files, _, _ = ten()
+    mark = tmp_path / "touched"
+    files["data_batch_3"] = pickle.dumps(Evil(os.system, f"touch {mark}"), 2)
+    path = tarred(tmp_path / "cifar-10-python.tar.gz", "cifar-10-batches-py", files)
+    said = refused(source, "cifar10", str(path))
+    assert said.startswith(f"{path / 'data_batch_3'} is not one of the published files, refused")
+    assert "it asks for posix.system" in said
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    "blob",
+    [
+        b"",
+        b"\x80\x02",
+        pickle.dumps([1, 2]),
+        pickle.dumps(None),
+        pickle.dumps({1.5: np.zeros(3)}, 2),
+        pickle.dumps({"data": np.array([object()])}, 2),
+        pickle.dumps({"data": np.zeros(3)}, 5),
+        b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n)R(K\x01K\xffK\x00\x89U\x01atb.",
+        b"\x80\x02(cos\nsystem\nU\x02lso.",
+        b"cbuiltins\ngetattr\n.",
+        b"P0\n.",
+        b"\x80\x02Nr\xff\xff\xff\x7f.",
+        b"<html>sign in first</html>",
+    ],
+)
+def test_other_pickles_are_refused_in_one_line(blob):
+    assert "here is not one of the published files" in refused(unpickled, blob, "here")
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(data=st.data())
+def test_a_damaged_pickle_is_refused_or_still_a_dictionary(data):
+    blob = bytearray(python2({"data": rows(1, 0)[:, :8], "labels": [1], "batch_label": "b"}))
+    at = data.draw(st.integers(0, len(blob) - 1))
+    blob[at] ^= data.draw(st.integers(1, 255))
+    with suppress(DataError):
+        assert isinstance(unpickled(bytes(blob), "here"), dict)
+
+
+def test_a_damaged_archive_is_refused(tmp_path):
+    files, _, _ = ten()
+    path = tarred(tmp_path / "cifar-10-python.tar.gz", "cifar-10-batches-py", files)
+    blob = path.read_bytes()
+    for content in (b"", blob[:100], blob[: len(blob) // 2], b"<html></html>", blob[:-2000]):
+        path.write_bytes(content)
+        assert str(path) in refused(source, "cifar10", str(path))
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("batches.meta", {"label_names": TEN[:9]}, "must name 10 classes in label_names"),
+        ("batches.meta", {}, "must name 10 classes in label_names"),
+        ("test_batch", {"data": rows(2, 0), "labels": [1]}, "one number per image, as 'labels'"),
+        ("test_batch", {"data": rows(1, 0), "labels": ["a"]}, "one number per image"),
+        ("test_batch", {"data": rows(1, 0), "labels": [-1]}, "one number per image"),
+        ("test_batch", {"data": rows(1, 0), "labels": [10]}, "labels must be 0 … 9"),
+        ("test_batch", {"data": rows(1, 0)[:, :9], "labels": [1]}, "images of 3072 bytes each"),
+        ("test_batch", {"labels": [1]}, "images of 3072 bytes each"),
+    ],
+)
+def test_wrong_content_is_refused(tmp_path, file, content, words):
+    files, _, _ = ten()
+    folder = unpack(tmp_path / "mine", files | {file: python2(content)})
+    assert words in refused(source, "cifar10", str(folder))
+
+
+def test_a_missing_file_is_named(tmp_path):
+    files, _, _ = ten()
+    del files["data_batch_4"]
+    path = tarred(tmp_path / "cifar-10-python.tar.gz", "cifar-10-batches-py", files)
+    assert refused(source, "cifar10", str(path)) == f"{path} has no data_batch_4"
+    folder = unpack(tmp_path / "mine", files)
+    assert refused(source, "cifar10", str(folder)) == (
+        f"data.path: {folder} does not hold cifar10: it lacks cifar-10-python.tar.gz;"
+        " or cifar-10-batches-py/data_batch_1; or data_batch_4; or cifar10.npz"
+    )

@@ -1,0 +1,381 @@
+"""Devices and strangers that mean ill, at a run over a real broker: refused, counted, told.
+
+What is honest in the run has its bits all the same.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+import random
+import resource
+import ssl
+import sys
+import threading
+import time
+import typing
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import torch
+
+from helpers.brokers import mosquitto
+from helpers.devices_here import LONG, on_devices, one_at_a_time, simulated, small
+from helpers.mqtt_client import DEADLINE, Client, let_in
+from heterophony.core import codec
+from heterophony.core.algorithm import Reply
+from heterophony.core.tensors import Tensors
+from heterophony.devices import reply_checks, server
+from heterophony.devices.broker.broker import Broker
+from heterophony.devices.broker.certificates import Authority
+from heterophony.devices.broker.enrolment import Enrolment
+from heterophony.devices.device import Device
+from heterophony.devices.protocol import framing, messages, topics
+from heterophony.devices.protocol.chunks import Chunk
+from heterophony.devices.protocol.chunks import encode as chunk
+from heterophony.devices.protocol.device_stats import Ledger
+from heterophony.devices.protocol.message_fields import Blob
+from heterophony.devices.protocol.messages import (
+    Control,
+    Done,
+    Failed,
+    Rejected,
+    Status,
+)
+from heterophony.devices.protocol.server_session import Hub
+from heterophony.engines.serial import Serial
+
+HELD = {"one": ["0", "2"], "two": ["1"], "mallory": ["3"]}
+HONEST_AT = 2  # the attempt at a task in which mallory tells the truth: the last it has
+A = "a" * 64
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory) -> Iterator[tuple[Broker, dict[str, Enrolment]]]:
+    with mosquitto(tmp_path_factory.mktemp("broker"), *HELD, "trudy", "lost") as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def turns(monkeypatch):
+    one_at_a_time(monkeypatch)
+
+
+# Replies with a true certificate and a false content ----------------------------------------
+
+
+class Evil:
+    def __reduce__(self):
+        return exec, ("import subprocess; subprocess.run(['true'])",)
+
+
+EVIL = pickle.dumps(Evil())
+
+
+def forged(reply: Reply, tensors: dict[str, torch.Tensor] | None = None, **changes) -> bytes:
+    """A reply as it travels, with something wrong in it."""
+    said = {k: v for k, v in vars(reply).items() if k not in ("tensors", "aside")}
+    said["metrics"] = {k: v for k, v in reply.metrics.items() if k != "seconds"}
+    return codec.encode(Tensors(reply.tensors if tensors is None else tensors), said | changes)
+
+
+def altered(reply: Reply, change: Callable[[torch.Tensor], torch.Tensor]) -> bytes:
+    name = "head.0.weight" if "head.0.weight" in reply.tensors else sorted(reply.tensors)[0]
+    return forged(reply, {**reply.tensors, name: change(reply.tensors[name])})
+
+
+def renamed(reply: Reply) -> bytes:
+    name = sorted(reply.tensors)[0]
+    return forged(reply, {("own.x" if k == name else k): v for k, v in reply.tensors.items()})
+
+
+Attack = tuple[Callable[[Reply], bytes], str]  # and what the server says of it
+TRAINING: list[Attack] = [
+    (lambda r: altered(r, lambda v: v * math.nan), "holds NaN or infinity"),
+    (lambda r: altered(r, lambda v: v + math.inf), "holds NaN or infinity"),
+    (lambda r: altered(r, lambda v: v[:1]), "is torch.float32 (1,"),
+    (lambda r: altered(r, lambda v: v.double()), "is torch.float64"),
+    (renamed, "'own.x' is not expected"),
+    (lambda r: altered(r, lambda v: v + 1e9), "times what was sent"),
+    (lambda r: forged(r, samples=10**9), "speaks of 1000000000 examples"),
+    (lambda r: forged(r, examples=10**15), "examples gone through"),
+]
+EVALUATION: list[Attack] = [
+    (lambda r: EVIL, "these bytes are not from heterophony"),
+    (lambda r: forged(r, {"x": torch.zeros(3)}), "reply to an evaluation holds tensors"),
+    (lambda r: forged(r, metrics={"P": 10**6}), "metric 'P' is 1e+06"),
+    (lambda r: forged(r, metrics={"P": math.nan}), "is not a finite number"),
+    (lambda r: forged(r, client="0"), "not that to the task of client '3'"),
+    (lambda r: codec.MAGIC + (9).to_bytes(4, "big") + EVIL, "over the limit of"),
+]
+
+
+def rubbish() -> list[bytes]:
+    """What no reader takes: noise, damage, pickles, depth, length."""
+    draw, sound = random.Random(0), messages.encode(Status("here", "x"))
+    at = draw.randrange(len(sound) - 9)
+    return [
+        b"",
+        draw.randbytes(40),
+        draw.randbytes(5000),
+        sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :],
+        EVIL,
+        framing.sealed(EVIL),
+        framing.sealed(b"[" * 9000),
+        framing.sealed(b'{"v":1,"kind":"task"}'),
+        framing.sealed(b'{"v":1,"kind":"hello","x":NaN}'),
+        framing.sealed(b"x" * (messages.SHORT + 1)),
+        b"HETC" + draw.randbytes(90),
+    ]
+
+
+RUBBISH = rubbish()
+
+
+class Mallory(Device):
+    """Enrolled, holds a client, and lies as often as a task may be given again."""
+
+    def __init__(self, *how) -> None:
+        super().__init__(*how)
+        self.attacks = {"train": iter(TRAINING), "evaluate": iter(EVALUATION)}
+        self.lied = self.pestered = 0
+
+    def hand_in(self, result, seconds, now):
+        task = self.station.desk.doing
+        if task.attempt == HONEST_AT:
+            super().hand_in(result, seconds, now)
+            return
+        self.pester()
+        lie, _ = next(self.attacks[task.job])
+        self.lied += 1
+        self.publish(self.station.finished(lie(result), seconds, now))
+
+    def pester(self) -> None:
+        """Rubbish on all its topics, and pieces that nobody asked for.
+
+        What still waits to be sent is not sent twice, so none of the last time may.
+        """
+        until = time.monotonic() + LONG
+        while not self.link._connection.outbox.empty:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        for channel in ("up", "up/chunk", "status"):
+            for payload in RUBBISH:
+                self.send(channel, payload)
+                self.pestered += 1
+        for i in range(2):
+            self.send("up/chunk", chunk(Chunk(A, i, bytes(100_000))))
+
+    def pose(self, task: str) -> None:
+        """As the one who holds client 0: its greeting, its reply, its failure."""
+        hello = self.station.hello
+        other = replace(hello, session="posing", clients=(replace(hello.clients[0], name="0"),))
+        for said in (other, Done(task, 0, 0, Blob(A, 5), 1.0), Failed(task, 0, "broken", False)):
+            self.send("up", messages.encode(said))
+
+    def send(self, channel, payload: bytes) -> None:
+        topic = topics.of_device(self.station.run, self.station.device, channel)
+        until = time.monotonic() + LONG
+        while not self.link.publish(topic, payload):  # too much is under way
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+
+# Watching the server ------------------------------------------------------------------------
+
+FORBIDDEN = ("pickle.", "exec", "compile", "marshal.", "subprocess.", "socket.connect", "os.system",
+             "os.exec", "os.posix_spawn", "os.fork", "os.spawn", "ctypes.", "code.__new__")  # fmt: skip
+
+
+class Watch:
+    """What the interpreter is asked to do while the server takes a message.
+
+    Python itself evaluates the types in our own classes, as text, when they are first looked at.
+    """
+
+    def __init__(self) -> None:
+        self.thread: int | None = None
+        self.seen: set[str] = set()
+        sys.addaudithook(self.hear)  # it cannot be taken away again
+
+    def hear(self, event: str, _: object) -> None:
+        if self.thread != threading.get_ident() or not event.startswith(FORBIDDEN):
+            return
+        if sys._getframe(1).f_code.co_filename != typing.__file__:  # itself an event: hence last
+            self.seen.add(event)
+
+    def over(self, take: Callable, on: bool = True) -> Callable:
+        """The function, watched, or with the watch laid down while it runs."""
+
+        def taking(*args):
+            before, self.thread = self.thread, threading.get_ident() if on else None
+            try:
+                return take(*args)
+            finally:
+                self.thread = before
+
+        return taking
+
+
+class Seen:
+    """The hub of the run, and all that it held against devices."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.hub: Hub | None = None
+        self.complaints: list[tuple[str, str]] = []
+        self.posed = threading.Event()
+        blame = Ledger.blame
+
+        def make(*how):
+            self.hub = Hub(*how)
+            return self.hub
+
+        def note(ledger, account, device, what, why):
+            blame(ledger, account, device, what, why)
+            self.complaints.append((device, str(why)))
+            if sum("it spoke for" in w for _, w in self.complaints) == 2:
+                self.posed.set()
+
+        patch.setattr(server, "Hub", make)
+        patch.setattr(Ledger, "blame", note)
+
+
+# Strangers ----------------------------------------------------------------------------------
+
+
+def strangers(broker: Broker, known: dict[str, Enrolment]) -> dict[str, bool]:
+    """Whom the broker lets in."""
+    true, tomorrow = known["one"], datetime.now(UTC) + timedelta(days=1)
+    pair = Authority.new().for_device("one", tomorrow)
+    foreign = replace(true, certificate=pair.certificate, key=pair.key)
+    broker.revoke("lost")
+    trust = {
+        "in the open": None,
+        "anonymous": ssl.create_default_context(cadata=true.ca),
+        "of another authority": foreign.context(),
+        "revoked": known["lost"].context(),
+    }
+    return {who: let_in(true.address, true.port, how) for who, how in trust.items()}
+
+
+def trespassing(known: Enrolment, run: str, session: str) -> tuple[list[str], list[str]]:
+    """An enrolled device on others' topics, then one packet too large; what it hears meanwhile."""
+    trudy, one = Client(known), f"{topics.ROOT}/{run}/d/one"
+    trudy.subscribe("#", f"{topics.ROOT}/#", f"{one}/#", f"{one}/down/#")
+    ended = Control(run, 1 << 40, "ended", 99, 99, 0, Blob(A, 1))
+    answers = [
+        trudy.publish(f"{topics.ROOT}/{run}/ctl", messages.encode(ended), retain=True),
+        trudy.publish(f"{one}/status", messages.encode(Status("gone", session)), retain=True),
+        trudy.publish(f"{one}/up", messages.encode(Failed(A, 0, "posing", False))),
+        trudy.publish(f"{one}/up/chunk", RUBBISH[1]),
+        trudy.publish(f"{one}/down", messages.encode(Rejected(A, 0, "posing"))),
+        trudy.publish(f"{topics.ROOT}/{run}/d/mallory/down/chunk", RUBBISH[1]),
+    ]
+    trudy.paho.publish(topics.of_device(run, "trudy", "up"), bytes(2 << 20), qos=1)
+    trudy.losses.get(timeout=DEADLINE)  # it alone is thrown out
+    heard = [trudy.heard.get()[0] for _ in range(trudy.heard.qsize())]
+    trudy.close()
+    return answers, heard
+
+
+def test_a_run_under_attack_has_its_bits_and_says_who_attacked(broker, tmp_path, monkeypatch):
+    made, known = broker
+    config = small("fedreg", rounds=4, **{"participation.rate": 1.0})
+    alone, _ = simulated(config, tmp_path / "alone")
+    seen, watch, found = Seen(monkeypatch), Watch(), {}
+    monkeypatch.setattr(Hub, "receive", watch.over(Hub.receive))
+    dry = reply_checks.Expected.sent_by  # the server's own training, of nothing that was sent to it
+    monkeypatch.setattr(reply_checks.Expected, "sent_by", watch.over(dry, on=False))
+
+    class Patient(Device):
+        """Hands nothing in before mallory has posed as it."""
+
+        def hand_in(self, *result):
+            assert seen.posed.wait(LONG)
+            super().hand_in(*result)
+
+    class Posing(Mallory):
+        def hand_in(self, *result):
+            if not self.lied:
+                tasks = [o.task for o in list(seen.hub.work.open.values())]
+                self.pose(next(task.id for task in tasks if task.client == "0"))
+            super().hand_in(*result)
+
+    def at_the_gate(event, company):
+        if event["event"] == "round" and event["t"] == 0:
+            session = company.devices["one"].station.session
+            found["strangers"] = strangers(made, known)
+            found["trudy"] = trespassing(known["trudy"], company.run, session)
+        found["mallory"], found["told"] = company.devices["mallory"], company.said
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    kinds = {"one": Patient, "mallory": Posing}
+    shown: list[str] = []
+    result, _ = on_devices(
+        config, known, tmp_path / "siege", HELD, kinds, shown.append, at_the_gate
+    )
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+
+    assert result.model_sha256 == alone.model_sha256
+    assert result.P.last == alone.P.last
+    assert found["strangers"] == dict.fromkeys(found["strangers"], False)
+    answers, heard = found["trudy"]
+    assert set(answers) == {"Not authorized"}
+    assert set(heard) <= {f"{topics.ROOT}/siege/ctl"}
+    mallory = found["mallory"]
+    assert mallory.lied == len(TRAINING) + len(EVALUATION)
+    every = mallory.lied + mallory.pestered + 3  # the last are those of posing
+    counted = seen.hub.guests.complaints
+    assert {device: c.count for device, c in counted.items()} == {"mallory": every}
+    lies = Counter(words for _, words in TRAINING + EVALUATION)
+    posing = {"is held by device 'one'": 1, "spoke for client '0'": 2}
+    for words, times in {**lies, **posing}.items():
+        assert sum(words in complaint for _, complaint in seen.complaints) == times, words
+    assert any("mallory: " in words for words in shown), shown
+    for words in lies:  # who looks at the device can read why
+        assert any(words in told for told in found["told"]), words
+    assert seen.hub.guests.known["mallory"].pulling is None
+    assert grown < 200 << 10  # KiB
+    assert watch.seen == set()
+    watch.over(pickle.loads)(pickle.dumps(len))  # the control: it does see
+    assert watch.seen == {"pickle.find_class"}
+
+
+class Liar(Device):
+    """Measures honestly; of what it learned it sends NaN, again and again."""
+
+    def hand_in(self, result, seconds, now):
+        if self.station.desk.doing.job == "train":
+            bad = altered(result, lambda v: v * math.nan)
+            self.publish(self.station.finished(bad, seconds, now))
+        else:
+            super().hand_in(result, seconds, now)
+
+
+class Without(Serial):
+    """Client 3 trains, and nobody hears of it."""
+
+    def run(self, jobs):
+        return (r for r in super().run(jobs) if (r.client, r.kind) != ("3", "train"))
+
+
+def test_with_a_deadline_rounds_go_on_without_a_device_that_is_always_wrong(
+    broker, tmp_path, monkeypatch
+):
+    _, known = broker
+    rates = {"participation.rate": 1.0}
+    alone, _ = simulated(small("fedreg", **rates), tmp_path / "alone", Without)
+    said: list[str] = []
+    patient = small("fedreg", **rates, **{"participation.deadline": 10 * LONG})
+    kinds = {"mallory": Liar}
+    result, events = on_devices(patient, known, tmp_path / "goes-on", HELD, kinds, said.append)
+    assert result.model_sha256 == alone.model_sha256
+    rounds = [e for e in events if e["event"] == "round"]
+    assert [(e["clients"], e["dropped"]) for e in rounds] == [(["0", "1", "2"], ["3"])] * 2
+    blamed = [w for w in said if "client 3, round" in w.split(": ")[0]]
+    assert [w.split(": ")[0] for w in blamed] == [
+        f"device mallory, client 3, round {t}" for t in range(2)
+    ]

@@ -1,0 +1,213 @@
+"""A rehearsal on one machine: the bits of a simulation whatever fails, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from paho.mqtt.client import Client as Paho
+from paho.mqtt.enums import CallbackAPIVersion
+from typer.testing import CliRunner, Result
+
+from helpers.brokers import installed
+from heterophony.cli import app
+from heterophony.devices.broker import process
+from heterophony.devices.testbed.cuttable_proxy import Cable
+from heterophony.devices.testbed.fault_injection import KINDS, asked, strike
+from heterophony.devices.testbed.private_broker import PrivateBroker
+from heterophony.devices.testbed.testbed import Testbed, begin, dealt
+from heterophony.devices.transport import link
+from heterophony.engines.pool import CONTEXT
+from heterophony.run.store import RunFolder
+
+QUICK = ("rounds=2", "data.clients=4", "data.partition.alpha=0.5", "local.epochs=1")
+SETTINGS = [w for s in (*QUICK, "model.name=mlp") for w in ("-c", s)]
+LONG = 120  # seconds; a machine may be busy
+
+
+@pytest.fixture
+def mosquitto() -> None:
+    installed()
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """An empty folder to be in, and no terminal to be seen by."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+def call(*words: str) -> Result:
+    done = CliRunner().invoke(app, list(words))
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done
+
+
+def refused(*words: str) -> str:
+    """The one line on stderr, to a mistake in what was asked for."""
+    done = call("testbed", *words)
+    assert (done.exit_code, done.stdout) == (3, "")
+    (line,) = done.stderr.splitlines()
+    return line.removeprefix("error: ")
+
+
+def test_killed_devices_and_brokers_cost_no_bit_and_the_same_command_shows_the_result(mosquitto):
+    words = ["testbed", *SETTINGS, "--devices", "2", "--faults", "devices,broker", "--json"]
+    done = call(*words)
+    assert done.exit_code == 0, done.stderr
+    result = json.loads(done.stdout)
+    simulation = ["run", *SETTINGS, "-c", "algorithm.name=fedreg", "-c", "engine.name=serial"]
+    alone = json.loads(call(*simulation, "--json").stdout)
+    assert {k: result[k] for k in ("model_sha256", "G", "P_local", "bytes")} == {
+        k: alone[k] for k in ("model_sha256", "G", "P_local", "bytes")
+    }
+    struck = [line for line in done.stderr.splitlines() if line.startswith("round")]
+    assert struck == ["round 0: device 1 killed, back", "round 1: the broker killed, back"]
+    assert not Path("runs/testbed/testbed/broker").exists()
+    again = call(*words[:-1])
+    trained = result["P_local"]
+    assert f"P, just trained  {100 * trained['best']:.2f} (round {trained['best_round']})" in (
+        again.stdout
+    )
+    assert "killed" not in again.stderr
+    other = refused(*SETTINGS, "-c", "seed=1")
+    assert other == "runs/testbed holds a run with other settings; choose another --out"
+    assert refused(*SETTINGS, "--devices", "3") == (
+        "runs/testbed was begun with 2 devices: say --devices 2, or choose another --out"
+    )
+
+
+def test_without_mosquitto_there_is_the_line_to_install_it(monkeypatch):
+    monkeypatch.setattr(process.shutil, "which", lambda *_, **__: None)
+    assert refused() == "Mosquitto is not installed; get it with: sudo apt-get install mosquitto"
+    assert not Path("runs").exists()
+
+
+def test_mistakes_are_told_before_anything_is_written(mosquitto):
+    assert refused("--faults", "device") == (
+        "--faults: there is no 'device'; did you mean 'devices'?"
+    )
+    assert refused(*SETTINGS, "--devices", "5") == (
+        "--devices 5: there are only 4 clients; use fewer devices, or -c data.clients=5"
+    )
+    assert refused(*SETTINGS, "-c", "algorithm.name=centralized").endswith("has no devices; run it")
+    assert refused(*SETTINGS, "-c", "data.new_clients=0.5").startswith("data.new_clients: on dev")
+    assert not Path("runs").exists()
+
+
+def test_clients_are_dealt_evenly_in_their_order():
+    clients = [str(i) for i in range(31)]
+    hands = dealt(clients, None, RunFolder(Path("none")))
+    assert [c for hand in hands for c in hand] == clients
+    assert sorted(map(len, hands)) == [3] * 9 + [4]
+
+
+def test_what_goes_wrong_depends_on_seed_and_round_alone():
+    assert asked(["broker, devices", "network"]) == ("devices", "broker", "network")
+    assert asked(["broker", "all"]) == KINDS
+    drawn = [strike(KINDS, 0, t, 10) for t in range(100)]
+    assert drawn == [strike(KINDS, 0, t, 10) for t in range(100)]
+    assert drawn != [strike(KINDS, 1, t, 10) for t in range(100)]
+    assert {s.kind for s in drawn if s} == set(KINDS)
+    assert {s.device for s in drawn if s} == set(range(10))
+    assert strike([], 0, 0, 10) is None
+
+
+# Nothing is left ------------------------------------------------------------------------------
+
+
+def stand(pipe, folder: Path) -> None:
+    """A testbed that stands until it is killed; tells who belongs to it."""
+    run = RunFolder(folder)
+    run.create("rounds = 1\n[data]\nclients = 2\n")
+    with Testbed(run, [["0"]], 0, (), lambda words: None, lambda event: None) as bed:
+        assert bed.broker
+        others = [part.process.pid for part in bed.parts]
+        pipe.send([bed.broker.keeper.pid, bed.broker.broker.pid(), *others])
+        signal.pause()
+
+
+def gone(number: int) -> bool:
+    """It has ended, or does within a long time."""
+    try:
+        watched = os.pidfd_open(number)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([watched], [], [], LONG)[0])
+    finally:
+        os.close(watched)
+
+
+def test_all_end_with_a_testbed_that_is_killed(mosquitto, tmp_path):
+    begin()
+    ours, theirs = CONTEXT.Pipe(duplex=False)
+    testbed = CONTEXT.Process(target=stand, args=(theirs, tmp_path / "run"))
+    testbed.start()
+    theirs.close()
+    numbers = ours.recv()
+    testbed.kill()
+    testbed.join()
+    assert len(numbers) == 4
+    assert all(map(gone, numbers))
+
+
+def test_a_broker_that_was_left_over_does_not_disturb_the_next(mosquitto, tmp_path):
+    left = PrivateBroker(tmp_path / "broker")
+    number = left.broker.pid()
+    left.keeper.kill()
+    left.keeper.join()
+    left.let_go()
+    broker = PrivateBroker(tmp_path / "broker")
+    try:
+        assert number is not None
+        assert gone(number)
+        assert broker.broker.pid() not in (None, number)
+        port = broker.port
+        broker.again()
+        assert broker.port == port
+    finally:
+        broker.end()
+    assert not (tmp_path / "broker").exists()
+
+
+# The network ----------------------------------------------------------------------------------
+
+
+def test_a_cable_carries_both_ways_until_it_is_cut_and_then_again():
+    with socket.create_server(("127.0.0.1", 0)) as broker:
+        cable = Cable(broker.getsockname()[1])
+        try:
+            for _ in range(2):
+                device = socket.create_connection(("127.0.0.1", cable.port), LONG)
+                end, _ = broker.accept()
+                with device, end:
+                    device.sendall(b"there")
+                    assert end.recv(5, socket.MSG_WAITALL) == b"there"
+                    end.sendall(b"back")
+                    assert device.recv(4, socket.MSG_WAITALL) == b"back"
+                    cable.cut()
+                    for side in (device, end):
+                        with suppress(ConnectionResetError):
+                            assert side.recv(1) == b""
+        finally:
+            cable.close()
+
+
+def test_a_link_counts_the_bytes_of_its_packets(monkeypatch):
+    monkeypatch.setattr(Paho, "_sock_send", lambda self, buf: len(buf) - 1)  # a socket takes less
+    monkeypatch.setattr(Paho, "_sock_recv", lambda self, size: b"abc"[:size])
+    client = link._Client(CallbackAPIVersion.VERSION2, "cam-1")
+    with link.Link(link.Peer("127.0.0.1", 1, "cam-1")) as counted:  # nobody is there
+        client.link = counted
+        assert (client._sock_send(b"12345"), client._sock_recv(2), client._sock_recv(9)) == (
+            *(4, b"ab", b"abc"),
+        )
+        assert (counted.sent, counted.received) == (4, 5)

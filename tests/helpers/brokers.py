@@ -1,0 +1,42 @@
+"""A real Mosquitto for tests, and the enrolments of who may come."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from heterophony.core.errors import ConfigError
+from heterophony.devices.broker import process
+from heterophony.devices.broker.broker import Broker
+from heterophony.devices.broker.enrolment import Enrolment
+from heterophony.devices.broker.enrolment import read as enrolled
+
+
+def installed() -> None:
+    """Without Mosquitto a test is skipped with the line to install it; in CI it fails."""
+    try:
+        process.program()
+    except ConfigError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+@contextmanager
+def mosquitto(folder: Path, *names: str) -> Iterator[tuple[Broker, dict[str, Enrolment]]]:
+    """A broker that is up, and the enrolments of the server and of these devices.
+
+    Those of devices are also files in the folder.
+    """
+    installed()
+    made = Broker(folder / "broker")
+    made.up(port=0)
+    try:
+        known = {name: made.enrol(name, folder / f"{name}.toml") for name in names}
+        yield made, known | {"server": enrolled(made.server)}
+    finally:
+        made.down()

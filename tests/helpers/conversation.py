@@ -1,0 +1,235 @@
+"""A hub and stations in one process, a network with a seeded adversary between them, own time."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from heterophony.core.algorithm import Reply
+from heterophony.core.tensors import Tensors
+from heterophony.devices.protocol import job_codec
+from heterophony.devices.protocol.device_session import Station
+from heterophony.devices.protocol.messages import Holding
+from heterophony.devices.protocol.reply_store import Shelf
+from heterophony.devices.protocol.server_session import Hub
+from heterophony.devices.protocol.topics import Publish, control, of_device
+from heterophony.jobs.plan import Job
+
+RUN, CONFIG, LIMIT = "run-1", b"algorithm = 'fedavg'\n" * 40, 1 << 24
+SERVER = ""
+
+
+@dataclass
+class Weather:
+    """What the network does to a message, by chance."""
+
+    lose: float = 0.0
+    twice: float = 0.0
+    damage: float = 0.0
+    delay: float = 0.01  # at most; longer ones change the order
+    cut: float = 0.0  # per half second and device: it is offline for some seconds
+    kill: float = 0.0  # per half second and device
+    kill_server: float = 0.0  # per half second
+
+
+CALM = Weather()
+STORM = Weather(
+    lose=0.15, twice=0.15, damage=0.03, delay=1.5, cut=0.02, kill=0.01, kill_server=0.01
+)
+
+
+def holding(client: str) -> Holding:
+    return Holding(client, 40, 10, 0, (4,) * 10, "ab" * 32, (1, 8, 8), 10)
+
+
+def doubled(job: Job) -> Reply:
+    """Work that depends on the job and the client alone."""
+    own = float(sum(job.client.encode()) + 7 * job.turn)
+    up = job.tensors.map(lambda v: v * 2 + own)
+    metrics = {"P": 3, "loss/own": 0.1 * own, "seconds": 0.5}
+    return Reply(job.client, job.kind, up, 40, 40, metrics, turn=job.turn, examples=40)
+
+
+@dataclass
+class Device:
+    """A device: its disk outlives its process."""
+
+    name: str
+    clients: list[str]
+    disk: Path
+    work: Callable[[Job], Reply | Exception]
+    station: Station | None = None
+    starts: int = 0
+    online: bool = False
+    back: float = 0.0  # when it is online again
+    busy: tuple[float, Job] | None = None
+    worked: Counter[tuple[str, str, int, int]] = field(default_factory=Counter)
+
+    def start(self, now: float) -> None:
+        self.starts += 1
+        session, shelf = f"{self.name}-{self.starts}", Shelf(self.disk)
+        self.station = Station(RUN, self.name, session, shelf, LIMIT, now)
+        self.online, self.busy = False, None
+
+    def live(self, now: float) -> list[Publish]:
+        """One moment of a device's own program."""
+        s = self.station
+        out = s.tick(now)
+        if s.config is not None and s.hello is None:
+            assert s.config == CONFIG
+            out += s.introduce("0.1.0", [holding(c) for c in self.clients], {"cpu": "a"}, now)
+        if self.busy and self.busy[0] <= now:
+            job, self.busy = self.busy[1], None
+            reply = self.work(job)
+            if isinstance(reply, Exception):
+                out += s.failed(reply, not isinstance(reply, ArithmeticError), now)
+            else:
+                self.worked[job.client, job.kind, job.t, job.turn] += 1
+                out += s.finished(job_codec.encode_reply(reply), reply.metrics["seconds"], now)
+        if self.busy is None and (work := s.next_work()):
+            self.busy = now + 1.5, work.job
+        return out
+
+
+class World:
+    """The server, the devices and what is between them."""
+
+    def __init__(
+        self,
+        disk: Path,
+        devices: dict[str, list[str]],
+        weather: Weather = CALM,
+        seed: int = 0,
+        work: Callable[[Job], Reply | Exception] = doubled,
+        check: Callable[[Job, Reply], None] = lambda job, reply: None,
+    ) -> None:
+        self.draw, self.weather, self.check = np.random.default_rng(seed), weather, check
+        self.now, self.number, self.epoch = 0.0, 0, 0
+        self.flying: list[tuple[float, int, str, str, bytes]] = []
+        self.retained: dict[str, bytes] = {}
+        self.devices = {d: Device(d, c, disk / d, work) for d, c in devices.items()}
+        self.sent: list[Publish] = []
+        self.jobs: list[Job] = []
+        self.replies: list[Reply] = []
+        self.holders: dict[str, str] = {}
+        self.start_server()
+        for device in self.devices.values():
+            device.start(0.0)
+
+    def start_server(self) -> None:
+        """As after kill -9: nothing but the journal is known, and all of the round is asked again."""
+        self.epoch += 1
+        self.hub = Hub(RUN, self.epoch, 9, CONFIG, lambda d, h: "", self.check, LIMIT, self.now,
+                       self.holders)  # fmt: skip
+        self.replies = []
+        self.publish(SERVER, self.hub.connected(self.now))
+        if self.jobs:
+            self.publish(SERVER, self.hub.submit(self.jobs, self.now))
+        for topic in [t for t in self.retained if t.endswith("/status")]:
+            self.fly(SERVER, topic, self.retained[topic])
+
+    def publish(self, sender: str, messages: Sequence[Publish]) -> None:
+        for m in messages:
+            self.sent.append(m)
+            if sender and not self.devices[sender].online:
+                continue
+            if m.retain:
+                self.retained[m.topic] = m.payload
+            if sender:
+                self.fly(SERVER, m.topic, m.payload)
+            elif m.topic == control(RUN):
+                for name in self.devices:
+                    self.fly(name, m.topic, m.payload)
+            else:
+                self.fly(m.topic.split("/")[4], m.topic, m.payload)
+
+    def fly(self, to: str, topic: str, payload: bytes) -> None:
+        w = self.weather
+        for _ in range(1 + (self.draw.random() < w.twice)):
+            if self.draw.random() >= w.lose:
+                if self.draw.random() < w.damage:
+                    at = int(self.draw.integers(len(payload)))
+                    payload = payload[:at] + bytes([payload[at] ^ 0x55]) + payload[at + 1 :]
+                self.number += 1
+                when = self.now + self.draw.random() * w.delay
+                heapq.heappush(self.flying, (when, self.number, to, topic, payload))
+
+    def arrive(self, to: str, topic: str, payload: bytes) -> None:
+        if to == SERVER:
+            self.publish(SERVER, self.hub.receive(topic, payload, self.now))
+        elif to in self.devices and self.devices[to].online:
+            self.publish(to, self.devices[to].station.receive(topic, payload, self.now))
+
+    def disconnect(self, device: Device, seconds: float) -> None:
+        """The broker tells the last will."""
+        if device.online:
+            will = device.station.status("gone")
+            self.publish(device.name, [will])
+        device.online, device.back = False, self.now + seconds
+
+    def mishaps(self, device: Device) -> None:
+        chance = self.draw.random(2)
+        if chance[0] < self.weather.cut:
+            self.disconnect(device, 10 * self.draw.random())
+        if chance[1] < self.weather.kill:
+            self.disconnect(device, 5.0)
+            device.start(self.now)
+
+    def moment(self) -> None:
+        """Half a second of everybody's life."""
+        until = self.now + 0.5
+        while self.flying and self.flying[0][0] <= until:
+            self.now, _, to, topic, payload = heapq.heappop(self.flying)
+            self.arrive(to, topic, payload)
+        self.now = until
+        for device in self.devices.values():
+            self.mishaps(device)
+            if not device.online and device.back <= self.now:
+                device.online = True
+                self.publish(device.name, device.station.connected(self.now))
+                if control(RUN) in self.retained:
+                    self.fly(device.name, control(RUN), self.retained[control(RUN)])
+            self.publish(device.name, device.live(self.now))
+        self.publish(SERVER, self.hub.tick(self.now))
+        self.replies += self.hub.arrived()
+        self.holders = dict(self.hub.guests.holders)
+        if self.draw.random() < self.weather.kill_server:
+            self.start_server()
+
+    def play(self, jobs: Sequence[Job], within: float = 3000.0) -> list[Reply]:
+        """The replies to these jobs, in the order of the jobs."""
+        self.jobs, self.replies = list(jobs), []
+        self.publish(SERVER, self.hub.submit(jobs, self.now))
+        self.until(lambda: len(self.replies) >= len(jobs), within)
+        order = {(j.client, j.kind, j.turn): i for i, j in enumerate(jobs)}
+        assert len(self.replies) == len({(r.client, r.kind, r.turn) for r in self.replies})
+        return sorted(self.replies, key=lambda r: order[r.client, r.kind, r.turn])
+
+    def until(self, there: Callable[[], bool], within: float = 600.0) -> None:
+        """Let time pass; more than so many (simulated) seconds is a hang."""
+        end = self.now + within
+        while not there():
+            assert self.now < end, f"nothing after {within} seconds"
+            self.moment()
+
+    def say(self, device: str, message: object, chunk: bool = False) -> None:
+        """Something reaches the hub on a device's topic, just so."""
+        from heterophony.devices.protocol.messages import encode
+
+        topic = of_device(RUN, device, "up/chunk" if chunk else "up")
+        payload = message if isinstance(message, bytes) else encode(message)
+        self.publish(SERVER, self.hub.receive(topic, payload, self.now))
+
+
+def jobs_of(t: int, clients: Sequence[str], size: int = 100, tests: bool = True) -> list[Job]:
+    """A round: all train on one model, all evaluate with one average."""
+    model = Tensors({"w": torch.arange(size, dtype=torch.float32) + t, "b": torch.ones(3)})
+    mean = model | {"head": torch.full((4,), float(t))}
+    jobs = [Job("train", t, c, model) for c in clients]
+    return jobs + ([Job("evaluate", t, c, model, mean) for c in clients] if tests else [])

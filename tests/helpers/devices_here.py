@@ -1,0 +1,160 @@
+"""A run on devices in one process: a real Mosquitto, server and devices in threads of their own.
+
+Torch has one source of randomness per process, which real devices do not share: here, whoever
+computes has it alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heterophony.config.config import Config, read
+from heterophony.data.federation import Federation
+from heterophony.devices import device as devices
+from heterophony.devices import reply_checks
+from heterophony.devices.broker.enrolment import Enrolment
+from heterophony.devices.device import Device
+from heterophony.devices.protocol.server_session import Hub
+from heterophony.devices.server import serve
+from heterophony.engines.serial import Serial
+from heterophony.experiments.execute import execute
+from heterophony.run.store import RunFolder
+from heterophony.run.summary import Event, Summary
+
+LONG = 120  # seconds; reached only where a test fails
+SMALL = {
+    "rounds": 2,
+    "data.clients": 4,
+    "data.partition.alpha": 0.5,
+    "model.name": "mlp",
+    "local.steps": 2,
+    "local.batch": 16,
+    "participation.rate": 0.5,
+    "evaluation.every": 2,
+    "engine.name": "serial",
+}
+HELD = {"one": ["0", "2"], "two": ["1", "3"]}
+ALONE = threading.Lock()
+TROUBLE: list[Exception] = []  # of devices; the server, which would wait for them, raises it
+
+
+def one_at_a_time(patch: pytest.MonkeyPatch) -> None:
+    """Work of devices, and what the server computes to know what to expect.
+
+    One federation is dealt for all, and what goes wrong in a device's thread ends the server.
+    """
+
+    def taking_turns(compute: Callable[..., Any]) -> Callable[..., Any]:
+        def alone(*args: Any) -> Any:
+            with ALONE:
+                return compute(*args)
+
+        return alone
+
+    tick = Hub.tick
+
+    def ticking(hub: Hub, now: float) -> Any:
+        if TROUBLE:
+            raise TROUBLE.pop()
+        return tick(hub, now)
+
+    patch.setattr(Hub, "tick", ticking)
+    patch.setattr(devices, "work", taking_turns(devices.work))
+    patch.setattr(reply_checks.Expected, "sent_by", taking_turns(reply_checks.Expected.sent_by))
+    patch.setattr(Config, "federation", lambda config: dealt(repr(config.data), config))
+
+
+DEALT: dict[str, Federation] = {}
+DEAL = Config.federation
+
+
+def dealt(key: str, config: Config) -> Federation:
+    """Nobody changes a federation, so all may have the same."""
+    with ALONE:
+        if key not in DEALT:
+            DEALT[key] = DEAL(config)
+        return DEALT[key]
+
+
+def small(algorithm: str, **settings: Any) -> Config:
+    """A run of about a second."""
+    pairs = {"algorithm.name": algorithm, **SMALL, **settings}
+    return read(None, [f"{key}={value}" for key, value in pairs.items()])
+
+
+def simulated(
+    config: Config, folder: Path, engine: type[Serial] = Serial
+) -> tuple[Summary, list[Event]]:
+    """The same run without devices."""
+    plan = config.plan(config.federation())
+    return kept(config, folder, lambda out: execute(plan, out, engine(plan, out.place)))
+
+
+def kept(
+    config: Config, folder: Path, play: Callable[[RunFolder], Summary]
+) -> tuple[Summary, list[Event]]:
+    out = RunFolder(folder)
+    out.create(config.toml())
+    try:
+        summary = play(out)
+        return summary, list(out.read())
+    finally:
+        out.close()
+
+
+class Company:
+    """Devices that live in threads until their run has ended."""
+
+    def __init__(self, known: dict[str, Enrolment], run: str, folder: Path) -> None:
+        self.known, self.run, self.folder = known, run, folder
+        self.said: list[str] = []
+        self.threads: list[threading.Thread] = []
+        self.devices: dict[str, Device] = {}
+
+    def join(self, name: str, clients: Sequence[str], kind: type[Device] = Device) -> Device:
+        made = kind(self.known[name], self.run, self.folder / name, clients, self.said.append)
+        thread = threading.Thread(target=lived, args=[made], name=f"device {name}", daemon=True)
+        self.devices[name] = made
+        self.threads.append(thread)
+        thread.start()
+        return made
+
+    def end(self) -> None:
+        for thread in self.threads:
+            thread.join(LONG)
+            assert not thread.is_alive()
+
+
+def lived(device: Device) -> None:
+    try:
+        device.live()
+    except Exception as error:
+        TROUBLE.append(error)
+
+
+def on_devices(
+    config: Config,
+    known: dict[str, Enrolment],
+    folder: Path,
+    held: Mapping[str, Sequence[str]] = HELD,
+    kinds: Mapping[str, type[Device]] | None = None,
+    say: Callable[[str], None] = lambda words: None,
+    on_event: Callable[[Event, Company], None] = lambda event, company: None,
+) -> tuple[Summary, list[Event]]:
+    """The run on devices that each hold these clients; ``folder`` gives it its name."""
+    run = folder.name
+    company = Company(known, run, folder / "devices")
+    for name, clients in held.items():
+        company.join(name, clients, (kinds or {}).get(name, Device))
+
+    def play(out: RunFolder) -> Summary:
+        return serve(config, out, known["server"], run, say, lambda e: on_event(e, company))
+
+    result = kept(config, folder / "run", play)
+    company.end()
+    return result

@@ -1,0 +1,296 @@
+"""A run on devices whose server and devices are real processes that die where a test says so.
+
+They are forked from a server that has imported torch already, run the code of the two commands, and
+end by SIGKILL. Waits of the protocol are shortened in them and chunks made small; nothing else is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pkgutil
+import random
+import signal
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+
+from heterophony.config.config import Config, read
+from heterophony.core.errors import HeterophonyError
+from heterophony.devices import device as device_module
+from heterophony.devices import server as server_module
+from heterophony.devices.broker import enrolment
+from heterophony.devices.broker.broker import Broker
+from heterophony.devices.protocol import backoff, chunks
+from heterophony.devices.transport import link
+from heterophony.devices.transport.reconnect_backoff import Pace
+from heterophony.engines import pool
+from heterophony.experiments.execute import execute
+from heterophony.population.faults import Faults
+from heterophony.run.store import RunFolder
+
+LONG = 60.0  # seconds; what has not happened by then never will
+PAUSE = 0.01
+SLOW = [  # to import: once, not in every process
+    "heterophony.engines.preload",
+    *("heterophony.devices.device", "heterophony.devices.server"),
+    *(
+        "heterophony.config.config",
+        "heterophony.devices.broker.broker",
+        "kornia",
+        "sklearn.datasets",
+    ),
+]
+HOLDS = {"one": ["0", "2"], "two": ["1", "3"]}
+SETTINGS = {
+    "algorithm.name": "fedreg",  # with a head of every client's own
+    "rounds": "2",
+    "data.clients": "4",
+    "data.partition.alpha": "0.5",
+    "model.name": "mlp",
+    "local.epochs": "1",
+    "participation.rate": "0.5",
+}
+
+
+def preload() -> None:
+    """Let processes begin with all imports done."""
+    forkserver._forkserver._stop()  # one that others started knows less
+    pool.CONTEXT.set_forkserver_preload(SLOW)
+    forkserver.ensure_running()
+
+
+def configured(**more: str) -> Config:
+    """The usual run, with these settings changed (a double underscore is a dot)."""
+    pairs = {**SETTINGS, **{k.replace("__", "."): v for k, v in more.items()}}
+    return read(None, [f"{k}={v}" for k, v in pairs.items()])
+
+
+def simulated(folder: Path, config: Config) -> dict[str, Any]:
+    """The result of the same run without devices."""
+    made = RunFolder(folder)
+    made.create(config.toml())
+    try:
+        return execute(config.plan(config.federation()), made).json()
+    finally:
+        made.close()
+
+
+@dataclass(frozen=True)
+class Point:
+    """A moment in a process's life: before or after the nth call of a function.
+
+    The function is written ``module:Class.function``. With ``topic``, only calls count whose first
+    argument ends like this.
+    """
+
+    when: str
+    what: str
+    nth: int = 1
+    topic: str = ""
+    signal: int = signal.SIGKILL  # that the process then sends to itself
+
+    def install(self) -> None:
+        module, _, path = self.what.partition(":")
+        within, _, name = path.rpartition(".")
+        home = pkgutil.resolve_name(f"{module}:{within}" if within else module)
+        original, calls = getattr(home, name), 0
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            nonlocal calls
+            counts = not self.topic or args[1].endswith(self.topic)
+            calls += counts
+            now = counts and calls == self.nth
+            if now and self.when == "before":
+                os.kill(os.getpid(), self.signal)
+            result = original(*args, **kwargs)
+            if now and self.when == "after":
+                os.kill(os.getpid(), self.signal)
+            return result
+
+        setattr(home, name, wrapped)
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How a process is started: where it dies, through what it speaks, and what it repeats."""
+
+    points: tuple[Point, ...] = ()
+    port: int | None = None  # instead of the broker's own
+    keepalive: int = 30
+    will_delay: int = 15
+    replays: Path | None = None  # where all it ever said is kept, to be said again
+
+    def settle(self) -> None:
+        """In the process: be quick, and be as a test wants."""
+        pool.settle()
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        chunks.CHUNK = 4 << 10
+        backoff.FIRST = 0.2
+        link.Pace = partial(Pace, first=0.05, most=0.2, refused=0.5)
+        for module in (device_module, server_module):
+            module.Peer = partial(link.Peer, keepalive=self.keepalive)
+            module.Will = partial(link.Will, delay=self.will_delay)
+        for point in self.points:
+            point.install()
+        if self.replays:
+            Replaying(self.replays).install()
+
+
+class Replaying:
+    """Whatever is published comes again later, now and then out of order; also after a restart."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.draw = path, random.Random(path.name)
+        kept = path.read_text().splitlines() if path.exists() else []
+        self.said = [(t, bytes.fromhex(p)) for t, p in (line.split() for line in kept)]
+        self.held: list[tuple[str, bytes]] = []
+
+    def install(self) -> None:
+        publish = link.Link.publish
+
+        def wrapped(to: link.Link, topic: str, payload: bytes, retain: bool = False) -> bool:
+            self.keep(topic, payload)
+            late, self.held = self.held, []
+            if not retain and self.draw.random() < 0.1:
+                self.held = [(topic, payload)]
+                taken = True
+            else:
+                taken = publish(to, topic, payload, retain)
+            for old in [*late, *self.draw.choices(self.said, k=1)]:
+                publish(to, *old)
+            return taken
+
+        link.Link.publish = wrapped
+
+    def keep(self, topic: str, payload: bytes) -> None:
+        self.said.append((topic, payload))
+        with open(self.path, "a") as file:
+            file.write(f"{topic} {payload.hex()}\n")
+
+
+def live(
+    run: str, enrolled: Path, folder: Path, clients: list[str] | None, ways: Ways, told: Path
+) -> None:
+    """A process: a device with these clients, or the server."""
+
+    def say(words: str) -> None:
+        with open(told, "a") as file:
+            file.write(words + "\n")
+
+    ways.settle()
+    known = enrolment.read(enrolled)
+    known = replace(known, port=ways.port or known.port)
+    try:
+        if clients is None:
+            serve(known, folder, say)
+        else:
+            device_module.Device(known, run, folder, clients, say).live()
+    except KeyboardInterrupt:
+        say("stopped")
+    except HeterophonyError as error:
+        say(f"{type(error).__name__}: {error}")
+        raise SystemExit(2) from None
+    except BaseException:
+        say(traceback.format_exc())
+        raise
+
+
+def serve(known: enrolment.Enrolment, path: Path, say: Callable[[str], None]) -> None:
+    folder = RunFolder(path)
+    folder.reopen()
+    try:
+        server_module.serve(read(folder.config), folder, known, path.name, say)
+    finally:
+        folder.close()
+
+
+class Bench:
+    """A folder with a run and its devices, and their processes; ``end`` ends whatever is left."""
+
+    def __init__(self, broker: Broker, enrolments: Path, folder: Path, config: Config) -> None:
+        self.broker, self.enrolments, self.folder = broker, enrolments, folder
+        self.run = RunFolder(folder / folder.name)
+        self.run.create(config.toml())
+        self.run.close()
+        federation = config.federation()
+        self.plan = replace(replace(config, faults=Faults()).plan(federation), apart=True)
+        self.processes: dict[str, Any] = {}
+
+    # Processes ------------------------------------------------------------------------------
+    def server(self, *points: Point, **ways: Any) -> Any:
+        return self.start("server", self.broker.server, self.run.path, None, Ways(points, **ways))
+
+    def device(
+        self, name: str, *points: Point, clients: list[str] | None = None, home: str = "", **ways
+    ) -> Any:
+        """A device of that name; ``home`` is another folder than its own."""
+        enrolled, held = self.enrolments / f"{name}.toml", clients or HOLDS[name]
+        folder = self.folder / (home or name)
+        return self.start(home or name, enrolled, folder, held, Ways(points, **ways))
+
+    def start(self, name: str, *how: Any) -> Any:
+        process = pool.CONTEXT.Process(
+            target=live, args=(self.run.path.name, *how, self.folder / f"{name}.said")
+        )
+        process.start()
+        self.processes[name] = process
+        return process
+
+    def end(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.join()
+
+    # Watching -------------------------------------------------------------------------------
+    def said(self, name: str) -> str:
+        path = self.folder / f"{name}.said"
+        return path.read_text() if path.exists() else ""
+
+    def events(self) -> list[dict[str, Any]]:
+        return list(self.run.read())
+
+    def rounds(self) -> int:
+        return sum(e["event"] == "round" for e in self.events())
+
+    def holders(self) -> Mapping[str, str]:
+        path = self.run.path / "devices.json"
+        return json.loads(path.read_text())["holders"] if path.exists() else {}
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Wait for it; nobody may fail meanwhile."""
+        end = time.monotonic() + LONG
+        while not condition():
+            assert time.monotonic() < end, {n: self.said(n)[-2000:] for n in self.processes}
+            for name, process in self.processes.items():
+                assert process.exitcode in (None, 0, -signal.SIGKILL), self.said(name)
+            time.sleep(PAUSE)
+
+    def dead(self, name: str) -> None:
+        """Wait until it has killed itself."""
+        self.until(lambda: self.processes[name].exitcode is not None)
+        assert self.processes[name].exitcode == -signal.SIGKILL, self.said(name)
+
+    def refused(self, name: str) -> str:
+        """Wait until it has ended over its own mistake; its words."""
+        process = self.processes.pop(name)
+        process.join(LONG)
+        assert process.exitcode == 2, process.exitcode
+        return self.said(name)
+
+    def stopped(self, name: str) -> None:
+        """Wait until it stands still."""
+        stat = Path(f"/proc/{self.processes[name].pid}/stat")
+        self.until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
+
+    def finished(self) -> dict[str, Any]:
+        """Wait until everybody has ended; the run's result."""
+        self.until(lambda: all(p.exitcode is not None for p in self.processes.values()))
+        assert {n: p.exitcode for n, p in self.processes.items() if p.exitcode} == {}
+        return json.loads(self.run.result.read_text())

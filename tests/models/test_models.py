@@ -1,0 +1,286 @@
+"""The models: exactly the sizes of the papers, cut into base and head without changing a bit."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import pytest
+import torch
+from torch import nn
+
+from heterophony.core.errors import ConfigError
+from heterophony.core.net import Net, split
+from heterophony.core.randomness import seeded
+from heterophony.core.tensors import weights
+from heterophony.models import BUILDERS, builder
+
+CIFAR, GREY, DIGITS = (3, 32, 32), (1, 28, 28), (1, 8, 8)
+IMAGES = [k for k in BUILDERS if k != "charlstm"]
+
+
+def size(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def noise(shape: tuple[int, ...], n: int = 4) -> torch.Tensor:
+    with seeded("noise", shape):
+        return torch.randn(n, *shape)
+
+
+def features(net: Net, shape: tuple[int, ...]) -> int:
+    return net.base(noise(shape)).shape[1]
+
+
+# Sizes (spec A.1, A.7) ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "classes", "count"),
+    [
+        (CIFAR, 10, 797_962),
+        (CIFAR, 100, 815_332),
+        (GREY, 10, 573_578),
+        (GREY, 47, 580_719),
+        (GREY, 62, 583_614),
+        (GREY, 26, 576_666),
+    ],
+    ids=["cifar10", "cifar100", "fmnist", "emnist-balanced", "emnist-byclass", "emnist-letters"],
+)
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_convnet_has_the_parameters_of_the_paper(shape, classes, count, depth):
+    net = builder("convnet")(shape, classes, depth)
+    assert size(net) == count
+    assert net(noise(shape)).shape == (4, classes)
+
+
+@pytest.mark.parametrize(
+    ("shape", "depth", "count", "width"),
+    [
+        (CIFAR, 1, 1_930, 192),
+        (CIFAR, 2, 75_850, 384),
+        (CIFAR, 3, 690_634, 1600),
+        (GREY, 1, 1_930, 192),
+        (GREY, 2, 75_850, 384),
+        (GREY, 3, 469_450, 1024),
+    ],
+)
+def test_convnet_heads_by_depth(shape, depth, count, width):
+    net = builder("convnet")(shape, 10, depth)
+    assert size(net.head) == count
+    assert features(net, shape) == width
+    assert sum(isinstance(m, nn.Linear) for m in net.head) == depth
+
+
+def test_convnet_layers_are_those_of_the_table():
+    net = builder("convnet")(CIFAR, 10, 1)
+    each = [size(m) for m in net.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    assert each == [4_864, 102_464, 614_784, 73_920, 1_930]
+
+
+@pytest.mark.parametrize(
+    ("shape", "count", "base"), [((3, 32, 32), 308_310, 307_300), ((1, 28, 28), 79_510, 78_500)]
+)
+def test_mlp_has_the_parameters_of_the_testbed(shape, count, base):
+    net = builder("mlp")(shape, 10, 1)
+    assert size(net) == count
+    assert (size(net.base), size(net.head)) == (base, 1_010)
+    assert features(net, shape) == 100
+    assert weights(net).nbytes == 4 * count
+
+
+def test_mlp_takes_any_shape():
+    net = builder("mlp")((7,), 3, 2)
+    assert net(noise((7,))).shape == (4, 3)
+    assert size(net.base) == 0
+
+
+def test_digitsnet_is_small():
+    net = builder("digitsnet")(DIGITS, 10, 1)
+    assert size(net) == 160 + 4_640 + 8_256 + 650
+    assert net(noise(DIGITS)).shape == (4, 10)
+    assert features(net, DIGITS) == 64
+
+
+def test_convnet_takes_the_smallest_image_that_fits():
+    assert builder("convnet")((1, 16, 16), 10, 1)(noise((1, 16, 16))).shape == (4, 10)
+
+
+@pytest.mark.parametrize("name", [k for k in IMAGES if not k.startswith(("resnet", "smallcnn"))])
+def test_depth_moves_the_cut_and_nothing_else(name):
+    nets = []
+    for depth in (1, 2):
+        with seeded("init"):
+            nets.append(builder(name)(CIFAR, 10, depth))
+    x = noise(CIFAR)
+    assert torch.equal(nets[0](x), nets[1](x))
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_the_activation_before_the_cut_belongs_to_the_base(name):
+    net = builder(name)(CIFAR, 10, 1)
+    assert net.base(noise(CIFAR)).min() >= 0
+    assert isinstance(next(iter(net.head)), nn.Linear)
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_logits_are_raw(name):
+    net = builder(name)(CIFAR, 10, 1)
+    assert isinstance(list(net.head)[-1], nn.Linear)
+    assert (net(noise(CIFAR)) > 0).any()
+
+
+# Pooling before ReLU ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "shape"), [("convnet", GREY), ("digitsnet", DIGITS)])
+def test_pooling_before_relu_gives_the_values_and_gradients_of_pooling_after(name, shape):
+    with seeded("init"):
+        net = builder(name)(shape, 10, 1)
+    layers = list(net.base)
+    pools = [i for i, m in enumerate(layers) if isinstance(m, nn.MaxPool2d)]
+    assert len(pools) == 2
+    for i in pools:
+        assert isinstance(layers[i + 1], nn.ReLU)
+        layers[i], layers[i + 1] = layers[i + 1], layers[i]
+    after = Net(nn.Sequential(*layers), net.head)
+    y, grads, logits = torch.tensor([0, 3, 9, 3]), [], []
+    for each in (net, after):
+        each.zero_grad()
+        x = noise(shape).requires_grad_()
+        out = each(x)
+        nn.functional.cross_entropy(out, y).backward()
+        logits.append(out.detach())
+        grads.append([x.grad, *(p.grad.clone() for p in net.parameters())])
+    assert torch.equal(*logits)
+    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
+    assert all(g.any() for g in grads[0])
+
+
+# Errors -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "most"), [("convnet", 3), ("digitsnet", 2), ("mlp", 2)])
+@pytest.mark.parametrize("wrong", [-1, 0, 4, 99])
+def test_a_wrong_depth_is_refused_with_the_right_ones(name, most, wrong):
+    with pytest.raises(ConfigError, match=rf"model.head_depth: .* depth 1 to {most}, not {wrong}"):
+        builder(name)(CIFAR, 10, wrong)
+
+
+@pytest.mark.parametrize("shape", [(64,), (8, 8), DIGITS, (3, 15, 32), (3, 32, 15), (1, 3, 32, 32)])
+def test_convnet_refuses_what_is_too_small_or_no_image(shape):
+    with pytest.raises(ConfigError, match="convnet needs images of at least 16x16") as caught:
+        builder("convnet")(shape, 10, 1)
+    assert str(shape) in str(caught.value)
+    assert "digitsnet" in str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [(64,), (8, 8), (1, 3, 8)])
+def test_digitsnet_refuses_what_is_no_image(shape):
+    with pytest.raises(ConfigError, match="digitsnet needs images"):
+        builder("digitsnet")(shape, 10, 1)
+
+
+def test_an_unknown_model_gets_the_nearest_right_one():
+    with pytest.raises(ConfigError, match=r"model.name: no 'convnett' here; .* 'convnet'\?"):
+        builder("convnett")
+
+
+# Any module as base and head ----------------------------------------------------------------
+
+
+class Named(nn.Module):
+    """A module with children of its own names; ``fc`` is called last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)
+        self.fc = nn.Linear(4, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(torch.relu(self.bn(self.conv(x))).mean((2, 3)))
+
+
+def sequential() -> nn.Sequential:
+    with seeded("sequential"):
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Linear(9, 7), nn.ReLU(), nn.Linear(7, 3)
+        )
+
+
+@pytest.mark.parametrize(
+    ("head", "base_size", "head_size"),
+    [(1, 0, 679), (3, 585, 94), (5, 655, 24), (-1, 655, 24), (None, 655, 24), ("3", 585, 94)],
+)
+def test_a_sequential_is_cut_at_an_index(head, base_size, head_size):
+    module, x = sequential(), noise(DIGITS)
+    net = split(module, head)
+    assert (size(net.base), size(net.head)) == (base_size, head_size)
+    assert torch.equal(net(x), module(x))
+
+
+def test_a_named_part_of_a_sequential_takes_with_it_what_follows():
+    module = nn.Sequential(
+        OrderedDict(flat=nn.Flatten(), first=nn.Linear(64, 9), fc=nn.Linear(9, 3), soft=nn.Tanh())
+    )
+    for net in (split(module, "fc"), split(module)):
+        assert [type(m) for m in net.head] == [nn.Linear, nn.Tanh]
+        assert torch.equal(net(noise(DIGITS)), module(noise(DIGITS)))
+
+
+def test_a_module_used_twice_does_not_shift_the_cut():
+    relu = nn.ReLU()
+    module = nn.Sequential(nn.Linear(8, 6), relu, nn.Linear(6, 5), relu, nn.Linear(5, 4), relu)
+    net = split(module)
+    assert [type(m) for m in net.head] == [nn.Linear, nn.ReLU]
+    assert size(net.head) == 24
+    assert torch.equal(net(noise((8,))), module(noise((8,))))
+
+
+@pytest.mark.parametrize("head", ["fc", None])
+def test_a_named_child_becomes_the_head(head):
+    module, x = Named(), noise(DIGITS)
+    net = split(module, head)
+    assert size(net.head) == 25
+    for mode in (True, False):
+        module.train(mode)
+        net.train(mode)
+        assert torch.equal(net(x), module(x))
+    assert net.base(x).shape == (4, 4)
+    assert sorted(k.split(".")[0] for k in weights(net)) == ["base"] * 4 + ["head"] * 2
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_our_own_models_can_be_split_again(name):
+    net = builder(name)(CIFAR, 10, 1)
+    assert torch.equal(split(net)(noise(CIFAR)), net(noise(CIFAR)))
+
+
+def test_splitting_copies_and_leaves_the_module_as_it_was():
+    module = Named()
+    before = weights(module).digest()
+    net = split(module)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.zero_()
+    assert weights(module).digest() == before
+    assert isinstance(module.fc, nn.Linear)
+
+
+def test_what_cannot_be_split_by_itself_says_how():
+    lonely = nn.Sequential(nn.Flatten(), nn.Linear(3, 2))
+    for module in (nn.Linear(3, 2), lonely, nn.ReLU()):
+        with pytest.raises(ConfigError, match=r"cannot split .* name the head"):
+            split(module)
+    assert size(split(lonely, 1).head) == 8
+
+
+@pytest.mark.parametrize("head", ["fcc", "conv.weight", 0, 2])
+def test_a_head_that_is_not_there_is_refused(head):
+    with pytest.raises(ConfigError, match=f"Named has no child '{head}' to be the head"):
+        split(Named(), head)
+
+
+@pytest.mark.parametrize("head", [0, 6, 7, -6, -7, "0"])
+def test_a_cut_that_leaves_a_part_empty_is_refused(head):
+    with pytest.raises(ConfigError, match=f"cannot split a Sequential of 6 at {head}"):
+        split(sequential(), head)

@@ -1,0 +1,411 @@
+"""Published tables run here: the paper's numbers from our runs, verdicts, claims, one command."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+from math import log
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from typer.testing import CliRunner
+
+from heterophony.cli import app
+from heterophony.config.config import resolve
+from heterophony.core.errors import (
+    ConfigError,
+    DataError,
+    EngineError,
+    FolderError,
+)
+from heterophony.experiments import parallel_runs
+from heterophony.papers import cost
+from heterophony.papers import quick as scale
+from heterophony.papers.reproduce import (
+    Table,
+    Task,
+    left,
+    outcome,
+    prepare,
+)
+from heterophony.papers.scale import Scale
+from heterophony.papers.table import (
+    Cell,
+    Measured,
+    Number,
+    Ordering,
+    experiment,
+    experiments,
+)
+from heterophony.papers.verdicts import (
+    Line,
+    checked,
+    judged,
+    lines,
+    measured,
+)
+from heterophony.report.paper_table import cells as shown
+from heterophony.run.store import RunFolder
+
+SMALLEST = ["fedavg2rep-table4-hybrid", "--rows", "FedRep, N_C = ?", "--columns", "J = 16"]
+
+
+def asked(*words: str) -> Any:
+    return CliRunner().invoke(app, ["reproduce", *words])
+
+
+def table(
+    name: str, rows: str = "*", columns: str = "*", size: Scale = Scale.quick, seeds: Any = (0,)
+) -> Table:
+    return Table(experiment(name), size, rows, columns, tuple(seeds))
+
+
+# A run's number -----------------------------------------------------------------------------
+
+EVENTS = [
+    {"event": "start", "test": [4, 6]},
+    {"event": "evaluation", "t": 0, "G": [1, 1], "P": [1, 0]},
+    {"event": "round", "t": 0, "P_local": []},
+    {"event": "evaluation", "t": 1, "G": [4, 3], "P": [4, 6]},
+    {"event": "round", "t": 1, "P_local": []},
+    {"event": "evaluation", "t": 2, "G": [2, 3], "P": [4, 3]},
+]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "clients", "G", "P"),
+    [
+        ("best", "pooled", 70.0, 100.0),
+        ("last", "pooled", 50.0, 70.0),
+        ("last", "mean", 50.0, 75.0),
+        ("best", "mean", 75.0, 100.0),
+        ("last10", "pooled", 100 * (0.2 + 0.7 + 0.5) / 3, 60.0),
+    ],
+)
+def test_a_number_is_made_as_the_paper_makes_it(rounds, clients, G, P):
+    found = measured(EVENTS, Measured(rounds, clients))
+    assert found["G"] == pytest.approx(G, abs=1e-12)
+    assert found["P"] == pytest.approx(P, abs=1e-12)
+    assert found["score"] == pytest.approx(log(G / 10) + log(P / 10), abs=1e-12)
+
+
+def test_the_last_ten_stand_beside_every_number():
+    found = measured(EVENTS, Measured("best"))
+    late = measured(EVENTS, Measured("last10"))
+    assert {k: found[f"{k} last10"] for k in ("G", "P", "score")} == {
+        k: late[k] for k in ("G", "P", "score")
+    }
+
+
+def test_without_a_common_model_there_is_no_score():
+    events = [{**e, "G": None} if e["event"] == "evaluation" else e for e in EVENTS]
+    assert measured(events, Measured()).keys() == {"P", "P last10"}
+
+
+# Verdicts -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("measure", "printed", "ours", "verdict"),
+    [
+        ("G", Number(84.27), [82.27], "within noise"),
+        ("G", Number(84.27), [82.26], "worse"),
+        ("P", Number(97.32), [98.03], "better"),
+        ("P", Number(97.32), [98.0, 98.04], "within noise"),
+        ("P", Number(50.0, 1.5), [52.9], "within noise"),
+        ("P", None, [52.9], "no number printed"),
+        ("P", Number(50.0), [], "not comparable"),
+        ("score", Number(3.8663), [3.81], "worse"),
+    ],
+)
+def test_a_verdict_compares_with_what_is_noise(measure, printed, ours, verdict):
+    assert judged(measure, printed, ours, "")[0] == verdict
+
+
+def test_a_reason_not_to_compare_is_told_whatever_the_numbers_are():
+    assert judged("G", Number(50.0), [50.0], "quick scale") == ("not comparable", "quick scale")
+
+
+def line(row: str, values: dict[int, float], column: str = "c") -> Line:
+    seeds, late = tuple(values), tuple(values.values())
+    return Line(row, column, "digits", "P", None, seeds, late, late, "no number printed")
+
+
+@pytest.mark.parametrize(
+    ("others", "holds", "why"),
+    [
+        ([line("b", {0: 1.0, 1: 4.0})], True, "by 0.50 over b, 2 seeds"),
+        ([line("b", {0: 1.0}), line("d", {1: 3.5})], False, "d is above it by 0.50, 2 seeds"),
+        ([line("b", {})], None, "no numbers of b"),
+        ([line("b", {7: 1.0})], None, "no numbers of b"),
+        ([], None, "not all of its rows were asked for"),
+        ([line("b", {0: 9.0}, "other column")], None, "not all of its rows were asked for"),
+    ],
+)
+def test_a_claim_is_checked_seed_by_seed(others, holds, why):
+    top = line("a", {0: 3.0, 1: 3.0})
+    claim = checked(Ordering("P", "a"), "c", [top, *others])
+    assert (claim.holds, claim.why) == (holds, why)
+    assert claim.text == "c: P of a is above all others"
+
+
+def test_every_line_shows_the_last_ten_beside_the_number():
+    cell = Cell("a", "c", {"data": {"name": "fmnist"}}, {"G": Number(84.27)}, None)
+    values = {
+        0: {"G": 83.0, "G last10": 80.0},
+        1: {"G": 84.0, "G last10": 82.0},
+    }
+    (found,) = lines([cell], {("a", "c"): values}, {})
+    assert shown(found) == [
+        *("a", "c", "fmnist", "G", "84.27", "83.50 ± 0.71", "81.00 ± 1.41", "−0.77"),
+        "within noise",
+    ]
+
+
+# The quick scale ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("found", experiments(), ids=lambda e: e.name)
+def test_every_cell_has_a_quick_form_that_a_configuration_understands(found):
+    for cell in found.cells:
+        before = json.dumps(cell.config)
+        small = resolve(scale.smaller(cell.config))
+        assert json.dumps(cell.config) == before
+        assert small.data.name in ("digits", "shakespeare")
+        assert 10 <= small.top.rounds <= 50
+        assert small.data.clients <= 60
+        assert small.algorithm_name == cell.config["algorithm"]["name"]
+
+
+def test_what_a_table_varies_still_varies_at_quick_scale():
+    counts = {
+        c.column: c.config["data"]["clients"] for c in table("fedreg-table3-scalability").cells
+    }
+    assert list(counts.values()) == [6, 10, 20, 40, 60]
+    shards = [
+        c.config["data"]["partition"]["per_client"]
+        for c in table("fedavg2rep-table4-hybrid", "FedRep*", "J = 4").cells
+    ]
+    assert shards == [1, 2, 3, 7]
+    warm = table("fedavg2rep-table4-hybrid", "FedAvg2Rep, N_C = 1").cells
+    assert [(c.config["rounds"], c.config["algorithm"]["warmup_rounds"]) for c in warm] == [
+        (50, 12),
+        (31, 12),
+        (21, 12),
+    ]
+
+
+def test_columns_that_differ_only_in_their_data_are_one_at_quick_scale():
+    small, full = table("fedreg-table2-sota"), table("fedreg-table2-sota", size=Scale.full)
+    assert {c.column for c in small.cells} == {"CIFAR-100"}
+    assert {first.column for first in small.same.values()} == {"CIFAR-100"}
+    assert len(full.cells) == 40
+    assert not full.same
+
+
+# What is asked for --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"rows": "X*"}, "no row is like 'X\\*'; there is: FedAvg; FedProx"),
+        ({"columns": "MNIST"}, "no column is like 'MNIST'; there is: CIFAR-100; Fashion-MNIST"),
+    ],
+)
+def test_a_pattern_that_fits_nothing_is_said_with_what_there_is(words, message):
+    with pytest.raises(ConfigError, match=message):
+        table("fedreg-table2-sota", **words)
+
+
+def test_data_that_are_not_here_are_named_with_how_to_get_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("HETEROPHONY_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    out = str(tmp_path / "out")
+    found = asked("fedreg-table5-ablation", "--scale", "full", "--out", out)
+    assert found.exit_code == DataError.exit_code
+    assert "cifar10 is not on this machine: `heterophony data fetch cifar10`" in found.stderr
+    assert not Path(out).exists()
+
+
+def test_what_needs_something_that_is_not_there_says_so():
+    found = asked("feddecomp-table7")
+    assert found.exit_code == DataError.exit_code
+    assert "`heterophony audit --preset paper`" in found.stderr
+
+
+def test_a_folder_with_other_settings_is_refused(tmp_path):
+    small = table("fedreg-table5-ablation", "FedAvg")
+    prepare(small, tmp_path)
+    other = table("fedreg-table5-ablation", "FedAvg", seeds=(1,))
+    (tmp_path / small.tasks[0].label).rename(tmp_path / other.tasks[0].label)
+    with pytest.raises(FolderError, match="holds a run with other settings \\(seed is 0, not 1\\)"):
+        prepare(other, tmp_path)
+
+
+def test_labels_are_names_of_folders_and_differ():
+    for found in experiments():
+        full = [Task(c, 0).label for c in found.cells]
+        assert len(set(full)) == len(full)
+        assert all(Path(name).name == name and "\0" not in name for name in full)
+
+
+# What it costs ------------------------------------------------------------------------------
+
+
+def test_costs_follow_the_arithmetic():
+    full = {
+        c.row: c for c in table("fedreg-table2-sota", columns="CIFAR-10", size=Scale.full).cells
+    }
+    one = cost.seconds(full["FedAvg"].config, 90e9, 1)
+    work = one - cost.START
+    assert cost.seconds(full["FedAvg"].config, 90e9, 2) - cost.START == pytest.approx(work / 2)
+    longer = {**full["FedAvg"].config, "rounds": 300}
+    assert cost.seconds(longer, 90e9, 1) - cost.START == pytest.approx(3 * work)
+    assert cost.seconds(full["FedReG"].config, 90e9, 1) > 2.5 * one
+
+
+def test_a_dry_run_tells_settings_and_costs_and_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = asked(*SMALLEST, "--dry-run", "--json")
+    cells = json.loads(found.stdout)
+    assert [c["row"] for c in cells] == [f"FedRep, N_C = {n}" for n in (1, 5)]
+    assert all(c["seconds"] > 0 and c["config"]["data"]["name"] == "digits" for c in cells)
+    assert list(tmp_path.iterdir()) == []
+
+
+# One command --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory) -> tuple[Path, Any]:
+    """Two cells, played side by side."""
+    folder = tmp_path_factory.mktemp("tables") / "out"
+    return folder, asked(*SMALLEST, "--out", str(folder), "--seeds", "0,1")
+
+
+def test_a_table_is_shown_and_kept_as_files(done):
+    folder, found = done
+    assert found.exit_code == 0, found.output
+    assert "FedAvg2Rep, Table 4" in found.stdout
+    assert "not comparable: quick scale" in found.stdout
+    kept = json.loads((folder / "table.json").read_text())
+    assert [(line["row"], line["seeds"]) for line in kept["lines"]] == [
+        ("FedRep, N_C = 1", [0, 1]),
+        ("FedRep, N_C = 5", [0, 1]),
+    ]
+    for entry in kept["lines"]:
+        assert len(entry["values"]) == len(entry["last10"]) == 2
+    with open(folder / "table.csv") as file:
+        assert [float(r["ours"]) for r in csv.DictReader(file)] == [
+            line["mean"] for line in kept["lines"]
+        ]
+    text = (folder / "table.md").read_text()
+    assert text.startswith("# FedAvg2Rep, Table 4: ")
+    assert "\n| row | column | data here |" in text
+    assert "\\toprule" in (folder / "table.tex").read_text()
+    drawn = (folder / "figure.svg").read_text()  # its texts are paths, each with a comment
+    assert all(f"<!-- {line['row']} -->" in drawn for line in kept["lines"])
+    assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_its_numbers_are_those_of_its_runs(done):
+    folder, _ = done
+    kept = json.loads((folder / "table.json").read_text())
+    for entry, name in zip(kept["lines"], ("1", "5"), strict=True):
+        results = [
+            json.loads((folder / f"fedrep-n_c-{name}--j-16--{s}" / "result.json").read_text())
+            for s in (0, 1)
+        ]
+        assert entry["values"] == [pytest.approx(100 * r["G"]["last"]) for r in results]
+
+
+def test_side_by_side_gives_the_bits_of_one_by_one(done, tmp_path):
+    folder, _ = done
+    small = table("fedavg2rep-table4-hybrid", "FedRep, N_C = 1", "J = 16")
+    alone = asked(*SMALLEST[:1], "--rows", "FedRep, N_C = 1", *SMALLEST[3:], "--out", str(tmp_path))
+    assert alone.exit_code == 0
+    label = small.tasks[0].label
+    hashes = {
+        json.loads((at / label / "result.json").read_text())["model_sha256"]
+        for at in (folder, tmp_path)
+    }
+    assert len(hashes) == 1
+
+
+def test_asked_again_nothing_is_run_and_the_table_is_the_same(done):
+    folder, _ = done
+    before = {p: p.stat().st_mtime_ns for p in folder.glob("*/events.jsonl")}
+    kept = (folder / "table.json").read_text()
+    again = asked(*SMALLEST, "--out", str(folder), "--seeds", "0,1", "--json")
+    assert json.loads(again.stdout) == json.loads(kept)
+    assert {p: p.stat().st_mtime_ns for p in folder.glob("*/events.jsonl")} == before
+
+
+def test_a_runner_that_is_killed_is_replaced_and_the_bits_are_the_same(done, tmp_path):
+    folder, _ = done
+    small = table("fedavg2rep-table4-hybrid", "FedRep, N_C = 1", "J = 16")
+    prepare(small, tmp_path)
+    label = small.tasks[0].label
+    killed = []
+
+    def kill_once(path: Path, event: dict[str, Any]) -> None:
+        if event["event"] == "round" and event["t"] == 3 and not killed:
+            runner = next(
+                p
+                for p in psutil.Process().children(recursive=True)
+                if any(f.path == str(path / "lock") for f in p.open_files())
+            )
+            killed.append(runner.pid)
+            os.kill(runner.pid, signal.SIGKILL)
+
+    assert parallel_runs.play([tmp_path / label], 1, kill_once) == {}
+    assert killed
+    assert left(small, tmp_path) == []
+    hashes = {list(RunFolder(at / label).read())[-1]["model_sha256"] for at in (folder, tmp_path)}
+    assert len(hashes) == 1
+
+
+def test_a_run_that_kills_every_process_ends_the_table_with_a_clear_line(tmp_path):
+    small = table("fedavg2rep-table4-hybrid", "FedRep, N_C = 1", "J = 16")
+    prepare(small, tmp_path)
+
+    def kill(path: Path, event: dict[str, Any]) -> None:
+        for p in psutil.Process().children(recursive=True):
+            if any(f.path == str(path / "lock") for f in p.open_files()):
+                os.kill(p.pid, signal.SIGKILL)
+
+    with pytest.raises(EngineError, match="3 processes died on this run"):
+        parallel_runs.play([tmp_path / small.tasks[0].label], 1, kill)
+
+
+def test_a_run_that_diverges_is_a_cell_that_cannot_be_compared(tmp_path):
+    small = table("fedavg2rep-table4-hybrid", "FedRep, N_C = 1", "J = 16")
+    found = outcome(small, tmp_path, {small.tasks[0].label: "client 3, round 2: NaN"})
+    assert [(x.verdict, x.why) for x in found.lines] == [
+        ("not comparable", "client 3, round 2: NaN")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "column"),
+    [
+        ("fedreg-table5-ablation", "c*", "*"),
+        ("fedreb-table5-3-head-depth", "depth 1", "split"),
+        ("pfakd-table2-at", "PFAKD + AT", "CIFAR-10, E = 5"),
+        ("feddecomp-table5", "FedDecomp", "alpha 0.1"),
+        ("fedavg2rep-figures", "gamma = 0.1", "CIFAR-100"),
+    ],
+)
+def test_a_cell_of_each_work_runs_at_quick_scale(name, row, column, tmp_path, monkeypatch):
+    monkeypatch.setattr(scale, "ROUNDS", (2, 3))  # its own are for `scripts/quick_tables`
+    words = [name, "--rows", row, "--columns", column, "--out", str(tmp_path), "--json"]
+    found = asked(*words)
+    assert found.exit_code == 0, found.output
+    for entry in json.loads(found.stdout)["lines"]:
+        assert entry["verdict"] == "not comparable"
+        assert 0 <= entry["mean"] <= 100

@@ -1,0 +1,329 @@
+"""Published tables as files: complete, exact, and in words that a configuration understands."""
+
+from __future__ import annotations
+
+import json
+import math
+from fnmatch import fnmatchcase
+from importlib.resources import files
+
+import pytest
+from typer.testing import CliRunner
+
+from heterophony.cli import app
+from heterophony.config.config import resolve
+from heterophony.core.errors import ConfigError
+from heterophony.papers.table import (
+    Number,
+    experiment,
+    experiments,
+    loaded,
+    names,
+)
+
+NAMES = [
+    "fedavg2rep-figures",
+    "fedavg2rep-table1-hpgrid",
+    "fedavg2rep-table2-fl-baseline",
+    "fedavg2rep-table3-heterogeneity",
+    "fedavg2rep-table4-hybrid",
+    "fedavg2rep-text-centralised",
+    "feddecomp-baselines",
+    "feddecomp-fig5",
+    "feddecomp-fig6",
+    "feddecomp-golden",
+    "feddecomp-setup",
+    "feddecomp-table1",
+    "feddecomp-table2",
+    "feddecomp-table3",
+    "feddecomp-table4",
+    "feddecomp-table5",
+    "feddecomp-table6",
+    "feddecomp-table7",
+    "fedreb-sec6-2-testbed",
+    "fedreb-table5-1-augment",
+    "fedreb-table5-2-threshold",
+    "fedreb-table5-3-head-depth",
+    "fedreb-table5-4-weights",
+    "fedreb-table5-5-cifar10",
+    "fedreb-table5-6-fmnist",
+    "fedreg-fig7-overall-metric",
+    "fedreg-table1-augment-threshold",
+    "fedreg-table2-sota",
+    "fedreg-table3-scalability",
+    "fedreg-table4-robustness",
+    "fedreg-table5-ablation",
+    "fedreg-table6-testbed",
+    "pfakd-fig3-curves",
+    "pfakd-table1-main",
+    "pfakd-table2-at",
+    "pfakd-table3-ablation",
+]
+CELLS = {  # as many as numbers are printed, or curves drawn
+    "fedavg2rep": [8, 12, 2, 15, 36, 3],
+    "feddecomp": [0, 18, 4, 0, 0, 99, 75, 6, 8, 6, 5, 4],
+    "fedreb": [2, 8, 4, 6, 8, 36, 36],
+    "fedreg": [50, 8, 40, 50, 40, 6, 10],
+    "pfakd": [42, 57, 18, 9],
+}
+NOT_RUNNABLE = {
+    "feddecomp-baselines",
+    "feddecomp-golden",
+    "feddecomp-setup",
+    "feddecomp-table6",
+    "feddecomp-table7",
+    "fedreb-sec6-2-testbed",
+    "fedreg-table6-testbed",
+}
+SMALL = """
+paper = "P"
+where = "Table 1"
+what = "w"
+[settings]
+rounds = 3
+data.clients = 4
+[rows]
+a = { algorithm.name = "fedprox", algorithm.mu = 0.1 }
+b = { algorithm.name = "fedavg", needs = "luck" }
+[columns]
+few = { rounds = 2 }
+many = { rounds = 9 }
+[printed.G]
+a = [1.5, "-"]
+b = [2, 3]
+[std.G]
+b = [0.5, "-"]
+"""
+
+
+def printed(table: str, row: str, column: str) -> dict[str, Number]:
+    (found,) = [c for c in experiment(table).cells if (c.row, c.column) == (row, column)]
+    return found.printed
+
+
+def test_the_names_are_those_of_the_contract():
+    assert list(names()) == NAMES
+    assert [e.name for e in experiments()] == NAMES
+
+
+def test_every_table_has_all_its_cells():
+    counted = [len(e.cells) for e in experiments()]
+    assert counted == [n for numbers in CELLS.values() for n in numbers]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_configuration_of_every_cell_is_understood(name):
+    found = experiment(name)
+    for cell in found.cells:
+        config = resolve(cell.config)
+        assert config.top.rounds == cell.config["rounds"]
+        assert config.algorithm_name == cell.config["algorithm"]["name"]
+        assert config.model.name is not None
+    assert len({(c.row, c.column) for c in found.cells}) == len(found.cells)
+
+
+def test_what_cannot_be_run_says_what_it_needs():
+    found = {e.name for e in experiments() if all(c.needs for c in e.cells)}
+    assert found == NOT_RUNNABLE
+    assert all(experiment(name).missing for name in NOT_RUNNABLE)
+    hybrid = experiment("fedavg2rep-table4-hybrid")
+    assert {c.row.split(",")[0] for c in hybrid.cells if c.needs} == {"pre-trained FedRep"}
+    assert "checkpoint" in str(hybrid.missing)
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "column", "numbers"),
+    [
+        ("fedreg-table2-sota", "FedReG", "CIFAR-100", {"G": 24.73, "P": 50.26}),
+        ("fedreg-table2-sota", "GPFL", "EMNIST", {"G": 48.62, "P": 94.88}),
+        ("fedreg-table3-scalability", "FedAvg", "200 clients", {"G": 53.97, "P": 52.87}),
+        ("fedreg-table4-robustness", "Ditto", "Fashion-MNIST, alpha 0.5", {"G": 87.69, "P": 87.69}),
+        ("fedreg-table5-ablation", "d: balanced data only", "CIFAR-10", {"G": 55.04}),
+        ("fedreg-fig7-overall-metric", "FedReG", "500 clients", {"score": 3.8663}),
+        ("fedreb-table5-3-head-depth", "depth 3", "origin", {"G": 59.72, "P": 90.19}),
+        ("fedreb-table5-4-weights", "second min", "split", {"G": 54.66, "P": 90.58}),
+        ("fedreb-table5-6-fmnist", "FedProx", "5 of 20, alpha 0.5", {"G": 90.5, "P": 94.21}),
+        ("fedreb-sec6-2-testbed", "FedReb", "CIFAR-10", {"G": 39.72, "P": 55.98}),
+        ("pfakd-table1-main", "PFAKD", "CIFAR-100, E = 20", {"P": 49.94}),
+        ("pfakd-table1-main", "Local", "CIFAR-10, E = 10", {"P": 68.7}),
+        ("pfakd-table2-at", "PFAKD + AT", "CIFAR-10, E = 20", {"P": 76.92}),
+        ("fedavg2rep-table3-heterogeneity", "Shakespeare", "J = 8", {"G": 25.1}),
+        ("fedavg2rep-table4-hybrid", "pre-trained FedRep, N_C = 10", "J = 8", {"G": 37.4}),
+        ("fedavg2rep-text-centralised", "centralised", "Tiny ImageNet", {"G": 34.7}),
+        ("feddecomp-table7", "FedPer", "CIFAR-10", {"psnr_mean": 12.43, "psnr_max": 19.52}),
+    ],
+)
+def test_numbers_are_as_printed(table, row, column, numbers):
+    assert printed(table, row, column) == {k: Number(v) for k, v in numbers.items()}
+
+
+def test_deviations_are_as_printed_and_missing_ones_are_none():
+    assert printed("feddecomp-table1", "pFedGate", "CIFAR-10, alpha 0.1")["P"] == Number(
+        87.25, 1.91
+    )
+    last = printed("feddecomp-table1", "FedDecomp", "Tiny ImageNet, alpha 1.0")
+    assert last["P"] == Number(25.55, None)
+    grid = printed("feddecomp-table2", "R_l = 1.0", "Tiny ImageNet, R_c = 0.2")
+    assert grid["P"] == Number(33.9, 0.91)
+    moved = printed("feddecomp-table6", "E_lora = 0", "CIFAR-100")
+    assert moved == {
+        "P": Number(39.35),
+        "delta_sigma": Number(37.99),
+        "delta_tau": Number(0.0),
+    }
+
+
+def test_tables_that_repeat_each_other_have_the_same_numbers():
+    """Known from the works themselves: the same runs are printed twice."""
+    for row in experiment("fedreg-table2-sota").rows:
+        fifty = printed("fedreg-table3-scalability", row, "50 clients")
+        assert printed("fedreg-table2-sota", row, "CIFAR-10") == fifty
+    for row in experiment("pfakd-table3-ablation").rows:
+        for column in experiment("pfakd-table3-ablation").columns:
+            again = printed("pfakd-table3-ablation", row, column)
+            assert again == printed("pfakd-table1-main", row, column)
+    one, other = (
+        experiment("fedreg-table1-augment-threshold"),
+        experiment("fedreb-table5-1-augment"),
+    )
+    assert one.printed == other.printed
+
+
+def test_the_score_of_figure_7_follows_from_table_3():
+    for cell in experiment("fedreg-fig7-overall-metric").cells:
+        from_table = printed("fedreg-table3-scalability", cell.row, cell.column)
+        score = sum(math.log(from_table[m].value / 10) for m in "GP")
+        assert round(score, 4) == cell.printed["score"].value
+
+
+def test_orderings_hold_in_the_printed_numbers():
+    checked = 0
+    for found in experiments():
+        values = {(c.row, c.column): c.printed for c in found.cells}
+        for o in found.orderings:
+            pairs = [
+                (values[o.above, column][o.measure], numbers[o.measure])
+                for (row, column), numbers in values.items()
+                if row != o.above and fnmatchcase(row, o.below) and fnmatchcase(column, o.columns)
+                if (o.above, column) in values
+            ]
+            assert pairs, f"{found.name}: {o}"
+            assert all(a.value > b.value for a, b in pairs), f"{found.name}: {o}"
+            checked += 1
+    assert checked == 41
+
+
+def test_exceptions_decide_last():
+    cells = {(c.row, c.column): c.config for c in experiment("feddecomp-table1").cells}
+    algorithm = cells["FedDecomp", "CIFAR-100, alpha 0.5"]["algorithm"]
+    assert (algorithm["conv_rank"], algorithm["linear_rank"]) == (0.8, 0.4)
+    algorithm = cells["FedDecomp", "CIFAR-10, alpha 0.5"]["algorithm"]
+    assert (algorithm["conv_rank"], algorithm["linear_rank"]) == (0.6, 0.6)
+    assert cells["pFedGate", "CIFAR-10, alpha 0.1"]["local"]["lr"] == 0.05
+    assert cells["pFedSD", "CIFAR-10, alpha 0.1"]["local"]["lr"] == 0.01
+    assert cells["FedAvg", "CIFAR-10, alpha 0.1"]["local"]["lr"] == 0.1
+    hybrid = {(c.row, c.column): c.config for c in experiment("fedavg2rep-table4-hybrid").cells}
+    asked = [(row, f"J = {j}") for row in ("FedRep", "FedAvg2Rep") for j in (4, 8, 16)]
+    rounds = [hybrid[f"{row}, N_C = 5", column]["rounds"] for row, column in asked]
+    assert rounds == [2000, 1000, 500, 2000, 1250, 875]
+
+
+def test_no_file_mentions_a_path_of_a_machine():
+    for name in NAMES:
+        text = (files("heterophony.papers") / "tables" / f"{name}.toml").read_text(encoding="utf-8")
+        assert not [
+            word for word in ("/work", "/home", "/tmp", "/root", ".md", "\\") if word in text
+        ]
+
+
+def test_cells_are_where_numbers_are():
+    first, second, third = loaded("small", SMALL).cells
+    assert (first.row, first.column, first.needs) == ("a", "few", None)
+    assert first.config == {
+        "rounds": 2,
+        "data": {"clients": 4},
+        "algorithm": {"name": "fedprox", "mu": 0.1},
+    }
+    assert first.printed == {"G": Number(1.5)}
+    assert (second.printed, second.needs) == ({"G": Number(2, 0.5)}, "luck")
+    assert second.config["algorithm"] == {"name": "fedavg"}
+    assert (third.column, third.printed) == ("many", {"G": Number(3)})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('what = "w"', 'what = "w"\nclaim = []', "experiment.claim: unknown key; did you mean"),
+        ('what = "w"', "what = 1", "experiment.what: must be a text, not 1"),
+        ('what = "w"\n', "", "experiment.what: missing"),
+        ("a = [1.5", "c = [1.5", "experiment.printed.G: no 'c' here; there is: a, b"),
+        ("[1.5, ", "[", "experiment.printed.G.a: must have 2 numbers"),
+        ("[1.5, ", "['?', ", "experiment.printed.G.a: must be numbers, or '-' for none"),
+        ("[printed.G]", "[printed.H]", "experiment.printed.H: no 'H' here"),
+        ("[settings]", "[measured]\nround = 'best'\n[settings]", "measured.round: unknown key"),
+        ("[settings]", "[[exceptions]]\nrows = 'z'\nset = {}\n[settings]", "no cell is in 'z'"),
+        ("[settings]", "[[orderings]]\nmeasure = 'P'\nabove = 'a'\n[settings]", "no 'P' here"),
+        ("[settings]", "[settings", "Expected ']'"),
+    ],
+)
+def test_a_file_with_a_mistake_is_refused(old, new, message):
+    with pytest.raises(ConfigError) as error:
+        loaded("small", SMALL.replace(old, new, 1))
+    assert str(error.value).startswith("small.toml: ")
+    assert message in str(error.value)
+
+
+def test_a_wrong_name_gets_the_nearest_right_one():
+    with pytest.raises(ConfigError) as error:
+        experiment("fedreg-table2")
+    assert str(error.value) == (
+        "reproduce: no 'fedreg-table2' here; did you mean 'fedreg-table2-sota'?"
+    )
+
+
+def test_list_papers():
+    result = CliRunner().invoke(app, ["list", "papers", "--json"])
+    assert result.exit_code == 0
+    found = {row["name"]: row for row in json.loads(result.stdout)}
+    assert list(found) == NAMES
+    assert found["fedreg-table2-sota"] == {
+        "name": "fedreg-table2-sota",
+        "paper": "FedReG, Table 2",
+        "what": "ten algorithms on four data sets",
+        "cells": 40,
+        "runnable": 40,
+        "needs": None,
+    }
+    assert found["fedavg2rep-table4-hybrid"]["runnable"] == 24
+    lines = CliRunner().invoke(app, ["list", "papers"]).stdout.splitlines()
+    assert all(any(line.startswith(name) for line in lines) for name in NAMES)
+
+
+def test_a_dry_run_shows_what_is_different_in_each_cell():
+    asked = ["reproduce", "pfakd-table1-main", "--scale", "full", "--dry-run", "--rows", "GPFL"]
+    result = CliRunner().invoke(app, [*asked, "--json"])
+    found = json.loads(result.stdout)
+    assert len(found) == 9
+    assert found[-1]["column"] == "CIFAR-100, E = 20"
+    assert found[-1]["printed"] == {"P": {"value": 35.61, "std": None}}
+    assert found[-1]["config"]["algorithm"] == {"name": "gpfl", "lam": 0.0001, "mu": 0.1}
+    assert found[-1]["seeds"] == [42]
+    result = CliRunner().invoke(app, asked)
+    assert "algorithm.lam=0.0001" in result.stdout
+    assert "local.batch" not in result.stdout
+    assert "local.batch = 128" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (["fedreg-table9", "--dry-run"], "did you mean 'fedreg-table"),
+        (["pfakd-table2-at", "--dry-run", "--rows", "X*"], "no row is like 'X*'; there is: PFAKD;"),
+        (["feddecomp-setup", "--dry-run"], "nothing to run: each table holds these settings"),
+    ],
+)
+def test_what_cannot_be_shown_is_said_in_one_line(asked, message):
+    result = CliRunner().invoke(app, ["reproduce", *asked])
+    assert result.exit_code == 3
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1

@@ -1,0 +1,409 @@
+"""The privacy audit: what is seen is what is sent, equal gradients give equal images, and numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import heterophony as hp
+from helpers.support import Fatal, digits, net_with_batch_norm, replies
+from heterophony.algorithms import CLASSES, algorithm
+from heterophony.analysis.runs import find
+from heterophony.cli import app
+from heterophony.core.tensors import Tensors
+from heterophony.data.sources import source
+from heterophony.engines.base import engine
+from heterophony.jobs.client_store import Place
+from heterophony.jobs.plan import Job, Plan
+from heterophony.models import builder
+from heterophony.privacy.attack_job import Case, How, Inversion
+from heterophony.privacy.attacks import (
+    DLG,
+    Found,
+    Inverting,
+    Start,
+    Target,
+    angle,
+    best,
+    distance,
+    fewest,
+    noise,
+    variation,
+)
+from heterophony.privacy.gradients import (
+    gradients,
+    insider,
+    last_bias,
+    stranger,
+    update,
+    visible,
+)
+from heterophony.privacy.preset_names import Preset
+from heterophony.privacy.presets import preset
+from heterophony.privacy.quality import (
+    CAP,
+    psnr,
+    references,
+    ssim,
+)
+from heterophony.privacy.records import agreed, matched
+from heterophony.privacy.snapshots import States
+from heterophony.report.page.html import render
+
+SMALL = ("data.name=digits", "data.clients=3", "model.name=digitsnet", "local.epochs=3",
+         "local.steps=3", "engine.name=serial")  # fmt: skip
+FEW = hp.Training(epochs=3, steps=3, batch=8, lr=0.05)
+
+
+def call(out: Path, *words: str, also: tuple[str, ...] = ()):
+    pairs = [w for pair in (*SMALL, *also) for w in ("-c", pair)]
+    few = ("--rounds", "1", "--clients", "1", "--images", "1", "--iterations", "3")
+    return CliRunner().invoke(app, ["audit", *few, *words, *pairs, "--out", str(out), "--json"])
+
+
+def audited(out: Path, *words: str, also: tuple[str, ...] = ()) -> dict:
+    found = call(out, *words, also=also)
+    assert found.exit_code == 0, found.output
+    return json.loads(found.stdout)
+
+
+def plan_of(name: str, **changes) -> Plan:
+    """A run that has not begun."""
+    result = hp.run(algorithm(name)(**changes), digits(), model="digitsnet", rounds=0,
+                    training=FEW, participation=1.0)  # fmt: skip
+    return result.plan
+
+
+def first(plan: Plan) -> Job:
+    client, server = plan.federation.clients[0], plan.start()
+    sent = plan.algorithm.send(server, client)
+    return Job("train", 0, client, sent, server.average | server.model, keeps=False)
+
+
+# Numbers ------------------------------------------------------------------------------------
+
+
+def image(seed: int) -> torch.Tensor:
+    return torch.rand(3, 12, 12, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(("a", "b"), [(image(i), image(i + 10)) for i in range(5)])
+def test_psnr_is_symmetric_capped_and_a_fixed_step_from_the_printed_formula(a, b):
+    assert psnr(a, a) == CAP
+    assert psnr(a, b) == psnr(b, a) >= 0
+    printed = -10 * math.log10((a.double() - b.double()).square().sum().item() / (12 * 12))
+    assert psnr(a, b) == pytest.approx(printed + 4.7712, abs=1e-4)
+    assert ssim(a, a) == pytest.approx(1.0, abs=1e-12)
+    assert ssim(a, b) == pytest.approx(ssim(b, a), abs=1e-12)
+
+
+def test_levels_that_can_be_computed_by_hand():
+    black, white = torch.zeros(1, 8, 8), torch.ones(1, 8, 8)  # smaller than the window of SSIM
+    assert psnr(black, white) == 0
+    assert psnr(black, white / 10) == pytest.approx(20)
+    assert psnr(black - 5, white + 5) == 0  # what is outside is cut
+    assert ssim(black, white) == pytest.approx(1e-4 / (1 + 1e-4))
+    flat = references(torch.stack([white[0], black[0]]), "key")
+    assert psnr(flat["grey"], torch.stack([white[0], black[0]])) == pytest.approx(6.0206, abs=1e-4)
+    assert psnr(flat["mean colour"], torch.stack([white[0], black[0]])) == CAP
+
+
+def test_a_restart_is_chosen_by_its_match_alone_and_images_of_a_batch_find_their_originals():
+    x = torch.zeros(1)
+    found = [Found(x, x, 0.5), Found(x, x, 0.1, finite=False), Found(x, x, 0.2), Found(x, x, 0.2)]
+    assert best(found)[0] == 2
+    true = torch.stack([torch.full((1, 2, 2), v) for v in (0.1, 0.9)])
+    assert matched(true, true.flip(0)) == [1, 0]
+
+
+# What is seen -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [n for n in CLASSES if not algorithm(n).pooled])
+def test_what_is_seen_is_the_recorded_traffic_and_gradients_of_it_can_be_computed(
+    name, monkeypatch
+):
+    how = {"model": "digitsnet", "rounds": 1, "participation": 1.0, "training": FEW}
+    result, rounds = replies(monkeypatch, name, digits(clients=2), **how)
+    plan, job = result.plan, first(result.plan)
+    place = result._run.place
+    names = visible(plan, job, place)
+    parameters = dict(plan.template.named_parameters())
+    assert names == sorted(k for k in rounds[0][0].tensors if k in parameters)
+    assert names or name in ("local", "fedproto")
+    x, y = plan.federation.data(job.client).train.batch(torch.arange(1))
+    for client in (insider(plan, job, place), stranger(plan, job)) if names else ():
+        assert 0 < float(gradients(client, names, x, y).square()) < math.inf
+
+
+def test_nothing_that_stays_is_seen(tmp_path):
+    def seen(name, **changes):
+        plan = plan_of(name, **changes)
+        return set(visible(plan, first(plan), Place(tmp_path / "kept", tmp_path / "scratch")))
+
+    assert not [k for k in seen("fedper") if k.startswith("head.")]
+    assert not [k for k in seen("fedrod") if k.startswith("own.")]
+    factors = [k for k, _ in plan_of("feddecomp").template.named_parameters() if ".weight.0." in k]
+    assert sorted(seen("feddecomp", mode="reverse")) == sorted(factors)
+
+
+def test_what_a_stranger_takes_for_what_stays(tmp_path):
+    plan = plan_of("fedper")
+    job = first(plan)
+    mine, theirs = plan.template.head.state_dict(), stranger(plan, job).net.head.state_dict()
+    assert not any(torch.equal(v, theirs[k]) for k, v in mine.items())  # not even the first values
+    decomposed = plan_of("feddecomp")
+    net = stranger(decomposed, first(decomposed)).net
+    assert not any(v.any() for k, v in net.named_parameters() if k.endswith(".weight.0.b"))
+    federation = digits()
+    normal = hp.run("fedbn", federation, model=net_with_batch_norm, rounds=1, training=FEW).plan
+    job = first(normal)
+    mean = Tensors({k: v + 1 if v.is_floating_point() else v for k, v in job.average.items()})
+    net = stranger(normal, replace(job, average=mean, tensors=job.tensors)).net
+    assert torch.equal(net.state_dict()["base.1.weight"], mean["base.1.weight"])
+    assert torch.equal(net.state_dict()["base.0.weight"], job.tensors["base.0.weight"])
+    closed = plan_of("pfedgate")
+    x = torch.rand(1, 1, 8, 8)
+    gate = stranger(closed, first(closed))
+    assert gate.phases[0].loss(x, torch.tensor([3])) == gate.entropy(x, torch.tensor([3]))
+
+
+def test_the_label_of_one_image_is_the_smallest_gradient_of_the_last_bias(tmp_path):
+    plan = plan_of("fedavg")
+    job, bias = first(plan), last_bias(plan.template)
+    client = insider(plan, job, Place(tmp_path / "kept", tmp_path / "scratch"))
+    train = plan.federation.data(job.client).train
+    for i in range(8):
+        x, y = train.batch(torch.tensor([i]))
+        assert torch.equal(fewest(gradients(client, [bias], x, y)[bias], 1), y)
+    x, y = train.batch(torch.arange(6))  # before training, chances are nearly equal
+    assert torch.equal(fewest(gradients(client, [bias], x, y)[bias], 6), y.sort().values)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=8), st.integers(0, 99))
+def test_labels_of_several_images_are_exact_where_chances_differ_by_less_than_one_image(y, seed):
+    labels = torch.tensor(y)
+    spread = torch.rand(5, generator=torch.Generator().manual_seed(seed)) * 0.99 / len(y)
+    gradient = spread - torch.bincount(labels, minlength=5) / len(y)
+    assert torch.equal(fewest(gradient, len(y)), labels.sort().values)
+    assert agreed(labels, labels.flip(0)) == [True] * len(y)
+
+
+def test_labels_are_counted_as_often_as_they_were_found():
+    assert agreed(torch.tensor([1, 1, 2]), torch.tensor([2, 1, 3])) == [True, False, True]
+
+
+# Attacks ------------------------------------------------------------------------------------
+
+
+def target_of(name: str, tmp_path: Path, dtype: torch.dtype = torch.float32):
+    plan = plan_of(name)
+    job = first(plan)
+    client = insider(plan, job, Place(tmp_path / "kept", tmp_path / "scratch"))
+    client.net.to(dtype)
+    x, y = plan.federation.data(job.client).train.batch(torch.arange(1))
+    x, names = x.to(dtype), list(job.tensors)
+    seen = gradients(client, names, x, y)
+    own = partial(gradients, client, names, differentiable=True)
+    return Target(seen, own, -torch.ones(1), torch.ones(1)), x, client, y
+
+
+def test_the_true_image_matches_what_was_seen(tmp_path):
+    target, x, _, y = target_of("fedavg", tmp_path)
+    assert abs(angle(target, x, y).item()) <= 1e-6
+    assert distance(target, x, y).item() == 0
+    assert DLG(2)(target, Start(x, y)).loss == 0
+
+
+def test_the_slope_of_an_image_is_a_true_second_derivative(tmp_path):
+    target, x, _, y = target_of("fedavg", tmp_path, torch.float64)
+    draw = torch.Generator().manual_seed(0)
+    at = torch.rand(x.shape, generator=draw, dtype=torch.float64).requires_grad_(True)
+    (slope,) = torch.autograd.grad(angle(target, at, y) + 0.1 * variation(at), at)
+    way = torch.rand(x.shape, generator=draw, dtype=torch.float64)
+    ends = [
+        (angle(target, v, y) + 0.1 * variation(v)).item()
+        for v in (at + 1e-6 * way, at - 1e-6 * way)
+    ]
+    assert (slope * way).sum().item() == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-4)
+
+
+def test_dlg_finds_images_and_labels_of_a_smooth_net_that_it_is_not_told(tmp_path):
+    torch.manual_seed(0)
+    weight = Tensors({"w": torch.randn(10, 16), "b": torch.randn(10)})
+
+    def gradient(x, y):
+        live = weight.map(lambda v: v.clone().requires_grad_(True))
+        out = torch.nn.functional.linear(x.flatten(1).sigmoid(), live["w"], live["b"])
+        value = torch.nn.functional.cross_entropy(out, y)
+        found = torch.autograd.grad(value, list(live.values()), create_graph=True)
+        return Tensors(dict(zip(live, found, strict=True)))
+
+    x, y = torch.rand(1, 1, 4, 4), torch.tensor([7])
+    target = Target(gradient(x, y).map(torch.Tensor.detach), gradient, x, x)
+    found = DLG(30)(target, Start(noise(x.shape, "x"), noise((1, 10), "y")))
+    assert torch.equal(found.labels, y)
+    assert psnr(found.images[0], x[0]) > 40
+
+
+def test_more_iterations_match_better_and_stay_in_the_box(tmp_path):
+    target, x, _, y = target_of("fedavg", tmp_path)
+    start = Start(torch.randn(x.shape, generator=torch.Generator().manual_seed(0)), y)
+    few, many = Inverting(2, 0.0)(target, start), Inverting(60, 0.0)(target, start)
+    assert many.loss < few.loss
+    assert many.images.abs().max() <= 1
+
+
+def test_several_steps_are_the_mean_of_their_gradients(tmp_path):
+    _, x, client, y = target_of("fedavg", tmp_path)
+    names = [k for k, _ in client.net.named_parameters()]
+    one = gradients(client, names, x, y)
+    assert all(torch.equal(v, one[k]) for k, v in update(client, names, x, y, 1).items())
+    moved = update(client, names, x, y, 3)
+    cosine = moved.dot(one) / (moved.square() * one.square()).sqrt()
+    assert 0.5 < float(cosine) < 1
+
+
+def test_an_attack_on_nothing_fails_and_says_so(tmp_path):
+    also = ("local.steps=0", "local.epochs=1")
+    content = audited(tmp_path, "fedavg", also=also)
+    assert [r["failed"] for r in content["rows"]] == [1, 1]
+    assert "left the finite numbers" in content["notes"][0]
+
+
+# The command --------------------------------------------------------------------------------
+
+
+def shas(content: dict) -> list[tuple]:
+    keys = ("round", "client", "image", "private", "sha256", "psnr", "ssim", "matching")
+    return [tuple(r[k] for k in keys) for r in content["attacks"]]
+
+
+def test_a_low_rank_part_of_zero_gives_the_very_images_of_fedavg(tmp_path):
+    words = ("--rounds", "0,1", "--images", "2")
+    plain = audited(tmp_path / "a", "fedavg", *words)
+    zero = audited(tmp_path / "b", "feddecomp", *words, also=("algorithm.own_epochs=0",))
+    assert len(plain["attacks"]) == 2 * 2 * 2
+    assert shas(zero) == shas(plain)
+
+
+def test_a_whole_audit_is_the_same_in_several_processes_and_after_any_end(tmp_path, monkeypatch):
+    words = ("fedper", "fedavg", "--images", "2")
+    whole = audited(tmp_path / "a", *words)
+    names = [(r["algorithm"], r["private"], r["attacks"]) for r in whole["rows"]]
+    assert names == [(a, p, 2) for a in ("fedper", "fedavg") for p in ("unknown", "known")]
+    assert {o["below"] for o in whole["orderings"]} == set()  # no feddecomp here
+    assert (tmp_path / "a" / "audit.png").stat().st_size > 1000
+    pool = ("engine.name=pool", "engine.workers=2")
+    assert audited(tmp_path / "b", *words, also=pool) == whole
+
+    keep = States.keep
+    monkeypatch.setattr(States, "keep", lambda self, t: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert call(tmp_path / "c", *words).exit_code == 130
+    monkeypatch.setattr(States, "keep", keep)
+    audited(tmp_path / "c", *words)
+    lines = tmp_path / "c" / "attacks.jsonl"
+    text = lines.read_bytes().splitlines(keepends=True)
+    lines.write_bytes(b"".join(text[:-1]) + text[-1][:50])  # died while it wrote the last line
+    done = []
+    invert = Inversion.__call__
+    monkeypatch.setattr(Inversion, "__call__", lambda *a: done.append(a[0].case.key) or invert(*a))
+    assert audited(tmp_path / "c", *words) == whole
+    assert done == [("fedavg", 1, "0", 1)]
+    assert audited(tmp_path / "c", *words) == whole
+    assert len(done) == 1
+
+
+def test_a_worker_killed_in_an_attack_is_replaced_and_the_images_are_the_same(tmp_path):
+    plan = plan_of("fedavg")
+    job, place = first(plan), Place(tmp_path / "kept", tmp_path / "scratch")
+    case = Case("fedavg", 0, job.client, 0, 1, tuple(visible(plan, job, place)))
+    task = Inversion(case, How(iterations=2))
+    fatal = Fatal(task, tmp_path / "killed")
+    with engine("pool", 1, plan, place) as made:
+        (found,) = made.run([replace(job, kind="other", task=fatal)])
+    with engine("serial", 1, plan, place) as made:
+        (alone,) = made.run([replace(job, kind="other", task=task)])
+    assert fatal.trace.exists()
+    assert found.tensors.digest() == alone.tensors.digest()
+
+
+def test_batches_steps_restarts_dlg_and_inferred_labels_are_told(tmp_path):
+    words = ("fedper", "--images", "3", "--batch", "2", "--steps", "2", "--restarts", "2")
+    found = audited(tmp_path / "a", *words)
+    assert [r["image"] for r in found["attacks"]] == [0, 1, 2] * 2
+    assert "as if it were one gradient" in found["notes"][0]
+    words = ("fedper", "fedavg", "--attack", "dlg", "--labels", "inferred", "--iterations", "1")
+    found = audited(tmp_path / "b", *words)
+    assert found["notes"][0].startswith("fedper: the bias of the last layer is not sent")
+    assert found["notes"][1] == "labels inferred: 2 of 2 right"
+    words = ("fedrod", "--attack", "dlg", "--labels", "joint", "--iterations", "1")
+    found = audited(tmp_path / "c", *words, "--batch", "2", "--images", "2")
+    assert found["notes"][0].startswith("labels sought with the images: ")
+    refused = call(tmp_path / "d", "gpfl", *words[1:])
+    assert refused.exit_code == 3
+    assert "gpfl looks things up by label" in refused.stderr
+
+
+def test_who_sends_no_parameter_is_not_attacked(tmp_path):
+    found = audited(tmp_path / "a", "local")
+    assert found["rows"] == []
+    assert found["notes"] == ["local: no parameter travels, there is no gradient to invert"]
+
+
+def test_the_page_carries_the_audit(tmp_path):
+    audited(tmp_path / "a", "fedavg")
+    page = render(find([tmp_path / "a"]))
+    assert '"columns":["original","fedavg, unknown","fedavg, known"]' in page
+    assert len(page) < 300_000
+
+
+@pytest.mark.parametrize(
+    ("words", "also", "why"),
+    [
+        (("fedavg", "--rounds", "ten"), (), "--rounds ten: must be whole numbers"),
+        (("fedavg", "--clients", "9"), (), "--clients 9: there are 3"),
+        (("fedavgg",), (), "did you mean 'fedavg'?"),
+        (("centralized",), (), "centralized: one holds everybody's data"),
+        (("fedavg", "--labels", "joint"), (), "only dlg seeks them with the images"),
+        (("fedavg",), ("rounds=3",), "name algorithms and --rounds in the command itself"),
+        (("fedavg",), ("local.lrr=3",), "local.lrr: unknown key"),
+    ],
+)
+def test_a_mistake_is_one_line(words, also, why, tmp_path):
+    found = call(tmp_path / "a", *words, also=also)
+    assert found.exit_code == 3
+    assert why in found.stderr
+    assert len(found.stderr.splitlines()) == 1
+    assert not (tmp_path / "a").exists()
+
+
+def test_another_audit_in_the_same_folder_is_refused(tmp_path):
+    audited(tmp_path, "fedavg")
+    assert "holds an audit with other settings" in call(tmp_path, "fedavg", "--tv", "1").stderr
+    assert "choose another --out" in call(tmp_path, "fedavg", "--rounds", "2").stderr
+
+
+def test_the_presets_are_whole():
+    quick, paper = preset(Preset.quick), preset(Preset.paper)
+    assert quick.how == How()
+    assert paper.algorithms == ("fedavg", "fedper", "fedrod", "feddecomp")
+    assert (paper.victims.rounds, paper.victims.clients, paper.victims.images) == (
+        (10, 20, 30, 40, 50),
+        20,
+        5,
+    )
+    net = builder("smallcnn")((3, 32, 32), 10, 1)
+    assert sum(p.numel() for p in net.parameters()) == 34_826
+    found = source("photos")
+    assert found.x.shape == (400, 3, 32, 32)
+    assert [int((found.y == c).sum()) for c in range(10)] == [40] * 10

@@ -1,0 +1,143 @@
+"""Kill -9 anything, resume, same bits: a few kills per algorithm; `tests/crash.py` does more."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+import heterophony as hp
+from helpers.crash import begin, command, killed, recorded
+from helpers.support import CALM, calm, identical, played
+from heterophony.algorithms import CLASSES
+from heterophony.config.config import Config, read
+from heterophony.core.files import write
+from heterophony.engines.base import engine
+from heterophony.engines.pool import CONTEXT, warm
+from heterophony.experiments.execute import execute
+from heterophony.jobs.client_store import Place
+from heterophony.jobs.plan import Job
+from heterophony.run.store import RunFolder
+
+ALGORITHMS = sorted(CLASSES)
+# one of each kind of memory: none, the client's, the server's, both, own data, nobody's, everybody's
+KINDS = ["centralized", "fedavg", "fedper", "fedreg", "fedamp", "local", "scaffold"]
+
+
+def drive(name: str, out: Path) -> None:
+    played(name, out=out, resume=True, **CALM)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_killed_driver_resumes_to_the_same_bits(name, tmp_path):
+    """The driver comes from the fork server, which has imported everything: it starts at once."""
+    warm()
+    rng, out = random.Random(name), tmp_path / "run"
+    kills = [rng.randrange(1, 4), 5] if name in KINDS else [rng.randrange(1, 6)]
+    for at in kills:  # of seven events, and the end
+        driver = CONTEXT.Process(target=drive, args=(name, out))
+        driver.start()
+        while driver.is_alive() and recorded(out / "events.jsonl") < at:
+            driver.join(rng.random() / 200)  # spreads the kills over all moments of a round
+        driver.kill()
+        driver.join()
+    assert identical(calm(name), played(name, out=out, resume=True, **CALM))
+
+
+def storm(out: Path | None = None) -> hp.Result:
+    """Clients twice in a round, vanished and late."""
+    how = {"participation": hp.Skewed(count=5, gamma=0.5), "rounds": 6}
+    how |= {"faults": hp.Faults(availability=0.9, dropout=0.3, deadline=40.0)}
+    how |= {"devices": hp.Devices(sample_seconds=0.5, spread=0.5)}
+    return played("fedper", out=out, resume=out is not None, **how)
+
+
+def test_a_killed_driver_resumes_the_same_faults_to_the_same_bits(tmp_path):
+    warm()
+    rng, out = random.Random(0), tmp_path / "run"
+    for at in (3, 8):
+        driver = CONTEXT.Process(target=storm, args=(out,))
+        driver.start()
+        while driver.is_alive() and recorded(out / "events.jsonl") < at:
+            driver.join(rng.random() / 200)
+        driver.kill()
+        driver.join()
+    calm, resumed = storm(), storm(out)
+    assert identical(calm, resumed)
+    assert calm.summary.simulated_seconds == resumed.summary.simulated_seconds > 0
+    assert all(any(e[k] for e in calm.events if k in e) for k in ("dropped", "late", "clients"))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_killed_worker_is_replaced_and_its_job_repeated(name):
+    """The engine knows no algorithm: one of each kind will do."""
+    victims: list[int] = []
+
+    def kill_one(event):
+        if event["event"] == "round" and len(victims) < 2:
+            servers = psutil.Process().children()
+            workers = [w.pid for s in servers for w in s.children() if w.pid not in victims]
+            victims.append(workers[0])
+            os.kill(workers[0], signal.SIGKILL)
+
+    stormy = played(name, engine="pool", workers=2, on_event=kill_one, **CALM)
+    assert len(victims) == 2
+    assert identical(stormy, calm(name))
+
+
+@dataclass(frozen=True)
+class Endless:
+    """A task that tells who does it, and does not end."""
+
+    told: Path
+
+    def __call__(self, *_: object) -> None:
+        write(self.told, str(os.getpid()).encode())
+        signal.pause()
+
+
+def stuck(folder: Path) -> None:
+    plan, place = played("fedavg", rounds=0).plan, Place(folder / "kept", folder / "scratch")
+    task = Endless(folder / "worker")
+    with engine("pool", 1, plan, place) as pool:
+        list(pool.run([Job("other", 0, plan.federation.clients[0], hp.Tensors(), task=task)]))
+
+
+def test_a_worker_in_the_middle_of_a_job_ends_with_its_driver(tmp_path):
+    warm()
+    driver, worker = CONTEXT.Process(target=stuck, args=(tmp_path,)), tmp_path / "worker"
+    driver.start()
+    while driver.is_alive() and not worker.exists():
+        driver.join(0.01)
+    left = psutil.Process(int(worker.read_text()))
+    driver.kill()
+    driver.join()
+    _, alive = psutil.wait_procs([left], 120)
+    for process in alive:
+        process.kill()
+    assert alive == []
+
+
+def test_the_command_survives_kills_of_driver_and_workers(tmp_path):
+    """Twice from the start, as every start takes its time; `tests/crash.py` does it more often."""
+    rng, out, events = random.Random(1), tmp_path / "run", tmp_path / "run" / "events.jsonl"
+    assert killed(begin(out, "fedreg"), events, 3, "driver", rng) == -signal.SIGKILL
+    before = recorded(events)
+    resume = command("resume", str(out), "--json")
+    assert killed(resume, events, before + 1, "worker", rng) == 0
+    config = read(out / "config.toml")
+    alone = execute(config.plan(config.federation()), new(tmp_path / "alone", config))
+    found = json.loads((out / "result.json").read_text())
+    assert found["model_sha256"] == alone.model_sha256
+
+
+def new(path: Path, config: Config) -> RunFolder:
+    folder = RunFolder(path)
+    folder.create(config.toml())
+    return folder

@@ -1,0 +1,704 @@
+"""A run's folder and its clients' memories: whole or not there, whatever ends the process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from heterophony.core.algorithm import Server
+from heterophony.core.codec import encode, encode_groups
+from heterophony.core.errors import (
+    BusyError,
+    CodecError,
+    FolderError,
+    StorageError,
+)
+from heterophony.core.files import (
+    disk,
+    read_json,
+    write,
+    write_json,
+)
+from heterophony.core.samples import HALF, Samples
+from heterophony.core.tensors import Tensors
+from heterophony.jobs.client_store import Place
+from heterophony.run.store import RunFolder
+
+SAMPLES = {"0": 10, "1": 20}
+
+
+def tensors(value: float, *names: str) -> Tensors:
+    return Tensors({n: torch.full((3,), value) for n in names or ("w",)})
+
+
+def server(t: int) -> Server:
+    memory = {"h": tensors(t + 0.5), "empty": Tensors(), "odd|name/x": tensors(-t)}
+    return Server(t, SAMPLES, tensors(t, "a", "b"), memory, tensors(t / 3, "own"))
+
+
+def same(a: Server | None, b: Server) -> bool:
+    assert a is not None
+    return (
+        (a.t, a.samples, a.clients) == (b.t, b.samples, b.clients)
+        and a.model.digest() == b.model.digest()
+        and a.average.digest() == b.average.digest()
+        and sorted(a.memory) == sorted(b.memory)
+        and all(a.memory[k].digest() == b.memory[k].digest() for k in b.memory)
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    run = RunFolder(tmp_path / "run")
+    run.create("rounds = 3\n")
+    yield run
+    run.close()
+
+
+def names(path: Path) -> list[str]:
+    return sorted(p.name for p in path.iterdir())
+
+
+# Files --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_file_is_written_whole_replaced_whole_and_leaves_nothing_beside_it(tmp_path, durable):
+    path = tmp_path / "deep" / "file"
+    for content in (b"one", b"", b"three" * 1000):
+        write(path, content, durable)
+        assert path.read_bytes() == content
+        assert names(path.parent) == ["file"]
+
+
+def test_when_the_rename_fails_the_old_file_is_there_and_nothing_else(tmp_path, monkeypatch):
+    write(tmp_path / "file", b"old")
+
+    def fails(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fails)
+    with pytest.raises(StorageError, match="No space left on device") as caught:
+        write(tmp_path / "file", b"new")
+    assert caught.value.exit_code == 74
+    assert (tmp_path / "file").read_bytes() == b"old"
+    assert names(tmp_path) == ["file"]
+
+
+def test_content_is_on_disk_before_its_name_and_the_name_before_the_return(tmp_path, monkeypatch):
+    order, fsync, replace = [], os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: order.append("fsync") or fsync(fd))
+    monkeypatch.setattr(os, "replace", lambda a, b: order.append("replace") or replace(a, b))
+    write(tmp_path / "file", b"x")
+    assert order == ["fsync", "replace", "fsync"]
+    order.clear()
+    write(tmp_path / "file", b"x", durable=False)
+    assert order == ["replace"]
+
+
+def test_disk_trouble_becomes_one_line_with_the_path():
+    with pytest.raises(StorageError) as caught, disk(Path("some/where")):
+        raise PermissionError(13, "Permission denied")
+    assert str(caught.value).startswith("cannot use some/where: Permission denied; ")
+    assert "committed before is intact" in str(caught.value)
+    with pytest.raises(StorageError, match="odd"), disk(Path("x")):
+        raise OSError("odd")
+
+
+# Memories -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path) -> Place:
+    return Place(tmp_path / "memories", tmp_path / "scratch")
+
+
+def kept(place: Place, client: str, before: int) -> float | None:
+    memory = place.memory(client, before)
+    return memory["m"]["w"][0].item() if memory else None
+
+
+def test_a_round_gets_the_newest_memory_older_than_itself(place):
+    for t in (0, 3, 7):
+        place.keep("c", t, {"m": tensors(t)})
+    assert [kept(place, "c", t) for t in range(10)] == [None, 0, 0, 0, 3, 3, 3, 3, 7, 7]
+    assert place.memory("nobody", 5) == {}
+
+
+def test_a_memory_comes_back_bit_for_bit_nan_and_all(place):
+    odd = Tensors({"x": torch.tensor([float("nan"), -0.0, float("inf")]), "n": torch.tensor(3)})
+    memory = {"net": odd, "momentum/own": tensors(1), "empty": Tensors()}
+    place.keep("c", 0, memory)
+    found = place.memory("c", 1)
+    assert sorted(found) == sorted(memory)
+    assert all(found[k].digest() == memory[k].digest() for k in memory)
+
+
+def test_a_round_done_twice_keeps_the_second_and_sees_the_same_past(place):
+    place.keep("c", 0, {"m": tensors(0)})
+    place.keep("c", 1, {"m": tensors(1)})
+    assert kept(place, "c", 1) == 0
+    place.keep("c", 1, {"m": tensors(11)})
+    assert kept(place, "c", 1) == 0
+    assert kept(place, "c", 2) == 11
+
+
+def test_who_keeps_nothing_leaves_nothing(place):
+    place.keep("c", 0, {})
+    assert place.memory("c", 1) == {}
+    assert not place.memories.exists()
+
+
+def test_who_no_longer_keeps_anything_does_not_get_the_old_again(place):
+    place.keep("c", 0, {"m": tensors(0)})
+    place.keep("c", 1, {})
+    assert place.memory("c", 2) == {}
+    assert kept(place, "c", 1) == 0
+
+
+@pytest.mark.parametrize("client", ["../x", "a/b", ".", "..", "ä ö", "%2F", "", "0" * 50])
+def test_a_clients_name_cannot_leave_its_folder(place, client):
+    place.keep("other", 0, {"m": tensors(9)})
+    place.keep(client, 0, {"m": tensors(1)})
+    assert kept(place, client, 1) == 1
+    assert kept(place, "other", 1) == 9
+    assert place.folder(client).parent == place.memories
+
+
+def test_forgetting_keeps_all_that_a_resume_can_ask_for(place):
+    for t in range(8):
+        place.keep("c", t, {"m": tensors(t)})
+    place.keep("rare", 1, {"m": tensors(1)})
+    before = {t: (kept(place, "c", t), kept(place, "rare", t)) for t in range(5, 10)}
+    place.forget(["c", "rare", "nobody"], before=5)
+    assert place.rounds("c") == [4, 5, 6, 7]
+    assert place.rounds("rare") == [1]
+    assert {t: (kept(place, "c", t), kept(place, "rare", t)) for t in range(5, 10)} == before
+    place.forget(["c"], before=5)
+    assert place.rounds("c") == [4, 5, 6, 7]
+    place.forget(["rare"], before=0)
+    assert place.rounds("rare") == [1]
+
+
+def test_a_half_written_memory_is_not_one(place):
+    place.keep("c", 0, {"m": tensors(0)})
+    (place.folder("c") / ".0000001.77.new").write_bytes(b"half")
+    assert place.rounds("c") == [0]
+    assert kept(place, "c", 5) == 0
+
+
+def test_a_damaged_memory_is_refused(place):
+    place.keep("c", 0, {"m": tensors(0)})
+    file = place.file("c", 0)
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(CodecError):
+        place.memory("c", 1)
+
+
+def test_the_digest_of_a_memory_is_of_its_content(place):
+    place.keep("a", 0, {"m": tensors(1), "n": tensors(2)})
+    place.keep("b", 4, {"n": tensors(2), "m": tensors(1)})
+    place.keep("c", 0, {"m": tensors(2), "n": tensors(1)})
+    assert place.digest("a", 1) == place.digest("b", 5)
+    assert place.digest("a", 1) != place.digest("c", 1)
+    assert place.digest("a", 0) == place.digest("nobody", 9) == Tensors().digest()
+
+
+def test_derived_data_are_made_once_and_made_again_when_lost(place):
+    made = []
+
+    def make() -> Samples:
+        made.append(1)
+        x = torch.arange(48, dtype=torch.uint8).reshape(12, 1, 2, 2)
+        return Samples(x, torch.arange(12), HALF, rows=torch.tensor([3, 1, 11]))
+
+    first, second = (place.derived("c", "balanced", HALF, make) for _ in range(2))
+    assert len(made) == 1
+    for each in (first, second):
+        assert each.labels.tolist() == [3, 1, 11]
+        assert torch.equal(each.stored_all(), make().stored_all())
+        assert each.scale == HALF
+    made.clear()
+    place.derived("c", "other", HALF, make)
+    place.derived("d", "balanced", HALF, make)
+    assert len(made) == 2
+
+
+def labelled(n: int) -> Samples:
+    return Samples(torch.arange(4 * n, dtype=torch.uint8).reshape(n, 1, 2, 2), torch.arange(n))
+
+
+def test_derived_data_are_mapped_and_nobody_can_change_the_file(place):
+    made = [place.derived("c", "balanced", HALF, lambda: labelled(5)) for _ in range(2)]
+    maps = Path("/proc/self/maps").read_text()
+    for part in ("x", "y"):
+        assert maps.count(str(place.scratch / "once" / "c" / f"balanced.{part}.npy")) == 2
+    made[0].x.zero_()
+    assert torch.equal(made[1].x, labelled(5).x)
+
+
+@pytest.mark.parametrize("part", ["x", "y"])
+@pytest.mark.parametrize("left", [0, 4, 100, -1, None])
+def test_derived_data_that_were_cut_short_or_lost_are_made_again(place, part, left):
+    place.derived("c", "balanced", HALF, lambda: labelled(5))
+    file = place.scratch / "once" / "c" / f"balanced.{part}.npy"
+    if left is None:
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:left])
+    again = place.derived("c", "balanced", HALF, lambda: labelled(5))
+    assert torch.equal(again.x, labelled(5).x)
+    assert torch.equal(again.y, labelled(5).y)
+    assert names(file.parent) == ["balanced.x.npy", "balanced.y.npy"], "nothing half-written stays"
+
+
+# Owning a folder ----------------------------------------------------------------------------
+
+
+def test_a_new_folder_holds_its_configuration_and_a_lock(folder):
+    assert names(folder.path) == ["config.toml", "lock"]
+    assert folder.config.read_text() == "rounds = 3\n"
+
+
+def test_a_folder_with_a_run_is_not_overwritten(folder):
+    with pytest.raises(FolderError, match="already holds a run; go on with `heterophony resume"):
+        RunFolder(folder.path).create("other")
+    assert folder.config.read_text() == "rounds = 3\n"
+
+
+def test_a_foreign_folder_is_neither_used_nor_touched(tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(FolderError, match="is not empty; choose another --out"):
+        RunFolder(tmp_path).create("x")
+    with pytest.raises(FolderError, match="is not a run folder"):
+        RunFolder(tmp_path).reopen()
+    with pytest.raises(FolderError, match="is not empty"):
+        RunFolder(tmp_path / "thesis.tex").create("x")
+    with pytest.raises(FolderError, match="is not a run folder"):
+        RunFolder(tmp_path / "nowhere").reopen()
+    assert names(tmp_path) == ["thesis.tex"]
+
+
+def test_an_empty_folder_may_be_used(tmp_path):
+    (tmp_path / "run").mkdir()
+    run = RunFolder(tmp_path / "run")
+    run.create("x")
+    run.close()
+    assert run.reopen() == "x"
+    run.close()
+
+
+def test_two_owners_are_one_too_many(folder):
+    second = RunFolder(folder.path)
+    with pytest.raises(BusyError, match="in use by another process"):
+        second.reopen()
+    second.close()
+    with pytest.raises(BusyError):
+        RunFolder(folder.path).reopen()
+    folder.close()
+    assert second.reopen() == "rounds = 3\n"
+    second.close()
+
+
+def test_who_is_refused_does_not_remove_the_owners_scratch(folder):
+    write(folder.scratch / "x", b"")
+    with pytest.raises(BusyError):
+        RunFolder(folder.path).reopen()
+    assert (folder.scratch / "x").exists()
+    folder.close()
+    assert not folder.scratch.exists()
+
+
+# Events -------------------------------------------------------------------------------------
+
+EVENTS = [{"event": "start", "x": "ä\n"}, {"event": "round", "t": 0}, {"event": "round", "t": 1}]
+
+
+def test_events_come_back_in_order(folder):
+    assert list(folder.read()) == []
+    for event in EVENTS:
+        folder.record(event)
+    assert list(folder.read()) == EVENTS
+    assert folder.events.read_bytes().count(b"\n") == 3
+
+
+def test_a_half_line_is_left_out_wherever_it_was_cut(folder):
+    for event in EVENTS:
+        folder.record(event)
+    whole = folder.events.read_bytes()
+    first, second = (i for i, b in enumerate(whole) if b == ord("\n") and i < len(whole) - 1)
+    for n in range(len(whole) + 1):
+        folder.events.write_bytes(whole[:n])
+        expected = (n > first) + (n > second) + (n == len(whole))
+        assert list(folder.read()) == EVENTS[:expected]
+
+
+def test_a_damaged_line_is_said(folder):
+    folder.events.write_bytes(b'{"event":"start"}\n{"eve\n')
+    with pytest.raises(FolderError, match="is damaged: a line is not JSON"):
+        list(folder.read())
+
+
+# Commits ------------------------------------------------------------------------------------
+
+
+def played(folder: RunFolder, rounds: int) -> None:
+    for t in range(1, rounds + 1):
+        folder.record({"t": t})
+        folder.commit(server(t))
+
+
+def test_before_any_commit_there_is_no_server_and_no_events(folder):
+    folder.record({"event": "start"})
+    assert folder.newest(SAMPLES) is None
+    assert folder.events.read_bytes() == b""
+    assert folder.oldest() == 0
+
+
+def test_a_commit_comes_back_bit_for_bit(folder):
+    played(folder, 1)
+    assert same(folder.newest(SAMPLES), server(1))
+    found = folder.newest(SAMPLES)
+    assert found is not None
+    assert found.memory["empty"] == Tensors()
+
+
+def test_the_newest_of_two_kept_commits_is_taken(folder):
+    played(folder, 5)
+    assert names(folder.commits) == ["0000004", "0000005"]
+    assert folder.oldest() == 4
+    assert same(folder.newest(SAMPLES), server(5))
+    folder.commit(server(5))
+    assert names(folder.commits) == ["0000004", "0000005"]
+
+
+def test_the_same_state_gives_the_same_bytes(folder, tmp_path):
+    played(folder, 2)
+    other = RunFolder(tmp_path / "other")
+    other.create("rounds = 3\n")
+    played(other, 2)
+    other.close()
+    for name in names(folder.commits):
+        assert (folder.commits / name).read_bytes() == (other.commits / name).read_bytes()
+
+
+def test_events_are_put_back_to_the_moment_of_the_commit(folder):
+    played(folder, 2)
+    committed = folder.events.read_bytes()
+    folder.record({"t": 3})
+    with open(folder.events, "ab") as file:
+        file.write(b'{"half')
+    assert same(folder.newest(SAMPLES), server(2))
+    assert folder.events.read_bytes() == committed
+    assert list(folder.read()) == [{"t": 1}, {"t": 2}]
+
+
+def test_a_newest_commit_cut_short_at_any_length_gives_way_to_the_older(folder):
+    played(folder, 3)
+    path = folder.commits / "0000003"
+    whole, events = path.read_bytes(), folder.events.read_bytes()
+    for n in [*range(0, len(whole), 7), len(whole) - 1]:
+        path.write_bytes(whole[:n])
+        folder.events.write_bytes(events)
+        assert same(folder.newest(SAMPLES), server(2))
+        assert list(folder.read()) == [{"t": 1}, {"t": 2}]
+
+
+def test_any_changed_byte_of_the_newest_commit_is_seen(folder):
+    played(folder, 2)
+    path = folder.commits / "0000002"
+    whole, events = path.read_bytes(), folder.events.read_bytes()
+    for i in range(len(whole)):
+        path.write_bytes(whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :])
+        folder.events.write_bytes(events)
+        assert same(folder.newest(SAMPLES), server(1)), f"byte {i}"
+
+
+def test_after_falling_back_the_round_is_committed_again(folder):
+    played(folder, 3)
+    (folder.commits / "0000003").write_bytes(b"torn")
+    assert same(folder.newest(SAMPLES), server(2))
+    folder.record({"t": 3})
+    folder.commit(server(3))
+    assert same(folder.newest(SAMPLES), server(3))
+    assert list(folder.read()) == [{"t": 1}, {"t": 2}, {"t": 3}]
+
+
+def test_when_all_are_torn_it_is_said_and_nothing_is_changed(folder):
+    played(folder, 3)
+    for name in names(folder.commits):
+        (folder.commits / name).write_bytes(b"torn")
+    events = folder.events.read_bytes()
+    with pytest.raises(FolderError, match="none of its commits can be read"):
+        folder.newest(SAMPLES)
+    assert folder.events.read_bytes() == events
+
+
+def test_events_shorter_than_the_commit_are_not_glossed_over(folder):
+    played(folder, 2)
+    folder.events.write_bytes(folder.events.read_bytes()[:-1])
+    with pytest.raises(FolderError, match="shorter than its commit says"):
+        folder.newest(SAMPLES)
+    folder.events.unlink()
+    with pytest.raises(FolderError, match="shorter than its commit says"):
+        folder.newest(SAMPLES)
+
+
+def test_a_commit_of_another_format_is_not_guessed_at(folder, monkeypatch):
+    monkeypatch.setattr("heterophony.run.store.FORMAT", 2)
+    played(folder, 1)
+    monkeypatch.undo()
+    with pytest.raises(FolderError, match="has format 2, this version reads 1"):
+        folder.newest(SAMPLES)
+
+
+def test_other_files_among_the_commits_are_no_commits(folder):
+    played(folder, 1)
+    (folder.commits / ".0000009.123.new").write_bytes(b"half")
+    folder.place.keep("c", 0, {"m": tensors(0)})
+    assert same(folder.newest(SAMPLES), server(1))
+    assert folder.oldest() == 1
+
+
+# Ends of all kinds (P2) ---------------------------------------------------------------------
+
+# One process imports torch and forks a child for each end: run in the folder of that name.
+ENDS = """
+import json, os, pathlib, resource, signal, sys, traceback
+import torch
+import heterophony.files as files
+from heterophony.core.algorithm import Server
+from heterophony.core.errors import HeterophonyError
+from heterophony.run.store import RunFolder
+from heterophony.core.tensors import Tensors
+
+
+def server(t, n=3):
+    return Server(t, {"0": 10, "1": 20}, Tensors({"w": torch.full((n,), float(t))}))
+
+
+def begun(path):
+    folder = RunFolder(path)
+    folder.create("x")
+    folder.record({"t": 1})
+    folder.commit(server(1))
+    return folder
+
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def room(size):
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard if size is None else size, hard))
+
+
+def second_owner(path):
+    RunFolder(path).reopen()
+
+
+def killed_owner(path):
+    begun(path)
+    die()
+
+
+def full_disk(path):
+    folder = begun(path)
+    room(20_000)
+    folder.record({"t": 2})
+    folder.commit(server(2, n=100_000))
+
+
+def no_room_for_events(path):
+    folder = begun(path)
+    size = folder.events.stat().st_size
+    room(size + 5)
+    folder.record({"t": 2, "long": "x" * 1000})
+
+
+def killed_in_write(path):
+    def half(path, mode, opener):
+        with open(path, mode) as file:
+            file.write(b"HET1 half a commit")
+        die()
+
+    folder = begun(path)
+    folder.record({"t": 2})
+    files.open = half
+    folder.commit(server(2))
+
+
+def killed_in_fsync(path):
+    folder, real, calls = begun(path), os.fsync, []
+    folder.record({"t": 2})
+
+    def second(fd):  # the first is the events'
+        calls.append(fd)
+        die() if len(calls) == 2 else real(fd)
+
+    os.fsync = second
+    folder.commit(server(2))
+
+
+def killed_before_rename(path):
+    folder = begun(path)
+    folder.record({"t": 2})
+    os.replace = die
+    folder.commit(server(2))
+
+
+def killed_after_rename(path):
+    folder, real = begun(path), os.replace
+    folder.record({"t": 2})
+
+    def renamed(*args):
+        real(*args)
+        die()
+
+    os.replace = renamed
+    folder.commit(server(2))
+
+
+root, codes = pathlib.Path(sys.argv[1]), {}
+for end in sys.argv[2:]:
+    child = os.fork()
+    if not child:
+        try:
+            globals()[end](root / end)
+        except HeterophonyError as error:
+            room(None)
+            (root / f"{end}.said").write_text(f"{type(error).__name__}: {error}")
+            os._exit(error.exit_code)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(99)
+        os._exit(0)
+    codes[end] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+print(json.dumps(codes))
+"""
+KILLS = ["killed_in_write", "killed_in_fsync", "killed_before_rename"]
+ALL = ["second_owner", "killed_owner", "full_disk", "no_room_for_events", *KILLS]
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory) -> tuple[Path, dict[str, int]]:
+    """The folder in which all of it happened, and how each process ended."""
+    root = tmp_path_factory.mktemp("ends")
+    mine = RunFolder(root / "second_owner")
+    mine.create("x")
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS, str(root), *ALL, "killed_after_rename"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    mine.close()
+    assert done.returncode == 0, done.stderr
+    return root, json.loads(done.stdout)
+
+
+def small(t: int) -> Server:
+    return Server(t, SAMPLES, Tensors({"w": torch.full((3,), float(t))}))
+
+
+def reopened(path: Path) -> RunFolder:
+    run = RunFolder(path)
+    assert run.reopen() == "x"
+    return run
+
+
+def test_another_process_is_refused_while_the_owner_lives(ends):
+    root, codes = ends
+    assert codes["second_owner"] == BusyError.exit_code
+    assert (root / "second_owner.said").read_text().startswith("BusyError: ")
+
+
+def test_a_killed_owner_owns_nothing(ends):
+    root, codes = ends
+    assert codes["killed_owner"] == -signal.SIGKILL
+    run = reopened(root / "killed_owner")
+    assert same(run.newest(SAMPLES), small(1))
+    run.close()
+
+
+def test_a_full_disk_is_a_storage_error_and_the_older_commit_loads(ends):
+    root, codes = ends
+    assert codes["full_disk"] == 74
+    said = (root / "full_disk.said").read_text()
+    assert said.startswith("StorageError: cannot use ")
+    assert "File too large; what was committed before is intact" in said
+    run = reopened(root / "full_disk")
+    assert names(run.commits) == ["0000001"], "nothing half-written is left"
+    assert same(run.newest(SAMPLES), small(1))
+    assert list(run.read()) == [{"t": 1}]
+    run.close()
+
+
+def test_no_room_for_events_is_a_storage_error_and_the_half_line_is_no_event(ends):
+    root, codes = ends
+    assert codes["no_room_for_events"] == 74
+    run = reopened(root / "no_room_for_events")
+    assert not run.events.read_bytes().endswith(b"\n")
+    assert list(run.read()) == [{"t": 1}]
+    assert same(run.newest(SAMPLES), small(1))
+    assert run.events.read_bytes() == b'{"t":1}\n'
+    run.close()
+
+
+@pytest.mark.parametrize("end", KILLS)
+def test_a_kill_before_the_rename_leaves_no_broken_file(ends, end):
+    root, codes = ends
+    assert codes[end] == -signal.SIGKILL
+    run = reopened(root / end)
+    left = [n for n in names(run.commits) if n != "0000001"]
+    assert len(left) == 1
+    assert left[0].startswith(".0000002.")
+    assert left[0].endswith(".new")
+    assert same(run.newest(SAMPLES), small(1))
+    assert list(run.read()) == [{"t": 1}]
+    run.record({"t": 2})
+    run.commit(small(2))
+    assert same(run.newest(SAMPLES), small(2))
+    run.close()
+
+
+def test_a_kill_right_after_the_rename_has_committed(ends):
+    root, codes = ends
+    assert codes["killed_after_rename"] == -signal.SIGKILL
+    run = reopened(root / "killed_after_rename")
+    assert same(run.newest(SAMPLES), small(2))
+    assert list(run.read()) == [{"t": 1}, {"t": 2}]
+    run.close()
+
+
+# JSON ---------------------------------------------------------------------------------------
+
+
+def test_json_files_come_back_or_say_what_is_wrong(tmp_path):
+    content = {"G": [1, 2.5], "name": "ä"}
+    write_json(tmp_path / "result.json", content)
+    assert read_json(tmp_path / "result.json") == content
+    assert json.loads((tmp_path / "result.json").read_text()) == content
+    with pytest.raises(FolderError, match="is not there"):
+        read_json(tmp_path / "none.json")
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(FolderError, match="is damaged: it is not JSON"):
+        read_json(tmp_path / "bad.json")
+    with pytest.raises(StorageError, match="cannot read"):
+        read_json(tmp_path)
+
+
+def test_a_message_is_no_commit(folder):
+    played(folder, 1)
+    for blob in (encode(tensors(1)), encode_groups({"model": tensors(1)})):
+        (folder.commits / "0000001").write_bytes(blob)
+        with pytest.raises(FolderError, match="none of its commits can be read"):
+            folder.newest(SAMPLES)
