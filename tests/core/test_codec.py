@@ -346,7 +346,7 @@ def test_a_header_without_groups_is_refused(groups):
 
 WATCHED = """
 import sys, pathlib
-from heterophony.codec import decode, decode_groups
+from heterophony.core.codec import decode, decode_groups
 from heterophony.core.errors import CodecError
 import torch, safetensors.torch
 

@@ -473,7 +473,7 @@ def test_other_files_among_the_commits_are_no_commits(folder):
 ENDS = """
 import json, os, pathlib, resource, signal, sys, traceback
 import torch
-import heterophony.files as files
+import heterophony.core.files as files
 from heterophony.core.algorithm import Server
 from heterophony.core.errors import HeterophonyError
 from heterophony.run.store import RunFolder
