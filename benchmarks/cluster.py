@@ -31,7 +31,7 @@ import torch
 import heterophony as hp
 from heterophony.core.algorithm import mean
 from heterophony.core.codec import decode_groups, encode_groups
-from heterophony.population.participation import asked
+from heterophony.population.participation import select_from_reachable
 
 
 def share() -> int:
@@ -158,7 +158,7 @@ def opened(path: Path) -> dict[str, Any]:
     held = psutil.Process().memory_full_info().uss - before
     begun = time.perf_counter()
     for t in range(10):
-        asked(hp.Uniform(count=100), t, everybody, everybody, seed=0)
+        select_from_reachable(hp.Uniform(count=100), t, everybody, everybody, seed=0)
     return {
         "seconds_to_open": round(seconds, 2),
         "bytes_held_per_client": round(held / len(everybody)),

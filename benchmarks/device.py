@@ -29,10 +29,10 @@ def resident() -> float:
 
 def greet(file: Path, folder: Path) -> None:
     """In the fresh process: a device up to its introduction."""
-    from heterophony.devices.broker.enrolment import read
+    from heterophony.devices.broker.enrolment import read_enrolment
     from heterophony.devices.device import Device
-    from heterophony.devices.protocol.device_session import Station
-    from heterophony.devices.testbed.processes import RUN
+    from heterophony.devices.protocol.device_session import DeviceSession
+    from heterophony.devices.testbed.processes import RUN_NAME
 
     told = {"import_seconds": time.perf_counter() - BEGUN, "import_mb": resident()}
 
@@ -42,8 +42,8 @@ def greet(file: Path, folder: Path) -> None:
         print(json.dumps({**told, "loaded": loaded, "modules": len(sys.modules)}), flush=True)
         os._exit(0)
 
-    Station.introduce = introduced  # type: ignore[method-assign, assignment]
-    Device(read(file), RUN, folder, ["0"], print).live()
+    DeviceSession.introduce = introduced  # type: ignore[method-assign, assignment]
+    Device(read_enrolment(file), RUN_NAME, folder, ["0"], print).run()
 
 
 def main() -> None:
@@ -54,25 +54,27 @@ def main() -> None:
     if asked.greet:
         return greet(*asked.greet)
 
-    from heterophony.config.config import read
+    from heterophony.config.config import read_config
     from heterophony.devices.testbed.private_broker import PrivateBroker
-    from heterophony.devices.testbed.processes import Part, serving
-    from heterophony.devices.testbed.testbed import begin
+    from heterophony.devices.testbed.processes import SupervisedProcess, run_server
+    from heterophony.devices.testbed.testbed import start_testbed_fork_server
     from heterophony.run.store import RunFolder
 
-    begin()
+    start_testbed_fork_server()
     with tempfile.TemporaryDirectory() as name:
         home, folder = Path(name), RunFolder(Path(name) / "run")
-        folder.create(read(None, asked.pairs).toml())
+        folder.create(read_config(None, asked.pairs).to_toml())
         broker = PrivateBroker(home / "broker")
         try:
-            server = Part("the server", serving, folder.path, broker.server())
-            broker.enrolled("device")
+            server = SupervisedProcess(
+                "the server", run_server, folder.path, broker.read_server_enrolment()
+            )
+            broker.enrol_device("device")
             words = ["--greet", str(broker.broker.folder / "device.toml"), str(home / "device")]
             subprocess.run([sys.executable, __file__, *words], check=True)
             server.kill()
         finally:
-            broker.end()
+            broker.stop()
             folder.close()
     return None
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from heterophony.config.config import read
+from heterophony.config.config import read_config
 from heterophony.core.files import write_json
 from heterophony.run.summary import summarise
 
@@ -56,11 +56,11 @@ def make(folder: Path, number: int, rounds: int, clients: int) -> None:
     for client in range(clients):
         (folder / "commits" / "clients" / str(client)).mkdir(parents=True)
     settings = [f"algorithm.name={name}", f"seed={seed}", f"rounds={rounds}"]
-    (folder / "config.toml").write_text(read(None, settings).toml())
+    (folder / "config.toml").write_text(read_config(None, settings).to_toml())
     events = made_up(name, seed, rounds, clients)
     lines = [json.dumps(e, separators=(",", ":")) + "\n" for e in events]
     (folder / "events.jsonl").write_text("".join(lines))
-    write_json(folder / "result.json", summarise(events).json())
+    write_json(folder / "result.json", summarise(events).to_dict())
 
 
 def seconds(*words: str, within: str) -> float:

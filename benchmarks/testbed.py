@@ -20,17 +20,17 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from heterophony.config.config import Config, read
-from heterophony.core.codec import decode
+from heterophony.config.config import Config, read_config
+from heterophony.core.codec import decode_blob
 from heterophony.core.errors import CodecError
 from heterophony.devices import server
 from heterophony.devices.broker.enrolment import Enrolment
 from heterophony.devices.protocol import chunks
 from heterophony.devices.testbed import processes
-from heterophony.devices.testbed.testbed import Testbed, begin, dealt
-from heterophony.devices.transport.inbox import Message
-from heterophony.devices.transport.link import Link
-from heterophony.experiments.execute import execute
+from heterophony.devices.testbed.testbed import Testbed, assign_clients, start_testbed_fork_server
+from heterophony.devices.transport.inbox import ReceivedMessage
+from heterophony.devices.transport.link import MqttTransport
+from heterophony.experiments.execute import execute_plan
 from heterophony.run.store import RunFolder
 from heterophony.run.summary import summarise
 
@@ -45,7 +45,7 @@ class Tally:
 
     def see(self, topic: str, payload: bytes) -> None:
         if topic.endswith("/chunk"):
-            chunk = chunks.decode(payload)
+            chunk = chunks.decode_chunk(payload)
             self.parts[topic, chunk.sha256].setdefault(chunk.index, chunk.data)
 
     def bytes(self) -> int:
@@ -55,23 +55,23 @@ class Tally:
 
 def numbers(blob: bytes) -> int:
     try:
-        return decode(blob)[0].nbytes
+        return decode_blob(blob)[0].nbytes
     except CodecError:
         return 0
 
 
-def counted(tell: processes.Tell, folder: Path, enrolment: Enrolment) -> None:
+def counted(tell: processes.SendMessage, folder: Path, enrolment: Enrolment) -> None:
     """The server of a testbed, with all that passes its link counted."""
     down, up, links = Tally(), Tally(), []
 
-    class Counted(Link):
+    class Counted(MqttTransport):
         def __init__(self, *args: Any, **how: Any) -> None:
             super().__init__(*args, **how)
             links.append(self)
             offer = self.inbox.offer
 
             def seen(item: Any) -> Any:
-                if isinstance(item, Message):
+                if isinstance(item, ReceivedMessage):
                     up.see(item.topic, item.payload)
                 return offer(item)
 
@@ -83,8 +83,8 @@ def counted(tell: processes.Tell, folder: Path, enrolment: Enrolment) -> None:
                 down.see(topic, payload)
             return taken
 
-    server.Link = Counted  # type: ignore[misc]
-    processes.serving(tell, folder, enrolment)
+    server.MqttTransport = Counted  # type: ignore[misc]
+    processes.run_server(tell, folder, enrolment)
     link = links[0]
     counts = {"sent": link.sent, "received": link.received, "down": down.bytes(), "up": up.bytes()}
     (folder / "wire.json").write_text(json.dumps(counts))
@@ -96,28 +96,28 @@ class Measured(Testbed):
 
 def on_devices(config: Config, out: Path) -> tuple[dict[str, int], float, str]:
     """Bytes by kind, seconds of a round, the model."""
-    federation, folder = config.federation(), RunFolder(out)
-    folder.create(config.decided(federation).toml())
-    hands = dealt(federation.clients, 10, folder)
+    federation, folder = config.build_federation(), RunFolder(out)
+    folder.create(config.fill_model_defaults(federation).to_toml())
+    hands = assign_clients(federation.clients, 10, folder)
     with Measured(folder, hands, config.top.seed, (), print, lambda event: None) as bed:
-        bed.play()
+        bed.supervise()
     folder.close()
-    found = summarise(list(folder.read()))
+    found = summarise(list(folder.iterate_events()))
     wire = json.loads((out / "wire.json").read_text())
     return wire, found.seconds / found.rounds, found.model_sha256
 
 
 def simulated(config: Config, out: Path) -> tuple[float, str]:
     """Seconds of a round, the model."""
-    federation, folder = config.federation(), RunFolder(out)
-    folder.create(config.decided(federation).toml())
-    found = execute(config.plan(federation), folder, "pool")
+    federation, folder = config.build_federation(), RunFolder(out)
+    folder.create(config.fill_model_defaults(federation).to_toml())
+    found = execute_plan(config.build_plan(federation), folder, "pool")
     folder.close()
     return found.seconds / found.rounds, found.model_sha256
 
 
 def measured(algorithm: str, pairs: list[str], folder: Path) -> dict[str, Any]:
-    config = read(None, [*SETTINGS, f"algorithm.name={algorithm}", *pairs])
+    config = read_config(None, [*SETTINGS, f"algorithm.name={algorithm}", *pairs])
     wire, seconds, model = on_devices(config, folder / f"{algorithm}-devices")
     alone, same = simulated(config, folder / f"{algorithm}-pool")
     tensors, all_bytes = wire["down"] + wire["up"], wire["sent"] + wire["received"]
@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("-c", dest="pairs", action="append", default=[])
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    begin()
+    start_testbed_fork_server()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for algorithm in ("fedreg", "fedavg"):

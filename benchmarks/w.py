@@ -26,7 +26,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import heterophony as hp
-from heterophony.engines.pool import settle, warm
+from heterophony.engines.pool import configure_worker_process, start_fork_server
 
 CLIENTS, PER_ROUND, EPOCHS, BATCH, LR = 20, 4, 5, 20, 0.01
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -129,7 +129,7 @@ def by_hand(federation: hp.Federation, rounds: int, fast: bool) -> dict[str, flo
 
 
 def hand(tasks, answers, fast, flat, replies, shared, rows) -> None:
-    settle() if fast else torch.set_num_threads(1)
+    configure_worker_process() if fast else torch.set_num_threads(1)
     x, y = shared
     net = network(fast)
     if fast:
@@ -217,7 +217,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    warm()
+    start_fork_server()
     federation = hp.federate("fmnist", clients=CLIENTS, partition=hp.Dirichlet(0.1), seed=0)
     sizes = federation.sizes()
     samples = sum(

@@ -8,7 +8,7 @@ import signal
 import pytest
 import torch
 
-from heterophony.engines.pool import warm
+from heterophony.engines.pool import start_fork_server
 
 torch.set_num_threads(1)
 
@@ -24,4 +24,4 @@ def pytest_configure(config: pytest.Config) -> None:
             f"heterophony.{part}"
             for part in ("cli.runs", "devices.testbed.preload", "experiments.run")
         )
-        warm(*ours, "psutil", "pytest", "sklearn.datasets")
+        start_fork_server(*ours, "psutil", "pytest", "sklearn.datasets")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
+import re
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src" / "heterophony"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "heterophony"
 MODULES = sorted(SOURCE.rglob("*.py"))
 ALGORITHMS = sorted(p for p in (SOURCE / "algorithms").glob("*.py") if p.name != "__init__.py")
-VOCABULARY = {"algorithm", "client", "errors", "net", "samples", "settings", "tensors"}
+VOCABULARY = {"algorithm", "client", "errors", "fields", "net", "samples", "tensors"}
 OUTSIDE = {
     "torch",
     "math",
@@ -22,69 +24,93 @@ OUTSIDE = {
     "functools",
     "itertools",
 }
-# lower rooms must not know the higher ones; who only reads files must not know torch
-BELOW = {"tensors", "randomness", "settings", "moves", "samples", "net", "client", "algorithm"}
-WITH_TORCH = {*BELOW, "config", "engines", "loop", "place", "plan", "store"}
-FORBIDDEN = [
-    (
-        BELOW,
-        {"algorithms", "models", "engines", "plan", "loop", "store", "cli", "report", "config"},
-    ),
-    ({"data", "models"}, {"engines", "plan", "loop", "store", "cli", "report"}),
-    (
-        {"plan", "loop", "newcomers", "place", "store", "engines"},
-        {"cli", "report", "config", "trackers"},
-    ),
-    (
-        {"mqtt"},  # it carries jobs and replies of any algorithm
-        {"algorithms", "cli", "config", "library", "loop", "report", "store", "trackers"},
-    ),
-    ({"report"}, {"cli", "engines", "loop", "plan"}),
-    ({"significance"}, {"cli", "config", "engines", "loop", "plan", "report", "results", "store"}),
-    ({"errors", "files", "folders", "results"}, {"torch", "numpy", "cli", "report", *WITH_TORCH}),
-    ({"audit"}, {"algorithms", "cli", "library", "loop", "report", "session", "trackers"}),
-    ({"papers"}, {"cli", "engines", "loop", "plan", "report", "store"}),
-    (
-        {"trackers"},  # they are told numbers: nothing of theirs can reach the run
-        {"algorithm", "cli", "client", "config", "engines", "library", "loop", "plan", "report"}
-        | {"session", "store", "tensors"},
-    ),
-]
+# modules that read many run folders, or that every command imports: no torch, so that they are quick
+WITHOUT_TORCH = {"core/errors.py", "core/files.py", "run/run_index.py", "run/summary.py"}
 
 
-def room(path: Path) -> str:
-    """The first part of a module's path below the package."""
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+def read_packages() -> dict[str, set[str]]:
+    """Read the table of packages in CONTRIBUTING.md: what each one may import."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|$", text, re.M)
+    return {name: set(re.findall(r"\w+", allowed)) for name, allowed in rows}
 
 
-def imports(path: Path) -> set[str]:
-    """Whatever is imported: rooms of ours by their name, others by their first word."""
-    found = set()
-    depth = len(path.relative_to(SOURCE).parts)
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {a.name.split(".")[0] for a in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            found.add((node.module or "").split(".")[0])
-        elif isinstance(node, ast.ImportFrom) and node.level == depth:
-            found |= {(node.module or a.name).split(".")[0] for a in node.names}
-    return found
+PACKAGES = read_packages()
 
 
 def name(path: Path) -> str:
     return str(path.relative_to(SOURCE))
 
 
-@pytest.mark.parametrize("path", ALGORITHMS, ids=name)
-def test_an_algorithm_imports_only_the_vocabulary_and_torch(path):
-    assert imports(path) <= VOCABULARY | OUTSIDE
+def package(path: Path) -> str:
+    """The package a module lies in; the public face lies in none."""
+    parts = path.relative_to(SOURCE).parts
+    return parts[0] if len(parts) > 1 else ""
+
+
+def own_imports(path: Path) -> set[str]:
+    """The modules of ours that a module imports, as dotted names below the package."""
+    folder, found = path.relative_to(SOURCE).parts[:-1], set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = folder[: len(folder) - node.level + 1]
+            found |= {
+                ".".join([*base, *([node.module] if node.module else [a.name])]) for a in node.names
+            }
+    return found
+
+
+def imports(path: Path) -> set[str]:
+    """Other packages that a module imports, by their first word."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {a.name.split(".")[0] for a in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.add((node.module or "").split(".")[0])
+    return found
+
+
+def test_the_table_of_packages_lists_every_package_from_the_bottom_up():
+    assert set(PACKAGES) == {package(p) for p in MODULES} - {""}
+    lower: set[str] = set()
+    for room, allowed in PACKAGES.items():
+        assert allowed <= lower, f"{room} may import only packages above it in the table"
+        lower.add(room)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name)
-def test_dependencies_point_one_way(path):
-    for rooms, above in FORBIDDEN:
-        if room(path) in rooms:
-            assert not imports(path) & above
+def test_a_module_imports_only_what_its_package_may(path):
+    if package(path) == "":  # the public face names everything
+        return
+    used = {m.split(".")[0] for m in own_imports(path)} - {package(path), "__version__"}
+    assert used <= PACKAGES[package(path)]
+
+
+def test_nothing_lies_in_the_root_but_the_public_face():
+    assert {p.name for p in SOURCE.glob("*.py")} == {"__init__.py", "__main__.py"}
+
+
+@pytest.mark.parametrize("path", ALGORITHMS, ids=name)
+def test_an_algorithm_imports_only_the_vocabulary_its_parts_and_torch(path):
+    ours = {m.removeprefix("core.") for m in own_imports(path)}
+    shared = {m for m in ours if m.startswith("algorithms.")}
+    assert ours - shared <= VOCABULARY
+    assert imports(path) <= OUTSIDE
+
+
+@pytest.mark.parametrize("module", sorted(WITHOUT_TORCH))
+def test_what_only_reads_files_needs_no_torch(module):
+    def reach(path: Path, seen: set[Path]) -> set[Path]:
+        seen.add(path)
+        for dotted in own_imports(path):
+            for file in (SOURCE / f"{dotted.replace('.', '/')}.py",):
+                if file.exists() and file not in seen:
+                    reach(file, seen)
+        return seen
+
+    for path in reach(SOURCE / module, set()):
+        assert not imports(path) & {"torch", "numpy"}, path
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name)
@@ -95,10 +121,10 @@ def test_every_module_says_in_its_first_line_what_it_is_for(path):
 
 
 EXTRAS = {  # package: the one file that imports it
-    "cryptography": "mqtt/certificates.py",
+    "cryptography": "devices/broker/certificates.py",
     "mlflow": "trackers/mlflow.py",
-    "paho": "mqtt/link.py",
-    "ray": "engines/ray.py",
+    "paho": "devices/transport/link.py",
+    "ray": "engines/ray/engine.py",
     "tensorboard": "trackers/tensorboard.py",
     "wandb": "trackers/wandb.py",
 }
@@ -113,11 +139,7 @@ def test_a_package_of_an_extra_is_imported_only_by_its_own_file(path):
             assert f"torch.utils.{package}" not in text
 
 
-PURE = {
-    *("assignments", "chunks", "desk", "envelope", "forms", "guests", "hub", "ledger", "messages"),
-    *("news", "overview", "pantry", "patience", "pulls", "shelf", "station", "topics", "wire"),
-}
-PROTOCOL = [p for p in MODULES if room(p) == "mqtt" and p.stem in PURE]
+PROTOCOL = [p for p in MODULES if "protocol" in p.parts]
 
 
 @pytest.mark.parametrize("path", PROTOCOL, ids=name)
@@ -150,15 +172,18 @@ def test_the_reader_of_cifar_uses_pickle_only_with_its_own_list_of_names():
     heirs = [n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.bases]
     assert [
         (c.name, [f.name for f in c.body if isinstance(f, ast.FunctionDef)]) for c in heirs
-    ] == [("Restricted", ["find_class"])]
+    ] == [("RestrictedUnpickler", ["find_class"])]
     asked = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
     names = {getattr(c.func, "id", None) for c in asked}
     assert not names & {"super", "getattr", "__import__", "eval", "exec"}
 
 
+CORE_WITHOUT_CLOCK = {f"core/{m}.py" for m in ("algorithm", "client", "tensors", "samples")}
+
+
 @pytest.mark.parametrize("path", MODULES, ids=name)
 def test_no_global_randomness_no_clock_no_environment_in_the_core(path):
-    if room(path) in ("algorithm", "algorithms", "client", "tensors", "samples"):
+    if package(path) == "algorithms" or name(path) in CORE_WITHOUT_CLOCK:
         assert not imports(path) & {"os", "time", "random", "datetime"}
 
 

@@ -8,25 +8,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .core.algorithm import (
-        Algorithm,
-        Client,
-        Reply,
-        Server,
-        as_agreed,
-        equally,
-        mean,
-        setting,
-    )
+    from .core.algorithm import Algorithm, Client, Reply, Server, as_agreed, equally, mean, setting
     from .core.client import Training
     from .core.errors import HeterophonyError
     from .core.net import Net, split
-    from .core.tensors import (
-        Tensors,
-        mix,
-        params,
-        weights,
-    )
+    from .core.tensors import Tensors, mix, params, weights
     from .data.federation import Federation
     from .data.partitions import (
         IID,

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 import heterophony as hp
 from helpers.support import QUICK, digits, memory, model, net_with_batch_norm, played, same
-from heterophony.algorithms.apfl import APFL, mixture
+from heterophony.algorithms.apfl import APFL, mix_models
 
 MOMENTUM = replace(QUICK, epochs=2, momentum=0.9, weight_decay=1e-3)
 ALL = {"participation": 1.0, "training": MOMENTUM}
@@ -80,7 +80,7 @@ def test_one_round_is_the_specs():
     how = replace(QUICK, lr=0.5, momentum=0.0, steps=3)
     result = played(Watched(alpha=0.3), one, rounds=1, training=how)
     net = result.plan.model()
-    net.load_state_dict(result.plan.start().model)
+    net.load_state_dict(result.plan.create_initial_server().model)
     w, v, alpha = hp.weights(net), hp.weights(net), 0.3
 
     def slope(at: hp.Tensors, x: torch.Tensor, y: torch.Tensor) -> hp.Tensors:
@@ -139,7 +139,7 @@ def test_running_statistics_are_mixed_too_and_counters_are_not():
     half = torch.tensor(0.25)
     own = hp.Tensors({"running_mean": torch.tensor([4.0]), "count": torch.tensor(3)})
     common = hp.Tensors({"running_mean": torch.tensor([8.0]), "count": torch.tensor(9)})
-    mixed = mixture(half, own, common)
+    mixed = mix_models(half, own, common)
     assert mixed["running_mean"].item() == 7.0
     assert mixed["count"].item() == 3
 
@@ -151,7 +151,7 @@ def test_p_uses_the_new_common_model():
     for i, c in enumerate(result.plan.federation.clients):
         kept, test = memory(result, c), result.plan.federation.data(c).test
         own = kept["net"].below("own.").without("*tracked*")
-        mixed = mixture(kept["apfl"]["share"], own, model(result))
+        mixed = mix_models(kept["apfl"]["share"], own, model(result))
         x, y = test.batch(torch.arange(len(test)))
         with torch.no_grad():
             said = functional_call(net, dict(mixed), (x,)).argmax(1)

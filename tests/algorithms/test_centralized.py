@@ -10,7 +10,7 @@ import torch
 import heterophony as hp
 from helpers.support import QUICK, digits, memory, model, net_with_batch_norm, played, same
 from heterophony.algorithms.centralized import Centralized
-from heterophony.core.algorithm import EVERYBODY
+from heterophony.core.algorithm import POOLED_CLIENT
 from heterophony.data.federation import Federation
 
 MOMENTUM = hp.Training(epochs=2, batch=16, lr=0.05, momentum=0.9, weight_decay=1e-3)
@@ -28,8 +28,8 @@ def test_it_is_fedavg_with_one_client_bit_for_bit(net):
     assert same(model(a), model(b))
     assert measured(a, "G") == measured(b, "G")
     assert measured(a, "P") == measured(b, "P")
-    assert memory(a, EVERYBODY).keys() == memory(b, "0").keys() >= {"momentum/main"}
-    assert same(memory(a, EVERYBODY)["momentum/main"], memory(b, "0")["momentum/main"])
+    assert memory(a, POOLED_CLIENT).keys() == memory(b, "0").keys() >= {"momentum/main"}
+    assert same(memory(a, POOLED_CLIENT)["momentum/main"], memory(b, "0")["momentum/main"])
 
 
 def test_however_the_data_are_dealt_it_is_trained_on_all_of_them():
@@ -47,7 +47,7 @@ def test_there_is_one_model_for_everybody_and_no_traffic():
     assert measured(result, "P") == measured(result, "G")
     assert result.summary.bytes == {"up": 0, "down": 0}
     rounds = [e for e in result.events if e["event"] == "round"]
-    assert [e["clients"] for e in rounds] == [[EVERYBODY]] * 3
+    assert [e["clients"] for e in rounds] == [[POOLED_CLIENT]] * 3
     assert {c.participations for c in result.clients.values()} == {0}
     assert [seen for e in rounds for _, seen in e["P_local"]] == [
         sum(result.plan.federation.sizes("test").values())

@@ -23,14 +23,14 @@ from helpers.support import (
     same,
     untimed,
 )
-from heterophony.algorithms import CLASSES, algorithm
+from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.core.client import state
-from heterophony.core.tensors import matches, raw
+from heterophony.core.tensors import matches_any, tensor_to_bytes
 from heterophony.engines import base, serial
 from heterophony.jobs.plan import Job
 from heterophony.models.convnet import convnet
 
-ALGORITHMS = sorted(CLASSES)
+ALGORITHMS = sorted(ALGORITHM_CLASSES)
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
 
@@ -148,8 +148,8 @@ def test_it_learns(name):
     rounds = 12 if name == "pfedme" else 6
     how = {"training": hp.Training(epochs=3, batch=10, lr=0.05), "participation": 1.0}
     how |= {"rounds": rounds, "evaluate_every": 3}
-    result = played(algorithm(name)(**LEARNS.get(name, {})), digits(alpha=100.0), **how)
-    assert (result.G is not None) == algorithm(name).common
+    result = played(get_algorithm_class(name)(**LEARNS.get(name, {})), digits(alpha=100.0), **how)
+    assert (result.G is not None) == get_algorithm_class(name).common
     best = result.P.best if result.G is None else min(result.P.best, result.G.best)
     assert best > 0.7
 
@@ -158,16 +158,18 @@ def test_it_learns(name):
 def test_nothing_personal_travels_and_bytes_are_those_of_what_did(name, recorder):
     """Neither under its own name nor, as the very same values, under another one."""
     result = played(name, model="digitsnet")
-    plan, place = result.plan, result._run.place
+    plan, place = result.plan, result._run_folder.client_store
     stay = list(plan.algorithm.stays(plan.template))
-    names = {k for k in plan.template.state_dict() if matches(k, stay)}
+    names = {k for k in plan.template.state_dict() if matches_any(k, stay)}
     assert bool(names) == bool(stay)
-    kept = [place.memory(c, before=99).get("net", hp.Tensors()) for c in plan.federation.clients]
-    own = {raw(v) for net in kept for k, v in net.items() if k in names and told(v)}
+    kept = [
+        place.load_memory(c, before=99).get("net", hp.Tensors()) for c in plan.federation.clients
+    ]
+    own = {tensor_to_bytes(v) for net in kept for k, v in net.items() if k in names and told(v)}
     assert bool(own) == bool(names)
     sent = [t for job, reply in recorder[0].log for t in (job.tensors, reply.tensors)]
     assert not any(names & set(t) for t in sent)
-    assert not any(raw(v) in own for t in sent for v in t.values())
+    assert not any(tensor_to_bytes(v) in own for t in sent for v in t.values())
     trained = [(job, reply) for job, reply in recorder[0].log if job.kind == "train"]
     down = sum(v.numel() * v.element_size() for job, _ in trained for v in job.tensors.values())
     up = sum(v.numel() * v.element_size() for _, r in trained for v in r.tensors.values())
@@ -196,19 +198,23 @@ def told(v: torch.Tensor) -> bool:
 )
 def test_what_travels_is_the_specs(name, depth, shared):
     """ConvNet on CIFAR-10 shapes."""
-    how = algorithm(name)()
+    how = get_algorithm_class(name)()
     net = how.build(convnet((3, 32, 32), 10, depth))
     assert sum(net.get_parameter(k).numel() for k in how.shared(net, 0)) == shared
 
 
 @every_algorithm
 def test_all_defaults_are_within_their_own_ranges_and_explained(name):
-    for f in dataclasses.fields(algorithm(name)):
+    for f in dataclasses.fields(get_algorithm_class(name)):
         assert f.metadata["doc"]
 
 
 def test_the_same_seed_deals_and_selects_the_same_for_every_algorithm():
-    some = [n for n in ALGORITHMS if not (algorithm(n).everybody or algorithm(n).pooled)]
+    some = [
+        n
+        for n in ALGORITHMS
+        if not (get_algorithm_class(n).everybody or get_algorithm_class(n).pooled)
+    ]
     how = {"training": hp.Training(steps=1, batch=4), "evaluate_every": 9}
     runs = [played(name, **how) for name in some]
     cohorts = [[e["clients"] for e in r.events if e["event"] == "round"] for r in runs]
@@ -224,7 +230,7 @@ def test_evaluating_less_often_or_not_sharing_features_changes_no_bit(monkeypatc
     seldom = played("fedreg", model="digitsnet", evaluate_every=2)
     assert often.model_sha256 == seldom.model_sha256
     assert [e["t"] for e in seldom.events if e["event"] == "evaluation"] == [0, 2, 3]
-    monkeypatch.setattr("heterophony.jobs.plan.one_base", lambda *_: False)
+    monkeypatch.setattr("heterophony.jobs.plan.has_same_base", lambda *_: False)
     assert identical(often, played("fedreg", model="digitsnet"))
 
 
@@ -240,7 +246,7 @@ def test_evaluation_has_r_plus_one_points_and_p_local_counts_the_participants():
 
 def test_a_run_without_rounds_measures_the_untrained_model():
     result = played("fedavg", rounds=0)
-    assert same(model(result), result.plan.start().model)
+    assert same(model(result), result.plan.create_initial_server().model)
     assert result.summary.seconds >= 0
 
 
@@ -250,7 +256,7 @@ def test_longest_client_first_and_evaluations_last():
         Job("train", 0, "b", hp.Tensors(), cost=1),
         Job("train", 0, "c", hp.Tensors(), cost=5),
     ]
-    assert [j.client for j in base.in_order(jobs)] == ["c", "b", "a"]
+    assert [j.client for j in base.sort_jobs(jobs)] == ["c", "b", "a"]
 
 
 def test_training_settings_do_not_leak_between_jobs():

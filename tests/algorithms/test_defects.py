@@ -34,12 +34,7 @@ from helpers.support import (
     same,
     watching,
 )
-from heterophony.algorithms import (
-    apfl,
-    fednova,
-    fedpac,
-    pfedgate,
-)
+from heterophony.algorithms import apfl, fednova, fedpac, pfedgate
 from heterophony.algorithms.apfl import APFL
 from heterophony.algorithms.ditto import Ditto
 from heterophony.algorithms.fedadam import FedAdam
@@ -62,9 +57,9 @@ from heterophony.algorithms.fedyogi import FedYogi
 from heterophony.algorithms.gpfl import GPFL
 from heterophony.algorithms.lgfedavg import LGFedAvg
 from heterophony.algorithms.local import Local
-from heterophony.algorithms.parts.bit_packing import packed
-from heterophony.algorithms.parts.parameter_blocks import blocks, gated
-from heterophony.algorithms.parts.threshold import statistic
+from heterophony.algorithms.parts.bit_packing import pack_bits
+from heterophony.algorithms.parts.parameter_blocks import forward_gated, split_into_blocks
+from heterophony.algorithms.parts.threshold import compute_statistic
 from heterophony.algorithms.perfedavg import PerFedAvg
 from heterophony.algorithms.pfedgate import PFedGate
 from heterophony.algorithms.pfedme import PFedMe
@@ -73,19 +68,14 @@ from heterophony.algorithms.scaffold import Scaffold
 from heterophony.config import checkpoint
 from heterophony.core import algorithm as vocabulary
 from heterophony.core import client as device
-from heterophony.core.algorithm import (
-    Algorithm,
-    Client,
-    Reply,
-    Server,
-)
+from heterophony.core.algorithm import Algorithm, Client, Reply, Server
 from heterophony.core.errors import ConfigError, DivergedError
-from heterophony.core.samples import Data
+from heterophony.core.samples import ClientData
 from heterophony.engines import serial
 from heterophony.engines.serial import Serial
 from heterophony.jobs import plan
 from heterophony.jobs.plan import Job
-from heterophony.models import builder
+from heterophony.models import get_model_builder
 from heterophony.population.participation import Uniform
 from heterophony.run import loop, summary
 from heterophony.run.store import RunFolder
@@ -119,8 +109,8 @@ def client_of(
 ) -> Client:
     """Client 0 before its round: what it kept, and, beside the model, what else it received."""
     made = played(how, federation, rounds=0, training=training, model=net).plan
-    sent = how.send(made.start(), "0") | (extra or {})
-    return made.client(Job("train", 0, "0", sent), kept or {}, None)
+    sent = how.send(made.create_initial_server(), "0") | (extra or {})
+    return made.build_client(Job("train", 0, "0", sent), kept or {}, None)
 
 
 def trained(how: Algorithm, client: Client) -> tuple[hp.Tensors, list[list[Batch]]]:
@@ -171,7 +161,9 @@ def refused(error: type[Exception], act: Callable[[], object]) -> bool:
 
 def received(change: Callable[[hp.Tensors], hp.Tensors]) -> Client:
     made = played("fedavg", rounds=0).plan
-    return made.client(Job("train", 0, "0", change(made.start().model)), {}, None)
+    return made.build_client(
+        Job("train", 0, "0", change(made.create_initial_server().model)), {}, None
+    )
 
 
 def check_what_did_not_arrive_is_an_error():
@@ -188,12 +180,12 @@ def check_another_shape_is_an_error():
 
 def nothing_is_missed(patch: Patch) -> None:
     """strict=False: a tensor that is missing keeps its random start, and nobody is told."""
-    patch.setattr(device, "complete", lambda names, given: None)
+    patch.setattr(device, "check_all_received", lambda names, given: None)
 
 
 def what_fits_is_loaded(patch: Patch) -> None:
     """Only tensors of known name and shape are copied; whole layers stay untrained in silence."""
-    patch.setattr(device, "load", fitting)
+    patch.setattr(device, "load_into_net", fitting)
 
 
 def fitting(net: nn.Module, tensors: hp.Tensors) -> None:
@@ -203,12 +195,16 @@ def fitting(net: nn.Module, tensors: hp.Tensors) -> None:
 
 
 def check_a_checkpoint_fits_or_is_refused():
-    build = partial(builder("mlp"), (1, 8, 8), 10, 1)
+    build = partial(get_model_builder("mlp"), (1, 8, 8), 10, 1)
     whole = device.state(build())
     first = next(k for k in whole if k.startswith("base."))
     for change in (whole.without(first), whole | one("base.more", 0.0), whole | one(first, 0.0)):
-        assert refused(ConfigError, partial(checkpoint.started, build, change, "x.safetensors"))
-    assert same(device.state(checkpoint.started(build, whole, "x.safetensors")), whole)
+        assert refused(
+            ConfigError, partial(checkpoint.build_from_checkpoint, build, change, "x.safetensors")
+        )
+    assert same(
+        device.state(checkpoint.build_from_checkpoint(build, whole, "x.safetensors")), whole
+    )
 
 
 def a_checkpoint_is_loaded_where_it_fits(patch: Patch) -> None:
@@ -219,7 +215,7 @@ def a_checkpoint_is_loaded_where_it_fits(patch: Patch) -> None:
         fitting(net, checkpoint)
         return net
 
-    patch.setattr(checkpoint, "started", started)
+    patch.setattr(checkpoint, "build_from_checkpoint", started)
 
 
 def check_replies_that_differ_are_not_averaged():
@@ -249,7 +245,7 @@ def replies_are_averaged_as_far_as_they_go(patch: Patch) -> None:
 
 def check_every_batch_norm_stays():
     for name, number in (("resnet8", 9), ("resnet10", 12)):
-        net = builder(name)((3, 32, 32), 10, 1)
+        net = get_model_builder(name)((3, 32, 32), 10, 1)
         norms = {k for k, m in net.named_modules() if isinstance(m, nn.BatchNorm2d)}
         travels = {k.rpartition(".")[0] for k in FedBN().shared(net, 0, buffers=True)}
         assert any(k.endswith("downsample.1") for k in norms)
@@ -285,7 +281,7 @@ PULLED = [
 
 def the_term_is_built_from_data(patch: Patch) -> None:
     """`.data` in the penalty: the printed loss has it, the gradient has not; FedAMP is Local."""
-    patch.setattr(device, "push", lambda named, terms: None)
+    patch.setattr(device, "add_to_gradients", lambda named, terms: None)
 
 
 def check_fedprox_without_pull_is_fedavg():
@@ -420,16 +416,16 @@ def cut_shares_are_not_renormalised(patch: Patch) -> None:
 
     def mixtures(variances, weighted):
         form = torch.stack(variances).double().diag()  # here all H are equal
-        rows = [fedpac.least(form, start=i) for i in range(len(form))]
+        rows = [fedpac.minimise_on_simplex(form, start=i) for i in range(len(form))]
         return [torch.where(a < 1e-3, 0.0, a).tolist() for a in rows]
 
-    patch.setattr(fedpac, "mixtures", mixtures)
+    patch.setattr(fedpac, "solve_head_mixtures", mixtures)
 
 
 def statistics_are_in_another_order_than_heads(patch: Patch) -> None:
     """Statistics as they arrived, heads by client: everybody gets a mixture meant for others."""
-    mixtures = fedpac.mixtures
-    patch.setattr(fedpac, "mixtures", lambda v, h: mixtures(v[::-1], h[::-1]))
+    mixtures = fedpac.solve_head_mixtures
+    patch.setattr(fedpac, "solve_head_mixtures", lambda v, h: mixtures(v[::-1], h[::-1]))
 
 
 def centres_are_plain_means(patch: Patch) -> None:
@@ -473,7 +469,7 @@ def a_client_goes_on_from_its_own(cls: type[Algorithm], training: bool) -> Putti
     train, tune = cls.local, cls.tune
 
     def go_back(client: Client) -> None:
-        device.load(client.net, client.memory.get("body", hp.Tensors()))
+        device.load_into_net(client.net, client.memory.get("body", hp.Tensors()))
 
     def local(self, client):
         if training:
@@ -518,7 +514,7 @@ def frozen_means_a_gradient_of_zero(patch: Patch) -> None:
     fit = Client.fit
 
     def zeroing(self, loss=None, train=None, **how):
-        learns = {id(p) for p in device.parameters(self.net if train is None else train)}
+        learns = {id(p) for p in device.iterate_parameters(self.net if train is None else train)}
 
         def zero(w):
             named = self.net.named_parameters()
@@ -536,7 +532,7 @@ def check_g_and_p_have_a_list_each():
     result = played("ditto")
     start, tests = result.events[0], sum(result.events[0]["test"])
     measured = [e for e in result.events if e["event"] == "evaluation"]
-    lines = summary.curves(result.events)
+    lines = summary.compute_curves(result.events)
     for what in "GP":
         assert lines[what] == [(e["t"], sum(e[what]) / tests) for e in measured]
     assert lines["G"] != lines["P"]
@@ -551,13 +547,13 @@ def check_g_and_p_have_a_list_each():
 
 def metrics_share_a_list(other: str) -> Putting:
     """Two accuracies are appended to one list whose best is then 'P': the larger of the two."""
-    curves = summary.curves
+    curves = summary.compute_curves
 
     def mixed(events):
         lines = curves(events)
         return {**lines, "P": sorted(lines["P"] + lines[other])}
 
-    return lambda patch: patch.setattr(summary, "curves", mixed)
+    return lambda patch: patch.setattr(summary, "compute_curves", mixed)
 
 
 ODD = np.array([0, 1] * 8 + [2])  # class 2 once, as the last of 17; class 3 is the other client's
@@ -574,7 +570,7 @@ def check_every_example_counts_and_no_loss_is_infinite():
     result = played(FedRoD(), federation, rounds=1, participation=Turns([0]), training=how)
     assert all(isfinite(e["loss"]["main"]) for e in result.events if e["event"] == "round")
     assert federation.data("0").counts.tolist() == [8, 8, 1, 0]
-    start, after = result.plan.start().model, model(result)
+    start, after = result.plan.create_initial_server().model, model(result)
     moved = (after["head.0.weight"] != start["head.0.weight"]).any(1)
     assert moved.tolist() == [True, True, True, False]  # an absent class has no gradient at all
 
@@ -586,7 +582,7 @@ def counted_through_the_loader(patch: Patch) -> None:
         kept = len(self.train) // 16 * 16
         return torch.bincount(self.train.labels[:kept], minlength=self.classes)
 
-    patch.setattr(Data, "counts", property(counts))
+    patch.setattr(ClientData, "counts", property(counts))
 
 
 def check_fedregs_threshold_is_of_the_classes_that_are_held():
@@ -599,7 +595,7 @@ def absent_classes_are_in_the_threshold(patch: Patch) -> None:
     """Zeros among the counts: most clients hold few classes, and nearly all data are cut away."""
 
     def target(self, client):
-        return max(1, int(statistic(client.data.counts, self.threshold)))
+        return max(1, int(compute_statistic(client.data.counts, self.threshold)))
 
     patch.setattr(FedReG, "target", target)
 
@@ -620,16 +616,16 @@ def gates_look_at_the_batch(patch: Patch) -> None:
     """The gate averages over the test batch: accuracy depends on its size and on the others."""
 
     def predict(self, client, x):
-        cut = blocks(client.net, self.pieces)
+        cut = split_into_blocks(client.net, self.pieces)
         gates, _ = self.gates(cut, *(v.mean(0) for v in client.net.gate(x)))
-        return gated(client.net, cut, gates, hp.weights(client.net), x)
+        return forward_gated(client.net, cut, gates, hp.weights(client.net), x)
 
     patch.setattr(PFedGate, "predict", predict)
 
 
 def answers_are_cut_at_zero(patch: Patch) -> None:
     """ReLU after the last layer of the gated network: half of all logits have no gradient."""
-    patch.setattr(pfedgate, "gated", lambda *args: gated(*args).relu())
+    patch.setattr(pfedgate, "forward_gated", lambda *args: forward_gated(*args).relu())
 
 
 def check_a_teacher_is_still():
@@ -794,8 +790,8 @@ def check_a_resumed_run_is_the_same_run():
 
 def the_servers_memory_is_not_saved(patch: Patch) -> None:
     """State in attributes that no checkpoint holds: restored, SCAFFOLD has no control variate."""
-    load = RunFolder._load
-    patch.setattr(RunFolder, "_load", lambda *args: replace(load(*args), memory={}))
+    load = RunFolder._restore_commit
+    patch.setattr(RunFolder, "_restore_commit", lambda *args: replace(load(*args), memory={}))
 
 
 # One algorithm each -------------------------------------------------------------------------
@@ -840,7 +836,7 @@ def check_fednova_knows_the_work_of_momentum():
 
 def work_is_the_number_of_steps(patch: Patch) -> None:
     """Plain step counts under momentum: who works longer still counts more."""
-    patch.setattr(fednova, "effort", lambda steps, momentum, pull=0.0: float(steps))
+    patch.setattr(fednova, "count_effective_steps", lambda steps, momentum, pull=0.0: float(steps))
 
 
 APFL_SHARE = 0.3
@@ -864,12 +860,12 @@ def check_apfls_own_model_steps_along_the_mixture():
 
 def apfl_keeps_the_mixture(patch: Patch) -> None:
     """v is overwritten by the mixture in every round, and forgets what is its own."""
-    train, mixture = APFL.local, apfl.mixture
+    train, mixture = APFL.local, apfl.mix_models
 
     def local(self, client):
         up = train(self, client)
         own, common = hp.weights(client.net.own), hp.weights(client.net)
-        device.load(client.net, mixture(self.share(client), own, common).under("own."))
+        device.load_into_net(client.net, mixture(self.share(client), own, common).under("own."))
         return up
 
     patch.setattr(APFL, "local", local)
@@ -877,13 +873,13 @@ def apfl_keeps_the_mixture(patch: Patch) -> None:
 
 def apfl_trains_the_own_model_alone(patch: Patch) -> None:
     """v is trained by its own loss instead of the mixture's, which is what predicts."""
-    patch.setattr(apfl, "mixture", lambda share, own, common: own)
+    patch.setattr(apfl, "mix_models", lambda share, own, common: own)
 
 
 def check_pfedmes_server_moves_and_its_clients_are_tested():
     result = played("pfedme", rounds=1, participation=1.0)
     net, x = result.plan.model().eval(), result.plan.federation.scale(result.plan.federation.x[:5])
-    assert not same(model(result), result.plan.start().model)
+    assert not same(model(result), result.plan.create_initial_server().model)
     for c in result.plan.federation.clients:
         kept = memory(result, c)
         assert torch.equal(result.personal(c)(x), functional_call(net, dict(kept["own"]), (x,)))
@@ -916,10 +912,10 @@ def lgfedavg_shares_the_first_layers(patch: Patch) -> None:
 
 
 def check_fedala_mixes_the_last_tensors_and_with_zero_all():
-    names = [k for k, _ in builder("mlp")((1, 8, 8), 10, 1).named_parameters()]
+    names = [k for k, _ in get_model_builder("mlp")((1, 8, 8), 10, 1).named_parameters()]
     for top in range(len(names) + 1):
         how = FedALA(top=top)
-        net = how.build(builder("mlp")((1, 8, 8), 10, 1))
+        net = how.build(get_model_builder("mlp")((1, 8, 8), 10, 1))
         assert set(how.mixed(net)) == set(names[len(names) - top :] if top else names)
         assert len(list(net.mixing.parameters())) == (top or len(names))
 
@@ -1002,7 +998,7 @@ def check_fedcac_merges_what_clients_learned():
     """a and b agree on what is critical, c is alone; the rest is everybody's mean, (4, 5)."""
     learned = {"a": ((1.0, 1.0), (1, 0)), "b": ((3.0, 5.0), (1, 0)), "c": ((8.0, 9.0), (0, 1))}
     said = [
-        reply(c, one("w", *w) | {"critical/bits": packed(torch.tensor(bits))})
+        reply(c, one("w", *w) | {"critical/bits": pack_bits(torch.tensor(bits))})
         for c, (w, bits) in learned.items()
     ]
     how = FedCAC()

@@ -53,7 +53,7 @@ def test_who_does_not_take_part_keeps_its_model_and_broadcasts_do_not_touch_it()
     assert same(now.only("own.*"), kept)
     assert not same(now.only("base.*"), kept.below("own.").only("base.*"))
     never = hp.Tensors(long.personal("5").net.state_dict()).below("own.")
-    assert same(never, long.plan.start().model)
+    assert same(never, long.plan.create_initial_server().model)
 
 
 def test_the_own_model_is_pulled_to_the_received_one_with_momentum():
@@ -77,7 +77,7 @@ def test_a_stronger_pull_ends_nearer():
         result = played(Ditto(lam=lam), rounds=1, participation=1, training=how)
         (client,) = result.events[2]["clients"]
         own = memory(result, client)["net"].below("own.")
-        return float((own - result.plan.start().model).square())
+        return float((own - result.plan.create_initial_server().model).square())
 
     assert far(10.0) < far(1.0) < far(0.0)
 

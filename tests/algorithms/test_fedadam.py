@@ -10,7 +10,7 @@ import torch
 
 import heterophony as hp
 from helpers.support import QUICK, model, net_with_batch_norm, played, same
-from heterophony.algorithms import algorithm
+from heterophony.algorithms import get_algorithm_class
 from heterophony.algorithms.fedadam import FedAdam
 from heterophony.core.algorithm import Reply, Server
 
@@ -40,14 +40,14 @@ def test_the_second_adam_step_has_no_bias_correction():
 @both
 def test_without_moves_nothing_moves(name):
     result = played(name, training=replace(QUICK, lr=0.0))
-    assert same(model(result), result.plan.start().model)
+    assert same(model(result), result.plan.create_initial_server().model)
 
 
 @both
 def test_running_statistics_are_averaged_and_never_stepped(name):
     """Through the optimiser a variance would become negative."""
     how = {"model": net_with_batch_norm, "buffers": "average", "rounds": 1}
-    a, b = played(algorithm(name)(server_lr=50.0), **how), played("fedavg", **how)
+    a, b = played(get_algorithm_class(name)(server_lr=50.0), **how), played("fedavg", **how)
     assert same(model(a).only("*running*"), model(b).only("*running*"))
     assert float(model(a)["base.1.running_var"].min()) > 0
     assert not any("running" in k for part in "mv" for k in a._server.memory[part])

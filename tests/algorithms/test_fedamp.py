@@ -20,7 +20,7 @@ def models(*values: float) -> list[hp.Tensors]:
 
 
 def test_attention_is_the_derivative_times_alpha():
-    xi = FedAMP(alpha=0.5, sigma=2.0).attention(models(0.0, 1.0, 3.0), 1)
+    xi = FedAMP(alpha=0.5, sigma=2.0).compute_attention(models(0.0, 1.0, 3.0), 1)
     want = [0.25 * torch.tensor(-d / 2.0, dtype=torch.float64).exp() for d in (4.0, 36.0)]
     assert torch.allclose(xi[0, 1:], torch.stack(want))
     assert xi[0, 1] == xi[1, 0]
@@ -34,7 +34,7 @@ def test_alpha_falls_every_thirty_rounds():
 def test_too_much_attention_is_scaled_down_and_told():
     """Near models and alpha = sigma = 1: each other one would weigh nearly 1."""
     algorithm = FedAMP(alpha=1.0, sigma=1.0)
-    xi = algorithm.attention(models(*[0.0] * 36), 1)
+    xi = algorithm.compute_attention(models(*[0.0] * 36), 1)
     assert torch.allclose(xi.sum(1), torch.ones(36, dtype=torch.float64))
     assert torch.equal(xi.diagonal(), torch.zeros(36, dtype=torch.float64))
     assert bool((xi >= 0).all())
@@ -70,7 +70,7 @@ def test_the_first_step_of_a_round_is_not_pulled(lam):
 def test_the_pull_has_a_gradient():
     how = {"rounds": 1, "training": replace(QUICK, epochs=3), **WHOLE}
     free, held = (played(FedAMP(lam=x, alpha=1.0), **how) for x in (0.0, 1.0))
-    start = free.plan.start().model
+    start = free.plan.create_initial_server().model
     for c in free.plan.federation.clients:
         far, near = (memory(r, c)["own"] - start for r in (free, held))
         assert near.square() < far.square()
@@ -92,7 +92,7 @@ def test_the_local_model_starts_at_the_cloud_model():
     server = one._server
     plan = replace(one.plan, algorithm=Watched(alpha=1.0, sigma=10.0), training=still)
     for c in server.clients:
-        reply = work(plan, Job("train", 1, c, cloud[c]), one._run.place)
+        reply = work(plan, Job("train", 1, c, cloud[c]), one._run_folder.client_store)
         assert same(seen[c], cloud[c])
         assert same(reply.tensors, cloud[c])
 

@@ -34,7 +34,7 @@ def test_it_is_a_heavy_ball_and_not_nesterovs():
 
 def test_without_moves_nothing_moves():
     result = played("fedavgm", training=replace(QUICK, lr=0.0))
-    assert same(model(result), result.plan.start().model)
+    assert same(model(result), result.plan.create_initial_server().model)
 
 
 def test_running_statistics_are_averaged_and_have_no_velocity():

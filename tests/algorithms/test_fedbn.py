@@ -9,12 +9,12 @@ from torch import nn
 import heterophony as hp
 from helpers.support import digits, identical, memory, model, net_with_batch_norm, played, same
 from heterophony.algorithms.fedbn import FedBN
-from heterophony.models import builder
-from heterophony.models.resnet8 import resnet
+from heterophony.models import get_model_builder
+from heterophony.models.resnet8 import build_resnet
 
 
 def small_resnet() -> hp.Net:
-    return resnet((1, 8, 8), 10, 1, (4, 8))
+    return build_resnet((1, 8, 8), 10, 1, (4, 8))
 
 
 def grouped() -> hp.Net:
@@ -66,7 +66,7 @@ def test_with_one_client_it_is_local():
     [("resnet8", 10, 9, 0.99566), ("resnet10", 100, 12, 0.99768)],
 )
 def test_what_travels_of_the_residual_networks(name, classes, modules, ratio):
-    net = builder(name)((3, 32, 32), classes, 1)
+    net = get_model_builder(name)((3, 32, 32), classes, 1)
     assert len(FedBN().stays(net)) == modules
     sent = sum(net.state_dict()[k].numel() for k in FedBN().shared(net, 0, buffers=True))
     whole = sum(v.numel() for v in net.state_dict().values() if v.is_floating_point())

@@ -7,8 +7,8 @@ import torch
 
 import heterophony as hp
 from helpers.support import counts, digits, memory, model, net_with_batch_norm, played, same
-from heterophony.algorithms.fedcac import FedCAC, overlaps
-from heterophony.algorithms.parts.bit_packing import packed, unpacked
+from heterophony.algorithms.fedcac import FedCAC, compute_overlaps
+from heterophony.algorithms.parts.bit_packing import pack_bits, unpack_bits
 from heterophony.core.randomness import seeded
 
 WHOLE = {"participation": 1.0}
@@ -26,12 +26,12 @@ class Alone(FedCAC):
 
 def test_golden_overlap():
     masks = [torch.tensor([int(b) for b in m]).bool() for m in ("11001", "10101")]
-    assert abs(overlaps(masks)[0, 1] - 2 / 3) < 1e-12
+    assert abs(compute_overlaps(masks)[0, 1] - 2 / 3) < 1e-12
 
 
 def test_overlap_is_not_symmetric_where_sizes_differ_and_guards_empty_masks():
     masks = [torch.tensor(m).bool() for m in ([1, 1, 1, 1], [1, 0, 0, 0], [0, 0, 0, 0])]
-    found = overlaps(masks)
+    found = compute_overlaps(masks)
     assert found[0, 1] == 1 - 3 / 8
     assert found[1, 0] == 1 - 3 / 2
     assert bool(torch.isfinite(found).all())
@@ -68,11 +68,11 @@ def test_bits_come_back():
     with seeded("bits"):
         for n in (1, 7, 8, 9, 1000):
             flags = torch.rand(n) > 0.5
-            sent = packed(flags)
+            sent = pack_bits(flags)
             assert sent.dtype == torch.uint8
             assert len(sent) == -(-n // 8)
-            assert torch.equal(unpacked(sent)[:n], flags)
-            assert not unpacked(sent)[n:].any()
+            assert torch.equal(unpack_bits(sent)[:n], flags)
+            assert not unpack_bits(sent)[n:].any()
 
 
 @pytest.mark.parametrize("net", ["digitsnet", net_with_batch_norm])
@@ -101,7 +101,7 @@ def test_the_merged_model_takes_critical_entries_from_the_group_and_others_from_
     server = result._server
     for c in server.clients:
         sent, custom = result.plan.algorithm.send(server, c), server.memory[f"custom/{c}"]
-        bits = unpacked(server.memory[f"critical/{c}"]["bits"])
+        bits = unpack_bits(server.memory[f"critical/{c}"]["bits"])
         flat = [torch.cat([v.flatten() for v in t.values()]) for t in (sent, custom, server.model)]
         own = bits[: len(flat[0])]
         assert torch.equal(flat[0][own], flat[1][own])

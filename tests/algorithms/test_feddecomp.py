@@ -21,10 +21,10 @@ from helpers.support import (
     same,
 )
 from heterophony.algorithms.feddecomp import FedDecomp
-from heterophony.algorithms.parts.low_rank import FACTORS, PlusLowRank
+from heterophony.algorithms.parts.low_rank import FACTOR_PATTERNS, LowRankParametrization
 from heterophony.core.randomness import seeded
 from heterophony.engines import serial
-from heterophony.models import builder
+from heterophony.models import get_model_builder
 
 PAPER = {"weights": "uniform", "buffers": "average", "participation": 1.0}
 HOW = replace(QUICK, epochs=3, momentum_state="reset", drop_last=False)
@@ -39,8 +39,8 @@ def plain(tensors: hp.Tensors) -> hp.Tensors:
     return hp.Tensors({short(k): v for k, v in tensors.items()})
 
 
-def lowrank(net: nn.Module) -> list[PlusLowRank]:
-    return [m for m in net.modules() if isinstance(m, PlusLowRank)]
+def lowrank(net: nn.Module) -> list[LowRankParametrization]:
+    return [m for m in net.modules() if isinstance(m, LowRankParametrization)]
 
 
 def run(algorithm, net="digitsnet", **how):
@@ -69,7 +69,7 @@ PAPER_8 = [
     ("rule", "layers", "total"), [("authors", AUTHORS_8, 1_827_470), ("paper", PAPER_8, 1_337_359)]
 )
 def test_the_factors_of_resnet8_have_the_golden_shapes(rule, layers, total):
-    net = FedDecomp(rank_rule=rule).build(builder("resnet8")((3, 32, 32), 10, 1))
+    net = FedDecomp(rank_rule=rule).build(get_model_builder("resnet8")((3, 32, 32), 10, 1))
     found = [(*m.b.shape, m.a.shape[1], round(1 / m.scale)) for m in lowrank(net)]
     assert found == layers
     assert sum(m.a.numel() + m.b.numel() for m in lowrank(net)) == total
@@ -86,7 +86,7 @@ def test_the_factors_of_resnet8_have_the_golden_shapes(rule, layers, total):
 )
 def test_the_factors_of_resnet10_add_up(rule, classes, total):
     how = FedDecomp(conv_rank=0.8, linear_rank=0.4, rank_rule=rule)
-    net = how.build(builder("resnet10")((3, 32, 32), classes, 1))
+    net = how.build(get_model_builder("resnet10")((3, 32, 32), classes, 1))
     assert sum(m.a.numel() + m.b.numel() for m in lowrank(net)) == total
 
 
@@ -100,7 +100,7 @@ def test_the_unit_of_a_linear_layer_is_its_ratio_of_the_smaller_side_and_at_leas
 
 def test_the_product_is_read_row_by_row():
     out, into, k = 4, 6, 3
-    part = PlusLowRank(torch.empty(out, into, k, k), 2, 0.5)
+    part = LowRankParametrization(torch.empty(out, into, k, k), 2, 0.5)
     with torch.no_grad(), seeded("b"):
         part.b.normal_()
         tau = part(torch.zeros(out, into, k, k))
@@ -111,7 +111,7 @@ def test_the_product_is_read_row_by_row():
 
 
 def test_a_begins_uniform_within_its_bound_and_the_same_for_all():
-    part = PlusLowRank(torch.empty(64, 32, 3, 3), 16, 1.0)
+    part = LowRankParametrization(torch.empty(64, 32, 3, 3), 16, 1.0)
     assert part.a.abs().max() <= 96**-0.5
     assert part.a.abs().max() > 0.95 * 96**-0.5
     result = run("feddecomp", rounds=1, training=replace(HOW, lr=0.0))
@@ -126,12 +126,12 @@ def test_a_begins_uniform_within_its_bound_and_the_same_for_all():
 def test_it_begins_as_the_plain_model(net):
     started = run("feddecomp", net, rounds=0).plan
     fedavg = run("fedavg", net, rounds=0).plan
-    assert same(plain(started.start().model), fedavg.start().model)
+    assert same(plain(started.create_initial_server().model), fedavg.create_initial_server().model)
     with seeded("x"):
         x = torch.randn(5, 1, 8, 8)
     assert torch.equal(started.template(x), fedavg.template(x))
     for part in lowrank(started.template):
-        assert not part.low_rank().any()
+        assert not part.compute_low_rank().any()
 
 
 @pytest.mark.parametrize("net", ["mlp", "digitsnet", net_with_batch_norm])
@@ -159,7 +159,7 @@ def test_the_first_step_of_the_own_part_moves_b_and_not_a():
     result = run(FedDecomp(), rounds=1, training=one_step)
     start = hp.Tensors(result.plan.template.state_dict())
     kept = memory(result, "0")["net"]
-    assert same(kept.only("*.a"), start.only(*FACTORS).only("*.a"))
+    assert same(kept.only("*.a"), start.only(*FACTOR_PATTERNS).only("*.a"))
     assert all(v.any() for v in kept.only("*.b").values())
 
 
@@ -180,7 +180,10 @@ def test_each_phase_moves_its_part_alone(mode):
                 after = hp.weights(client.net)
                 moves_tau = (phase == "own") == (mode == "alternating")
                 still = "without" if moves_tau else "only"
-                assert same(getattr(before, still)(*FACTORS), getattr(after, still)(*FACTORS))
+                assert same(
+                    getattr(before, still)(*FACTOR_PATTERNS),
+                    getattr(after, still)(*FACTOR_PATTERNS),
+                )
                 assert not same(before, after)
                 now = dict(client.net.named_buffers())
                 assert any(not torch.equal(v, now[k]) for k, v in statistics.items())
@@ -201,7 +204,7 @@ def test_tau_first_is_the_other_order_of_reverse():
 
 def test_without_general_epochs_the_shared_weights_are_constant():
     result = run(FedDecomp(own_epochs=3), net_with_batch_norm)
-    start = result.plan.start().model
+    start = result.plan.create_initial_server().model
     learned = [k for k in start if "running" not in k]
     assert same(model(result).only(*learned), start.only(*learned))
     assert not same(model(result), start)  # the running statistics are still averaged
@@ -249,10 +252,10 @@ class Kept(FedDecomp):
 def test_simultaneous_moves_both_at_once_and_fedavg_averages_the_factors():
     a = run(FedDecomp(mode="simultaneous"), rounds=1)
     b = run(FedDecomp(mode="fedavg"), rounds=1)
-    assert same(model(a), model(b).without(*FACTORS))
+    assert same(model(a), model(b).without(*FACTOR_PATTERNS))
     clients = a.plan.federation.clients
     mean = hp.mix([memory(a, c)["net"] for c in clients], [1 / len(clients)] * len(clients))
-    assert same(mean, model(b).only(*FACTORS))
+    assert same(mean, model(b).only(*FACTOR_PATTERNS))
 
 
 # Evaluation and cost ------------------------------------------------------------------------
@@ -264,7 +267,7 @@ def test_g_is_the_shared_part_alone_and_p_has_the_own_one(clients):
     federation = digits(clients=clients, examples=200)
     how = {"rounds": 2, "training": replace(HOW, lr=0.3), "model": "digitsnet", **PAPER}
     result = played(FedDecomp(scale="none"), federation, **how)
-    sigma = builder("digitsnet")((1, 8, 8), 10, 1)
+    sigma = get_model_builder("digitsnet")((1, 8, 8), 10, 1)
     sigma.load_state_dict(plain(model(result)))
     last = result.events[-2]
     for i, c in enumerate(federation.clients):
@@ -278,16 +281,16 @@ def test_g_is_the_shared_part_alone_and_p_has_the_own_one(clients):
 
 
 def test_the_product_is_computed_once_where_nobody_learns_it():
-    part = PlusLowRank(torch.empty(4, 6, 3, 3), 2, 0.5)
+    part = LowRankParametrization(torch.empty(4, 6, 3, 3), 2, 0.5)
     part.requires_grad_(False)
-    first = part.low_rank()
-    assert part.low_rank() is first
+    first = part.compute_low_rank()
+    assert part.compute_low_rank() is first
     with torch.no_grad():
         part.b.add_(1)
-    assert part.low_rank() is not first
-    assert torch.equal(part.low_rank(), 0.5 * (part.b @ part.a))
+    assert part.compute_low_rank() is not first
+    assert torch.equal(part.compute_low_rank(), 0.5 * (part.b @ part.a))
     part.requires_grad_(True)
-    assert part.low_rank().requires_grad
+    assert part.compute_low_rank().requires_grad
 
 
 def test_model_difference_leaves_out_statistics_and_factors(monkeypatch):

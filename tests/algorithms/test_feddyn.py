@@ -43,7 +43,7 @@ def test_in_round_one_clients_train_as_in_fedprox(monkeypatch):
 def test_round_one_with_everybody_goes_twice_as_far_as_the_mean(monkeypatch):
     result, sent = replies(monkeypatch, FedDyn(), rounds=1, participation=1.0)
     mean = mix([r.tensors for r in sent[0]], [1 / len(sent[0])] * len(sent[0]))
-    assert near(model(result), 2 * mean - result.plan.start().model)
+    assert near(model(result), 2 * mean - result.plan.create_initial_server().model)
 
 
 def test_the_servers_state_is_the_mean_of_the_clients(monkeypatch):
@@ -90,7 +90,9 @@ def test_the_plain_norm_is_an_option_and_pulls_equally_from_everywhere():
     assert near(once, twice)
     assert float(once.square().sqrt()) == pytest.approx(0.25, rel=1e-4)  # alpha / 2
     still = played(FedDyn(norm="plain"), rounds=1, training=replace(QUICK, lr=0.0))
-    assert same(model(still), still.plan.start().model)  # at distance 0 it does not divide by it
+    assert same(
+        model(still), still.plan.create_initial_server().model
+    )  # at distance 0 it does not divide by it
 
 
 def test_the_pull_has_the_correction_in_it():
@@ -116,7 +118,7 @@ def test_a_tiny_alpha_is_not_fedavg(monkeypatch):
     result, a = replies(monkeypatch, FedDyn(alpha=1e-9), **how)
     average, b = replies(monkeypatch, "fedavg", **how)
     assert all(near(x.tensors, y.tensors) for x, y in zip(a[0], b[0], strict=True))
-    start = result.plan.start().model
+    start = result.plan.create_initial_server().model
     assert near(model(result) - start, 2 * (model(average) - start), 1e-5)
     assert not near(model(result), model(average), 1e-3)
 
@@ -155,7 +157,7 @@ def test_alpha_may_be_scaled_by_the_size_of_the_client():
 
 def test_gradients_may_be_clipped():
     how = hp.Training(epochs=0, steps=1, batch=16, lr=1.0, momentum=0.0)
-    start = played(FedDyn(), rounds=0).plan.start().model
+    start = played(FedDyn(), rounds=0).plan.create_initial_server().model
     for clip, longest in ((1e-3, 1e-3), (None, 1e9)):
         moved = model(played(FedDyn(clip=clip), rounds=1, participation=1, training=how)) - start
         length = float(moved.square().sqrt())

@@ -9,7 +9,7 @@ import torch
 
 import heterophony as hp
 from helpers.support import QUICK, digits, memory, model, net_with_batch_norm, played, same
-from heterophony.algorithms.fednova import FedNova, effort
+from heterophony.algorithms.fednova import FedNova, count_effective_steps
 from heterophony.core.algorithm import Reply, Server
 
 
@@ -22,17 +22,17 @@ def close(a: hp.Tensors, b: hp.Tensors, within: float = 1e-6) -> bool:
     [(5, 0.9, 13.1441), (25, 0.9, 166.4611), (7, 0.0, 7.0), (0, 0.9, 0.0), (4, 1.0, 10.0)],
 )
 def test_work_of_momentum_is_the_specs(steps, momentum, work):
-    assert effort(steps, momentum) == pytest.approx(work, abs=5e-5)
+    assert count_effective_steps(steps, momentum) == pytest.approx(work, abs=5e-5)
     if momentum < 1:
         formula = (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
-        assert effort(steps, momentum) == pytest.approx(formula)
+        assert count_effective_steps(steps, momentum) == pytest.approx(formula)
 
 
 def test_work_of_a_pull_is_the_specs():
     a = 0.0
     for _ in range(6):
         a = (1 - 0.05 * 2) * a + 1
-    assert effort(6, 0.0, 0.05 * 2) == pytest.approx(a)
+    assert count_effective_steps(6, 0.0, 0.05 * 2) == pytest.approx(a)
 
 
 def test_equal_work_is_fedavg():
@@ -63,7 +63,7 @@ def test_on_a_linear_loss_the_normalised_move_does_not_depend_on_the_steps():
 
     def reply(client: str, steps: int) -> Reply:
         y = hp.Tensors({"w": -0.1 * steps * slope})  # so many plain steps down a constant slope
-        work = torch.tensor(effort(steps, 0.0), dtype=torch.float64)
+        work = torch.tensor(count_effective_steps(steps, 0.0), dtype=torch.float64)
         return Reply(client, "train", y | {"fednova/work": work}, 1, 1)
 
     server = Server(0, {"a": 1, "b": 1}, hp.Tensors({"w": torch.zeros(3)}))
@@ -104,7 +104,7 @@ def test_momentum_is_reset_every_round():
 def test_server_momentum():
     plain, heavy = (played(FedNova(server_momentum=m), rounds=2) for m in (0.0, 0.9))
     first = played("fednova", rounds=1)
-    start = first.plan.start().model
+    start = first.plan.create_initial_server().model
     assert same(model(first), model(played(FedNova(server_momentum=0.9), rounds=1)))
     expected = model(plain) + 0.9 * (model(first) - start)
     assert close(model(heavy), expected)

@@ -22,8 +22,8 @@ from helpers.support import (
     wire,
 )
 from heterophony.algorithms import fedpac
-from heterophony.algorithms.fedpac import FedPAC, mixtures
-from heterophony.algorithms.parts.simplex import least
+from heterophony.algorithms.fedpac import FedPAC, solve_head_mixtures
+from heterophony.algorithms.parts.simplex import minimise_on_simplex
 from heterophony.core.algorithm import Reply, Server
 from heterophony.core.tensors import mix
 
@@ -68,7 +68,7 @@ def server(*clients: str) -> Server:
 
 
 def test_one_participant_keeps_its_head(monkeypatch):
-    assert mixtures([torch.tensor(0.3)], [random(2, 3)]) == [[1.0]]
+    assert solve_head_mixtures([torch.tensor(0.3)], [random(2, 3)]) == [[1.0]]
     result, sent = replies(monkeypatch, FedPAC(), participation=1, rounds=1)
     (reply,) = sent[0]
     head = reply.tensors.only("head.*")
@@ -79,7 +79,7 @@ def test_one_participant_keeps_its_head(monkeypatch):
 def test_where_all_h_are_equal_shares_are_inverse_to_variances():
     v = [torch.tensor(x) for x in (0.1, 0.2, 0.4)]
     h = [torch.ones(2, 3)] * 3
-    for row in mixtures(v, h):
+    for row in solve_head_mixtures(v, h):
         assert row == pytest.approx([4 / 7, 2 / 7, 1 / 7], abs=1e-9)
 
 
@@ -87,7 +87,7 @@ def test_two_participants_have_a_closed_form():
     for scale in (1e-3, 0.1, 1.0, 10.0):
         v = [random(()).abs(), random(()).abs()]
         h = [scale * random(3, 4) for _ in range(2)]
-        for q, row in zip(forms(v, h), mixtures(v, h), strict=True):
+        for q, row in zip(forms(v, h), solve_head_mixtures(v, h), strict=True):
             a = (q[1, 1] - q[0, 1]) / (q[0, 0] + q[1, 1] - 2 * q[0, 1])
             a = a.clamp(0, 1)
             a = torch.where(a < 1e-3, 0.0, torch.where(a > 1 - 1e-3, 1.0, a))
@@ -101,7 +101,7 @@ def test_many_participants_meet_the_conditions_of_the_optimum(n):
         h = [scale * random(2, 5) for _ in range(n)]
         for i, q in enumerate(forms(v, h)):
             assert float(torch.linalg.eigvalsh(q).min()) > -1e-9 * float(q.max())
-            a = least(q, i)
+            a = minimise_on_simplex(q, i)
             assert float(a.min()) >= 0
             assert float(a.sum()) == pytest.approx(1, abs=1e-12)
             slope = q @ a
@@ -111,13 +111,13 @@ def test_many_participants_meet_the_conditions_of_the_optimum(n):
 
 
 def test_without_variance_and_alike_everybody_keeps_its_own():
-    rows = mixtures([torch.tensor(0.0)] * 3, [torch.ones(2, 2)] * 3)
+    rows = solve_head_mixtures([torch.tensor(0.0)] * 3, [torch.ones(2, 2)] * 3)
     assert rows == torch.eye(3).tolist()
 
 
 def test_small_shares_are_dropped_and_the_rest_renormalised():
     v = [torch.tensor(x) for x in (1.0, 1.0, 2000.0)]
-    for row in mixtures(v, [torch.zeros(1, 1)] * 3):
+    for row in solve_head_mixtures(v, [torch.zeros(1, 1)] * 3):
         assert row == pytest.approx([0.5, 0.5, 0.0], abs=1e-15)
         assert row[2] == 0.0
         assert sum(row) == pytest.approx(1.0, abs=1e-15)
@@ -133,11 +133,11 @@ def test_heads_and_statistics_are_in_the_order_of_the_replies_not_of_ids():
 
 
 def test_where_the_solver_fails_the_own_head_stays(monkeypatch):
-    monkeypatch.setattr(fedpac, "least", lambda q, start: None)
+    monkeypatch.setattr(fedpac, "minimise_on_simplex", lambda q, start: None)
     after = FedPAC().merge(server(*"0123456"), [said("3", 1.0, 0.1, 0.0), said("6", 5.0, 0.3, 0.0)])
     assert {c: float(after.memory[f"head/{c}"]["head.w"]) for c in "36"} == {"3": 1.0, "6": 5.0}
     broken = torch.full((2, 2), torch.nan, dtype=torch.float64)
-    assert least(broken, 1) is None
+    assert minimise_on_simplex(broken, 1) is None
 
 
 def test_others_keep_their_heads_and_newcomers_the_first_one():
@@ -145,7 +145,7 @@ def test_others_keep_their_heads_and_newcomers_the_first_one():
     long = played(FedPAC(), rounds=3, participation=Turns([0, 1], [1, 2], [1, 2]))
     sent = {c: long.plan.algorithm.send(long._server, c) for c in long.plan.federation.clients}
     assert same(sent["0"].only("head.*"), short._server.memory["head/0"])
-    first = long.plan.start().model.only("head.*")
+    first = long.plan.create_initial_server().model.only("head.*")
     assert same(sent["5"].only("head.*"), first)
     assert not same(model(long).only("head.*"), first)
     assert all(same(s.only("base.*"), model(long).only("base.*")) for s in sent.values())
@@ -202,7 +202,7 @@ def test_a_single_example_has_no_variance():
 
 def variances(result: hp.Result) -> list[float]:
     return [
-        float(fedpac.statistics(result.personal(c)._predict.args[0])["variance"])
+        float(fedpac.compute_bound_terms(result.personal(c)._predict.args[0])["variance"])
         for c in result.plan.federation.clients
     ]
 

@@ -12,16 +12,16 @@ import heterophony as hp
 from helpers.support import model, played
 from heterophony.algorithms.fedpara import (
     FedPara,
-    Hadamard,
-    factorised,
-    product,
-    rank,
+    HadamardProduct,
+    choose_rank,
+    factorise_net,
+    multiply_factors,
 )
 from heterophony.models.resnet8 import resnet8
 
 
 def count(*shape: int) -> int:
-    return sum(map(prod, Hadamard(torch.empty(shape), 0.1, 0.0).shapes))
+    return sum(map(prod, HadamardProduct(torch.empty(shape), 0.1, 0.0).shapes))
 
 
 @pytest.mark.parametrize(
@@ -34,41 +34,41 @@ def count(*shape: int) -> int:
     ],
 )
 def test_counts_are_the_specs(shape, r, values, of):
-    assert rank(shape, 0.1) == r
+    assert choose_rank(shape, 0.1) == r
     assert count(*shape) == values
     assert prod(shape) == of
 
 
 def test_the_larger_side_decides_for_convolutions_the_smaller_for_linear_layers():
-    assert rank((400, 16, 3, 3), 1e-6) == 20
-    assert rank((400, 16), 1e-6) == 4
+    assert choose_rank((400, 16, 3, 3), 1e-6) == 20
+    assert choose_rank((400, 16), 1e-6) == 4
 
 
 def test_shapes_and_products_are_the_specs():
-    conv = Hadamard(torch.empty(6, 5, 3, 3), 0.5, 0.0)
-    r = rank((6, 5, 3, 3), 0.5)
+    conv = HadamardProduct(torch.empty(6, 5, 3, 3), 0.5, 0.0)
+    r = choose_rank((6, 5, 3, 3), 0.5)
     assert conv.shapes == [(r, r, 3, 3), (r, 6), (r, 5)] * 2
     t, o, i = conv.right_inverse(torch.empty(6, 5, 3, 3))[:3]
     w = torch.zeros(6, 5, 3, 3)
     for x in range(r):
         for y in range(r):
             w += o[x][:, None, None, None] * i[y][None, :, None, None] * t[x, y]
-    assert torch.allclose(product(t, o, i), w, atol=1e-5)
+    assert torch.allclose(multiply_factors(t, o, i), w, atol=1e-5)
 
 
 def test_the_rank_is_at_most_the_square_and_more_than_the_factors():
     torch.manual_seed(0)
-    linear = Hadamard(torch.empty(60, 60), 1e-6, 0.0)
+    linear = HadamardProduct(torch.empty(60, 60), 1e-6, 0.0)
     linear.shapes = [(60, 3)] * 4
     factors = [f.double() for f in linear.right_inverse(torch.empty(60, 60))]
-    assert int(torch.linalg.matrix_rank(product(*factors[:2]))) == 3
+    assert int(torch.linalg.matrix_rank(multiply_factors(*factors[:2]))) == 3
     assert int(torch.linalg.matrix_rank(linear(*factors))) == 9
 
 
 def test_factors_are_normal_with_root_two_over_the_root_of_their_inputs():
     torch.manual_seed(0)
     shape = (256, 200, 3, 3)
-    conv = Hadamard(torch.empty(shape), 0.1, 0.0)
+    conv = HadamardProduct(torch.empty(shape), 0.1, 0.0)
     t, o, i = conv.right_inverse(torch.empty(shape))[:3]
     r = len(o)
     for factor, inputs in ((t, r * 9), (o, r), (i, 200)):  # r to 256, 200 to r: maps
@@ -80,13 +80,13 @@ def test_with_one_added_the_last_factor_is_scaled_by_its_outputs():
     """W1 ⊙ (W2 + 1) is as large as W1; scaled as maps, its factors would diverge at usual rates."""
     torch.manual_seed(0)
     shape = (256, 200, 3, 3)
-    _, o, i = Hadamard(torch.empty(shape), 0.1, 1.0).right_inverse(torch.empty(shape))[:3]
+    _, o, i = HadamardProduct(torch.empty(shape), 0.1, 1.0).right_inverse(torch.empty(shape))[:3]
     assert o.std().item() == pytest.approx((2 / 256) ** 0.5, rel=0.05)
     assert i.std().item() == pytest.approx((2 / 200) ** 0.5, rel=0.05)
 
 
 def test_stem_shortcuts_and_the_last_layer_stay_plain():
-    net = factorised(resnet8((3, 32, 32), 10, 1), 0.1)
+    net = factorise_net(resnet8((3, 32, 32), 10, 1), 0.1)
     plain = {
         k: tuple(p.shape) for k, p in net.named_parameters() if p.dim() > 1 and "original" not in k
     }
@@ -96,14 +96,14 @@ def test_stem_shortcuts_and_the_last_layer_stay_plain():
         (128, 64, 1, 1),
         (256, 128, 1, 1),
     ]
-    made = [m for m in net.modules() if isinstance(m, Hadamard)]
+    made = [m for m in net.modules() if isinstance(m, HadamardProduct)]
     assert len(made) == 6
     assert all(p.numel() for p in net.parameters())
 
 
 def test_no_layer_grows():
     net = hp.Net(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 2))
-    assert not any(isinstance(m, Hadamard) for m in factorised(net, 1.0).modules())
+    assert not any(isinstance(m, HadamardProduct) for m in factorise_net(net, 1.0).modules())
 
 
 def test_the_factors_travel_and_are_fewer():

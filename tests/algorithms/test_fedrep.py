@@ -46,7 +46,7 @@ def test_without_head_it_is_fedavg_over_the_bases_epochs(epochs):
 
 def test_without_epochs_for_the_base_the_base_stays():
     result = played(FedRep(base_epochs=0))
-    assert same(model(result), result.plan.start().model)
+    assert same(model(result), result.plan.create_initial_server().model)
     assert "net" in memory(result, result.events[-3]["clients"][0])
 
 

@@ -45,7 +45,7 @@ def test_all_but_one_step_move_the_head_alone_even_under_weight_decay():
 @pytest.mark.parametrize("how", [{"lr": 0.0}, {"steps": 0}])
 def test_without_learning_rate_or_steps_nothing_moves(how):
     result = played("fedrep_full", training=replace(steps(4), **how))
-    assert same(model(result), result.plan.start().model)
+    assert same(model(result), result.plan.create_initial_server().model)
 
 
 def test_nothing_stays_and_clients_count_the_same(monkeypatch):

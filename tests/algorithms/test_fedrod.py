@@ -33,8 +33,8 @@ class GenericOnly(hp.Algorithm):
 def client_of(algorithm, t=0, who="0", model="digitsnet", federation=None):
     """A client as it is before its first round, and its plan."""
     plan = played(algorithm, federation, model=model, rounds=0).plan
-    sent = algorithm.send(plan.start(), who)
-    return plan.client(Job("train", t, who, sent), {}, None)
+    sent = algorithm.send(plan.create_initial_server(), who)
+    return plan.build_client(Job("train", t, who, sent), {}, None)
 
 
 @HEADS

@@ -22,7 +22,7 @@ from helpers.support import (
     wire,
 )
 from helpers.support import watching as watching_fit
-from heterophony.algorithms.gpfl import GPFL, Valve
+from heterophony.algorithms.gpfl import GPFL, ConditionalValve
 from heterophony.models.convnet import convnet
 
 
@@ -40,7 +40,7 @@ def watching(check, **settings) -> GPFL:
 
 def test_the_valve_is_the_papers():
     d = 7
-    valve = Valve(d)
+    valve = ConditionalValve(d)
     assert sum(p.numel() for p in valve.parameters()) == 2 * d * d + 6 * d
     z, c = torch.randn(4, d), torch.randn(d)
     gamma, beta = (

@@ -15,7 +15,7 @@ WHOLE = {"participation": 1.0, "weights": "uniform"}
 def test_golden_attention():
     a = torch.tensor([1.0, 0.0, 0.0])
     b, c = torch.tensor([0.9, (1 - 0.81) ** 0.5, 0.0]), torch.tensor([0.5, 0.0, 0.75**0.5])
-    xi = HeurFedAMP(own_share=1 / 3).attention([hp.Tensors({"w": v}) for v in (a, b, c)], 1)
+    xi = HeurFedAMP(own_share=1 / 3).compute_attention([hp.Tensors({"w": v}) for v in (a, b, c)], 1)
     assert abs(xi[0, 1] - 0.666636) < 1e-6
     assert abs(xi[0, 2] - 0.0000303) < 1e-7
     assert torch.allclose(xi.sum(1), torch.ones(3, dtype=torch.float64), atol=1e-12)
@@ -23,7 +23,7 @@ def test_golden_attention():
 
 def test_a_sharp_attention_stays_finite():
     models = [hp.Tensors({"w": torch.randn(9)}) for _ in range(4)]
-    xi = HeurFedAMP(sigma=1e6).attention(models, 1)
+    xi = HeurFedAMP(sigma=1e6).compute_attention(models, 1)
     assert bool(torch.isfinite(xi).all())
     assert torch.allclose(xi.sum(1), torch.ones(4, dtype=torch.float64))
     assert torch.equal(xi.diagonal(), torch.full((4,), 0.25, dtype=torch.float64))

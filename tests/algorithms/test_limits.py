@@ -22,6 +22,7 @@ from helpers.support import (
     same,
     whole_base,
 )
+from heterophony.algorithms import fedreg
 from heterophony.algorithms.fedavg import FedAvg
 from heterophony.algorithms.fedper import FedPer
 from heterophony.algorithms.fedprox import FedProx
@@ -29,7 +30,6 @@ from heterophony.algorithms.fedreg import FedReG
 from heterophony.algorithms.fedrod import FedRoD
 from heterophony.algorithms.local import Local
 from heterophony.core.randomness import seeded
-from heterophony.core.samples import Samples
 
 MOMENTUM = replace(QUICK, momentum=0.9, weight_decay=1e-3)
 
@@ -71,7 +71,7 @@ def test_fedavg_g_on_the_union_is_the_sum_of_p():
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedper", "fedrod", "fedreg"])
 def test_without_learning_rate_nothing_moves(name):
     result = played(name, training=replace(QUICK, lr=0.0))
-    assert same(model(result), result.plan.start().model)
+    assert same(model(result), result.plan.create_initial_server().model)
 
 
 def test_equal_clients_average_to_each_of_them():
@@ -98,7 +98,7 @@ def test_fedprox_first_step_is_fedavgs_for_any_pull():
 
 def test_fedprox_pulls():
     far, near = (played(FedProx(mu=mu), rounds=1) for mu in (0.0, 10.0))
-    start = far.plan.start().model
+    start = far.plan.create_initial_server().model
     assert (model(near) - start).square() < (model(far) - start).square()
 
 
@@ -143,7 +143,9 @@ def test_local_does_not_depend_on_the_order_of_clients():
     )
     a, b = played("local", there), played("local", back)
     for client in there.clients:
-        assert a._run.place.digest(client, 3) == b._run.place.digest(client, 3)
+        assert a._run_folder.client_store.digest_memory(
+            client, 3
+        ) == b._run_folder.client_store.digest_memory(client, 3)
 
 
 # FedRoD -------------------------------------------------------------------------------------
@@ -233,7 +235,7 @@ class AsTheyAre(FedReG):
 
 
 def test_fedreg_variant_c_is_fedreg_on_the_original_set(monkeypatch):
-    monkeypatch.setattr(Samples, "balanced", lambda self, target, augment: self)
+    monkeypatch.setattr(fedreg, "rebalance", lambda samples, target, augment: samples)
     assert identical(played(AsTheyAre()), played(FedReG(variant="c")))
 
 
@@ -312,7 +314,7 @@ class Told(FedReG):
             {
                 "target": torch.tensor(self.target(client)),
                 "effective": out["fedreg/effective"],
-                "balanced": balanced.counts(client.data.classes),
+                "balanced": balanced.count_classes(client.data.classes),
             }
         )
         return out
@@ -378,7 +380,7 @@ def test_batch_norm_skips_a_batch_of_one_and_learns_from_the_rest():
     result = played(
         "fedavg", replace(federation, train=small), model=net_with_batch_norm, training=how
     )
-    assert not same(model(result), result.plan.start().model)
+    assert not same(model(result), result.plan.create_initial_server().model)
 
 
 def test_local_and_fedper_have_no_copied_defaults():

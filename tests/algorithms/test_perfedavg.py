@@ -84,7 +84,7 @@ def test_one_first_order_step_is_the_specs():
             return super().local(client)
 
     there = played(FromAhead(), one, rounds=1, training=replace(how, lr=0.05, momentum=0.0))
-    moved = model(result) - result.plan.start().model
+    moved = model(result) - result.plan.create_initial_server().model
     expected = model(there) - ahead
     assert all(torch.allclose(v, expected[k], atol=1e-6) for k, v in moved.items())
 
@@ -114,7 +114,7 @@ def test_hessian_free_differs_from_first_order_by_the_hessian_vector_product():
         )
         for order in ("first", "hessian_free")
     }
-    start = ways["first"].plan.start().model
+    start = ways["first"].plan.create_initial_server().model
     g2 = (start - model(ways["first"])) / beta
     third = memory(ways["first"], "0")["third"]
     net = small()

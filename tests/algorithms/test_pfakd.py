@@ -85,7 +85,7 @@ def test_the_teacher_normalises_by_the_batch_and_drops_nothing():
     net = hp.Net(
         nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5)), nn.Flatten()
     )
-    teacher = pfakd.still(net)
+    teacher = pfakd.make_teacher(net)
     assert [m.training for m in teacher] == [False, True, False]
     x = torch.rand(8, 1, 8, 8)
     out = teacher(x)
@@ -118,7 +118,7 @@ def test_a_broadcast_leaves_the_head():
 def test_distillation_holds_features_near():
     def far(beta: float) -> float:
         result = played(PFAKD(beta=beta), rounds=1, participation=1.0, training=MOMENTUM)
-        return float((model(result) - result.plan.start().model).square())
+        return float((model(result) - result.plan.create_initial_server().model).square())
 
     assert far(50.0) < far(1.0) < far(0.0)
 
@@ -200,7 +200,7 @@ def test_attention_agrees_exactly_in_the_first_batch(monkeypatch):
     seen: list[list[float]] = []
 
     def recorded(student, teacher):
-        out = attention_transfer.distance(student, teacher)
+        out = attention_transfer.compute_attention_loss(student, teacher)
         assert len(student) == len(teacher) == 2
         seen[-1].append(float(out.detach()))
         return out
@@ -209,7 +209,7 @@ def test_attention_agrees_exactly_in_the_first_batch(monkeypatch):
         seen.append([])
         fit(loss, **how)
 
-    monkeypatch.setattr(pfakd, "distance", recorded)
+    monkeypatch.setattr(pfakd, "compute_attention_loss", recorded)
     played(watching(PFAKD, check, at="attention"), model="digitsnet", rounds=2)
     assert all(values[0] == 0.0 for values in seen)
     assert any(v > 0 for values in seen for v in values)
@@ -220,13 +220,13 @@ def test_attention_is_the_mean_over_stages_of_normalised_squared_maps():
         played("fedavg", model="digitsnet", rounds=0, seed=s).plan.template.base for s in (0, 1)
     )
     x = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    (_, mine), (_, wanted) = (attention_transfer.looked(n, x) for n in (net, other))
+    (_, mine), (_, wanted) = (attention_transfer.forward_with_attention(n, x) for n in (net, other))
     told = 0.0
     for cut in (3, 6):
         q, p = ((n[:cut](x) ** 2).mean(1).flatten(1) for n in (net, other))
         q, p = q / q.norm(dim=1, keepdim=True), p / p.norm(dim=1, keepdim=True)
         told = told + (q - p).square().mean() / 2
-    assert torch.allclose(attention_transfer.distance(mine, wanted), told)
+    assert torch.allclose(attention_transfer.compute_attention_loss(mine, wanted), told)
     assert not any(m._forward_hooks for m in net.modules())
 
 
@@ -234,10 +234,10 @@ def test_stages_are_blocks_of_convolutions_or_the_layers_of_a_resnet():
     resnet = nn.Sequential()
     for name in ("conv1", "layer1", "layer2", "layer3", "layer4", "pool"):
         resnet.add_module(name, nn.Sequential() if name.startswith("layer") else nn.Conv2d(1, 1, 1))
-    assert attention_transfer.stages(resnet) == list(resnet)[1:5]
+    assert attention_transfer.find_stages(resnet) == list(resnet)[1:5]
     conv = [nn.Conv2d(1, 1, 1), nn.ReLU(), nn.MaxPool2d(2)]
     chain = nn.Sequential(*conv, nn.Conv2d(1, 1, 1), nn.MaxPool2d(2), nn.Flatten(), nn.ReLU())
-    assert attention_transfer.stages(chain) == [chain[2], chain[4]]
+    assert attention_transfer.find_stages(chain) == [chain[2], chain[4]]
 
 
 def test_attention_needs_convolutions_and_says_so_before_the_first_round():

@@ -10,17 +10,17 @@ from torch import nn
 
 import heterophony as hp
 from helpers.support import QUICK, counts, digits, memory, model, net_with_batch_norm, played, same
-from heterophony.algorithms.parts.gating_layer import Gate, SwitchNorm
+from heterophony.algorithms.parts.gating_layer import GatingLayer, SwitchableNorm
 from heterophony.algorithms.parts.parameter_blocks import (
-    Blocks,
-    blocks,
-    chosen,
-    gated,
+    ParameterBlocks,
+    forward_gated,
+    select_blocks,
+    split_into_blocks,
 )
 from heterophony.algorithms.pfedgate import PFedGate
 from heterophony.core.randomness import seeded
-from heterophony.models import builder
-from heterophony.models.resnet8 import resnet
+from heterophony.models import get_model_builder
+from heterophony.models.resnet8 import build_resnet
 
 WHOLE = {"participation": 1.0}
 
@@ -49,8 +49,8 @@ class Open(PFedGate):
     [("resnet8", 29, 145, 445_887), ("resnet10", 38, 190, 584_262)],
 )
 def test_blocks_and_gates_of_the_residual_networks(name, tensors, number, gate):
-    net = builder(name)((3, 32, 32), 10, 1)
-    cut = blocks(net, 5)
+    net = get_model_builder(name)((3, 32, 32), 10, 1)
+    cut = split_into_blocks(net, 5)
     assert len(cut) == tensors
     assert sum(len(b.sizes) for b in cut) == number
     for b in cut:
@@ -58,12 +58,14 @@ def test_blocks_and_gates_of_the_residual_networks(name, tensors, number, gate):
     net.shape = (3, 32, 32)
     built = PFedGate().build(net)
     assert sum(p.numel() for p in built.gate.parameters()) == gate
-    assert [b.name for b in blocks(built, 5)] == [b.name for b in cut]  # none of the gate itself
-    assert {b.name for b in cut if b.linear} == {"head.0.weight", "head.0.bias"}
+    assert [b.name for b in split_into_blocks(built, 5)] == [
+        b.name for b in cut
+    ]  # none of the gate itself
+    assert {b.name for b in cut if b.in_linear_layer} == {"head.0.weight", "head.0.bias"}
 
 
 def test_a_gate_for_64_pixels():
-    gate = Gate((3, 64, 64), 190, separate=False)
+    gate = GatingLayer((3, 64, 64), 190, separate=False)
     assert sum(p.numel() for p in gate.parameters()) == 2_335_302
 
 
@@ -73,14 +75,14 @@ def test_a_gate_for_64_pixels():
 )
 def test_pieces_are_equal_and_the_last_is_shorter(n, sizes):
     net = nn.Sequential(nn.Linear(n, 1, bias=False))
-    assert blocks(net, 5)[0].sizes == sizes
+    assert split_into_blocks(net, 5)[0].sizes == sizes
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_budget_holds_and_first_blocks_are_kept(seed):
-    cut = blocks(builder("resnet8")((3, 32, 32), 10, 1), 5)
+    cut = split_into_blocks(get_model_builder("resnet8")((3, 32, 32), 10, 1), 5)
     with seeded(seed):
-        keep, share = chosen(cut, torch.rand(145), 0.5 - 0.2)
+        keep, share = select_blocks(cut, torch.rand(145), 0.5 - 0.2)
     assert share <= 0.44
     sizes = torch.tensor([n for b in cut for n in b.sizes])
     assert share == float(sizes[keep].sum() / sizes.sum())
@@ -91,13 +93,13 @@ def test_the_budget_holds_and_first_blocks_are_kept(seed):
 
 
 def test_the_choice_is_by_importance_lower_index_first_and_skips_what_does_not_fit():
-    cut = [Blocks("a", (1, 4, 4, 2), True), Blocks("b", (1, 2, 2), True)]
+    cut = [ParameterBlocks("a", (1, 4, 4, 2), True), ParameterBlocks("b", (1, 2, 2), True)]
     scores = torch.tensor([0.0, 0.9, 0.9, 0.5, 0.0, 0.9, 0.1])
-    keep, share = chosen(cut, scores, 0.5)  # 7 of 14: 4, not the next 4, then 2, not 2
+    keep, share = select_blocks(cut, scores, 0.5)  # 7 of 14: 4, not the next 4, then 2, not 2
     assert keep.tolist() == [True, True, False, False, True, True, False]
     assert share == 0.5
     other = [replace(cut[0], linear=False), cut[1]]  # 5 of 10, and 2 of 4
-    assert chosen(other, scores, 0.5)[0].tolist() == [
+    assert select_blocks(other, scores, 0.5)[0].tolist() == [
         *(True, True, False, False),
         True,
         True,
@@ -106,12 +108,14 @@ def test_the_choice_is_by_importance_lower_index_first_and_skips_what_does_not_f
 
 
 def test_a_dropped_block_is_zero_and_gets_no_gradient():
-    net = builder("digitsnet")((1, 8, 8), 10, 1)
-    cut = blocks(net, 5)
+    net = get_model_builder("digitsnet")((1, 8, 8), 10, 1)
+    cut = split_into_blocks(net, 5)
     with seeded("gates"):
-        keep, _ = chosen(cut, torch.rand(sum(len(b.sizes) for b in cut)), 0.3)
+        keep, _ = select_blocks(cut, torch.rand(sum(len(b.sizes) for b in cut)), 0.3)
     gates = torch.where(keep, 0.7, 0.0)
-    gated(net, cut, gates, hp.Tensors(net.named_parameters()), noise(9, 1, 8, 8)).sum().backward()
+    forward_gated(
+        net, cut, gates, hp.Tensors(net.named_parameters()), noise(9, 1, 8, 8)
+    ).sum().backward()
     at = 0
     for b in cut:
         for piece in net.get_parameter(b.name).grad.flatten().split(b.sizes[0]):
@@ -121,11 +125,11 @@ def test_a_dropped_block_is_zero_and_gets_no_gradient():
 
 def test_logits_are_raw():
     """The gated forward is the net's own: no ReLU after the last layer."""
-    net = builder("mlp")((1, 8, 8), 10, 1)
-    cut, x = blocks(net, 5), noise(50, 1, 8, 8)
+    net = get_model_builder("mlp")((1, 8, 8), 10, 1)
+    cut, x = split_into_blocks(net, 5), noise(50, 1, 8, 8)
     w = hp.Tensors(net.named_parameters())
     ones = torch.ones(sum(len(b.sizes) for b in cut))
-    out = gated(net, cut, ones, w, x)
+    out = forward_gated(net, cut, ones, w, x)
     assert torch.equal(out, net(x))
     assert (out < 0).any()
 
@@ -134,7 +138,7 @@ def test_logits_are_raw():
 
 
 def test_switch_norm_mixes_three_normalisations():
-    norm, x = SwitchNorm(3), noise(6, 3, 5, 5) * 3 + 1
+    norm, x = SwitchableNorm(3), noise(6, 3, 5, 5) * 3 + 1
     kinds = {
         0: nn.InstanceNorm2d(3, track_running_stats=False),
         1: nn.GroupNorm(1, 3),
@@ -148,7 +152,7 @@ def test_switch_norm_mixes_three_normalisations():
 
 
 def test_switch_norm_remembers_with_nine_tenths():
-    norm, x = SwitchNorm(2), noise(8, 2, 4, 4) + 2
+    norm, x = SwitchableNorm(2), noise(8, 2, 4, 4) + 2
     norm(x)
     assert torch.allclose(norm.running_mean, 0.1 * x.mean((0, 2, 3)))
     var = x.var((0, 2, 3), unbiased=False)
@@ -156,7 +160,7 @@ def test_switch_norm_remembers_with_nine_tenths():
 
 
 def test_the_choice_carries_gradient_and_scales_by_m():
-    algorithm, cut = PFedGate(), blocks(builder("mlp")((1, 8, 8), 10, 1), 5)
+    algorithm, cut = PFedGate(), split_into_blocks(get_model_builder("mlp")((1, 8, 8), 10, 1), 5)
     g = noise(20).sigmoid().requires_grad_()
     m = torch.full((20,), 0.25)
     gates, share = algorithm.gates(cut, g, m)
@@ -171,7 +175,7 @@ def test_the_choice_carries_gradient_and_scales_by_m():
 
 
 def test_separate_transform_has_a_second_head():
-    one, two = (Gate((1, 8, 8), 7, s) for s in (False, True))
+    one, two = (GatingLayer((1, 8, 8), 7, s) for s in (False, True))
     x = noise(5, 1, 8, 8)
     assert one(x)[0] is one(x)[1] or torch.equal(*one(x))
     assert not torch.equal(*two(x))
@@ -277,9 +281,9 @@ def test_gates_look_at_the_whole_test_set_in_eval_mode(monkeypatch):
     x, y = data.batch(torch.arange(len(data)))
     net, algorithm = own.net, result.plan.algorithm
     assert not net.gate.training
-    cut = blocks(net, 5)
+    cut = split_into_blocks(net, 5)
     gates, _ = algorithm.gates(cut, *(v.mean(0) for v in net.gate(x)))
-    want = gated(net, cut, gates, hp.Tensors(net.named_parameters()), x)
+    want = forward_gated(net, cut, gates, hp.Tensors(net.named_parameters()), x)
     assert torch.allclose(own(x), want, atol=1e-6)
     last = counts(result, "P")[-1]
     assert int((want.argmax(1) == y).sum()) == last[0]
@@ -293,13 +297,13 @@ def test_p_is_after_local_training_and_g_is_the_plain_average():
     rounds = [e["P_local"] for e in result.events if e["event"] == "round"]
     assert [[right for right, _ in r] for r in rounds] == counts(result, "P")[1:]
     x = noise(4, 1, 8, 8)
-    plain = builder("mlp")((1, 8, 8), 10, 1)
+    plain = get_model_builder("mlp")((1, 8, 8), 10, 1)
     plain.load_state_dict(model(result))
     assert torch.equal(result.generic()(x), plain(x))
 
 
 def test_batch_norm_is_gated_but_its_statistics_are_not():
-    names = [b.name for b in blocks(resnet((1, 8, 8), 10, 1, (4, 8)), 5)]
+    names = [b.name for b in split_into_blocks(build_resnet((1, 8, 8), 10, 1, (4, 8)), 5)]
     assert "base.1.weight" in names
     assert not any("running" in k for k in names)
 

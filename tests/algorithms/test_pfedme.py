@@ -16,7 +16,7 @@ from heterophony.core.randomness import seeded
 
 def test_without_pull_the_common_model_is_constant():
     result = played(PFedMe(lam=0.0))
-    start = result.plan.start().model
+    start = result.plan.create_initial_server().model
     assert same(model(result), start)
     client = result.events[-3]["clients"][0]
     assert not same(memory(result, client)["own"], start)
@@ -24,7 +24,7 @@ def test_without_pull_the_common_model_is_constant():
 
 def test_without_a_step_of_the_server_g_is_constant():
     frozen = played(PFedMe(beta=0.0))
-    assert same(model(frozen), frozen.plan.start().model)
+    assert same(model(frozen), frozen.plan.create_initial_server().model)
     assert len({tuple(e["G"]) for e in frozen.events if e["event"] == "evaluation"}) == 1
 
 
@@ -32,7 +32,7 @@ def test_by_default_the_server_is_not_frozen():
     assert PFedMe().beta == 1.0
     assert PFedMe().lam == 15.0
     result = played("pfedme")
-    assert not same(model(result), result.plan.start().model)
+    assert not same(model(result), result.plan.create_initial_server().model)
 
 
 @pytest.mark.parametrize("lam", [15.0, 40.0])
@@ -58,7 +58,7 @@ def test_one_round_is_the_specs():
     training = replace(QUICK, epochs=2, momentum=0.9)  # momentum is not the paper's: not used
     result = played(how, one, rounds=1, training=training)
     net, data = result.plan.model(), one.data("0").train
-    start = result.plan.start().model
+    start = result.plan.create_initial_server().model
     net.load_state_dict(start)
     w = start
     with seeded(0, "fit", 0, "0", "main"):
@@ -99,6 +99,6 @@ def test_running_statistics_are_averaged_and_do_not_follow():
     how = {"model": net_with_batch_norm, "buffers": "average", "rounds": 1}
     a, b = (played(PFedMe(beta=x), **how) for x in (0.0, 1.0))
     assert same(model(a).only("*running*"), model(b).only("*running*"))
-    start = a.plan.start().model
+    start = a.plan.create_initial_server().model
     assert not same(model(a).only("*running*"), start.only("*running*"))
     assert same(model(a).without("*running*"), start.without("*running*"))

@@ -6,7 +6,7 @@ import torch
 
 import heterophony as hp
 from helpers.support import memory, model, net_with_batch_norm, played, same
-from heterophony.algorithms.fedpara import Hadamard, product
+from heterophony.algorithms.fedpara import HadamardProduct, multiply_factors
 from heterophony.algorithms.pfedpara import PFedPara
 from heterophony.models.resnet8 import resnet8
 
@@ -14,12 +14,12 @@ from heterophony.models.resnet8 import resnet8
 def test_without_an_own_product_it_is_the_shared_one():
     torch.manual_seed(0)
     for shape in ((40, 30), (16, 12, 3, 3)):
-        weight = Hadamard(torch.empty(shape), 0.1, 1.0)
+        weight = HadamardProduct(torch.empty(shape), 0.1, 1.0)
         factors = weight.right_inverse(torch.empty(shape))
         half = len(factors) // 2
         own = [torch.zeros_like(f) for f in factors[half:]]
-        assert torch.equal(weight(*factors[:half], *own), product(*factors[:half]))
-        assert not torch.equal(weight(*factors), product(*factors[:half]))
+        assert torch.equal(weight(*factors[:half], *own), multiply_factors(*factors[:half]))
+        assert not torch.equal(weight(*factors), multiply_factors(*factors[:half]))
 
 
 def test_the_first_half_travels_and_the_second_stays():

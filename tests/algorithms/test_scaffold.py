@@ -63,7 +63,7 @@ def test_the_control_is_the_mean_slope_of_the_real_steps_without_momentum(how):
     """K is the number of real steps, and momentum, where it is set, is not used."""
     result = played("scaffold", rounds=1, training=how, **EQUAL)
     alone = replace(how, momentum=0.0)
-    start = result.plan.start().model
+    start = result.plan.create_initial_server().model
     local = played("local", rounds=1, training=alone)
     for c in result.plan.federation.clients:
         kept = memory(result, c)
@@ -76,7 +76,7 @@ def test_the_control_is_the_mean_slope_of_the_real_steps_without_momentum(how):
 
 def test_the_server_steps_by_its_rate():
     whole, half = (played(Scaffold(server_lr=lr), rounds=1, **EQUAL) for lr in (1.0, 0.5))
-    start = whole.plan.start().model
+    start = whole.plan.create_initial_server().model
     expected = start + 0.5 * (model(whole) - start)
     assert all(torch.allclose(v, model(half)[k], atol=1e-6) for k, v in expected.items())
 
@@ -98,5 +98,5 @@ def test_twice_the_traffic_of_fedavg():
 @pytest.mark.parametrize("how", [replace(QUICK, lr=0.0), replace(QUICK, epochs=0)])
 def test_without_steps_nothing_moves(how):
     result = played("scaffold", training=how)
-    assert same(model(result), result.plan.start().model)
+    assert same(model(result), result.plan.create_initial_server().model)
     assert float(control(result).square()) == 0

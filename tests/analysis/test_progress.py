@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from helpers.support import played
 from heterophony.analysis import progress, runs
-from heterophony.analysis.progress import Standing, standings
+from heterophony.analysis.progress import RunProgress, list_run_progress
 from heterophony.core.errors import FolderError
 from heterophony.run import run_index
-from heterophony.run.run_index import last_event, read_events
+from heterophony.run.run_index import read_events, read_last_event
 
 TORCHLESS = """
 import sys
@@ -52,8 +52,8 @@ def several(kept, tmp_path) -> Path:
     return tmp_path
 
 
-def by_name(parent: Path) -> dict[str, Standing]:
-    return {str(s.folder.relative_to(parent)): s for s in standings(parent)}
+def by_name(parent: Path) -> dict[str, RunProgress]:
+    return {str(s.folder.relative_to(parent)): s for s in list_run_progress(parent)}
 
 
 def test_a_finished_run_is_told_from_its_result_and_the_end_of_its_events(
@@ -63,7 +63,7 @@ def test_a_finished_run_is_told_from_its_result_and_the_end_of_its_events(
     start, *_, end = events.read_text().splitlines()
     events.write_text("\n".join([start, "no event at all" * 999, end]) + "\n")
     shutil.rmtree(several / "deep")
-    monkeypatch.setattr(progress, "load", None)  # what reads all events
+    monkeypatch.setattr(progress, "load_run", None)  # what reads all events
     result = json.loads((kept / "result.json").read_text())
     told = by_name(several)["done"]
     assert (told.algorithm, told.state) == ("fedper", "finished")
@@ -120,7 +120,7 @@ def test_the_folders_of_clients_are_not_searched(several, monkeypatch):
 
     monkeypatch.setattr(os, "scandir", spy)
     assert (several / "done/commits/clients").is_dir()
-    assert len(list(run_index.below(several))) == 3
+    assert len(list(run_index.find_runs(several))) == 3
     assert sorted(opened) == [".", "deep", "deep/half", "done", "new"]
 
 
@@ -146,24 +146,24 @@ def test_the_last_event_is_the_last_of_all_wherever_the_file_was_cut(
     written = "".join(json.dumps(e) + "\n" for e in events).encode()
     path.write_bytes(written[: max(0, len(written) - cut)])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_index, "TAIL", tail)
-        assert last_event(path) == next(iter([*read_events(path)][::-1]), None)
+        patch.setattr(run_index, "TAIL_BYTES", tail)
+        assert read_last_event(path) == next(iter([*read_events(path)][::-1]), None)
 
 
 def test_a_last_line_that_is_not_json_is_an_error(tmp_path):
     (tmp_path / "e.jsonl").write_text('{"event":"start"}\ndear\n')
     with pytest.raises(FolderError, match="a line is not JSON"):
-        last_event(tmp_path / "e.jsonl")
+        read_last_event(tmp_path / "e.jsonl")
 
 
 def test_the_settings_of_each_run_are_compared_once_however_many_there_are(several, monkeypatch):
-    asked, settings = [], runs.settings
+    asked, settings = [], runs.select_experiment_settings
 
     def spy(run):
         asked.append(run)
         return settings(run)
 
-    monkeypatch.setattr(runs, "settings", spy)
-    one = runs.load(several / "done")
-    runs.named([one] * 20)
+    monkeypatch.setattr(runs, "select_experiment_settings", spy)
+    one = runs.load_run(several / "done")
+    runs.label_runs([one] * 20)
     assert len(asked) == 20

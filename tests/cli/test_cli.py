@@ -23,11 +23,11 @@ import heterophony
 from helpers.commands import call, refused
 from helpers.forked import Forked
 from helpers.support import blobs, played
-from heterophony.algorithms import CLASSES
+from heterophony.algorithms import ALGORITHM_CLASSES
 from heterophony.cli import terminal
 from heterophony.data.partitions import PARTITIONS
 from heterophony.data.sources import SOURCES
-from heterophony.models import BUILDERS
+from heterophony.models import MODEL_DESCRIPTIONS
 from heterophony.run.store import RunFolder
 
 QUICK = ("rounds=2", "data.clients=4", "local.epochs=1", "engine.name=serial")
@@ -108,15 +108,17 @@ def test_a_run_that_measures_P_seldom_has_a_table_a_bar_and_a_page():
     events = [json.loads(line) for line in Path("mine/events.jsonl").read_text().splitlines()]
     measured = [e for e in events if e["event"] == "evaluation"]
     assert [e["P"] is None for e in measured] == [False, True, True, False, False]
-    with terminal.progress(show=False) as bars:
-        bar = terminal.Bar(bars, "fedbabu", 4)
+    with terminal.show_progress_bars(show=False) as bars:
+        bar = terminal.RunProgressBar(bars, "fedbabu", 4)
         for event in events[: events.index(measured[2]) + 1]:
             bar(event)
         shown = bars.tasks[0].fields
         right, tested = sum(measured[0]["P"]), sum(events[0]["test"])
         assert shown["P"] == f"{100 * right / tested:.2f}"  # the newest there is
         assert shown["G"] == f"{100 * sum(measured[2]['G']) / tested:.2f}"
-        resumed = terminal.Bar(bars, "fedbabu", 4, events[0]["test"])  # it is told no start
+        resumed = terminal.RunProgressBar(
+            bars, "fedbabu", 4, events[0]["test"]
+        )  # it is told no start
         resumed(measured[2])
         assert bars.tasks[1].fields["G"] == shown["G"]
     good("report", "mine")
@@ -173,7 +175,7 @@ def test_a_data_set_that_is_not_on_this_machine_is_one_line(monkeypatch):
 
     monkeypatch.setattr(pooch, "retrieve", offline)
     monkeypatch.setenv("HETEROPHONY_DATA", "nowhere")
-    monkeypatch.setattr("heterophony.data.sources.search_path.SYSTEM", Path("not-here"))
+    monkeypatch.setattr("heterophony.data.sources.search_path.SYSTEM_FOLDER", Path("not-here"))
     said = refused(3, "run", *pairs(*QUICK, "data.name=fmnist"))
     assert said.startswith("data set 'fmnist' is not on this machine (looked in nowhere")
     assert said.endswith("or put the four idx files into a folder and set data.path")
@@ -231,32 +233,32 @@ def test_resume_of_a_run_begun_from_python_says_where_to_go_on():
 
 
 def cut(folder: RunFolder) -> None:
-    folder.events.write_bytes(folder.events.read_bytes()[:100])
+    folder.events_file.write_bytes(folder.events_file.read_bytes()[:100])
 
 
 def scribble(folder: RunFolder) -> None:
-    folder.events.write_text("dear\n")
+    folder.events_file.write_text("dear\n")
 
 
 def foreign(folder: RunFolder) -> None:
-    folder.events.write_text("[1, 2]\n")
+    folder.events_file.write_text("[1, 2]\n")
 
 
 def spoil(folder: RunFolder) -> None:
-    end = folder.events.read_text().splitlines(keepends=True)
-    folder.events.write_text("".join(end[:-1]))  # not finished any more
-    for commit in folder.commits.glob("0*"):
+    end = folder.events_file.read_text().splitlines(keepends=True)
+    folder.events_file.write_text("".join(end[:-1]))  # not finished any more
+    for commit in folder.commits_folder.glob("0*"):
         commit.write_bytes(b"dear")
 
 
 def unsettle(folder: RunFolder) -> None:
-    folder.config.write_text("rounds = \n")
+    folder.config_file.write_text("rounds = \n")
 
 
 def replace_data(folder: RunFolder) -> None:
-    text = folder.config.read_text()
+    text = folder.config_file.read_text()
     assert "seed = 0\n" in text
-    folder.config.write_text(text.replace("seed = 0\n", "seed = 1\n"))
+    folder.config_file.write_text(text.replace("seed = 0\n", "seed = 1\n"))
 
 
 @pytest.mark.parametrize(
@@ -401,7 +403,7 @@ def test_compare_with_a_mistake_begins_nothing(words, said):
 
 def test_list_algorithms():
     found = {a["name"]: a for a in data("list", "algorithms")}
-    assert list(found) == sorted(CLASSES)
+    assert list(found) == sorted(ALGORITHM_CLASSES)
     stays = {"fedper": "head.*", "local": "everything", "fedavg": "nothing"}
     assert {k: found[k]["stays"] for k in stays} == stays
     assert found["fedbn"]["stays"] == "parts of layers"
@@ -416,7 +418,7 @@ def test_list_algorithms():
 @pytest.mark.parametrize(
     ("what", "names"),
     [
-        ("models", sorted(BUILDERS)),
+        ("models", sorted(MODEL_DESCRIPTIONS)),
         ("datasets", [*sorted(SOURCES), "PATH.npz", "FOLDER", "hf:NAME"]),
         ("partitions", sorted(PARTITIONS)),
     ],
@@ -592,7 +594,7 @@ def test_doctor_fails_where_something_needed_is_missing(monkeypatch, ok, code):
         {"name": "engine", "ok": ok, "needed": True, "about": "a word"},
         {"name": "luxury", "ok": False, "needed": False, "about": "apt-get install luxury"},
     ]
-    monkeypatch.setattr("heterophony.tools.doctor.examine", lambda: parts)
+    monkeypatch.setattr("heterophony.tools.doctor.check_installation", lambda: parts)
     done = call("doctor")
     assert done.exit_code == code
     assert done.stdout.splitlines()[-1].split("  ")[-1].strip() == "apt-get install luxury"

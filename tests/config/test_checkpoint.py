@@ -16,12 +16,12 @@ import heterophony as hp
 from helpers.support import digits, identical, model, net_with_batch_norm, played, same
 from heterophony.algorithms.centralized import Centralized
 from heterophony.cli import app
-from heterophony.config.checkpoint import save
-from heterophony.config.config import read
+from heterophony.config.checkpoint import save_checkpoint
+from heterophony.config.config import read_config
 from heterophony.core.client import state
 from heterophony.core.errors import ConfigError, FolderError
 from heterophony.core.randomness import seeded
-from heterophony.models import builder
+from heterophony.models import get_model_builder
 
 QUICK = ("rounds=2", "data.clients=4", "local.epochs=1", "engine.name=serial", "model.name=mlp")
 
@@ -40,7 +40,7 @@ def call(*words: object) -> tuple[int, str, str]:
 def checkpoint(path: Path, name: str = "convnet", shape=(3, 32, 32), classes=200, depth=1) -> Path:
     """Any weights but the ordinary ones."""
     with seeded("elsewhere"):
-        save(path, state(builder(name)(shape, classes, depth)))
+        save_checkpoint(path, state(get_model_builder(name)(shape, classes, depth)))
     return path
 
 
@@ -70,7 +70,7 @@ def test_the_ordinary_start_as_a_checkpoint_changes_no_bit(name, tmp_path):
     plain = played(name)
     path = tmp_path / "start.safetensors"
     with seeded(plain.plan.seed, "init"):
-        save(path, state(plain.plan.model()))
+        save_checkpoint(path, state(plain.plan.model()))
     assert identical(played(name, init=path), plain)
     assert identical(played(name, init=path, engine="pool", workers=2), plain)
 
@@ -87,7 +87,7 @@ def test_own_parts_are_built_on_what_was_trained_before(tmp_path):
 def test_running_statistics_come_along(tmp_path):
     trained = played(Centralized(), model=net_with_batch_norm)
     path = tmp_path / "a.safetensors"
-    save(path, trained._server.average | trained._server.model)
+    save_checkpoint(path, trained._server.average | trained._server.model)
     start = played("fedavg", model=net_with_batch_norm, init=path, rounds=0)
     given = hp.Tensors(load_file(path))
     assert int(given["base.1.num_batches_tracked"]) > 0
@@ -152,10 +152,10 @@ def test_nothing_is_unpickled(tmp_path, monkeypatch):
 
 
 def test_NaN_and_a_missing_file_are_refused(tmp_path):
-    net = builder("mlp")((1, 8, 8), 10, 1)
+    net = get_model_builder("mlp")((1, 8, 8), 10, 1)
     with torch.no_grad():
         net.head[0].bias[3] = float("nan")
-    save(tmp_path / "a.safetensors", state(net))
+    save_checkpoint(tmp_path / "a.safetensors", state(net))
     with pytest.raises(ConfigError, match=r"tensor 'head.0.bias' holds NaN or infinity"):
         played("fedavg", init=tmp_path / "a.safetensors")
     with pytest.raises(ConfigError, match=r"cannot read .*: No such file or directory"):
@@ -173,7 +173,7 @@ def test_a_run_does_not_go_on_with_another_checkpoint(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         played("fedper", on_event=stop, **how)
     trained = path.read_bytes()
-    save(path, state(builder("mlp")((1, 8, 8), 10, 1)))
+    save_checkpoint(path, state(get_model_builder("mlp")((1, 8, 8), 10, 1)))
     with pytest.raises(FolderError, match="start_sha256 differs"):
         played("fedper", resume=True, **how)
     path.write_bytes(trained)
@@ -194,9 +194,9 @@ def test_pretrain_writes_what_was_trained_and_a_run_begins_with_it(tmp_path, mon
         "wrote a.safetensors; begin with it: -c model.init=a.safetensors"
     )
     given = hp.Tensors(load_file("a.safetensors"))
-    config = read(None, [*QUICK, "algorithm.name=centralized"])
+    config = read_config(None, [*QUICK, "algorithm.name=centralized"])
     central = hp.run(
-        *("centralized", config.federation()), model="mlp", rounds=2, training=config.local
+        *("centralized", config.build_federation()), model="mlp", rounds=2, training=config.local
     )
     assert same(given, model(central))
     code, out, _ = call(
@@ -209,7 +209,7 @@ def test_pretrain_writes_what_was_trained_and_a_run_begins_with_it(tmp_path, mon
     found = json.loads(out)
     first = json.loads(Path("b/events.jsonl").read_text().splitlines()[1])
     assert sum(first["G"]) / sum(c["total"] for c in found["clients"].values()) == central.G.last
-    assert read(Path("b/config.toml")).model.init == "a.safetensors"
+    assert read_config(Path("b/config.toml")).model.init == "a.safetensors"
     before = Path("a.safetensors").read_bytes()
     Path("a.safetensors").unlink()
     again = ("pretrain", *pairs(*QUICK, "algorithm.name=fedper"), "-o", "a.safetensors", "--json")
@@ -229,7 +229,7 @@ def test_pretrain_keeps_the_heads_depth_and_the_schedule_of_the_configuration(
     assert any(k.startswith("head.2.") for k in load_file("deep.safetensors"))
     cosine = ("algorithm.name=centralized", "algorithm.schedule=cosine")
     assert call("pretrain", *pairs(*few, *cosine), "-o", "c.safetensors")[0] == 0
-    assert read(Path("c.safetensors.run/config.toml")).algorithm == Centralized("cosine")
+    assert read_config(Path("c.safetensors.run/config.toml")).algorithm == Centralized("cosine")
     assert call("run", *pairs(*few, "algorithm.name=fedreg", "model.init=deep.safetensors"))[0] == 0
     code, _, err = call("run", *pairs(*few, "algorithm.name=fedavg", "model.init=deep.safetensors"))
     assert code == ConfigError.exit_code
@@ -248,6 +248,6 @@ def test_feddecomps_shared_part_begins_with_the_checkpoint_and_its_own_with_noth
     named = {k.replace("parametrizations.weight.original", "weight"): v for k, v in sigma.items()}
     assert same(hp.Tensors(named), given)
     x = torch.rand(5, 1, 8, 8)
-    cold = builder("mlp")((1, 8, 8), 10, 1)
+    cold = get_model_builder("mlp")((1, 8, 8), 10, 1)
     cold.load_state_dict(given)
     assert torch.equal(net(x), cold(x))  # B = 0: nothing of its own yet

@@ -18,11 +18,11 @@ from heterophony.config.config import (
     EngineSection,
     EvaluationSection,
     ModelSection,
-    Top,
-    line_of,
-    parsed,
-    read,
-    suitable,
+    TopSection,
+    choose_default_model,
+    find_line,
+    parse_toml_value,
+    read_config,
 )
 from heterophony.core.client import Training
 from heterophony.core.errors import ConfigError
@@ -76,7 +76,7 @@ device = "cpu"
 def refused(path: Path | None, *pairs: str) -> str:
     """The one line that a user sees."""
     with pytest.raises(ConfigError) as caught:
-        read(path, pairs)
+        read_config(path, pairs)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -97,8 +97,8 @@ def written(tmp_path, monkeypatch):
 
 
 def test_without_anything_every_key_has_its_default():
-    assert read(None) == Config(
-        top=Top(seed=0, rounds=100),
+    assert read_config(None) == Config(
+        top=TopSection(seed=0, rounds=100),
         data=DataSection("digits", None, 20, DIRICHLET, 0.75),
         model=ModelSection(None, None),
         algorithm=FedAvg(),
@@ -112,8 +112,8 @@ def test_without_anything_every_key_has_its_default():
 
 
 def test_the_contracts_example_is_taken_whole(written):
-    assert read(written(EXAMPLE)) == Config(
-        top=Top(0, 100),
+    assert read_config(written(EXAMPLE)) == Config(
+        top=TopSection(0, 100),
         data=DataSection("fmnist", None, 50, DIRICHLET, 0.75),
         model=ModelSection("convnet", 2),
         algorithm=FedReG(threshold="mean"),
@@ -143,7 +143,7 @@ def test_every_key_of_the_example_is_also_a_pair(key):
     pairs = [f"{key}={value}"]
     if key == "algorithm.threshold":
         pairs.append("algorithm.name=fedreg")
-    config = tomllib.loads(read(None, pairs).toml())
+    config = tomllib.loads(read_config(None, pairs).to_toml())
     for step in key.split("."):
         config = config[step]
     assert config == value
@@ -167,17 +167,17 @@ def test_every_key_of_the_example_is_also_a_pair(key):
     ],
 )
 def test_a_value_is_toml_or_a_bare_word(text, value):
-    assert parsed(text) == value
+    assert parse_toml_value(text) == value
 
 
 def test_pairs_override_the_file_and_later_pairs_earlier_ones(written):
     path = written("seed = 3\n[local]\nlr = 0.5\nbatch = 8\n")
-    config = read(path, ["local.lr=0.1", " seed = 4 ", "local.lr=0.2"])
+    config = read_config(path, ["local.lr=0.1", " seed = 4 ", "local.lr=0.2"])
     assert (config.top.seed, config.local.lr, config.local.batch) == (4, 0.2, 8)
 
 
 def test_a_path_with_an_equals_sign_is_a_value():
-    assert read(None, ["data.name=a=b.npz"]).data.name == "a=b.npz"
+    assert read_config(None, ["data.name=a=b.npz"]).data.name == "a=b.npz"
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_path_with_an_equals_sign_is_a_value():
     ],
 )
 def test_a_partition_is_given_whole_or_key_by_key(pairs):
-    assert read(None, pairs).data.partition == {
+    assert read_config(None, pairs).data.partition == {
         "kind": "classes",
         "per_client": 3,
         "balanced": True,
@@ -200,49 +200,53 @@ def test_a_partition_is_given_whole_or_key_by_key(pairs):
 
 def test_another_feature_skew_leaves_the_files_settings_of_the_old_one(written):
     path = written("[data.feature_skew]\nkind = 'rotation'\ndegrees = 10\n")
-    assert read(path).data.feature_skew == {"kind": "rotation", "degrees": 10}
-    noise = read(path, ["data.feature_skew.kind=noise"]).data.feature_skew
+    assert read_config(path).data.feature_skew == {"kind": "rotation", "degrees": 10}
+    noise = read_config(path, ["data.feature_skew.kind=noise"]).data.feature_skew
     assert noise == {"kind": "noise", "level": 0.2}
 
 
 def test_the_federation_is_the_same_whatever_the_algorithm():
     some = ["data.clients=5", "data.feature_skew.kind=noise", "data.partition.min_size=2"]
     names = ("fedavg", "fedreg", "local", "feddecomp")
-    found = {read(None, [*some, f"algorithm.name={n}"]).federation().sha256 for n in names}
-    others = {read(None, [*some, f"seed={s}"]).federation().sha256 for s in range(3)}
+    found = {
+        read_config(None, [*some, f"algorithm.name={n}"]).build_federation().sha256 for n in names
+    }
+    others = {read_config(None, [*some, f"seed={s}"]).build_federation().sha256 for s in range(3)}
     assert len(found) == 1
     assert len(others | found) == 3
 
 
 def test_of_rate_and_count_the_newer_pair_counts(written):
-    assert read(None, ["participation.count=3"]).participation == Uniform(count=3)
+    assert read_config(None, ["participation.count=3"]).participation == Uniform(count=3)
     both = ["participation.count=3", "participation.rate=0.5"]
-    assert read(None, both).participation == Uniform(rate=0.5)
-    assert read(None, both[::-1]).participation == Uniform(count=3)
+    assert read_config(None, both).participation == Uniform(rate=0.5)
+    assert read_config(None, both[::-1]).participation == Uniform(count=3)
     path = written("[participation]\ncount = 7\n")
-    assert read(path).participation == Uniform(count=7)
-    assert read(path, ["participation.rate=1"]).participation == Uniform(rate=1)
+    assert read_config(path).participation == Uniform(count=7)
+    assert read_config(path, ["participation.rate=1"]).participation == Uniform(rate=1)
 
 
 def test_another_algorithm_leaves_the_files_settings_of_the_old_one(written):
     path = written('[algorithm]\nname = "fedreg"\nthreshold = "max"\n')
-    assert read(path, ["algorithm.name=fedavg"]).algorithm == FedAvg()
-    assert read(path, ["algorithm.name=fedreg"]).algorithm == FedReG(threshold="max")
-    assert read(path, ["algorithm.augment=auto"]).algorithm == FedReG("max", augment="auto")
+    assert read_config(path, ["algorithm.name=fedavg"]).algorithm == FedAvg()
+    assert read_config(path, ["algorithm.name=fedreg"]).algorithm == FedReG(threshold="max")
+    assert read_config(path, ["algorithm.augment=auto"]).algorithm == FedReG("max", augment="auto")
     given = ["algorithm.mu=0.5", "algorithm.name=fedprox"]
-    assert read(path, given).algorithm == FedProx(mu=0.5)
+    assert read_config(path, given).algorithm == FedProx(mu=0.5)
     unnamed = written("[algorithm]\nmu = 0.5\n")
-    assert read(unnamed, ["algorithm.name=fedprox"]).algorithm == FedProx(mu=0.5)
+    assert read_config(unnamed, ["algorithm.name=fedprox"]).algorithm == FedProx(mu=0.5)
 
 
 def test_another_partition_leaves_the_files_settings_of_the_old_one(written):
     path = written('[data.partition]\nkind = "dirichlet"\nalpha = 5.0\n')
-    assert read(path, ["data.partition.kind=iid"]).data.partition == {"kind": "iid"}
-    assert read(path, ["data.partition.seed=4", "data.partition.kind=iid"]).data.partition == {
+    assert read_config(path, ["data.partition.kind=iid"]).data.partition == {"kind": "iid"}
+    assert read_config(
+        path, ["data.partition.seed=4", "data.partition.kind=iid"]
+    ).data.partition == {
         "kind": "iid",
         "seed": 4,
     }
-    assert read(path, ["data.partition.min_size=2"]).data.partition == {
+    assert read_config(path, ["data.partition.min_size=2"]).data.partition == {
         **DIRICHLET,
         "alpha": 5.0,
         "min_size": 2,
@@ -261,14 +265,14 @@ def test_another_partition_leaves_the_files_settings_of_the_old_one(written):
     ],
 )
 def test_what_is_resolved_reads_back_as_the_same(written, pairs):
-    config = read(None, pairs)
-    again = read(written(config.toml()))
+    config = read_config(None, pairs)
+    again = read_config(written(config.to_toml()))
     assert again == config
-    assert again.toml() == config.toml()
+    assert again.to_toml() == config.to_toml()
 
 
 def test_the_resolved_text_has_every_default():
-    assert tomllib.loads(read(None).toml()) == {
+    assert tomllib.loads(read_config(None).to_toml()) == {
         "seed": 0,
         "rounds": 100,
         "data": {
@@ -310,8 +314,8 @@ def test_the_resolved_text_has_every_default():
     ],
 )
 def test_the_model_is_decided_by_the_data_and_the_paper(pairs, model):
-    config = read(None, ["data.clients=2", "data.partition.kind=iid", *pairs])
-    assert config.decided(config.federation()).model == model
+    config = read_config(None, ["data.clients=2", "data.partition.kind=iid", *pairs])
+    assert config.fill_model_defaults(config.build_federation()).model == model
 
 
 @pytest.mark.parametrize(
@@ -326,12 +330,20 @@ def test_the_model_is_decided_by_the_data_and_the_paper(pairs, model):
     ],
 )
 def test_a_suitable_model(shape, name):
-    assert suitable(shape) == name
+    assert choose_default_model(shape) == name
 
 
 def test_rows_of_whole_numbers_are_read_as_characters():
-    assert suitable((80,), torch.int8) == suitable((80,), torch.int64) == "charlstm"
-    assert suitable((80,), torch.uint8) == suitable((80,), torch.float64) == "mlp"
+    assert (
+        choose_default_model((80,), torch.int8)
+        == choose_default_model((80,), torch.int64)
+        == "charlstm"
+    )
+    assert (
+        choose_default_model((80,), torch.uint8)
+        == choose_default_model((80,), torch.float64)
+        == "mlp"
+    )
 
 
 # What is refused ----------------------------------------------------------------------------
@@ -454,18 +466,20 @@ def test_a_file_that_cannot_be_read_is_said(tmp_path, monkeypatch):
 
 
 def test_more_participants_than_clients_is_said():
-    config = read(None, ["participation.count=9", "data.clients=4", "data.partition.kind=iid"])
+    config = read_config(
+        None, ["participation.count=9", "data.clients=4", "data.partition.kind=iid"]
+    )
     with pytest.raises(ConfigError) as caught:
-        config.plan(config.federation())
+        config.build_plan(config.build_federation())
     assert str(caught.value) == (
         "participation.count: 9 clients are to take part in a round, but there are only 4"
     )
 
 
 def test_a_model_that_does_not_fit_the_data_is_said():
-    config = read(None, ["model.name=convnet", "data.clients=2", "data.partition.kind=iid"])
+    config = read_config(None, ["model.name=convnet", "data.clients=2", "data.partition.kind=iid"])
     with pytest.raises(ConfigError, match=r"^model\.name: convnet needs "):
-        config.plan(config.federation())
+        config.build_plan(config.build_federation())
 
 
 @pytest.mark.parametrize(
@@ -486,4 +500,4 @@ def test_the_line_of_a_key_or_of_what_is_above_it(key, line):
     text = (
         "seed = 1\ndata.clients = 2\n[local]\nlr = 3\n[engine]\n'name' = 'pool'\n[data.partition]\n"
     )
-    assert line_of(text, key) == line
+    assert find_line(text, key) == line

@@ -10,20 +10,9 @@ import pytest
 from heterophony.algorithms.fedprox import FedProx
 from heterophony.algorithms.fedreg import FedReG
 from heterophony.core.client import Training
-from heterophony.core.errors import ConfigError, suggestion
-from heterophony.core.fields import (
-    construct,
-    range_of,
-    setting,
-    settings,
-)
-from heterophony.data.partitions import (
-    IID,
-    PARTITIONS,
-    Classes,
-    Dirichlet,
-    partition,
-)
+from heterophony.core.errors import ConfigError, suggest_or_list
+from heterophony.core.fields import construct, describe_range, list_settings, setting
+from heterophony.data.partitions import IID, PARTITIONS, Classes, Dirichlet, build_partition
 from heterophony.population.participation import Uniform
 
 NAN, INF = float("nan"), float("inf")
@@ -81,7 +70,7 @@ def test_a_missing_key_is_named():
 
 
 def test_class_variables_are_no_settings():
-    assert [f.name for f in settings(FedProx)] == ["mu"]
+    assert [f.name for f in list_settings(FedProx)] == ["mu"]
     assert "personal" in message(construct, FedReG, {"personal": ()}, "algorithm")
 
 
@@ -164,13 +153,13 @@ def test_a_number_without_limits_must_still_be_finite():
         value: float = setting(0.0, "any")
 
         def __post_init__(self) -> None:
-            from heterophony.core.fields import check
+            from heterophony.core.fields import check_settings
 
-            check(self)
+            check_settings(self)
 
     assert Free(-1e30).value == -1e30
     assert Free(10**400).value == 10**400
-    assert range_of(settings(Free)[0]) == "a finite number"
+    assert describe_range(list_settings(Free)[0]) == "a finite number"
     for wrong in (NAN, INF, -INF):
         assert message(Free, wrong) == f"value: must be a finite number, not {wrong!r}"
 
@@ -225,10 +214,12 @@ def test_every_right_choice_is_taken(threshold, augment):
 
 
 def test_a_partition_is_what_the_user_wrote():
-    assert partition({"kind": "dirichlet", "alpha": 0.5}) == Dirichlet(0.5)
-    assert partition({"kind": "classes", "per_client": 3, "balanced": False}) == Classes(3, False)
-    assert partition({"kind": "iid"}) == IID()
-    assert partition({"alpha": 0.3}) == Dirichlet(0.3), "Dirichlet is the default"
+    assert build_partition({"kind": "dirichlet", "alpha": 0.5}) == Dirichlet(0.5)
+    assert build_partition({"kind": "classes", "per_client": 3, "balanced": False}) == Classes(
+        3, False
+    )
+    assert build_partition({"kind": "iid"}) == IID()
+    assert build_partition({"alpha": 0.3}) == Dirichlet(0.3), "Dirichlet is the default"
 
 
 @pytest.mark.parametrize(
@@ -246,25 +237,25 @@ def test_a_partition_is_what_the_user_wrote():
     ],
 )
 def test_a_wrong_partition_is_refused_with_its_place(values, words):
-    assert message(partition, values).startswith(words)
+    assert message(build_partition, values).startswith(words)
 
 
 def test_the_caller_keeps_what_it_passed():
     values = {"kind": "dirichlet", "alpha": 0.5}
-    partition(values)
+    build_partition(values)
     assert values == {"kind": "dirichlet", "alpha": 0.5}
 
 
 @pytest.mark.parametrize("cls", [FedProx, FedReG, Training, Uniform, *PARTITIONS.values()])
 def test_every_setting_explains_itself_and_nobody_can_change_one(cls):
-    assert all(f.metadata["doc"] for f in settings(cls))
+    assert all(f.metadata["doc"] for f in list_settings(cls))
     made = cls(count=1) if cls is Uniform else cls()
-    for f in settings(cls):
+    for f in list_settings(cls):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(made, f.name, getattr(made, f.name))
 
 
 def test_suggestions():
-    assert suggestion("fedporx", ["fedavg", "fedprox"]) == "; did you mean 'fedprox'?"
-    assert suggestion("x", ["b", "a"]) == "; there is: a, b"
-    assert suggestion("x", []) == ""
+    assert suggest_or_list("fedporx", ["fedavg", "fedprox"]) == "; did you mean 'fedprox'?"
+    assert suggest_or_list("x", ["b", "a"]) == "; there is: a, b"
+    assert suggest_or_list("x", []) == ""

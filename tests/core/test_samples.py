@@ -8,16 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heterophony.algorithms.parts.augmentation import augmented
+from heterophony.algorithms.parts.augmentation import augment_images
 from heterophony.algorithms.parts.rebalancing import rebalance
 from heterophony.core.errors import DataError
 from heterophony.core.randomness import seeded
-from heterophony.core.samples import (
-    HALF,
-    Data,
-    Samples,
-    Scale,
-)
+from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE, ClientData, Samples, Scale
 
 SHAPES = [(1, 8, 8), (3, 8, 8), (1, 28, 28), (3, 28, 28)]
 
@@ -37,7 +32,9 @@ def rows_of(x: torch.Tensor) -> list[bytes]:
     return [row.numpy().tobytes() for row in x]
 
 
-def client(counts: dict[int, int], shape=(1, 8, 8), scale: Scale = HALF) -> Samples:
+def client(
+    counts: dict[int, int], shape=(1, 8, 8), scale: Scale = BYTES_TO_PLUS_MINUS_ONE
+) -> Samples:
     """A client with so many images of each class, in a mixed order, being rows of a larger pool."""
     labels = torch.tensor([c for c, n in counts.items() for _ in range(n)])
     with seeded("client"):
@@ -54,8 +51,8 @@ def client(counts: dict[int, int], shape=(1, 8, 8), scale: Scale = HALF) -> Samp
 def test_bytes_become_minus_one_to_one():
     x = torch.arange(256, dtype=torch.uint8)
     exact = (np.arange(256) / 255 - 0.5) / 0.5
-    assert np.abs(HALF(x).double().numpy() - exact).max() < 1e-6
-    assert HALF(x).dtype == torch.float32
+    assert np.abs(BYTES_TO_PLUS_MINUS_ONE(x).double().numpy() - exact).max() < 1e-6
+    assert BYTES_TO_PLUS_MINUS_ONE(x).dtype == torch.float32
     assert x.dtype == torch.uint8
 
 
@@ -83,7 +80,7 @@ def test_one_mean_with_a_deviation_per_channel():
 
 def test_integer_sequences_and_plain_floats_pass_unchanged():
     tokens = torch.arange(80)
-    assert HALF(tokens) is tokens
+    assert BYTES_TO_PLUS_MINUS_ONE(tokens) is tokens
     numbers = torch.tensor([0.25, -3.0])
     assert torch.equal(Scale()(numbers), numbers)
     assert Scale()(numbers.double()).dtype == torch.float32
@@ -110,7 +107,7 @@ def test_batches_hold_every_example_once_and_in_order(n, size, whole):
     batches = list(samples.batches(size))
     assert len(samples) == (2 * n if whole else n)
     assert [len(b) for _, b in batches[:-1]] == [size] * (len(batches) - 1)
-    assert torch.equal(torch.cat([a for a, _ in batches]), samples.stored_all())
+    assert torch.equal(torch.cat([a for a, _ in batches]), samples.get_all_stored())
     assert torch.equal(torch.cat([b for _, b in batches]), samples.labels)
 
 
@@ -118,17 +115,17 @@ def test_a_batch_is_what_its_positions_say_scaled():
     samples = client({0: 5, 3: 4})
     at = torch.tensor([8, 0, 3])
     x, y = samples.batch(at)
-    assert torch.equal(x, HALF(samples.stored(at)))
-    assert torch.equal(samples.stored(at), samples.x[samples.rows[at]])
+    assert torch.equal(x, BYTES_TO_PLUS_MINUS_ONE(samples.get_stored(at)))
+    assert torch.equal(samples.get_stored(at), samples.x[samples.rows[at]])
     assert torch.equal(y, samples.y[samples.rows[at]])
     assert x.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_counts_see_the_whole_set():
     train, test = client({0: 23, 2: 1, 4: 7}), client({1: 2})
-    data = Data(train, test, classes=6)
+    data = ClientData(train, test, classes=6)
     assert data.counts.tolist() == [23, 0, 1, 0, 7, 0]
-    assert train.counts(5).tolist() == [23, 0, 1, 0, 7]
+    assert train.count_classes(5).tolist() == [23, 0, 1, 0, 7]
 
 
 # Balancing (spec 10, 3A) --------------------------------------------------------------------
@@ -140,8 +137,8 @@ COUNTS = {0: 30, 2: 4, 3: 12, 7: 1}
 def test_every_held_class_gets_exactly_the_target_and_absent_ones_stay_absent(target):
     with seeded("balance"):
         made = rebalance(client(COUNTS), target, "simple")
-    assert made.counts(10).tolist() == [target * (c in COUNTS) for c in range(10)]
-    assert len(made.stored_all()) == target * len(COUNTS)
+    assert made.count_classes(10).tolist() == [target * (c in COUNTS) for c in range(10)]
+    assert len(made.get_all_stored()) == target * len(COUNTS)
 
 
 @settings(derandomize=True, deadline=None, max_examples=50)
@@ -153,10 +150,10 @@ def test_large_classes_are_cut_without_repetition_and_small_ones_kept_whole(coun
     mine = client(counts)
     with seeded("balance", target):
         made = rebalance(mine, target, "copy")
-    assert made.counts(10).tolist() == [target if c in counts else 0 for c in range(10)]
+    assert made.count_classes(10).tolist() == [target if c in counts else 0 for c in range(10)]
     for c, n in counts.items():
-        had = rows_of(mine.stored_all()[mine.labels == c])
-        got = rows_of(made.stored_all()[made.labels == c])
+        had = rows_of(mine.get_all_stored()[mine.labels == c])
+        got = rows_of(made.get_all_stored()[made.labels == c])
         assert len(set(had)) == n
         if n >= target:
             assert len(set(got)) == target, "no repetition"
@@ -164,29 +161,30 @@ def test_large_classes_are_cut_without_repetition_and_small_ones_kept_whole(coun
         else:
             assert set(got) == set(had), "all originals"
     originals = sum(min(n, target) for n in counts.values())  # D^e of the spec
-    assert len(set(rows_of(made.stored_all()))) == originals
+    assert len(set(rows_of(made.get_all_stored()))) == originals
 
 
 def test_the_originals_of_a_small_class_are_unaltered_among_augmented_copies():
     mine = client({0: 3, 1: 40})
     with seeded("balance"):
         made = rebalance(mine, 20, "simple")
-    had = rows_of(mine.stored_all()[mine.labels == 0])
-    got = rows_of(made.stored_all()[made.labels == 0])
+    had = rows_of(mine.get_all_stored()[mine.labels == 0])
+    got = rows_of(made.get_all_stored()[made.labels == 0])
     assert sorted(g for g in got if g in had) == sorted(had)
     assert set(got[:3]) == set(had), "originals first"
 
 
 def test_a_balanced_client_keeps_its_data_and_nothing_is_augmented(monkeypatch):
     monkeypatch.setattr(
-        "heterophony.algorithms.parts.augmentation.augmented", lambda *_: pytest.fail("augmented")
+        "heterophony.algorithms.parts.augmentation.augment_images",
+        lambda *_: pytest.fail("augmented"),
     )
     mine = client({1: 15, 4: 15, 5: 15})
     with seeded("balance"):
         made = rebalance(mine, 15, "simple")
 
     def pairs(s: Samples) -> list[tuple[bytes, int]]:
-        return sorted(zip(rows_of(s.stored_all()), s.labels.tolist(), strict=True))
+        return sorted(zip(rows_of(s.get_all_stored()), s.labels.tolist(), strict=True))
 
     assert pairs(made) == pairs(mine)
     assert made.scale == mine.scale
@@ -224,7 +222,7 @@ def test_balancing_leaves_the_client_as_it_was():
 def test_64_copies_of_one_image_become_many_and_keep_type_shape_and_range(kind, shape):
     x = images(1, shape, key=shape).expand(64, -1, -1, -1)
     with seeded("augment", kind):
-        out = augmented(x, kind, 255.0)
+        out = augment_images(x, kind, 255.0)
     assert out.dtype == torch.uint8
     assert out.shape == x.shape
     distinct = len(set(rows_of(out)))
@@ -239,7 +237,7 @@ def test_augmentation_is_deterministic_under_its_seed(kind, shape):
 
     def made(key: str) -> torch.Tensor:
         with seeded(key):
-            return augmented(x, kind, 255.0)
+            return augment_images(x, kind, 255.0)
 
     torch.manual_seed(1)
     one = made("a")
@@ -253,7 +251,7 @@ def test_augmentation_is_deterministic_under_its_seed(kind, shape):
 def test_values_stay_within_the_unit_of_the_data(kind):
     x = images(40, top=16)
     with seeded("unit"):
-        out = augmented(x, kind, 16.0)
+        out = augment_images(x, kind, 16.0)
     assert int(out.max()) <= 16
     assert int(out.max()) > 1, "they are not squeezed either"
 
@@ -262,7 +260,7 @@ def test_values_stay_within_the_unit_of_the_data(kind):
 def test_float_images_stay_floats_of_their_range(kind):
     with seeded("float"):
         x = torch.rand(20, 3, 8, 8)
-        out = augmented(x, kind, 1.0)
+        out = augment_images(x, kind, 1.0)
     assert out.dtype == torch.float32
     assert 0.0 <= out.min().item() <= out.max().item() <= 1.0
     assert not torch.equal(out, x)
@@ -284,7 +282,7 @@ def test_every_image_of_a_batch_draws_a_sub_policy_of_its_own(monkeypatch):
     marks = torch.nn.ModuleList(map(Mark, range(25)))
     monkeypatch.setattr("heterophony.algorithms.parts.augmentation.AutoAugment", lambda name: marks)
     with seeded("policies"):
-        out = augmented(images(200, (3, 8, 8)), "auto", 255.0)
+        out = augment_images(images(200, (3, 8, 8)), "auto", 255.0)
     assert torch.equal(out, out[:, :1, :1, :1].expand_as(out)), "one for the whole image"
     assert out[:, 0, 0, 0].unique().tolist() == list(range(25)), "and all of them are used"
 
@@ -292,12 +290,12 @@ def test_every_image_of_a_batch_draws_a_sub_policy_of_its_own(monkeypatch):
 def test_a_grey_image_stays_grey_under_the_colour_policy():
     x = images(10, (1, 28, 28))
     with seeded("grey"):
-        assert augmented(x, "auto", 255.0).shape == (10, 1, 28, 28)
+        assert augment_images(x, "auto", 255.0).shape == (10, 1, 28, 28)
 
 
 def test_a_copy_is_the_image_itself_in_memory_of_its_own():
     x = images(3)
-    out = augmented(x, "copy", 255.0)
+    out = augment_images(x, "copy", 255.0)
     assert torch.equal(out, x)
     out.zero_()
     assert x.any()
@@ -313,13 +311,13 @@ def test_what_is_no_image_gives_a_clear_error_and_copy_works(kind, shape):
     ):
         rebalance(mine, 3, kind)
     made = rebalance(mine, 3, "copy")
-    assert made.counts(2).tolist() == [3, 3]
-    assert rows_of(made.stored_all()[made.labels == 1]) == rows_of(x[5:]) * 3
+    assert made.count_classes(2).tolist() == [3, 3]
+    assert rows_of(made.get_all_stored()[made.labels == 1]) == rows_of(x[5:]) * 3
 
 
 def test_float_images_out_of_their_unit_are_refused_not_clamped():
     x = torch.rand(4, 1, 8, 8) * 255
     with pytest.raises(DataError, match="values of 0 to 1, not"):
-        augmented(x, "simple", 1.0)
+        augment_images(x, "simple", 1.0)
     with pytest.raises(DataError, match="values of 0 to 1, not"):
-        augmented(x / 255 - 0.5, "auto", 1.0)
+        augment_images(x / 255 - 0.5, "auto", 1.0)

@@ -13,11 +13,11 @@ from torch import nn
 from heterophony.core.tensors import (
     Tensors,
     frozen,
-    matches,
+    matches_any,
     mix,
     params,
-    raw,
-    total,
+    sum_scalars,
+    tensor_to_bytes,
     weights,
 )
 
@@ -32,7 +32,10 @@ def some() -> dict[str, torch.Tensor]:
 
 def same_bits(a: Tensors, b: Tensors) -> bool:
     return list(a) == list(b) and all(
-        a[k].dtype == b[k].dtype and a[k].shape == b[k].shape and raw(a[k]) == raw(b[k]) for k in a
+        a[k].dtype == b[k].dtype
+        and a[k].shape == b[k].shape
+        and tensor_to_bytes(a[k]) == tensor_to_bytes(b[k])
+        for k in a
     )
 
 
@@ -65,7 +68,7 @@ def test_inner_product_square_and_sum():
     assert a.sum().item() == 6
     assert Tensors().dot(Tensors()).item() == 0
     assert Tensors().sum().item() == 0
-    assert total([]).item() == 0
+    assert sum_scalars([]).item() == 0
 
 
 def test_inner_product_carries_gradients():
@@ -94,13 +97,13 @@ def test_a_name_missing_on_the_other_side_is_an_error():
 def test_same_content_in_any_insertion_order_gives_the_same_names_digest_and_bits():
     items = list(some().items())
     first = Tensors(items)
-    bits = raw(first.dot(first.map(torch.sin)))
+    bits = tensor_to_bytes(first.dot(first.map(torch.sin)))
     for order in permutations(items):
         for made in (Tensors(order), Tensors(dict(order)), Tensors() | dict(order)):
             assert list(made) == sorted(k for k, _ in items)
             assert made.digest() == first.digest()
-            assert raw(made.dot(made.map(torch.sin))) == bits
-            assert raw(made.sum()) == raw(first.sum())
+            assert tensor_to_bytes(made.dot(made.map(torch.sin))) == bits
+            assert tensor_to_bytes(made.sum()) == tensor_to_bytes(first.sum())
 
 
 # mix ----------------------------------------------------------------------------------------
@@ -205,10 +208,10 @@ def test_only_and_without_part_the_names_by_pattern():
 
 
 def test_patterns_see_case_and_match_whole_names():
-    assert matches("head.weight", ["base.*", "head.*"])
-    assert not matches("Head.weight", ["head.*"])
-    assert not matches("own.head.weight", ["head.*"])
-    assert not matches("head.weight", [])
+    assert matches_any("head.weight", ["base.*", "head.*"])
+    assert not matches_any("Head.weight", ["head.*"])
+    assert not matches_any("own.head.weight", ["head.*"])
+    assert not matches_any("head.weight", [])
 
 
 def test_below_undoes_under_and_leaves_out_the_rest():
@@ -280,10 +283,10 @@ def test_digest_does_not_see_the_memory_format():
 
 
 def test_raw_gives_the_bytes_of_every_kind():
-    assert raw(torch.tensor(258, dtype=torch.int16)) == b"\x02\x01"
-    assert raw(torch.tensor([True, False])) == b"\x01\x00"
-    assert raw(torch.zeros(0, 3)) == b""
-    assert raw(torch.tensor([1.0], dtype=torch.bfloat16)) == b"\x80\x3f"
+    assert tensor_to_bytes(torch.tensor(258, dtype=torch.int16)) == b"\x02\x01"
+    assert tensor_to_bytes(torch.tensor([True, False])) == b"\x01\x00"
+    assert tensor_to_bytes(torch.zeros(0, 3)) == b""
+    assert tensor_to_bytes(torch.tensor([1.0], dtype=torch.bfloat16)) == b"\x80\x3f"
 
 
 # Modules ------------------------------------------------------------------------------------

@@ -19,30 +19,30 @@ from PIL import Image
 
 from helpers.brokers import mosquitto
 from heterophony import __version__
-from heterophony.config.config import Config, read
+from heterophony.config.config import Config, read_config
 from heterophony.core import codec
 from heterophony.core.errors import ConfigError, DataError
 from heterophony.data.client_folders import (
-    Kind,
-    brought,
-    federated,
-    in_order,
-    located,
+    ExampleSpec,
+    find_client_data,
+    load_own_federation,
+    read_client_data,
+    sort_client_names,
 )
 from heterophony.devices import device as on_device
-from heterophony.devices.admission import objection
-from heterophony.devices.broker.enrolment import read as enrolled
-from heterophony.devices.device import Device, held_here, holding
+from heterophony.devices.admission import find_objection
+from heterophony.devices.broker.enrolment import read_enrolment as enrolled
+from heterophony.devices.device import Device, load_federation, summarize_client
 from heterophony.devices.protocol import job_codec
 from heterophony.devices.protocol.messages import Hello
-from heterophony.devices.reply_checks import Expected
+from heterophony.devices.reply_checks import ReplyValidator
 from heterophony.devices.server import serve
-from heterophony.experiments.execute import execute
+from heterophony.experiments.execute import execute_plan
 from heterophony.run.store import RunFolder
 from heterophony.run.summary import Summary
 
 CLASSES = ("zero", "one", "two")
-KIND = Kind((1, 8, 8), CLASSES)
+KIND = ExampleSpec((1, 8, 8), CLASSES)
 PERSONAL = 3 * 100 + 3  # numbers in the head of the mlp
 CLIENTS = ["attic", "hall", "kitchen"]
 LONG = 120  # seconds; a machine may be busy
@@ -83,19 +83,19 @@ def configured(*pairs: str, path: Path | None = None) -> Config:
     own = ["data.name=own", f"data.classes={json.dumps(CLASSES)}", "data.shape=[1,8,8]"]
     where = [] if path is None else [f"data.path={path}"]
     few = ["data.clients=3", "rounds=2", "model.name=mlp", "local.epochs=1"]
-    return read(None, [*own, *where, *few, "participation.count=2", *pairs])
+    return read_config(None, [*own, *where, *few, "participation.count=2", *pairs])
 
 
 # Where it lies ------------------------------------------------------------------------------
 
 
 def test_all_clients_of_a_folder_are_found_in_the_order_people_count(home):
-    assert list(located(home)) == CLIENTS
-    assert in_order(["c10", "c2", "b", "1", "01"]) == ["01", "1", "b", "c2", "c10"]
+    assert list(find_client_data(home)) == CLIENTS
+    assert sort_client_names(["c10", "c2", "b", "1", "01"]) == ["01", "1", "b", "c2", "c10"]
 
 
 def test_a_device_holds_those_that_it_names(home):
-    assert located(home, ["kitchen", "attic"], "pi") == {
+    assert find_client_data(home, ["kitchen", "attic"], "pi") == {
         "attic": home / "attic",
         "kitchen": home / "kitchen",
     }
@@ -103,8 +103,8 @@ def test_a_device_holds_those_that_it_names(home):
 
 @pytest.mark.parametrize("which", ["attic", "kitchen", "hall.npz"])
 def test_a_single_client_has_the_name_of_its_device_or_another(home, which):
-    assert located(home / which, alone="pi") == {"pi": home / which}
-    assert located(home / which, ["cellar"], "pi") == {"cellar": home / which}
+    assert find_client_data(home / which, alone="pi") == {"pi": home / which}
+    assert find_client_data(home / which, ["cellar"], "pi") == {"cellar": home / which}
 
 
 def lonely(path: Path) -> None:
@@ -140,7 +140,7 @@ def test_data_that_are_not_there_are_said_in_one_line(tmp_path, case):
     make, names, words = NOWHERE[case]
     make(tmp_path)
     with pytest.raises(DataError, match=words) as refused:
-        located(tmp_path / "in", names, "pi")
+        find_client_data(tmp_path / "in", names, "pi")
     assert "\n" not in str(refused.value)
 
 
@@ -220,12 +220,12 @@ def test_data_of_another_kind_are_refused_in_one_line(tmp_path, case):
     make, words = ODD[case]
     path = make(tmp_path / "client")
     with pytest.raises(DataError, match=words) as refused:
-        brought(path, KIND)
+        read_client_data(path, KIND)
     assert "\n" not in str(refused.value)
 
 
 def test_grey_images_are_welcome_among_those_in_colour(tmp_path):
-    found = brought(colour(tmp_path / "client"), Kind((3, 8, 8), CLASSES))
+    found = read_client_data(colour(tmp_path / "client"), ExampleSpec((3, 8, 8), CLASSES))
     assert found.x.shape == (4, 3, 8, 8)
     assert (found.x[:, 0] == found.x[:, 1]).all()
 
@@ -234,7 +234,7 @@ def test_labels_are_those_of_the_run_also_where_a_class_is_missing(tmp_path):
     y = examples()[1]
     images(tmp_path / "client", 0, 20)
     shutil.rmtree(tmp_path / "client" / "zero")
-    found = brought(tmp_path / "client", KIND)
+    found = read_client_data(tmp_path / "client", KIND)
     assert sorted(found.y.tolist()) == sorted(y[:20][y[:20] > 0].tolist())
     assert found.labels == CLASSES
 
@@ -245,26 +245,26 @@ def test_types_do_not_mix_and_too_few_examples_are_said(tmp_path):
     one = numbers(tmp_path / "c", x=np.zeros((1, 8, 8), np.uint8), y=np.zeros(1, int))
     two = numbers(tmp_path / "d", x=np.zeros((2, 8, 8), np.uint8), y=np.zeros(2, int))
     with pytest.raises(DataError, match="client b has examples of type float32, client a of uint8"):
-        federated({"a": plain, "b": real}, KIND, 0.5, 0)
+        load_own_federation({"a": plain, "b": real}, KIND, 0.5, 0)
     with pytest.raises(DataError, match="client c has 1 examples; it needs at least one to train"):
-        federated({"c": one}, KIND, 0.5, 0)
+        load_own_federation({"c": one}, KIND, 0.5, 0)
     with pytest.raises(DataError, match="client d has one example to train, and none to hold out"):
-        federated({"a": plain, "d": two}, KIND, 0.5, 0, 0.5)
+        load_own_federation({"a": plain, "d": two}, KIND, 0.5, 0, 0.5)
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.3])
 def test_a_client_alone_has_the_examples_that_it_has_among_others(home, fraction):
     config = configured(f"data.validation_fraction={fraction}", path=home)
-    together = config.federation()
+    together = config.build_federation()
     assert together.clients == tuple(CLIENTS)
     assert together.sizes("test")["kitchen"] == 15  # as it says itself
     assert together.sizes("test")["attic"] == 10
     for client in CLIENTS:
-        alone = config.brought({client: located(home)[client]})
-        assert holding(alone, client) == holding(together, client)
+        alone = config.load_client_folders({client: find_client_data(home)[client]})
+        assert summarize_client(alone, client) == summarize_client(together, client)
         for part in ("train", "test", *(["validation"] if fraction else [])):
             a, b = (f.samples(client, part) for f in (alone, together))
-            assert torch.equal(a.stored_all(), b.stored_all())
+            assert torch.equal(a.get_all_stored(), b.get_all_stored())
             assert torch.equal(a.labels, b.labels)
             assert a.scale == b.scale
 
@@ -296,19 +296,19 @@ def test_a_wrong_configuration_of_own_data_is_said(pair):
 
 def test_what_is_missing_is_said(home):
     with pytest.raises(ConfigError, match=r"data\.classes: missing; name the classes"):
-        read(None, ["data.name=own", "data.shape=[5]"])
+        read_config(None, ["data.name=own", "data.shape=[5]"])
     with pytest.raises(ConfigError, match=r"data\.shape: missing; say what one example"):
-        read(None, ["data.name=own", "data.classes=5"])
+        read_config(None, ["data.name=own", "data.classes=5"])
     with pytest.raises(ConfigError, match=r"data\.path: missing; a simulation"):
-        configured().federation()
+        configured().build_federation()
     with pytest.raises(DataError, match=r"holds the data of 3 clients, data\.clients is 4"):
-        configured("data.clients=4", path=home).federation()
+        configured("data.clients=4", path=home).build_federation()
 
 
 def test_a_configuration_of_own_data_can_be_written_and_read(tmp_path, home):
     config = configured("evaluation.share_personal=true", path=home)
-    (tmp_path / "config.toml").write_text(config.toml())
-    assert read(tmp_path / "config.toml") == config
+    (tmp_path / "config.toml").write_text(config.to_toml())
+    assert read_config(tmp_path / "config.toml") == config
     assert configured("data.classes=3").data.classes == 3
 
 
@@ -316,21 +316,21 @@ def test_a_configuration_of_own_data_can_be_written_and_read(tmp_path, home):
 
 
 def hello(config: Config, home: Path, *clients: str) -> Hello:
-    held = config.brought({c: located(home)[c] for c in clients})
-    shown = tuple(holding(held, c) for c in clients)
+    held = config.load_client_folders({c: find_client_data(home)[c] for c in clients})
+    shown = tuple(summarize_client(held, c) for c in clients)
     return Hello("s1", 1, __version__, "ab" * 32, shown)
 
 
 def test_who_comes_first_takes_part_until_the_run_is_complete(home):
     config = configured("data.clients=2", "participation.count=1")
     first, late = hello(config, home, "attic", "hall"), hello(config, home, "kitchen")
-    assert objection(config, {}, first) == ""
+    assert find_objection(config, {}, first) == ""
     held = {c.name: c for c in first.clients}
-    assert objection(config, held, first) == ""
+    assert find_objection(config, held, first) == ""
     whole = "the run of 2 clients is complete, and 'kitchen' is not among them"
-    assert objection(config, held, late) == whole
+    assert find_objection(config, held, late) == whole
     three = hello(config, home, *CLIENTS)
-    assert "has places for 2 more, and" in objection(config, {}, three)
+    assert "has places for 2 more, and" in find_objection(config, {}, three)
 
 
 def test_other_data_another_form_or_an_odd_name_is_refused(home):
@@ -340,7 +340,7 @@ def test_other_data_another_form_or_an_odd_name_is_refused(home):
 
     def against(before: dict, **changes: object) -> str:
         other = replace(good.clients[0], **changes)
-        return objection(config, before, replace(good, clients=(other,)))
+        return find_objection(config, before, replace(good, clients=(other,)))
 
     assert against(held, data_sha256="0" * 64).endswith("are not those it began with")
     assert against(held, name="hall") == ""
@@ -351,15 +351,17 @@ def test_other_data_another_form_or_an_odd_name_is_refused(home):
 
 def test_data_and_configuration_must_agree(home):
     with pytest.raises(ConfigError, match="--data: missing; the clients of this run have data"):
-        held_here(configured(), None)
+        load_federation(configured(), None)
     with pytest.raises(ConfigError, match="--data: the run deals digits itself; leave it out"):
-        held_here(read(None), located(home))
+        load_federation(read_config(None), find_client_data(home))
 
 
 def test_a_device_that_is_refused_ends_with_the_words_of_the_server():
     refused = object.__new__(Device)
     refused.plan, refused.results = None, queue.Queue()
-    refused.station = SimpleNamespace(config=None, control=None, refused="the run is complete")
+    refused.device_session = SimpleNamespace(
+        config=None, control=None, refused="the run is complete"
+    )
     with pytest.raises(ConfigError, match="the server says: the run is complete") as ended:
         refused.advance()
     assert ended.value.exit_code == 3
@@ -370,7 +372,7 @@ def broker(tmp_path_factory) -> Iterator[Path]:
     """A folder with the enrolments of a server and two devices; the broker is up."""
     folder = tmp_path_factory.mktemp("owndata-broker")
     with mosquitto(folder, "pi", "hall") as (made, _):
-        shutil.copy(made.server, folder)
+        shutil.copy(made.server_enrolment_file, folder)
         yield folder
 
 
@@ -387,7 +389,7 @@ def one_at_a_time(monkeypatch) -> None:
         return call
 
     monkeypatch.setattr(on_device, "work", alone(on_device.work))
-    monkeypatch.setattr(Expected, "sent_by", alone(Expected.sent_by))
+    monkeypatch.setattr(ReplyValidator, "simulate_reply", alone(ReplyValidator.simulate_reply))
 
 
 def on_devices(config: Config, home: Path, enrolments: Path, folder: Path) -> Summary:
@@ -397,11 +399,11 @@ def on_devices(config: Config, home: Path, enrolments: Path, folder: Path) -> Su
     def device(name: str, data: dict[str, Path]) -> None:
         known = enrolled(enrolments / f"{name}.toml")
         say = [].append
-        Device(known, folder.name, folder / name, list(data), say, data=data).live()
+        Device(known, folder.name, folder / name, list(data), say, data=data).run()
 
     def server() -> Summary:
         run = RunFolder(folder / "run")
-        run.create(config.toml())
+        run.create(config.to_toml())
         try:
             return serve(config, run, enrolled(enrolments / "server.toml"), folder.name, [].append)
         finally:
@@ -413,8 +415,8 @@ def on_devices(config: Config, home: Path, enrolments: Path, folder: Path) -> Su
         except BaseException as error:
             done.put(error)
 
-    here = [(device, "pi", located(home, ["kitchen", "attic"])), (server,)]
-    here.append((device, "hall", located(home / "hall.npz", alone="hall")))
+    here = [(device, "pi", find_client_data(home, ["kitchen", "attic"])), (server,)]
+    here.append((device, "hall", find_client_data(home / "hall.npz", alone="hall")))
     for words in here:
         threading.Thread(target=told, args=words, daemon=True).start()
     ends = []
@@ -429,9 +431,9 @@ def on_devices(config: Config, home: Path, enrolments: Path, folder: Path) -> Su
 def simulated(home: Path, folder: Path, *pairs: str) -> Summary:
     config = configured(*pairs, path=home)
     run = RunFolder(folder / "serial")
-    run.create(config.toml())
+    run.create(config.to_toml())
     try:
-        return execute(config.plan(config.federation()), run, "serial")
+        return execute_plan(config.build_plan(config.build_federation()), run, "serial")
     finally:
         run.close()
 
@@ -444,7 +446,7 @@ def test_devices_with_own_data_have_the_bits_of_a_simulation_and_g_where_they_ma
 
     def recorded(reply, aside):
         blob = encode(reply, aside)
-        sent.append(set(codec.decode(blob)[0]))
+        sent.append(set(codec.decode_blob(blob)[0]))
         return blob
 
     encode = job_codec.encode_reply

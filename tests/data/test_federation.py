@@ -9,14 +9,16 @@ import pytest
 import torch
 
 from heterophony.core.errors import ConfigError, DataError, StorageError
-from heterophony.core.samples import HALF, Scale
+from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
 from heterophony.data.federation import Federation
-from heterophony.data.partitioning import deal, gather
+from heterophony.data.partitioning import partition_source, split_into_clients
 from heterophony.data.partitions import IID, Dirichlet
 from heterophony.data.source import Source
 
 
-def source(n: int = 120, classes: int = 4, shape=(1, 8, 8), dtype=np.uint8, scale=HALF) -> Source:
+def source(
+    n: int = 120, classes: int = 4, shape=(1, 8, 8), dtype=np.uint8, scale=BYTES_TO_PLUS_MINUS_ONE
+) -> Source:
     g = np.random.default_rng(0)
     x = g.integers(0, 255, (n, *shape)).astype(dtype)
     y = (np.arange(n) % classes).astype(np.int64)
@@ -24,7 +26,7 @@ def source(n: int = 120, classes: int = 4, shape=(1, 8, 8), dtype=np.uint8, scal
 
 
 def made(seed: int = 0, clients: int = 6, **kwargs) -> Federation:
-    return deal(source(**kwargs), clients, Dirichlet(1.0, 2), 0.75, seed)
+    return partition_source(source(**kwargs), clients, Dirichlet(1.0, 2), 0.75, seed)
 
 
 def equal(a: Federation, b: Federation) -> bool:
@@ -92,7 +94,7 @@ def test_a_clients_data_are_its_own_rows_of_the_one_pool():
     assert data.classes == 4
     assert data.counts.tolist() == f.counts()[3].tolist()
     assert torch.equal(data.train.labels, f.y[f.train["3"]])
-    assert torch.equal(data.test.stored_all(), f.x[f.test["3"]])
+    assert torch.equal(data.test.get_all_stored(), f.x[f.test["3"]])
     assert data.train.scale == f.scale
 
 
@@ -104,18 +106,18 @@ def test_the_seed_decides_who_holds_what():
 
 def test_more_clients_than_examples_is_a_clear_error():
     with pytest.raises(DataError, match=r"121 clients cannot share 120 examples of made"):
-        deal(source(), 121, IID(), 0.75, 0)
+        partition_source(source(), 121, IID(), 0.75, 0)
 
 
 @pytest.mark.parametrize("clients", [0, -1])
 def test_no_clients_is_a_wrong_setting(clients):
     with pytest.raises(ConfigError, match=f"data.clients: must be at least 1, not {clients}"):
-        deal(source(), clients, IID(), 0.75, 0)
+        partition_source(source(), clients, IID(), 0.75, 0)
 
 
 def test_one_example_each_is_not_enough():
     with pytest.raises(DataError, match=r"client 0 got 1 example; it needs at least 2"):
-        deal(source(), 120, IID(), 0.75, 0)
+        partition_source(source(), 120, IID(), 0.75, 0)
 
 
 def test_a_client_that_got_nothing_is_told_so():
@@ -124,11 +126,11 @@ def test_a_client_that_got_nothing_is_told_so():
             return [np.arange(len(labels)), np.zeros(0, np.int64)]
 
     with pytest.raises(DataError, match=r"client 1 got 0 examples; it needs at least 2"):
-        deal(source(), 2, Nothing(), 0.75, 0)
+        partition_source(source(), 2, Nothing(), 0.75, 0)
 
 
 def test_one_client_may_hold_everything():
-    f = deal(source(), 1, IID(), 0.75, 0)
+    f = partition_source(source(), 1, IID(), 0.75, 0)
     assert f.sizes() == {"0": 90}
     assert f.sizes("test") == {"0": 30}
 
@@ -137,14 +139,16 @@ def test_one_client_may_hold_everything():
 
 
 def test_own_train_and_test_parts_are_kept_in_order():
-    f = gather(source(10), [4, 6], [3, 2], 0.75, seed=0)
+    f = split_into_clients(source(10), [4, 6], [3, 2], 0.75, seed=0)
     assert {c: v.tolist() for c, v in f.train.items()} == {"0": [0, 1, 2], "1": [4, 5]}
     assert {c: v.tolist() for c, v in f.test.items()} == {"0": [3], "1": [6, 7, 8, 9]}
 
 
 def test_who_has_no_test_part_is_split_at_random():
-    f = gather(source(108), [8, 100], [6, None], 0.75, seed=0)
-    again, other = (gather(source(108), [8, 100], [6, None], 0.75, seed=s) for s in (0, 1))
+    f = split_into_clients(source(108), [8, 100], [6, None], 0.75, seed=0)
+    again, other = (
+        split_into_clients(source(108), [8, 100], [6, None], 0.75, seed=s) for s in (0, 1)
+    )
     assert f.train["0"].tolist() == [0, 1, 2, 3, 4, 5]
     assert len(f.train["1"]) == 75
     both = torch.cat([f.train["1"], f.test["1"]]).sort().values
@@ -160,7 +164,7 @@ def test_who_has_no_test_part_is_split_at_random():
 )
 def test_who_cannot_train_or_cannot_test_is_named(sizes, trains, who):
     with pytest.raises(DataError, match=f"client {who} has {sizes[who]} examples"):
-        gather(source(10), sizes, trains, 0.75, seed=0)
+        split_into_clients(source(10), sizes, trains, 0.75, seed=0)
 
 
 # On disk ------------------------------------------------------------------------------------
@@ -169,7 +173,7 @@ def test_who_cannot_train_or_cannot_test_is_named(sizes, trains, who):
 @pytest.mark.parametrize(
     ("shape", "dtype", "scale"),
     [
-        ((1, 8, 8), np.uint8, HALF),
+        ((1, 8, 8), np.uint8, BYTES_TO_PLUS_MINUS_ONE),
         ((3, 5, 7), np.uint8, Scale(255.0, (0.5, 0.4, 0.3), (0.2, 0.3, 0.1))),
         ((9,), np.float32, Scale()),
         ((20,), np.int64, Scale()),

@@ -8,21 +8,18 @@ import numpy as np
 import pytest
 
 from heterophony.core.errors import DataError
-from heterophony.core.samples import HALF
-from heterophony.data.partitioning import deal
-from heterophony.data.partitions import (
-    Dirichlet,
-    FromFile,
-    Natural,
-    PerClientDirichlet,
-)
+from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE
+from heterophony.data.partitioning import partition_source
+from heterophony.data.partitions import Dirichlet, FromFile, Natural, PerClientDirichlet
 from heterophony.data.source import Source
 
 
 def source(n: int = 60, official: int | None = None) -> Source:
     x = np.random.default_rng(0).integers(0, 255, (n, 1, 4, 4)).astype(np.uint8)
     y, users = (np.arange(n) % 3).astype(np.int64), np.arange(n, dtype=np.int64) // 10
-    return Source("made", x, y, HALF, ("a", "b", "c"), official, users, tuple("uvwxyz"))
+    return Source(
+        "made", x, y, BYTES_TO_PLUS_MINUS_ONE, ("a", "b", "c"), official, users, tuple("uvwxyz")
+    )
 
 
 @pytest.mark.parametrize("ending", ["json", "npz"])
@@ -33,9 +30,9 @@ def source(n: int = 60, official: int | None = None) -> Source:
 )
 def test_what_was_saved_is_dealt_again_whatever_the_seed(tmp_path, ending, rule):
     path, data = tmp_path / f"who.{ending}", source(60, 45)
-    federation = deal(data, 3, rule, 0.75, 1)
+    federation = partition_source(data, 3, rule, 0.75, 1)
     federation.save_partition(path)
-    again = deal(data, 3, FromFile(str(path)), 0.5, 2)
+    again = partition_source(data, 3, FromFile(str(path)), 0.5, 2)
     assert again.sha256 == federation.sha256
     assert again.names == federation.names
     again.save_partition(tmp_path / f"again.{ending}")
@@ -45,7 +42,7 @@ def test_what_was_saved_is_dealt_again_whatever_the_seed(tmp_path, ending, rule)
 def test_a_file_written_by_hand_needs_only_rows_and_its_names_are_kept(tmp_path):
     path = tmp_path / "mine.json"
     path.write_text('{"ward": {"train": [5, 3], "test": [1]}, "lab": {"train": [2], "test": [3]}}')
-    federation = deal(source(), 2, FromFile(str(path)), 0.75, 0)
+    federation = partition_source(source(), 2, FromFile(str(path)), 0.75, 0)
     assert federation.clients == ("0", "1")
     assert federation.names == {"0": "ward", "1": "lab"}
     assert federation.train["0"].tolist() == [5, 3]
@@ -77,33 +74,33 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path, content, words):
     path = tmp_path / "who.json"
     path.write_text(json.dumps(content))
     with pytest.raises(DataError, match=words) as caught:
-        deal(source(), 2, FromFile(str(path)), 0.75, 0)
+        partition_source(source(), 2, FromFile(str(path)), 0.75, 0)
     assert "\n" not in str(caught.value)
 
 
 def test_another_data_set_of_the_same_size_is_noticed(tmp_path):
     path, data = tmp_path / "who.npz", source()
-    deal(data, 3, Dirichlet(1.0, 2), 0.75, 0).save_partition(path)
+    partition_source(data, 3, Dirichlet(1.0, 2), 0.75, 0).save_partition(path)
     other = source()
     other.x[0, 0, 0, 0] ^= 1
     with pytest.raises(DataError, match="data_sha256 differs"):
-        deal(other, 3, FromFile(str(path)), 0.75, 0)
+        partition_source(other, 3, FromFile(str(path)), 0.75, 0)
 
 
 @pytest.mark.parametrize("name", ["no.json", "no.npz"])
 def test_a_missing_file_is_said(tmp_path, name):
     with pytest.raises(DataError, match=r"data\.partition\.path: there is no .*no\."):
-        deal(source(), 2, FromFile(str(tmp_path / name)), 0.75, 0)
+        partition_source(source(), 2, FromFile(str(tmp_path / name)), 0.75, 0)
 
 
 @pytest.mark.parametrize("name", ["who.json", "who.npz"])
 def test_a_damaged_file_is_said(tmp_path, name):
     (tmp_path / name).write_bytes(b"PK\x03\x04 and nothing more")
     with pytest.raises(DataError, match="cannot read"):
-        deal(source(), 2, FromFile(str(tmp_path / name)), 0.75, 0)
+        partition_source(source(), 2, FromFile(str(tmp_path / name)), 0.75, 0)
 
 
 def test_a_pickle_in_an_npz_is_not_read(tmp_path):
     np.savez(tmp_path / "who.npz", clients=np.array([{"a": 1}], dtype=object))
     with pytest.raises(DataError, match="cannot read"):
-        deal(source(), 1, FromFile(str(tmp_path / "who.npz")), 0.75, 0)
+        partition_source(source(), 1, FromFile(str(tmp_path / "who.npz")), 0.75, 0)

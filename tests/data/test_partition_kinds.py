@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import heterophony as hp
 from heterophony.core.errors import ConfigError, DataError
-from heterophony.core.randomness import generator
+from heterophony.core.randomness import make_generator
 from heterophony.core.samples import Scale
-from heterophony.data.partitioning import deal
+from heterophony.data.partitioning import partition_source
 from heterophony.data.partitions import (
     IID,
     Classes,
@@ -23,16 +23,16 @@ from heterophony.data.partitions import (
     Shards,
     Share,
     Terms,
-    shares,
+    compute_shares,
 )
-from heterophony.data.partitions.base import apportioned
+from heterophony.data.partitions.base import apportion
 from heterophony.data.source import Source
 
 quick = settings(derandomize=True, deadline=None, max_examples=50)
 
 
 def draw(seed: int = 0) -> np.random.Generator:
-    return generator(seed, "test")
+    return make_generator(seed, "test")
 
 
 def made(y, official=None, users=None, names=()) -> Source:
@@ -84,7 +84,7 @@ def test_topped_up_every_example_is_dealt_once_and_nobody_has_too_few(
 def test_topping_up_moves_no_more_than_is_missing():
     labels = np.arange(60_000) % 10
     rule = Dirichlet(0.1, min_size=2, top_up=True)
-    cuts = rule.cuts(np.full(10, 6000), 500, draw())
+    cuts = rule.draw_cuts(np.full(10, 6000), 500, draw())
     first = np.diff(cuts, axis=1).sum(axis=0)
     parts = rule.deal(labels, 10, 500, draw())
     sizes = np.array([len(p) for p in parts])
@@ -102,7 +102,7 @@ def test_500_clients_at_alpha_one_tenth_end_with_a_clear_error_that_knows_a_way(
 
 def test_200_clients_hold_rows_of_one_pool_and_nothing_else():
     source = made(np.arange(20_000) % 10)
-    federation = deal(source, 200, Dirichlet(0.1, 2, top_up=True), 0.75, 0)
+    federation = partition_source(source, 200, Dirichlet(0.1, 2, top_up=True), 0.75, 0)
     rows = [*federation.train.values(), *federation.test.values()]
     assert sum(r.numel() for r in rows) == 20_000
     each = [federation.data(c) for c in federation.clients]
@@ -286,11 +286,11 @@ def test_with_exact_sizes_the_last_class_takes_what_is_missing(seed):
 
 def test_the_partitions_own_seed_comes_before_the_runs():
     source = official(4, 500, 200)
-    a = deal(source, 5, PerClientDirichlet(0.5, 100, 50, seed=3), 0.75, 8)
-    b = deal(source, 5, PerClientDirichlet(0.5, 100, 50), 0.75, 3)
-    c = deal(source, 5, PerClientDirichlet(0.5, 100, 50), 0.75, 8)
+    a = partition_source(source, 5, PerClientDirichlet(0.5, 100, 50, seed=3), 0.75, 8)
+    b = partition_source(source, 5, PerClientDirichlet(0.5, 100, 50), 0.75, 3)
+    c = partition_source(source, 5, PerClientDirichlet(0.5, 100, 50), 0.75, 8)
     assert a.sha256 == b.sha256 != c.sha256
-    d, e = (deal(source, 5, IID(seed=3), 0.75, s) for s in (8, 9))
+    d, e = (partition_source(source, 5, IID(seed=3), 0.75, s) for s in (8, 9))
     assert d.sha256 == e.sha256
 
 
@@ -385,7 +385,7 @@ def test_the_iid_variant_pools_everybodys_examples_first():
 
 
 def test_a_federation_knows_the_users_behind_its_clients():
-    federation = deal(writers(), 5, Natural(), 0.75, 0)
+    federation = partition_source(writers(), 5, Natural(), 0.75, 0)
     assert federation.clients == ("0", "1", "2", "3", "4")
     assert set(federation.names) == set(federation.clients)
     assert all(n.startswith("writer ") for n in federation.names.values())
@@ -398,7 +398,7 @@ def test_a_federation_knows_the_users_behind_its_clients():
 @given(n=st.integers(0, 500), weights=st.lists(st.integers(0, 50), min_size=1, max_size=20))
 def test_things_are_apportioned_by_largest_remainder(n, weights):
     assume(sum(weights))
-    parts = apportioned(n, np.array(weights))
+    parts = apportion(n, np.array(weights))
     exact = n * np.array(weights) / sum(weights)
     assert parts.sum() == n
     assert (parts >= np.floor(exact - 1e-9)).all()
@@ -420,7 +420,7 @@ def test_every_test_example_of_a_class_somebody_holds_is_dealt_once_in_proportio
     y = draw(seed).integers(0, classes, first + rest)
     y[-1] = classes - 1
     source = made(y, first)
-    found = shares(Dirichlet(0.5, 1), source, Terms(clients, split="official", seed=seed))
+    found = compute_shares(Dirichlet(0.5, 1), source, Terms(clients, split="official", seed=seed))
     assert once([s.train for s in found], first)
     held = [np.bincount(y[s.train], minlength=classes) for s in found]
     got = [np.bincount(y[s.test], minlength=classes) for s in found]
@@ -435,7 +435,7 @@ def test_every_test_example_of_a_class_somebody_holds_is_dealt_once_in_proportio
 @pytest.mark.parametrize("rule", [Classes(2), Shards(2), IID(), Shards(2, "overlapping")], ids=repr)
 def test_clients_are_tested_on_the_classes_they_train_on(rule):
     source = official(4, 60, 20)
-    federation = deal(source, 4, rule, 0.75, 0, "official")
+    federation = partition_source(source, 4, rule, 0.75, 0, "official")
     train, test = federation.counts(), federation.counts("test")
     assert ((train > 0) == (test > 0)).all()
     assert test.sum() == sum(20 for c in train.sum(axis=0) if c)
@@ -445,13 +445,13 @@ def test_clients_are_tested_on_the_classes_they_train_on(rule):
 
 def test_without_an_official_test_set_it_is_said():
     with pytest.raises(DataError, match=r"data\.split = 'official' needs .* made has none"):
-        deal(made([0, 1] * 10), 2, IID(), 0.75, 0, "official")
+        partition_source(made([0, 1] * 10), 2, IID(), 0.75, 0, "official")
 
 
 def test_a_client_without_test_examples_is_said():
     source = official(2, 50, 3)
     with pytest.raises(DataError, match=r"client \d got \d+ examples to train and 0 to test"):
-        deal(source, 8, IID(), 0.75, 0, "official")
+        partition_source(source, 8, IID(), 0.75, 0, "official")
 
 
 # A user's own -------------------------------------------------------------------------------
@@ -463,7 +463,7 @@ def test_a_users_rule_may_say_itself_what_trains_and_what_tests():
             rows = [np.arange(i, len(source.y), terms.clients) for i in range(terms.clients)]
             return [hp.Share(r[:-1], r[-1:], f"site {i}") for i, r in enumerate(rows)]
 
-    federation = deal(made([0, 1] * 6), 3, Alternating(), 0.75, 0)
+    federation = partition_source(made([0, 1] * 6), 3, Alternating(), 0.75, 0)
     assert federation.train["1"].tolist() == [1, 4, 7]
     assert federation.test["1"].tolist() == [10]
     assert federation.test["1"].dtype == torch.int64
@@ -476,7 +476,7 @@ def test_a_rule_that_forgets_a_client_is_told_so():
             return np.array_split(np.arange(len(labels)), clients - 1)
 
     with pytest.raises(DataError, match="the partition dealt to 2 clients, not to 3"):
-        deal(made([0, 1] * 6), 3, Forgetful(), 0.75, 0)
+        partition_source(made([0, 1] * 6), 3, Forgetful(), 0.75, 0)
 
 
 def test_the_library_takes_partition_split_and_feature_skew():

@@ -8,22 +8,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from heterophony.core.errors import ConfigError, DataError
-from heterophony.core.randomness import generator
+from heterophony.core.randomness import make_generator
 from heterophony.core.samples import Scale
-from heterophony.data.partitioning import deal
-from heterophony.data.partitions import (
-    IID,
-    Classes,
-    Dirichlet,
-    halves,
-)
+from heterophony.data.partitioning import partition_source
+from heterophony.data.partitions import IID, Classes, Dirichlet, split_train_test
 from heterophony.data.source import Source
 
 quick = settings(derandomize=True, deadline=None, max_examples=50)
 
 
 def draw(seed: int = 0) -> np.random.Generator:
-    return generator(seed, "test")
+    return make_generator(seed, "test")
 
 
 def spread(n: int, classes: int, seed: int = 0) -> np.ndarray:
@@ -137,7 +132,7 @@ def test_500_clients_of_60_000_examples_at_alpha_one_tenth():
 )
 def test_whoever_has_its_fair_share_gets_nothing_of_later_classes(sizes, clients, alpha, seed):
     assume(sum(sizes))
-    cuts = Dirichlet(alpha).cuts(np.array(sizes), clients, draw(seed))
+    cuts = Dirichlet(alpha).draw_cuts(np.array(sizes), clients, draw(seed))
     pieces = np.diff(cuts, axis=1)
     fair = sum(sizes) / clients
     assert cuts[:, 0].tolist() == [0] * len(sizes)
@@ -153,7 +148,7 @@ def test_whoever_has_its_fair_share_gets_nothing_of_later_classes(sizes, clients
 def test_the_cap_holds_for_the_last_client_too():
     sizes, clients, capped = np.full(10, 600), 20, 0
     for seed in range(100):
-        pieces = np.diff(Dirichlet(0.1).cuts(sizes, clients, draw(seed)), axis=1)
+        pieces = np.diff(Dirichlet(0.1).draw_cuts(sizes, clients, draw(seed)), axis=1)
         before = pieces.cumsum(axis=0) - pieces
         full = before[:, -1] >= sizes.sum() / clients
         capped += full.sum()
@@ -163,7 +158,7 @@ def test_the_cap_holds_for_the_last_client_too():
 
 def test_cuts_are_the_floor_of_the_cumulated_shares():
     sizes = np.array([100, 50])
-    cuts = Dirichlet(0.5).cuts(sizes, 4, draw(3))
+    cuts = Dirichlet(0.5).draw_cuts(sizes, 4, draw(3))
     again = draw(3)
     have = np.zeros(4)
     for c, n in enumerate(sizes):
@@ -207,8 +202,8 @@ def test_what_cannot_be_dealt_is_said_with_the_numbers():
 
 def test_it_gives_up_after_exactly_so_many_draws(monkeypatch):
     tries = []
-    cuts = Dirichlet.cuts
-    monkeypatch.setattr(Dirichlet, "cuts", lambda *a: tries.append(1) or cuts(*a))
+    cuts = Dirichlet.draw_cuts
+    monkeypatch.setattr(Dirichlet, "draw_cuts", lambda *a: tries.append(1) or cuts(*a))
     with pytest.raises(DataError):
         Dirichlet(0.1, min_size=50, max_retries=7).deal(np.arange(90) % 10, 10, 10, draw())
     assert len(tries) == 7
@@ -244,7 +239,7 @@ def test_the_first_clients_with_budget_left_hold_a_class():
 def test_random_shares_lie_between_the_limits_of_the_spec(seed, n, min_size):
     holders, classes = 4, 10
     rule = Classes(2, balanced=False, min_size=min_size)
-    shares = rule.shares(n, holders, classes, draw(seed))
+    shares = rule.divide_class(n, holders, classes, draw(seed))
     fair = n // holders
     low = min(int(max(fair / 10, min_size / classes)), fair - 1)
     assert shares.sum() == n
@@ -282,7 +277,7 @@ def test_a_class_that_nobody_may_hold_is_an_error_not_the_last_clients(
 @given(n=st.integers(2, 2000), seed=st.integers(0, 2**32))
 def test_three_quarters_rounded_down_train_and_neither_part_is_empty(n, seed):
     rows = draw(seed).permutation(5000)[:n]
-    train, test = halves(rows, 0.75, draw(seed))
+    train, test = split_train_test(rows, 0.75, draw(seed))
     assert len(train) == max(1, 3 * n // 4)
     assert len(train) + len(test) == n
     assert len(test) >= 1
@@ -292,7 +287,7 @@ def test_three_quarters_rounded_down_train_and_neither_part_is_empty(n, seed):
 @pytest.mark.parametrize("fraction", [1e-9, 0.01, 0.5, 0.99, 1.0])
 @pytest.mark.parametrize("n", [2, 3, 10])
 def test_whatever_the_fraction_neither_part_is_empty(n, fraction):
-    train, test = halves(np.arange(n), fraction, draw())
+    train, test = split_train_test(np.arange(n), fraction, draw())
     assert len(train) >= 1
     assert len(test) >= 1
     assert len(train) + len(test) == n
@@ -300,7 +295,7 @@ def test_whatever_the_fraction_neither_part_is_empty(n, fraction):
 
 def test_the_split_is_random_and_reproducible():
     rows = np.arange(100)
-    one, two, other = (halves(rows, 0.75, draw(s))[0] for s in (1, 1, 2))
+    one, two, other = (split_train_test(rows, 0.75, draw(s))[0] for s in (1, 1, 2))
     assert np.array_equal(one, two)
     assert not np.array_equal(one, other)
     assert not np.array_equal(np.sort(one), rows[:75])
@@ -314,4 +309,4 @@ def test_a_client_with_one_example_cannot_be_split():
     x, y = np.zeros((10, 2), np.float32), np.arange(10) % 2
     source = Source("tiny", x, y.astype(np.int64), Scale(), ("a", "b"))
     with pytest.raises(DataError, match=r"client 1 got 1 example; it needs at least 2"):
-        deal(source, 2, Unfair(), 0.75, seed=0)
+        partition_source(source, 2, Unfair(), 0.75, seed=0)

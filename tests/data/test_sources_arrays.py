@@ -15,9 +15,9 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import heterophony as hp
 from helpers.sources import refused
-from heterophony.core.samples import HALF, Scale
-from heterophony.data.sources import fetch, source
-from heterophony.data.sources.arrays import unpacked
+from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
+from heterophony.data.sources import fetch_dataset, read_source
+from heterophony.data.sources.arrays import unpack_datasets
 
 # One file per client --------------------------------------------------------------------------
 
@@ -31,7 +31,7 @@ def test_one_file_per_client(tmp_path):
     who = {name: client(3 + i, i) for i, name in enumerate(["c2", "c10", "c1"])}
     for name, content in who.items():
         np.savez(tmp_path / f"{name}.npz", **content)
-    made = source(str(tmp_path))
+    made = read_source(str(tmp_path))
     assert made.user_names == ("c1", "c2", "c10")
     assert made.users.tolist() == [0] * 5 + [1] * 3 + [2] * 4
     order = [who[name] for name in made.user_names]
@@ -47,13 +47,15 @@ def test_clients_with_test_data_of_their_own(tmp_path):
     for i, (train, test) in enumerate(both):
         parts = {"x_train": train["x"], "y_train": train["y"], "x_test": test["x"]}
         np.savez(tmp_path / f"{i}.npz", **parts, y_test=test["y"])
-    made = source(str(tmp_path))
+    made = read_source(str(tmp_path))
     assert made.official == 8
     assert made.users.tolist() == [0] * 4 + [1] * 4 + [0] * 2 + [1] * 2
     order = [both[0][0], both[1][0], both[0][1], both[1][1]]
     assert np.array_equal(made.x, np.concatenate([c["x"] for c in order]))
     np.savez(tmp_path / "2.npz", **client(3, 5))
-    assert "either all clients have x_test and y_test, or none" in refused(source, str(tmp_path))
+    assert "either all clients have x_test and y_test, or none" in refused(
+        read_source, str(tmp_path)
+    )
 
 
 @pytest.mark.parametrize(
@@ -68,11 +70,11 @@ def test_clients_with_test_data_of_their_own(tmp_path):
 def test_clients_whose_examples_do_not_fit_are_named(tmp_path, other):
     np.savez(tmp_path / "a.npz", **client(3, 0))
     np.savez(tmp_path / "b.npz", **other)
-    said = refused(source, str(tmp_path))
+    said = refused(read_source, str(tmp_path))
     assert said.startswith(f"{tmp_path / 'b.npz'}: x ")
     assert "does not fit a.npz, whose examples are float32 (4,)" in said
     (tmp_path / "b.npz").write_bytes(b"no zip")
-    assert f"cannot read {tmp_path / 'b.npz'}" in refused(source, str(tmp_path))
+    assert f"cannot read {tmp_path / 'b.npz'}" in refused(read_source, str(tmp_path))
 
 
 # torch's datasets -----------------------------------------------------------------------------
@@ -112,7 +114,7 @@ def test_a_dataset_is_dealt_like_its_arrays(made):
     expected = hp.federate((BYTES.numpy(), LABELS.numpy()), **how)
     federation = hp.federate(made, **how)
     assert federation.sha256 == expected.sha256
-    assert federation.scale == HALF
+    assert federation.scale == BYTES_TO_PLUS_MINUS_ONE
 
 
 def test_numbers_of_a_dataset_stay_numbers():
@@ -130,7 +132,7 @@ def test_clients_who_bring_datasets():
     own_test = hp.federate([half])
     assert own_test.sizes() == {"0": 20}
     assert own_test.sizes("test") == {"0": 20}
-    assert [len(a) for a in unpacked(half)] == [20] * 4
+    assert [len(a) for a in unpack_datasets(half)] == [20] * 4
 
 
 @pytest.mark.parametrize(
@@ -205,27 +207,27 @@ def test_images_and_labels_are_found_by_type(hub, test):
         ]
         parts[part] = Rows(rows, id=Value(), img=Image(), **names)
     hub["uoft-cs/cifar100"] = parts
-    made = source("hf:uoft-cs/cifar100")
+    made = read_source("hf:uoft-cs/cifar100")
     expected = [np.asarray(r["img"]).transpose(2, 0, 1) for p in parts.values() for r in p]
     assert made.name == "hf:uoft-cs/cifar100"
     assert np.array_equal(made.x, np.stack(expected))
     assert made.y.tolist() == [0, 1, 2, 0, 0, 1]
     assert made.labels == ("a", "b", "c")
     assert made.official == 4
-    assert made.scale == HALF
-    assert fetch("hf:uoft-cs/cifar100") == Path("/somewhere/datasets")
+    assert made.scale == BYTES_TO_PLUS_MINUS_ONE
+    assert fetch_dataset("hf:uoft-cs/cifar100") == Path("/somewhere/datasets")
 
 
 def test_grey_images_and_no_test_split(hub):
     rows = [{"image": p, "label": 1} for p in shots(3, 0, grey=True)]
     hub["ylecun/mnist"] = {"train": Rows(rows, image=Image(), label=ClassLabel(["0", "1"]))}
-    made = source("hf:ylecun/mnist")
+    made = read_source("hf:ylecun/mnist")
     assert made.x.shape == (3, 1, 6, 6)
     assert made.official is None
     rows[1]["image"] = shots(1, 0)[0]
-    assert source("hf:ylecun/mnist").x.shape == (3, 3, 6, 6)
+    assert read_source("hf:ylecun/mnist").x.shape == (3, 3, 6, 6)
     rows[1]["image"] = Picture.new("L", (7, 6))
-    assert "images must all have one size" in refused(source, "hf:ylecun/mnist")
+    assert "images must all have one size" in refused(read_source, "hf:ylecun/mnist")
 
 
 def test_shakespeare_of_the_hub_has_users(hub):
@@ -237,7 +239,7 @@ def test_shakespeare_of_the_hub_has_users(hub):
     ]
     kinds = {"character_id": Value(), "x": Value(), "y": Value()}
     hub["flwrlabs/shakespeare"] = {"train": Rows(rows, **kinds)}
-    made = source("hf:flwrlabs/shakespeare")
+    made = read_source("hf:flwrlabs/shakespeare")
     assert made.user_names == ("FOOL", "LEAR")
     assert made.official == 2 * 810
     assert len(made.y) == 2 * (900 - 79)
@@ -245,19 +247,21 @@ def test_shakespeare_of_the_hub_has_users(hub):
 
 def test_sets_that_do_not_fit_are_refused(hub):
     hub["a/b"] = {"test": Rows([], image=Image())}
-    assert refused(source, "hf:a/b") == "hf:a/b has no split 'train'; it has: test"
+    assert refused(read_source, "hf:a/b") == "hf:a/b has no split 'train'; it has: test"
     hub["a/b"] = {"train": Rows([{"text": "a"}], text=Value(), label=ClassLabel(["x"]))}
-    assert refused(source, "hf:a/b") == "hf:a/b has no column of type Image; it has: text, label"
+    assert (
+        refused(read_source, "hf:a/b") == "hf:a/b has no column of type Image; it has: text, label"
+    )
     hub["a/b"] = {"train": Rows([], image=Image(), label=ClassLabel(["x"]))}
-    assert refused(source, "hf:a/b") == "hf:a/b: there are no examples"
-    said = refused(source, "hf:no/such")
+    assert refused(read_source, "hf:a/b") == "hf:a/b: there are no examples"
+    said = refused(read_source, "hf:no/such")
     assert said.startswith("hf:no/such could not be read (FileNotFoundError: Dataset 'no/such' do")
     assert "is there a network?" in said
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    for ask in (source, fetch):
+    for ask in (read_source, fetch_dataset):
         assert refused(ask, "hf:uoft-cs/cifar10") == (
             "hf:uoft-cs/cifar10 needs the datasets package: pip install 'heterophony[hf]'"
         )

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from helpers.sources import refused
 from heterophony.core.errors import DataError
-from heterophony.core.samples import HALF
-from heterophony.data.sources import source
-from heterophony.data.sources.unpickle import unpickled
+from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE
+from heterophony.data.sources import read_source
+from heterophony.data.sources.unpickle import unpickle_safely
 
 TEN = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
@@ -111,12 +111,12 @@ def test_cifar10_is_read_from_the_archive_and_from_the_folder(tmp_path):
     other.mkdir()
     folder = unpack(other / "cifar-10-batches-py", files)
     for place in (archive, tmp_path, folder, other):
-        made = source("cifar10", str(place))
+        made = read_source("cifar10", str(place))
         assert np.array_equal(made.x, x)
         assert np.array_equal(made.y, y)
         assert made.labels == tuple(TEN)
         assert made.official == 20
-        assert made.scale == HALF
+        assert made.scale == BYTES_TO_PLUS_MINUS_ONE
         assert made.name == "cifar10"
 
 
@@ -126,7 +126,7 @@ def test_cifar10_is_read_from_the_archive_and_from_the_folder(tmp_path):
 def test_cifar100_has_fine_and_coarse_labels(tmp_path, name, kind, classes):
     files, x, labels = hundred()
     archive = tarred(tmp_path / "cifar-100-python.tar.gz", "cifar-100-python", files)
-    made = source(name, str(archive))
+    made = read_source(name, str(archive))
     assert np.array_equal(made.x, x)
     assert made.y.tolist() == labels[kind]
     assert made.labels == tuple(f"{kind}{i}" for i in range(classes))
@@ -137,11 +137,11 @@ def test_cifar10_is_read_from_an_npz(tmp_path):
     x, y = rows(6, 0).reshape(6, 32, 32, 3), np.array([0, 1, 2, 3, 4, 5])
     np.savez(tmp_path / "cifar10.npz", x_train=x[:4], y_train=y[:4], x_test=x[4:], y_test=y[4:])
     for place in (tmp_path, tmp_path / "cifar10.npz"):
-        made = source("cifar10", str(place))
+        made = read_source("cifar10", str(place))
         assert (made.name, made.official, len(made.labels)) == ("cifar10", 4, 10)
         assert np.array_equal(made.x, x.transpose(0, 3, 1, 2))
     np.savez(tmp_path / "cifar10.npz", x=x, y=y + 5)
-    assert "labels must be 0 … 9" in refused(source, "cifar10", str(tmp_path))
+    assert "labels must be 0 … 9" in refused(read_source, "cifar10", str(tmp_path))
 
 
 @pytest.mark.parametrize("protocol", range(5))
@@ -151,7 +151,7 @@ def test_pickles_of_python_3_are_read_too(protocol):
         {"data": x, "labels": [1, 2]},
         {b"data": np.asfortranarray(x), b"labels": [1, 2]},
     ):
-        read = unpickled(pickle.dumps(content, protocol), "here")
+        read = unpickle_safely(pickle.dumps(content, protocol), "here")
         assert np.array_equal(read["data"], x)
         assert read["labels"] == [1, 2]
 
@@ -178,7 +178,7 @@ def test_a_malicious_pickle_is_refused_and_nothing_in_it_runs(tmp_path, protocol
     ]
     for evil in evils:
         for content in (evil, {"data": evil, "labels": [1]}, {"x": [evil]}):
-            said = refused(unpickled, pickle.dumps(content, protocol), "here")
+            said = refused(unpickle_safely, pickle.dumps(content, protocol), "here")
             assert said.startswith("here is not one of the published files, refused: it asks for ")
     assert not mark.exists()
 
@@ -188,7 +188,7 @@ def test_a_malicious_archive_is_refused_and_named(tmp_path):
     mark = tmp_path / "touched"
     files["data_batch_3"] = pickle.dumps(Evil(os.system, f"touch {mark}"), 2)
     path = tarred(tmp_path / "cifar-10-python.tar.gz", "cifar-10-batches-py", files)
-    said = refused(source, "cifar10", str(path))
+    said = refused(read_source, "cifar10", str(path))
     assert said.startswith(f"{path / 'data_batch_3'} is not one of the published files, refused")
     assert "it asks for posix.system" in said
     assert not mark.exists()
@@ -213,7 +213,7 @@ def test_a_malicious_archive_is_refused_and_named(tmp_path):
     ],
 )
 def test_other_pickles_are_refused_in_one_line(blob):
-    assert "here is not one of the published files" in refused(unpickled, blob, "here")
+    assert "here is not one of the published files" in refused(unpickle_safely, blob, "here")
 
 
 @settings(derandomize=True, deadline=None, max_examples=300)
@@ -223,7 +223,7 @@ def test_a_damaged_pickle_is_refused_or_still_a_dictionary(data):
     at = data.draw(st.integers(0, len(blob) - 1))
     blob[at] ^= data.draw(st.integers(1, 255))
     with suppress(DataError):
-        assert isinstance(unpickled(bytes(blob), "here"), dict)
+        assert isinstance(unpickle_safely(bytes(blob), "here"), dict)
 
 
 def test_a_damaged_archive_is_refused(tmp_path):
@@ -232,7 +232,7 @@ def test_a_damaged_archive_is_refused(tmp_path):
     blob = path.read_bytes()
     for content in (b"", blob[:100], blob[: len(blob) // 2], b"<html></html>", blob[:-2000]):
         path.write_bytes(content)
-        assert str(path) in refused(source, "cifar10", str(path))
+        assert str(path) in refused(read_source, "cifar10", str(path))
 
 
 @pytest.mark.parametrize(
@@ -251,16 +251,16 @@ def test_a_damaged_archive_is_refused(tmp_path):
 def test_wrong_content_is_refused(tmp_path, file, content, words):
     files, _, _ = ten()
     folder = unpack(tmp_path / "mine", files | {file: python2(content)})
-    assert words in refused(source, "cifar10", str(folder))
+    assert words in refused(read_source, "cifar10", str(folder))
 
 
 def test_a_missing_file_is_named(tmp_path):
     files, _, _ = ten()
     del files["data_batch_4"]
     path = tarred(tmp_path / "cifar-10-python.tar.gz", "cifar-10-batches-py", files)
-    assert refused(source, "cifar10", str(path)) == f"{path} has no data_batch_4"
+    assert refused(read_source, "cifar10", str(path)) == f"{path} has no data_batch_4"
     folder = unpack(tmp_path / "mine", files)
-    assert refused(source, "cifar10", str(folder)) == (
+    assert refused(read_source, "cifar10", str(folder)) == (
         f"data.path: {folder} does not hold cifar10: it lacks cifar-10-python.tar.gz;"
         " or cifar-10-batches-py/data_batch_1; or data_batch_4; or cifar10.npz"
     )

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from helpers.sources import refused
-from heterophony.core.samples import HALF
-from heterophony.data.sources import source
+from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE
+from heterophony.data.sources import read_source
 
 WNIDS = ["n02", "n01", "n03"]  # the order of the file is the order of the labels
 
@@ -85,18 +85,18 @@ def test_tiny_imagenet_is_read_from_the_zip_and_from_the_folder(tmp_path, name, 
     folder = unpack(other / "tiny-imagenet-200", files)
     x = np.stack([read_back(files[f], side) for f in order])
     for place in (path, tmp_path, folder, other):
-        made = source(name, str(place))
+        made = read_source(name, str(place))
         assert made.name == name
         assert np.array_equal(made.x, x)
         assert made.y.tolist() == labels
         assert made.official == 9
-        assert made.scale == HALF
+        assert made.scale == BYTES_TO_PLUS_MINUS_ONE
         assert made.labels == ("n02", "goldfish", "n03"), "two classes are called crane"
 
 
 def test_grey_images_of_tiny_imagenet_have_three_equal_channels(tmp_path):
     files, order, _ = tiny()
-    made = source("tinyimagenet", str(zipped(tmp_path / "a.zip", files)))
+    made = read_source("tinyimagenet", str(zipped(tmp_path / "a.zip", files)))
     grey = made.x[[name.endswith("_1.JPEG") for name in order[:9]] + [False] * 3]
     assert len(grey) == 3
     assert np.array_equal(grey[:, 0], grey[:, 1])
@@ -117,30 +117,30 @@ def test_grey_images_of_tiny_imagenet_have_three_equal_channels(tmp_path):
 )
 def test_damaged_tiny_imagenet_is_refused(tmp_path, change, words):
     files = {k: v for k, v in (tiny()[0] | change).items() if v is not None}
-    assert words in refused(source, "tinyimagenet", str(zipped(tmp_path / "a.zip", files)))
+    assert words in refused(read_source, "tinyimagenet", str(zipped(tmp_path / "a.zip", files)))
 
 
 def test_an_image_cut_short_and_a_zip_cut_short_are_refused(tmp_path):
     files, order, _ = tiny()
     path = zipped(tmp_path / "a.zip", files | {order[0]: files[order[0]][:-300]})
     assert f"{path / order[0]} is not a readable image" in refused(
-        source, "tinyimagenet", str(path)
+        read_source, "tinyimagenet", str(path)
     )
     blob = path.read_bytes()
     path.write_bytes(blob[:-10])
-    said = refused(source, "tinyimagenet", str(path))
+    said = refused(read_source, "tinyimagenet", str(path))
     assert said.startswith(f"{path} is not a readable archive")
     blob = zipped(path, files).read_bytes()
     at = blob.index(files[order[0]]) + 100
     path.write_bytes(blob[:at] + bytes([blob[at] ^ 255]) + blob[at + 1 :])
-    said = refused(source, "tinyimagenet", str(path))
+    said = refused(read_source, "tinyimagenet", str(path))
     assert said.startswith(f"{path / order[0]} cannot be read (Bad CRC-32")
 
 
 def test_a_folder_without_training_images_is_refused(tmp_path):
     files = {k: v for k, v in tiny()[0].items() if not k.endswith(".JPEG")}
     assert "has no train/…/images/….JPEG" in refused(
-        source, "tinyimagenet", str(unpack(tmp_path / "a", files))
+        read_source, "tinyimagenet", str(unpack(tmp_path / "a", files))
     )
 
 
@@ -162,13 +162,13 @@ def test_a_folder_per_class(tmp_path):
         saved(place / "dog" / "c.png", picture(3, 12)),
     ]
     (place / "dog" / "notes.txt").write_text("dear")
-    made = source(str(place))
+    made = read_source(str(place))
     assert made.name == "pets"
     assert np.array_equal(made.x, np.stack(x))
     assert made.y.tolist() == [0, 1, 1]
     assert made.labels == ("cat", "dog")
     assert made.official is None
-    assert made.scale == HALF
+    assert made.scale == BYTES_TO_PLUS_MINUS_ONE
 
 
 @pytest.mark.parametrize("test", ["test", "val"])
@@ -178,7 +178,7 @@ def test_train_and_test_with_a_folder_per_class(tmp_path, test):
         saved(tmp_path / "train" / "b" / "1.png", picture(2, 9, "L")),
         saved(tmp_path / test / "b" / "1.png", picture(3, 9, "L")),
     ]
-    made = source(str(tmp_path))
+    made = read_source(str(tmp_path))
     assert np.array_equal(made.x, np.stack(x))
     assert made.x.shape == (3, 1, 9, 9), "all are grey"
     assert made.y.tolist() == [0, 1, 1]
@@ -188,7 +188,7 @@ def test_train_and_test_with_a_folder_per_class(tmp_path, test):
 def test_grey_among_colour_becomes_colour(tmp_path):
     saved(tmp_path / "a" / "1.png", picture(1, 5, "L"))
     saved(tmp_path / "a" / "2.png", picture(2, 5))
-    made = source(str(tmp_path))
+    made = read_source(str(tmp_path))
     assert made.x.shape == (2, 3, 5, 5)
     assert np.array_equal(made.x[0, 0], made.x[0, 2])
 
@@ -197,16 +197,16 @@ def test_images_of_two_sizes_are_named(tmp_path):
     one, other = tmp_path / "a" / "1.png", tmp_path / "b" / "1.png"
     saved(one, picture(1, 5))
     saved(other, picture(2, 6))
-    assert refused(source, str(tmp_path)) == (
+    assert refused(read_source, str(tmp_path)) == (
         f"images must all have one size: {one} is 5×5, {other} is 6×6"
     )
 
 
 def test_a_damaged_image_and_an_empty_folder_are_refused(tmp_path):
-    assert "holds neither folders of images" in refused(source, str(tmp_path))
+    assert "holds neither folders of images" in refused(read_source, str(tmp_path))
     path = tmp_path / "a" / "1.png"
     saved(path, picture(1, 5))
     blob = path.read_bytes()
     for content in (b"", b"no image", blob[:60], blob[:-30]):
         path.write_bytes(content)
-        assert refused(source, str(tmp_path)).startswith(f"{path} is not a readable image")
+        assert refused(read_source, str(tmp_path)).startswith(f"{path} is not a readable image")

@@ -13,12 +13,12 @@ from helpers.sources import refused
 from helpers.support import counts
 from heterophony.core.samples import Scale
 from heterophony.data.source import Source
-from heterophony.data.sources import source
+from heterophony.data.sources import read_source
 from heterophony.data.sources.shakespeare import (
     ALPHABET,
-    encoded,
-    slid,
-    spoken,
+    collect_lines_by_role,
+    encode_text,
+    slide_windows,
 )
 
 
@@ -55,20 +55,20 @@ def test_the_alphabet_has_80_symbols_in_the_order_of_leaf():
 
 
 def test_what_is_not_in_the_alphabet_is_a_space():
-    assert encoded(ALPHABET).tolist() == list(range(80))
-    assert encoded("a\t~{é€\U0001f600\ud800ÿz").tolist() == [53, *[1] * 8, 78]
-    assert encoded("").tolist() == []
+    assert encode_text(ALPHABET).tolist() == list(range(80))
+    assert encode_text("a\t~{é€\U0001f600\ud800ÿz").tolist() == [53, *[1] * 8, 78]
+    assert encode_text("").tolist() == []
 
 
 def test_windows_are_one_character_apart():
     text = prose(200, 0)
-    x, y = slid(text)
+    x, y = slide_windows(text)
     assert x.shape == (120, 80)
-    assert np.array_equal(x, np.stack([encoded(text[i : i + 80]) for i in range(120)]))
-    assert np.array_equal(y, encoded(text[80:]))
+    assert np.array_equal(x, np.stack([encode_text(text[i : i + 80]) for i in range(120)]))
+    assert np.array_equal(y, encode_text(text[80:]))
     for short in ("", "a" * 80):
-        assert slid(short)[0].shape == (0, 80)
-    assert np.array_equal(slid("a  b\n\n" + text)[0][0], encoded(("a b " + text)[:80]))
+        assert slide_windows(short)[0].shape == (0, 80)
+    assert np.array_equal(slide_windows("a  b\n\n" + text)[0][0], encode_text(("a b " + text)[:80]))
 
 
 # LEAF's JSON ----------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def test_train_and_test_folders_keep_their_split(tmp_path):
     leaf(tmp_path / "train" / "all_data_0_train_9.json", {"PLAY_B": b})
     leaf(tmp_path / "train" / "all_data_1_train_9.json", {"PLAY_A": a})
     leaf(tmp_path / "test" / "all_data_0_test_9.json", {"PLAY_B": d, "PLAY_A": c})
-    made = source("shakespeare", str(tmp_path))
+    made = read_source("shakespeare", str(tmp_path))
     assert made.user_names == ("PLAY_A", "PLAY_B")
     assert made.official == 30
     assert made.users.tolist() == [0] * 20 + [1] * 10 + [0] * 5 + [1] * 3
@@ -99,7 +99,7 @@ def test_unsplit_data_are_split_in_text_order_without_shared_characters(tmp_path
     path = leaf(tmp_path / name, {"LONG": said(text), "SHORT": said(text[:860]), "NONE": said("")})
     (tmp_path / "train").mkdir()  # LEAF makes it before it has split anything
     for place in (tmp_path, path):
-        made = source("shakespeare", str(place))
+        made = read_source("shakespeare", str(place))
         assert made.user_names == ("LONG",), "780 windows leave none to test"
         assert made.official == 900
         assert len(made.y) == 900 + 1000 - 979
@@ -126,16 +126,16 @@ def test_unsplit_data_are_split_in_text_order_without_shared_characters(tmp_path
 def test_other_json_is_refused(tmp_path, content, words):
     path = tmp_path / "all_data.json"
     path.write_text(content)
-    assert words in refused(source, "shakespeare", str(tmp_path))
+    assert words in refused(read_source, "shakespeare", str(tmp_path))
     path.write_bytes(b"\xff\xfe\x00")
-    assert "is not one of LEAF's files" in refused(source, "shakespeare", str(tmp_path))
+    assert "is not one of LEAF's files" in refused(read_source, "shakespeare", str(tmp_path))
 
 
 def test_a_user_in_two_files_is_refused(tmp_path):
     for i in range(2):
         leaf(tmp_path / "train" / f"{i}.json", {"A": said(prose(90, i))})
     leaf(tmp_path / "test" / "0.json", {"A": said(prose(90, 2))})
-    assert "user 'A' is also in another file" in refused(source, "shakespeare", str(tmp_path))
+    assert "user 'A' is also in another file" in refused(read_source, "shakespeare", str(tmp_path))
 
 
 # Gutenberg's text -----------------------------------------------------------------------------
@@ -181,7 +181,7 @@ AEGEON. Yet this my comfort:
 
 
 def test_roles_of_each_play_are_users():
-    found = spoken(TEXT.splitlines())
+    found = collect_lines_by_role(TEXT.splitlines())
     assert list(found) == [
         "ALLS_WELL_THAT_ENDS_WELL_COUNTESS",
         "ALLS_WELL_THAT_ENDS_WELL_BERTRAM",
@@ -217,7 +217,7 @@ def test_the_text_becomes_users_with_windows(tmp_path):
     path = tmp_path / "100.txt"
     path.write_text(play({"ANNE": lines, "BERT": lines[:2], "CARL": ["a", "b", "c"]}))
     for place in (path, tmp_path):
-        made = source("shakespeare", str(place))
+        made = read_source("shakespeare", str(place))
         assert made.user_names == ("A_PLAY_ANNE",), "two lines are too few, three letters as well"
         whole = " ".join(" ".join(lines).split())
         n = len(whole) - 80
@@ -229,9 +229,9 @@ def test_the_text_becomes_users_with_windows(tmp_path):
 
 def test_a_text_without_plays_is_refused(tmp_path):
     (tmp_path / "letter.txt").write_text("dear\n" * 100)
-    assert "no user with enough text" in refused(source, "shakespeare", str(tmp_path))
+    assert "no user with enough text" in refused(read_source, "shakespeare", str(tmp_path))
     (tmp_path / "letter.txt").write_bytes(bytes(range(256)))
-    assert "no user with enough text" in refused(source, "shakespeare", str(tmp_path))
+    assert "no user with enough text" in refused(read_source, "shakespeare", str(tmp_path))
 
 
 def test_fedavg_learns_on_characters_with_the_model_for_them(tmp_path):

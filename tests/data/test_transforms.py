@@ -20,12 +20,12 @@ from helpers.support import identical
 from heterophony.algorithms.fedavg import FedAvg
 from heterophony.algorithms.fedreg import FedReG
 from heterophony.cli import app
-from heterophony.config.config import DataSection, resolve
+from heterophony.config.config import DataSection, resolve_config
 from heterophony.core.errors import ConfigError, DataError
-from heterophony.core.image_transforms import CHANCES, Moves
-from heterophony.core.samples import HALF, Samples, Scale
+from heterophony.core.image_transforms import DRAWS_PER_IMAGE, RandomImageTransform
+from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE, Samples, Scale
 from heterophony.data.federation import Federation
-from heterophony.data.transforms import TRANSFORMS, UNCHANGED, transform
+from heterophony.data.transforms import TRANSFORMS, UNCHANGED, build_transform
 
 STILL = 0.5  # the chance of no flip, no shift, no turn
 
@@ -39,7 +39,7 @@ def images(n: int, shape=(3, 32, 32), key: int = 0) -> torch.Tensor:
 
 def chances(n: int, key: int = 0, **fixed: float) -> torch.Tensor:
     """Random, but for those given."""
-    drawn = torch.rand(n, CHANCES, generator=torch.Generator().manual_seed(key)).double()
+    drawn = torch.rand(n, DRAWS_PER_IMAGE, generator=torch.Generator().manual_seed(key)).double()
     for i, name in enumerate(("flip", "down", "right", "turn")):
         drawn[:, i] = fixed.get(name, drawn[:, i])
     return drawn
@@ -51,7 +51,7 @@ def chances(n: int, key: int = 0, **fixed: float) -> torch.Tensor:
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (3, 5, 9)], ids=str)
 def test_a_flip_is_the_exact_mirror_image_and_as_likely_as_not(shape):
     x, u = images(400, shape), chances(400)
-    moved, flipped = Moves(flip=True)(x, u), u[:, 0] < 0.5
+    moved, flipped = RandomImageTransform(flip=True)(x, u), u[:, 0] < 0.5
     assert torch.equal(moved[flipped], x[flipped].flip(3))
     assert torch.equal(moved[~flipped], x[~flipped])
     assert 160 < int(flipped.sum()) < 240
@@ -60,9 +60,9 @@ def test_a_flip_is_the_exact_mirror_image_and_as_likely_as_not(shape):
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (3, 5, 9)], ids=str)
 def test_a_crop_is_an_exact_shift_with_black_borders(shape):
-    moves, x = Moves(pad=4), images(81, shape)
+    moves, x = RandomImageTransform(pad=4), images(81, shape)
     corners = torch.cartesian_prod(torch.arange(9), torch.arange(9))
-    u = torch.full((81, CHANCES), STILL).double()
+    u = torch.full((81, DRAWS_PER_IMAGE), STILL).double()
     u[:, 1:3] = (corners + 0.5) / 9
     wide, (height, width) = pad(x, (4, 4, 4, 4)), shape[1:]
     expected = [
@@ -74,25 +74,27 @@ def test_a_crop_is_an_exact_shift_with_black_borders(shape):
 def test_every_crop_is_reached_and_none_beyond():
     x = torch.zeros(2000, 1, 9, 9, dtype=torch.uint8)
     x[:, 0, 4, 4] = 1
-    moved = Moves(pad=4)(x, chances(2000))
+    moved = RandomImageTransform(pad=4)(x, chances(2000))
     assert moved.flatten(1).sum(1).tolist() == [1] * 2000
     assert moved.sum((0, 1)).count_nonzero() == 81
     least_and_most = torch.tensor([[0.0] * 4, [1 - 2**-53] * 4], dtype=torch.float64)
-    ends = Moves(pad=4)(x[:2], least_and_most)
+    ends = RandomImageTransform(pad=4)(x[:2], least_and_most)
     assert ends[0, 0, 8, 8] == 1  # the crop begins at the very corner of the border
     assert ends[1, 0, 0, 0] == 1
 
 
 def test_a_rotation_by_nothing_is_the_image_itself():
     x = images(5)
-    assert torch.equal(Moves(degrees=15.0)(x, chances(5, turn=0.5)), x)
-    assert torch.equal(Moves(pad=4, flip=True, degrees=15.0)(x, torch.full((5, 4), STILL)), x)
+    assert torch.equal(RandomImageTransform(degrees=15.0)(x, chances(5, turn=0.5)), x)
+    assert torch.equal(
+        RandomImageTransform(pad=4, flip=True, degrees=15.0)(x, torch.full((5, 4), STILL)), x
+    )
 
 
 @pytest.mark.parametrize("shape", [(3, 32, 32), (3, 64, 64), (3, 9, 14)], ids=str)
 def test_a_rotation_is_the_nearest_pixel_and_black_outside_as_pillow_does(shape):
     x, u = images(40, shape), chances(40)
-    moved = Moves(degrees=15.0)(x, u)
+    moved = RandomImageTransform(degrees=15.0)(x, u)
     for image, out, turn in zip(x, moved, u[:, 3].tolist(), strict=True):
         picture = Image.fromarray(image.permute(1, 2, 0).numpy())
         turned = picture.rotate((2 * turn - 1) * 15.0, Image.Resampling.NEAREST)
@@ -101,30 +103,38 @@ def test_a_rotation_is_the_nearest_pixel_and_black_outside_as_pillow_does(shape)
 
 def test_a_quarter_turn_goes_anticlockwise():
     x = images(3, (1, 8, 8))
-    assert torch.equal(Moves(degrees=90.0)(x, chances(3, turn=1.0)), x.rot90(1, (2, 3)))
-    assert torch.equal(Moves(degrees=90.0)(x, chances(3, turn=0.0)), x.rot90(-1, (2, 3)))
+    assert torch.equal(
+        RandomImageTransform(degrees=90.0)(x, chances(3, turn=1.0)), x.rot90(1, (2, 3))
+    )
+    assert torch.equal(
+        RandomImageTransform(degrees=90.0)(x, chances(3, turn=0.0)), x.rot90(-1, (2, 3))
+    )
 
 
 def test_all_together_are_crop_then_flip_then_rotation():
     x, u = images(50), chances(50)
     steps = x
-    for one in (Moves(pad=4), Moves(flip=True), Moves(degrees=15.0)):
+    for one in (
+        RandomImageTransform(pad=4),
+        RandomImageTransform(flip=True),
+        RandomImageTransform(degrees=15.0),
+    ):
         steps = one(steps, u)
-    assert torch.equal(Moves(pad=4, flip=True, degrees=15.0)(x, u), steps)
+    assert torch.equal(RandomImageTransform(pad=4, flip=True, degrees=15.0)(x, u), steps)
 
 
 @settings(derandomize=True, deadline=None, max_examples=30)
 @given(n=st.integers(1, 12), key=st.integers(0, 99), at=st.integers(0, 11))
 def test_what_happens_to_an_image_does_not_depend_on_the_others(n, key, at):
     x, u, i = images(n, (3, 8, 8), key), chances(n, key), at % n
-    moves = Moves(pad=2, flip=True, degrees=15.0)
+    moves = RandomImageTransform(pad=2, flip=True, degrees=15.0)
     assert torch.equal(moves(x, u)[i], moves(x[i : i + 1], u[i : i + 1])[0])
 
 
 def test_the_stored_images_stay_as_they_are():
     x = images(4)
     before = x.clone()
-    Moves(pad=4, flip=True, degrees=15.0)(x, chances(4))
+    RandomImageTransform(pad=4, flip=True, degrees=15.0)(x, chances(4))
     assert torch.equal(x, before)
 
 
@@ -133,21 +143,21 @@ def test_the_stored_images_stay_as_they_are():
 
 def test_only_who_brings_chances_gets_moved_images_and_black_is_scaled_like_the_rest():
     rows, at, scale = torch.tensor([5, 2, 0, 3]), torch.tensor([3, 1]), Scale(255.0, (0.4,), (0.2,))
-    samples = Samples(images(6), torch.arange(6), scale, rows, Moves(pad=4))
+    samples = Samples(images(6), torch.arange(6), scale, rows, RandomImageTransform(pad=4))
     asked = []
 
     def corner(which: torch.Tensor) -> torch.Tensor:
         asked.append(which.tolist())
-        return torch.zeros(len(which), CHANCES)
+        return torch.zeros(len(which), DRAWS_PER_IMAGE)
 
     x, y = samples.batch(at, corner)
     assert asked == [[3, 2]]  # rows of the pool
     assert y.tolist() == [3, 2]
-    assert torch.equal(x[:, :, 4:, 4:], scale(samples.stored(at)[:, :, :-4, :-4]))
+    assert torch.equal(x[:, :, 4:, 4:], scale(samples.get_stored(at)[:, :, :-4, :-4]))
     assert torch.equal(x[:, :, :4], scale(torch.zeros(2, 3, 4, 32, dtype=torch.uint8)))
-    assert torch.equal(samples.batch(at)[0], scale(samples.stored(at)))
+    assert torch.equal(samples.batch(at)[0], scale(samples.get_stored(at)))
     ((whole, _),) = samples.batches(9)
-    assert torch.equal(whole, scale(samples.stored_all()))
+    assert torch.equal(whole, scale(samples.get_all_stored()))
 
 
 # The works' constants -----------------------------------------------------------------------
@@ -156,30 +166,30 @@ CIFAR = ((0.507, 0.487, 0.441), (0.267, 0.256, 0.276))
 
 
 def test_fedavg2rep_has_its_constants_for_training_and_others_for_test():
-    made = transform("fedavg2rep", images(1), 100)
+    made = build_transform("fedavg2rep", images(1), 100)
     assert made.train == Scale(255.0, (0.5071, 0.4866, 0.4409), (0.2673, 0.2564, 0.2762))
     assert made.test == Scale(255.0, (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))
-    assert made.moves == Moves(pad=4, flip=True)
-    assert transform("fedavg2rep", images(1), 200) == made
+    assert made.moves == RandomImageTransform(pad=4, flip=True)
+    assert build_transform("fedavg2rep", images(1), 200) == made
 
 
 @pytest.mark.parametrize(
     ("size", "classes", "scale", "moves"),
     [
-        (32, 10, HALF, None),
-        (32, 100, Scale(255.0, *CIFAR), Moves(pad=4, flip=True, degrees=15.0)),
-        (64, 200, Scale(255.0, *CIFAR), Moves(flip=True, degrees=15.0)),
+        (32, 10, BYTES_TO_PLUS_MINUS_ONE, None),
+        (32, 100, Scale(255.0, *CIFAR), RandomImageTransform(pad=4, flip=True, degrees=15.0)),
+        (64, 200, Scale(255.0, *CIFAR), RandomImageTransform(flip=True, degrees=15.0)),
     ],
     ids=["cifar10", "cifar100", "tinyimagenet"],
 )
 def test_feddecomp_has_its_own_for_each_of_its_data_sets(size, classes, scale, moves):
-    made = transform("feddecomp", images(1, (3, size, size)), classes)
+    made = build_transform("feddecomp", images(1, (3, size, size)), classes)
     assert (made.train, made.test, made.moves) == (scale, scale, moves)
 
 
 def test_the_default_leaves_everything_as_it_was_read():
-    assert transform("half", images(1), 10) is None
-    assert transform("half", torch.zeros(1, 5), 10) is None
+    assert build_transform("half", images(1), 10) is None
+    assert build_transform("half", torch.zeros(1, 5), 10) is None
     assert DataSection().transform == UNCHANGED
 
 
@@ -203,20 +213,20 @@ def test_the_configuration_knows_the_same_names():
 )
 def test_data_that_a_transform_is_not_made_for_are_refused(name, x, words):
     with pytest.raises(DataError, match=f"data.transform = '{name}' .*{words}"):
-        transform(name, x, 100)
+        build_transform(name, x, 100)
 
 
 def test_an_unknown_transform_is_refused_with_the_nearest_name():
     with pytest.raises(ConfigError, match=r"data.transform: no 'fedecomp' here.*feddecomp"):
         hp.federate("digits", transform="fedecomp")
     with pytest.raises(ConfigError, match=r"data.transform: must be one of half, fedavg2rep"):
-        resolve({"data": {"transform": "fedecomp"}})
+        resolve_config({"data": {"transform": "fedecomp"}})
 
 
 @pytest.mark.parametrize(("name", "classes"), [("half", 10), ("feddecomp", 10)])
 def test_there_must_be_something_to_freeze(name, classes):
     with pytest.raises(ConfigError, match=f"data.frozen_augment: data.transform = '{name}'"):
-        transform(name, images(1), classes, frozen=True)
+        build_transform(name, images(1), classes, frozen=True)
 
 
 def test_the_command_answers_in_one_line():
@@ -256,23 +266,28 @@ def test_saved_and_opened_the_transform_is_the_same(tmp_path, name, frozen):
     assert opened.sha256 == f.sha256
     for g in (f, opened):
         data = g.data("1")
-        assert (data.train.scale, data.train.moves) == (f.transform.train, f.transform.moves)
-        assert (data.test.scale, data.test.moves) == (f.transform.test, None)
+        assert (data.train.scale, data.train.image_transform) == (
+            f.transform.train,
+            f.transform.moves,
+        )
+        assert (data.test.scale, data.test.image_transform) == (f.transform.test, None)
 
 
 def test_clients_with_their_own_data_have_transforms_too():
     x, y = images(8).numpy(), np.arange(8)
     f = hp.federate([(x, y), (x, y)], transform="fedavg2rep")
-    assert f.transform == transform("fedavg2rep", f.x, 8)
+    assert f.transform == build_transform("fedavg2rep", f.x, 8)
 
 
 def test_a_configuration_transforms_its_federation(tmp_path):
     np.savez(tmp_path / "own.npz", x=images(40).numpy(), y=np.arange(40) % 20)
     data = {"name": str(tmp_path / "own.npz"), "clients": 2, "partition": {"kind": "iid"},
             "transform": "feddecomp", "frozen_augment": True}  # fmt: skip
-    config = resolve({"data": data})
-    assert config.federation().transform.moves == Moves(4, True, 15.0, frozen=True)
-    assert 'transform = "feddecomp"\nfrozen_augment = true' in config.toml()
+    config = resolve_config({"data": data})
+    assert config.build_federation().transform.moves == RandomImageTransform(
+        4, True, 15.0, frozen=True
+    )
+    assert 'transform = "feddecomp"\nfrozen_augment = true' in config.to_toml()
 
 
 # Runs ---------------------------------------------------------------------------------------
@@ -361,14 +376,14 @@ def test_frozen_an_image_is_the_same_in_every_epoch_and_round():
 def test_what_is_measured_is_never_moved_and_has_the_test_constants():
     f = federation("fedavg2rep")
     _, asked = watched(f)
-    own = {c: f.transform.test(f.data(c).test.stored_all()) for c in f.clients}
+    own = {c: f.transform.test(f.data(c).test.get_all_stored()) for c in f.clients}
     assert len(asked) == 4 * (3 * 2 + 2)  # G and P after 0, 1 and 2 rounds, P_local after each
     assert all(torch.equal(x, own[c]) for c, x in asked)
 
 
 def test_features_are_those_of_the_images_as_they_are(monkeypatch):
     f = federation("feddecomp")
-    x = f.transform.train(f.data("2").train.stored_all())
+    x = f.transform.train(f.data("2").train.get_all_stored())
     equal = []
 
     @dataclass(frozen=True)
@@ -380,7 +395,9 @@ def test_features_are_those_of_the_images_as_they_are(monkeypatch):
                     equal.append(torch.allclose(found, client.net.base(x), atol=1e-5))
             return client.shared()
 
-    monkeypatch.setattr(Moves, "__call__", lambda *_: pytest.fail("an image was moved"))
+    monkeypatch.setattr(
+        RandomImageTransform, "__call__", lambda *_: pytest.fail("an image was moved")
+    )
     played(Features(), f, participation=1.0)
     assert equal == [True, True]
 
@@ -402,9 +419,11 @@ def test_rebalanced_copies_are_stored_unmoved_and_moved_when_trained_on(monkeypa
             client.once = noted
             return super().local(client)
 
-    move = Moves.__call__
+    move = RandomImageTransform.__call__
     monkeypatch.setattr(
-        Moves, "__call__", lambda self, x, u: (seen.append(len(x)), move(self, x, u))[1]
+        RandomImageTransform,
+        "__call__",
+        lambda self, x, u: (seen.append(len(x)), move(self, x, u))[1],
     )
     played(Kept(augment="copy"), plain, participation=1.0, rounds=1)
     assert not seen
@@ -454,7 +473,7 @@ def test_part_of_frozen_data_is_moved_as_the_whole():
 def test_a_model_takes_stored_bytes_with_the_test_constants():
     f = federation("fedavg2rep")
     model = played("fedavg", f).personal("0")
-    x = f.data("0").test.stored_all()
+    x = f.data("0").test.get_all_stored()
     with torch.no_grad():
         assert torch.equal(model(x), model(f.transform.test(x)))
         assert not torch.equal(model(x), model(f.transform.train(x)))

@@ -20,23 +20,23 @@ from typer.testing import CliRunner
 import heterophony as hp
 from helpers.support import blobs, counts, digits, identical, played, replies
 from heterophony.algorithms.fedreg import FedReG
-from heterophony.analysis.exports import export
-from heterophony.analysis.label_distribution import holdings
-from heterophony.analysis.runs import find
-from heterophony.analysis.tables import columns, rows
+from heterophony.analysis.exports import export_comparison
+from heterophony.analysis.label_distribution import compute_label_distribution
+from heterophony.analysis.runs import load_runs
+from heterophony.analysis.tables import build_comparison_rows, select_columns
 from heterophony.cli import app
-from heterophony.config.config import read
+from heterophony.config.config import read_config
 from heterophony.core.errors import ConfigError, DataError
-from heterophony.core.randomness import generator
+from heterophony.core.randomness import make_generator
 from heterophony.core.samples import Scale
 from heterophony.data.federation import Federation
-from heterophony.data.partitioning import deal
+from heterophony.data.partitioning import partition_source
 from heterophony.data.partitions import Share
 from heterophony.data.source import Source
-from heterophony.data.validation import drawn
-from heterophony.report.page.label_distribution_page import render
-from heterophony.report.page.page_data import content
-from heterophony.run.summary import Chosen, curves, summarise
+from heterophony.data.validation import draw_held_out
+from heterophony.report.page.label_distribution_page import render_label_page
+from heterophony.report.page.page_data import build_page_data
+from heterophony.run.summary import ValidationChoice, compute_curves, summarise
 
 quick = settings(derandomize=True, deadline=None, max_examples=20)
 # no memory, own head, tuned before it is measured, own data, pooled, nobody's
@@ -79,9 +79,9 @@ def held_back(examples: int, fraction: float) -> int:
 @cache
 def split(fraction: float = 0.25, new: tuple[str, ...] = ()) -> hp.Federation:
     """The small federation of all tests, a quarter of its training examples held out."""
-    from heterophony.data.validation import holding_out
+    from heterophony.data.validation import hold_out_validation
 
-    return replace(holding_out(digits(), fraction, 1), new=new)
+    return replace(hold_out_validation(digits(), fraction, 1), new=new)
 
 
 @cache
@@ -98,10 +98,10 @@ def sizes(part: str) -> list[int]:
 
 @pytest.mark.parametrize("kind", GOLDEN)
 def test_without_a_split_data_and_configuration_are_as_before_there_was_one(kind):
-    config = read(None, [f"data.partition.kind={kind}", "data.clients=10"])
-    text = hashlib.sha256(config.toml().encode()).hexdigest()
-    assert [config.federation().sha256, text] == GOLDEN[kind]
-    assert not config.federation().validation
+    config = read_config(None, [f"data.partition.kind={kind}", "data.clients=10"])
+    text = hashlib.sha256(config.to_toml().encode()).hexdigest()
+    assert [config.build_federation().sha256, text] == GOLDEN[kind]
+    assert not config.build_federation().validation
 
 
 def test_without_a_split_no_event_and_no_file_speaks_of_it():
@@ -111,8 +111,8 @@ def test_without_a_split_no_event_and_no_file_speaks_of_it():
     measured = [e for e in result.events if e["event"] == "evaluation"]
     assert {tuple(e) for e in measured} == {("event", "t", "G", "P")}
     assert result.G.chosen is result.P.chosen is None
-    assert "valid" not in result._run.partition.read_text()
-    assert "valid" not in result._run.config.read_text()
+    assert "valid" not in result._run_folder.partition_file.read_text()
+    assert "valid" not in result._run_folder.config_file.read_text()
 
 
 # Who holds what -----------------------------------------------------------------------------
@@ -136,7 +136,7 @@ RULES = {
 @given(fraction=st.floats(0.01, 0.99), seed=st.integers(0, 2**32 - 1))
 def test_held_out_is_so_much_of_each_clients_training_and_nothing_else(kind, way, fraction, seed):
     how = (source(), 5, RULES[kind], 0.75, seed, way)
-    whole, part = deal(*how), deal(*how, validation_fraction=fraction)
+    whole, part = partition_source(*how), partition_source(*how, validation_fraction=fraction)
     assert part.clients == whole.clients == tuple(part.validation)
     for c in whole.clients:
         before, train, out = (f[c].tolist() for f in (whole.train, part.train, part.validation))
@@ -146,7 +146,7 @@ def test_held_out_is_so_much_of_each_clients_training_and_nothing_else(kind, way
         assert out == [r for r in before if r in set(out)]
         assert torch.equal(part.test[c], whole.test[c])
         assert not set(out) & set(part.test[c].tolist())
-    again = deal(*how, validation_fraction=fraction)
+    again = partition_source(*how, validation_fraction=fraction)
     assert again.sha256 == part.sha256 != whole.sha256
 
 
@@ -157,20 +157,27 @@ def test_held_out_is_so_much_of_each_clients_training_and_nothing_else(kind, way
     seed=st.integers(0, 2**32),
 )
 def test_an_example_that_is_there_twice_is_on_one_side_and_counts_once(held, fraction, seed):
-    out = drawn(torch.tensor(held), fraction, generator(seed)).tolist()
+    out = draw_held_out(torch.tensor(held), fraction, make_generator(seed)).tolist()
     assert len(out) == len(set(out)) == held_back(len(set(held)), fraction)
     assert set(out) <= set(held)
 
 
 def test_shares_are_rounded_down_and_one_stays():
-    draws = [drawn(torch.arange(n), f, generator(0)) for n, f in ((100, 0.29), (2, 0.9), (1, 0.9))]
+    draws = [
+        draw_held_out(torch.arange(n), f, make_generator(0))
+        for n, f in ((100, 0.29), (2, 0.9), (1, 0.9))
+    ]
     assert [len(d) for d in draws] == [29, 1, 0]
 
 
 def test_the_partitions_own_seed_decides_who_validates():
     held, free = hp.IID(seed=7), hp.IID()
-    fixed = [deal(source(), 5, held, 0.75, s, validation_fraction=0.2).sha256 for s in (0, 1)]
-    varied = [deal(source(), 5, free, 0.75, s, validation_fraction=0.2).sha256 for s in (0, 1)]
+    fixed = [
+        partition_source(source(), 5, held, 0.75, s, validation_fraction=0.2).sha256 for s in (0, 1)
+    ]
+    varied = [
+        partition_source(source(), 5, free, 0.75, s, validation_fraction=0.2).sha256 for s in (0, 1)
+    ]
     assert fixed[0] == fixed[1]
     assert varied[0] != varied[1]
 
@@ -197,38 +204,41 @@ def test_a_share_out_of_range_is_said(fraction):
 
 
 def test_the_configuration_says_it_and_reads_it_back(tmp_path):
-    config = read(None, ["data.validation_fraction=0.2", "data.clients=5"])
-    (tmp_path / "config.toml").write_text(config.toml())
-    assert "validation_fraction = 0.2" in config.toml()
-    assert read(tmp_path / "config.toml") == config
+    config = read_config(None, ["data.validation_fraction=0.2", "data.clients=5"])
+    (tmp_path / "config.toml").write_text(config.to_toml())
+    assert "validation_fraction = 0.2" in config.to_toml()
+    assert read_config(tmp_path / "config.toml") == config
     same = hp.federate("digits", clients=5, validation_fraction=0.2)
-    assert config.federation().sha256 == same.sha256
+    assert config.build_federation().sha256 == same.sha256
 
 
 @pytest.mark.parametrize("ending", [".json", ".npz"])
 def test_a_partition_in_a_file_keeps_them(tmp_path, ending):
-    part = deal(source(), 4, hp.IID(), 0.75, 0, validation_fraction=0.2)
+    part = partition_source(source(), 4, hp.IID(), 0.75, 0, validation_fraction=0.2)
     file = hp.FromFile(str(tmp_path / f"who{ending}"))
     part.save_partition(Path(file.path))
-    assert deal(source(), 4, file, 0.75, 9).sha256 == part.sha256
+    assert partition_source(source(), 4, file, 0.75, 9).sha256 == part.sha256
     with pytest.raises(ConfigError, match="the partition says itself what validates"):
-        deal(source(), 4, file, 0.75, 9, validation_fraction=0.2)
+        partition_source(source(), 4, file, 0.75, 9, validation_fraction=0.2)
 
 
 @pytest.mark.parametrize("ending", [".json", ".npz"])
 def test_of_a_file_without_them_a_share_is_held_out(tmp_path, ending):
-    whole = deal(source(), 4, hp.IID(), 0.75, 0)
+    whole = partition_source(source(), 4, hp.IID(), 0.75, 0)
     file = hp.FromFile(str(tmp_path / f"who{ending}"))
     whole.save_partition(Path(file.path))
-    part = deal(source(), 4, file, 0.75, 0, validation_fraction=0.2)
-    assert part.sha256 == deal(source(), 4, hp.IID(), 0.75, 0, validation_fraction=0.2).sha256
+    part = partition_source(source(), 4, file, 0.75, 0, validation_fraction=0.2)
+    assert (
+        part.sha256
+        == partition_source(source(), 4, hp.IID(), 0.75, 0, validation_fraction=0.2).sha256
+    )
 
 
 def test_a_file_in_which_a_client_trains_on_its_validation_is_refused(tmp_path):
     who = {"0": {"train": [0, 1], "validation": [1], "test": [2]}}
     (tmp_path / "who.json").write_text(json.dumps(who))
     with pytest.raises(DataError, match="client 0 has row 1 more than once"):
-        deal(source(), 1, hp.FromFile(str(tmp_path / "who.json")), 0.75, 0)
+        partition_source(source(), 1, hp.FromFile(str(tmp_path / "who.json")), 0.75, 0)
 
 
 def test_a_rule_of_ones_own_may_say_who_validates():
@@ -236,7 +246,7 @@ def test_a_rule_of_ones_own_may_say_who_validates():
         def allot(self, source, terms):
             return [Share(np.arange(5), np.arange(5, 7), validation=np.arange(7, 10))]
 
-    federation = deal(source(), 1, Mine(), 0.75, 0)
+    federation = partition_source(source(), 1, Mine(), 0.75, 0)
     assert federation.validation["0"].tolist() == [7, 8, 9]
 
 
@@ -254,10 +264,10 @@ def test_they_are_seen_as_test_examples_are():
     how = {"clients": 2, "partition": hp.IID(), "feature_skew": hp.Rotation(30)}
     f = hp.federate((x, np.arange(60) % 3), **how, transform="fedavg2rep", validation_fraction=0.2)
     seen = f.samples("1", "validation")
-    assert (seen.scale, seen.moves) == (f.transform.test, None)
+    assert (seen.scale, seen.image_transform) == (f.transform.test, None)
     mine = f.x[f.validation["1"]]
-    turned = f.skew.altered(mine, f.scale.unit, "1", "validation")
-    assert torch.equal(seen.stored_all(), turned)
+    turned = f.skew.apply(mine, f.scale.unit, "1", "validation")
+    assert torch.equal(seen.get_all_stored(), turned)
 
 
 # What a run counts --------------------------------------------------------------------------
@@ -311,7 +321,7 @@ def test_fedreg_balances_only_what_is_left_to_train():
 
             def note(derive):
                 made = once(derive)
-                seen[client.id] = set(made.stored_all()[:, 0, 0, 0].tolist())
+                seen[client.id] = set(made.get_all_stored()[:, 0, 0, 0].tolist())
                 return made
 
             client.once = note
@@ -392,24 +402,24 @@ def test_chosen_is_the_first_round_with_the_highest_pooled_validation_accuracy()
         ]
     )
     found = summarise(events)
-    assert found.G.chosen == Chosen(1, 5 / 8, 5 / 10)
-    assert found.P.chosen == Chosen(2, 5 / 8, 5 / 10)
+    assert found.G.chosen == ValidationChoice(1, 5 / 8, 5 / 10)
+    assert found.P.chosen == ValidationChoice(2, 5 / 8, 5 / 10)
     assert (found.G.best_round, found.P.best_round) == (2, 3)
-    assert found.json()["P"]["chosen"] == {"round": 2, "validation": 5 / 8, "test": 5 / 10}
-    assert curves(events)["P_valid"] == [(0, 2 / 8), (1, 4 / 8), (2, 5 / 8), (3, 5 / 8)]
+    assert found.to_dict()["P"]["chosen"] == {"round": 2, "validation": 5 / 8, "test": 5 / 10}
+    assert compute_curves(events)["P_valid"] == [(0, 2 / 8), (1, 4 / 8), (2, 5 / 8), (3, 5 / 8)]
 
 
 def test_what_is_not_measured_cannot_be_chosen():
     events = told([(None, None, None, None), (None, [1, 2], None, [1, 0]), (None,) * 4])
     found = summarise(events)
     assert found.G is None
-    assert found.P.chosen == Chosen(1, 1 / 8, 3 / 10)
+    assert found.P.chosen == ValidationChoice(1, 1 / 8, 3 / 10)
 
 
 def test_runs_of_before_have_no_choice():
     found = summarise(told([([1, 1], [1, 0]), ([2, 3], [4, 4])], validation=None))
     assert found.G.chosen is found.P.chosen is None
-    assert found.json()["G"]["chosen"] is None
+    assert found.to_dict()["G"]["chosen"] is None
 
 
 def test_a_real_run_chooses_by_its_events(tmp_path):
@@ -417,8 +427,8 @@ def test_a_real_run_chooses_by_its_events(tmp_path):
     valid, test = ([sum(e) for e in counts(result, k)] for k in ("P_valid", "P"))
     t = valid.index(max(valid))
     share = valid[t] / sum(sizes("validation"))
-    assert result.P.chosen == Chosen(t, share, test[t] / sum(sizes("test")))
-    saved = json.loads(result._run.result.read_text())["P"]["chosen"]
+    assert result.P.chosen == ValidationChoice(t, share, test[t] / sum(sizes("test")))
+    saved = json.loads(result._run_folder.result_file.read_text())["P"]["chosen"]
     assert saved == {"round": t, "validation": share, "test": result.P.chosen.test}
 
 
@@ -435,19 +445,19 @@ def both(tmp_path_factory) -> Path:
 
 
 def test_tables_exports_and_the_page_have_a_column_where_a_run_has_it(both, tmp_path):
-    runs = {r.algorithm: r for r in find([both])}
-    told_by = rows([runs["fedavg"], runs["fedper"]])
-    assert list(columns(told_by))[-2:] == ["G.chosen", "P.chosen"]
-    assert columns(told_by)["P.chosen"] == "P at best validation"
+    runs = {r.algorithm: r for r in load_runs([both])}
+    told_by = build_comparison_rows([runs["fedavg"], runs["fedper"]])
+    assert list(select_columns(told_by))[-2:] == ["G.chosen", "P.chosen"]
+    assert select_columns(told_by)["P.chosen"] == "P at best validation"
     chosen = runs["fedavg"].summary.P.chosen.test
     assert told_by[0]["over_seeds"]["P.chosen"] == {"mean": chosen, "std": 0.0, "ci95": None}
-    page = content([runs["fedavg"], runs["fedper"]])["table"]
+    page = build_page_data([runs["fedavg"], runs["fedper"]])["table"]
     assert page["titles"][-2:] == ["G at best validation", "P at best validation"]
     assert [r["cells"][-1] for r in page["rows"]] == [f"{100 * chosen:.2f}", "–"]
-    export([runs["fedavg"], runs["fedper"]], tmp_path / "table.csv")
+    export_comparison([runs["fedavg"], runs["fedper"]], tmp_path / "table.csv")
     lines = list(csv.DictReader((tmp_path / "table.csv").read_text().splitlines()))
     assert [line["P.chosen mean"] for line in lines] == [repr(chosen), ""]
-    assert not any("chosen" in k for k in columns(rows([runs["fedper"]])))
+    assert not any("chosen" in k for k in select_columns(build_comparison_rows([runs["fedper"]])))
 
 
 def said(*words: str | Path) -> str:
@@ -487,7 +497,9 @@ def test_compare_shows_it_only_with_a_split(tmp_path):
 
 def test_who_holds_what_is_shown_in_three_sizes():
     listed = json.loads(said("data", "partition", *QUICK, *SPLIT, "--json"))
-    federation = read(None, ["data.clients=4", "data.validation_fraction=0.25"]).federation()
+    federation = read_config(
+        None, ["data.clients=4", "data.validation_fraction=0.25"]
+    ).build_federation()
     for part in ("train", "validation", "test"):
         assert [c[part] for c in listed] == list(federation.sizes(part).values())
     head = said("data", "partition", *QUICK, *SPLIT).splitlines()[1].split()
@@ -496,8 +508,10 @@ def test_who_holds_what_is_shown_in_three_sizes():
 
 
 def test_the_page_of_holdings_has_them(tmp_path):
-    page = render(holdings(split(), hp.Algorithm()))
+    page = render_label_page(compute_label_distribution(split(), hp.Algorithm()))
     total = sum(sizes("validation"))
     assert f"{sum(sizes('train'))} training, {total} validation and" in page
     assert '<th scope="col">validation</th>' in page
-    assert "validation" not in render(holdings(digits(), hp.Algorithm()))
+    assert "validation" not in render_label_page(
+        compute_label_distribution(digits(), hp.Algorithm())
+    )

@@ -8,11 +8,11 @@ import pytest
 
 from helpers.brokers import mosquitto
 from helpers.devices_here import on_devices, one_at_a_time, simulated, small
-from heterophony.algorithms import CLASSES, algorithm
+from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.devices.broker.enrolment import Enrolment
 from heterophony.run.summary import Event
 
-NAMES = sorted(set(CLASSES) - {"centralized"})  # which has no clients
+NAMES = sorted(set(ALGORITHM_CLASSES) - {"centralized"})  # which has no clients
 SHORTER = {"fedbabu": {"algorithm.tune_epochs": 1}, "fedala": {"algorithm.passes": 2}}
 # there G would take an average of what stays
 APART = {"fedbabu", "fedper", "fedrep", "gpfl", "pfakd", "pfedpara"}
@@ -42,5 +42,5 @@ def test_devices_have_the_bits_of_a_simulation(name, known, tmp_path, monkeypatc
     result, there = on_devices(config, known, tmp_path / name)
     assert result.model_sha256 == alone.model_sha256
     assert told(there) == told(here)  # P counted, who took part, losses, bytes
-    untold = name in APART or not algorithm(name).common
+    untold = name in APART or not get_algorithm_class(name).common
     assert common(there) == ([None] * len(common(here)) if untold else common(here))

@@ -25,20 +25,10 @@ from typer.testing import CliRunner, Result
 from helpers.brokers import installed
 from helpers.mqtt_client import DEADLINE, Client, handshake, let_in
 from heterophony.cli import app
-from heterophony.core.errors import (
-    BrokerError,
-    ConfigError,
-    FolderError,
-    HeterophonyError,
-)
-from heterophony.devices.broker import (
-    enrolment,
-    mosquitto,
-    network,
-    process,
-)
+from heterophony.core.errors import BrokerError, ConfigError, FolderError, HeterophonyError
+from heterophony.devices.broker import enrolment, mosquitto, network, process
 from heterophony.devices.broker.broker import Broker
-from heterophony.devices.broker.certificates import Authority
+from heterophony.devices.broker.certificates import CertificateAuthority
 from heterophony.devices.broker.enrolment import Enrolment
 
 RUN = "het/1/r"
@@ -86,12 +76,12 @@ def brokers() -> Iterator[Callable[..., Broker]]:
 
     def make(folder: Path, **how: Any) -> Broker:
         made.append(Broker(folder))
-        made[-1].up(**{"port": 0} | how)
+        made[-1].start(**{"port": 0} | how)
         return made[-1]
 
     yield make
     for broker in made:
-        broker.down()
+        broker.stop()
 
 
 @pytest.fixture
@@ -105,10 +95,10 @@ def shared(tmp_path_factory) -> Iterator[tuple[Broker, dict[str, Enrolment]]]:
     """One that is up, with three enrolments; who uses it leaves nothing behind."""
     folder = tmp_path_factory.mktemp("shared")
     found = Broker(folder / "broker")
-    found.up(port=0)
+    found.start(port=0)
     known = {name: found.enrol(name, folder / f"{name}.toml") for name in ("cam-1", "cam-2")}
-    yield found, known | {"server": enrolment.read(found.server)}
-    found.down()
+    yield found, known | {"server": enrolment.read_enrolment(found.server_enrolment_file)}
+    found.stop()
 
 
 @pytest.fixture
@@ -130,11 +120,11 @@ def enrolled(broker: Broker, name: str = "cam-1") -> Enrolment:
 
 
 def lets_in(known_as: Enrolment) -> bool:
-    return let_in(known_as.address, known_as.port, known_as.context())
+    return let_in(known_as.address, known_as.port, known_as.make_ssl_context())
 
 
 def killed(broker: Broker) -> None:
-    pid = broker.pid()
+    pid = broker.find_pid()
     assert pid is not None
     watched = os.pidfd_open(pid)
     signal.pidfd_send_signal(watched, signal.SIGKILL)
@@ -278,7 +268,9 @@ def test_a_name_and_a_password_are_no_certificate(shared):
 @pytest.mark.parametrize("name", ["cam-1", "server"])
 def test_a_certificate_of_another_authority_is_refused(shared, name):
     _, known = shared
-    pair = Authority.new().for_device(name, datetime.now(UTC) + timedelta(days=1))
+    pair = CertificateAuthority.create().issue_for_device(
+        name, datetime.now(UTC) + timedelta(days=1)
+    )
     assert not lets_in(replace(known[name], certificate=pair.certificate, key=pair.key))
 
 
@@ -320,7 +312,7 @@ def test_old_versions_of_tls_are_refused(shared):
 
 def test_who_is_revoked_has_no_rights_at_once_and_is_not_let_in_again(broker, join):
     lost, kept = enrolled(broker), enrolled(broker, "cam-2")
-    server, thief, other = (join(e) for e in (enrolment.read(broker.server), lost, kept))
+    server, thief, other = (join(e) for e in (enrolment.read_enrolment(broker.server), lost, kept))
     server.subscribe("het/1/#")
     thief.subscribe(f"{RUN}/d/cam-1/down/#")
     assert thief.publish(f"{RUN}/d/cam-1/up", b"before") == "Success"
@@ -382,14 +374,14 @@ def test_a_packet_beyond_the_limit_ends_its_sender_only(shared, join):
     assert server.losses.empty()
 
 
-@pytest.mark.parametrize("end", [killed, Broker.down], ids=["SIGKILL", "SIGTERM"])
+@pytest.mark.parametrize("end", [killed, Broker.stop], ids=["SIGKILL", "SIGTERM"])
 def test_what_was_acknowledged_outlives_the_end_of_the_broker(broker, join, end):
     """All but what came last: Mosquitto acknowledges first, and saves before it reads on."""
     device = enrolled(broker)
     first = Client(device, session=True)
     first.subscribe(f"{RUN}/d/cam-1/down/#")
     first.close()
-    server = Client(enrolment.read(broker.server))
+    server = Client(enrolment.read_enrolment(broker.server))
     server.publish(f"{RUN}/ctl", b"round 3", retain=True)
     sent = [(f"{RUN}/d/cam-1/down", b"%d" % i) for i in range(50)]
     assert [server.publish(*message) for message in sent] == ["Success"] * 50
@@ -413,15 +405,15 @@ def test_up_and_down_again_and_again(tmp_path):
     folder = tmp_path / "broker"
     assert good("up", folder, "--port", 0).stderr.startswith("up on port ")
     found = Broker(folder)
-    place, pid = found.place(), found.pid()
+    place, pid = found.read_listen_settings(), found.find_pid()
     said = f"already up on port {place.port}, for this machine only\n"
     assert good("up", folder).stderr.startswith(said)
-    assert found.pid() == pid
+    assert found.find_pid() == pid
     assert good("down", folder).stderr == "down\n"
-    assert found.pid() is None
+    assert found.find_pid() is None
     assert good("down", folder).stderr == "it was not up\n"
     good("up", folder)
-    assert (found.place(), found.pid() is None) == (place, False)
+    assert (found.read_listen_settings(), found.find_pid() is None) == (place, False)
     good("down", folder)
 
 
@@ -445,8 +437,8 @@ def test_status_says_where_it_is_and_who_is_enrolled(broker):
 
 def test_a_killed_broker_is_seen_to_be_down_and_its_old_id_harms_nobody(broker):
     killed(broker)
-    assert (broker.folder / mosquitto.PID).exists()
-    (broker.folder / mosquitto.PID).write_text(f"{os.getpid()}")
+    assert (broker.folder / mosquitto.PID_FILE).exists()
+    (broker.folder / mosquitto.PID_FILE).write_text(f"{os.getpid()}")
     assert broker.pid() is None
     assert not broker.down()  # and this process lives
     broker.up()
@@ -455,9 +447,9 @@ def test_a_killed_broker_is_seen_to_be_down_and_its_old_id_harms_nobody(broker):
 
 def test_with_the_lock_held_an_id_of_another_program_is_not_believed(broker):
     number = broker.pid()
-    (broker.folder / mosquitto.PID).write_text(f"{os.getpid()}")
+    (broker.folder / mosquitto.PID_FILE).write_text(f"{os.getpid()}")
     assert "just being started" in refused(1, "down", broker.folder)
-    (broker.folder / mosquitto.PID).write_text(f"{number}")
+    (broker.folder / mosquitto.PID_FILE).write_text(f"{number}")
 
 
 def test_two_brokers_do_not_disturb_each_other(brokers, tmp_path):
@@ -488,9 +480,9 @@ def test_a_port_that_is_taken_is_one_clear_line(tmp_path):
 
 
 def test_what_mosquitto_complains_of_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(mosquitto, "settings", lambda lan, port: "nonsense true\n")
+    monkeypatch.setattr(mosquitto, "format_config", lambda lan, port: "nonsense true\n")
     with pytest.raises(BrokerError, match=r"does not start: .*nonsense"):
-        Broker(tmp_path / "broker").up(port=0)
+        Broker(tmp_path / "broker").start(port=0)
 
 
 def test_without_mosquitto_there_is_the_line_to_install_it(monkeypatch):
@@ -509,28 +501,30 @@ def test_without_the_extra_there_is_the_line_to_install_it(monkeypatch):
 
 def test_only_with_lan_other_machines_can_come(brokers, tmp_path, monkeypatch):
     """An address of the loopback net stands for one that other machines use."""
-    monkeypatch.setattr(network, "outer", lambda: ["127.0.0.2"])
+    monkeypatch.setattr(network, "list_lan_addresses", lambda: ["127.0.0.2"])
     inner, outer = brokers(tmp_path / "a" / "b"), brokers(tmp_path / "c" / "d", lan=True)
     assert (enrolled(inner).address, enrolled(outer).address) == ("127.0.0.1", "127.0.0.2")
     device = enrolled(outer, "cam-2")
     assert lets_in(device)
     assert not lets_in(replace(enrolled(inner, "cam-2"), address="127.0.0.2"))
-    assert lets_in(enrolment.read(outer.server))
+    assert lets_in(enrolment.read_enrolment(outer.server))
     outer.down()
     outer.up()
     assert lets_in(device)  # as it was before
 
 
 def test_without_a_network_lan_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(network, "outer", list)
+    monkeypatch.setattr(network, "list_lan_addresses", list)
     with pytest.raises(ConfigError, match="no address in a network"):
-        network.told(lan=True)
+        network.select_advertised_address(lan=True)
 
 
 def test_addresses_for_others_are_neither_loopback_nor_of_one_cable():
-    assert not [a for a in network.outer() if a.startswith(("127.", "fe80", "169.254"))]
-    assert network.here(lan=False) == ["localhost", "127.0.0.1", "::1"]
-    assert network.here(lan=True)[:3] == network.here(lan=False)
+    assert not [
+        a for a in network.list_lan_addresses() if a.startswith(("127.", "fe80", "169.254"))
+    ]
+    assert network.list_reachable_hosts(lan=False) == ["localhost", "127.0.0.1", "::1"]
+    assert network.list_reachable_hosts(lan=True)[:3] == network.list_reachable_hosts(lan=False)
 
 
 # files and secrets
@@ -560,13 +554,13 @@ def test_no_key_is_in_an_output_an_argument_a_log_or_a_name(tmp_path):
         ["up", folder, "--port", "0"], ["enrol", "cam-1", folder], ["status", folder],
         ["status", folder, "--json"], ["revoke", "cam-1", folder])]  # fmt: skip
     found = Broker(folder)
-    process_files = [Path(f"/proc/{found.pid()}/{name}") for name in ("cmdline", "environ")]
-    seen = b"".join(f.read_bytes() for f in [*process_files, folder / mosquitto.LOG])
+    process_files = [Path(f"/proc/{found.find_pid()}/{name}") for name in ("cmdline", "environ")]
+    seen = b"".join(f.read_bytes() for f in [*process_files, folder / mosquitto.LOG_FILE])
     seen += "".join(done.output for done in said).encode()
-    known = enrolment.read(Path("cam-1.toml"))
+    known = enrolment.read_enrolment(Path("cam-1.toml"))
     seen += repr(known).encode() + str(known).encode()
     good("down", folder)
-    keys = [known.key, enrolment.read(found.server).key, *(
+    keys = [known.key, enrolment.read_enrolment(found.server_enrolment_file).key, *(
         (folder / name).read_text() for name in ("ca.key", "broker.key"))]  # fmt: skip
     lines = [line for key in keys for line in key.splitlines() if line]
     assert len(lines) == 4 * 5
@@ -596,7 +590,7 @@ def test_a_damaged_authority_is_not_replaced(broker):
     (broker.folder / "ca.key").write_text("x")
     with pytest.raises(FolderError, match=r"authority in .* is damaged"):
         broker.up()
-    (broker.folder / "ca.key").write_text(Authority.new().pair().key)
+    (broker.folder / "ca.key").write_text(CertificateAuthority.create().export_pem().key)
     with pytest.raises(FolderError, match=r"authority in .* is damaged"):
         enrolled(broker)
 
@@ -614,7 +608,7 @@ def test_brokers_and_enrolments_need_no_torch():
 def test_enrolling_writes_one_small_file_that_says_it_all(broker):
     done = good("enrol", "cam-1", broker.folder, "-o", "pi.toml")
     assert done.stdout == "pi.toml\n"
-    found = enrolment.read(Path("pi.toml"))
+    found = enrolment.read_enrolment(Path("pi.toml"))
     assert (found.device, found.address, found.port) == ("cam-1", "127.0.0.1", broker.place().port)
     assert Path("pi.toml").stat().st_size < 4096
     assert lets_in(found)
@@ -652,15 +646,15 @@ def test_a_name_has_only_harmless_signs(name):
     signs = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
     harmless = 0 < len(name) <= 64 and set(name) <= set(signs) and name[0] != "."
     if harmless:
-        assert enrolment.checked(name) == name
+        assert enrolment.check_device_name(name) == name
     else:
         with pytest.raises(ConfigError, match="cannot be a device's name"):
-            enrolment.checked(name)
+            enrolment.check_device_name(name)
 
 
 @given(st.from_regex(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", fullmatch=True))
 def test_the_rights_of_a_name_that_is_shut_out_are_one_entry(name):
-    added = mosquitto.rights([name]).removeprefix(mosquitto.rights([]))
+    added = mosquitto.format_acl([name]).removeprefix(mosquitto.format_acl([]))
     assert added == f"\nuser {name}\ntopic deny #\n"
 
 
@@ -681,7 +675,7 @@ def test_a_damaged_enrolment_is_one_clear_line(shared, damage):
     _, known = shared
     Path("e.toml").write_text(damage(known["cam-1"].toml().decode()))
     with pytest.raises(ConfigError) as error:
-        enrolment.read(Path("e.toml"))
+        enrolment.read_enrolment(Path("e.toml"))
     assert "\n" not in str(error.value)
 
 
@@ -701,4 +695,4 @@ def test_an_enrolment_that_is_over_says_what_to_do(shared):
 def test_an_enrolment_is_read_as_it_was_written(shared):
     _, known = shared
     Path("e.toml").write_bytes(known["cam-1"].toml())
-    assert enrolment.read(Path("e.toml")) == known["cam-1"]
+    assert enrolment.read_enrolment(Path("e.toml")) == known["cam-1"]

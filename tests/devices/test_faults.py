@@ -15,9 +15,9 @@ from helpers.fault_proxy import FaultProxy
 from helpers.testbench import HOLDS, LONG, Bench, Point, configured, preload, simulated
 from heterophony.core.algorithm import Reply
 from heterophony.devices.broker.broker import Broker
-from heterophony.jobs.client_store import Place
+from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import work
-from heterophony.run.loop import evaluations, fingerprint
+from heterophony.run.loop import build_evaluation_jobs, compute_model_sha256
 
 WORK = "heterophony.devices.device:work"
 
@@ -67,26 +67,32 @@ def test_a_calm_run_has_the_bits_of_a_simulation(bench, alone):
 
 DEVICE_DIES = {
     "before it greets": Point(
-        "before", "heterophony.devices.protocol.device_session:Station.introduce"
+        "before", "heterophony.devices.protocol.device_session:DeviceSession.introduce"
     ),
     "while it pulls chunks": Point(
-        "after", "heterophony.devices.protocol.task_queue:Desk.chunk", 4
+        "after", "heterophony.devices.protocol.task_queue:TaskQueue.handle_chunk", 4
     ),
     "before its work": Point("before", WORK, 2),
-    "before its memory is kept": Point("before", "heterophony.jobs.client_store:Place.keep"),
-    "with its memory half written": Point("before", "heterophony.jobs.client_store:write"),
+    "before its memory is kept": Point(
+        "before", "heterophony.jobs.client_store:FolderClientStore.save_memory"
+    ),
+    "with its memory half written": Point(
+        "before", "heterophony.jobs.client_store:write_atomically"
+    ),
     "with its memory kept and no reply": Point(
-        "before", "heterophony.devices.protocol.reply_store:Shelf.put"
+        "before", "heterophony.devices.protocol.reply_store:ReplyStore.put"
     ),
     "with its reply on the shelf": Point(
-        "after", "heterophony.devices.protocol.reply_store:Shelf.put", 2
+        "after", "heterophony.devices.protocol.reply_store:ReplyStore.put", 2
     ),
     "while it sends chunks": Point(
-        "before", "heterophony.devices.transport.link:Link.publish", 5, "up/chunk"
+        "before", "heterophony.devices.transport.link:MqttTransport.publish", 5, "up/chunk"
     ),
-    "after Taken": Point("after", "heterophony.devices.protocol.task_queue:Desk.taken", 3),
+    "after Taken": Point(
+        "after", "heterophony.devices.protocol.task_queue:TaskQueue.handle_taken", 3
+    ),
     "in the last evaluation": Point(
-        "before", "heterophony.devices.protocol.task_queue:Desk.finished", 8
+        "before", "heterophony.devices.protocol.task_queue:TaskQueue.finish_current", 8
     ),
 }
 
@@ -103,26 +109,28 @@ def test_a_device_may_die_at_any_moment(bench, alone, point):
 
 
 SERVER_DIES = {
-    "while it waits": Point("after", "heterophony.devices.protocol.device_registry:Guests.hello"),
-    "with everybody known": Point("before", "heterophony.devices.server:roster"),
-    "after it gave its tasks": Point("after", "heterophony.devices.engine:publish", 3),
+    "while it waits": Point(
+        "after", "heterophony.devices.protocol.device_registry:DeviceRegistry.handle_hello"
+    ),
+    "with everybody known": Point("before", "heterophony.devices.server:make_remote_federation"),
+    "after it gave its tasks": Point("after", "heterophony.devices.engine:publish_all", 3),
     "with the first reply taken": Point(
-        "after", "heterophony.devices.protocol.assignments:Assignments.judge"
+        "after", "heterophony.devices.protocol.assignments:Assignments.accept_or_reject"
     ),
     "before it merges": Point("before", "heterophony.algorithms.fedreg:FedReG.merge", 2),
     "with a round told and not committed": Point(
         "before", "heterophony.run.store:RunFolder.commit"
     ),
-    "with a commit half written": Point("before", "heterophony.run.store:write", 2),
+    "with a commit half written": Point("before", "heterophony.run.store:write_atomically", 2),
     "with a commit and nobody told": Point("after", "heterophony.run.store:RunFolder.commit"),
     "in the last evaluation": Point(
-        "after", "heterophony.devices.protocol.assignments:Assignments.judge", 14
+        "after", "heterophony.devices.protocol.assignments:Assignments.accept_or_reject", 14
     ),
     "with the end known and no result": Point(
         "before", "heterophony.experiments.execute:write_json"
     ),
     "with a result and nobody told": Point(
-        "before", "heterophony.devices.protocol.server_session:Hub.end"
+        "before", "heterophony.devices.protocol.server_session:ServerSession.end_run"
     ),
 }
 
@@ -237,10 +245,10 @@ def rounds_of(run: Bench) -> list[tuple]:
 
 def own(run: Bench, name: str, client: str) -> Reply:
     """What a device says of a client after the last round, computed from its own folder."""
-    server = run.run.newest(run.plan.federation.sizes())
+    server = run.run.restore_newest_commit(run.plan.federation.sizes())
     folder = run.folder / name / run.run.path.name
-    place = Place(folder / "clients", folder / "scratch")
-    jobs = {j.client: j for j in evaluations(run.plan, server)}
+    place = FolderClientStore(folder / "clients", folder / "scratch")
+    jobs = {j.client: j for j in build_evaluation_jobs(run.plan, server)}
     return work(run.plan, jobs[client], place)
 
 
@@ -260,7 +268,7 @@ def test_who_stands_still_is_dropped_and_measured_in_the_end_with_its_own_head(b
     replies = [own(run, "one" if c in "02" else "two", c) for c in everybody]
     assert measured[2] == [r.metrics["P"] for r in replies]
     server = run.run.newest(run.plan.federation.sizes())
-    assert result["model_sha256"] == fingerprint(run.plan, run.run, server, replies)
+    assert result["model_sha256"] == compute_model_sha256(run.plan, run.run, server, replies)
     kept = run.folder / "two" / run.run.path.name / "clients"
     assert len(list(kept.glob("*/0000001"))) == 1  # of the job it stood still in
 
@@ -288,11 +296,11 @@ def test_who_has_gone_is_not_asked_and_measured_again_when_it_is_back(bench):
 def test_messages_that_come_again_or_in_another_order_change_nothing(bench, alone, tmp_path):
     run = bench()
     again = {name: {"replays": tmp_path / f"{name}.all"} for name in ("server", *HOLDS)}
-    taken = "heterophony.devices.protocol.assignments:Assignments.judge"
+    taken = "heterophony.devices.protocol.assignments:Assignments.accept_or_reject"
     run.server(Point("after", taken, 8), **again["server"])
     run.device(
         "one",
-        Point("after", "heterophony.devices.protocol.task_queue:Desk.taken", 2),
+        Point("after", "heterophony.devices.protocol.task_queue:TaskQueue.handle_taken", 2),
         **again["one"],
     )
     run.device("two", **again["two"])

@@ -24,24 +24,19 @@ from paho.mqtt.properties import Properties
 
 from helpers.fault_proxy import FaultProxy
 from heterophony.core.errors import CodecError
-from heterophony.devices.transport.inbox import (
-    KEPT_FOR_EVENTS,
-    Event,
-    Inbox,
-    Message,
-)
-from heterophony.devices.transport.link import Link, Peer, Will
+from heterophony.devices.transport.inbox import EVENT_SLOTS, ConnectionEvent, Inbox, ReceivedMessage
+from heterophony.devices.transport.link import BrokerEndpoint, MqttTransport, Will
 from heterophony.devices.transport.outbox import (
-    ROOM,
-    WINDOW,
+    MAX_IN_FLIGHT_BYTES,
+    MAX_WAITING_BYTES,
     Outbox,
-    Parcel,
+    OutgoingPacket,
 )
-from heterophony.devices.transport.reconnect_backoff import Pace, Waits
+from heterophony.devices.transport.reconnect_backoff import BackoffSettings, ReconnectBackoff
 
 MOSQUITTO = shutil.which("mosquitto", path=os.environ["PATH"] + ":/usr/sbin:/usr/local/sbin")
 PATIENCE = 60.0  # a condition that does not come true in this time never will
-FAST = Pace(first=0.05, most=0.4)
+FAST = BackoffSettings(first=0.05, longest=0.4)
 CHUNK = 128 << 10
 
 
@@ -110,11 +105,15 @@ def proxy(broker):
 @pytest.fixture
 def links():
     """Makes links, and closes them."""
-    made: list[Link] = []
+    made: list[MqttTransport] = []
 
-    def make(port: int, identity: str, *topics: str, keepalive: int = 30, **how) -> Link:
+    def make(port: int, identity: str, *topics: str, keepalive: int = 30, **how) -> MqttTransport:
         how.setdefault("pace", FAST)
-        made.append(Link(Peer("127.0.0.1", port, identity, keepalive=keepalive), topics, **how))
+        made.append(
+            MqttTransport(
+                BrokerEndpoint("127.0.0.1", port, identity, keepalive=keepalive), topics, **how
+            )
+        )
         return made[-1]
 
     yield make
@@ -123,23 +122,25 @@ def links():
         assert not link._thread.is_alive()
 
 
-def upcoming(link: Link, wanted) -> list[Message | Event]:
+def upcoming(link: MqttTransport, wanted) -> list[ReceivedMessage | ConnectionEvent]:
     """All that comes, up to and with the first that is wanted."""
     end = time.monotonic() + PATIENCE
-    found: list[Message | Event] = []
+    found: list[ReceivedMessage | ConnectionEvent] = []
     while not found or not wanted(found[-1]):
         found.append(link.inbox.get(timeout=max(0, end - time.monotonic())))
     return found
 
 
-def event(link: Link, kind: str) -> str:
+def event(link: MqttTransport, kind: str) -> str:
     """The words of the next event of that kind."""
-    return upcoming(link, lambda item: isinstance(item, Event) and item.kind == kind)[-1].words
+    return upcoming(link, lambda item: isinstance(item, ConnectionEvent) and item.kind == kind)[
+        -1
+    ].text
 
 
-def message(link: Link, topic: str) -> bytes:
+def message(link: MqttTransport, topic: str) -> bytes:
     """The payload of the next message of that topic."""
-    found = upcoming(link, lambda item: isinstance(item, Message) and item.topic == topic)
+    found = upcoming(link, lambda item: isinstance(item, ReceivedMessage) and item.topic == topic)
     return found[-1].payload
 
 
@@ -150,7 +151,7 @@ def eventually(condition) -> None:
         pause.wait(0.01)
 
 
-def say(link: Link, topic: str, payload: bytes, **how) -> None:
+def say(link: MqttTransport, topic: str, payload: bytes, **how) -> None:
     """Publish, as soon as there is a connection and room in its window."""
     eventually(lambda: link.publish(topic, payload, **how))
 
@@ -216,7 +217,7 @@ def test_a_broken_connection_is_noticed_and_mended(broker, proxy, links, fault):
     proxy.mend()
     event(device, "connected")
     say(device, "up", b"again")
-    upcoming(server, lambda item: item == Message("up", b"again"))
+    upcoming(server, lambda item: item == ReceivedMessage("up", b"again"))
     say(server, "down", b"and back")
     assert message(device, "down") == b"and back"
 
@@ -265,7 +266,7 @@ def test_damaged_bytes_cost_the_connection_and_nothing_else(broker, proxy, links
     proxy.mend()
     eventually(lambda: device.connected)
     say(server, "down", b"this will")
-    upcoming(device, lambda item: item == Message("down", b"this will"))
+    upcoming(device, lambda item: item == ReceivedMessage("down", b"this will"))
 
 
 def test_what_is_over_the_limit_is_refused_before_it_is_sent(broker, links):
@@ -301,7 +302,7 @@ def test_a_message_that_paho_cannot_read_is_dropped_and_not_delivered_for_ever(b
     evil.publish("up", b"after", 1).wait_for_publish(PATIENCE)
     evil.disconnect()
     evil.loop_stop()
-    assert upcoming(server, lambda item: True) == [Message("up", b"after")]
+    assert upcoming(server, lambda item: True) == [ReceivedMessage("up", b"after")]
     late = links(broker.port, "late", "up")
     event(late, "connected")
     say(late, "up", b"late")
@@ -320,7 +321,7 @@ def test_an_error_while_a_message_is_taken_does_not_end_the_thread(broker, links
     monkeypatch.setattr(device.inbox, "offer", fails)
     say(device, "own", b"first")
     say(device, "own", b"second")
-    assert upcoming(device, lambda item: True) == [Message("own", b"second")]
+    assert upcoming(device, lambda item: True) == [ReceivedMessage("own", b"second")]
 
 
 def test_who_is_not_let_in_is_told_so_and_tries_again_slowly(brokers, links):
@@ -347,7 +348,11 @@ def test_what_the_access_list_forbids_is_told(brokers, links, tmp_path):
 
 def test_two_of_one_name_do_not_throw_each_other_out_for_ever(broker, links):
     def how(session: bytes) -> dict[str, object]:
-        return {"standing": {"status": session}, "will": Will("status", b"gone"), "pace": Pace()}
+        return {
+            "standing": {"status": session},
+            "will": Will("status", b"gone"),
+            "pace": BackoffSettings(),
+        }
 
     watcher = links(broker.port, "watcher", "status")
     old = links(broker.port, "twin", "twin", **how(b"old"))
@@ -355,13 +360,13 @@ def test_two_of_one_name_do_not_throw_each_other_out_for_ever(broker, links):
     new = links(broker.port, "twin", "twin", **how(b"new"))
     assert "another process came as twin and took its place" in event(old, "refused")
     eventually(lambda: new.connected and not old.connected)
-    eventually(lambda: hears_itself(new, Message("twin", b"mine")))
+    eventually(lambda: hears_itself(new, ReceivedMessage("twin", b"mine")))
     assert message(watcher, "status") == b"new"
     assert not old.publish("twin", b"not mine")
     assert new.connected
 
 
-def hears_itself(link: Link, wanted: Message) -> bool:
+def hears_itself(link: MqttTransport, wanted: ReceivedMessage) -> bool:
     """Its session is its twin's, too: who comes once more may take a message with it."""
     link.publish(wanted.topic, wanted.payload)
     with suppress(Empty):
@@ -381,7 +386,9 @@ threading.Event().wait()
 """
 
 
-def kill_once_here(server: Link, broker: Broker, name: str, delay: int) -> list[Message]:
+def kill_once_here(
+    server: MqttTransport, broker: Broker, name: str, delay: int
+) -> list[ReceivedMessage]:
     """Start a process with a link, kill it when the server knows of it; what the server heard."""
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(broker.port), name, str(delay)],
@@ -389,21 +396,21 @@ def kill_once_here(server: Link, broker: Broker, name: str, delay: int) -> list[
     )
     with child:
         try:
-            return statuses(server, Message(f"status/{name}", b"here"))
+            return statuses(server, ReceivedMessage(f"status/{name}", b"here"))
         finally:
             child.kill()
 
 
-def statuses(server: Link, last: Message) -> list[Message]:
+def statuses(server: MqttTransport, last: ReceivedMessage) -> list[ReceivedMessage]:
     """All messages up to and with the last one."""
     found = upcoming(server, lambda item: item == last)
-    return [item for item in found if isinstance(item, Message)]
+    return [item for item in found if isinstance(item, ReceivedMessage)]
 
 
 def test_a_killed_process_is_reported_gone_after_the_delay(broker, links):
     server = links(broker.port, "server", "status/+")
     kill_once_here(server, broker, "device", 1)
-    gone = Message("status/device", b"gone")
+    gone = ReceivedMessage("status/device", b"gone")
     assert statuses(server, gone) == [gone]
 
 
@@ -413,7 +420,9 @@ def test_who_returns_within_the_delay_was_never_gone(broker, links):
     device = links(broker.port, "device", standing={"status/device": b"back"})
     event(device, "connected")
     heard = kill_once_here(server, broker, "later", 5)
-    heard += statuses(server, Message("status/later", b"gone"))  # by now the other would have been
+    heard += statuses(
+        server, ReceivedMessage("status/later", b"gone")
+    )  # by now the other would have been
     assert [m.payload for m in heard if m.topic == "status/device"] == [b"back"]
 
 
@@ -424,8 +433,8 @@ def test_an_orderly_end_says_gone_after_all_that_was_handed_over(broker, links):
     event(device, "connected")
     assert device.publish("up", b"last")
     device.close()
-    gone = Message("status/device", b"gone")
-    assert statuses(server, gone) == [Message("up", b"last"), gone]
+    gone = ReceivedMessage("status/device", b"gone")
+    assert statuses(server, gone) == [ReceivedMessage("up", b"last"), gone]
     assert not device.publish("up", b"too late")
     device.close()
 
@@ -441,67 +450,85 @@ def test_closing_does_not_wait_for_a_broker_that_is_not_there(broker, links):
 def test_a_full_inbox_drops_messages_but_no_events():
     inbox = Inbox(messages=2, memory=100)
     for n in range(4):
-        inbox.offer(Message("t", bytes([n])))
-    inbox.offer(Event("lost", "why"))
+        inbox.offer(ReceivedMessage("t", bytes([n])))
+    inbox.offer(ConnectionEvent("lost", "why"))
     assert inbox.dropped == 2
     items = [inbox.get_nowait() for _ in range(3)]
-    assert items == [Message("t", b"\0"), Message("t", b"\1"), Event("lost", "why")]
+    assert items == [
+        ReceivedMessage("t", b"\0"),
+        ReceivedMessage("t", b"\1"),
+        ConnectionEvent("lost", "why"),
+    ]
     for n in (60, 41, 40):
-        inbox.offer(Message("t", bytes(n)))
-    assert (inbox.dropped, inbox.held, inbox.qsize()) == (3, 100, 2)
-    for _ in range(KEPT_FOR_EVENTS + 9):
-        inbox.offer(Event("lost", "why"))
-    assert inbox.qsize() == 2 + KEPT_FOR_EVENTS
+        inbox.offer(ReceivedMessage("t", bytes(n)))
+    assert (inbox.dropped, inbox.held_bytes, inbox.qsize()) == (3, 100, 2)
+    for _ in range(EVENT_SLOTS + 9):
+        inbox.offer(ConnectionEvent("lost", "why"))
+    assert inbox.qsize() == 2 + EVENT_SLOTS
 
 
-@given(st.lists(st.integers(0, 2 * WINDOW), max_size=90))
+@given(st.lists(st.integers(0, 2 * MAX_IN_FLIGHT_BYTES), max_size=90))
 def test_an_outbox_sends_within_its_window_and_keeps_the_order(sizes):
-    outbox, parcels = Outbox(), [Parcel(f"t/{i}", bytes(n)) for i, n in enumerate(sizes)]
+    outbox, parcels = Outbox(), [OutgoingPacket(f"t/{i}", bytes(n)) for i, n in enumerate(sizes)]
     taken = [p for p in parcels if outbox.put(p)]
-    assert sum(p.size for p in taken) <= ROOM
-    assert len(taken) == len(parcels) or sum(p.size for p in parcels) > ROOM - 2 * WINDOW
+    assert sum(p.size for p in taken) <= MAX_WAITING_BYTES
+    assert (
+        len(taken) == len(parcels)
+        or sum(p.size for p in parcels) > MAX_WAITING_BYTES - 2 * MAX_IN_FLIGHT_BYTES
+    )
     sent, answered = [], 0
     while len(sent) < len(taken):
-        while parcel := outbox.take(most=300):
-            outbox.sent(len(sent), parcel)
+        while parcel := outbox.take_next(most=300):
+            outbox.record_sent(len(sent), parcel)
             sent.append(parcel)
         flying = sent[answered:]
-        assert len(flying) == 1 or sum(p.size for p in flying) <= WINDOW
-        assert outbox.acknowledged(answered) is sent[answered]
+        assert len(flying) == 1 or sum(p.size for p in flying) <= MAX_IN_FLIGHT_BYTES
+        assert outbox.record_acknowledged(answered) is sent[answered]
         answered += 1
     assert sent == taken
-    assert [outbox.acknowledged(n) for n in range(answered, len(sent))] == sent[answered:]
+    assert [outbox.record_acknowledged(n) for n in range(answered, len(sent))] == sent[answered:]
     assert outbox.empty
-    assert outbox.acknowledged(0) is None
+    assert outbox.record_acknowledged(0) is None
 
 
 def test_an_outbox_takes_no_more_than_it_has_room_for():
-    outbox, parcels = Outbox(), [Parcel(f"t/{i:02d}", bytes(WINDOW)) for i in range(70)]
+    outbox, parcels = (
+        Outbox(),
+        [OutgoingPacket(f"t/{i:02d}", bytes(MAX_IN_FLIGHT_BYTES)) for i in range(70)],
+    )
     taken = [p for p in parcels if outbox.put(p)]
-    assert taken == parcels[: ROOM // parcels[0].size]
+    assert taken == parcels[: MAX_WAITING_BYTES // parcels[0].size]
     assert outbox.put(parcels[-1], always=True)
-    assert outbox.take(most=1) is parcels[0]
+    assert outbox.take_next(most=1) is parcels[0]
 
 
 def test_what_still_waits_is_not_taken_twice():
-    outbox, parcel = Outbox(), Parcel("t", b"a chunk")
-    assert [outbox.put(parcel), outbox.put(Parcel("t", b"a chunk"))] == [True, True]
-    assert [outbox.take(most=9), outbox.take(most=9)] == [parcel, None]
-    outbox.sent(1, parcel)
+    outbox, parcel = Outbox(), OutgoingPacket("t", b"a chunk")
+    assert [outbox.put(parcel), outbox.put(OutgoingPacket("t", b"a chunk"))] == [True, True]
+    assert [outbox.take_next(most=9), outbox.take_next(most=9)] == [parcel, None]
+    outbox.record_sent(1, parcel)
     assert outbox.put(parcel)  # asked for again after it was sent: it may be lost
-    assert outbox.take(most=9) is parcel
+    assert outbox.take_next(most=9) is parcel
 
 
 @given(st.text(max_size=5), st.integers(0, 60), st.booleans())
 def test_waits_double_up_to_their_bound_and_are_not_the_same_for_all(name, before, refused):
-    waits = Waits(name, Pace(first=1, most=30, refused=60))
+    waits = ReconnectBackoff(name, BackoffSettings(first=1, longest=30, first_after_refusal=60))
     waits.failures = before
     shortest, longest = (60, 600) if refused else (1, 30)
     whole = min(longest, shortest * 2**before)
-    assert whole / 2 <= waits.after(refused, lived=longest) <= whole
-    assert shortest / 2 <= waits.after(refused, lived=2 * longest + 1) <= shortest
+    assert whole / 2 <= waits.compute_wait(refused, lived=longest) <= whole
+    assert shortest / 2 <= waits.compute_wait(refused, lived=2 * longest + 1) <= shortest
     assert waits.failures == 1
 
 
 def test_devices_that_lost_one_broker_do_not_return_in_one_instant():
-    assert len({Waits(f"device-{n}", Pace()).after(False, 0.0) for n in range(100)}) == 100
+    assert (
+        len(
+            {
+                ReconnectBackoff(f"device-{n}", BackoffSettings()).compute_wait(False, 0.0)
+                for n in range(100)
+            }
+        )
+        == 100
+    )

@@ -19,31 +19,21 @@ from heterophony.core import codec
 from heterophony.core.algorithm import Reply
 from heterophony.core.errors import CodecError, ConfigError
 from heterophony.core.tensors import Tensors
-from heterophony.devices.protocol import (
-    chunks,
-    framing,
-    job_codec,
-    topics,
-)
-from heterophony.devices.protocol.backoff import Patience
-from heterophony.devices.protocol.chunks import (
-    CHUNK,
-    Chunk,
-    Incoming,
-    Outgoing,
-)
-from heterophony.devices.protocol.message_fields import Blob, line
+from heterophony.devices.protocol import chunks, framing, job_codec, topics
+from heterophony.devices.protocol.backoff import ResendTimer
+from heterophony.devices.protocol.chunks import CHUNK_BYTES, Chunk, IncomingBlob, OutgoingBlob
+from heterophony.devices.protocol.message_fields import BlobRef, to_single_line
 from heterophony.devices.protocol.messages import (
     FROM_DEVICE,
     FROM_SERVER,
-    LONG,
-    SHORT,
-    WINDOW,
+    MAX_BYTES,
+    MAX_HELLO_BYTES,
+    MAX_WANTED_CHUNKS,
+    ClientSummary,
     Control,
     Done,
     Failed,
     Hello,
-    Holding,
     Metrics,
     Refused,
     Rejected,
@@ -52,31 +42,36 @@ from heterophony.devices.protocol.messages import (
     Task,
     Want,
     Welcome,
-    decode,
-    encode,
+    decode_message,
+    encode_message,
 )
 from heterophony.jobs.plan import Job
 
 A, B = "ab" * 32, "cd" * 32
 MODEL = Tensors({"base.w": torch.arange(12.0).reshape(3, 4), "head.b": torch.tensor([1, 2])})
-JOB = Job("train", 3, "a", MODEL, turn=1, keeps=False)
+JOB = Job("train", 3, "a", MODEL, turn=1, keeps_memory=False)
 DOWN = job_codec.encode_tensors(MODEL)
 EMPTY = job_codec.encode_tensors(Tensors())
-TASK = job_codec.task_of("run", JOB, Blob.of(DOWN), Blob.of(EMPTY))
+TASK = job_codec.make_task("run", JOB, BlobRef.from_bytes(DOWN), BlobRef.from_bytes(EMPTY))
 REPLY = Reply("a", "train", MODEL, 40, 40, {"loss/own": 0.25, "P_local": 3, "seconds": 1.5},
               Tensors({"head.w": torch.ones(2)}), 1, 80, A)  # fmt: skip
 UP = job_codec.encode_reply(REPLY)
 HELLO = Hello(
-    "s1", 2, "0.1.0", A, (Holding("client 0", 40, 10, 0, (4, 36), B, (1, 8, 8), 2),), {"cpu": "arm"}
+    "s1",
+    2,
+    "0.1.0",
+    A,
+    (ClientSummary("client 0", 40, 10, 0, (4, 36), B, (1, 8, 8), 2),),
+    {"cpu": "arm"},
 )
 ALL = [
-    Control("run", 2, "playing", 3, 10, 1, Blob(A, 300)),
+    Control("run", 2, "playing", 3, 10, 1, BlobRef(A, 300)),
     Status("here", "s1"),
     HELLO,
     Welcome("s1", 2),
     Refused("s1", 2, "client 'a' is held by device 'pi-1'"),
     TASK,
-    Done(A, 0, 3, Blob(B, 10), 1.5),
+    Done(A, 0, 3, BlobRef(B, 10), 1.5),
     Want(A, (0, 5)),
     Taken(A),
     Rejected(A, 0, "tensor 'w' holds NaN"),
@@ -93,32 +88,40 @@ names = st.text("aZ09._-", min_size=1, max_size=64).filter(lambda s: s[0] != "."
 @settings(derandomize=True, deadline=None, max_examples=50)
 @given(names, names, st.sampled_from(sorted(topics.CHANNELS)))
 def test_a_topic_says_run_device_and_channel(run, device, channel):
-    assert topics.read(topics.of_device(run, device, channel)) == (run, device, channel)
-    assert topics.read(topics.control(run)) == (run, "", "ctl")
+    assert topics.parse_topic(topics.make_device_topic(run, device, channel)) == (
+        run,
+        device,
+        channel,
+    )
+    assert topics.parse_topic(topics.make_control_topic(run)) == (run, "", "ctl")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".x", "a/b", "+", "#", "$", "a b", "ä", "x" * 65])
 def test_a_name_that_could_be_another_topic_is_no_name(name):
     with pytest.raises(ConfigError, match="cannot be a name"):
-        topics.of_device("run", name, "up")
+        topics.make_device_topic("run", name, "up")
     with pytest.raises(ConfigError, match="cannot be a name"):
-        topics.control(name)
+        topics.make_control_topic(name)
     with pytest.raises(CodecError):
-        topics.read(f"het/1/run/d/{name}/up")
+        topics.parse_topic(f"het/1/run/d/{name}/up")
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(st.text(max_size=40) | st.text("het/1dup.cl+#", max_size=30).map(lambda s: "het/1/" + s))
 def test_any_other_topic_is_refused_or_comes_back_as_it_was(topic):
     with suppress(CodecError):
-        run, device, channel = topics.read(topic)
-        again = topics.of_device(run, device, channel) if device else topics.control(run)
+        run, device, channel = topics.parse_topic(topic)
+        again = (
+            topics.make_device_topic(run, device, channel)
+            if device
+            else topics.make_control_topic(run)
+        )
         assert again == topic
 
 
 def test_a_device_subscribes_to_its_own_topics_and_the_control_alone():
-    assert topics.for_device("r", "pi") == ["het/1/r/ctl", "het/1/r/d/pi/down/#"]
-    assert topics.for_server("r") == ["het/1/r/d/+/status", "het/1/r/d/+/up/#"]
+    assert topics.list_device_subscriptions("r", "pi") == ["het/1/r/ctl", "het/1/r/d/pi/down/#"]
+    assert topics.list_server_subscriptions("r") == ["het/1/r/d/+/status", "het/1/r/d/+/up/#"]
 
 
 # Messages -----------------------------------------------------------------------------------
@@ -126,16 +129,16 @@ def test_a_device_subscribes_to_its_own_topics_and_the_control_alone():
 
 def test_every_kind_comes_back_as_it_was_and_has_one_form():
     for message in ALL:
-        payload = encode(message)
-        assert decode(payload, *KINDS) == message
-        assert encode(decode(payload, *KINDS)) == payload
+        payload = encode_message(message)
+        assert decode_message(payload, *KINDS) == message
+        assert encode_message(decode_message(payload, *KINDS)) == payload
         assert len(payload) < 1000
 
 
 counts = st.integers(0, 1 << 53)
 digests = st.binary(min_size=32, max_size=32).map(bytes.hex)
 lines = st.text(max_size=300).filter(str.isprintable)
-blobs = st.builds(Blob, digests, st.integers(1, 1 << 40))
+blobs = st.builds(BlobRef, digests, st.integers(1, 1 << 40))
 kinds = st.one_of(
     st.builds(
         Control, names, counts, st.sampled_from(["waiting", "playing", "ended"]), counts, counts,
@@ -147,7 +150,7 @@ kinds = st.one_of(
         counts, counts, st.booleans(), blobs, blobs, counts,
     ),
     st.builds(Done, digests, counts, counts, blobs, st.floats(-1e300, 1e300)),
-    st.builds(Want, digests, st.lists(st.integers(0, 1 << 32), min_size=1, max_size=WINDOW).map(tuple)),
+    st.builds(Want, digests, st.lists(st.integers(0, 1 << 32), min_size=1, max_size=MAX_WANTED_CHUNKS).map(tuple)),
     st.builds(Failed, digests, counts, lines, st.booleans()),
     st.builds(
         Metrics,
@@ -159,19 +162,21 @@ kinds = st.one_of(
 @settings(derandomize=True, deadline=None, max_examples=150)
 @given(kinds)
 def test_any_message_comes_back(message):
-    assert decode(encode(message), *KINDS) == message
+    assert decode_message(encode_message(message), *KINDS) == message
 
 
 def test_every_flipped_byte_of_every_message_is_refused():
     for message in ALL:
-        payload = encode(message)
+        payload = encode_message(message)
         for mask in (0x01, 0x20, 0x80):
             for i in range(len(payload)):
                 with pytest.raises(CodecError):
-                    decode(payload[:i] + bytes([payload[i] ^ mask]) + payload[i + 1 :], *KINDS)
+                    decode_message(
+                        payload[:i] + bytes([payload[i] ^ mask]) + payload[i + 1 :], *KINDS
+                    )
         for n in range(len(payload)):
             with pytest.raises(CodecError):
-                decode(payload[:n], *KINDS)
+                decode_message(payload[:n], *KINDS)
 
 
 def test_a_message_is_only_understood_from_whom_it_may_come():
@@ -179,13 +184,13 @@ def test_a_message_is_only_understood_from_whom_it_may_come():
         for expected in (FROM_SERVER, FROM_DEVICE, (Control,), (Status,)):
             if not isinstance(message, expected):
                 with pytest.raises(CodecError, match="not expected here"):
-                    decode(encode(message), *expected)
+                    decode_message(encode_message(message), *expected)
 
 
 def told(message, **changes) -> bytes:
     """The message with some fields replaced, sealed rightly."""
     content = {"v": 1, "kind": type(message).__name__.lower(), **asdict(message), **changes}
-    return framing.close({k: v for k, v in content.items() if v is not ...})
+    return framing.encode_frame({k: v for k, v in content.items() if v is not ...})
 
 
 WRONG = [
@@ -214,7 +219,7 @@ WRONG = [
     (HELLO, {"clients": [1]}, "exactly the fields"),
     (HELLO, {"hardware": {"a" * 129: "x"}}, "not a name of a fact"),
     (HELLO, {"hardware": {"a": 1}}, "not a line"),
-    (ALL[7], {"chunks": list(range(WINDOW + 1))}, "'chunks' is not a list"),
+    (ALL[7], {"chunks": list(range(MAX_WANTED_CHUNKS + 1))}, "'chunks' is not a list"),
     (ALL[7], {"chunks": [-1]}, "not a whole number"),
     (ALL[11], {"values": {"x": float("nan")}}, "not a finite number"),
     (ALL[11], {"values": {"x": float("inf")}}, "not a finite number"),
@@ -227,7 +232,7 @@ WRONG = [
 @pytest.mark.parametrize(("message", "changes", "words"), WRONG)
 def test_a_field_that_is_missing_foreign_or_out_of_range_is_refused(message, changes, words):
     with pytest.raises(CodecError, match=words):
-        decode(told(message, **changes), *KINDS)
+        decode_message(told(message, **changes), *KINDS)
 
 
 @pytest.mark.parametrize(
@@ -237,28 +242,28 @@ def test_a_field_that_is_missing_foreign_or_out_of_range_is_refused(message, cha
 )  # fmt: skip
 def test_what_is_no_json_object_is_refused(text):
     with pytest.raises(CodecError, match=r"not JSON|not a JSON object"):
-        decode(framing.sealed(text), *KINDS)
+        decode_message(framing.add_checksum(text), *KINDS)
 
 
 def test_a_message_that_is_too_long_is_refused_before_it_is_read(monkeypatch):
-    monkeypatch.setattr(framing, "opened", lambda _: pytest.fail("read"))
+    monkeypatch.setattr(framing, "decode_frame", lambda _: pytest.fail("read"))
     with pytest.raises(CodecError, match="too long"):
-        decode(b"x" * (SHORT + 1), Task, Done)
+        decode_message(b"x" * (MAX_BYTES + 1), Task, Done)
     with pytest.raises(CodecError, match="too long"):
-        decode(b"x" * (LONG + 1), *KINDS)
+        decode_message(b"x" * (MAX_HELLO_BYTES + 1), *KINDS)
 
 
 def test_only_a_greeting_may_be_long():
     many = replace(HELLO, clients=HELLO.clients * 900)
-    assert SHORT < len(encode(many)) <= LONG
-    assert decode(encode(many), *FROM_DEVICE) == many
+    assert MAX_BYTES < len(encode_message(many)) <= MAX_HELLO_BYTES
+    assert decode_message(encode_message(many), *FROM_DEVICE) == many
     with pytest.raises(CodecError, match="too long"):
-        encode(replace(many, hardware={str(i): "y" * 200 for i in range(32)},
+        encode_message(replace(many, hardware={str(i): "y" * 200 for i in range(32)},
                        clients=tuple(replace(c, name="x" * 250) for c in many.clients)))  # fmt: skip
-    padded = framing.sealed(json.dumps({**asdict(TASK), "v": 1, "kind": "task"}).encode()
-                             + b" " * SHORT)  # fmt: skip
+    padded = framing.add_checksum(json.dumps({**asdict(TASK), "v": 1, "kind": "task"}).encode()
+                             + b" " * MAX_BYTES)  # fmt: skip
     with pytest.raises(CodecError, match="too long"):
-        decode(padded, *KINDS)
+        decode_message(padded, *KINDS)
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
@@ -271,13 +276,13 @@ def test_any_json_in_any_field_is_refused_or_of_the_right_form(value, message, w
     content = {"v": 1, "kind": type(message).__name__.lower(), **asdict(message)}
     field = sorted(content)[which % len(content)]
     with suppress(CodecError):
-        found = decode(framing.close({**content, field: value}), *KINDS)
-        assert decode(encode(found), *KINDS) == found
+        found = decode_message(framing.encode_frame({**content, field: value}), *KINDS)
+        assert decode_message(encode_message(found), *KINDS) == found
 
 
 def test_words_become_a_line():
-    assert line("a\nb\x1b[2J\ud800") == "a b [2J "
-    assert len(line("x" * 5000)) == 1000
+    assert to_single_line("a\nb\x1b[2J\ud800") == "a b [2J "
+    assert len(to_single_line("x" * 5000)) == 1000
 
 
 # Chunks -------------------------------------------------------------------------------------
@@ -285,17 +290,23 @@ def test_words_become_a_line():
 
 def pulled(content: bytes, order=lambda chunks: chunks) -> tuple[bytes, int]:
     """The content after its way in chunks, and all bytes that it took."""
-    out, into, spent = Outgoing.of(content), Incoming(Blob.of(content), len(content)), 0
-    while (whole := into.content()) is None:
-        want = Want(into.blob.sha256, into.ask())
-        answer = order(out.answer(decode(encode(want), Want)))
-        spent += len(encode(want)) + sum(map(len, answer))
+    out, into, spent = (
+        OutgoingBlob.from_bytes(content),
+        IncomingBlob(BlobRef.from_bytes(content), len(content)),
+        0,
+    )
+    while (whole := into.assemble()) is None:
+        want = Want(into.blob.sha256, into.request_next())
+        answer = order(out.encode_wanted_chunks(decode_message(encode_message(want), Want)))
+        spent += len(encode_message(want)) + sum(map(len, answer))
         for payload in answer:
-            into.take(chunks.decode(payload))
+            into.add_chunk(chunks.decode_chunk(payload))
     return whole, spent
 
 
-@pytest.mark.parametrize("size", [1, CHUNK - 1, CHUNK, CHUNK + 1, 20 * CHUNK + 7])
+@pytest.mark.parametrize(
+    "size", [1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 20 * CHUNK_BYTES + 7]
+)
 def test_a_blob_comes_through_in_any_order_and_repeated(size):
     content = bytes(range(251)) * (size // 251 + 1)
     content = content[:size]
@@ -309,62 +320,64 @@ def test_chunks_and_requests_for_a_megabyte_cost_less_than_2_percent():
 
 
 def test_at_most_a_window_is_on_its_way_and_what_was_lost_is_asked_for_again():
-    into = Incoming(Blob(A, 100 * CHUNK), 100 * CHUNK)
-    assert into.ask() == tuple(range(WINDOW))
-    assert into.ask() == ()
-    for i in range(WINDOW // 2):
-        assert into.take(Chunk(A, i, bytes(CHUNK)))
-    assert into.missing() == tuple(range(WINDOW // 2, WINDOW))
-    assert into.ask() == tuple(range(WINDOW, WINDOW + WINDOW // 2))
+    into = IncomingBlob(BlobRef(A, 100 * CHUNK_BYTES), 100 * CHUNK_BYTES)
+    assert into.request_next() == tuple(range(MAX_WANTED_CHUNKS))
+    assert into.request_next() == ()
+    for i in range(MAX_WANTED_CHUNKS // 2):
+        assert into.add_chunk(Chunk(A, i, bytes(CHUNK_BYTES)))
+    assert into.list_outstanding() == tuple(range(MAX_WANTED_CHUNKS // 2, MAX_WANTED_CHUNKS))
+    assert into.request_next() == tuple(
+        range(MAX_WANTED_CHUNKS, MAX_WANTED_CHUNKS + MAX_WANTED_CHUNKS // 2)
+    )
 
 
 def test_every_flipped_byte_of_a_chunk_is_refused():
-    payload = chunks.encode(Chunk(A, 3, bytes(range(100))))
-    assert chunks.decode(payload) == Chunk(A, 3, bytes(range(100)))
+    payload = chunks.encode_chunk(Chunk(A, 3, bytes(range(100))))
+    assert chunks.decode_chunk(payload) == Chunk(A, 3, bytes(range(100)))
     for i in range(len(payload)):
         for mask in (0x01, 0x80):
             with pytest.raises(CodecError):
-                chunks.decode(payload[:i] + bytes([payload[i] ^ mask]) + payload[i + 1 :])
+                chunks.decode_chunk(payload[:i] + bytes([payload[i] ^ mask]) + payload[i + 1 :])
     for n in range(len(payload)):
         with pytest.raises(CodecError):
-            chunks.decode(payload[:n])
+            chunks.decode_chunk(payload[:n])
 
 
 def test_a_chunk_of_the_wrong_blob_index_or_length_is_not_taken():
-    into = Incoming(Blob(A, CHUNK + 5), 1 << 20)
-    assert into.ask() == (0, 1)
-    assert not into.take(Chunk(B, 0, bytes(CHUNK)))
-    assert not into.take(Chunk(A, 2, bytes(CHUNK)))
-    for index, size in ((0, CHUNK - 1), (1, CHUNK), (1, 4), (1, 6)):
+    into = IncomingBlob(BlobRef(A, CHUNK_BYTES + 5), 1 << 20)
+    assert into.request_next() == (0, 1)
+    assert not into.add_chunk(Chunk(B, 0, bytes(CHUNK_BYTES)))
+    assert not into.add_chunk(Chunk(A, 2, bytes(CHUNK_BYTES)))
+    for index, size in ((0, CHUNK_BYTES - 1), (1, CHUNK_BYTES), (1, 4), (1, 6)):
         with pytest.raises(CodecError, match="not as many as due"):
-            into.take(Chunk(A, index, bytes(size)))
+            into.add_chunk(Chunk(A, index, bytes(size)))
     with pytest.raises(CodecError, match="too long"):
-        chunks.decode(chunks.encode(Chunk(A, 0, bytes(CHUNK + 1))))
-    assert into.have == {}
+        chunks.decode_chunk(chunks.encode_chunk(Chunk(A, 0, bytes(CHUNK_BYTES + 1))))
+    assert into.received == {}
 
 
 def test_a_chunk_that_does_not_exist_is_not_sent():
     with pytest.raises(CodecError, match="chunk 2 of a blob that has 2"):
-        Outgoing.of(bytes(CHUNK + 1)).answer(Want(A, (0, 2)))
+        OutgoingBlob.from_bytes(bytes(CHUNK_BYTES + 1)).encode_wanted_chunks(Want(A, (0, 2)))
 
 
 def test_a_whole_that_is_not_what_its_name_says_begins_anew():
     content = b"right"
-    into = Incoming(Blob.of(content), 100)
-    into.ask()
-    assert into.take(Chunk(into.blob.sha256, 0, b"wrong"))
-    assert into.content() is None
-    assert into.spoiled == 1
-    assert into.ask() == (0,)
-    assert into.take(Chunk(into.blob.sha256, 0, b"right"))
-    assert into.content() == content
+    into = IncomingBlob(BlobRef.from_bytes(content), 100)
+    into.request_next()
+    assert into.add_chunk(Chunk(into.blob.sha256, 0, b"wrong"))
+    assert into.assemble() is None
+    assert into.digest_failures == 1
+    assert into.request_next() == (0,)
+    assert into.add_chunk(Chunk(into.blob.sha256, 0, b"right"))
+    assert into.assemble() == content
 
 
 def test_a_claimed_size_costs_no_memory():
     with pytest.raises(CodecError, match="over the limit of 1000"):
-        Incoming(Blob(A, 1001), 1000)
+        IncomingBlob(BlobRef(A, 1001), 1000)
     tracemalloc.start()
-    Incoming(Blob(A, 1 << 40), 1 << 40).ask()
+    IncomingBlob(BlobRef(A, 1 << 40), 1 << 40).request_next()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100_000
@@ -378,16 +391,25 @@ def same(a: Tensors, b: Tensors) -> bool:
 
 
 def test_a_job_comes_back_and_its_task_is_named_by_its_content():
-    job = job_codec.job_of(decode(encode(TASK), Task), DOWN, EMPTY)
+    job = job_codec.make_job(decode_message(encode_message(TASK), Task), DOWN, EMPTY)
     assert same(job.tensors, JOB.tensors)
-    assert same(job.average, Tensors())
-    assert (job.kind, job.t, job.client, job.turn, job.keeps) == ("train", 3, "a", 1, False)
-    assert job_codec.task_of("run", JOB, Blob.of(DOWN), Blob.of(EMPTY)) == TASK
+    assert same(job.generic_model, Tensors())
+    assert (job.kind, job.t, job.client, job.turn, job.keeps_memory) == ("train", 3, "a", 1, False)
+    assert (
+        job_codec.make_task("run", JOB, BlobRef.from_bytes(DOWN), BlobRef.from_bytes(EMPTY)) == TASK
+    )
     others = [replace(JOB, **c) for c in ({"t": 4}, {"client": "b"}, {"turn": 0}, {"keeps": True},
                                           {"kind": "evaluate"})]  # fmt: skip
-    ids = {job_codec.task_of("run", j, Blob.of(DOWN), Blob.of(EMPTY)).id for j in others}
-    ids |= {job_codec.task_of("other", JOB, Blob.of(DOWN), Blob.of(EMPTY)).id}
-    ids |= {job_codec.task_of("run", JOB, Blob.of(EMPTY), Blob.of(EMPTY)).id}
+    ids = {
+        job_codec.make_task("run", j, BlobRef.from_bytes(DOWN), BlobRef.from_bytes(EMPTY)).id
+        for j in others
+    }
+    ids |= {
+        job_codec.make_task("other", JOB, BlobRef.from_bytes(DOWN), BlobRef.from_bytes(EMPTY)).id
+    }
+    ids |= {
+        job_codec.make_task("run", JOB, BlobRef.from_bytes(EMPTY), BlobRef.from_bytes(EMPTY)).id
+    }
     assert len(ids | {TASK.id}) == 8
 
 
@@ -407,7 +429,7 @@ def forged(tensors=MODEL, **changes) -> bytes:
     header = {k: v for k, v in vars(REPLY).items() if k not in ("tensors", "aside")}
     header = {**header, "metrics": {"P": 1}, **changes}
     header = {k: v for k, v in header.items() if v is not ...}
-    return codec.encode(tensors, header)
+    return codec.encode_blob(tensors, header)
 
 
 @pytest.mark.parametrize(
@@ -463,7 +485,7 @@ def test_a_reply_with_odd_numbers_is_not_sent():
 @pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
 def test_every_flipped_byte_of_a_job_or_reply_is_refused_or_keeps_the_form(mask):
     for blob, read in ((UP, lambda b: job_codec.decode_reply(b, TASK, 1.0)),
-                       (DOWN, lambda b: job_codec.job_of(TASK, b, EMPTY))):  # fmt: skip
+                       (DOWN, lambda b: job_codec.make_job(TASK, b, EMPTY))):  # fmt: skip
         for i in range(len(blob)):
             with suppress(CodecError):
                 read(blob[:i] + bytes([blob[i] ^ mask]) + blob[i + 1 :])
@@ -473,11 +495,20 @@ def test_every_flipped_byte_of_a_job_or_reply_is_refused_or_keeps_the_form(mask)
 
 
 def test_silence_is_answered_ever_more_slowly_and_at_least_once_a_minute():
-    patience = Patience(0.0)
-    assert [t for t in range(300) if patience.over(float(t))] == [2, 6, 14, 30, 62, 122, 182, 242]
-    patience.renew(300.0)
-    assert not patience.over(301.9)
-    assert patience.over(302.0)
+    patience = ResendTimer(0.0)
+    assert [t for t in range(300) if patience.advance_if_due(float(t))] == [
+        2,
+        6,
+        14,
+        30,
+        62,
+        122,
+        182,
+        242,
+    ]
+    patience.reset(300.0)
+    assert not patience.advance_if_due(301.9)
+    assert patience.advance_if_due(302.0)
 
 
 # No code comes from the wire ----------------------------------------------------------------
@@ -530,9 +561,16 @@ class Evil:
 
 def test_decoding_hostile_bytes_runs_loads_and_opens_nothing(tmp_path):
     evil = pickle.dumps(Evil())
-    good = [encode(m) for m in ALL]
+    good = [encode_message(m) for m in ALL]
     good.insert(0, good.pop(ALL.index(TASK)))
-    payloads = [*good, UP, DOWN, chunks.encode(Chunk(A, 0, evil)), evil, framing.sealed(evil)]
+    payloads = [
+        *good,
+        UP,
+        DOWN,
+        chunks.encode_chunk(Chunk(A, 0, evil)),
+        evil,
+        framing.add_checksum(evil),
+    ]
     payloads += [told(m, **c) for m, c, _ in WRONG]
     payloads += [forged(kept=evil.hex()), codec.MAGIC + evil, UP[:40] + evil + UP[40:]]
     for blob in (UP, good[0]):
@@ -549,11 +587,11 @@ def test_decoding_hostile_bytes_runs_loads_and_opens_nothing(tmp_path):
 @given(st.binary(max_size=400))
 def test_any_bytes_are_refused_by_every_decoder(payload):
     for read in (
-        lambda p: decode(p, *KINDS),
-        lambda p: decode(framing.sealed(p), *KINDS),
-        chunks.decode,
+        lambda p: decode_message(p, *KINDS),
+        lambda p: decode_message(framing.add_checksum(p), *KINDS),
+        chunks.decode_chunk,
         lambda p: job_codec.decode_reply(p, TASK, 1.0),
-        lambda p: job_codec.job_of(TASK, p, EMPTY),
+        lambda p: job_codec.make_job(TASK, p, EMPTY),
     ):
         with pytest.raises(CodecError):
             read(payload)

@@ -11,31 +11,35 @@ import pytest
 import torch
 
 from helpers.support import QUICK, Recorder, digits
-from heterophony.algorithms import CLASSES, algorithm
+from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.core.algorithm import Reply
 from heterophony.core.errors import CodecError, DataError
 from heterophony.core.tensors import Tensors
-from heterophony.devices.remote_federation import Held, Roster, roster
-from heterophony.devices.reply_checks import Expected
-from heterophony.jobs.client_store import Place
+from heterophony.devices.remote_federation import (
+    DataSummary,
+    RemoteFederation,
+    make_remote_federation,
+)
+from heterophony.devices.reply_checks import ReplyValidator
+from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import Job, Plan
-from heterophony.models import default_depth
+from heterophony.models import get_default_head_depth
 from heterophony.models.digitsnet import digitsnet
 from heterophony.population.participation import Uniform
-from heterophony.run.loop import round_of
+from heterophony.run.loop import run_round
 
-NAMES = sorted(set(CLASSES) - {"centralized"})  # which has no clients
+NAMES = sorted(set(ALGORITHM_CLASSES) - {"centralized"})  # which has no clients
 
 
-def far() -> Roster:
+def far() -> RemoteFederation:
     """The same clients as a server knows them."""
     near = digits()
     counts = near.counts().tolist()
     held = {
-        c: Held(near.sizes()[c], near.sizes("test")[c], 0, tuple(counts[i]), f"{i:064x}")
+        c: DataSummary(near.sizes()[c], near.sizes("test")[c], 0, tuple(counts[i]), f"{i:064x}")
         for i, c in enumerate(near.clients)
     }
-    return roster(near.name, held, near.shape, near.labels)
+    return make_remote_federation(near.name, held, near.shape, near.labels)
 
 
 @cache
@@ -43,32 +47,32 @@ def exchanged(
     name: str, apart: bool = True, shares: bool = False
 ) -> tuple[Plan, list[tuple[Job, Reply]]]:
     """Two rounds of an algorithm, on devices or not: all jobs and replies."""
-    how = algorithm(name)()
+    how = get_algorithm_class(name)()
     build = partial(digitsnet, digits().shape, digits().classes)
-    made = partial(build, how.head_depth or default_depth(digitsnet))
-    plan = Plan(how, made, digits(), 2, Uniform(rate=1.0), QUICK, apart=apart)
+    made = partial(build, how.head_depth or get_default_head_depth(digitsnet))
+    plan = Plan(how, made, digits(), 2, Uniform(rate=1.0), QUICK, clients_on_devices=apart)
     plan = replace(plan, share_personal=shares)
     log: list[tuple[Job, Reply]] = []
-    server = replace(plan.start(), statistics=plan.statistics)
+    server = replace(plan.create_initial_server(), statistics=plan.buffer_names)
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        place = Place(Path(folder) / "clients", Path(folder) / "scratch")
+        place = FolderClientStore(Path(folder) / "clients", Path(folder) / "scratch")
         with Recorder(plan, place) as engine:
             for _ in range(2):
-                server, _ = round_of(plan, engine, server)
+                server, _ = run_round(plan, engine, server)
             log = engine.log
     return plan, log
 
 
-def expected(name: str, shares: bool = False) -> Expected:
+def expected(name: str, shares: bool = False) -> ReplyValidator:
     plan, _ = exchanged(name, shares=shares)
-    return Expected(replace(plan, federation=far()))
+    return ReplyValidator(replace(plan, federation=far()))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_whatever_an_algorithm_sends_is_taken_as_it_is(name):
-    check = expected(name).check
+    check = expected(name).check_reply
     _, log = exchanged(name)
     assert {job.kind for job, _ in log} == {"train", "evaluate"}
     for job, reply in log:
@@ -78,7 +82,7 @@ def test_whatever_an_algorithm_sends_is_taken_as_it_is(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_that_stays_is_in_a_reply(name):
     plan, log = exchanged(name)
-    kept = set(plan.template.state_dict()) - set(plan.shared(plan.template, 0))
+    kept = set(plan.template.state_dict()) - set(plan.list_shared_names(plan.template, 0))
     for _, reply in log:
         assert not reply.aside
         assert not kept & set(reply.tensors)
@@ -111,7 +115,7 @@ ASKED = [
 def test_what_stays_travels_aside_where_the_run_asks_for_it_and_g_rests_on_it(name, needed):
     here, there = exchanged(name, apart=False)[1], exchanged(name, shares=True)[1]
     assert [r.metrics.get("G") for _, r in there] == [r.metrics.get("G") for _, r in here]
-    check = expected(name, shares=True).check
+    check = expected(name, shares=True).check_reply
     for job, reply in there:
         assert bool(reply.aside) == (needed and job.kind == "train")
         assert check(reply, job) == reply
@@ -131,9 +135,11 @@ ASIDES = {
 def test_what_travels_aside_has_exactly_its_form(attack):
     job, good = exchanged("fedper", shares=True)[1][0]
     with pytest.raises(CodecError, match="tensor"):
-        expected("fedper", shares=True).check(replace(good, aside=ASIDES[attack](good.aside)), job)
+        expected("fedper", shares=True).check_reply(
+            replace(good, aside=ASIDES[attack](good.aside)), job
+        )
     with pytest.raises(CodecError, match="must stay on the device"):
-        expected("fedper").check(good, job)
+        expected("fedper").check_reply(good, job)
 
 
 def altered(reply: Reply, name: str, value: torch.Tensor) -> Reply:
@@ -174,7 +180,7 @@ def test_a_wrong_reply_is_refused_in_words(name, attack):
     job, good = exchanged(name)[1][0]
     bad = ATTACKS[attack](good)
     with pytest.raises(CodecError) as refused:
-        expected(name).check(bad, job)
+        expected(name).check_reply(bad, job)
     assert len(str(refused.value)) < 200
 
 
@@ -186,12 +192,12 @@ def test_what_goes_with_an_update_has_a_bound_too(name):
     assert beside
     bad = altered(good, first(beside)[0], first(beside)[1] + 1e12)
     with pytest.raises(CodecError, match="goes with the update is"):
-        expected(name).check(bad, job)
+        expected(name).check_reply(bad, job)
 
 
 def test_a_device_cannot_say_what_it_counts():
     job, reply = exchanged("fedavg")[1][0]
-    assert expected("fedavg").check(replace(reply, weight=1e9), job) == reply
+    assert expected("fedavg").check_reply(replace(reply, weight=1e9), job) == reply
 
 
 def test_a_roster_is_a_federation_without_data():

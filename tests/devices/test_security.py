@@ -30,22 +30,16 @@ from heterophony.core.algorithm import Reply
 from heterophony.core.tensors import Tensors
 from heterophony.devices import reply_checks, server
 from heterophony.devices.broker.broker import Broker
-from heterophony.devices.broker.certificates import Authority
+from heterophony.devices.broker.certificates import CertificateAuthority
 from heterophony.devices.broker.enrolment import Enrolment
 from heterophony.devices.device import Device
 from heterophony.devices.protocol import framing, messages, topics
 from heterophony.devices.protocol.chunks import Chunk
-from heterophony.devices.protocol.chunks import encode as chunk
-from heterophony.devices.protocol.device_stats import Ledger
-from heterophony.devices.protocol.message_fields import Blob
-from heterophony.devices.protocol.messages import (
-    Control,
-    Done,
-    Failed,
-    Rejected,
-    Status,
-)
-from heterophony.devices.protocol.server_session import Hub
+from heterophony.devices.protocol.chunks import encode_chunk as chunk
+from heterophony.devices.protocol.device_stats import DeviceStats
+from heterophony.devices.protocol.message_fields import BlobRef
+from heterophony.devices.protocol.messages import Control, Done, Failed, Rejected, Status
+from heterophony.devices.protocol.server_session import ServerSession
 from heterophony.engines.serial import Serial
 
 HELD = {"one": ["0", "2"], "two": ["1"], "mallory": ["3"]}
@@ -79,7 +73,7 @@ def forged(reply: Reply, tensors: dict[str, torch.Tensor] | None = None, **chang
     """A reply as it travels, with something wrong in it."""
     said = {k: v for k, v in vars(reply).items() if k not in ("tensors", "aside")}
     said["metrics"] = {k: v for k, v in reply.metrics.items() if k != "seconds"}
-    return codec.encode(Tensors(reply.tensors if tensors is None else tensors), said | changes)
+    return codec.encode_blob(Tensors(reply.tensors if tensors is None else tensors), said | changes)
 
 
 def altered(reply: Reply, change: Callable[[torch.Tensor], torch.Tensor]) -> bytes:
@@ -115,7 +109,7 @@ EVALUATION: list[Attack] = [
 
 def rubbish() -> list[bytes]:
     """What no reader takes: noise, damage, pickles, depth, length."""
-    draw, sound = random.Random(0), messages.encode(Status("here", "x"))
+    draw, sound = random.Random(0), messages.encode_message(Status("here", "x"))
     at = draw.randrange(len(sound) - 9)
     return [
         b"",
@@ -123,11 +117,11 @@ def rubbish() -> list[bytes]:
         draw.randbytes(5000),
         sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :],
         EVIL,
-        framing.sealed(EVIL),
-        framing.sealed(b"[" * 9000),
-        framing.sealed(b'{"v":1,"kind":"task"}'),
-        framing.sealed(b'{"v":1,"kind":"hello","x":NaN}'),
-        framing.sealed(b"x" * (messages.SHORT + 1)),
+        framing.add_checksum(EVIL),
+        framing.add_checksum(b"[" * 9000),
+        framing.add_checksum(b'{"v":1,"kind":"task"}'),
+        framing.add_checksum(b'{"v":1,"kind":"hello","x":NaN}'),
+        framing.add_checksum(b"x" * (messages.MAX_BYTES + 1)),
         b"HETC" + draw.randbytes(90),
     ]
 
@@ -144,14 +138,14 @@ class Mallory(Device):
         self.lied = self.pestered = 0
 
     def hand_in(self, result, seconds, now):
-        task = self.station.desk.doing
+        task = self.device_session.tasks.current
         if task.attempt == HONEST_AT:
-            super().hand_in(result, seconds, now)
+            super().submit_result(result, seconds, now)
             return
         self.pester()
         lie, _ = next(self.attacks[task.job])
         self.lied += 1
-        self.publish(self.station.finished(lie(result), seconds, now))
+        self.publish_all(self.device_session.submit_reply(lie(result), seconds, now))
 
     def pester(self) -> None:
         """Rubbish on all its topics, and pieces that nobody asked for.
@@ -159,7 +153,7 @@ class Mallory(Device):
         What still waits to be sent is not sent twice, so none of the last time may.
         """
         until = time.monotonic() + LONG
-        while not self.link._connection.outbox.empty:
+        while not self.transport._connection.outbox.empty:
             assert time.monotonic() < until
             time.sleep(0.01)
         for channel in ("up", "up/chunk", "status"):
@@ -171,15 +165,17 @@ class Mallory(Device):
 
     def pose(self, task: str) -> None:
         """As the one who holds client 0: its greeting, its reply, its failure."""
-        hello = self.station.hello
+        hello = self.device_session.hello
         other = replace(hello, session="posing", clients=(replace(hello.clients[0], name="0"),))
-        for said in (other, Done(task, 0, 0, Blob(A, 5), 1.0), Failed(task, 0, "broken", False)):
-            self.send("up", messages.encode(said))
+        for said in (other, Done(task, 0, 0, BlobRef(A, 5), 1.0), Failed(task, 0, "broken", False)):
+            self.send("up", messages.encode_message(said))
 
     def send(self, channel, payload: bytes) -> None:
-        topic = topics.of_device(self.station.run, self.station.device, channel)
+        topic = topics.make_device_topic(
+            self.device_session.run, self.device_session.device, channel
+        )
         until = time.monotonic() + LONG
-        while not self.link.publish(topic, payload):  # too much is under way
+        while not self.transport.publish(topic, payload):  # too much is under way
             assert time.monotonic() < until
             time.sleep(0.01)
 
@@ -224,13 +220,13 @@ class Seen:
     """The hub of the run, and all that it held against devices."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.hub: Hub | None = None
+        self.hub: ServerSession | None = None
         self.complaints: list[tuple[str, str]] = []
         self.posed = threading.Event()
-        blame = Ledger.blame
+        blame = DeviceStats.record_problem
 
         def make(*how):
-            self.hub = Hub(*how)
+            self.hub = ServerSession(*how)
             return self.hub
 
         def note(ledger, account, device, what, why):
@@ -239,8 +235,8 @@ class Seen:
             if sum("it spoke for" in w for _, w in self.complaints) == 2:
                 self.posed.set()
 
-        patch.setattr(server, "Hub", make)
-        patch.setattr(Ledger, "blame", note)
+        patch.setattr(server, "ServerSession", make)
+        patch.setattr(DeviceStats, "record_problem", note)
 
 
 # Strangers ----------------------------------------------------------------------------------
@@ -249,32 +245,36 @@ class Seen:
 def strangers(broker: Broker, known: dict[str, Enrolment]) -> dict[str, bool]:
     """Whom the broker lets in."""
     true, tomorrow = known["one"], datetime.now(UTC) + timedelta(days=1)
-    pair = Authority.new().for_device("one", tomorrow)
+    pair = CertificateAuthority.create().issue_for_device("one", tomorrow)
     foreign = replace(true, certificate=pair.certificate, key=pair.key)
     broker.revoke("lost")
     trust = {
         "in the open": None,
         "anonymous": ssl.create_default_context(cadata=true.ca),
-        "of another authority": foreign.context(),
-        "revoked": known["lost"].context(),
+        "of another authority": foreign.make_ssl_context(),
+        "revoked": known["lost"].make_ssl_context(),
     }
     return {who: let_in(true.address, true.port, how) for who, how in trust.items()}
 
 
 def trespassing(known: Enrolment, run: str, session: str) -> tuple[list[str], list[str]]:
     """An enrolled device on others' topics, then one packet too large; what it hears meanwhile."""
-    trudy, one = Client(known), f"{topics.ROOT}/{run}/d/one"
-    trudy.subscribe("#", f"{topics.ROOT}/#", f"{one}/#", f"{one}/down/#")
-    ended = Control(run, 1 << 40, "ended", 99, 99, 0, Blob(A, 1))
+    trudy, one = Client(known), f"{topics.TOPIC_ROOT}/{run}/d/one"
+    trudy.subscribe("#", f"{topics.TOPIC_ROOT}/#", f"{one}/#", f"{one}/down/#")
+    ended = Control(run, 1 << 40, "ended", 99, 99, 0, BlobRef(A, 1))
     answers = [
-        trudy.publish(f"{topics.ROOT}/{run}/ctl", messages.encode(ended), retain=True),
-        trudy.publish(f"{one}/status", messages.encode(Status("gone", session)), retain=True),
-        trudy.publish(f"{one}/up", messages.encode(Failed(A, 0, "posing", False))),
+        trudy.publish(
+            f"{topics.TOPIC_ROOT}/{run}/ctl", messages.encode_message(ended), retain=True
+        ),
+        trudy.publish(
+            f"{one}/status", messages.encode_message(Status("gone", session)), retain=True
+        ),
+        trudy.publish(f"{one}/up", messages.encode_message(Failed(A, 0, "posing", False))),
         trudy.publish(f"{one}/up/chunk", RUBBISH[1]),
-        trudy.publish(f"{one}/down", messages.encode(Rejected(A, 0, "posing"))),
-        trudy.publish(f"{topics.ROOT}/{run}/d/mallory/down/chunk", RUBBISH[1]),
+        trudy.publish(f"{one}/down", messages.encode_message(Rejected(A, 0, "posing"))),
+        trudy.publish(f"{topics.TOPIC_ROOT}/{run}/d/mallory/down/chunk", RUBBISH[1]),
     ]
-    trudy.paho.publish(topics.of_device(run, "trudy", "up"), bytes(2 << 20), qos=1)
+    trudy.paho.publish(topics.make_device_topic(run, "trudy", "up"), bytes(2 << 20), qos=1)
     trudy.losses.get(timeout=DEADLINE)  # it alone is thrown out
     heard = [trudy.heard.get()[0] for _ in range(trudy.heard.qsize())]
     trudy.close()
@@ -286,21 +286,23 @@ def test_a_run_under_attack_has_its_bits_and_says_who_attacked(broker, tmp_path,
     config = small("fedreg", rounds=4, **{"participation.rate": 1.0})
     alone, _ = simulated(config, tmp_path / "alone")
     seen, watch, found = Seen(monkeypatch), Watch(), {}
-    monkeypatch.setattr(Hub, "receive", watch.over(Hub.receive))
-    dry = reply_checks.Expected.sent_by  # the server's own training, of nothing that was sent to it
-    monkeypatch.setattr(reply_checks.Expected, "sent_by", watch.over(dry, on=False))
+    monkeypatch.setattr(ServerSession, "receive", watch.over(ServerSession.receive))
+    dry = (
+        reply_checks.ReplyValidator.simulate_reply
+    )  # the server's own training, of nothing that was sent to it
+    monkeypatch.setattr(reply_checks.ReplyValidator, "simulate_reply", watch.over(dry, on=False))
 
     class Patient(Device):
         """Hands nothing in before mallory has posed as it."""
 
         def hand_in(self, *result):
             assert seen.posed.wait(LONG)
-            super().hand_in(*result)
+            super().submit_result(*result)
 
     class Posing(Mallory):
         def hand_in(self, *result):
             if not self.lied:
-                tasks = [o.task for o in list(seen.hub.work.open.values())]
+                tasks = [o.task for o in list(seen.hub.assignments.open_tasks.values())]
                 self.pose(next(task.id for task in tasks if task.client == "0"))
             super().hand_in(*result)
 
@@ -324,12 +326,12 @@ def test_a_run_under_attack_has_its_bits_and_says_who_attacked(broker, tmp_path,
     assert found["strangers"] == dict.fromkeys(found["strangers"], False)
     answers, heard = found["trudy"]
     assert set(answers) == {"Not authorized"}
-    assert set(heard) <= {f"{topics.ROOT}/siege/ctl"}
+    assert set(heard) <= {f"{topics.TOPIC_ROOT}/siege/ctl"}
     mallory = found["mallory"]
     assert mallory.lied == len(TRAINING) + len(EVALUATION)
     every = mallory.lied + mallory.pestered + 3  # the last are those of posing
-    counted = seen.hub.guests.complaints
-    assert {device: c.count for device, c in counted.items()} == {"mallory": every}
+    counted = seen.hub.registry.misbehaving_devices
+    assert {device: c.problem_count for device, c in counted.items()} == {"mallory": every}
     lies = Counter(words for _, words in TRAINING + EVALUATION)
     posing = {"is held by device 'one'": 1, "spoke for client '0'": 2}
     for words, times in {**lies, **posing}.items():
@@ -337,7 +339,7 @@ def test_a_run_under_attack_has_its_bits_and_says_who_attacked(broker, tmp_path,
     assert any("mallory: " in words for words in shown), shown
     for words in lies:  # who looks at the device can read why
         assert any(words in told for told in found["told"]), words
-    assert seen.hub.guests.known["mallory"].pulling is None
+    assert seen.hub.registry.devices["mallory"].current_transfer is None
     assert grown < 200 << 10  # KiB
     assert watch.seen == set()
     watch.over(pickle.loads)(pickle.dumps(len))  # the control: it does see
@@ -348,11 +350,11 @@ class Liar(Device):
     """Measures honestly; of what it learned it sends NaN, again and again."""
 
     def hand_in(self, result, seconds, now):
-        if self.station.desk.doing.job == "train":
+        if self.device_session.tasks.current.job == "train":
             bad = altered(result, lambda v: v * math.nan)
-            self.publish(self.station.finished(bad, seconds, now))
+            self.publish_all(self.device_session.submit_reply(bad, seconds, now))
         else:
-            super().hand_in(result, seconds, now)
+            super().submit_result(result, seconds, now)
 
 
 class Without(Serial):

@@ -16,18 +16,21 @@ from helpers.live_browser import chromium, tab, until  # noqa: F401
 from helpers.made_runs import FIRST, HOSTILE, data_of, parts, played, stored
 from heterophony.analysis import devices, runs
 from heterophony.core.errors import CodecError
-from heterophony.devices.protocol.device_stats import STRANGERS, WORDS, Ledger
-from heterophony.devices.protocol.message_fields import Blob
-from heterophony.devices.protocol.messages import (
-    Done,
-    Status,
-    Want,
-    encode,
+from heterophony.devices.protocol.device_stats import (
+    MAX_REASON_LENGTH,
+    MAX_UNADMITTED_DEVICES,
+    DeviceStats,
 )
-from heterophony.devices.protocol.rate_limited_log import BURST, PAUSE, News
-from heterophony.devices.protocol.status import overview
-from heterophony.devices.protocol.topics import Publish, of_device
-from heterophony.devices.status_writer import Lookout
+from heterophony.devices.protocol.message_fields import BlobRef
+from heterophony.devices.protocol.messages import Done, Status, Want, encode_message
+from heterophony.devices.protocol.rate_limited_log import (
+    MAX_BURST_LINES,
+    SECONDS_PER_LINE,
+    RateLimitedLog,
+)
+from heterophony.devices.protocol.status import build_status
+from heterophony.devices.protocol.topics import Publication, make_device_topic
+from heterophony.devices.status_writer import StatusWriter
 from heterophony.report.page import html, page_data, views
 from heterophony.report.page.server import Dashboard
 
@@ -41,9 +44,9 @@ class Counted(World):
         self.bytes: Counter[tuple[str, str]] = Counter()
         super().__init__(*given, **how)
 
-    def publish(self, sender: str, messages: list[Publish]) -> None:
+    def publish(self, sender: str, messages: list[Publication]) -> None:
         if not sender:
-            self.hub.sent(messages)
+            self.hub.record_sent(messages)
             for m in messages:
                 if "/d/" in m.topic:
                     self.bytes["down", m.topic.split("/")[4]] += len(m.payload)
@@ -56,7 +59,7 @@ class Counted(World):
 
 
 def now(world: World) -> dict[str, Any]:
-    return overview(world.hub)["devices"]
+    return build_status(world.hub)["devices"]
 
 
 def doing(world: World, device: str = "pi-1") -> list[tuple[str, str, int]]:
@@ -81,25 +84,25 @@ def test_bytes_tasks_and_seconds_of_every_device_are_exact(tmp_path):
 
 def test_what_a_device_is_doing_follows_from_what_it_asks_for(tmp_path):
     world = World(tmp_path, {"pi-1": ["a"]})
-    world.until(lambda: "pi-1" in world.hub.guests.known)
+    world.until(lambda: "pi-1" in world.hub.registry.devices)
     jobs = jobs_of(3, "a", size=200_000, tests=False)
-    world.hub.submit(jobs, world.now)
-    (task,) = (o.task for o in world.hub.work.open.values())
+    world.hub.submit_jobs(jobs, world.now)
+    (task,) = (o.task for o in world.hub.assignments.open_tasks.values())
     seen = [doing(world)]
     for blob, chunks in ((task.tensors, (0,)), (task.tensors, (6,)), (task.average, (0,))):
         world.say("pi-1", Want(blob.sha256, chunks))
         seen.append(doing(world))
-    world.say("pi-1", Done(task.id, 0, 3, Blob.of(b"reply"), 1.0))
+    world.say("pi-1", Done(task.id, 0, 3, BlobRef.from_bytes(b"reply"), 1.0))
     seen.append(doing(world))
     steps = ["asked", "pull", "pull", "train", "send"]
     assert seen == [[(what, "a", 3)] for what in steps]
-    world.hub.abandon()
+    world.hub.abandon_open_tasks()
     assert doing(world) == []
 
 
 def test_who_comes_goes_and_comes_back_is_counted_and_told(tmp_path):
     world = World(tmp_path, {"pi-1": ["a"]})
-    device, news = world.devices["pi-1"], world.hub.ledger.news
+    device, news = world.devices["pi-1"], world.hub.stats.log
     world.until(lambda: now(world).get("pi-1", {}).get("state") == "here")
     world.disconnect(device, 5.0)
     world.until(lambda: now(world)["pi-1"]["state"] == "gone")
@@ -109,7 +112,7 @@ def test_who_comes_goes_and_comes_back_is_counted_and_told(tmp_path):
     device.start(world.now)
     device.online = True
     world.until(lambda: now(world)["pi-1"]["reconnects"] == 2)
-    assert news.read() == [
+    assert news.take_lines() == [
         "device pi-1 is here (clients a)",
         "device pi-1 is gone",
         "device pi-1 is back",
@@ -118,12 +121,12 @@ def test_who_comes_goes_and_comes_back_is_counted_and_told(tmp_path):
 
 
 def test_after_a_restart_of_the_server_those_who_hold_clients_are_expected(tmp_path):
-    ledger = Ledger(["pi-1", "pi-1", "pi-2"])
-    assert {d: a.state for d, a in ledger.accounts.items()} == dict.fromkeys(DEVICES, "expected")
-    ledger.nears("pi-1")
-    ledger.left("pi-2")
-    assert [a.state for a in ledger.accounts.values()] == ["arriving", "gone"]
-    assert ledger.news.read() == []
+    ledger = DeviceStats(["pi-1", "pi-1", "pi-2"])
+    assert {d: a.state for d, a in ledger.counters.items()} == dict.fromkeys(DEVICES, "expected")
+    ledger.record_arrival("pi-1")
+    ledger.record_departure("pi-2")
+    assert [a.state for a in ledger.counters.values()] == ["arriving", "gone"]
+    assert ledger.log.take_lines() == []
 
 
 def test_refused_work_and_wrong_messages_are_counted_apart_with_the_last_reason(tmp_path):
@@ -132,49 +135,51 @@ def test_refused_work_and_wrong_messages_are_counted_apart_with_the_last_reason(
             raise CodecError("not finite")
 
     world = World(tmp_path, DEVICES, check=check)
-    world.publish("", world.hub.submit(jobs_of(0, "abc", tests=False), world.now))
-    world.until(lambda: len(world.hub.work.lost) == 1)
+    world.publish("", world.hub.submit_jobs(jobs_of(0, "abc", tests=False), world.now))
+    world.until(lambda: len(world.hub.assignments.lost_jobs) == 1)
     told = now(world)["pi-2"]
     assert (told["refused"], told["wrong"], told["tasks"]) == (3, 0, 0)
     assert told["why"] == "client c, round 0, train: not finite"
     world.say("pi-2", b"nonsense")
     world.hub.receive(f"het/1/{RUN}/d/pi-2/up/else", b"", world.now)
     assert (now(world)["pi-2"]["refused"], now(world)["pi-2"]["wrong"]) == (3, 1)
-    assert overview(world.hub)["foreign"] == 1
+    assert build_status(world.hub)["foreign"] == 1
     assert now(world)["pi-1"]["tasks"] == 2
 
 
 def test_a_flood_of_strangers_and_of_words_stays_small(tmp_path):
     world = World(tmp_path, {"pi-1": ["a"]})
-    world.until(lambda: "pi-1" in world.hub.guests.known)
-    world.hub.ledger.news.read()
+    world.until(lambda: "pi-1" in world.hub.registry.devices)
+    world.hub.stats.log.take_lines()
     for n in range(500):
         world.say(f"evil-{n}", b"x" * 100)
-        world.hub.ledger.wronged("pi-1", "\x1b[2J" + "word " * 10_000)
-    ledger = world.hub.ledger
-    assert len(ledger.accounts) == STRANGERS + 1
-    assert ledger.others.wrong == 500 - STRANGERS
-    assert ledger.others.bytes_up == 100 * (500 - STRANGERS)
-    assert len(ledger.of("pi-1").last) == WORDS
-    assert ledger.of("pi-1").last.isprintable()
-    assert len(ledger.news.allowances) == 2
-    assert len(ledger.news.read()) == 2 * BURST - 1, "one line had said that pi-1 is here"
+        world.hub.stats.record_invalid_message("pi-1", "\x1b[2J" + "word " * 10_000)
+    ledger = world.hub.stats
+    assert len(ledger.counters) == MAX_UNADMITTED_DEVICES + 1
+    assert ledger.other_counters.wrong == 500 - MAX_UNADMITTED_DEVICES
+    assert ledger.other_counters.bytes_up == 100 * (500 - MAX_UNADMITTED_DEVICES)
+    assert len(ledger.get_counters("pi-1").last_reason) == MAX_REASON_LENGTH
+    assert ledger.get_counters("pi-1").last_reason.isprintable()
+    assert len(ledger.log.buckets) == 2
+    assert len(ledger.log.take_lines()) == 2 * MAX_BURST_LINES - 1, (
+        "one line had said that pi-1 is here"
+    )
     late = Status("here", "s")
-    world.hub.receive(of_device(RUN, "evil-499", "status"), encode(late), world.now)
-    assert "evil-499" not in ledger.accounts
-    ledger.welcomed("evil-499", ["z"], back=False)
-    assert ledger.accounts["evil-499"].state == "here"
+    world.hub.receive(make_device_topic(RUN, "evil-499", "status"), encode_message(late), world.now)
+    assert "evil-499" not in ledger.counters
+    ledger.record_welcome("evil-499", ["z"], back=False)
+    assert ledger.counters["evil-499"].state == "here"
 
 
 def test_lines_come_back_with_the_time_and_say_what_was_left_out():
-    news = News()
-    for n in range(BURST + 3):
-        news.tell("pi-1", f"line {n}", 0.0)
-    news.tell("pi-2", "another", 0.0)
-    assert news.read() == [*(f"line {n}" for n in range(BURST)), "another"]
-    news.tell("pi-1", "later", PAUSE)
-    news.tell("pi-1", "too soon", PAUSE)
-    assert news.read() == ["later (and 3 more, left out)"]
+    news = RateLimitedLog()
+    for n in range(MAX_BURST_LINES + 3):
+        news.add_line("pi-1", f"line {n}", 0.0)
+    news.add_line("pi-2", "another", 0.0)
+    assert news.take_lines() == [*(f"line {n}" for n in range(MAX_BURST_LINES)), "another"]
+    news.add_line("pi-1", "later", SECONDS_PER_LINE)
+    news.add_line("pi-1", "too soon", SECONDS_PER_LINE)
+    assert news.take_lines() == ["later (and 3 more, left out)"]
 
 
 # The file -----------------------------------------------------------------------------------
@@ -190,7 +195,7 @@ class Clock:
 
 def test_the_file_is_written_on_change_at_most_once_a_second_and_at_the_end(tmp_path):
     world, clock, said = World(tmp_path, {"pi-1": ["a"]}), Clock(), []
-    world.until(lambda: "pi-1" in world.hub.guests.known)
+    world.until(lambda: "pi-1" in world.hub.registry.devices)
     path = tmp_path / "devices-now.json"
 
     def told() -> dict[str, Any] | None:
@@ -198,29 +203,29 @@ def test_the_file_is_written_on_change_at_most_once_a_second_and_at_the_end(tmp_
         path.unlink(missing_ok=True)
         return found
 
-    with Lookout(world.hub, tmp_path, said.append, clock) as lookout:
-        lookout.look()
+    with StatusWriter(world.hub, tmp_path, said.append, clock) as lookout:
+        lookout.update()
         assert told()["devices"]["pi-1"]["state"] == "here"
         assert said == ["device pi-1 is here (clients a)"]
         world.say("pi-1", b"nonsense")
-        lookout.look()
+        lookout.update()
         assert told() is None
         clock.now += 1
-        lookout.look()
+        lookout.update()
         assert told()["devices"]["pi-1"]["wrong"] == 1
         for _ in range(9):
             clock.now += 1
-            lookout.look()
+            lookout.update()
             assert told() is None
         clock.now += 1
-        lookout.look()
+        lookout.update()
         assert told()["state"] == "waiting", "the server lives"
     assert told()["state"] == "stopped"
-    with Lookout(world.hub, tmp_path, said.append, clock) as lookout:
-        lookout.look()
-        world.hub.end()
+    with StatusWriter(world.hub, tmp_path, said.append, clock) as lookout:
+        lookout.update()
+        world.hub.end_run()
     assert told()["state"] == "ended"
-    with Lookout(world.hub, tmp_path, said.append, clock):
+    with StatusWriter(world.hub, tmp_path, said.append, clock):
         pass
     assert told() is None, "who had nothing to play leaves what was written"
 
@@ -228,10 +233,10 @@ def test_the_file_is_written_on_change_at_most_once_a_second_and_at_the_end(tmp_
 def test_a_disk_that_refuses_the_file_does_not_end_the_run(tmp_path):
     world, clock, said = World(tmp_path, {}), Clock(), []
     (tmp_path / "file").write_text("")
-    with Lookout(world.hub, tmp_path / "file", said.append, clock) as lookout:
+    with StatusWriter(world.hub, tmp_path / "file", said.append, clock) as lookout:
         for _ in range(30):
             clock.now += 1
-            lookout.look()
+            lookout.update()
     assert len(said) == 1
     assert said[0].startswith("the devices cannot be shown")
 
@@ -241,7 +246,7 @@ def test_a_disk_that_refuses_the_file_does_not_end_the_run(tmp_path):
 
 def written(folder: Path, world: World, state: str = "playing", **more: Any) -> dict[str, Any]:
     """The file, as a server would write it, but for what is changed."""
-    told = {**overview(world.hub, 1e9), "written": 1e9 + world.now, "state": state}
+    told = {**build_status(world.hub, 1e9), "written": 1e9 + world.now, "state": state}
     for device, changes in more.items():
         told["devices"][device.replace("_", "-")] |= changes
     new = folder / "new"
@@ -264,13 +269,13 @@ def test_the_table_says_in_words_and_units_what_the_file_says(tmp_path, world):
     counts = {"bytes_down": 999, "bytes_up": 12_345_678, "seconds": 61.25, "doing": work}
     away = {"state": "gone", "clients": many, "refused": 2, "wrong": 1, "why": "too long"}
     written(run, world, pi_1=counts, pi_2={**away, "since": 1e9, "bytes_down": 2_000_000_000})
-    (told,) = page_data.content(runs.find([run]))["devices"]
+    (told,) = page_data.build_page_data(runs.load_runs([run]))["devices"]
     one, two = told["rows"]
     busy = "training client a, round 3; sending for client b, round 3"
     assert one["cells"][:4] == ("here", "a, b", busy, "2")
     assert one["cells"][4:] == ("61.2", "999 B", "12.3 MB", "0", "0", "–")
     assert two["cells"][1] == ", ".join(many[:12]) + " and 3 more"
-    assert two["cells"][0] == f"gone since {devices.clock(1e9, 1e9)}"
+    assert two["cells"][0] == f"gone since {devices.format_time(1e9, 1e9)}"
     assert (two["cells"][5], two["cells"][-2:]) == ("2.0 GB", ("3", "too long"))
     assert told["summary"] == "2 devices: 1 here, 1 gone; 3 refused replies and messages."
     assert told["caption"].startswith("fedavg, round 2 of 60, as of ")
@@ -290,40 +295,48 @@ def test_the_table_says_in_words_and_units_what_the_file_says(tmp_path, world):
 def test_a_damaged_file_is_one_line_and_nothing_else_is_lost(tmp_path, text):
     run = stored(tmp_path / "run", played(FIRST))
     (run / "devices-now.json").write_text(text)
-    view = views.Board(run).look()
+    view = views.ViewLoader(run).load_view()
     line = "The devices cannot be shown: devices-now.json is damaged, or of another version."
     assert [d["summary"] for d in parts(view.message)["devices"]] == [line]
-    assert data_of(html.render(runs.find([run])))["devices"][0]["rows"] == []
+    assert data_of(html.render_report(runs.load_runs([run])))["devices"][0]["rows"] == []
     assert view.note == ""
 
 
 def test_only_the_devices_are_told_again_when_only_they_change(tmp_path, world):
     run = stored(tmp_path / "run", played(FIRST, finished=False))
-    board = views.Board(run)
-    assert set(parts(board.look().message)) == {"note", "message"}
+    board = views.ViewLoader(run)
+    assert set(parts(board.load_view().message)) == {"note", "message"}
     written(run, world)
-    first = board.look()
+    first = board.load_view()
     assert set(parts(first.message)) == {"note", "message", "devices"}
     written(run, world, pi_1={"tasks": 77})
-    second = board.look()
-    assert second.parts[0] is first.parts[0]
-    assert parts(second.parts[1])["devices"][0]["rows"][0]["cells"][3] == "77"
-    assert data_of(second.html())["devices"][0]["rows"][0]["cells"][3] == "77"
-    assert board.look() is second
+    second = board.load_view()
+    assert second.message_parts[0] is first.message_parts[0]
+    assert parts(second.message_parts[1])["devices"][0]["rows"][0]["cells"][3] == "77"
+    assert data_of(second.render_html())["devices"][0]["rows"][0]["cells"][3] == "77"
+    assert board.load_view() is second
     (run / "devices-now.json").unlink()
-    assert set(parts(board.look().message)) == {"note", "message"}
+    assert set(parts(board.load_view().message)) == {"note", "message"}
 
 
 def test_a_silent_server_is_named_and_an_ended_run_is_not(tmp_path, world):
     run = stored(tmp_path / "run", played(FIRST))
     told = written(run, world)
-    found = devices.read(run)
+    found = devices.read_device_table(run)
     at = told["written"]
     silent = "The server has stopped, or says nothing, since"
-    assert silent not in devices.shown(found, "x", at + devices.SILENT)["summary"]
-    assert silent in devices.shown(found, "x", at + devices.SILENT + 1)["summary"]
-    assert silent in devices.shown(replace(found, state="stopped"), "x", at)["summary"]
-    ended = devices.shown(replace(found, state="ended"), "x", at + 1e6)
+    assert (
+        silent
+        not in devices.build_devices_section(found, "x", at + devices.SILENCE_SECONDS)["summary"]
+    )
+    assert (
+        silent
+        in devices.build_devices_section(found, "x", at + devices.SILENCE_SECONDS + 1)["summary"]
+    )
+    assert (
+        silent in devices.build_devices_section(replace(found, state="stopped"), "x", at)["summary"]
+    )
+    ended = devices.build_devices_section(replace(found, state="ended"), "x", at + 1e6)
     assert ended["summary"] == "2 devices: 2 here. The run has ended."
     assert ended["caption"] == "x, at the end of the run"
 

@@ -18,10 +18,10 @@ from typer.testing import CliRunner, Result
 from helpers.brokers import installed
 from heterophony.cli import app
 from heterophony.devices.broker import process
-from heterophony.devices.testbed.cuttable_proxy import Cable
-from heterophony.devices.testbed.fault_injection import KINDS, asked, strike
+from heterophony.devices.testbed.cuttable_proxy import CuttableProxy
+from heterophony.devices.testbed.fault_injection import FAULT_KINDS, draw_fault, parse_fault_kinds
 from heterophony.devices.testbed.private_broker import PrivateBroker
-from heterophony.devices.testbed.testbed import Testbed, begin, dealt
+from heterophony.devices.testbed.testbed import Testbed, assign_clients, start_testbed_fork_server
 from heterophony.devices.transport import link
 from heterophony.engines.pool import CONTEXT
 from heterophony.run.store import RunFolder
@@ -104,20 +104,20 @@ def test_mistakes_are_told_before_anything_is_written(mosquitto):
 
 def test_clients_are_dealt_evenly_in_their_order():
     clients = [str(i) for i in range(31)]
-    hands = dealt(clients, None, RunFolder(Path("none")))
+    hands = assign_clients(clients, None, RunFolder(Path("none")))
     assert [c for hand in hands for c in hand] == clients
     assert sorted(map(len, hands)) == [3] * 9 + [4]
 
 
 def test_what_goes_wrong_depends_on_seed_and_round_alone():
-    assert asked(["broker, devices", "network"]) == ("devices", "broker", "network")
-    assert asked(["broker", "all"]) == KINDS
-    drawn = [strike(KINDS, 0, t, 10) for t in range(100)]
-    assert drawn == [strike(KINDS, 0, t, 10) for t in range(100)]
-    assert drawn != [strike(KINDS, 1, t, 10) for t in range(100)]
-    assert {s.kind for s in drawn if s} == set(KINDS)
+    assert parse_fault_kinds(["broker, devices", "network"]) == ("devices", "broker", "network")
+    assert parse_fault_kinds(["broker", "all"]) == FAULT_KINDS
+    drawn = [draw_fault(FAULT_KINDS, 0, t, 10) for t in range(100)]
+    assert drawn == [draw_fault(FAULT_KINDS, 0, t, 10) for t in range(100)]
+    assert drawn != [draw_fault(FAULT_KINDS, 1, t, 10) for t in range(100)]
+    assert {s.kind for s in drawn if s} == set(FAULT_KINDS)
     assert {s.device for s in drawn if s} == set(range(10))
-    assert strike([], 0, 0, 10) is None
+    assert draw_fault([], 0, 0, 10) is None
 
 
 # Nothing is left ------------------------------------------------------------------------------
@@ -129,8 +129,8 @@ def stand(pipe, folder: Path) -> None:
     run.create("rounds = 1\n[data]\nclients = 2\n")
     with Testbed(run, [["0"]], 0, (), lambda words: None, lambda event: None) as bed:
         assert bed.broker
-        others = [part.process.pid for part in bed.parts]
-        pipe.send([bed.broker.keeper.pid, bed.broker.broker.pid(), *others])
+        others = [part.process.pid for part in bed.processes]
+        pipe.send([bed.broker.cleanup_process.pid, bed.broker.broker.find_pid(), *others])
         signal.pause()
 
 
@@ -147,7 +147,7 @@ def gone(number: int) -> bool:
 
 
 def test_all_end_with_a_testbed_that_is_killed(mosquitto, tmp_path):
-    begin()
+    start_testbed_fork_server()
     ours, theirs = CONTEXT.Pipe(duplex=False)
     testbed = CONTEXT.Process(target=stand, args=(theirs, tmp_path / "run"))
     testbed.start()
@@ -161,20 +161,20 @@ def test_all_end_with_a_testbed_that_is_killed(mosquitto, tmp_path):
 
 def test_a_broker_that_was_left_over_does_not_disturb_the_next(mosquitto, tmp_path):
     left = PrivateBroker(tmp_path / "broker")
-    number = left.broker.pid()
-    left.keeper.kill()
-    left.keeper.join()
-    left.let_go()
+    number = left.broker.find_pid()
+    left.cleanup_process.kill()
+    left.cleanup_process.join()
+    left.close_pidfd()
     broker = PrivateBroker(tmp_path / "broker")
     try:
         assert number is not None
         assert gone(number)
-        assert broker.broker.pid() not in (None, number)
+        assert broker.broker.find_pid() not in (None, number)
         port = broker.port
-        broker.again()
+        broker.restart()
         assert broker.port == port
     finally:
-        broker.end()
+        broker.stop()
     assert not (tmp_path / "broker").exists()
 
 
@@ -183,7 +183,7 @@ def test_a_broker_that_was_left_over_does_not_disturb_the_next(mosquitto, tmp_pa
 
 def test_a_cable_carries_both_ways_until_it_is_cut_and_then_again():
     with socket.create_server(("127.0.0.1", 0)) as broker:
-        cable = Cable(broker.getsockname()[1])
+        cable = CuttableProxy(broker.getsockname()[1])
         try:
             for _ in range(2):
                 device = socket.create_connection(("127.0.0.1", cable.port), LONG)
@@ -204,10 +204,12 @@ def test_a_cable_carries_both_ways_until_it_is_cut_and_then_again():
 def test_a_link_counts_the_bytes_of_its_packets(monkeypatch):
     monkeypatch.setattr(Paho, "_sock_send", lambda self, buf: len(buf) - 1)  # a socket takes less
     monkeypatch.setattr(Paho, "_sock_recv", lambda self, size: b"abc"[:size])
-    client = link._Client(CallbackAPIVersion.VERSION2, "cam-1")
-    with link.Link(link.Peer("127.0.0.1", 1, "cam-1")) as counted:  # nobody is there
-        client.link = counted
+    client = link._CountingClient(CallbackAPIVersion.VERSION2, "cam-1")
+    with link.MqttTransport(
+        link.BrokerEndpoint("127.0.0.1", 1, "cam-1")
+    ) as counted:  # nobody is there
+        client.mqtt_transport = counted
         assert (client._sock_send(b"12345"), client._sock_recv(2), client._sock_recv(9)) == (
             *(4, b"ab", b"abc"),
         )
-        assert (counted.sent, counted.received) == (4, 5)
+        assert (counted.sent_bytes, counted.received_bytes) == (4, 5)

@@ -10,10 +10,10 @@ from helpers.brokers import mosquitto
 from helpers.devices_here import on_devices, one_at_a_time, small
 from heterophony.core import codec
 from heterophony.core.errors import CodecError
-from heterophony.core.tensors import Tensors, matches, raw
+from heterophony.core.tensors import Tensors, matches_any, tensor_to_bytes
 from heterophony.devices import device as devices
 from heterophony.devices.protocol import chunks
-from heterophony.devices.transport.link import Link, _Client
+from heterophony.devices.transport.link import MqttTransport, _CountingClient
 
 
 class Tap:
@@ -23,7 +23,7 @@ class Tap:
         self.sent: dict[object, list[bytes]] = defaultdict(list)  # by connection
         self.pieces: dict[str, dict[int, bytes]] = defaultdict(dict)  # by blob
         self.up: list[Tensors] = []
-        send, publish, work = _Client._sock_send, Link.publish, devices.work
+        send, publish, work = _CountingClient._sock_send, MqttTransport.publish, devices.work
 
         def sending(client, content):
             count = send(client, content)
@@ -32,7 +32,7 @@ class Tap:
 
         def publishing(link, topic, payload, retain=False):
             if topic.endswith("/chunk"):
-                chunk = chunks.decode(payload)
+                chunk = chunks.decode_chunk(payload)
                 self.pieces[chunk.sha256][chunk.index] = chunk.data
             return publish(link, topic, payload, retain)
 
@@ -41,8 +41,8 @@ class Tap:
             self.up.append(reply.tensors)
             return reply
 
-        patch.setattr(_Client, "_sock_send", sending)
-        patch.setattr(Link, "publish", publishing)
+        patch.setattr(_CountingClient, "_sock_send", sending)
+        patch.setattr(MqttTransport, "publish", publishing)
         patch.setattr(devices, "work", working)
 
     def blobs(self) -> list[bytes]:
@@ -55,23 +55,23 @@ class Tap:
 def names(blob: bytes) -> set[str]:
     """Of the tensors in it; the configuration has none."""
     try:
-        return set(codec.decode(blob)[0])
+        return set(codec.decode_blob(blob)[0])
     except CodecError:
         return set()
 
 
 def learned(tensors: Tensors) -> set[bytes]:
     """The bytes of all that a client could have learned: more than one number over and over."""
-    return {raw(v) for v in tensors.values() if len(v.unique()) > 1}
+    return {tensor_to_bytes(v) for v in tensors.values() if len(v.unique()) > 1}
 
 
 @pytest.mark.parametrize("name", ["fedreg", "ditto", "fedper"])
 def test_nothing_personal_is_in_the_traffic(name, tmp_path, monkeypatch):
     one_at_a_time(monkeypatch)
     tap, own, config = Tap(monkeypatch), set[bytes](), small(name, rounds=3)
-    plan = config.plan(config.federation())
+    plan = config.build_plan(config.build_federation())
     stay = list(plan.algorithm.stays(plan.template))
-    personal = {k for k in plan.template.state_dict() if matches(k, stay)}
+    personal = {k for k in plan.template.state_dict() if matches_any(k, stay)}
 
     def look(event, company):
         """At what the clients keep on their devices after the round."""

@@ -23,23 +23,18 @@ from typer.testing import CliRunner
 import heterophony as hp
 from helpers.crash import recorded
 from helpers.support import CALM, calm, identical, played, untimed
-from heterophony.algorithms import CLASSES
+from heterophony.algorithms import ALGORITHM_CLASSES
 from heterophony.algorithms.fedper import FedPer
 from heterophony.cli import app
-from heterophony.config.config import read
-from heterophony.core.errors import (
-    ConfigError,
-    DivergedError,
-    EngineError,
-    HeterophonyError,
-)
+from heterophony.config.config import read_config
+from heterophony.core.errors import ConfigError, DivergedError, EngineError, HeterophonyError
 from heterophony.engines import batching
-from heterophony.engines.pool import CONTEXT, warm
+from heterophony.engines.pool import CONTEXT, start_fork_server
 from heterophony.engines.ray import remote_job, temp_folders
-from heterophony.jobs.client_store import Place
+from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import Job
 
-ALGORITHMS = sorted(CLASSES)
+ALGORITHMS = sorted(ALGORITHM_CLASSES)
 PATIENCE = 120  # seconds, for what must happen: never waited for where it does
 pytestmark = pytest.mark.xdist_group("ray")  # with --dist loadgroup: one cluster for all
 
@@ -106,13 +101,13 @@ def nodes() -> Iterator[TwoNodes]:
             patch.setenv(name, value)
         from ray.cluster_utils import Cluster
 
-        from heterophony.engines.ray import engine as engine
+        from heterophony.engines.ray import engine
 
-        engine.reread()
+        engine.reload_ray_settings()
         cluster = Cluster()
         try:
             cluster.add_node(num_cpus=1, include_dashboard=False)
-            with engine.joined(None, hp.Cluster(address=cluster.address)):
+            with engine.connect_to_cluster(None, hp.Cluster(address=cluster.address)):
                 daemons = [p for p in children(psutil.Process()) if p.name() in DAEMONS]
                 yield TwoNodes(cluster, cluster.address, token)
         finally:
@@ -186,13 +181,13 @@ def test_several_runs_share_the_cluster_and_each_has_its_bits(nodes, tmp_path):
 def test_the_nodes_remove_what_they_hold_of_a_run(nodes, monkeypatch):
     import ray
 
-    from heterophony.engines.ray import engine as engine
+    from heterophony.engines.ray import engine
 
-    monkeypatch.setattr(engine, "PATIENCE", PATIENCE)
-    ours = temp_folders.claim("abandoned")
-    engine.tidied("abandoned", [n["NodeID"] for n in ray.nodes() if n["Alive"]])
-    assert not ours.folder.exists()
-    ours.leave()
+    monkeypatch.setattr(engine, "TIMEOUT_SECONDS", PATIENCE)
+    ours = temp_folders.open_temp_folder("abandoned")
+    engine.clean_nodes("abandoned", [n["NodeID"] for n in ray.nodes() if n["Alive"]])
+    assert not ours.path.exists()
+    ours.close()
 
 
 # Errors -------------------------------------------------------------------------------------
@@ -294,7 +289,7 @@ def drive(out: Path, environment: dict[str, str], address: str | None) -> None:
 
 def killed_at(at: int, out: Path, *how: object) -> tuple[dict[psutil.Process, str], set[str]]:
     """Start a driver, kill -9 it after so many events; what it had started, and listened at."""
-    warm()
+    start_fork_server()
     driver = CONTEXT.Process(target=drive, args=(out, *how))
     driver.start()
     while driver.is_alive() and recorded(out / "events.jsonl") < at:
@@ -357,7 +352,7 @@ def join(environment: dict[str, str], address: str, said: Path, noise: Path) -> 
 
 
 def test_a_wrong_token_is_refused_in_one_line(nodes, tmp_path):
-    warm()
+    start_fork_server()
     said, noise = tmp_path / "said", tmp_path / "noise"
     wrong = {"RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_NUM_REDIS_GET_RETRIES": "1"}
     process = CONTEXT.Process(target=join, args=(wrong, nodes.address, said, noise))
@@ -371,25 +366,25 @@ def test_a_wrong_token_is_refused_in_one_line(nodes, tmp_path):
 
 
 def test_without_a_token_no_cluster_is_joined(monkeypatch, tmp_path):
-    from heterophony.engines.ray import engine as engine
+    from heterophony.engines.ray import engine
 
     for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     with (
         pytest.raises(ConfigError, match="joined with its token; put it into"),
-        engine.secured(hp.Cluster(address="auto")),
+        engine.require_token(hp.Cluster(address="auto")),
     ):
         pass
 
 
 def test_a_cluster_that_is_not_there_is_told_at_once():
-    from heterophony.engines.ray import engine as engine
+    from heterophony.engines.ray import engine
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(EngineError, match=rf"127.0.0.1:{port}: nothing answers there"):
-        engine.answering(f"127.0.0.1:{port}")
+        engine.check_reachable(f"127.0.0.1:{port}")
 
 
 @pytest.mark.parametrize("address", ["foo", "ray://head:10001", "head:", ":1"])
@@ -399,10 +394,10 @@ def test_an_address_is_that_of_a_head(address):
 
 
 def test_the_switch_that_mixes_clients_is_refused(monkeypatch):
-    from heterophony.engines.ray import engine as engine
+    from heterophony.engines.ray import engine
 
     monkeypatch.setenv("RAY_ENABLE_ZERO_COPY_TORCH_TENSORS", "1")
-    with pytest.raises(ConfigError, match="unset it"), engine.secured(hp.Cluster()):
+    with pytest.raises(ConfigError, match="unset it"), engine.require_token(hp.Cluster()):
         pass
 
 
@@ -421,12 +416,14 @@ def test_without_ray_the_error_says_what_to_install(monkeypatch, tmp_path):
 
 def test_what_only_a_cluster_has_needs_one_and_a_run_can_leave_it():
     with pytest.raises(ConfigError, match=r"engine\.address: only with engine\.name = 'ray'"):
-        read(None, ["engine.address=auto"])
+        read_config(None, ["engine.address=auto"])
     with pytest.raises(ConfigError, match=r"engine\.gpus: only with engine\.name = 'ray'"):
         played("fedavg", cluster=hp.Cluster(gpus=1))
     there = ["engine.name=ray", "engine.address=auto", "engine.cpus=2"]
-    assert 'address = "auto"\ncpus = 2' in read(None, there).toml()
-    assert read(None, [*there, "engine.name=pool"]).toml() == read(None, []).toml()
+    assert 'address = "auto"\ncpus = 2' in read_config(None, there).to_toml()
+    assert (
+        read_config(None, [*there, "engine.name=pool"]).to_toml() == read_config(None, []).to_toml()
+    )
 
 
 def test_resume_changes_where_it_runs_and_nothing_else(tmp_path):
@@ -446,52 +443,57 @@ costs = st.lists(st.integers(0, 500), max_size=80)
 def test_bundles_hold_every_job_once_and_none_more_than_its_share(train, evaluate, workers):
     kinds = {"train": train, "evaluate": evaluate}
     jobs = [Job(k, 0, "c", hp.Tensors(), cost=n) for k, costs in kinds.items() for n in costs]
-    made = batching.bundled(jobs, workers)
+    made = batching.batch_jobs(jobs, workers)
     assert sorted(map(id, (j for b in made for j in b))) == sorted(map(id, jobs))
     assert [b[0].kind for b in made] == sorted((b[0].kind for b in made), reverse=True)
     for kind in ("train", "evaluate"):
         whole = sum(j.cost for j in jobs if j.kind == kind)
         for b in (b for b in made if b[0].kind == kind):
             assert {j.kind for j in b} == {kind}
-            assert len(b) <= batching.JOBS
-            assert len(b) == 1 or sum(j.cost for j in b) * workers * batching.PARTS <= whole
+            assert len(b) <= batching.MAX_JOBS
+            assert (
+                len(b) == 1
+                or sum(j.cost for j in b) * workers * batching.BATCHES_PER_WORKER <= whole
+            )
 
 
 def test_jobs_of_another_kind_travel_alone():
-    made = batching.bundled([Job("other", 0, str(i), hp.Tensors(), cost=1) for i in range(99)], 1)
+    made = batching.batch_jobs(
+        [Job("other", 0, str(i), hp.Tensors(), cost=1) for i in range(99)], 1
+    )
     assert [len(b) for b in made] == [1] * 99
 
 
 def test_large_models_travel_alone():
-    large = hp.Tensors({"w": __import__("torch").zeros(batching.BYTES // 4)})
-    made = batching.bundled([Job("train", 0, str(i), large, cost=1) for i in range(99)], 1)
+    large = hp.Tensors({"w": __import__("torch").zeros(batching.MAX_BYTES // 4)})
+    made = batching.batch_jobs([Job("train", 0, str(i), large, cost=1) for i in range(99)], 1)
     assert [len(b) for b in made] == [1] * 99
 
 
 @pytest.mark.parametrize("content", [{}, {"net": hp.Tensors({"w": __import__("torch").ones(3)})}])
 def test_a_memory_that_travelled_has_the_digest_of_one_that_stayed(tmp_path, content):
-    near = Place(tmp_path / "near", tmp_path / "scratch")
-    near.keep("a", 0, {"net": hp.Tensors()})
-    far = remote_job.Carried(near.stored("a", before=2), tmp_path / "scratch")
+    near = FolderClientStore(tmp_path / "near", tmp_path / "scratch")
+    near.save_memory("a", 0, {"net": hp.Tensors()})
+    far = remote_job.CarriedClientStore(near.read_blob("a", before=2), tmp_path / "scratch")
     for place in (near, far):
-        place.keep("a", 2, content)
-    assert near.digest("a", before=2) == far.digest("a", before=2)
-    assert near.digest("a", before=3) == far.digest("a", before=3)
-    copy = Place(tmp_path / "copy", tmp_path / "scratch")
-    copy.store("a", 2, far.kept)
-    assert copy.digest("a", before=3) == near.digest("a", before=3)
+        place.save_memory("a", 2, content)
+    assert near.digest_memory("a", before=2) == far.digest_memory("a", before=2)
+    assert near.digest_memory("a", before=3) == far.digest_memory("a", before=3)
+    copy = FolderClientStore(tmp_path / "copy", tmp_path / "scratch")
+    copy.write_blob("a", 2, far.saved_memory)
+    assert copy.digest_memory("a", before=3) == near.digest_memory("a", before=3)
 
 
 def hold(folder: Path, claimed: object) -> None:
-    temp_folders.root = lambda: folder
-    temp_folders.claim("theirs")
+    temp_folders.find_temp_root = lambda: folder
+    temp_folders.open_temp_folder("theirs")
     claimed.set()
     signal.pause()
 
 
 def test_what_a_killed_process_leaves_is_removed_by_the_next(monkeypatch, tmp_path):
-    monkeypatch.setattr(temp_folders, "root", lambda: tmp_path / "root")
-    warm()
+    monkeypatch.setattr(temp_folders, "find_temp_root", lambda: tmp_path / "root")
+    start_fork_server()
     claimed = CONTEXT.Event()
     other = CONTEXT.Process(target=hold, args=(tmp_path / "root", claimed))
     other.start()
@@ -500,31 +502,31 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next(monkeypatch, tmp_pa
     def names() -> list[str]:
         return sorted(p.name for p in (tmp_path / "root").iterdir())
 
-    ours = temp_folders.claim("ours")
+    ours = temp_folders.open_temp_folder("ours")
     assert names() == ["ours", "ours.lock", "theirs", "theirs.lock"]
     other.kill()
     other.join()
-    ours.release()
+    ours.delete()
     assert names() == ["theirs", "theirs.lock"]
-    temp_folders.claim("next").release()
+    temp_folders.open_temp_folder("next").delete()
     assert names() == []
 
 
 def test_data_are_unpacked_once_and_opened_by_all(tmp_path, monkeypatch):
-    monkeypatch.setattr(temp_folders, "root", lambda: tmp_path)
+    monkeypatch.setattr(temp_folders, "find_temp_root", lambda: tmp_path)
     federation = hp.federate("digits", clients=3, seed=0)
-    luggage = remote_job.Luggage(
-        remote_job.versions(), (), b"", federation.about(), federation.arrays()
+    luggage = remote_job.RunBundle(
+        remote_job.get_versions(), (), b"", federation.about(), federation.arrays()
     )
     for _ in range(2):
-        remote_job.unpacked(tmp_path / "data", luggage, lambda array: array)
+        remote_job.write_data_once(tmp_path / "data", luggage, lambda array: array)
     opened = hp.Federation.open(tmp_path / "data")
     assert opened.sha256 == federation.sha256
     assert [p.name for p in tmp_path.iterdir()] == ["data"]
 
 
 def test_another_version_on_a_node_is_refused(tmp_path):
-    luggage = remote_job.Luggage(("0.0.1", "1.0"), (), b"", "", {})
+    luggage = remote_job.RunBundle(("0.0.1", "1.0"), (), b"", "", {})
     with pytest.raises(EngineError, match=r"heterophony 0\.0\.1 and torch 1\.0, but a node"):
-        remote_job.Workplace("run", luggage, lambda x: x, bytes)
+        remote_job.OpenRun("run", luggage, lambda x: x, bytes)
     assert np.array_equal(remote_job.as_array(b"ab"), [97, 98])

@@ -14,20 +14,14 @@ from torch import nn
 
 import heterophony as hp
 from helpers.support import QUICK, blobs, calm, digits, identical, memory, model, played, same
-from heterophony.algorithms import CLASSES
+from heterophony.algorithms import ALGORITHM_CLASSES
 from heterophony.algorithms.fedbabu import FedBABU
 from heterophony.algorithms.fedprox import FedProx
-from heterophony.core.errors import (
-    ConfigError,
-    DataError,
-    DivergedError,
-    EngineError,
-    FolderError,
-)
-from heterophony.data.sources import source
+from heterophony.core.errors import ConfigError, DataError, DivergedError, EngineError, FolderError
+from heterophony.data.sources import read_source
 from heterophony.run.loop import Event
 
-ALGORITHMS = sorted(CLASSES)
+ALGORITHMS = sorted(ALGORITHM_CLASSES)
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
 
@@ -94,7 +88,7 @@ def right(model: nn.Module, federation: hp.Federation, client: str) -> int:
     """Right answers on the client's test examples, given as they are stored."""
     test = federation.data(client).test
     with torch.inference_mode():
-        return int((model(test.stored_all()).argmax(1) == test.labels).sum())
+        return int((model(test.get_all_stored()).argmax(1) == test.labels).sum())
 
 
 # The contract's example -----------------------------------------------------------------------
@@ -128,7 +122,7 @@ def test_the_defaults_are_all_clients_and_the_model_for_the_shape():
 
 
 def test_arrays_are_dealt_by_the_partition():
-    whole = source("digits")
+    whole = read_source("digits")
     federation = hp.federate((whole.x, whole.y), clients=5, partition=hp.IID(), seed=3)
     named = hp.federate("digits", clients=5, partition=hp.IID(), seed=3)
     assert federation.clients == ("0", "1", "2", "3", "4")
@@ -271,7 +265,7 @@ def test_an_own_algorithm_gives_the_same_bits_on_both_engines():
 
 def test_an_own_algorithm_that_stands_still():
     result = played(Mine(part=0.0))
-    assert same(model(result), result.plan.start().model)
+    assert same(model(result), result.plan.create_initial_server().model)
 
 
 @pytest.mark.parametrize("part", [-0.1, 1.5, "half"])
@@ -320,7 +314,7 @@ def test_models_take_stored_bytes_and_scaled_numbers():
     test = result.plan.federation.data("1").test
     scaled, _ = test.batch(torch.arange(4))
     own = result.personal("1")
-    assert torch.equal(own(test.stored_all()[:4]), own(scaled))
+    assert torch.equal(own(test.get_all_stored()[:4]), own(scaled))
     assert not own.training
 
 

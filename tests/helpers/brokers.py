@@ -13,13 +13,13 @@ from heterophony.core.errors import ConfigError
 from heterophony.devices.broker import process
 from heterophony.devices.broker.broker import Broker
 from heterophony.devices.broker.enrolment import Enrolment
-from heterophony.devices.broker.enrolment import read as enrolled
+from heterophony.devices.broker.enrolment import read_enrolment as enrolled
 
 
 def installed() -> None:
     """Without Mosquitto a test is skipped with the line to install it; in CI it fails."""
     try:
-        process.program()
+        process.find_mosquitto()
     except ConfigError as error:
         if os.environ.get("CI") == "true":
             pytest.fail(str(error))
@@ -34,9 +34,9 @@ def mosquitto(folder: Path, *names: str) -> Iterator[tuple[Broker, dict[str, Enr
     """
     installed()
     made = Broker(folder / "broker")
-    made.up(port=0)
+    made.start(port=0)
     try:
         known = {name: made.enrol(name, folder / f"{name}.toml") for name in names}
-        yield made, known | {"server": enrolled(made.server)}
+        yield made, known | {"server": enrolled(made.server_enrolment_file)}
     finally:
-        made.down()
+        made.stop()

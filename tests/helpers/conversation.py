@@ -14,11 +14,11 @@ import torch
 from heterophony.core.algorithm import Reply
 from heterophony.core.tensors import Tensors
 from heterophony.devices.protocol import job_codec
-from heterophony.devices.protocol.device_session import Station
-from heterophony.devices.protocol.messages import Holding
-from heterophony.devices.protocol.reply_store import Shelf
-from heterophony.devices.protocol.server_session import Hub
-from heterophony.devices.protocol.topics import Publish, control, of_device
+from heterophony.devices.protocol.device_session import DeviceSession
+from heterophony.devices.protocol.messages import ClientSummary
+from heterophony.devices.protocol.reply_store import ReplyStore
+from heterophony.devices.protocol.server_session import ServerSession
+from heterophony.devices.protocol.topics import Publication, make_control_topic, make_device_topic
 from heterophony.jobs.plan import Job
 
 RUN, CONFIG, LIMIT = "run-1", b"algorithm = 'fedavg'\n" * 40, 1 << 24
@@ -44,8 +44,8 @@ STORM = Weather(
 )
 
 
-def holding(client: str) -> Holding:
-    return Holding(client, 40, 10, 0, (4,) * 10, "ab" * 32, (1, 8, 8), 10)
+def holding(client: str) -> ClientSummary:
+    return ClientSummary(client, 40, 10, 0, (4,) * 10, "ab" * 32, (1, 8, 8), 10)
 
 
 def doubled(job: Job) -> Reply:
@@ -64,7 +64,7 @@ class Device:
     clients: list[str]
     disk: Path
     work: Callable[[Job], Reply | Exception]
-    station: Station | None = None
+    station: DeviceSession | None = None
     starts: int = 0
     online: bool = False
     back: float = 0.0  # when it is online again
@@ -73,11 +73,11 @@ class Device:
 
     def start(self, now: float) -> None:
         self.starts += 1
-        session, shelf = f"{self.name}-{self.starts}", Shelf(self.disk)
-        self.station = Station(RUN, self.name, session, shelf, LIMIT, now)
+        session, shelf = f"{self.name}-{self.starts}", ReplyStore(self.disk)
+        self.station = DeviceSession(RUN, self.name, session, shelf, LIMIT, now)
         self.online, self.busy = False, None
 
-    def live(self, now: float) -> list[Publish]:
+    def live(self, now: float) -> list[Publication]:
         """One moment of a device's own program."""
         s = self.station
         out = s.tick(now)
@@ -88,11 +88,11 @@ class Device:
             job, self.busy = self.busy[1], None
             reply = self.work(job)
             if isinstance(reply, Exception):
-                out += s.failed(reply, not isinstance(reply, ArithmeticError), now)
+                out += s.submit_failure(reply, not isinstance(reply, ArithmeticError), now)
             else:
                 self.worked[job.client, job.kind, job.t, job.turn] += 1
-                out += s.finished(job_codec.encode_reply(reply), reply.metrics["seconds"], now)
-        if self.busy is None and (work := s.next_work()):
+                out += s.submit_reply(job_codec.encode_reply(reply), reply.metrics["seconds"], now)
+        if self.busy is None and (work := s.take_next_task()):
             self.busy = now + 1.5, work.job
         return out
 
@@ -114,7 +114,7 @@ class World:
         self.flying: list[tuple[float, int, str, str, bytes]] = []
         self.retained: dict[str, bytes] = {}
         self.devices = {d: Device(d, c, disk / d, work) for d, c in devices.items()}
-        self.sent: list[Publish] = []
+        self.sent: list[Publication] = []
         self.jobs: list[Job] = []
         self.replies: list[Reply] = []
         self.holders: dict[str, str] = {}
@@ -125,16 +125,16 @@ class World:
     def start_server(self) -> None:
         """As after kill -9: nothing but the journal is known, and all of the round is asked again."""
         self.epoch += 1
-        self.hub = Hub(RUN, self.epoch, 9, CONFIG, lambda d, h: "", self.check, LIMIT, self.now,
+        self.hub = ServerSession(RUN, self.epoch, 9, CONFIG, lambda d, h: "", self.check, LIMIT, self.now,
                        self.holders)  # fmt: skip
         self.replies = []
-        self.publish(SERVER, self.hub.connected(self.now))
+        self.publish(SERVER, self.hub.handle_connected(self.now))
         if self.jobs:
-            self.publish(SERVER, self.hub.submit(self.jobs, self.now))
+            self.publish(SERVER, self.hub.submit_jobs(self.jobs, self.now))
         for topic in [t for t in self.retained if t.endswith("/status")]:
             self.fly(SERVER, topic, self.retained[topic])
 
-    def publish(self, sender: str, messages: Sequence[Publish]) -> None:
+    def publish(self, sender: str, messages: Sequence[Publication]) -> None:
         for m in messages:
             self.sent.append(m)
             if sender and not self.devices[sender].online:
@@ -143,7 +143,7 @@ class World:
                 self.retained[m.topic] = m.payload
             if sender:
                 self.fly(SERVER, m.topic, m.payload)
-            elif m.topic == control(RUN):
+            elif m.topic == make_control_topic(RUN):
                 for name in self.devices:
                     self.fly(name, m.topic, m.payload)
             else:
@@ -169,7 +169,7 @@ class World:
     def disconnect(self, device: Device, seconds: float) -> None:
         """The broker tells the last will."""
         if device.online:
-            will = device.station.status("gone")
+            will = device.station.make_status_publication("gone")
             self.publish(device.name, [will])
         device.online, device.back = False, self.now + seconds
 
@@ -192,20 +192,22 @@ class World:
             self.mishaps(device)
             if not device.online and device.back <= self.now:
                 device.online = True
-                self.publish(device.name, device.station.connected(self.now))
-                if control(RUN) in self.retained:
-                    self.fly(device.name, control(RUN), self.retained[control(RUN)])
+                self.publish(device.name, device.station.handle_connected(self.now))
+                if make_control_topic(RUN) in self.retained:
+                    self.fly(
+                        device.name, make_control_topic(RUN), self.retained[make_control_topic(RUN)]
+                    )
             self.publish(device.name, device.live(self.now))
         self.publish(SERVER, self.hub.tick(self.now))
-        self.replies += self.hub.arrived()
-        self.holders = dict(self.hub.guests.holders)
+        self.replies += self.hub.take_replies()
+        self.holders = dict(self.hub.registry.device_of_client)
         if self.draw.random() < self.weather.kill_server:
             self.start_server()
 
     def play(self, jobs: Sequence[Job], within: float = 3000.0) -> list[Reply]:
         """The replies to these jobs, in the order of the jobs."""
         self.jobs, self.replies = list(jobs), []
-        self.publish(SERVER, self.hub.submit(jobs, self.now))
+        self.publish(SERVER, self.hub.submit_jobs(jobs, self.now))
         self.until(lambda: len(self.replies) >= len(jobs), within)
         order = {(j.client, j.kind, j.turn): i for i, j in enumerate(jobs)}
         assert len(self.replies) == len({(r.client, r.kind, r.turn) for r in self.replies})
@@ -220,10 +222,10 @@ class World:
 
     def say(self, device: str, message: object, chunk: bool = False) -> None:
         """Something reaches the hub on a device's topic, just so."""
-        from heterophony.devices.protocol.messages import encode
+        from heterophony.devices.protocol.messages import encode_message
 
-        topic = of_device(RUN, device, "up/chunk" if chunk else "up")
-        payload = message if isinstance(message, bytes) else encode(message)
+        topic = make_device_topic(RUN, device, "up/chunk" if chunk else "up")
+        payload = message if isinstance(message, bytes) else encode_message(message)
         self.publish(SERVER, self.hub.receive(topic, payload, self.now))
 
 

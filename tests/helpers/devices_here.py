@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from heterophony.config.config import Config, read
+from heterophony.config.config import Config, read_config
 from heterophony.data.federation import Federation
 from heterophony.devices import device as devices
 from heterophony.devices import reply_checks
 from heterophony.devices.broker.enrolment import Enrolment
 from heterophony.devices.device import Device
-from heterophony.devices.protocol.server_session import Hub
+from heterophony.devices.protocol.server_session import ServerSession
 from heterophony.devices.server import serve
 from heterophony.engines.serial import Serial
-from heterophony.experiments.execute import execute
+from heterophony.experiments.execute import execute_plan
 from heterophony.run.store import RunFolder
 from heterophony.run.summary import Event, Summary
 
@@ -56,21 +56,25 @@ def one_at_a_time(patch: pytest.MonkeyPatch) -> None:
 
         return alone
 
-    tick = Hub.tick
+    tick = ServerSession.tick
 
-    def ticking(hub: Hub, now: float) -> Any:
+    def ticking(hub: ServerSession, now: float) -> Any:
         if TROUBLE:
             raise TROUBLE.pop()
         return tick(hub, now)
 
-    patch.setattr(Hub, "tick", ticking)
+    patch.setattr(ServerSession, "tick", ticking)
     patch.setattr(devices, "work", taking_turns(devices.work))
-    patch.setattr(reply_checks.Expected, "sent_by", taking_turns(reply_checks.Expected.sent_by))
-    patch.setattr(Config, "federation", lambda config: dealt(repr(config.data), config))
+    patch.setattr(
+        reply_checks.ReplyValidator,
+        "simulate_reply",
+        taking_turns(reply_checks.ReplyValidator.simulate_reply),
+    )
+    patch.setattr(Config, "build_federation", lambda config: dealt(repr(config.data), config))
 
 
 DEALT: dict[str, Federation] = {}
-DEAL = Config.federation
+DEAL = Config.build_federation
 
 
 def dealt(key: str, config: Config) -> Federation:
@@ -84,25 +88,25 @@ def dealt(key: str, config: Config) -> Federation:
 def small(algorithm: str, **settings: Any) -> Config:
     """A run of about a second."""
     pairs = {"algorithm.name": algorithm, **SMALL, **settings}
-    return read(None, [f"{key}={value}" for key, value in pairs.items()])
+    return read_config(None, [f"{key}={value}" for key, value in pairs.items()])
 
 
 def simulated(
     config: Config, folder: Path, engine: type[Serial] = Serial
 ) -> tuple[Summary, list[Event]]:
     """The same run without devices."""
-    plan = config.plan(config.federation())
-    return kept(config, folder, lambda out: execute(plan, out, engine(plan, out.place)))
+    plan = config.build_plan(config.build_federation())
+    return kept(config, folder, lambda out: execute_plan(plan, out, engine(plan, out.client_store)))
 
 
 def kept(
     config: Config, folder: Path, play: Callable[[RunFolder], Summary]
 ) -> tuple[Summary, list[Event]]:
     out = RunFolder(folder)
-    out.create(config.toml())
+    out.create(config.to_toml())
     try:
         summary = play(out)
-        return summary, list(out.read())
+        return summary, list(out.iterate_events())
     finally:
         out.close()
 
@@ -132,7 +136,7 @@ class Company:
 
 def lived(device: Device) -> None:
     try:
-        device.live()
+        device.run()
     except Exception as error:
         TROUBLE.append(error)
 

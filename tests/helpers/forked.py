@@ -17,7 +17,7 @@ from subprocess import TimeoutExpired
 from threading import Thread
 from typing import Any, TextIO
 
-from heterophony.engines.pool import CONTEXT, warm
+from heterophony.engines.pool import CONTEXT, start_fork_server
 
 
 class Forked:
@@ -29,7 +29,7 @@ class Forked:
         env: Mapping[str, str] | None = None,
         before: Callable[[], Any] | None = None,
     ) -> None:
-        warm()
+        start_fork_server()
         self.words = list(map(str, words))
         pipes = [CONTEXT.Pipe(duplex=False) for _ in range(2)]
         ends = [end for _, end in pipes]

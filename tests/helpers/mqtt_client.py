@@ -39,7 +39,7 @@ class Client:
             protocol=paho.MQTTv5,
             reconnect_on_failure=False,  # who is thrown out stays out
         )
-        self.paho.tls_set_context(known_as.context())
+        self.paho.tls_set_context(known_as.make_ssl_context())
         self.paho.on_connect = self._connected
         self.paho.on_disconnect = lambda *told: self.losses.put(str(told[3]))
         self.paho.on_publish = lambda *told: self.answers.put((told[2], str(told[3])))

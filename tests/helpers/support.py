@@ -25,9 +25,9 @@ QUICK = hp.Training(epochs=1, batch=16, lr=0.05)
 @cache
 def digits(clients: int = 6, examples: int = 420, alpha: float = 0.3) -> hp.Federation:
     """The first few hundred digits, dealt unevenly; small enough for rounds in milliseconds."""
-    from heterophony.data.sources import source
+    from heterophony.data.sources import read_source
 
-    whole = source("digits")
+    whole = read_source("digits")
     part = (whole.x[:examples] * 15, whole.y[:examples])  # bytes from 0 to 240
     return hp.federate(part, clients=clients, partition=hp.Dirichlet(alpha, min_size=8), seed=1)
 
@@ -72,7 +72,7 @@ def model(result: hp.Result) -> hp.Tensors:
 
 def memory(result: hp.Result, client: str) -> dict[str, hp.Tensors]:
     """What the client keeps at the end."""
-    return dict(result._run.place.memory(client, before=result.summary.rounds))
+    return dict(result._run_folder.client_store.load_memory(client, before=result.summary.rounds))
 
 
 def same(a: hp.Tensors, b: hp.Tensors) -> bool:

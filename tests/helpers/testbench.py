@@ -20,7 +20,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-from heterophony.config.config import Config, read
+from heterophony.config.config import Config, read_config
 from heterophony.core.errors import HeterophonyError
 from heterophony.devices import device as device_module
 from heterophony.devices import server as server_module
@@ -28,9 +28,9 @@ from heterophony.devices.broker import enrolment
 from heterophony.devices.broker.broker import Broker
 from heterophony.devices.protocol import backoff, chunks
 from heterophony.devices.transport import link
-from heterophony.devices.transport.reconnect_backoff import Pace
+from heterophony.devices.transport.reconnect_backoff import BackoffSettings
 from heterophony.engines import pool
-from heterophony.experiments.execute import execute
+from heterophony.experiments.execute import execute_plan
 from heterophony.population.faults import Faults
 from heterophony.run.store import RunFolder
 
@@ -68,15 +68,15 @@ def preload() -> None:
 def configured(**more: str) -> Config:
     """The usual run, with these settings changed (a double underscore is a dot)."""
     pairs = {**SETTINGS, **{k.replace("__", "."): v for k, v in more.items()}}
-    return read(None, [f"{k}={v}" for k, v in pairs.items()])
+    return read_config(None, [f"{k}={v}" for k, v in pairs.items()])
 
 
 def simulated(folder: Path, config: Config) -> dict[str, Any]:
     """The result of the same run without devices."""
     made = RunFolder(folder)
-    made.create(config.toml())
+    made.create(config.to_toml())
     try:
-        return execute(config.plan(config.federation()), made).json()
+        return execute_plan(config.build_plan(config.build_federation()), made).to_dict()
     finally:
         made.close()
 
@@ -128,14 +128,14 @@ class Ways:
 
     def settle(self) -> None:
         """In the process: be quick, and be as a test wants."""
-        pool.settle()
+        pool.configure_worker_process()
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        chunks.CHUNK = 4 << 10
-        backoff.FIRST = 0.2
-        link.Pace = partial(Pace, first=0.05, most=0.2, refused=0.5)
+        chunks.CHUNK_BYTES = 4 << 10
+        backoff.FIRST_WAIT = 0.2
+        link.BackoffSettings = partial(BackoffSettings, first=0.05, most=0.2, refused=0.5)
         for module in (device_module, server_module):
-            module.Peer = partial(link.Peer, keepalive=self.keepalive)
+            module.Peer = partial(link.BrokerEndpoint, keepalive=self.keepalive)
             module.Will = partial(link.Will, delay=self.will_delay)
         for point in self.points:
             point.install()
@@ -153,9 +153,11 @@ class Replaying:
         self.held: list[tuple[str, bytes]] = []
 
     def install(self) -> None:
-        publish = link.Link.publish
+        publish = link.MqttTransport.publish
 
-        def wrapped(to: link.Link, topic: str, payload: bytes, retain: bool = False) -> bool:
+        def wrapped(
+            to: link.MqttTransport, topic: str, payload: bytes, retain: bool = False
+        ) -> bool:
             self.keep(topic, payload)
             late, self.held = self.held, []
             if not retain and self.draw.random() < 0.1:
@@ -167,7 +169,7 @@ class Replaying:
                 publish(to, *old)
             return taken
 
-        link.Link.publish = wrapped
+        link.MqttTransport.publish = wrapped
 
     def keep(self, topic: str, payload: bytes) -> None:
         self.said.append((topic, payload))
@@ -185,13 +187,13 @@ def live(
             file.write(words + "\n")
 
     ways.settle()
-    known = enrolment.read(enrolled)
+    known = enrolment.read_enrolment(enrolled)
     known = replace(known, port=ways.port or known.port)
     try:
         if clients is None:
             serve(known, folder, say)
         else:
-            device_module.Device(known, run, folder, clients, say).live()
+            device_module.Device(known, run, folder, clients, say).run()
     except KeyboardInterrupt:
         say("stopped")
     except HeterophonyError as error:
@@ -206,7 +208,7 @@ def serve(known: enrolment.Enrolment, path: Path, say: Callable[[str], None]) ->
     folder = RunFolder(path)
     folder.reopen()
     try:
-        server_module.serve(read(folder.config), folder, known, path.name, say)
+        server_module.serve(read_config(folder.config_file), folder, known, path.name, say)
     finally:
         folder.close()
 
@@ -217,15 +219,19 @@ class Bench:
     def __init__(self, broker: Broker, enrolments: Path, folder: Path, config: Config) -> None:
         self.broker, self.enrolments, self.folder = broker, enrolments, folder
         self.run = RunFolder(folder / folder.name)
-        self.run.create(config.toml())
+        self.run.create(config.to_toml())
         self.run.close()
-        federation = config.federation()
-        self.plan = replace(replace(config, faults=Faults()).plan(federation), apart=True)
+        federation = config.build_federation()
+        self.plan = replace(
+            replace(config, faults=Faults()).build_plan(federation), clients_on_devices=True
+        )
         self.processes: dict[str, Any] = {}
 
     # Processes ------------------------------------------------------------------------------
     def server(self, *points: Point, **ways: Any) -> Any:
-        return self.start("server", self.broker.server, self.run.path, None, Ways(points, **ways))
+        return self.start(
+            "server", self.broker.server_enrolment_file, self.run.path, None, Ways(points, **ways)
+        )
 
     def device(
         self, name: str, *points: Point, clients: list[str] | None = None, home: str = "", **ways
@@ -254,7 +260,7 @@ class Bench:
         return path.read_text() if path.exists() else ""
 
     def events(self) -> list[dict[str, Any]]:
-        return list(self.run.read())
+        return list(self.run.iterate_events())
 
     def rounds(self) -> int:
         return sum(e["event"] == "round" for e in self.events())
@@ -293,4 +299,4 @@ class Bench:
         """Wait until everybody has ended; the run's result."""
         self.until(lambda: all(p.exitcode is not None for p in self.processes.values()))
         assert {n: p.exitcode for n, p in self.processes.items() if p.exitcode} == {}
-        return json.loads(self.run.result.read_text())
+        return json.loads(self.run.result_file.read_text())

@@ -12,10 +12,10 @@ from heterophony.core.errors import ConfigError
 from heterophony.core.net import Net, split
 from heterophony.core.randomness import seeded
 from heterophony.core.tensors import weights
-from heterophony.models import BUILDERS, builder
+from heterophony.models import MODEL_DESCRIPTIONS, get_model_builder
 
 CIFAR, GREY, DIGITS = (3, 32, 32), (1, 28, 28), (1, 8, 8)
-IMAGES = [k for k in BUILDERS if k != "charlstm"]
+IMAGES = [k for k in MODEL_DESCRIPTIONS if k != "charlstm"]
 
 
 def size(module: nn.Module) -> int:
@@ -48,7 +48,7 @@ def features(net: Net, shape: tuple[int, ...]) -> int:
 )
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_convnet_has_the_parameters_of_the_paper(shape, classes, count, depth):
-    net = builder("convnet")(shape, classes, depth)
+    net = get_model_builder("convnet")(shape, classes, depth)
     assert size(net) == count
     assert net(noise(shape)).shape == (4, classes)
 
@@ -65,14 +65,14 @@ def test_convnet_has_the_parameters_of_the_paper(shape, classes, count, depth):
     ],
 )
 def test_convnet_heads_by_depth(shape, depth, count, width):
-    net = builder("convnet")(shape, 10, depth)
+    net = get_model_builder("convnet")(shape, 10, depth)
     assert size(net.head) == count
     assert features(net, shape) == width
     assert sum(isinstance(m, nn.Linear) for m in net.head) == depth
 
 
 def test_convnet_layers_are_those_of_the_table():
-    net = builder("convnet")(CIFAR, 10, 1)
+    net = get_model_builder("convnet")(CIFAR, 10, 1)
     each = [size(m) for m in net.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     assert each == [4_864, 102_464, 614_784, 73_920, 1_930]
 
@@ -81,7 +81,7 @@ def test_convnet_layers_are_those_of_the_table():
     ("shape", "count", "base"), [((3, 32, 32), 308_310, 307_300), ((1, 28, 28), 79_510, 78_500)]
 )
 def test_mlp_has_the_parameters_of_the_testbed(shape, count, base):
-    net = builder("mlp")(shape, 10, 1)
+    net = get_model_builder("mlp")(shape, 10, 1)
     assert size(net) == count
     assert (size(net.base), size(net.head)) == (base, 1_010)
     assert features(net, shape) == 100
@@ -89,20 +89,20 @@ def test_mlp_has_the_parameters_of_the_testbed(shape, count, base):
 
 
 def test_mlp_takes_any_shape():
-    net = builder("mlp")((7,), 3, 2)
+    net = get_model_builder("mlp")((7,), 3, 2)
     assert net(noise((7,))).shape == (4, 3)
     assert size(net.base) == 0
 
 
 def test_digitsnet_is_small():
-    net = builder("digitsnet")(DIGITS, 10, 1)
+    net = get_model_builder("digitsnet")(DIGITS, 10, 1)
     assert size(net) == 160 + 4_640 + 8_256 + 650
     assert net(noise(DIGITS)).shape == (4, 10)
     assert features(net, DIGITS) == 64
 
 
 def test_convnet_takes_the_smallest_image_that_fits():
-    assert builder("convnet")((1, 16, 16), 10, 1)(noise((1, 16, 16))).shape == (4, 10)
+    assert get_model_builder("convnet")((1, 16, 16), 10, 1)(noise((1, 16, 16))).shape == (4, 10)
 
 
 @pytest.mark.parametrize("name", [k for k in IMAGES if not k.startswith(("resnet", "smallcnn"))])
@@ -110,21 +110,21 @@ def test_depth_moves_the_cut_and_nothing_else(name):
     nets = []
     for depth in (1, 2):
         with seeded("init"):
-            nets.append(builder(name)(CIFAR, 10, depth))
+            nets.append(get_model_builder(name)(CIFAR, 10, depth))
     x = noise(CIFAR)
     assert torch.equal(nets[0](x), nets[1](x))
 
 
 @pytest.mark.parametrize("name", IMAGES)
 def test_the_activation_before_the_cut_belongs_to_the_base(name):
-    net = builder(name)(CIFAR, 10, 1)
+    net = get_model_builder(name)(CIFAR, 10, 1)
     assert net.base(noise(CIFAR)).min() >= 0
     assert isinstance(next(iter(net.head)), nn.Linear)
 
 
 @pytest.mark.parametrize("name", IMAGES)
 def test_logits_are_raw(name):
-    net = builder(name)(CIFAR, 10, 1)
+    net = get_model_builder(name)(CIFAR, 10, 1)
     assert isinstance(list(net.head)[-1], nn.Linear)
     assert (net(noise(CIFAR)) > 0).any()
 
@@ -135,7 +135,7 @@ def test_logits_are_raw(name):
 @pytest.mark.parametrize(("name", "shape"), [("convnet", GREY), ("digitsnet", DIGITS)])
 def test_pooling_before_relu_gives_the_values_and_gradients_of_pooling_after(name, shape):
     with seeded("init"):
-        net = builder(name)(shape, 10, 1)
+        net = get_model_builder(name)(shape, 10, 1)
     layers = list(net.base)
     pools = [i for i, m in enumerate(layers) if isinstance(m, nn.MaxPool2d)]
     assert len(pools) == 2
@@ -163,13 +163,13 @@ def test_pooling_before_relu_gives_the_values_and_gradients_of_pooling_after(nam
 @pytest.mark.parametrize("wrong", [-1, 0, 4, 99])
 def test_a_wrong_depth_is_refused_with_the_right_ones(name, most, wrong):
     with pytest.raises(ConfigError, match=rf"model.head_depth: .* depth 1 to {most}, not {wrong}"):
-        builder(name)(CIFAR, 10, wrong)
+        get_model_builder(name)(CIFAR, 10, wrong)
 
 
 @pytest.mark.parametrize("shape", [(64,), (8, 8), DIGITS, (3, 15, 32), (3, 32, 15), (1, 3, 32, 32)])
 def test_convnet_refuses_what_is_too_small_or_no_image(shape):
     with pytest.raises(ConfigError, match="convnet needs images of at least 16x16") as caught:
-        builder("convnet")(shape, 10, 1)
+        get_model_builder("convnet")(shape, 10, 1)
     assert str(shape) in str(caught.value)
     assert "digitsnet" in str(caught.value)
 
@@ -177,12 +177,12 @@ def test_convnet_refuses_what_is_too_small_or_no_image(shape):
 @pytest.mark.parametrize("shape", [(64,), (8, 8), (1, 3, 8)])
 def test_digitsnet_refuses_what_is_no_image(shape):
     with pytest.raises(ConfigError, match="digitsnet needs images"):
-        builder("digitsnet")(shape, 10, 1)
+        get_model_builder("digitsnet")(shape, 10, 1)
 
 
 def test_an_unknown_model_gets_the_nearest_right_one():
     with pytest.raises(ConfigError, match=r"model.name: no 'convnett' here; .* 'convnet'\?"):
-        builder("convnett")
+        get_model_builder("convnett")
 
 
 # Any module as base and head ----------------------------------------------------------------
@@ -251,7 +251,7 @@ def test_a_named_child_becomes_the_head(head):
 
 @pytest.mark.parametrize("name", IMAGES)
 def test_our_own_models_can_be_split_again(name):
-    net = builder(name)(CIFAR, 10, 1)
+    net = get_model_builder(name)(CIFAR, 10, 1)
     assert torch.equal(split(net)(noise(CIFAR)), net(noise(CIFAR)))
 
 

@@ -9,10 +9,10 @@ from torch import nn
 
 import heterophony as hp
 from helpers.support import identical
-from heterophony.config.config import ModelSection, read
+from heterophony.config.config import ModelSection, read_config
 from heterophony.core.errors import ConfigError
 from heterophony.core.randomness import seeded
-from heterophony.models import BUILDERS, builder, default_depth
+from heterophony.models import MODEL_DESCRIPTIONS, get_default_head_depth, get_model_builder
 
 CIFAR, GREY, TEXT = (3, 32, 32), (1, 28, 28), (80,)
 
@@ -39,7 +39,7 @@ def layers(net: nn.Module) -> list[int]:
     ],
 )
 def test_parameters_are_those_of_the_papers(name, shape, classes, depth, whole, head, width):
-    net = builder(name)(shape, classes, depth)
+    net = get_model_builder(name)(shape, classes, depth)
     assert (size(net), size(net.head)) == (whole, head)
     x = torch.zeros(2, *shape) if len(shape) == 3 else torch.zeros(2, *shape, dtype=torch.int64)
     z = net.base(x)
@@ -56,13 +56,15 @@ def test_parameters_are_those_of_the_papers(name, shape, classes, depth, whole, 
     ],
 )
 def test_layers_are_those_of_the_tables(name, shape, each):
-    assert layers(builder(name)(shape, 10, 1)) == each
+    assert layers(get_model_builder(name)(shape, 10, 1)) == each
 
 
 def test_the_default_split_is_the_authors_code():
-    assert {k: default_depth(builder(k)) for k in BUILDERS if default_depth(builder(k)) > 1} == {
-        "pfakd_cnn": 2
-    }
+    assert {
+        k: get_default_head_depth(get_model_builder(k))
+        for k in MODEL_DESCRIPTIONS
+        if get_default_head_depth(get_model_builder(k)) > 1
+    } == {"pfakd_cnn": 2}
 
 
 @pytest.mark.parametrize(
@@ -78,10 +80,10 @@ def test_a_run_takes_the_depth_of_the_user_the_algorithm_or_the_model(pairs, dep
     x, y = np.zeros((8, 32, 32, 3), np.uint8), np.arange(8) % 2
     np.savez(tmp_path / "a.npz", x=x, y=y)
     few = ["data.partition.kind=iid", "data.clients=2", f"data.name={tmp_path / 'a.npz'}"]
-    config = read(None, ["model.name=pfakd_cnn", *few, *pairs])
-    federation = config.federation()
-    assert config.decided(federation).model == ModelSection(config.model.name, depth)
-    linears = [m for m in config.plan(federation).template.head if isinstance(m, nn.Linear)]
+    config = read_config(None, ["model.name=pfakd_cnn", *few, *pairs])
+    federation = config.build_federation()
+    assert config.fill_model_defaults(federation).model == ModelSection(config.model.name, depth)
+    linears = [m for m in config.build_plan(federation).template.head if isinstance(m, nn.Linear)]
     assert len(linears) == depth
     how = config.algorithm_name
     once = hp.run(
@@ -94,7 +96,7 @@ def test_a_run_takes_the_depth_of_the_user_the_algorithm_or_the_model(pairs, dep
 
 
 def test_resnet18_is_the_table():
-    net = builder("resnet18")(CIFAR, 100, 1)
+    net = get_model_builder("resnet18")(CIFAR, 100, 1)
     base = list(net.base)
     sizes = [size(m) for m in base if size(m)]
     assert sizes[:2] == [1_728, 128]
@@ -111,7 +113,7 @@ def test_resnet18_is_the_table():
 
 
 def test_with_groups_there_is_nothing_but_parameters():
-    net = builder("resnet18_group")(CIFAR, 10, 1)
+    net = get_model_builder("resnet18_group")(CIFAR, 10, 1)
     norms = [m for m in net.modules() if isinstance(m, nn.GroupNorm)]
     assert len(norms) == 20
     assert {m.num_groups for m in norms} == {2}
@@ -126,7 +128,7 @@ def test_with_groups_there_is_nothing_but_parameters():
 
 
 def test_charlstm_is_the_table_and_begins_every_sequence_anew():
-    net = builder("charlstm")(TEXT, 80, 1)
+    net = get_model_builder("charlstm")(TEXT, 80, 1)
     reader = net.base[0]
     assert (size(reader.embedding), size(reader.lstm)) == (640, 798_720)
     own = dict(reader.lstm.named_parameters())
@@ -176,16 +178,16 @@ def test_charlstm_runs_on_sequences_of_integers_on_both_engines(name):
 )
 def test_what_does_not_fit_is_said(name, shape, said):
     with pytest.raises(ConfigError) as caught:
-        builder(name)(shape, 10, 1)
+        get_model_builder(name)(shape, 10, 1)
     assert str(caught.value).startswith(f"model.name: {said}")
 
 
 @pytest.mark.parametrize(("name", "smallest"), [("pfakd_cnn", 24), ("pfakd_fmnist", 12)])
 def test_the_smallest_image_fits(name, smallest):
     shape = (1, smallest, smallest)
-    assert builder(name)(shape, 10, 1)(torch.zeros(1, *shape)).shape == (1, 10)
+    assert get_model_builder(name)(shape, 10, 1)(torch.zeros(1, *shape)).shape == (1, 10)
 
 
 def test_numbers_are_no_characters():
     with pytest.raises(ConfigError, match="reads sequences of integers"):
-        builder("charlstm")(TEXT, 80, 1)(torch.zeros(1, *TEXT))
+        get_model_builder("charlstm")(TEXT, 80, 1)(torch.zeros(1, *TEXT))

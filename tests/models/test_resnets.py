@@ -9,8 +9,8 @@ from torch import nn
 from heterophony.core.errors import ConfigError
 from heterophony.core.net import Net
 from heterophony.core.randomness import seeded
-from heterophony.models import builder
-from heterophony.models.resnet8 import Block
+from heterophony.models import get_model_builder
+from heterophony.models.resnet8 import ResidualBlock
 
 CIFAR, TINY = (3, 32, 32), (3, 64, 64)
 SIZES = [
@@ -27,7 +27,7 @@ def norms(net: nn.Module) -> list[nn.BatchNorm2d]:
 
 def made(name: str, shape: tuple[int, ...], classes: int) -> Net:
     with seeded("init"):
-        return builder(name)(shape, classes, 1)
+        return get_model_builder(name)(shape, classes, 1)
 
 
 @pytest.mark.parametrize(("name", "shape", "classes", "count", "affine", "modules"), SIZES)
@@ -78,7 +78,7 @@ def test_the_maps_have_the_sizes_of_the_table(shape, sides):
     x, seen = torch.zeros(2, *shape), []
     for layer in made("resnet10", shape, 10).base:
         x = layer(x)
-        if isinstance(layer, nn.Conv2d | nn.MaxPool2d | Block):
+        if isinstance(layer, nn.Conv2d | nn.MaxPool2d | ResidualBlock):
             seen.append(x.shape[-1])
     assert seen == sides
     assert x.shape == (2, 512)
@@ -93,7 +93,7 @@ def test_at_32_pixels_the_last_convolution_learns_only_its_centre():
     net = made("resnet10", CIFAR, 10)
     with seeded("x"):
         net(torch.randn(2, *CIFAR)).sum().backward()
-    last = [m for m in net.modules() if isinstance(m, Block)][-1]
+    last = [m for m in net.modules() if isinstance(m, ResidualBlock)][-1]
     moved = (last.conv2.weight.grad != 0).flatten(0, 1).any(0)
     assert moved.nonzero().tolist() == [[1, 1]]
     assert int((last.conv1.weight.grad != 0).flatten(0, 1).any(0).sum()) == 4
@@ -101,6 +101,6 @@ def test_at_32_pixels_the_last_convolution_learns_only_its_centre():
 
 def test_only_the_linear_layer_is_a_head_and_only_images_are_welcome():
     with pytest.raises(ConfigError, match="heads of depth 1 to 1, not 2"):
-        builder("resnet8")(CIFAR, 10, 2)
+        get_model_builder("resnet8")(CIFAR, 10, 2)
     with pytest.raises(ConfigError, match="needs images"):
-        builder("resnet8")((64,), 10, 1)
+        get_model_builder("resnet8")((64,), 10, 1)

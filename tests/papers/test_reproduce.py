@@ -15,40 +15,35 @@ import pytest
 from typer.testing import CliRunner
 
 from heterophony.cli import app
-from heterophony.config.config import resolve
-from heterophony.core.errors import (
-    ConfigError,
-    DataError,
-    EngineError,
-    FolderError,
-)
+from heterophony.config.config import resolve_config
+from heterophony.core.errors import ConfigError, DataError, EngineError, FolderError
 from heterophony.experiments import parallel_runs
 from heterophony.papers import cost
 from heterophony.papers import quick as scale
 from heterophony.papers.reproduce import (
-    Table,
-    Task,
-    left,
-    outcome,
-    prepare,
+    CellRun,
+    TableSelection,
+    build_result,
+    create_run_folders,
+    list_unfinished,
 )
-from heterophony.papers.scale import Scale
+from heterophony.papers.scale import TableScale
 from heterophony.papers.table import (
     Cell,
-    Measured,
-    Number,
+    MeasurementRule,
     Ordering,
+    PrintedNumber,
     experiment,
-    experiments,
+    load_experiments,
 )
 from heterophony.papers.verdicts import (
-    Line,
-    checked,
-    judged,
-    lines,
-    measured,
+    ComparedNumber,
+    check_ordering,
+    compare_numbers,
+    judge_number,
+    measure_run,
 )
-from heterophony.report.paper_table import cells as shown
+from heterophony.report.paper_table import format_table_row as shown
 from heterophony.run.store import RunFolder
 
 SMALLEST = ["fedavg2rep-table4-hybrid", "--rows", "FedRep, N_C = ?", "--columns", "J = 16"]
@@ -59,9 +54,13 @@ def asked(*words: str) -> Any:
 
 
 def table(
-    name: str, rows: str = "*", columns: str = "*", size: Scale = Scale.quick, seeds: Any = (0,)
-) -> Table:
-    return Table(experiment(name), size, rows, columns, tuple(seeds))
+    name: str,
+    rows: str = "*",
+    columns: str = "*",
+    size: TableScale = TableScale.quick,
+    seeds: Any = (0,),
+) -> TableSelection:
+    return TableSelection(experiment(name), size, rows, columns, tuple(seeds))
 
 
 # A run's number -----------------------------------------------------------------------------
@@ -87,15 +86,15 @@ EVENTS = [
     ],
 )
 def test_a_number_is_made_as_the_paper_makes_it(rounds, clients, G, P):
-    found = measured(EVENTS, Measured(rounds, clients))
+    found = measure_run(EVENTS, MeasurementRule(rounds, clients))
     assert found["G"] == pytest.approx(G, abs=1e-12)
     assert found["P"] == pytest.approx(P, abs=1e-12)
     assert found["score"] == pytest.approx(log(G / 10) + log(P / 10), abs=1e-12)
 
 
 def test_the_last_ten_stand_beside_every_number():
-    found = measured(EVENTS, Measured("best"))
-    late = measured(EVENTS, Measured("last10"))
+    found = measure_run(EVENTS, MeasurementRule("best"))
+    late = measure_run(EVENTS, MeasurementRule("last10"))
     assert {k: found[f"{k} last10"] for k in ("G", "P", "score")} == {
         k: late[k] for k in ("G", "P", "score")
     }
@@ -103,7 +102,7 @@ def test_the_last_ten_stand_beside_every_number():
 
 def test_without_a_common_model_there_is_no_score():
     events = [{**e, "G": None} if e["event"] == "evaluation" else e for e in EVENTS]
-    assert measured(events, Measured()).keys() == {"P", "P last10"}
+    assert measure_run(events, MeasurementRule()).keys() == {"P", "P last10"}
 
 
 # Verdicts -----------------------------------------------------------------------------------
@@ -112,27 +111,30 @@ def test_without_a_common_model_there_is_no_score():
 @pytest.mark.parametrize(
     ("measure", "printed", "ours", "verdict"),
     [
-        ("G", Number(84.27), [82.27], "within noise"),
-        ("G", Number(84.27), [82.26], "worse"),
-        ("P", Number(97.32), [98.03], "better"),
-        ("P", Number(97.32), [98.0, 98.04], "within noise"),
-        ("P", Number(50.0, 1.5), [52.9], "within noise"),
+        ("G", PrintedNumber(84.27), [82.27], "within noise"),
+        ("G", PrintedNumber(84.27), [82.26], "worse"),
+        ("P", PrintedNumber(97.32), [98.03], "better"),
+        ("P", PrintedNumber(97.32), [98.0, 98.04], "within noise"),
+        ("P", PrintedNumber(50.0, 1.5), [52.9], "within noise"),
         ("P", None, [52.9], "no number printed"),
-        ("P", Number(50.0), [], "not comparable"),
-        ("score", Number(3.8663), [3.81], "worse"),
+        ("P", PrintedNumber(50.0), [], "not comparable"),
+        ("score", PrintedNumber(3.8663), [3.81], "worse"),
     ],
 )
 def test_a_verdict_compares_with_what_is_noise(measure, printed, ours, verdict):
-    assert judged(measure, printed, ours, "")[0] == verdict
+    assert judge_number(measure, printed, ours, "")[0] == verdict
 
 
 def test_a_reason_not_to_compare_is_told_whatever_the_numbers_are():
-    assert judged("G", Number(50.0), [50.0], "quick scale") == ("not comparable", "quick scale")
+    assert judge_number("G", PrintedNumber(50.0), [50.0], "quick scale") == (
+        "not comparable",
+        "quick scale",
+    )
 
 
-def line(row: str, values: dict[int, float], column: str = "c") -> Line:
+def line(row: str, values: dict[int, float], column: str = "c") -> ComparedNumber:
     seeds, late = tuple(values), tuple(values.values())
-    return Line(row, column, "digits", "P", None, seeds, late, late, "no number printed")
+    return ComparedNumber(row, column, "digits", "P", None, seeds, late, late, "no number printed")
 
 
 @pytest.mark.parametrize(
@@ -148,18 +150,18 @@ def line(row: str, values: dict[int, float], column: str = "c") -> Line:
 )
 def test_a_claim_is_checked_seed_by_seed(others, holds, why):
     top = line("a", {0: 3.0, 1: 3.0})
-    claim = checked(Ordering("P", "a"), "c", [top, *others])
+    claim = check_ordering(Ordering("P", "a"), "c", [top, *others])
     assert (claim.holds, claim.why) == (holds, why)
     assert claim.text == "c: P of a is above all others"
 
 
 def test_every_line_shows_the_last_ten_beside_the_number():
-    cell = Cell("a", "c", {"data": {"name": "fmnist"}}, {"G": Number(84.27)}, None)
+    cell = Cell("a", "c", {"data": {"name": "fmnist"}}, {"G": PrintedNumber(84.27)}, None)
     values = {
         0: {"G": 83.0, "G last10": 80.0},
         1: {"G": 84.0, "G last10": 82.0},
     }
-    (found,) = lines([cell], {("a", "c"): values}, {})
+    (found,) = compare_numbers([cell], {("a", "c"): values}, {})
     assert shown(found) == [
         *("a", "c", "fmnist", "G", "84.27", "83.50 ± 0.71", "81.00 ± 1.41", "−0.77"),
         "within noise",
@@ -169,11 +171,11 @@ def test_every_line_shows_the_last_ten_beside_the_number():
 # The quick scale ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("found", experiments(), ids=lambda e: e.name)
+@pytest.mark.parametrize("found", load_experiments(), ids=lambda e: e.name)
 def test_every_cell_has_a_quick_form_that_a_configuration_understands(found):
     for cell in found.cells:
         before = json.dumps(cell.config)
-        small = resolve(scale.smaller(cell.config))
+        small = resolve_config(scale.shrink_config(cell.config))
         assert json.dumps(cell.config) == before
         assert small.data.name in ("digits", "shakespeare")
         assert 10 <= small.top.rounds <= 50
@@ -183,15 +185,16 @@ def test_every_cell_has_a_quick_form_that_a_configuration_understands(found):
 
 def test_what_a_table_varies_still_varies_at_quick_scale():
     counts = {
-        c.column: c.config["data"]["clients"] for c in table("fedreg-table3-scalability").cells
+        c.column: c.config["data"]["clients"]
+        for c in table("fedreg-table3-scalability").distinct_cells
     }
     assert list(counts.values()) == [6, 10, 20, 40, 60]
     shards = [
         c.config["data"]["partition"]["per_client"]
-        for c in table("fedavg2rep-table4-hybrid", "FedRep*", "J = 4").cells
+        for c in table("fedavg2rep-table4-hybrid", "FedRep*", "J = 4").distinct_cells
     ]
     assert shards == [1, 2, 3, 7]
-    warm = table("fedavg2rep-table4-hybrid", "FedAvg2Rep, N_C = 1").cells
+    warm = table("fedavg2rep-table4-hybrid", "FedAvg2Rep, N_C = 1").distinct_cells
     assert [(c.config["rounds"], c.config["algorithm"]["warmup_rounds"]) for c in warm] == [
         (50, 12),
         (31, 12),
@@ -200,11 +203,11 @@ def test_what_a_table_varies_still_varies_at_quick_scale():
 
 
 def test_columns_that_differ_only_in_their_data_are_one_at_quick_scale():
-    small, full = table("fedreg-table2-sota"), table("fedreg-table2-sota", size=Scale.full)
-    assert {c.column for c in small.cells} == {"CIFAR-100"}
-    assert {first.column for first in small.same.values()} == {"CIFAR-100"}
-    assert len(full.cells) == 40
-    assert not full.same
+    small, full = table("fedreg-table2-sota"), table("fedreg-table2-sota", size=TableScale.full)
+    assert {c.column for c in small.distinct_cells} == {"CIFAR-100"}
+    assert {first.column for first in small.duplicates.values()} == {"CIFAR-100"}
+    assert len(full.distinct_cells) == 40
+    assert not full.duplicates
 
 
 # What is asked for --------------------------------------------------------------------------
@@ -240,16 +243,16 @@ def test_what_needs_something_that_is_not_there_says_so():
 
 def test_a_folder_with_other_settings_is_refused(tmp_path):
     small = table("fedreg-table5-ablation", "FedAvg")
-    prepare(small, tmp_path)
+    create_run_folders(small, tmp_path)
     other = table("fedreg-table5-ablation", "FedAvg", seeds=(1,))
-    (tmp_path / small.tasks[0].label).rename(tmp_path / other.tasks[0].label)
+    (tmp_path / small.runs[0].folder_name).rename(tmp_path / other.runs[0].folder_name)
     with pytest.raises(FolderError, match="holds a run with other settings \\(seed is 0, not 1\\)"):
-        prepare(other, tmp_path)
+        create_run_folders(other, tmp_path)
 
 
 def test_labels_are_names_of_folders_and_differ():
-    for found in experiments():
-        full = [Task(c, 0).label for c in found.cells]
+    for found in load_experiments():
+        full = [CellRun(c, 0).folder_name for c in found.cells]
         assert len(set(full)) == len(full)
         assert all(Path(name).name == name and "\0" not in name for name in full)
 
@@ -259,14 +262,19 @@ def test_labels_are_names_of_folders_and_differ():
 
 def test_costs_follow_the_arithmetic():
     full = {
-        c.row: c for c in table("fedreg-table2-sota", columns="CIFAR-10", size=Scale.full).cells
+        c.row: c
+        for c in table(
+            "fedreg-table2-sota", columns="CIFAR-10", size=TableScale.full
+        ).distinct_cells
     }
-    one = cost.seconds(full["FedAvg"].config, 90e9, 1)
-    work = one - cost.START
-    assert cost.seconds(full["FedAvg"].config, 90e9, 2) - cost.START == pytest.approx(work / 2)
+    one = cost.estimate_seconds(full["FedAvg"].config, 90e9, 1)
+    work = one - cost.SECONDS_TO_START
+    assert cost.estimate_seconds(
+        full["FedAvg"].config, 90e9, 2
+    ) - cost.SECONDS_TO_START == pytest.approx(work / 2)
     longer = {**full["FedAvg"].config, "rounds": 300}
-    assert cost.seconds(longer, 90e9, 1) - cost.START == pytest.approx(3 * work)
-    assert cost.seconds(full["FedReG"].config, 90e9, 1) > 2.5 * one
+    assert cost.estimate_seconds(longer, 90e9, 1) - cost.SECONDS_TO_START == pytest.approx(3 * work)
+    assert cost.estimate_seconds(full["FedReG"].config, 90e9, 1) > 2.5 * one
 
 
 def test_a_dry_run_tells_settings_and_costs_and_writes_nothing(tmp_path, monkeypatch):
@@ -329,7 +337,7 @@ def test_side_by_side_gives_the_bits_of_one_by_one(done, tmp_path):
     small = table("fedavg2rep-table4-hybrid", "FedRep, N_C = 1", "J = 16")
     alone = asked(*SMALLEST[:1], "--rows", "FedRep, N_C = 1", *SMALLEST[3:], "--out", str(tmp_path))
     assert alone.exit_code == 0
-    label = small.tasks[0].label
+    label = small.runs[0].folder_name
     hashes = {
         json.loads((at / label / "result.json").read_text())["model_sha256"]
         for at in (folder, tmp_path)
@@ -349,8 +357,8 @@ def test_asked_again_nothing_is_run_and_the_table_is_the_same(done):
 def test_a_runner_that_is_killed_is_replaced_and_the_bits_are_the_same(done, tmp_path):
     folder, _ = done
     small = table("fedavg2rep-table4-hybrid", "FedRep, N_C = 1", "J = 16")
-    prepare(small, tmp_path)
-    label = small.tasks[0].label
+    create_run_folders(small, tmp_path)
+    label = small.runs[0].folder_name
     killed = []
 
     def kill_once(path: Path, event: dict[str, Any]) -> None:
@@ -363,16 +371,19 @@ def test_a_runner_that_is_killed_is_replaced_and_the_bits_are_the_same(done, tmp
             killed.append(runner.pid)
             os.kill(runner.pid, signal.SIGKILL)
 
-    assert parallel_runs.play([tmp_path / label], 1, kill_once) == {}
+    assert parallel_runs.run_in_parallel([tmp_path / label], 1, kill_once) == {}
     assert killed
-    assert left(small, tmp_path) == []
-    hashes = {list(RunFolder(at / label).read())[-1]["model_sha256"] for at in (folder, tmp_path)}
+    assert list_unfinished(small, tmp_path) == []
+    hashes = {
+        list(RunFolder(at / label).iterate_events())[-1]["model_sha256"]
+        for at in (folder, tmp_path)
+    }
     assert len(hashes) == 1
 
 
 def test_a_run_that_kills_every_process_ends_the_table_with_a_clear_line(tmp_path):
     small = table("fedavg2rep-table4-hybrid", "FedRep, N_C = 1", "J = 16")
-    prepare(small, tmp_path)
+    create_run_folders(small, tmp_path)
 
     def kill(path: Path, event: dict[str, Any]) -> None:
         for p in psutil.Process().children(recursive=True):
@@ -380,13 +391,13 @@ def test_a_run_that_kills_every_process_ends_the_table_with_a_clear_line(tmp_pat
                 os.kill(p.pid, signal.SIGKILL)
 
     with pytest.raises(EngineError, match="3 processes died on this run"):
-        parallel_runs.play([tmp_path / small.tasks[0].label], 1, kill)
+        parallel_runs.run_in_parallel([tmp_path / small.runs[0].folder_name], 1, kill)
 
 
 def test_a_run_that_diverges_is_a_cell_that_cannot_be_compared(tmp_path):
     small = table("fedavg2rep-table4-hybrid", "FedRep, N_C = 1", "J = 16")
-    found = outcome(small, tmp_path, {small.tasks[0].label: "client 3, round 2: NaN"})
-    assert [(x.verdict, x.why) for x in found.lines] == [
+    found = build_result(small, tmp_path, {small.runs[0].folder_name: "client 3, round 2: NaN"})
+    assert [(x.verdict, x.why) for x in found.numbers] == [
         ("not comparable", "client 3, round 2: NaN")
     ]
 
@@ -402,7 +413,7 @@ def test_a_run_that_diverges_is_a_cell_that_cannot_be_compared(tmp_path):
     ],
 )
 def test_a_cell_of_each_work_runs_at_quick_scale(name, row, column, tmp_path, monkeypatch):
-    monkeypatch.setattr(scale, "ROUNDS", (2, 3))  # its own are for `scripts/quick_tables`
+    monkeypatch.setattr(scale, "ROUND_BOUNDS", (2, 3))  # its own are for `scripts/quick_tables`
     words = [name, "--rows", row, "--columns", column, "--out", str(tmp_path), "--json"]
     found = asked(*words)
     assert found.exit_code == 0, found.output

@@ -11,14 +11,14 @@ import pytest
 from typer.testing import CliRunner
 
 from heterophony.cli import app
-from heterophony.config.config import resolve
+from heterophony.config.config import resolve_config
 from heterophony.core.errors import ConfigError
 from heterophony.papers.table import (
-    Number,
+    PrintedNumber,
     experiment,
-    experiments,
-    loaded,
-    names,
+    list_experiment_names,
+    load_experiments,
+    parse_experiment,
 )
 
 NAMES = [
@@ -96,18 +96,18 @@ b = [0.5, "-"]
 """
 
 
-def printed(table: str, row: str, column: str) -> dict[str, Number]:
+def printed(table: str, row: str, column: str) -> dict[str, PrintedNumber]:
     (found,) = [c for c in experiment(table).cells if (c.row, c.column) == (row, column)]
     return found.printed
 
 
 def test_the_names_are_those_of_the_contract():
-    assert list(names()) == NAMES
-    assert [e.name for e in experiments()] == NAMES
+    assert list(list_experiment_names()) == NAMES
+    assert [e.name for e in load_experiments()] == NAMES
 
 
 def test_every_table_has_all_its_cells():
-    counted = [len(e.cells) for e in experiments()]
+    counted = [len(e.cells) for e in load_experiments()]
     assert counted == [n for numbers in CELLS.values() for n in numbers]
 
 
@@ -115,7 +115,7 @@ def test_every_table_has_all_its_cells():
 def test_the_configuration_of_every_cell_is_understood(name):
     found = experiment(name)
     for cell in found.cells:
-        config = resolve(cell.config)
+        config = resolve_config(cell.config)
         assert config.top.rounds == cell.config["rounds"]
         assert config.algorithm_name == cell.config["algorithm"]["name"]
         assert config.model.name is not None
@@ -123,12 +123,12 @@ def test_the_configuration_of_every_cell_is_understood(name):
 
 
 def test_what_cannot_be_run_says_what_it_needs():
-    found = {e.name for e in experiments() if all(c.needs for c in e.cells)}
+    found = {e.name for e in load_experiments() if all(c.needs for c in e.cells)}
     assert found == NOT_RUNNABLE
-    assert all(experiment(name).missing for name in NOT_RUNNABLE)
+    assert all(experiment(name).missing_requirements for name in NOT_RUNNABLE)
     hybrid = experiment("fedavg2rep-table4-hybrid")
     assert {c.row.split(",")[0] for c in hybrid.cells if c.needs} == {"pre-trained FedRep"}
-    assert "checkpoint" in str(hybrid.missing)
+    assert "checkpoint" in str(hybrid.missing_requirements)
 
 
 @pytest.mark.parametrize(
@@ -154,22 +154,22 @@ def test_what_cannot_be_run_says_what_it_needs():
     ],
 )
 def test_numbers_are_as_printed(table, row, column, numbers):
-    assert printed(table, row, column) == {k: Number(v) for k, v in numbers.items()}
+    assert printed(table, row, column) == {k: PrintedNumber(v) for k, v in numbers.items()}
 
 
 def test_deviations_are_as_printed_and_missing_ones_are_none():
-    assert printed("feddecomp-table1", "pFedGate", "CIFAR-10, alpha 0.1")["P"] == Number(
+    assert printed("feddecomp-table1", "pFedGate", "CIFAR-10, alpha 0.1")["P"] == PrintedNumber(
         87.25, 1.91
     )
     last = printed("feddecomp-table1", "FedDecomp", "Tiny ImageNet, alpha 1.0")
-    assert last["P"] == Number(25.55, None)
+    assert last["P"] == PrintedNumber(25.55, None)
     grid = printed("feddecomp-table2", "R_l = 1.0", "Tiny ImageNet, R_c = 0.2")
-    assert grid["P"] == Number(33.9, 0.91)
+    assert grid["P"] == PrintedNumber(33.9, 0.91)
     moved = printed("feddecomp-table6", "E_lora = 0", "CIFAR-100")
     assert moved == {
-        "P": Number(39.35),
-        "delta_sigma": Number(37.99),
-        "delta_tau": Number(0.0),
+        "P": PrintedNumber(39.35),
+        "delta_sigma": PrintedNumber(37.99),
+        "delta_tau": PrintedNumber(0.0),
     }
 
 
@@ -198,7 +198,7 @@ def test_the_score_of_figure_7_follows_from_table_3():
 
 def test_orderings_hold_in_the_printed_numbers():
     checked = 0
-    for found in experiments():
+    for found in load_experiments():
         values = {(c.row, c.column): c.printed for c in found.cells}
         for o in found.orderings:
             pairs = [
@@ -237,17 +237,17 @@ def test_no_file_mentions_a_path_of_a_machine():
 
 
 def test_cells_are_where_numbers_are():
-    first, second, third = loaded("small", SMALL).cells
+    first, second, third = parse_experiment("small", SMALL).cells
     assert (first.row, first.column, first.needs) == ("a", "few", None)
     assert first.config == {
         "rounds": 2,
         "data": {"clients": 4},
         "algorithm": {"name": "fedprox", "mu": 0.1},
     }
-    assert first.printed == {"G": Number(1.5)}
-    assert (second.printed, second.needs) == ({"G": Number(2, 0.5)}, "luck")
+    assert first.printed == {"G": PrintedNumber(1.5)}
+    assert (second.printed, second.needs) == ({"G": PrintedNumber(2, 0.5)}, "luck")
     assert second.config["algorithm"] == {"name": "fedavg"}
-    assert (third.column, third.printed) == ("many", {"G": Number(3)})
+    assert (third.column, third.printed) == ("many", {"G": PrintedNumber(3)})
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_cells_are_where_numbers_are():
 )
 def test_a_file_with_a_mistake_is_refused(old, new, message):
     with pytest.raises(ConfigError) as error:
-        loaded("small", SMALL.replace(old, new, 1))
+        parse_experiment("small", SMALL.replace(old, new, 1))
     assert str(error.value).startswith("small.toml: ")
     assert message in str(error.value)
 

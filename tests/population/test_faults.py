@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 import heterophony as hp
 from helpers.support import QUICK, Turns, digits, identical, memory, model, played, replies, same
-from heterophony.algorithms import CLASSES, algorithm
-from heterophony.analysis.runs import find
-from heterophony.analysis.tables import rows
-from heterophony.config.config import read
+from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
+from heterophony.analysis.runs import load_runs
+from heterophony.analysis.tables import build_comparison_rows
+from heterophony.config.config import read_config
 from heterophony.core.errors import ConfigError, DataError, FolderError
-from heterophony.population.availability import Chance, Diurnal, Trace
+from heterophony.population.availability import Diurnal, RandomAvailability, Trace
 from heterophony.population.device_speeds import Devices
-from heterophony.population.faults import Closing, Faults, agree
+from heterophony.population.faults import Faults, RoundEnd, check_participation
 from heterophony.population.participation import Skewed, Uniform
-from heterophony.report.page.page_data import content
+from heterophony.report.page.page_data import build_page_data
 
 CLIENTS = [f"c{i}" for i in range(20)]
 SLOW = Devices(sample_seconds=0.01, bytes_per_second=1e5, spread=1.0)
@@ -54,23 +54,23 @@ def attendance(events):
 @pytest.mark.parametrize(
     ("faults", "arrivals", "closing"),
     [
-        (Faults(), [3.0, 1.0, 2.0], Closing(3.0, (0, 1, 2), ())),
-        (Faults(), [3.0, None, 2.0], Closing(3.0, (0, 2), ())),
-        (Faults(), [None, None], Closing(0.0, (), ())),
-        (Faults(deadline=2), [1.0, 1.5], Closing(1.5, (0, 1), ())),  # all are there: it ends
-        (Faults(deadline=2), [3.0, 1.0, 2.0], Closing(2, (1, 2), (0,))),
-        (Faults(deadline=2), [None, 1.0], Closing(2, (1,), ())),  # it may still come back
-        (Faults(deadline=2), [None, None], Closing(2, (), ())),
-        (Faults(deadline=2), [3.0, 4.0], Closing(2, (), (0, 1))),
-        (Faults(deadline=2, quorum=1), [3.0, 4.0], Closing(3.0, (0,), (1,))),
-        (Faults(deadline=2, quorum=2), [1.0, 4.0, 3.0], Closing(3.0, (0, 2), (1,))),
-        (Faults(deadline=2, quorum=0.5), [1.0, 4.0, 3.0], Closing(3.0, (0, 2), (1,))),
-        (Faults(deadline=2, quorum=0.3), [1.0, 4.0, 3.0], Closing(2, (0,), (1, 2))),
-        (Faults(deadline=2, quorum=2), [1.0, None, None], Closing(2, (), ())),
-        (Faults(deadline=2, quorum=3), [1.0, None, 5.0], Closing(5.0, (), (2,))),
-        (Faults(quorum=2), [1.0, None, 5.0], Closing(5.0, (0, 2), ())),
-        (Faults(quorum=3), [1.0, None, 5.0], Closing(5.0, (), ())),
-        (Faults(quorum=1.0), [1.0, 5.0], Closing(5.0, (0, 1), ())),
+        (Faults(), [3.0, 1.0, 2.0], RoundEnd(3.0, (0, 1, 2), ())),
+        (Faults(), [3.0, None, 2.0], RoundEnd(3.0, (0, 2), ())),
+        (Faults(), [None, None], RoundEnd(0.0, (), ())),
+        (Faults(deadline=2), [1.0, 1.5], RoundEnd(1.5, (0, 1), ())),  # all are there: it ends
+        (Faults(deadline=2), [3.0, 1.0, 2.0], RoundEnd(2, (1, 2), (0,))),
+        (Faults(deadline=2), [None, 1.0], RoundEnd(2, (1,), ())),  # it may still come back
+        (Faults(deadline=2), [None, None], RoundEnd(2, (), ())),
+        (Faults(deadline=2), [3.0, 4.0], RoundEnd(2, (), (0, 1))),
+        (Faults(deadline=2, quorum=1), [3.0, 4.0], RoundEnd(3.0, (0,), (1,))),
+        (Faults(deadline=2, quorum=2), [1.0, 4.0, 3.0], RoundEnd(3.0, (0, 2), (1,))),
+        (Faults(deadline=2, quorum=0.5), [1.0, 4.0, 3.0], RoundEnd(3.0, (0, 2), (1,))),
+        (Faults(deadline=2, quorum=0.3), [1.0, 4.0, 3.0], RoundEnd(2, (0,), (1, 2))),
+        (Faults(deadline=2, quorum=2), [1.0, None, None], RoundEnd(2, (), ())),
+        (Faults(deadline=2, quorum=3), [1.0, None, 5.0], RoundEnd(5.0, (), (2,))),
+        (Faults(quorum=2), [1.0, None, 5.0], RoundEnd(5.0, (0, 2), ())),
+        (Faults(quorum=3), [1.0, None, 5.0], RoundEnd(5.0, (), ())),
+        (Faults(quorum=1.0), [1.0, 5.0], RoundEnd(5.0, (0, 1), ())),
     ],
 )
 def test_a_round_closes(faults, arrivals, closing):
@@ -85,11 +85,11 @@ def test_a_round_closes(faults, arrivals, closing):
 )
 def test_the_merged_and_the_late_are_apart_and_no_quorum_no_merge(arrivals, deadline, quorum):
     faults = Faults(deadline=deadline, quorum=quorum)
-    end = faults.close(arrivals)
+    end = faults.determine_round_end(arrivals)
     came = {i for i, a in enumerate(arrivals) if a is not None}
     assert not set(end.merged) & set(end.late)
     assert {*end.merged, *end.late} <= came
-    assert not end.merged or len(end.merged) >= faults.needed(len(arrivals))
+    assert not end.merged or len(end.merged) >= faults.count_needed_replies(len(arrivals))
     assert all(arrivals[i] <= end.seconds for i in end.merged)
     if end.merged:
         assert {*end.merged, *end.late} == came
@@ -101,17 +101,17 @@ def test_the_merged_and_the_late_are_apart_and_no_quorum_no_merge(arrivals, dead
 
 def test_a_clients_time_is_receiving_learning_and_sending():
     devices = Devices(sample_seconds=0.25, bytes_per_second=1000)
-    assert devices.seconds("a", 4000, 60, 2000, seed=7) == 4.0 + 15.0 + 2.0
-    assert Devices(sample_seconds=0.25).seconds("a", 4000, 60, 2000, seed=7) == 15.0
-    assert Devices(bytes_per_second=1000).seconds("a", 4000, 60, 2000, seed=7) == 6.0
-    assert not Devices().timed
+    assert devices.compute_round_seconds("a", 4000, 60, 2000, seed=7) == 4.0 + 15.0 + 2.0
+    assert Devices(sample_seconds=0.25).compute_round_seconds("a", 4000, 60, 2000, seed=7) == 15.0
+    assert Devices(bytes_per_second=1000).compute_round_seconds("a", 4000, 60, 2000, seed=7) == 6.0
+    assert not Devices().simulates_time
 
 
 def test_devices_differ_by_a_log_normal_factor_of_median_one_drawn_once():
     devices = Devices(sample_seconds=2.0, bytes_per_second=100.0, spread=0.5)
-    speeds = [devices.speed(f"c{i}", seed=0) for i in range(999)]
-    assert speeds == [devices.speed(f"c{i}", seed=0) for i in range(999)]
-    assert speeds[0] != devices.speed("c0", seed=1)
+    speeds = [devices.get_speed(f"c{i}", seed=0) for i in range(999)]
+    assert speeds == [devices.get_speed(f"c{i}", seed=0) for i in range(999)]
+    assert speeds[0] != devices.get_speed("c0", seed=1)
     for values, middle in zip(zip(*speeds, strict=True), (2.0, 100.0), strict=True):
         ordered = sorted(values)
         assert abs(ordered[499] / middle - 1) < 0.1
@@ -125,8 +125,12 @@ def test_a_file_decides_for_whom_it_names(tmp_path):
     )
     for name in ("a.csv", "a.json"):
         devices = Devices(sample_seconds=7, file=str(tmp_path / name))
-        devices.know(CLIENTS)
-        assert [devices.speed(c, 0) for c in CLIENTS[:3]] == [(0.5, 10.0), (1.0, inf), (7.0, inf)]
+        devices.check_clients(CLIENTS)
+        assert [devices.get_speed(c, 0) for c in CLIENTS[:3]] == [
+            (0.5, 10.0),
+            (1.0, inf),
+            (7.0, inf),
+        ]
 
 
 def test_the_clock_of_a_run_is_the_sum_of_its_rounds_by_hand():
@@ -151,7 +155,7 @@ def test_the_clock_of_a_run_is_the_sum_of_its_rounds_by_hand():
 
 
 def test_chance_is_about_its_share_and_a_function_of_seed_round_and_client():
-    rule = Chance(0.7)
+    rule = RandomAvailability(0.7)
     told = [[rule.reachable(c, t, 0.0, 5) for c in CLIENTS] for t in range(200)]
     assert abs(sum(map(sum, told)) / 4000 - 0.7) < 0.05
     assert told == [[rule.reachable(c, t, 9.0, 5) for c in CLIENTS] for t in range(200)]
@@ -165,7 +169,7 @@ def test_a_day_has_its_hours(unit):
         told = [rule.reachable(c, t, float(t), 0) for t in range(40)]
         assert told[:10] == told[10:20] == told[20:30]
         assert sum(told[:10]) == 3
-    assert len({rule.hour(c, 0, 0) for c in CLIENTS}) == 20
+    assert len({rule.compute_time_of_day(c, 0, 0) for c in CLIENTS}) == 20
     waits = [rule.wait(c, 4.0, 0) for c in CLIENTS]
     if unit == "seconds":
         asleep = [c for c in CLIENTS if not rule.reachable(c, 0, 4.0, 0)]
@@ -228,10 +232,10 @@ def test_where_nobody_can_be_reached_the_clock_goes_on_until_somebody_can(tmp_pa
 
 def test_dropout_is_a_function_of_seed_round_and_client():
     faults = Faults(dropout=0.3)
-    gone = [[faults.vanishes(t, c, 1) for c in CLIENTS] for t in range(200)]
+    gone = [[faults.has_dropped_out(t, c, 1) for c in CLIENTS] for t in range(200)]
     assert abs(sum(map(sum, gone)) / 4000 - 0.3) < 0.05
-    assert not any(Faults().vanishes(t, c, 1) for t in range(50) for c in CLIENTS)
-    assert all(Faults(dropout=1).vanishes(t, c, 1) for t in range(50) for c in CLIENTS)
+    assert not any(Faults().has_dropped_out(t, c, 1) for t in range(50) for c in CLIENTS)
+    assert all(Faults(dropout=1).has_dropped_out(t, c, 1) for t in range(50) for c in CLIENTS)
 
 
 @pytest.mark.parametrize("name", ["fedreg", "scaffold", "fedamp", "local"])
@@ -259,7 +263,7 @@ def test_dropouts_and_stragglers_give_the_same_bits_on_the_pool_and_after_a_resu
     ]
 
 
-@pytest.mark.parametrize("name", sorted(CLASSES))
+@pytest.mark.parametrize("name", sorted(ALGORITHM_CLASSES))
 def test_every_algorithm_survives_dropouts(name):
     result = played(name, rounds=2, faults=Faults(dropout=0.5), evaluate_every=2)
     if result.plan.algorithm.pooled:
@@ -277,13 +281,13 @@ def test_the_same_clients_are_asked_and_vanish_whatever_the_algorithm():
         for n in ("fedavg", "fedper", "scaffold")
     ]
     assert told[0] == told[1] == told[2]
-    assert not algorithm("fedavg").everybody
+    assert not get_algorithm_class("fedavg").everybody
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedper", "feddyn", "fedamp"])
 def test_if_everybody_vanishes_nothing_changes_but_bytes_went_down(name):
     result = played(name, faults=Faults(dropout=1.0))
-    start = result.plan.start()
+    start = result.plan.create_initial_server()
     assert same(model(result), start.model)
     assert same(result._server.average, start.average)
     assert all(memory(result, c) == {} for c in result.clients)
@@ -389,13 +393,13 @@ def test_a_skewed_run_with_replacement_is_the_same_on_both_engines():
 def test_tables_and_the_page_show_the_simulated_clock_where_there_is_one(tmp_path):
     played("fedavg", out=tmp_path / "timed", devices=SLOW)
     played("fedavg", out=tmp_path / "plain")
-    both = find([tmp_path / "timed", tmp_path / "plain"])
-    timed, plain = rows(both)
+    both = load_runs([tmp_path / "timed", tmp_path / "plain"])
+    timed, plain = build_comparison_rows(both)
     assert timed["simulated"] == both[0].summary.simulated_seconds > 0
     assert "simulated" not in plain
-    assert content(both)["table"]["columns"][-1] == "simulated"
-    assert content(both)["table"]["rows"][1]["cells"][-1] == "–"
-    assert "simulated" not in content(both[1:])["table"]["columns"]
+    assert build_page_data(both)["table"]["columns"][-1] == "simulated"
+    assert build_page_data(both)["table"]["rows"][1]["cells"][-1] == "–"
+    assert "simulated" not in build_page_data(both[1:])["table"]["columns"]
 
 
 # Without faults, and what is refused --------------------------------------------------------
@@ -440,7 +444,7 @@ def test_attendance_is_by_round_and_client():
 )
 def test_settings_that_contradict_each_other_are_refused(faults, devices, said):
     with pytest.raises(ConfigError, match=said):
-        agree(faults, devices, Uniform(count=5), CLIENTS)
+        check_participation(faults, devices, Uniform(count=5), CLIENTS)
 
 
 @pytest.mark.parametrize(
@@ -475,7 +479,7 @@ def test_a_trace_that_makes_no_sense_is_refused_with_its_name(tmp_path, name, te
 def test_a_device_has_one_row_of_sensible_numbers(tmp_path, row):
     (tmp_path / "d.csv").write_text(f"client,sample_seconds,bytes_per_second\n{row}\n")
     with pytest.raises(DataError, match="client c0 needs one row of sample_seconds"):
-        Devices(file=str(tmp_path / "d.csv")).know(CLIENTS)
+        Devices(file=str(tmp_path / "d.csv")).check_clients(CLIENTS)
 
 
 def test_a_run_does_not_go_on_with_another_trace(tmp_path):
@@ -509,12 +513,12 @@ spread = 0.5
 
 def test_a_configuration_says_all_of_it_and_is_written_back_whole(tmp_path):
     (tmp_path / "my.toml").write_text(WHOLE)
-    config = read(tmp_path / "my.toml")
+    config = read_config(tmp_path / "my.toml")
     assert config.participation == Skewed(count=10, gamma=0.5, replacement=False)
     assert config.faults == Faults(Diurnal(period=12, share=0.25), 0.3, 60, 0.5)
     assert config.devices == Devices(0.01, 1e6, 0.5)
-    (tmp_path / "again.toml").write_text(config.toml())
-    assert read(tmp_path / "again.toml") == config
+    (tmp_path / "again.toml").write_text(config.to_toml())
+    assert read_config(tmp_path / "again.toml") == config
 
 
 @pytest.mark.parametrize(
@@ -527,7 +531,7 @@ def test_a_configuration_says_all_of_it_and_is_written_back_whole(tmp_path):
     ],
 )
 def test_each_of_them_leaves_the_others_as_they_are(pair, found):
-    config = read(None, [pair])
+    config = read_config(None, [pair])
     assert (config.participation, config.faults) == (Uniform(rate=0.2), found)
 
 
@@ -574,7 +578,7 @@ def test_each_of_them_leaves_the_others_as_they_are(pair, found):
 )
 def test_a_wrong_setting_is_named(pair, said):
     with pytest.raises(ConfigError) as told:
-        read(None, [pair])
+        read_config(None, [pair])
     assert str(told.value).startswith(said)
 
 

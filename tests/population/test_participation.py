@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heterophony.core.errors import ConfigError
-from heterophony.population.participation import Skewed, Uniform, asked
+from heterophony.population.participation import Skewed, Uniform, select_from_reachable
 
 CLIENTS = [f"c{i}" for i in range(20)]
 
@@ -35,13 +35,15 @@ CLIENTS = [f"c{i}" for i in range(20)]
     ],
 )
 def test_a_rate_is_rounded_down_but_never_to_nobody(rate, clients, size):
-    assert Uniform(rate=rate).size(clients) == size
+    assert Uniform(rate=rate).compute_sample_size(clients) == size
 
 
 @settings(derandomize=True, deadline=None, max_examples=100)
 @given(percent=st.integers(1, 100), clients=st.integers(1, 1000))
 def test_a_rate_in_percent_means_exactly_that(percent, clients):
-    assert Uniform(rate=percent / 100).size(clients) == max(1, percent * clients // 100)
+    assert Uniform(rate=percent / 100).compute_sample_size(clients) == max(
+        1, percent * clients // 100
+    )
 
 
 @settings(derandomize=True, deadline=None, max_examples=50)
@@ -52,10 +54,10 @@ def test_the_chosen_are_distinct_clients_in_client_order(rate, n, t, seed):
     clients = [f"c{i}" for i in range(n)]
     rule = Uniform(rate=rate)
     chosen = rule.chosen(t, clients, seed)
-    assert len(chosen) == rule.size(n)
+    assert len(chosen) == rule.compute_sample_size(n)
     assert len(set(chosen)) == len(chosen)
     assert chosen == [c for c in clients if c in chosen]
-    assert rule.size(n) in (max(1, floor(rate * n)), max(1, floor(rate * n + 1e-9)))
+    assert rule.compute_sample_size(n) in (max(1, floor(rate * n)), max(1, floor(rate * n + 1e-9)))
 
 
 def test_the_round_and_the_seed_alone_decide():
@@ -117,7 +119,7 @@ def test_a_large_gamma_is_uniform(replacement):
 
 def test_frequencies_with_replacement_are_the_probabilities_that_were_drawn_once():
     rule, rounds = Skewed(count=10, gamma=0.5), 1000
-    logs = rule.log_likely(20, seed=3)
+    logs = rule.draw_log_probabilities(20, seed=3)
     p = np.exp(logs - logs.max())
     p /= p.sum()
     found = drawn(rule, rounds, seed=3).values()
@@ -127,7 +129,9 @@ def test_frequencies_with_replacement_are_the_probabilities_that_were_drawn_once
 
 
 def test_probabilities_have_the_moments_of_the_dirichlet_distribution():
-    logs = np.stack([Skewed(count=1, gamma=0.5).log_likely(4, seed) for seed in range(4000)])
+    logs = np.stack(
+        [Skewed(count=1, gamma=0.5).draw_log_probabilities(4, seed) for seed in range(4000)]
+    )
     p = np.exp(logs - logs.max(1, keepdims=True))
     p /= p.sum(1, keepdims=True)
     assert np.allclose(p.mean(0), 1 / 4, atol=0.02)
@@ -158,10 +162,10 @@ def test_the_reference_draws_with_replacement_where_skewed_and_without_where_uni
 @pytest.mark.parametrize("rule", [Uniform(rate=0.5), Skewed(rate=0.5, replacement=False)])
 def test_the_size_is_that_of_all_clients_and_all_the_reachable_come_if_they_are_fewer(rule):
     for reachable in (CLIENTS[:15], CLIENTS[5:9], CLIENTS[3:4]):
-        chosen = asked(rule, 0, CLIENTS, reachable, 0)
+        chosen = select_from_reachable(rule, 0, CLIENTS, reachable, 0)
         assert len(chosen) == min(10, len(reachable))
         assert set(chosen) <= set(reachable)
-    assert asked(rule, 0, CLIENTS, [], 0) == []
+    assert select_from_reachable(rule, 0, CLIENTS, [], 0) == []
 
 
 def test_a_rule_of_ones_own_sees_the_reachable_alone():
@@ -169,4 +173,4 @@ def test_a_rule_of_ones_own_sees_the_reachable_alone():
         def chosen(self, t, clients, seed):
             return list(clients[:1])
 
-    assert asked(First(), 0, CLIENTS, CLIENTS[7:], 0) == ["c7"]
+    assert select_from_reachable(First(), 0, CLIENTS, CLIENTS[7:], 0) == ["c7"]

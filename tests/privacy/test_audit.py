@@ -16,48 +16,43 @@ from typer.testing import CliRunner
 
 import heterophony as hp
 from helpers.support import Fatal, digits, net_with_batch_norm, replies
-from heterophony.algorithms import CLASSES, algorithm
-from heterophony.analysis.runs import find
+from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
+from heterophony.analysis.runs import load_runs
 from heterophony.cli import app
 from heterophony.core.tensors import Tensors
-from heterophony.data.sources import source
-from heterophony.engines.base import engine
-from heterophony.jobs.client_store import Place
+from heterophony.data.sources import read_source
+from heterophony.engines.base import create_engine
+from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import Job, Plan
-from heterophony.models import builder
-from heterophony.privacy.attack_job import Case, How, Inversion
+from heterophony.models import get_model_builder
+from heterophony.privacy.attack_job import AttackCase, AttackSettings, GradientInversion
 from heterophony.privacy.attacks import (
     DLG,
-    Found,
-    Inverting,
-    Start,
-    Target,
-    angle,
-    best,
-    distance,
-    fewest,
-    noise,
-    variation,
+    AttackTarget,
+    InvertingGradients,
+    Reconstruction,
+    StartingPoint,
+    cosine_distance,
+    draw_noise,
+    infer_labels,
+    select_best,
+    squared_distance,
+    total_variation,
 )
 from heterophony.privacy.gradients import (
-    gradients,
-    insider,
-    last_bias,
-    stranger,
-    update,
-    visible,
+    compute_gradients,
+    compute_update,
+    find_last_bias,
+    list_sent_parameters,
+    make_insider,
+    make_stranger,
 )
-from heterophony.privacy.preset_names import Preset
-from heterophony.privacy.presets import preset
-from heterophony.privacy.quality import (
-    CAP,
-    psnr,
-    references,
-    ssim,
-)
-from heterophony.privacy.records import agreed, matched
-from heterophony.privacy.snapshots import States
-from heterophony.report.page.html import render
+from heterophony.privacy.preset_names import AuditPreset
+from heterophony.privacy.presets import get_preset
+from heterophony.privacy.quality import MAX_PSNR, make_reference_images, psnr, ssim
+from heterophony.privacy.records import match_images, match_labels
+from heterophony.privacy.snapshots import Snapshots
+from heterophony.report.page.html import render_report
 
 SMALL = ("data.name=digits", "data.clients=3", "model.name=digitsnet", "local.epochs=3",
          "local.steps=3", "engine.name=serial")  # fmt: skip
@@ -78,15 +73,15 @@ def audited(out: Path, *words: str, also: tuple[str, ...] = ()) -> dict:
 
 def plan_of(name: str, **changes) -> Plan:
     """A run that has not begun."""
-    result = hp.run(algorithm(name)(**changes), digits(), model="digitsnet", rounds=0,
+    result = hp.run(get_algorithm_class(name)(**changes), digits(), model="digitsnet", rounds=0,
                     training=FEW, participation=1.0)  # fmt: skip
     return result.plan
 
 
 def first(plan: Plan) -> Job:
-    client, server = plan.federation.clients[0], plan.start()
+    client, server = plan.federation.clients[0], plan.create_initial_server()
     sent = plan.algorithm.send(server, client)
-    return Job("train", 0, client, sent, server.average | server.model, keeps=False)
+    return Job("train", 0, client, sent, server.average | server.model, keeps_memory=False)
 
 
 # Numbers ------------------------------------------------------------------------------------
@@ -98,7 +93,7 @@ def image(seed: int) -> torch.Tensor:
 
 @pytest.mark.parametrize(("a", "b"), [(image(i), image(i + 10)) for i in range(5)])
 def test_psnr_is_symmetric_capped_and_a_fixed_step_from_the_printed_formula(a, b):
-    assert psnr(a, a) == CAP
+    assert psnr(a, a) == MAX_PSNR
     assert psnr(a, b) == psnr(b, a) >= 0
     printed = -10 * math.log10((a.double() - b.double()).square().sum().item() / (12 * 12))
     assert psnr(a, b) == pytest.approx(printed + 4.7712, abs=1e-4)
@@ -112,43 +107,54 @@ def test_levels_that_can_be_computed_by_hand():
     assert psnr(black, white / 10) == pytest.approx(20)
     assert psnr(black - 5, white + 5) == 0  # what is outside is cut
     assert ssim(black, white) == pytest.approx(1e-4 / (1 + 1e-4))
-    flat = references(torch.stack([white[0], black[0]]), "key")
+    flat = make_reference_images(torch.stack([white[0], black[0]]), "key")
     assert psnr(flat["grey"], torch.stack([white[0], black[0]])) == pytest.approx(6.0206, abs=1e-4)
-    assert psnr(flat["mean colour"], torch.stack([white[0], black[0]])) == CAP
+    assert psnr(flat["mean colour"], torch.stack([white[0], black[0]])) == MAX_PSNR
 
 
 def test_a_restart_is_chosen_by_its_match_alone_and_images_of_a_batch_find_their_originals():
     x = torch.zeros(1)
-    found = [Found(x, x, 0.5), Found(x, x, 0.1, finite=False), Found(x, x, 0.2), Found(x, x, 0.2)]
-    assert best(found)[0] == 2
+    found = [
+        Reconstruction(x, x, 0.5),
+        Reconstruction(x, x, 0.1, finite=False),
+        Reconstruction(x, x, 0.2),
+        Reconstruction(x, x, 0.2),
+    ]
+    assert select_best(found)[0] == 2
     true = torch.stack([torch.full((1, 2, 2), v) for v in (0.1, 0.9)])
-    assert matched(true, true.flip(0)) == [1, 0]
+    assert match_images(true, true.flip(0)) == [1, 0]
 
 
 # What is seen -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [n for n in CLASSES if not algorithm(n).pooled])
+@pytest.mark.parametrize(
+    "name", [n for n in ALGORITHM_CLASSES if not get_algorithm_class(n).pooled]
+)
 def test_what_is_seen_is_the_recorded_traffic_and_gradients_of_it_can_be_computed(
     name, monkeypatch
 ):
     how = {"model": "digitsnet", "rounds": 1, "participation": 1.0, "training": FEW}
     result, rounds = replies(monkeypatch, name, digits(clients=2), **how)
     plan, job = result.plan, first(result.plan)
-    place = result._run.place
-    names = visible(plan, job, place)
+    place = result._run_folder.client_store
+    names = list_sent_parameters(plan, job, place)
     parameters = dict(plan.template.named_parameters())
     assert names == sorted(k for k in rounds[0][0].tensors if k in parameters)
     assert names or name in ("local", "fedproto")
     x, y = plan.federation.data(job.client).train.batch(torch.arange(1))
-    for client in (insider(plan, job, place), stranger(plan, job)) if names else ():
-        assert 0 < float(gradients(client, names, x, y).square()) < math.inf
+    for client in (make_insider(plan, job, place), make_stranger(plan, job)) if names else ():
+        assert 0 < float(compute_gradients(client, names, x, y).square()) < math.inf
 
 
 def test_nothing_that_stays_is_seen(tmp_path):
     def seen(name, **changes):
         plan = plan_of(name, **changes)
-        return set(visible(plan, first(plan), Place(tmp_path / "kept", tmp_path / "scratch")))
+        return set(
+            list_sent_parameters(
+                plan, first(plan), FolderClientStore(tmp_path / "kept", tmp_path / "scratch")
+            )
+        )
 
     assert not [k for k in seen("fedper") if k.startswith("head.")]
     assert not [k for k in seen("fedrod") if k.startswith("own.")]
@@ -159,34 +165,36 @@ def test_nothing_that_stays_is_seen(tmp_path):
 def test_what_a_stranger_takes_for_what_stays(tmp_path):
     plan = plan_of("fedper")
     job = first(plan)
-    mine, theirs = plan.template.head.state_dict(), stranger(plan, job).net.head.state_dict()
+    mine, theirs = plan.template.head.state_dict(), make_stranger(plan, job).net.head.state_dict()
     assert not any(torch.equal(v, theirs[k]) for k, v in mine.items())  # not even the first values
     decomposed = plan_of("feddecomp")
-    net = stranger(decomposed, first(decomposed)).net
+    net = make_stranger(decomposed, first(decomposed)).net
     assert not any(v.any() for k, v in net.named_parameters() if k.endswith(".weight.0.b"))
     federation = digits()
     normal = hp.run("fedbn", federation, model=net_with_batch_norm, rounds=1, training=FEW).plan
     job = first(normal)
-    mean = Tensors({k: v + 1 if v.is_floating_point() else v for k, v in job.average.items()})
-    net = stranger(normal, replace(job, average=mean, tensors=job.tensors)).net
+    mean = Tensors({k: v + 1 if v.is_floating_point() else v for k, v in job.generic_model.items()})
+    net = make_stranger(normal, replace(job, generic_model=mean, tensors=job.tensors)).net
     assert torch.equal(net.state_dict()["base.1.weight"], mean["base.1.weight"])
     assert torch.equal(net.state_dict()["base.0.weight"], job.tensors["base.0.weight"])
     closed = plan_of("pfedgate")
     x = torch.rand(1, 1, 8, 8)
-    gate = stranger(closed, first(closed))
+    gate = make_stranger(closed, first(closed))
     assert gate.phases[0].loss(x, torch.tensor([3])) == gate.entropy(x, torch.tensor([3]))
 
 
 def test_the_label_of_one_image_is_the_smallest_gradient_of_the_last_bias(tmp_path):
     plan = plan_of("fedavg")
-    job, bias = first(plan), last_bias(plan.template)
-    client = insider(plan, job, Place(tmp_path / "kept", tmp_path / "scratch"))
+    job, bias = first(plan), find_last_bias(plan.template)
+    client = make_insider(plan, job, FolderClientStore(tmp_path / "kept", tmp_path / "scratch"))
     train = plan.federation.data(job.client).train
     for i in range(8):
         x, y = train.batch(torch.tensor([i]))
-        assert torch.equal(fewest(gradients(client, [bias], x, y)[bias], 1), y)
+        assert torch.equal(infer_labels(compute_gradients(client, [bias], x, y)[bias], 1), y)
     x, y = train.batch(torch.arange(6))  # before training, chances are nearly equal
-    assert torch.equal(fewest(gradients(client, [bias], x, y)[bias], 6), y.sort().values)
+    assert torch.equal(
+        infer_labels(compute_gradients(client, [bias], x, y)[bias], 6), y.sort().values
+    )
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=8), st.integers(0, 99))
@@ -194,12 +202,12 @@ def test_labels_of_several_images_are_exact_where_chances_differ_by_less_than_on
     labels = torch.tensor(y)
     spread = torch.rand(5, generator=torch.Generator().manual_seed(seed)) * 0.99 / len(y)
     gradient = spread - torch.bincount(labels, minlength=5) / len(y)
-    assert torch.equal(fewest(gradient, len(y)), labels.sort().values)
-    assert agreed(labels, labels.flip(0)) == [True] * len(y)
+    assert torch.equal(infer_labels(gradient, len(y)), labels.sort().values)
+    assert match_labels(labels, labels.flip(0)) == [True] * len(y)
 
 
 def test_labels_are_counted_as_often_as_they_were_found():
-    assert agreed(torch.tensor([1, 1, 2]), torch.tensor([2, 1, 3])) == [True, False, True]
+    assert match_labels(torch.tensor([1, 1, 2]), torch.tensor([2, 1, 3])) == [True, False, True]
 
 
 # Attacks ------------------------------------------------------------------------------------
@@ -208,30 +216,30 @@ def test_labels_are_counted_as_often_as_they_were_found():
 def target_of(name: str, tmp_path: Path, dtype: torch.dtype = torch.float32):
     plan = plan_of(name)
     job = first(plan)
-    client = insider(plan, job, Place(tmp_path / "kept", tmp_path / "scratch"))
+    client = make_insider(plan, job, FolderClientStore(tmp_path / "kept", tmp_path / "scratch"))
     client.net.to(dtype)
     x, y = plan.federation.data(job.client).train.batch(torch.arange(1))
     x, names = x.to(dtype), list(job.tensors)
-    seen = gradients(client, names, x, y)
-    own = partial(gradients, client, names, differentiable=True)
-    return Target(seen, own, -torch.ones(1), torch.ones(1)), x, client, y
+    seen = compute_gradients(client, names, x, y)
+    own = partial(compute_gradients, client, names, differentiable=True)
+    return AttackTarget(seen, own, -torch.ones(1), torch.ones(1)), x, client, y
 
 
 def test_the_true_image_matches_what_was_seen(tmp_path):
     target, x, _, y = target_of("fedavg", tmp_path)
-    assert abs(angle(target, x, y).item()) <= 1e-6
-    assert distance(target, x, y).item() == 0
-    assert DLG(2)(target, Start(x, y)).loss == 0
+    assert abs(cosine_distance(target, x, y).item()) <= 1e-6
+    assert squared_distance(target, x, y).item() == 0
+    assert DLG(2)(target, StartingPoint(x, y)).loss == 0
 
 
 def test_the_slope_of_an_image_is_a_true_second_derivative(tmp_path):
     target, x, _, y = target_of("fedavg", tmp_path, torch.float64)
     draw = torch.Generator().manual_seed(0)
     at = torch.rand(x.shape, generator=draw, dtype=torch.float64).requires_grad_(True)
-    (slope,) = torch.autograd.grad(angle(target, at, y) + 0.1 * variation(at), at)
+    (slope,) = torch.autograd.grad(cosine_distance(target, at, y) + 0.1 * total_variation(at), at)
     way = torch.rand(x.shape, generator=draw, dtype=torch.float64)
     ends = [
-        (angle(target, v, y) + 0.1 * variation(v)).item()
+        (cosine_distance(target, v, y) + 0.1 * total_variation(v)).item()
         for v in (at + 1e-6 * way, at - 1e-6 * way)
     ]
     assert (slope * way).sum().item() == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-4)
@@ -249,16 +257,19 @@ def test_dlg_finds_images_and_labels_of_a_smooth_net_that_it_is_not_told(tmp_pat
         return Tensors(dict(zip(live, found, strict=True)))
 
     x, y = torch.rand(1, 1, 4, 4), torch.tensor([7])
-    target = Target(gradient(x, y).map(torch.Tensor.detach), gradient, x, x)
-    found = DLG(30)(target, Start(noise(x.shape, "x"), noise((1, 10), "y")))
+    target = AttackTarget(gradient(x, y).map(torch.Tensor.detach), gradient, x, x)
+    found = DLG(30)(target, StartingPoint(draw_noise(x.shape, "x"), draw_noise((1, 10), "y")))
     assert torch.equal(found.labels, y)
     assert psnr(found.images[0], x[0]) > 40
 
 
 def test_more_iterations_match_better_and_stay_in_the_box(tmp_path):
     target, x, _, y = target_of("fedavg", tmp_path)
-    start = Start(torch.randn(x.shape, generator=torch.Generator().manual_seed(0)), y)
-    few, many = Inverting(2, 0.0)(target, start), Inverting(60, 0.0)(target, start)
+    start = StartingPoint(torch.randn(x.shape, generator=torch.Generator().manual_seed(0)), y)
+    few, many = (
+        InvertingGradients(2, 0.0)(target, start),
+        InvertingGradients(60, 0.0)(target, start),
+    )
     assert many.loss < few.loss
     assert many.images.abs().max() <= 1
 
@@ -266,9 +277,9 @@ def test_more_iterations_match_better_and_stay_in_the_box(tmp_path):
 def test_several_steps_are_the_mean_of_their_gradients(tmp_path):
     _, x, client, y = target_of("fedavg", tmp_path)
     names = [k for k, _ in client.net.named_parameters()]
-    one = gradients(client, names, x, y)
-    assert all(torch.equal(v, one[k]) for k, v in update(client, names, x, y, 1).items())
-    moved = update(client, names, x, y, 3)
+    one = compute_gradients(client, names, x, y)
+    assert all(torch.equal(v, one[k]) for k, v in compute_update(client, names, x, y, 1).items())
+    moved = compute_update(client, names, x, y, 3)
     cosine = moved.dot(one) / (moved.square() * one.square()).sqrt()
     assert 0.5 < float(cosine) < 1
 
@@ -306,17 +317,21 @@ def test_a_whole_audit_is_the_same_in_several_processes_and_after_any_end(tmp_pa
     pool = ("engine.name=pool", "engine.workers=2")
     assert audited(tmp_path / "b", *words, also=pool) == whole
 
-    keep = States.keep
-    monkeypatch.setattr(States, "keep", lambda self, t: (_ for _ in ()).throw(KeyboardInterrupt))
+    keep = Snapshots.save_round
+    monkeypatch.setattr(
+        Snapshots, "save_round", lambda self, t: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     assert call(tmp_path / "c", *words).exit_code == 130
-    monkeypatch.setattr(States, "keep", keep)
+    monkeypatch.setattr(Snapshots, "save_round", keep)
     audited(tmp_path / "c", *words)
     lines = tmp_path / "c" / "attacks.jsonl"
     text = lines.read_bytes().splitlines(keepends=True)
     lines.write_bytes(b"".join(text[:-1]) + text[-1][:50])  # died while it wrote the last line
     done = []
-    invert = Inversion.__call__
-    monkeypatch.setattr(Inversion, "__call__", lambda *a: done.append(a[0].case.key) or invert(*a))
+    invert = GradientInversion.__call__
+    monkeypatch.setattr(
+        GradientInversion, "__call__", lambda *a: done.append(a[0].case.key) or invert(*a)
+    )
     assert audited(tmp_path / "c", *words) == whole
     assert done == [("fedavg", 1, "0", 1)]
     assert audited(tmp_path / "c", *words) == whole
@@ -325,14 +340,14 @@ def test_a_whole_audit_is_the_same_in_several_processes_and_after_any_end(tmp_pa
 
 def test_a_worker_killed_in_an_attack_is_replaced_and_the_images_are_the_same(tmp_path):
     plan = plan_of("fedavg")
-    job, place = first(plan), Place(tmp_path / "kept", tmp_path / "scratch")
-    case = Case("fedavg", 0, job.client, 0, 1, tuple(visible(plan, job, place)))
-    task = Inversion(case, How(iterations=2))
+    job, place = first(plan), FolderClientStore(tmp_path / "kept", tmp_path / "scratch")
+    case = AttackCase("fedavg", 0, job.client, 0, 1, tuple(list_sent_parameters(plan, job, place)))
+    task = GradientInversion(case, AttackSettings(iterations=2))
     fatal = Fatal(task, tmp_path / "killed")
-    with engine("pool", 1, plan, place) as made:
-        (found,) = made.run([replace(job, kind="other", task=fatal)])
-    with engine("serial", 1, plan, place) as made:
-        (alone,) = made.run([replace(job, kind="other", task=task)])
+    with create_engine("pool", 1, plan, place) as made:
+        (found,) = made.run([replace(job, kind="other", custom_work=fatal)])
+    with create_engine("serial", 1, plan, place) as made:
+        (alone,) = made.run([replace(job, kind="other", custom_work=task)])
     assert fatal.trace.exists()
     assert found.tensors.digest() == alone.tensors.digest()
 
@@ -362,7 +377,7 @@ def test_who_sends_no_parameter_is_not_attacked(tmp_path):
 
 def test_the_page_carries_the_audit(tmp_path):
     audited(tmp_path / "a", "fedavg")
-    page = render(find([tmp_path / "a"]))
+    page = render_report(load_runs([tmp_path / "a"]))
     assert '"columns":["original","fedavg, unknown","fedavg, known"]' in page
     assert len(page) < 300_000
 
@@ -394,16 +409,16 @@ def test_another_audit_in_the_same_folder_is_refused(tmp_path):
 
 
 def test_the_presets_are_whole():
-    quick, paper = preset(Preset.quick), preset(Preset.paper)
-    assert quick.how == How()
+    quick, paper = get_preset(AuditPreset.quick), get_preset(AuditPreset.paper)
+    assert quick.attack_settings == AttackSettings()
     assert paper.algorithms == ("fedavg", "fedper", "fedrod", "feddecomp")
     assert (paper.victims.rounds, paper.victims.clients, paper.victims.images) == (
         (10, 20, 30, 40, 50),
         20,
         5,
     )
-    net = builder("smallcnn")((3, 32, 32), 10, 1)
+    net = get_model_builder("smallcnn")((3, 32, 32), 10, 1)
     assert sum(p.numel() for p in net.parameters()) == 34_826
-    found = source("photos")
+    found = read_source("photos")
     assert found.x.shape == (400, 3, 32, 32)
     assert [int((found.y == c).sum()) for c in range(10)] == [40] * 10

@@ -21,20 +21,15 @@ from helpers.commands import refused
 from helpers.made_runs import FIRST, HOSTILE, SECOND, Reader, data_of, parts, played, stored
 from heterophony.analysis import progress, runs
 from heterophony.core.errors import BusyError, ConfigError
-from heterophony.report.page import (
-    page_data,
-    run_list,
-    server,
-    views,
-)
-from heterophony.report.page.server import Dashboard, opened
+from heterophony.report.page import page_data, run_list, server, views
+from heterophony.report.page.server import Dashboard, open_dashboard
 from heterophony.run.summary import summarise
 
 
 def finished(folder: Path, events: list[dict[str, Any]]) -> Path:
     """A run folder with its result, as a run leaves it."""
     stored(folder, events)
-    (folder / "result.json").write_text(json.dumps(summarise(events).json()))
+    (folder / "result.json").write_text(json.dumps(summarise(events).to_dict()))
     return folder
 
 
@@ -47,17 +42,17 @@ def rewrite(run: Path, events: list[dict[str, Any]]) -> None:
 
 def test_a_run_is_shown_as_its_report_shows_it(tmp_path: Path) -> None:
     run = stored(tmp_path / "run", played(FIRST))
-    view = views.Board(run).look()
-    expected = json.loads(json.dumps(page_data.content(runs.find([run]))))
+    view = views.ViewLoader(run).load_view()
+    expected = json.loads(json.dumps(page_data.build_page_data(runs.load_runs([run]))))
     assert parts(view.message) == {"note": "", "message": expected}
-    assert data_of(view.html()) == expected
+    assert data_of(view.render_html()) == expected
 
 
 def test_a_comparison_is_shown_side_by_side_in_the_order_asked_for(tmp_path: Path) -> None:
     for name in ("fedper", "fedavg"):
         stored(tmp_path / f"{name}-0", played(FIRST, name))
     (tmp_path / "compare.json").write_text('{"runs": ["fedper-0", "fedavg-0"]}')
-    view = views.Board(tmp_path).look()
+    view = views.ViewLoader(tmp_path).load_view()
     assert [r.label for r in view.runs] == ["fedper", "fedavg"]
 
 
@@ -69,9 +64,9 @@ def test_a_folder_of_folders_is_a_list_with_the_newest_first(tmp_path: Path) -> 
     for age, run in enumerate((going, alone, waiting, torn)):
         for file in run.iterdir():
             os.utime(file, ns=(0, 10**18 - age))
-    rows = parts(views.Board(tmp_path).look().message)["board"]
-    last10 = [summarise(played(FIRST)).json()[k]["last10"]["mean"] for k in "GP"]
-    so_far = runs.load(going).so_far.json()
+    rows = parts(views.ViewLoader(tmp_path).load_view().message)["board"]
+    last10 = [summarise(played(FIRST)).to_dict()[k]["last10"]["mean"] for k in "GP"]
+    so_far = runs.load_run(going).current_summary.to_dict()
     assert [list(row.values()) for row in rows] == [
         ["mine", "?of=mine", False, "fedper", "0 of 2 runs finished", None, None],
         ["mine/fedper-1", "?of=mine/fedper-1", True, "fedper", "round 2 of 60"]
@@ -86,21 +81,21 @@ def test_a_name_leads_only_to_what_was_found(tmp_path: Path) -> None:
     stored(tmp_path / "outside", played(FIRST))
     for seed in (0, 1):
         stored(tmp_path / "runs" / "mine" / f"fedavg-{seed}", played(FIRST, seed=seed))
-    board = views.Board(tmp_path / "runs")
-    both = [r.label for r in board.look("mine").runs]
+    board = views.ViewLoader(tmp_path / "runs")
+    both = [r.label for r in board.load_view("mine").runs]
     assert both == ["fedavg, seed 0", "fedavg, seed 1"]
-    assert [r.label for r in board.look("mine/fedavg-0").runs] == ["fedavg"]
+    assert [r.label for r in board.load_view("mine/fedavg-0").runs] == ["fedavg"]
     inside = str(tmp_path / "runs" / "mine")
     for name in ("../outside", "mine/../mine", "mine/", "./mine", inside, "nothing", "\0", "."):
-        assert board.look(name) is None
+        assert board.load_view(name) is None
 
 
 def test_a_finished_run_in_the_list_costs_only_its_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finished(tmp_path / "run", played(FIRST))
-    monkeypatch.delattr(progress, "load")
-    assert run_list.standing(tmp_path / "run")["state"] == "finished"
+    monkeypatch.delattr(progress, "load_run")
+    assert run_list.build_progress_row(tmp_path / "run")["state"] == "finished"
 
 
 def test_only_what_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,36 +103,36 @@ def test_only_what_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.Mon
     for name in ("a", "b"):
         stored(tmp_path / name, played(FIRST, name, finished=False))
     read: list[str] = []
-    monkeypatch.setattr(views, "load", lambda f: (read.append(f.name), runs.load(f))[1])
-    board = views.Board(tmp_path)
-    first = board.look()
-    assert board.look() is first
+    monkeypatch.setattr(views, "load_run", lambda f: (read.append(f.name), runs.load_run(f))[1])
+    board = views.ViewLoader(tmp_path)
+    first = board.load_view()
+    assert board.load_view() is first
     assert read == ["a", "b"]
     rewrite(tmp_path / "b", played(FIRST, "b"))
-    assert [r.state for r in board.look().runs] == ["round 2 of 60", "finished"]
+    assert [r.state for r in board.load_view().runs] == ["round 2 of 60", "finished"]
     assert read == ["a", "b", "b"]
 
 
 def test_an_empty_folder_and_none_say_so_and_fill_themselves(tmp_path: Path) -> None:
-    board = views.Board(tmp_path / "runs")
-    assert "is not there" in board.look().note
+    board = views.ViewLoader(tmp_path / "runs")
+    assert "is not there" in board.load_view().note
     (tmp_path / "runs").mkdir()
-    assert "No run is in" in board.look().note
-    assert "No run is in" in board.look().html()
+    assert "No run is in" in board.load_view().note
+    assert "No run is in" in board.load_view().render_html()
     stored(tmp_path / "runs" / "one", [])
-    view = board.look()
+    view = board.load_view()
     assert (view.note, [row["state"] for row in view.rows]) == ("", ["not begun"])
-    assert board.look("one").note == "one has not begun yet."
+    assert board.load_view("one").note == "one has not begun yet."
 
 
 def test_a_list_that_becomes_a_comparison_is_shown_as_one(tmp_path: Path) -> None:
     stored(tmp_path / "a", played(FIRST))
-    board = views.Board(tmp_path)
-    assert board.look().rows
+    board = views.ViewLoader(tmp_path)
+    assert board.load_view().rows
     (tmp_path / "compare.json").write_text('{"runs": ["a"]}')
-    assert [r.label for r in board.look().runs] == ["fedavg"]
+    assert [r.label for r in board.load_view().runs] == ["fedavg"]
     (tmp_path / "compare.json").unlink()
-    assert board.look().rows
+    assert board.load_view().rows
 
 
 @pytest.mark.parametrize(
@@ -158,28 +153,28 @@ def test_a_run_that_breaks_while_shown_is_named_and_comes_back(
 ) -> None:
     stored(tmp_path / "mine" / "good", played(FIRST, "fedper"))
     bad = stored(tmp_path / "mine" / "bad", played(FIRST))
-    board = views.Board(tmp_path)
-    before, both = board.look("mine/bad"), board.look("mine")
+    board = views.ViewLoader(tmp_path)
+    before, both = board.load_view("mine/bad"), board.load_view("mine")
     assert (len(before.runs), len(both.runs), both.note) == (1, 2, "")
     harm(bad)
-    alone = board.look("mine/bad")
+    alone = board.load_view("mine/bad")
     assert (alone.runs, alone.rows) == ((), None), "the page keeps what it has"
     assert "bad" in alone.note
-    assert [r.algorithm for r in board.look("mine").runs] == ["fedper"]
-    assert isinstance(board.look().rows, list)
+    assert [r.algorithm for r in board.load_view("mine").runs] == ["fedper"]
+    assert isinstance(board.load_view().rows, list)
     shutil.rmtree(bad, ignore_errors=True)
     stored(bad, played(FIRST))
-    assert board.look("mine/bad").message == before.message
-    assert board.look("mine").message == both.message
+    assert board.load_view("mine/bad").message == before.message
+    assert board.load_view("mine").message == both.message
 
 
 def test_a_damaged_list_of_a_comparison_is_said_and_ends_nothing(tmp_path: Path) -> None:
     stored(tmp_path / "a", played(FIRST))
     (tmp_path / "compare.json").write_text("[")
-    board = views.Board(tmp_path)
-    assert "compare.json is damaged" in board.look().note
+    board = views.ViewLoader(tmp_path)
+    assert "compare.json is damaged" in board.load_view().note
     (tmp_path / "compare.json").write_text('{"runs": ["a"]}')
-    assert len(board.look().runs) == 1
+    assert len(board.load_view().runs) == 1
 
 
 def test_hostile_names_are_inert_in_the_list_too(tmp_path: Path) -> None:
@@ -187,11 +182,11 @@ def test_hostile_names_are_inert_in_the_list_too(tmp_path: Path) -> None:
     stored(tmp_path / name, played(FIRST))
     strange = tmp_path / os.fsdecode(b"\xff")
     stored(strange, played(FIRST))
-    board = views.Board(tmp_path)
-    read = Reader(board.look().html().encode().decode())
+    board = views.ViewLoader(tmp_path)
+    read = Reader(board.load_view().render_html().encode().decode())
     assert [tag for tag, _ in read.tags].count("script") == 2
     assert {row["name"] for row in json.loads(read.scripts[0])} == {name, "�"}
-    assert len(board.look(name).runs) == len(board.look(strange.name).runs) == 1
+    assert len(board.load_view(name).runs) == len(board.load_view(strange.name).runs) == 1
 
 
 # Over HTTP ----------------------------------------------------------------------------------
@@ -202,7 +197,7 @@ def served(tmp_path: Path) -> Iterator[Dashboard]:
     """A dashboard over a folder with one run in it, and an empty one."""
     stored(tmp_path / "runs" / "one", played(FIRST))
     (tmp_path / "secret").write_text("secret")
-    with opened(tmp_path / "runs", 0) as dashboard:
+    with open_dashboard(tmp_path / "runs", 0) as dashboard:
         thread = Thread(target=dashboard.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield dashboard
@@ -338,12 +333,12 @@ def test_another_site_cannot_open_a_stream(served: Dashboard) -> None:
 def test_streams_are_bounded_and_come_back(
     served: Dashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(served.watch, "limit", 3)
+    monkeypatch.setattr(served.watcher, "limit", 3)
     streams = [ask(served, "/events") for _ in range(3)]
     assert [s.status for s in streams] == [200] * 3
     assert ask(served, "/events").status == 503
     assert ask(served, "/").status == 200, "pages are still there"
-    served.watch.leave("")
+    served.watcher.unsubscribe("")
     with ask(served, "/events") as again:
         assert again.status == 200
     for stream in streams:
@@ -353,7 +348,7 @@ def test_streams_are_bounded_and_come_back(
 def test_a_quiet_stream_says_that_it_is_alive(
     served: Dashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heterophony.report.page.watcher.HEARTBEAT", 0.01)
+    monkeypatch.setattr("heterophony.report.page.watcher.HEARTBEAT_SECONDS", 0.01)
     with ask(served, "/events?of=one") as stream:
         for _ in range(3):
             message(stream)
@@ -377,11 +372,14 @@ def test_looking_changes_nothing_in_the_folder(served: Dashboard, tmp_path: Path
 
 
 def test_a_taken_port_is_said_and_the_next_free_one_found(tmp_path: Path) -> None:
-    with opened(tmp_path, 0) as first, pytest.raises(BusyError, match=r"port \d+ is in use"):
-        opened(tmp_path, first.server_port)
-    with opened(tmp_path, None) as one, opened(tmp_path, None) as two:
+    with (
+        open_dashboard(tmp_path, 0) as first,
+        pytest.raises(BusyError, match=r"port \d+ is in use"),
+    ):
+        open_dashboard(tmp_path, first.server_port)
+    with open_dashboard(tmp_path, None) as one, open_dashboard(tmp_path, None) as two:
         assert one.server_port != two.server_port
-        assert min(one.server_port, two.server_port) >= server.PORT
+        assert min(one.server_port, two.server_port) >= server.DEFAULT_PORT
 
 
 def test_a_port_that_may_not_be_had_is_said(
@@ -392,7 +390,7 @@ def test_a_port_that_may_not_be_had_is_said(
 
     monkeypatch.setattr(Dashboard, "server_bind", refuse)
     with pytest.raises(ConfigError, match="--port 80 cannot be used: Permission denied"):
-        opened(tmp_path, 80)
+        open_dashboard(tmp_path, 80)
 
 
 def command(*words: str) -> list[str]:
@@ -418,6 +416,6 @@ def test_a_signal_ends_it_quietly(tmp_path: Path, number: signal.Signals) -> Non
 def test_a_mistake_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert "is not a folder" in refused(3, "dashboard", tmp_path / "file")
-    with opened(tmp_path, 0) as taken:
+    with open_dashboard(tmp_path, 0) as taken:
         told = refused(1, "dashboard", tmp_path, "--port", str(taken.server_port))
     assert told.startswith(f"port {taken.server_port} is in use by another process; ")

@@ -80,7 +80,7 @@ def test_the_page_follows_a_run_through_kill_and_resume_and_its_own_restart(
     run = processes.start("run", *pairs, "--json", "--out", str(out))
     stopped(run, out / "events.jsonl", 8)
     tab.get_by_role("link", name="mine").click()
-    done = sum(e["event"] == "round" for e in RunFolder(out).read())
+    done = sum(e["event"] == "round" for e in RunFolder(out).iterate_events())
     assert 0 < done < 20
     until(tab, f"fedavg, round {done} of 20", "#legend")
     assert tab.evaluate("() => data.series[0].mean.P.at(-1)[0]") in (done - 1, done)
@@ -99,8 +99,8 @@ def test_the_page_follows_a_run_through_kill_and_resume_and_its_own_restart(
     shown = tab.evaluate("() => data.series[0].runs[0].result")
     assert clients == [c["correct"] for c in result.pop("clients").values()]
     assert shown == result
-    (row,) = tables.rows(runs.find([out]))
-    assert first_row(tab) == ["0", *(tables.cell(row, k) for k in tables.COLUMNS)]
+    (row,) = tables.build_comparison_rows(runs.load_runs([out]))
+    assert first_row(tab) == ["0", *(tables.format_cell(row, k) for k in tables.COLUMNS)]
     assert tab.evaluate("() => data.series[0].mean.P.at(-1)") == [20, round(result["P"]["last"], 5)]
     assert tab.locator("#curve-P path.curve").get_attribute("d").count("L") == 20
     assert tab.evaluate("() => document.documentElement.dataset.theme") == theme

@@ -14,7 +14,11 @@ import heterophony as hp
 from helpers.support import digits, played
 from heterophony.algorithms.fedreg import FedReG
 from heterophony.algorithms.parts.rebalancing import rebalance
-from heterophony.analysis.label_distribution import Balanced, Holdings, holdings
+from heterophony.analysis.label_distribution import (
+    BalancedSizes,
+    LabelDistribution,
+    compute_label_distribution,
+)
 from heterophony.core.randomness import seeded
 from heterophony.report.figures import label_distribution, run_figures
 from heterophony.report.page import label_distribution_page
@@ -23,18 +27,18 @@ HOSTILE = "</title><script>alert(1)</script>"
 SIZES = [(1, 2), (10, 10), (20, 10), (200, 10), (20, 47), (100, 100), (200, 200)]
 
 
-def held(clients: int, classes: int, name: str = "set", balanced: bool = True) -> Holdings:
+def held(clients: int, classes: int, name: str = "set", balanced: bool = True) -> LabelDistribution:
     counts = np.random.default_rng(0).integers(0, 50, (clients, classes))
     counts[:, 0] = 0  # a class that nobody holds
     counts[0, 1] = 400
     half = counts.sum(axis=1) // 2
-    return Holdings(
+    return LabelDistribution(
         name,
         tuple(f"c{i}" for i in range(clients)),
         tuple(str(i) for i in range(classes)),
         counts,
         np.arange(clients),
-        Balanced("the mean", half, half) if balanced else None,
+        BalancedSizes("the mean", half, half) if balanced else None,
     )
 
 
@@ -61,34 +65,34 @@ def test_the_sizes_after_rebalancing_are_those_of_the_sets_that_are_made(
             return super().local(client)
 
     how = {"threshold": threshold, "threshold_scope": scope, "augment": "copy"}
-    known = holdings(digits(), FedReG(**how)).balanced
+    known = compute_label_distribution(digits(), FedReG(**how)).balanced
     assert known is not None
     training = hp.Training(epochs=0, steps=1, batch=8)
     played(Watched(**how), rounds=1, participation=1.0, training=training)
-    assert list(made.values()) == known.train.tolist()
+    assert list(made.values()) == known.train_sizes.tolist()
 
 
 def test_what_is_kept_and_what_is_added_are_told_apart():
     federation = digits()
-    known = holdings(federation, FedReG(threshold="median")).balanced
+    known = compute_label_distribution(federation, FedReG(threshold="median")).balanced
     assert known is not None
-    assert known.rule == "the median of the client's class counts"
+    assert known.target_rule == "the median of the client's class counts"
     for i, client in enumerate(federation.clients):
         data = federation.data(client)
         target = max(1, int(np.median(data.counts[data.counts > 0].numpy())))
         with seeded("any"):
             made = rebalance(data.train, target, "copy")
-        assert known.train[i] == len(made)
-        assert known.kept[i] == data.counts.clamp(max=target).sum()
+        assert known.train_sizes[i] == len(made)
+        assert known.num_kept[i] == data.counts.clamp(max=target).sum()
 
 
 @pytest.mark.parametrize("algorithm", [hp.Algorithm(), FedReG(variant="c")])
 def test_who_does_not_rebalance_has_no_such_sizes(algorithm):
-    found = holdings(digits(), algorithm)
+    found = compute_label_distribution(digits(), algorithm)
     assert found.balanced is None
-    assert found.counts.tolist() == digits().counts().tolist()
-    assert found.train.tolist() == list(digits().sizes().values())
-    assert found.test.tolist() == list(digits().sizes("test").values())
+    assert found.label_counts.tolist() == digits().counts().tolist()
+    assert found.train_sizes.tolist() == list(digits().sizes().values())
+    assert found.test_sizes.tolist() == list(digits().sizes("test").values())
 
 
 # Figures ------------------------------------------------------------------------------------
@@ -96,7 +100,7 @@ def test_who_does_not_rebalance_has_no_such_sizes(algorithm):
 
 @pytest.mark.parametrize(("clients", "classes"), SIZES)
 def test_the_heat_map_has_every_client_and_class(clients, classes):
-    _, axes, *_ = label_distribution.draw(held(clients, classes), "heat").axes
+    _, axes, *_ = label_distribution.draw_label_distribution(held(clients, classes), "heat").axes
     assert axes.get_xlim() == (0, clients)
     assert axes.get_ylim() == (classes, 0)
 
@@ -104,12 +108,12 @@ def test_the_heat_map_has_every_client_and_class(clients, classes):
 @pytest.mark.parametrize(("clients", "classes"), SIZES)
 def test_the_area_of_a_bubble_is_the_number_of_examples(clients, classes):
     what = held(clients, classes)
-    axes, *_ = label_distribution.draw(what, "bubbles").axes
+    axes, *_ = label_distribution.draw_label_distribution(what, "bubbles").axes
     assert axes.get_xlim() == (0, clients)
     assert axes.get_ylim() == (classes, 0)
     discs = next(c for c in axes.collections if isinstance(c, PathCollection))
     drawn = {(int(x), int(y)): s for (x, y), s in zip(discs.get_offsets(), discs.get_sizes())}  # noqa: B905
-    counts = {(i, j): int(n) for (i, j), n in np.ndenumerate(what.counts) if n}
+    counts = {(i, j): int(n) for (i, j), n in np.ndenumerate(what.label_counts) if n}
     assert drawn.keys() == counts.keys()
     unit = drawn[0, 1] / 400
     assert all(drawn[k] == pytest.approx(unit * n) for k, n in counts.items())
@@ -119,33 +123,35 @@ def test_the_area_of_a_bubble_is_the_number_of_examples(clients, classes):
     ("most", "shown"), [(1, [1]), (7, [1, 2, 5]), (4296, [100, 400, 1000, 2000])]
 )
 def test_the_legend_of_areas_has_round_numbers(most, shown):
-    assert label_distribution.levels(most) == shown
+    assert label_distribution.choose_legend_counts(most) == shown
 
 
 @pytest.mark.parametrize("balanced", [True, False])
 def test_sizes_are_bars_before_and_after(balanced):
     what = held(5, 4, balanced=balanced)
-    (axes,) = label_distribution.draw(what, "sizes").axes
+    (axes,) = label_distribution.draw_label_distribution(what, "sizes").axes
     bars = [[b.get_height() for b in c] for c in axes.containers]
-    assert bars[0] == what.train.tolist()
+    assert bars[0] == what.train_sizes.tolist()
     assert len(bars) == (3 if balanced else 1)
     if what.balanced:
-        assert bars[1:] == [what.balanced.kept.tolist(), what.balanced.added.tolist()]
+        assert bars[1:] == [what.balanced.num_kept.tolist(), what.balanced.num_copies.tolist()]
 
 
 @pytest.mark.parametrize("clients", [3, 40])
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
 def test_all_pictures_fit_one_figure_and_save_the_same_bytes_again(clients, suffix, tmp_path):
     for name in ("one", "two"):
-        run_figures.save(label_distribution.draw(held(clients, 3)), tmp_path / (name + suffix))
+        run_figures.save_figure(
+            label_distribution.draw_label_distribution(held(clients, 3)), tmp_path / (name + suffix)
+        )
     one, two = ((tmp_path / (name + suffix)).read_bytes() for name in ("one", "two"))
     assert one == two
 
 
 def test_long_names_are_cut_and_many_names_are_thinned():
     names = tuple(f"a writer with number {i}" for i in range(300))
-    what = Holdings("x", names, ("0", "1"), np.ones((300, 2), int), np.ones(300, int))
-    axes, *_ = label_distribution.draw(what, "bubbles").axes
+    what = LabelDistribution("x", names, ("0", "1"), np.ones((300, 2), int), np.ones(300, int))
+    axes, *_ = label_distribution.draw_label_distribution(what, "bubbles").axes
     shown = [label.get_text() for label in axes.get_xticklabels()]
     assert shown[0] == "a writer with n…"
     assert len(shown) == 60
@@ -157,8 +163,8 @@ def test_long_names_are_cut_and_many_names_are_thinned():
 @pytest.mark.parametrize("balanced", [True, False])
 def test_the_page_draws_every_number_and_names_every_client(balanced):
     what = held(4, 3, balanced=balanced)
-    page = label_distribution_page.render(what)
-    some = np.count_nonzero(what.counts)
+    page = label_distribution_page.render_label_page(what)
+    some = np.count_nonzero(what.label_counts)
     assert page.count("<title>client ") == 2 * some + (12 if balanced else 4)
     assert "<title>client c0: 400 of class 1</title>" in page
     assert page.count('<th scope="row">') == 4
@@ -168,16 +174,16 @@ def test_the_page_draws_every_number_and_names_every_client(balanced):
 
 
 def test_hostile_names_are_inert_in_the_page():
-    what = Holdings(HOSTILE, (HOSTILE,), (HOSTILE,), np.array([[3]]), np.array([1]))
-    assert "<script" not in label_distribution_page.render(what)
+    what = LabelDistribution(HOSTILE, (HOSTILE,), (HOSTILE,), np.array([[3]]), np.array([1]))
+    assert "<script" not in label_distribution_page.render_label_page(what)
 
 
 def test_the_page_asks_nobody_for_anything_and_runs_no_script():
-    page = label_distribution_page.render(held(3, 2))
+    page = label_distribution_page.render_label_page(held(3, 2))
     assert "default-src 'none'; style-src 'sha256-" in page
     assert not re.search(r"https?://|<script|src=|@import|url\(", page)
 
 
 def test_a_page_of_many_clients_and_classes_stays_small(tmp_path: Path):
-    label_distribution_page.write(held(200, 200), tmp_path / "page.html")
+    label_distribution_page.write_label_page(held(200, 200), tmp_path / "page.html")
     assert (tmp_path / "page.html").stat().st_size < 8_000_000

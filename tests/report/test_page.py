@@ -17,14 +17,9 @@ import pytest
 from playwright import sync_api as api
 
 from helpers.made_runs import HOSTILE, played, stored
-from heterophony.analysis import (
-    costs,
-    exports,
-    runs,
-    tables,
-)
+from heterophony.analysis import costs, exports, runs, tables
 from heterophony.report.page import html, page_data
-from heterophony.run.summary import curves, summarise
+from heterophony.run.summary import compute_curves, summarise
 
 Open = Callable[..., Any]
 RISING = [[1, 0], [1, 1], [2, 1], [2, 3], [3, 3], [3, 4], [4, 4], [4, 5], [3, 5], [4, 5], [4, 6]]
@@ -51,7 +46,7 @@ def percent(value: float) -> str:
 
 
 def evaluated(name: str, seed: int, measure: str) -> list[tuple[int, float]]:
-    return curves(EVENTS[name, seed])[measure]
+    return compute_curves(EVENTS[name, seed])[measure]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +56,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[runs.Run]:
         own = "mu = 0.5\n" if name == "fedper" else ""
         text = CONFIG.format(name=name, seed=seed).replace("[local]", f"{own}[local]")
         stored(folder / f"{name}-{seed}", events, text)
-    return runs.find([folder])
+    return runs.load_runs([folder])
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +81,7 @@ def visit(browser: Any, tmp_path: Path) -> Iterator[Open]:
 
     def opened(of: list[runs.Run], **how: Any) -> Any:
         path = tmp_path / "page.html"
-        html.write(of, path)
+        html.write_report(of, path)
         context.append(browser.new_context(viewport={"width": 1280, "height": 900}, **how))
         tab = context[-1].new_page()
         tab.on("console", lambda message: problems.append(message.text))
@@ -139,7 +134,7 @@ def test_a_series_is_a_path_with_a_point_per_evaluation(tab: Any) -> None:
 
 
 def test_the_table_has_the_values_of_the_result(tab: Any) -> None:
-    result = summarise(EVENTS["local", 0]).json()
+    result = summarise(EVENTS["local", 0]).to_dict()
     shown = table_of(tab, "#table")
     titles = tab.locator("#table thead th").all_text_contents()[1:]
     told = dict(zip(titles, shown["local"], strict=True))
@@ -170,7 +165,7 @@ def test_the_scatter_places_every_series_at_its_G_and_P(tab: Any, found: list[ru
         marks = tab.locator("#scatter .mark").evaluate_all(
             "all => all.map(e => [+e.getAttribute('cx'), +e.getAttribute('cy')])"
         )
-        rows = [r["over_seeds"] for r in tables.rows(found)[:2]]
+        rows = [r["over_seeds"] for r in tables.build_comparison_rows(found)[:2]]
         values = [(r[f"G.{of}"]["mean"], r[f"P.{of}"]["mean"]) for r in rows]
         expected = [(place(G, across), place(P, up)) for G, P in values]
         assert [pytest.approx(e, abs=0.06) for e in expected] == [tuple(m) for m in marks]
@@ -185,7 +180,7 @@ def test_names_in_the_scatter_cover_neither_marks_nor_each_other(
     for i in range(9):
         right = {"G": [[0, 0], [2, 1 + i % 2]], "P": [[0, 0], [3, 2 + i // 5]]}
         stored(tmp_path / "crowd" / str(i), played(right, f"algorithm{i}"))
-    tab = visit(runs.find([tmp_path / "crowd"]))
+    tab = visit(runs.load_runs([tmp_path / "crowd"]))
     boxes = [e.bounding_box() for e in tab.locator("#scatter text.label").all()]
     assert 4 <= len(boxes) <= 9
     for i, a in enumerate(boxes):
@@ -292,7 +287,7 @@ def test_new_data_change_the_numbers_and_nothing_the_reader_chose(
         folder = tmp_path / f"after {rounds}"
         begun = {k: v[: rounds + 1] for k, v in RIGHT["fedavg", 0].items()}
         stored(folder, played(begun, "fedrod", finished=False))
-        return runs.find([*(r.folder for r in found), folder])
+        return runs.load_runs([*(r.folder for r in found), folder])
 
     tab = visit(after(3))
     assert "fedrod, round 3 of 60" in tab.locator("#legend").text_content()
@@ -303,7 +298,7 @@ def test_new_data_change_the_numbers_and_nothing_the_reader_chose(
     assert [d.count("L") for d in paths(tab, "P")] == [10, 10, 10]
     tab.locator("#legend button").nth(3).focus()
     tab.evaluate("scrollTo(0, 700)")
-    tab.evaluate("newData => show(newData)", page_data.content(after(6)))
+    tab.evaluate("newData => show(newData)", page_data.build_page_data(after(6)))
     button = tab.locator("#legend button").nth(3)
     assert button.text_content() == "fedrod, round 6 of 60"
     assert button.get_attribute("aria-pressed") == "false"
@@ -457,7 +452,7 @@ def test_the_comparison_is_saved_as_the_command_writes_it(
         tab.locator("#save-table").click()
     download.value.save_as(tmp_path / "saved.csv")
     text = (tmp_path / "saved.csv").read_text()
-    assert text == exports.as_csv(tables.rows(found))
+    assert text == exports.format_comparison_csv(tables.build_comparison_rows(found))
     assert [row[0] for row in csv.reader(text.splitlines())] == [
         "name",
         "fedavg",
@@ -474,7 +469,7 @@ def test_hostile_names_do_no_harm(visit: Open, tmp_path: Path) -> None:
     events = played(RIGHT["fedavg", 0], HOSTILE + "\x01", clients=(HOSTILE, "b"))
     stored(tmp_path / "one", events, config)
     stored(tmp_path / "two", played(RIGHT["fedper", 0], "fedper", clients=(HOSTILE, "b")))
-    tab = visit(runs.find([tmp_path / "one", tmp_path / "two"]), accept_downloads=True)
+    tab = visit(runs.load_runs([tmp_path / "one", tmp_path / "two"]), accept_downloads=True)
     assert tab.locator("img").count() == 0
     assert tab.locator("script").count() == 2
     assert HOSTILE in tab.locator("#legend").text_content()
@@ -488,7 +483,7 @@ def test_hostile_names_do_no_harm(visit: Open, tmp_path: Path) -> None:
 
 def test_a_run_that_has_only_begun_is_drawn(visit: Open, tmp_path: Path) -> None:
     stored(tmp_path / "one", played(RIGHT["fedavg", 0], finished=False)[:1])
-    tab = visit(runs.find([tmp_path / "one"]))
+    tab = visit(runs.load_runs([tmp_path / "one"]))
     assert tab.locator("#curve-G svg").get_attribute("aria-label").endswith("nothing measured")
     assert [*table_of(tab, "#target-table").values()] == [
         ["0 of 1", "nothing measured yet", "–", "–"]
@@ -508,8 +503,8 @@ def test_fifty_runs_of_a_hundred_clients_stay_small_and_light(visit: Open, tmp_p
             if e["event"] == "round":
                 e["clients"] = [clients[(k * e["t"] + 7 * j) % 100] for j in range(20)]
         stored(tmp_path / "many" / str(k), events)
-    fifty = runs.find([tmp_path / "many"])
-    text = html.render(fifty)
+    fifty = runs.load_runs([tmp_path / "many"])
+    text = html.render_report(fifty)
     assert len(text.encode()) < 2_000_000
     assert json.loads(re.findall(r'id="data">(.*?)</script>', text)[0])["every"] == 1
     tab = visit(fifty)
@@ -528,10 +523,10 @@ def test_fifty_runs_of_a_hundred_clients_stay_small_and_light(visit: Open, tmp_p
 
 def test_costs_are_those_of_the_rounds_before_the_measurement() -> None:
     events = [e for e in EVENTS["local", 0] if e["event"] != "evaluation"]
-    assert costs.costs(events, [0, 4, 10]) == {
+    assert costs.compute_cumulative_costs(events, [0, 4, 10]) == {
         "t": [0, 4, 10],
         "MB": [0.0, 12.0, 30.0],
         "seconds": [0.0, 6.0, 15.0],
         "simulated": [0.0, 40.0, 100.0],
     }
-    assert "simulated" not in costs.costs(EVENTS["fedavg", 0], [0])
+    assert "simulated" not in costs.compute_cumulative_costs(EVENTS["fedavg", 0], [0])

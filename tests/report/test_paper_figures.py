@@ -18,13 +18,13 @@ from helpers.support import digits, played
 from heterophony.algorithms.fedreg import FedReG
 from heterophony.cli import app
 from heterophony.core.errors import ConfigError
-from heterophony.papers.reproduce import Outcome, Table, Task
-from heterophony.papers.scale import Scale
-from heterophony.papers.table import experiments, loaded
-from heterophony.papers.verdicts import lines
+from heterophony.papers.reproduce import CellRun, ReproductionResult, TableSelection
+from heterophony.papers.scale import TableScale
+from heterophony.papers.table import load_experiments, parse_experiment
+from heterophony.papers.verdicts import compare_numbers
 from heterophony.report.figures import augmentation, paper_figures
-from heterophony.report.figures.paper_rounds import drawn
-from heterophony.report.figures.style import arranged
+from heterophony.report.figures.paper_rounds import count_draws_by_rank
+from heterophony.report.figures.style import arrange_panels
 
 HEAD = 'paper = "P"\nwhere = "Table 1"\nwhat = "w"\n'
 SHARED = """
@@ -38,9 +38,9 @@ algorithm.name = "fedavg"
 Values = Mapping[tuple[str, str], Mapping[str, tuple[float, ...]]]
 
 
-def outcome(text: str, ours: Values, scale: Scale = Scale.full) -> Outcome:
+def outcome(text: str, ours: Values, scale: TableScale = TableScale.full) -> ReproductionResult:
     """A table with these numbers of ours, by row and column, for seeds 0, 1, …"""
-    table = Table(loaded("t", HEAD + text), scale, "*", "*", (0, 1))
+    table = TableSelection(parse_experiment("t", HEAD + text), scale, "*", "*", (0, 1))
     by_seed: Any = {
         at: {
             s: {k: v[s] for m, v in cell.items() for k in (m, f"{m} last10")}
@@ -48,8 +48,12 @@ def outcome(text: str, ours: Values, scale: Scale = Scale.full) -> Outcome:
         }
         for at, cell in ours.items()
     }
-    why = {} if scale is Scale.full else {(c.row, c.column): "quick scale" for c in table.asked}
-    return Outcome(table, lines(table.asked, by_seed, why), [])
+    why = (
+        {}
+        if scale is TableScale.full
+        else {(c.row, c.column): "quick scale" for c in table.selected_cells}
+    )
+    return ReproductionResult(table, compare_numbers(table.selected_cells, by_seed, why), [])
 
 
 def widths(axes: Axes) -> list[float]:
@@ -99,7 +103,7 @@ OURS: Values = {
 
 
 def test_bars_are_the_printed_numbers_and_the_means_of_ours():
-    found = panels(paper_figures.draw(outcome(TWO, OURS), []))
+    found = panels(paper_figures.draw_paper_figure(outcome(TWO, OURS), []))
     assert list(found) == ["few: G", "many: G", "few: P", "many: P"]
     assert widths(found["few: G"]) == [50.0, 51.5, 40.0]  # b was not run
     assert widths(found["many: G"]) == [60.5, 61.0]
@@ -109,14 +113,14 @@ def test_bars_are_the_printed_numbers_and_the_means_of_ours():
 
 
 def test_deviations_are_those_of_the_seeds_and_of_the_paper():
-    axes = panels(paper_figures.draw(outcome(TWO, OURS), []))["few: P"]
+    axes = panels(paper_figures.draw_paper_figure(outcome(TWO, OURS), []))["few: P"]
     spans = [c.get_segments()[0][:, 0].tolist() for c in axes.collections]
     std = stdev([60.0, 60.5])
     assert spans == [[69.5, 70.5], [60.25 - std, 60.25 + std]]
 
 
 def test_the_colour_of_a_bar_is_its_verdict():
-    figure = paper_figures.draw(outcome(TWO, OURS), [])
+    figure = paper_figures.draw_paper_figure(outcome(TWO, OURS), [])
     legend = figure.legends[0]
     assert [t.get_text() for t in legend.get_texts()] == [
         "printed",
@@ -128,7 +132,7 @@ def test_the_colour_of_a_bar_is_its_verdict():
 
 
 def test_at_quick_scale_only_ours_is_drawn_and_the_title_says_so():
-    figure = paper_figures.draw(outcome(TWO, OURS, Scale.quick), [])
+    figure = paper_figures.draw_paper_figure(outcome(TWO, OURS, TableScale.quick), [])
     assert widths(panels(figure)["few: G"]) == [51.5]
     assert figure.get_suptitle().replace("\n", " ") == (
         "P, Table 1: w Ours, quick scale (digits): not comparable with the printed"
@@ -137,7 +141,7 @@ def test_at_quick_scale_only_ours_is_drawn_and_the_title_says_so():
 
 
 def test_only_the_measures_that_are_asked_for_are_drawn():
-    figure = paper_figures.draw(outcome('draws = ["P"]\n' + TWO, OURS), [])
+    figure = paper_figures.draw_paper_figure(outcome('draws = ["P"]\n' + TWO, OURS), [])
     assert list(panels(figure)) == ["few", "many"]
     assert widths(panels(figure)["many"]) == [80.0, 80.1]
 
@@ -147,7 +151,7 @@ def test_only_the_measures_that_are_asked_for_are_drawn():
 )
 def test_panels_stand_in_rows_and_every_place_is_there_once(columns, shape):
     names = [str(i) for i in range(columns)]
-    rows = arranged(names, ["G", "P"], 4)
+    rows = arrange_panels(names, ["G", "P"], 4)
     assert [len(row) for row in rows] == shape
     assert sorted(p for row in rows for p in row) == [(m, c) for m in "GP" for c in names]
 
@@ -173,14 +177,16 @@ b = [3.7, 3.8]
 
 def test_lines_go_over_the_number_of_clients_of_the_runs():
     ours = {("a", "100 clients"): {"score": (3.0, 3.5)}, ("a", "30 clients"): {"score": (2.0, 2.0)}}
-    (axes,) = paper_figures.draw(outcome(OVER_CLIENTS, ours), []).axes
+    (axes,) = paper_figures.draw_paper_figure(outcome(OVER_CLIENTS, ours), []).axes
     assert plotted(axes) == {
         "a": ([30, 100], [2.0, 3.25]),
         "a, printed": ([30, 100], [3.6, 3.5]),
         "b, printed": ([30, 100], [3.8, 3.7]),
     }
     assert [t.get_text() for t in axes.texts] == ["a", "b"]
-    (axes,) = paper_figures.draw(outcome(OVER_CLIENTS, ours, Scale.quick), []).axes
+    (axes,) = paper_figures.draw_paper_figure(
+        outcome(OVER_CLIENTS, ours, TableScale.quick), []
+    ).axes
     assert plotted(axes) == {"a": ([6, 20], [2.0, 3.25])}
 
 
@@ -204,7 +210,7 @@ def test_a_sweep_goes_over_the_numbers_of_the_rows():
         ("E = 2", "A"): {"G": (1.0,), "P": (60.0,)},
         ("E = 2", "B"): {"G": (1.0,), "P": (50.0,)},
     }
-    (axes,) = paper_figures.draw(outcome(SWEEP, ours), []).axes
+    (axes,) = paper_figures.draw_paper_figure(outcome(SWEEP, ours), []).axes
     assert plotted(axes) == {"A": ([2.0, 10.0], [60.0, 70.0]), "B": ([2.0], [50.0])}
     assert axes.get_xlabel() == "E"
 
@@ -233,7 +239,7 @@ def test_a_grid_has_a_heat_map_for_each_data_set():
         ("R_l = 0.2", "X, R_c = 0.4"): {"P": (80.0, 81.0)},
         ("R_l = 1.0", "X, R_c = 0.8"): {"P": (83.0,)},
     }
-    found = panels(paper_figures.draw(outcome(GRID, ours), []))
+    found = panels(paper_figures.draw_paper_figure(outcome(GRID, ours), []))
     assert list(found) == ["X: P", "Y: P"]
     (mesh,) = [c for c in found["X: P"].collections if isinstance(c, QuadMesh)]
     assert np.ma.filled(mesh.get_array(), -1).tolist() == [[80.5, -1], [-1, 83.0]]
@@ -262,20 +268,20 @@ def events(G: list[int], draws: list[list[str]], apart: list[float]) -> list[dic
     return out
 
 
-def told(kind: str) -> tuple[Outcome, list[tuple[Task, list[dict[str, Any]]]]]:
+def told(kind: str) -> tuple[ReproductionResult, list[tuple[CellRun, list[dict[str, Any]]]]]:
     """Two seeds of row a, none of row b."""
     ours = {("a", "few"): {"G": (1.0, 1.0), "P": (1.0, 1.0)}}
     text = TWO[: TWO.index("[printed.G]")]
     made = outcome(f'figure = "{kind}"\n' + text, ours)
-    cell = made.table.cells[0]
+    cell = made.table.distinct_cells[0]
     return made, [
-        (Task(cell, 0), events([1, 2, 8], [["x", "x"], ["x", "y"]], [3.0, 2.0])),
-        (Task(cell, 1), events([1, 4, 6], [["y", "y"], ["y", "y"]], [4.0, 1.0])),
+        (CellRun(cell, 0), events([1, 2, 8], [["x", "x"], ["x", "y"]], [3.0, 2.0])),
+        (CellRun(cell, 1), events([1, 4, 6], [["y", "y"], ["y", "y"]], [4.0, 1.0])),
     ]
 
 
 def test_curves_are_means_over_the_seeds_with_their_deviation():
-    G, P = paper_figures.draw(*told("curves")).axes
+    G, P = paper_figures.draw_paper_figure(*told("curves")).axes
     assert plotted(G) == {"a": ([0, 1, 2], [0.1, fmean([0.2, 0.4]), fmean([0.8, 0.6])])}
     assert plotted(P) == {"a": ([0, 1, 2], [0.05, fmean([0.15, 0.3]), fmean([0.6, 0.45])])}
     assert [axes.get_title(loc="left") for axes in (G, P)] == ["few", "few"]
@@ -285,19 +291,19 @@ def test_curves_are_means_over_the_seeds_with_their_deviation():
 
 
 def test_the_distance_of_clients_is_what_the_algorithm_recorded():
-    (axes,) = paper_figures.draw(*told("difference")).axes
+    (axes,) = paper_figures.draw_paper_figure(*told("difference")).axes
     assert plotted(axes) == {"a": ([1, 2], [3.5, 1.5])}
 
 
 def test_who_is_drawn_twice_in_a_round_counts_twice():
-    often, G = paper_figures.draw(*told("participation")).axes
+    often, G = paper_figures.draw_paper_figure(*told("participation")).axes
     assert plotted(often) == {"a": ([1, 2], [fmean([3, 4]), fmean([1, 0])])}
     assert plotted(G) == {"a": ([0, 1, 2], [0.1, fmean([0.2, 0.4]), fmean([0.8, 0.6])])}
 
 
 def test_draws_of_a_real_run_are_all_counted():
     result = played("fedavg", rounds=4)
-    curve = drawn(result.events)
+    curve = count_draws_by_rank(result.events)
     asked = [e["clients"] for e in result.events if e["event"] == "round"]
     assert sum(n for _, n in curve) == sum(map(len, asked)) == 12
     assert [rank for rank, _ in curve] == [1, 2, 3, 4, 5, 6]
@@ -311,17 +317,19 @@ def test_draws_of_a_real_run_are_all_counted():
 def test_the_same_outcome_gives_the_same_bytes(kind, tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        paper_figures.save(*told(kind), tmp_path / name)
+        paper_figures.save_paper_figure(*told(kind), tmp_path / name)
     for suffix in ("svg", "png"):
         one, two = ((tmp_path / n / f"figure.{suffix}").read_bytes() for n in ("one", "two"))
         assert one == two
         assert len(one) > 1000
 
 
-@pytest.mark.parametrize("found", [e for e in experiments() if e.cells], ids=lambda e: e.name)
+@pytest.mark.parametrize("found", [e for e in load_experiments() if e.cells], ids=lambda e: e.name)
 def test_every_table_can_be_drawn_before_anything_was_run(found):
-    table = Table(found, Scale.full, "*", "*", (0,))
-    figure = paper_figures.draw(Outcome(table, lines(table.asked, {}, {}), []), [])
+    table = TableSelection(found, TableScale.full, "*", "*", (0,))
+    figure = paper_figures.draw_paper_figure(
+        ReproductionResult(table, compare_numbers(table.selected_cells, {}, {}), []), []
+    )
     assert figure.get_suptitle().replace("\n", " ").startswith(f"{found.paper}, {found.where}")
 
 
@@ -334,15 +342,15 @@ def test_every_table_can_be_drawn_before_anything_was_run(found):
 )
 def test_a_figure_that_does_not_exist_is_an_error(text, message):
     with pytest.raises(ConfigError, match=message):
-        loaded("t", HEAD + text + TWO)
+        parse_experiment("t", HEAD + text + TWO)
 
 
 # Augmented samples --------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def copies() -> augmentation.Copies:
-    return augmentation.copies(digits(), FedReG(), 0, None, 3)
+def copies() -> augmentation.AugmentedCopies:
+    return augmentation.make_augmented_copies(digits(), FedReG(), 0, None, 3)
 
 
 @pytest.mark.parametrize("way", ["simple", "auto"])
@@ -370,14 +378,14 @@ def test_beside_them_stand_the_images_they_were_made_of(copies):
     train = digits().data(copies.client).train
     for copied in copies.classes:
         label = digits().labels.index(copied.label)
-        mine = train.stored_all()[train.labels == label]
+        mine = train.get_all_stored()[train.labels == label]
         assert len(mine) == copied.held
         for image in copied.images[augmentation.ORIGINAL]:
             assert any(image.equal(other) for other in mine)
 
 
 def test_every_image_is_drawn_in_its_row(copies):
-    figure = augmentation.draw(copies, "digits")
+    figure = augmentation.draw_augmented_copies(copies, "digits")
     shown = [axes.images[0].get_array() for axes in figure.axes if axes.images]
     expected = [image for c in copies.classes for images in c.images.values() for image in images]
     assert len(shown) == len(expected)
@@ -387,13 +395,13 @@ def test_every_image_is_drawn_in_its_row(copies):
 
 def test_a_client_that_is_not_there_is_named_with_the_nearest():
     with pytest.raises(ConfigError, match="--client: no '55' here"):
-        augmentation.copies(digits(), FedReG(), 0, "55", 3)
+        augmentation.make_augmented_copies(digits(), FedReG(), 0, "55", 3)
 
 
 def test_balanced_clients_have_no_copies():
     train = replace(digits(), train={c: r[:1] for c, r in digits().train.items()})
     with pytest.raises(ConfigError, match="nothing is copied"):
-        augmentation.copies(train, FedReG(), 0, None, 3)
+        augmentation.make_augmented_copies(train, FedReG(), 0, None, 3)
 
 
 def test_one_command_draws_them(tmp_path):

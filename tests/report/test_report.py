@@ -14,13 +14,7 @@ import pytest
 
 from helpers.browser import browser
 from helpers.made_runs import FIRST, HOSTILE, SECOND, Reader, data_of, played, stored
-from heterophony.analysis import (
-    exports,
-    participation,
-    runs,
-    statistics,
-    tables,
-)
+from heterophony.analysis import exports, participation, runs, statistics, tables
 from heterophony.core.errors import ConfigError, FolderError
 from heterophony.report.figures import cd_diagram, run_figures, style
 from heterophony.report.page import html, page_data
@@ -41,62 +35,62 @@ def compared(tmp_path: Path) -> Path:
 
 
 def test_a_folder_of_runs_and_a_run_are_both_found(compared: Path) -> None:
-    assert [r.label for r in runs.find([compared])] == [
+    assert [r.label for r in runs.load_runs([compared])] == [
         "fedavg, seed 0",
         "fedavg, seed 1",
         "fedper, seed 1",
         "fedper, seed 2",
     ]
     twice = [compared / "fedavg-0", compared / "fedavg-0"]
-    assert [r.label for r in runs.find(twice)] == ["fedavg"]
+    assert [r.label for r in runs.load_runs(twice)] == ["fedavg"]
 
 
 def test_seeds_come_in_the_order_of_numbers(tmp_path: Path) -> None:
     for seed in (10, 2, 1):
         stored(tmp_path / f"fedavg-{seed}", played(FIRST, seed=seed))
-    assert [r.seed for r in runs.find([tmp_path])] == [1, 2, 10]
+    assert [r.seed for r in runs.load_runs([tmp_path])] == [1, 2, 10]
 
 
 def test_nothing_to_show_is_said_clearly(tmp_path: Path) -> None:
     stored(tmp_path / "waiting", [])
     with pytest.raises(FolderError, match="is not there"):
-        runs.find([tmp_path / "nowhere"])
+        runs.load_runs([tmp_path / "nowhere"])
     with pytest.raises(FolderError, match="holds no run that has begun"):
-        runs.find([tmp_path])
+        runs.load_runs([tmp_path])
     with pytest.raises(FolderError, match="has not begun"):
-        runs.find([tmp_path / "waiting"])
+        runs.load_runs([tmp_path / "waiting"])
     with pytest.raises(FolderError, match="not a run folder"):
-        runs.load(tmp_path)
+        runs.load_run(tmp_path)
 
 
 @pytest.mark.parametrize(("events", "config"), [([{"event": "round"}], ""), (played(FIRST), "a =")])
 def test_a_damaged_run_is_said_clearly(tmp_path: Path, events: Any, config: str) -> None:
     with pytest.raises(FolderError, match="is damaged"):
-        runs.load(stored(tmp_path / "run", events, config))
+        runs.load_run(stored(tmp_path / "run", events, config))
 
 
 def test_namesakes_are_told_apart_by_what_differs(tmp_path: Path) -> None:
     for i, threshold in enumerate(("mean", "median")):
         text = f'seed = 0\n[algorithm]\nname = "fedreg"\nthreshold = "{threshold}"\n[engine]\nworkers = {i}'
         stored(tmp_path / str(i), played(FIRST, "fedreg"), text)
-    found = runs.find([tmp_path])
+    found = runs.load_runs([tmp_path])
     assert [r.series for r in found] == ["fedreg threshold=mean", "fedreg threshold=median"]
-    assert [r["seeds"] for r in tables.rows(found)] == [[0], [0]]
+    assert [r["seeds"] for r in tables.build_comparison_rows(found)] == [[0], [0]]
 
 
 def test_a_run_done_twice_is_not_another_seed(tmp_path: Path) -> None:
     for name in ("one", "two"):
         stored(tmp_path / name, played(FIRST))
-    found = runs.find([tmp_path])
+    found = runs.load_runs([tmp_path])
     assert [r.label for r in found] == ["fedavg, seed 0", "fedavg, seed 0, run 2"]
-    assert [r["seeds"] for r in tables.rows(found)] == [[0], [0]]
+    assert [r["seeds"] for r in tables.build_comparison_rows(found)] == [[0], [0]]
 
 
 # Tables -------------------------------------------------------------------------------------
 
 
 def test_seeds_are_aggregated(compared: Path) -> None:
-    row = tables.rows(runs.find([compared]))[0]
+    row = tables.build_comparison_rows(runs.load_runs([compared]))[0]
     assert (row["algorithm"], row["seeds"], row["state"]) == ("fedavg", [0, 1], "finished")
     assert row["G"]["best"] == pytest.approx(0.8)  # 0.6 and 1.0
     assert row["G"]["last"] == pytest.approx(0.5)  # 0.4 and 0.6
@@ -108,48 +102,48 @@ def test_seeds_are_aggregated(compared: Path) -> None:
         assert spread["ci95"] == pytest.approx([mean - half, mean + half], abs=1e-4)
     assert row["std"] == pytest.approx(0.125)  # 0.25 and 0
     assert (row["MB_up"], row["MB_down"], row["seconds"]) == (3.0, 6.0, 3.0)
-    assert tables.cell(row, "G.best") == "80.00 ± 20.00"
-    assert tables.cell(row, "MB_up") == "3.0 ± 1.0"
+    assert tables.format_cell(row, "G.best") == "80.00 ± 20.00"
+    assert tables.format_cell(row, "MB_up") == "3.0 ± 1.0"
 
 
 def test_one_seed_is_as_in_its_result(tmp_path: Path) -> None:
     events = played(FIRST)
-    (row,) = tables.rows(runs.find([stored(tmp_path / "run", events)]))
-    result = summarise(events).json()
+    (row,) = tables.build_comparison_rows(runs.load_runs([stored(tmp_path / "run", events)]))
+    result = summarise(events).to_dict()
     for measure in "GP":
         assert row[measure] == {k: result[measure][k] for k in ("best", "last", "last10")}
-    assert tables.cell(row, "G.last10") == "40.00 ± 16.33"
-    assert tables.cell(row, "G.best") == "60.00"
+    assert tables.format_cell(row, "G.last10") == "40.00 ± 16.33"
+    assert tables.format_cell(row, "G.best") == "60.00"
     assert row["difference"] is None
 
 
 def test_differences_are_over_common_seeds(compared: Path) -> None:
-    first, second = tables.rows(runs.find([compared]))
+    first, second = tables.build_comparison_rows(runs.load_runs([compared]))
     assert first["difference"] is None
     assert second["difference"]["to"] == "fedavg"
     assert second["difference"]["seeds"] == [1]  # FIRST minus SECOND
     alone = {"std": 0.0, "ci95": None, "p": 1.0, "p_holm": 1.0}  # one pair shows nothing
     assert second["difference"]["G.best"] == {"mean": pytest.approx(-0.4), **alone}
     assert second["difference"]["P.last"] == {"mean": pytest.approx(-0.3), **alone}
-    assert tables.difference_cell(second, "G.best") == "−40.00"
+    assert tables.format_difference(second, "G.best") == "−40.00"
 
 
 def test_other_data_makes_no_pair(tmp_path: Path) -> None:
     other = played(SECOND, "fedper")
     other[0]["data_sha256"] = "other"
     folders = [stored(tmp_path / "a", played(FIRST)), stored(tmp_path / "b", other)]
-    assert tables.rows(runs.find(folders))[1]["difference"] is None
+    assert tables.build_comparison_rows(runs.load_runs(folders))[1]["difference"] is None
 
 
 def test_without_a_common_model_there_is_no_G(tmp_path: Path) -> None:
     local = stored(tmp_path / "a", played({**FIRST, "G": None}, "local"))
-    found = runs.find([local, stored(tmp_path / "b", played(FIRST))])
-    first, second = tables.rows(found)
+    found = runs.load_runs([local, stored(tmp_path / "b", played(FIRST))])
+    first, second = tables.build_comparison_rows(found)
     assert first["G"] is None
-    assert tables.cell(first, "G.best") == "–"
+    assert tables.format_cell(first, "G.best") == "–"
     assert set(second["difference"]) == {"to", "seeds", "P.best", "P.last", "P.last10"}
-    assert data_of(html.render(found))["series"][0]["runs"][0]["G"] is None
-    run_figures.comparison(found)
+    assert data_of(html.render_report(found))["series"][0]["runs"][0]["G"] is None
+    run_figures.draw_comparison(found)
 
 
 def test_P_that_is_measured_seldom_is_shown_where_it_was(tmp_path: Path) -> None:
@@ -157,22 +151,22 @@ def test_P_that_is_measured_seldom_is_shown_where_it_was(tmp_path: Path) -> None
     begun = stored(tmp_path / "a", played(seldom, "fedbabu", finished=False))
     every = {k: [*v, v[-1]] for k, v in FIRST.items()}
     whole = stored(tmp_path / "b", played({**seldom, "P": [*seldom["P"][:3], [2, 3]]}, "fedbabu"))
-    found = runs.find([begun, whole, stored(tmp_path / "c", played(every))])
+    found = runs.load_runs([begun, whole, stored(tmp_path / "c", played(every))])
     assert found[0].curves["P"] == [(0, 0.2), (2, 1.0)]
     assert [t for t, _ in found[0].curves["G"]] == [0, 1, 2, 3]
-    sofar = found[0].so_far
+    sofar = found[0].current_summary
     assert (sofar.P.last, sofar.clients["b"].correct) == (1.0, 6)
     assert sofar.clients["b"].generic == 2 / 6  # of the same evaluation
-    assert tables.rows(found)[1]["P"] == {
+    assert tables.build_comparison_rows(found)[1]["P"] == {
         "best": 1.0,
         "last": 0.5,
         "last10": {"mean": pytest.approx(1.7 / 3), "std": pytest.approx(0.329983)},
     }
-    first, second, _ = (s["runs"][0] for s in data_of(html.render(found))["series"])
+    first, second, _ = (s["runs"][0] for s in data_of(html.render_report(found))["series"])
     assert (first["P"], first["G"]) == ([4, 6], [2, 2])
     assert (second["P"], second["G"]) == ([2, 3], [3, 3])
     assert first["curves"]["P"] == [[0, 0.2], [2, 1.0]]
-    run_figures.comparison(found)
+    run_figures.draw_comparison(found)
 
 
 # Statistics ---------------------------------------------------------------------------------
@@ -192,68 +186,76 @@ def repeated(folder: Path, seeds: int, data: str = "digits", **rights: int | Non
 
 
 def test_differences_have_an_interval_and_p_is_corrected_for_the_rows(tmp_path: Path) -> None:
-    found = runs.find([repeated(tmp_path, 3, fedavg=5, fedper=7, ditto=4)])
-    _, fedavg, fedper = table = tables.rows(found)  # in the order of their folders
+    found = runs.load_runs([repeated(tmp_path, 3, fedavg=5, fedper=7, ditto=4)])
+    _, fedavg, fedper = table = tables.build_comparison_rows(found)  # in the order of their folders
     assert [row["name"] for row in table] == ["ditto", "fedavg", "fedper"]
     for row, mean in ((fedavg, 0.1), (fedper, 0.3)):
         gap = row["difference"]["P.last10"]
         assert [gap["mean"], *gap["ci95"]] == pytest.approx([mean] * 3)  # three times the same
         assert (gap["p"], gap["p_holm"]) == (0.25, 0.5)
-    assert statistics.gap_cell(fedper, "P.last10") == "+30.00 (+30.00 … +30.00)"
-    assert statistics.gap_cell(table[0], "P.last10") == "–"
+    assert statistics.format_difference_interval(fedper, "P.last10") == "+30.00 (+30.00 … +30.00)"
+    assert statistics.format_difference_interval(table[0], "P.last10") == "–"
 
 
 def test_too_few_seeds_are_said_to_be_too_few(tmp_path: Path) -> None:
-    table = tables.rows(runs.find([repeated(tmp_path, 3, fedavg=5, fedper=7)]))
-    (said,) = statistics.says(table)  # of G and P the same
+    table = tables.build_comparison_rows(
+        runs.load_runs([repeated(tmp_path, 3, fedavg=5, fedper=7)])
+    )
+    (said,) = statistics.list_conclusions(table)  # of G and P the same
     assert said.startswith("G last 10 and P last 10: 3 pairs of runs with the same seed and data")
     assert "too few for p < 0.05: at least 6." in said
     assert "cannot give less than p = 0.25" in said
 
 
 def test_one_pair_cannot_tell_a_difference_from_chance(compared: Path) -> None:
-    (said,) = statistics.says(tables.rows(runs.find([compared])))
+    (said,) = statistics.list_conclusions(tables.build_comparison_rows(runs.load_runs([compared])))
     assert "one pair of runs" in said
     assert said.endswith("for p < 0.05 it takes at least 6 seeds.")
 
 
 def test_enough_seeds_are_told_as_who_is_higher_and_who_is_lower(tmp_path: Path) -> None:
     repeated(tmp_path, 7, a=5, b=7, c=4, local=None)
-    said = statistics.says(tables.rows(runs.find([tmp_path])))
+    said = statistics.list_conclusions(tables.build_comparison_rows(runs.load_runs([tmp_path])))
     assert said[0] == "G last 10: higher than a: b (p = 0.031); lower than a: c (p = 0.031)."
     assert said[1].startswith("P last 10: higher than a: b (p = 0.047), local (p = 0.047); lower")
 
 
 def test_seeds_that_do_not_agree_show_no_difference(tmp_path: Path) -> None:
     repeated(tmp_path, 7, a=7, local=None)  # 6, 7, 8, 6, 7, 8, 6 against 7
-    (said,) = statistics.says(tables.rows(runs.find([tmp_path])))
+    (said,) = statistics.list_conclusions(tables.build_comparison_rows(runs.load_runs([tmp_path])))
     expected = "no difference to a is shown, which does not mean that there is none."
     assert said == f"P last 10: {expected}"
 
 
 def test_the_page_has_the_statistics(tmp_path: Path, compared: Path) -> None:
-    found = runs.find([repeated(tmp_path / "three", 3, fedavg=5, fedper=7)])
-    shown = data_of(html.render(found))["statistics"]
-    assert shown["says"] == statistics.says(tables.rows(found))
+    found = runs.load_runs([repeated(tmp_path / "three", 3, fedavg=5, fedper=7)])
+    shown = data_of(html.render_report(found))["statistics"]
+    assert shown["says"] == statistics.list_conclusions(tables.build_comparison_rows(found))
     assert [m["title"] for m in shown["measures"]] == ["G last 10", "P last 10"]
     first, second = shown["measures"][1]["rows"]
     assert first["cells"] == ["50.00", "50.00 … 50.00", "–", "–", "–"]
     assert second["cells"] == ["70.00", "70.00 … 70.00", "+20.00", "+20.00 … +20.00", "0.25"]
     assert len(shown["titles"]) == len(second["cells"])
-    assert page_data.content(found[:1])["statistics"] is None  # one run alone
-    _, pair = page_data.content(runs.find([compared]))["statistics"]["measures"][0]["rows"]
+    assert page_data.build_page_data(found[:1])["statistics"] is None  # one run alone
+    _, pair = page_data.build_page_data(runs.load_runs([compared]))["statistics"]["measures"][0][
+        "rows"
+    ]
     assert pair["cells"][2:] == ["−20.00", "–", "–"]
 
 
 def test_best_is_never_shown_without_last_10(compared: Path) -> None:
-    table = tables.rows(runs.find([compared]))
-    texts = [exports.as_csv(table), exports.as_markdown(table), exports.as_latex(table)]
+    table = tables.build_comparison_rows(runs.load_runs([compared]))
+    texts = [
+        exports.format_comparison_csv(table),
+        exports.format_comparison_markdown(table),
+        exports.format_comparison_latex(table),
+    ]
     for words in (list(tables.COLUMNS.values()), *(text.splitlines() for text in texts)):
         head = " ".join(words).replace(".best", " best").replace(".last10", " last 10")
         for k in "GP":
             best, last10 = (head.count(f"{k} {part}") for part in ("best", "last 10"))
             assert best == last10 > 0
-    data = data_of(html.render(runs.find([compared])))
+    data = data_of(html.render_report(runs.load_runs([compared])))
     assert {"G last 10", "P last 10"} <= set(data["table"]["titles"]) & {
         *data["differences"]["titles"]
     }
@@ -261,43 +263,43 @@ def test_best_is_never_shown_without_last_10(compared: Path) -> None:
 
 def test_ranks_are_over_the_seeds_that_all_have(tmp_path: Path) -> None:
     repeated(tmp_path, 6, a=5, b=7, c=4)
-    found = runs.find([tmp_path])
-    contest = cd_diagram.contest(found)
+    found = runs.load_runs([tmp_path])
+    contest = cd_diagram.collect_common_blocks(found)
     assert (contest.names, len(contest.blocks)) == (("a", "b", "c"), 6)
-    assert contest.ranks("P.last10").average == (2.0, 1.0, 3.0)
-    assert contest.ranks("P.last10").groups == ((1, 0), (0, 2))  # CD is 1.35
-    assert len(cd_diagram.diagram(found).axes) == 2
+    assert contest.compute_ranks("P.last10").average_ranks == (2.0, 1.0, 3.0)
+    assert contest.compute_ranks("P.last10").groups == ((1, 0), (0, 2))  # CD is 1.35
+    assert len(cd_diagram.draw_cd_diagram(found).axes) == 2
 
 
 def test_ranks_meet_across_data_sets_and_settings_may_follow_the_data(tmp_path: Path) -> None:
     for data, a in (("digits", 5), ("fmnist", 8)):
         repeated(tmp_path, 1, data, a=a, b=7, c=4)
-    found = runs.find([tmp_path])
-    assert len(runs.by_series(found)) == 6
-    contest = cd_diagram.contest(found)
+    found = runs.load_runs([tmp_path])
+    assert len(runs.group_by_series(found)) == 6
+    contest = cd_diagram.collect_common_blocks(found)
     assert (contest.names, len(contest.blocks)) == (("a", "b", "c"), 2)
-    assert contest.ranks("P.last10").average == (1.5, 1.5, 3.0)
+    assert contest.compute_ranks("P.last10").average_ranks == (1.5, 1.5, 3.0)
 
 
 def test_without_a_common_model_of_all_there_is_no_panel_of_G(tmp_path: Path) -> None:
-    found = runs.find([repeated(tmp_path, 2, a=5, b=7, local=None)])
-    (axes,) = cd_diagram.diagram(found).axes
+    found = runs.load_runs([repeated(tmp_path, 2, a=5, b=7, local=None)])
+    (axes,) = cd_diagram.draw_cd_diagram(found).axes
     assert axes.texts[0].get_text() == "P last 10: own models"
 
 
 def test_ranks_say_what_is_missing(tmp_path: Path, compared: Path) -> None:
     with pytest.raises(ConfigError, match=r"at least 3 finished series, and here are 2 \(fedavg,"):
-        cd_diagram.diagram(runs.find([compared]))
+        cd_diagram.draw_cd_diagram(runs.load_runs([compared]))
     stored(compared / "ditto-1", played(FIRST, "ditto", seed=1))
     with pytest.raises(ConfigError, match="there is 1; ditto lacks seed 0; compare with more"):
-        cd_diagram.diagram(runs.find([compared]))
+        cd_diagram.draw_cd_diagram(runs.load_runs([compared]))
     with pytest.raises(ConfigError, match="there is 1; compare with more --seeds"):
-        cd_diagram.diagram(runs.find([repeated(tmp_path / "one", 1, a=5, b=7, c=4)]))
+        cd_diagram.draw_cd_diagram(runs.load_runs([repeated(tmp_path / "one", 1, a=5, b=7, c=4)]))
 
 
 def test_many_names_of_ranks_do_not_lie_upon_each_other(tmp_path: Path) -> None:
     many = {f"algorithm{i:02}": i % 10 for i in range(14)}
-    figure = cd_diagram.diagram(runs.find([repeated(tmp_path, 2, **many)]))
+    figure = cd_diagram.draw_cd_diagram(runs.load_runs([repeated(tmp_path, 2, **many)]))
     figure.draw_without_rendering()
     for axes in figure.axes:
         named = [t for t in axes.texts if "algorithm" in t.get_text()]
@@ -312,8 +314,8 @@ def test_many_names_of_ranks_do_not_lie_upon_each_other(tmp_path: Path) -> None:
 
 def test_the_page_holds_the_numbers_of_the_result(tmp_path: Path) -> None:
     events = played(FIRST)
-    result = json.loads(json.dumps(summarise(events).json()))
-    html.write(runs.find([stored(tmp_path / "run", events)]), tmp_path / "page.html")
+    result = json.loads(json.dumps(summarise(events).to_dict()))
+    html.write_report(runs.load_runs([stored(tmp_path / "run", events)]), tmp_path / "page.html")
     data = data_of((tmp_path / "page.html").read_text())
     (run,) = data["series"][0]["runs"]
     federation = data["federations"][run["federation"]]
@@ -333,12 +335,13 @@ def test_the_page_holds_the_numbers_of_the_result(tmp_path: Path) -> None:
 
 
 def test_the_page_holds_the_table(compared: Path) -> None:
-    found = runs.find([compared])
-    data = data_of(html.render(found))
+    found = runs.load_runs([compared])
+    data = data_of(html.render_report(found))
     assert data["title"] == "fedavg and fedper on digits"
     shown = {row["name"]: row["cells"] for row in data["table"]["rows"]}
     assert shown == {
-        r["name"]: [tables.cell(r, k) for k in tables.COLUMNS] for r in tables.rows(found)
+        r["name"]: [tables.format_cell(r, k) for k in tables.COLUMNS]
+        for r in tables.build_comparison_rows(found)
     }
     assert data["differences"]["rows"][0]["seeds"] == [1]
     assert data["series"][0]["mean"]["G"][1] == [1, 0.8]
@@ -347,7 +350,7 @@ def test_the_page_holds_the_table(compared: Path) -> None:
 def hostile_page(folder: Path) -> str:
     config = f"seed = 0\n[data]\nname = '{HOSTILE}'\n[local]\nlr = nan\nnote = '$css {HOSTILE}'\n"
     events = played(FIRST, clients=(HOSTILE, "b"))
-    return html.render(runs.find([stored(folder / "run", events, config)]))
+    return html.render_report(runs.load_runs([stored(folder / "run", events, config)]))
 
 
 def test_hostile_names_are_inert(tmp_path: Path) -> None:
@@ -363,7 +366,7 @@ def test_hostile_names_are_inert(tmp_path: Path) -> None:
 
 
 def test_the_page_asks_nobody_for_anything(compared: Path) -> None:
-    text = html.render(runs.find([compared]))
+    text = html.render_report(runs.load_runs([compared]))
     assert set(re.findall(r"https?://[^\"' ]*", text)) <= {"http://www.w3.org/2000/svg"}
     assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|WebSocket", text)
     tags = Reader(text).tags
@@ -372,27 +375,27 @@ def test_the_page_asks_nobody_for_anything(compared: Path) -> None:
     (policy,) = (a["content"] for _, a in tags if a.get("http-equiv"))
     assert policy is not None
     assert policy.startswith("default-src 'none'")
-    assert html.digest(Reader(text).scripts[1]) in policy
+    assert html.compute_csp_hash(Reader(text).scripts[1]) in policy
 
 
 def test_an_unfinished_run_is_shown_as_far_as_it_got(tmp_path: Path) -> None:
     stored(tmp_path / "fedavg-0", played(FIRST))
     stored(tmp_path / "fedavg-1", played(SECOND, seed=1, finished=False))
     stored(tmp_path / "fedavg-2", played(SECOND, seed=2, finished=False)[:1])
-    found = runs.find([tmp_path])
+    found = runs.load_runs([tmp_path])
     assert [r.label for r in found] == [
         "fedavg, seed 0",
         "fedavg, seed 1, round 2 of 60",
         "fedavg, seed 2, round 0 of 60",
     ]
     assert found[1].summary is None
-    finished, begun = tables.rows(found)  # the third has measured nothing yet
+    finished, begun = tables.build_comparison_rows(found)  # the third has measured nothing yet
     assert finished["seeds"] == [0]
     assert (begun["state"], begun["G"]["last"]) == ("round 2 of 60", pytest.approx(0.6))
     assert begun["difference"] is None
-    data = data_of(html.render(found))
+    data = data_of(html.render_report(found))
     assert [s["name"] for s in data["series"]] == ["fedavg", found[1].label, found[2].label]
-    run_figures.comparison(found)
+    run_figures.draw_comparison(found)
 
 
 def test_a_long_comparison_stays_small(tmp_path: Path) -> None:
@@ -400,7 +403,7 @@ def test_a_long_comparison_stays_small(tmp_path: Path) -> None:
     long = {"G": [[i % 5, i % 7] for i in range(3001)], "P": [[i % 5, i % 7] for i in range(3001)]}
     for seed in range(8):
         folders.append(stored(tmp_path / str(seed), played(long, seed=seed)))
-    text = html.render(runs.find(folders))
+    text = html.render_report(runs.load_runs(folders))
     assert len(text.encode()) < 2_000_000
     assert data_of(text)["every"] == 2
     points = data_of(text)["series"][0]["mean"]["P"]
@@ -410,9 +413,9 @@ def test_a_long_comparison_stays_small(tmp_path: Path) -> None:
 
 def test_thinning_keeps_the_last_point() -> None:
     curve = [(t, t / 10) for t in range(10)]
-    assert page_data.thinned(curve, 10) == [[t, v] for t, v in curve]
-    assert [t for t, _ in page_data.thinned(curve, 4)] == [0, 3, 6, 9]
-    assert page_data.thinned([], 4) == []
+    assert page_data.thin_curve(curve, 10) == [[t, v] for t, v in curve]
+    assert [t for t, _ in page_data.thin_curve(curve, 4)] == [0, 3, 6, 9]
+    assert page_data.thin_curve([], 4) == []
 
 
 def drawn(folder: Path, text: str) -> str:
@@ -431,8 +434,8 @@ def drawn(folder: Path, text: str) -> str:
 
 
 def test_a_browser_draws_the_statistics(tmp_path: Path) -> None:
-    found = runs.find([repeated(tmp_path / "runs", 3, fedavg=5, fedper=7)])
-    body = drawn(tmp_path, html.render(found))
+    found = runs.load_runs([repeated(tmp_path / "runs", 3, fedavg=5, fedper=7)])
+    body = drawn(tmp_path, html.render_report(found))
     section = body.split('<section id="statistics"')[1].split("</section>")[0]
     assert " hidden" not in section.split(">")[0]
     assert section.count("too few for p &lt; 0.05: at least 6.") == 1
@@ -456,9 +459,9 @@ def test_a_browser_draws_it_all(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_figures_save_the_same_bytes_again(compared: Path, suffix: str) -> None:
-    found = runs.find([compared])
+    found = runs.load_runs([compared])
     for name in ("one", "two"):
-        run_figures.save(run_figures.comparison(found), compared / (name + suffix))
+        run_figures.save_figure(run_figures.draw_comparison(found), compared / (name + suffix))
     one, two = ((compared / (name + suffix)).read_bytes() for name in ("one", "two"))
     assert one == two
     assert one.startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
@@ -466,19 +469,19 @@ def test_figures_save_the_same_bytes_again(compared: Path, suffix: str) -> None:
 
 def test_many_series_get_a_legend(tmp_path: Path) -> None:
     folders = [stored(tmp_path / f"{i}", played(FIRST, f"algorithm{i}")) for i in range(11)]
-    assert run_figures.comparison(runs.find(folders)).legends
+    assert run_figures.draw_comparison(runs.load_runs(folders)).legends
 
 
 def test_an_unknown_picture_format_is_refused(compared: Path, tmp_path: Path) -> None:
-    figure = run_figures.comparison(runs.find([compared]))
+    figure = run_figures.draw_comparison(runs.load_runs([compared]))
     with pytest.raises(ConfigError, match=r"as \.png, \.svg, \.pdf, a page as \.html"):
-        run_figures.save(figure, tmp_path / "map.bmp")
+        run_figures.save_figure(figure, tmp_path / "map.bmp")
 
 
 def test_names_move_apart_around_their_middle() -> None:
-    assert style.apart([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
-    assert style.apart([0.1, 0.9], 0.1) == pytest.approx([0.1, 0.9])
-    assert style.apart([0.99, 1.0], 0.1) == pytest.approx([0.9, 1.0])
+    assert style.spread_heights([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
+    assert style.spread_heights([0.1, 0.9], 0.1) == pytest.approx([0.1, 0.9])
+    assert style.spread_heights([0.99, 1.0], 0.1) == pytest.approx([0.9, 1.0])
 
 
 # Who took part ------------------------------------------------------------------------------
@@ -494,48 +497,51 @@ def attended(folder: Path, rounds: list[dict[str, Any]], name: str = "fedavg") -
 
 def test_who_took_part_and_who_was_lost_is_counted_per_client(tmp_path: Path) -> None:
     rounds = [{"asked": ["a", "b"], "clients": ["b"]}, {"asked": ["b"], "clients": ["b"]}]
-    found = runs.find([attended(tmp_path / "one", rounds)])
-    (seen,) = participation.attendance(found)
+    found = runs.load_runs([attended(tmp_path / "one", rounds)])
+    (seen,) = participation.collect_participation(found)
     assert seen.matrix.tolist() == [
-        [participation.LOST, participation.THERE],
-        [participation.AWAY, participation.THERE],
+        [participation.NO_REPLY, participation.TRAINED],
+        [participation.NOT_SELECTED, participation.TRAINED],
     ]
-    (told,) = page_data.content(found)["attendance"]
+    (told,) = page_data.build_page_data(found)["attendance"]
     assert told == {"labels": ("fedavg",), "federation": 0, "asked": [1, 2], "took_part": [0, 2]}
-    assert run_figures.participation(found).legends, "what lost means is said"
+    assert run_figures.draw_participation(found).legends, "what lost means is said"
 
 
 def test_without_word_of_who_was_asked_all_who_took_part_were(tmp_path: Path) -> None:
-    found = runs.find([stored(tmp_path / "one", played(FIRST))])
-    (seen,) = participation.attendance(found)
-    assert seen.asked.tolist() == seen.took_part.tolist() == [1, 1]
-    assert not run_figures.participation(found).legends
+    found = runs.load_runs([stored(tmp_path / "one", played(FIRST))])
+    (seen,) = participation.collect_participation(found)
+    assert seen.rounds_selected.tolist() == seen.rounds_trained.tolist() == [1, 1]
+    assert not run_figures.draw_participation(found).legends
 
 
 def test_where_data_are_pooled_everybody_takes_part(tmp_path: Path) -> None:
-    found = runs.find([attended(tmp_path / "one", [{"clients": ["*"]}] * 2)])
-    assert participation.attendance(found)[0].took_part.tolist() == [2, 2]
+    found = runs.load_runs([attended(tmp_path / "one", [{"clients": ["*"]}] * 2)])
+    assert participation.collect_participation(found)[0].rounds_trained.tolist() == [2, 2]
 
 
 def test_the_same_attendance_is_told_once_and_another_is_not_drawn_over_it(tmp_path: Path) -> None:
     same, other = [{"clients": ["a"]}] * 2, [{"clients": ["b"]}] * 2
     for name, rounds in (("one", same), ("two", same), ("three", other)):
         attended(tmp_path / name, rounds, name)
-    found = runs.find([tmp_path / name for name in ("one", "two", "three")])
-    assert [seen.labels for seen in participation.attendance(found)] == [("one", "two"), ("three",)]
-    run_figures.participation(found[:2])
+    found = runs.load_runs([tmp_path / name for name in ("one", "two", "three")])
+    assert [seen.run_labels for seen in participation.collect_participation(found)] == [
+        ("one", "two"),
+        ("three",),
+    ]
+    run_figures.draw_participation(found[:2])
     with pytest.raises(ConfigError, match="in 'one' and 'three' not the same clients took part"):
-        run_figures.participation(found)
+        run_figures.draw_participation(found)
 
 
 # Tables for other programs ------------------------------------------------------------------
 
 
 def test_the_table_as_csv_has_every_number_in_full(compared: Path, tmp_path: Path) -> None:
-    found, path = runs.find([compared]), tmp_path / "t.csv"
-    exports.export(found, path)
+    found, path = runs.load_runs([compared]), tmp_path / "t.csv"
+    exports.export_comparison(found, path)
     head, *lines = csv.reader(path.read_text().splitlines())
-    for line, row in zip(lines, tables.rows(found), strict=True):
+    for line, row in zip(lines, tables.build_comparison_rows(found), strict=True):
         told = dict(zip(head, line, strict=True))
         assert (told["name"], told["seeds"]) == (row["name"], " ".join(map(str, row["seeds"])))
         for key in tables.COLUMNS:
@@ -546,24 +552,31 @@ def test_the_table_as_csv_has_every_number_in_full(compared: Path, tmp_path: Pat
 
 def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
     stored(tmp_path / "one", played(FIRST))
-    head, line = csv.reader(exports.as_csv(tables.rows(runs.find([tmp_path]))).splitlines())
+    head, line = csv.reader(
+        exports.format_comparison_csv(
+            tables.build_comparison_rows(runs.load_runs([tmp_path]))
+        ).splitlines()
+    )
     told = dict(zip(head, line, strict=True))
     assert told["P.best mean"] == "1.0"
     assert {v for k, v in told.items() if k.endswith((" std", "95"))} == {""}
 
 
 def test_the_table_as_markdown_and_latex_says_what_the_page_says(compared: Path) -> None:
-    table = tables.rows(runs.find([compared]))
-    shown = [[tables.cell(row, k) for k in tables.COLUMNS] for row in table]
-    for text in (exports.as_markdown(table).replace("**", ""), exports.as_latex(table)):
+    table = tables.build_comparison_rows(runs.load_runs([compared]))
+    shown = [[tables.format_cell(row, k) for k in tables.COLUMNS] for row in table]
+    for text in (
+        exports.format_comparison_markdown(table).replace("**", ""),
+        exports.format_comparison_latex(table),
+    ):
         plain = re.sub(r"\\textbf\{(.*?)\}", r"\1", text).replace(r"$\pm$", "±")
         for cells in shown:
             assert " | ".join(cells) in plain or " & ".join(cells) in plain
-    bold = [x.count("**") // 2 for x in exports.as_markdown(table).splitlines()[2:]]
-    led = [sum(r["name"] in tables.leaders(table, k) for k in tables.COLUMNS) for r in table]
+    bold = [x.count("**") // 2 for x in exports.format_comparison_markdown(table).splitlines()[2:]]
+    led = [sum(r["name"] in tables.find_leaders(table, k) for k in tables.COLUMNS) for r in table]
     assert bold == led
-    assert exports.as_latex(table).count(r"\textbf") == sum(led) > 0
+    assert exports.format_comparison_latex(table).count(r"\textbf") == sum(led) > 0
 
 
 def test_names_cannot_break_a_table() -> None:
-    assert exports.escaped(r"a_b & 50% {x} \y") == r"a\_b \& 50\% \{x\} \textbackslash{}y"
+    assert exports.escape_latex(r"a_b & 50% {x} \y") == r"a\_b \& 50\% \{x\} \textbackslash{}y"

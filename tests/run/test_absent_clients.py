@@ -13,12 +13,12 @@ from heterophony.engines import serial
 from heterophony.engines.serial import Serial
 from heterophony.jobs.plan import Job
 from heterophony.run.summary import (
-    curves,
-    latest,
-    share,
+    compute_accuracy,
+    compute_curves,
+    find_last_evaluation,
     summarise,
 )
-from heterophony.trackers.points import Points
+from heterophony.trackers.points import PointBuilder
 
 
 class Unsteady(Serial):
@@ -90,21 +90,25 @@ def test_who_was_not_measured_counts_in_no_mean_and_keeps_its_last_number(unstea
     test = result.events[0]["test"]
     others = [i for i in range(len(test)) if i != 1]
     right = sum(last["P"][i] for i in others) / sum(test[i] for i in others)
-    assert curves(result.events)["P"][-1] == (3, right)
+    assert compute_curves(result.events)["P"][-1] == (3, right)
     assert result.summary.P.last == right
     assert result.clients["1"].correct == second["P"][1]
-    assert latest(result.events)["P"][1] == second["P"][1]
+    assert find_last_evaluation(result.events)["P"][1] == second["P"][1]
     assert summarise(result.events) == result.summary
 
 
 def test_trackers_take_what_was_measured(unsteady):
     result = unsteady(lost={("evaluate", 3, "1")})
-    points = Points()
-    told = [points.of(e) for e in result.events]
+    points = PointBuilder()
+    told = [points.convert_event(e) for e in result.events]
     measured = [p for p in told if p and "accuracy/P" in p.values]
     assert measured[-1].values["accuracy/P"] == result.summary.P.last
     assert len(measured[-1].clients["P"]) == len(result.clients) - 1
 
 
 def test_shares_leave_out_who_has_nothing():
-    assert share([1, None, 0], [2, 8, 0]) == share([1, None, 0], [2, 8, 0], "mean") == 0.5
+    assert (
+        compute_accuracy([1, None, 0], [2, 8, 0])
+        == compute_accuracy([1, None, 0], [2, 8, 0], "mean")
+        == 0.5
+    )

@@ -15,17 +15,17 @@ import pytest
 import heterophony as hp
 from helpers.crash import begin, command, killed, recorded
 from helpers.support import CALM, calm, identical, played
-from heterophony.algorithms import CLASSES
-from heterophony.config.config import Config, read
-from heterophony.core.files import write
-from heterophony.engines.base import engine
-from heterophony.engines.pool import CONTEXT, warm
-from heterophony.experiments.execute import execute
-from heterophony.jobs.client_store import Place
+from heterophony.algorithms import ALGORITHM_CLASSES
+from heterophony.config.config import Config, read_config
+from heterophony.core.files import write_atomically
+from heterophony.engines.base import create_engine
+from heterophony.engines.pool import CONTEXT, start_fork_server
+from heterophony.experiments.execute import execute_plan
+from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import Job
 from heterophony.run.store import RunFolder
 
-ALGORITHMS = sorted(CLASSES)
+ALGORITHMS = sorted(ALGORITHM_CLASSES)
 # one of each kind of memory: none, the client's, the server's, both, own data, nobody's, everybody's
 KINDS = ["centralized", "fedavg", "fedper", "fedreg", "fedamp", "local", "scaffold"]
 
@@ -37,7 +37,7 @@ def drive(name: str, out: Path) -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_killed_driver_resumes_to_the_same_bits(name, tmp_path):
     """The driver comes from the fork server, which has imported everything: it starts at once."""
-    warm()
+    start_fork_server()
     rng, out = random.Random(name), tmp_path / "run"
     kills = [rng.randrange(1, 4), 5] if name in KINDS else [rng.randrange(1, 6)]
     for at in kills:  # of seven events, and the end
@@ -59,7 +59,7 @@ def storm(out: Path | None = None) -> hp.Result:
 
 
 def test_a_killed_driver_resumes_the_same_faults_to_the_same_bits(tmp_path):
-    warm()
+    start_fork_server()
     rng, out = random.Random(0), tmp_path / "run"
     for at in (3, 8):
         driver = CONTEXT.Process(target=storm, args=(out,))
@@ -98,19 +98,24 @@ class Endless:
     told: Path
 
     def __call__(self, *_: object) -> None:
-        write(self.told, str(os.getpid()).encode())
+        write_atomically(self.told, str(os.getpid()).encode())
         signal.pause()
 
 
 def stuck(folder: Path) -> None:
-    plan, place = played("fedavg", rounds=0).plan, Place(folder / "kept", folder / "scratch")
+    plan, place = (
+        played("fedavg", rounds=0).plan,
+        FolderClientStore(folder / "kept", folder / "scratch"),
+    )
     task = Endless(folder / "worker")
-    with engine("pool", 1, plan, place) as pool:
-        list(pool.run([Job("other", 0, plan.federation.clients[0], hp.Tensors(), task=task)]))
+    with create_engine("pool", 1, plan, place) as pool:
+        list(
+            pool.run([Job("other", 0, plan.federation.clients[0], hp.Tensors(), custom_work=task)])
+        )
 
 
 def test_a_worker_in_the_middle_of_a_job_ends_with_its_driver(tmp_path):
-    warm()
+    start_fork_server()
     driver, worker = CONTEXT.Process(target=stuck, args=(tmp_path,)), tmp_path / "worker"
     driver.start()
     while driver.is_alive() and not worker.exists():
@@ -131,13 +136,15 @@ def test_the_command_survives_kills_of_driver_and_workers(tmp_path):
     before = recorded(events)
     resume = command("resume", str(out), "--json")
     assert killed(resume, events, before + 1, "worker", rng) == 0
-    config = read(out / "config.toml")
-    alone = execute(config.plan(config.federation()), new(tmp_path / "alone", config))
+    config = read_config(out / "config.toml")
+    alone = execute_plan(
+        config.build_plan(config.build_federation()), new(tmp_path / "alone", config)
+    )
     found = json.loads((out / "result.json").read_text())
     assert found["model_sha256"] == alone.model_sha256
 
 
 def new(path: Path, config: Config) -> RunFolder:
     folder = RunFolder(path)
-    folder.create(config.toml())
+    folder.create(config.to_toml())
     return folder

@@ -24,23 +24,23 @@ from helpers.support import (
     played,
     same,
 )
-from heterophony.algorithms import CLASSES, algorithm
+from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.algorithms.fedavg2rep import FedAvg2Rep
 from heterophony.algorithms.feddyn import FedDyn
 from heterophony.algorithms.fedreg import FedReG
-from heterophony.analysis.new_clients import newcomers as reported
-from heterophony.analysis.runs import find
+from heterophony.analysis.new_clients import build_new_clients_section as reported
+from heterophony.analysis.runs import load_runs
 from heterophony.cli import app
 from heterophony.core.client import state
 from heterophony.core.errors import ConfigError
 from heterophony.core.samples import Scale
-from heterophony.core.tensors import raw
+from heterophony.core.tensors import tensor_to_bytes
 from heterophony.data.federation import Federation
 from heterophony.engines import serial
-from heterophony.jobs.plan import Job, learn
-from heterophony.report.page.html import render
+from heterophony.jobs.plan import Job, train_locally
+from heterophony.report.page.html import render_report
 
-ALGORITHMS = sorted(CLASSES)
+ALGORITHMS = sorted(ALGORITHM_CLASSES)
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 # one of each kind: no memory, own head, tuned twice, own model on the server, own data, pooled
 KINDS = ["fedavg", "fedrep", "fedbabu", "fedala", "fedamp", "fedreg", "centralized", "local"]
@@ -80,8 +80,8 @@ def learnt(result: hp.Result, client: str, rounds: int = 1) -> hp.Client:
     sent, memory = plan.algorithm.send(server, client), {}
     for t in range(plan.rounds, plan.rounds + rounds):
         job = Job("train", t, client, sent)
-        trained = plan.client(job, memory, result._run.place)
-        learn(plan, job, trained)
+        trained = plan.build_client(job, memory, result._run_folder.client_store)
+        train_locally(plan, job, trained)
         memory = {**trained.memory, "net": trained.stays()}
     return trained
 
@@ -115,7 +115,7 @@ def test_all_of_them_join_and_are_measured(name):
     assert said["t"] == 3
     assert sum(said["P"]) / sum(said["test"]) == new.P
     assert new.before == sum(said["before"]) / sum(said["test"])
-    assert (new.G is not None) == algorithm(name).common
+    assert (new.G is not None) == get_algorithm_class(name).common
     assert all(r.train == digits().sizes()[c] for c, r in new.clients.items())
 
 
@@ -186,15 +186,21 @@ def test_nothing_of_theirs_is_in_any_job_or_reply_of_training(name, monkeypatch)
     log = kept[0].log
     assert not {job.client for job, _ in log if job.kind != "join"} & set(NEW)
     assert [job.client for job, _ in log if job.kind == "join"] == list(NEW)
-    place = result._run.place
-    memories = [place.memory(c, before=4) for c in NEW]
-    common = {raw(v) for v in result._server.model.values()}
-    common |= {raw(v) for v in state(result.plan.template).values()}
-    own = {raw(v) for m in memories for t in m.values() for v in t.values() if len(v.unique()) > 1}
+    place = result._run_folder.client_store
+    memories = [place.load_memory(c, before=4) for c in NEW]
+    common = {tensor_to_bytes(v) for v in result._server.model.values()}
+    common |= {tensor_to_bytes(v) for v in state(result.plan.template).values()}
+    own = {
+        tensor_to_bytes(v)
+        for m in memories
+        for t in m.values()
+        for v in t.values()
+        if len(v.unique()) > 1
+    }
     assert bool(own - common) == (not result.plan.algorithm.pooled)
     sent = [t for job, reply in log for t in (job.tensors, reply.tensors)]
-    assert not any(raw(v) in own - common for t in sent for v in t.values())
-    assert not any(place.rounds(c) not in ([], [3]) for c in NEW)
+    assert not any(tensor_to_bytes(v) in own - common for t in sent for v in t.values())
+    assert not any(place.list_rounds(c) not in ([], [3]) for c in NEW)
 
 
 # By the algorithm's own rule ------------------------------------------------------------------
@@ -214,10 +220,13 @@ def test_with_fedrep_they_arrive_with_the_first_head_and_train_their_own():
     result = late("fedrep")
     first = state(result.plan.template).only("head.*")
     for c in NEW:
-        trained, kept = learnt(result, c), result._run.place.memory(c, before=4)["net"]
+        trained, kept = (
+            learnt(result, c),
+            result._run_folder.client_store.load_memory(c, before=4)["net"],
+        )
         assert same(kept, state(trained.net))
         assert not any(torch.equal(kept[k], v) for k, v in first.items())
-    arrived = result.plan.client(
+    arrived = result.plan.build_client(
         Job("evaluate", 3, "0", result.plan.algorithm.send(result._server, "0")), {}, None
     )
     assert same(state(arrived.net).only("head.*"), first)
@@ -235,10 +244,10 @@ def test_with_fedbabu_they_tune_a_head_on_the_common_base():
 
 def test_fedamp_sends_them_the_common_start_and_fedpac_the_first_head():
     amp = late("fedamp")
-    assert same(amp.plan.algorithm.send(amp._server, "0"), amp.plan.start().model)
+    assert same(amp.plan.algorithm.send(amp._server, "0"), amp.plan.create_initial_server().model)
     pac = late("fedpac")
     sent = pac.plan.algorithm.send(pac._server, "0")
-    assert same(sent.only("head.*"), pac.plan.start().model.only("head.*"))
+    assert same(sent.only("head.*"), pac.plan.create_initial_server().model.only("head.*"))
 
 
 def test_where_one_trains_for_everybody_they_take_the_common_model():
@@ -251,7 +260,8 @@ def test_what_stays_goes_on_over_their_rounds_and_what_is_sent_is_the_same():
     result = played("fedper", held_back(), new_client_rounds=3)
     for c in NEW:
         assert same(
-            result._run.place.memory(c, before=4)["net"], state(learnt(result, c, rounds=3).net)
+            result._run_folder.client_store.load_memory(c, before=4)["net"],
+            state(learnt(result, c, rounds=3).net),
         )
     assert event(result)["rounds"] == 3
     assert result.model_sha256 == late("fedper").model_sha256
@@ -347,7 +357,7 @@ def test_participation_counts_only_those_who_are_there():
 def test_the_page_has_a_table_of_them_and_none_where_there_are_none(tmp_path):
     played("fedper", held_back(), out=tmp_path / "a")
     played("fedamp", held_back(), out=tmp_path / "b")
-    runs = find([tmp_path / "a", tmp_path / "b"])
+    runs = load_runs([tmp_path / "a", tmp_path / "b"])
     new = [r.summary.new_clients for r in runs]
     shown = reported(runs)
     assert [row["name"] for row in shown["rows"]] == ["fedper", "fedamp"]
@@ -355,10 +365,10 @@ def test_the_page_has_a_table_of_them_and_none_where_there_are_none(tmp_path):
         g = "–" if n.G is None else f"{100 * n.G:.2f}"
         accuracies = [f"{100 * v:.2f}" for v in (n.before, n.P, n.fairness.worst10)]
         assert row["cells"] == ["2", "1", g, *accuracies]
-    assert '"newcomers":{"titles"' in render(runs)
+    assert '"newcomers":{"titles"' in render_report(runs)
     played("fedper", without(), out=tmp_path / "c")
-    assert reported(find([tmp_path / "c"])) is None
-    assert '"newcomers":null' in render(find([tmp_path / "c"]))
+    assert reported(load_runs([tmp_path / "c"])) is None
+    assert '"newcomers":null' in render_report(load_runs([tmp_path / "c"]))
 
 
 def test_the_commands_show_them(tmp_path):

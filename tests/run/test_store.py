@@ -13,22 +13,12 @@ import pytest
 import torch
 
 from heterophony.core.algorithm import Server
-from heterophony.core.codec import encode, encode_groups
-from heterophony.core.errors import (
-    BusyError,
-    CodecError,
-    FolderError,
-    StorageError,
-)
-from heterophony.core.files import (
-    disk,
-    read_json,
-    write,
-    write_json,
-)
-from heterophony.core.samples import HALF, Samples
+from heterophony.core.codec import encode_blob, encode_groups
+from heterophony.core.errors import BusyError, CodecError, FolderError, StorageError
+from heterophony.core.files import read_json, translate_disk_errors, write_atomically, write_json
+from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE, Samples
 from heterophony.core.tensors import Tensors
-from heterophony.jobs.client_store import Place
+from heterophony.jobs.client_store import FolderClientStore
 from heterophony.run.store import RunFolder
 
 SAMPLES = {"0": 10, "1": 20}
@@ -73,20 +63,20 @@ def names(path: Path) -> list[str]:
 def test_a_file_is_written_whole_replaced_whole_and_leaves_nothing_beside_it(tmp_path, durable):
     path = tmp_path / "deep" / "file"
     for content in (b"one", b"", b"three" * 1000):
-        write(path, content, durable)
+        write_atomically(path, content, durable)
         assert path.read_bytes() == content
         assert names(path.parent) == ["file"]
 
 
 def test_when_the_rename_fails_the_old_file_is_there_and_nothing_else(tmp_path, monkeypatch):
-    write(tmp_path / "file", b"old")
+    write_atomically(tmp_path / "file", b"old")
 
     def fails(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", fails)
     with pytest.raises(StorageError, match="No space left on device") as caught:
-        write(tmp_path / "file", b"new")
+        write_atomically(tmp_path / "file", b"new")
     assert caught.value.exit_code == 74
     assert (tmp_path / "file").read_bytes() == b"old"
     assert names(tmp_path) == ["file"]
@@ -96,19 +86,19 @@ def test_content_is_on_disk_before_its_name_and_the_name_before_the_return(tmp_p
     order, fsync, replace = [], os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda fd: order.append("fsync") or fsync(fd))
     monkeypatch.setattr(os, "replace", lambda a, b: order.append("replace") or replace(a, b))
-    write(tmp_path / "file", b"x")
+    write_atomically(tmp_path / "file", b"x")
     assert order == ["fsync", "replace", "fsync"]
     order.clear()
-    write(tmp_path / "file", b"x", durable=False)
+    write_atomically(tmp_path / "file", b"x", durable=False)
     assert order == ["replace"]
 
 
 def test_disk_trouble_becomes_one_line_with_the_path():
-    with pytest.raises(StorageError) as caught, disk(Path("some/where")):
+    with pytest.raises(StorageError) as caught, translate_disk_errors(Path("some/where")):
         raise PermissionError(13, "Permission denied")
     assert str(caught.value).startswith("cannot use some/where: Permission denied; ")
     assert "committed before is intact" in str(caught.value)
-    with pytest.raises(StorageError, match="odd"), disk(Path("x")):
+    with pytest.raises(StorageError, match="odd"), translate_disk_errors(Path("x")):
         raise OSError("odd")
 
 
@@ -116,12 +106,12 @@ def test_disk_trouble_becomes_one_line_with_the_path():
 
 
 @pytest.fixture
-def place(tmp_path) -> Place:
-    return Place(tmp_path / "memories", tmp_path / "scratch")
+def place(tmp_path) -> FolderClientStore:
+    return FolderClientStore(tmp_path / "memories", tmp_path / "scratch")
 
 
-def kept(place: Place, client: str, before: int) -> float | None:
-    memory = place.memory(client, before)
+def kept(place: FolderClientStore, client: str, before: int) -> float | None:
+    memory = place.load_memory(client, before)
     return memory["m"]["w"][0].item() if memory else None
 
 
@@ -217,17 +207,19 @@ def test_derived_data_are_made_once_and_made_again_when_lost(place):
     def make() -> Samples:
         made.append(1)
         x = torch.arange(48, dtype=torch.uint8).reshape(12, 1, 2, 2)
-        return Samples(x, torch.arange(12), HALF, rows=torch.tensor([3, 1, 11]))
+        return Samples(x, torch.arange(12), BYTES_TO_PLUS_MINUS_ONE, rows=torch.tensor([3, 1, 11]))
 
-    first, second = (place.derived("c", "balanced", HALF, make) for _ in range(2))
+    first, second = (
+        place.derived("c", "balanced", BYTES_TO_PLUS_MINUS_ONE, make) for _ in range(2)
+    )
     assert len(made) == 1
     for each in (first, second):
         assert each.labels.tolist() == [3, 1, 11]
-        assert torch.equal(each.stored_all(), make().stored_all())
-        assert each.scale == HALF
+        assert torch.equal(each.stored_all(), make().get_all_stored())
+        assert each.scale == BYTES_TO_PLUS_MINUS_ONE
     made.clear()
-    place.derived("c", "other", HALF, make)
-    place.derived("d", "balanced", HALF, make)
+    place.derived("c", "other", BYTES_TO_PLUS_MINUS_ONE, make)
+    place.derived("d", "balanced", BYTES_TO_PLUS_MINUS_ONE, make)
     assert len(made) == 2
 
 
@@ -236,7 +228,10 @@ def labelled(n: int) -> Samples:
 
 
 def test_derived_data_are_mapped_and_nobody_can_change_the_file(place):
-    made = [place.derived("c", "balanced", HALF, lambda: labelled(5)) for _ in range(2)]
+    made = [
+        place.derived("c", "balanced", BYTES_TO_PLUS_MINUS_ONE, lambda: labelled(5))
+        for _ in range(2)
+    ]
     maps = Path("/proc/self/maps").read_text()
     for part in ("x", "y"):
         assert maps.count(str(place.scratch / "once" / "c" / f"balanced.{part}.npy")) == 2
@@ -247,13 +242,13 @@ def test_derived_data_are_mapped_and_nobody_can_change_the_file(place):
 @pytest.mark.parametrize("part", ["x", "y"])
 @pytest.mark.parametrize("left", [0, 4, 100, -1, None])
 def test_derived_data_that_were_cut_short_or_lost_are_made_again(place, part, left):
-    place.derived("c", "balanced", HALF, lambda: labelled(5))
+    place.derived("c", "balanced", BYTES_TO_PLUS_MINUS_ONE, lambda: labelled(5))
     file = place.scratch / "once" / "c" / f"balanced.{part}.npy"
     if left is None:
         file.unlink()
     else:
         file.write_bytes(file.read_bytes()[:left])
-    again = place.derived("c", "balanced", HALF, lambda: labelled(5))
+    again = place.derived("c", "balanced", BYTES_TO_PLUS_MINUS_ONE, lambda: labelled(5))
     assert torch.equal(again.x, labelled(5).x)
     assert torch.equal(again.y, labelled(5).y)
     assert names(file.parent) == ["balanced.x.npy", "balanced.y.npy"], "nothing half-written stays"
@@ -308,7 +303,7 @@ def test_two_owners_are_one_too_many(folder):
 
 
 def test_who_is_refused_does_not_remove_the_owners_scratch(folder):
-    write(folder.scratch / "x", b"")
+    write_atomically(folder.scratch / "x", b"")
     with pytest.raises(BusyError):
         RunFolder(folder.path).reopen()
     assert (folder.scratch / "x").exists()
@@ -351,7 +346,7 @@ def test_a_damaged_line_is_said(folder):
 
 def played(folder: RunFolder, rounds: int) -> None:
     for t in range(1, rounds + 1):
-        folder.record({"t": t})
+        folder.append_event({"t": t})
         folder.commit(server(t))
 
 
@@ -386,7 +381,7 @@ def test_the_same_state_gives_the_same_bytes(folder, tmp_path):
     played(other, 2)
     other.close()
     for name in names(folder.commits):
-        assert (folder.commits / name).read_bytes() == (other.commits / name).read_bytes()
+        assert (folder.commits / name).read_bytes() == (other.commits_folder / name).read_bytes()
 
 
 def test_events_are_put_back_to_the_moment_of_the_commit(folder):
@@ -452,7 +447,7 @@ def test_events_shorter_than_the_commit_are_not_glossed_over(folder):
 
 
 def test_a_commit_of_another_format_is_not_guessed_at(folder, monkeypatch):
-    monkeypatch.setattr("heterophony.run.store.FORMAT", 2)
+    monkeypatch.setattr("heterophony.run.store.COMMIT_FORMAT", 2)
     played(folder, 1)
     monkeypatch.undo()
     with pytest.raises(FolderError, match="has format 2, this version reads 1"):
@@ -625,7 +620,7 @@ def test_a_killed_owner_owns_nothing(ends):
     root, codes = ends
     assert codes["killed_owner"] == -signal.SIGKILL
     run = reopened(root / "killed_owner")
-    assert same(run.newest(SAMPLES), small(1))
+    assert same(run.restore_newest_commit(SAMPLES), small(1))
     run.close()
 
 
@@ -636,9 +631,9 @@ def test_a_full_disk_is_a_storage_error_and_the_older_commit_loads(ends):
     assert said.startswith("StorageError: cannot use ")
     assert "File too large; what was committed before is intact" in said
     run = reopened(root / "full_disk")
-    assert names(run.commits) == ["0000001"], "nothing half-written is left"
-    assert same(run.newest(SAMPLES), small(1))
-    assert list(run.read()) == [{"t": 1}]
+    assert names(run.commits_folder) == ["0000001"], "nothing half-written is left"
+    assert same(run.restore_newest_commit(SAMPLES), small(1))
+    assert list(run.iterate_events()) == [{"t": 1}]
     run.close()
 
 
@@ -646,10 +641,10 @@ def test_no_room_for_events_is_a_storage_error_and_the_half_line_is_no_event(end
     root, codes = ends
     assert codes["no_room_for_events"] == 74
     run = reopened(root / "no_room_for_events")
-    assert not run.events.read_bytes().endswith(b"\n")
-    assert list(run.read()) == [{"t": 1}]
-    assert same(run.newest(SAMPLES), small(1))
-    assert run.events.read_bytes() == b'{"t":1}\n'
+    assert not run.events_file.read_bytes().endswith(b"\n")
+    assert list(run.iterate_events()) == [{"t": 1}]
+    assert same(run.restore_newest_commit(SAMPLES), small(1))
+    assert run.events_file.read_bytes() == b'{"t":1}\n'
     run.close()
 
 
@@ -658,15 +653,15 @@ def test_a_kill_before_the_rename_leaves_no_broken_file(ends, end):
     root, codes = ends
     assert codes[end] == -signal.SIGKILL
     run = reopened(root / end)
-    left = [n for n in names(run.commits) if n != "0000001"]
+    left = [n for n in names(run.commits_folder) if n != "0000001"]
     assert len(left) == 1
     assert left[0].startswith(".0000002.")
     assert left[0].endswith(".new")
-    assert same(run.newest(SAMPLES), small(1))
-    assert list(run.read()) == [{"t": 1}]
-    run.record({"t": 2})
+    assert same(run.restore_newest_commit(SAMPLES), small(1))
+    assert list(run.iterate_events()) == [{"t": 1}]
+    run.append_event({"t": 2})
     run.commit(small(2))
-    assert same(run.newest(SAMPLES), small(2))
+    assert same(run.restore_newest_commit(SAMPLES), small(2))
     run.close()
 
 
@@ -674,8 +669,8 @@ def test_a_kill_right_after_the_rename_has_committed(ends):
     root, codes = ends
     assert codes["killed_after_rename"] == -signal.SIGKILL
     run = reopened(root / "killed_after_rename")
-    assert same(run.newest(SAMPLES), small(2))
-    assert list(run.read()) == [{"t": 1}, {"t": 2}]
+    assert same(run.restore_newest_commit(SAMPLES), small(2))
+    assert list(run.iterate_events()) == [{"t": 1}, {"t": 2}]
     run.close()
 
 
@@ -698,7 +693,7 @@ def test_json_files_come_back_or_say_what_is_wrong(tmp_path):
 
 def test_a_message_is_no_commit(folder):
     played(folder, 1)
-    for blob in (encode(tensors(1)), encode_groups({"model": tensors(1)})):
+    for blob in (encode_blob(tensors(1)), encode_groups({"model": tensors(1)})):
         (folder.commits / "0000001").write_bytes(blob)
         with pytest.raises(FolderError, match="none of its commits can be read"):
             folder.newest(SAMPLES)

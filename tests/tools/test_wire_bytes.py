@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from heterophony.algorithms import CLASSES, algorithm
+from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.algorithms.fedrod import FedRoD
-from heterophony.models import builder
-from heterophony.tools.wire_bytes import relative, traffic
+from heterophony.models import get_model_builder
+from heterophony.tools.wire_bytes import measure_relative_to_fedavg, measure_wire_bytes
 
 ROOT = Path(__file__).parents[2]
 WHOLE = 4 * 797_962
@@ -30,7 +30,7 @@ WHOLE = 4 * 797_962
     ],
 )
 def test_traffic_is_that_of_the_tensors(name, down, up):
-    found = traffic(algorithm(name)())
+    found = measure_wire_bytes(get_algorithm_class(name)())
     if down is None:
         assert 0 < min(found.values()) <= max(found.values()) < 0.01 * WHOLE
     else:
@@ -55,10 +55,12 @@ RATIOS = {  # to FedAvg's bytes down and up, where the papers' methods do not se
 }
 
 
-@pytest.mark.parametrize("name", sorted(CLASSES))
+@pytest.mark.parametrize("name", sorted(ALGORITHM_CLASSES))
 def test_bytes_relative_to_fedavg_are_the_specs(name):
     down, up = RATIOS.get(name, (1, 1))
-    assert {k: round(v, 4) for k, v in relative(algorithm(name)()).items()} == {
+    assert {
+        k: round(v, 4) for k, v in measure_relative_to_fedavg(get_algorithm_class(name)()).items()
+    } == {
         "down": down,
         "up": up,
     }
@@ -73,14 +75,16 @@ def test_bytes_relative_to_fedavg_are_the_specs(name):
     ],
 )
 def test_the_base_alone_travels_in_pfakds_networks(model, shape, classes, depth, ratio):
-    net, how = builder(model)(shape, classes, depth), algorithm("pfakd")()
+    net, how = get_model_builder(model)(shape, classes, depth), get_algorithm_class("pfakd")()
     whole = sum(p.numel() for p in net.parameters())
     base = sum(net.get_parameter(k).numel() for k in how.shared(net, 0))
     assert round(base / whole, 4) == ratio
 
 
 def test_a_variant_is_measured_as_it_is():
-    assert {k: round(v, 4) for k, v in relative(FedRoD(head="hyper")).items()} == {
+    assert {
+        k: round(v, 4) for k, v in measure_relative_to_fedavg(FedRoD(head="hyper")).items()
+    } == {
         "down": 1.0803,
         "up": 1.0803,
     }

@@ -17,8 +17,8 @@ import heterophony as hp
 from helpers.support import CALM, calm, played
 from heterophony.cli import app
 from heterophony.core.errors import ConfigError
-from heterophony.run.summary import curves
-from heterophony.trackers import CLASSES, chosen
+from heterophony.run.summary import compute_curves
+from heterophony.trackers import CLASSES, select_trackers
 
 QUICK = [w for s in ("rounds=2", "data.clients=4", "local.epochs=1", "engine.name=serial")
          for w in ("-c", s)]  # fmt: skip
@@ -108,7 +108,9 @@ def stopped_and_resumed(out: Path, track) -> hp.Result:
 
 def expected(events) -> dict[str, list[int]]:
     """The steps that each accuracy of the run must have, once."""
-    return {f"accuracy/{k}": [t for t, _ in line] for k, line in curves(events).items() if line}
+    return {
+        f"accuracy/{k}": [t for t, _ in line] for k, line in compute_curves(events).items() if line
+    }
 
 
 # The seam -------------------------------------------------------------------------------------
@@ -117,7 +119,7 @@ def expected(events) -> dict[str, list[int]]:
 def test_a_tracker_is_told_the_curves_of_the_result(tmp_path):
     told = Told()
     result = played("fedavg", out=tmp_path / "mine", track=[told])
-    lines = curves(result.events)
+    lines = compute_curves(result.events)
     assert {k: told.curve(f"accuracy/{k}") for k in lines} == lines
     rounds = [e for e in result.events if e["event"] == "round"]
     assert told.curve("bytes/up")[-1] == (3, result.summary.bytes["up"])
@@ -197,9 +199,9 @@ def test_what_is_no_tracker_is_refused():
 
 
 def test_a_name_given_twice_or_alone_is_one_tracker(monkeypatch):
-    monkeypatch.setattr("heterophony.trackers.named", lambda name: Told())
-    assert [name for name, _ in chosen(["wandb", "wandb"])] == ["wandb"]
-    assert [name for name, _ in chosen("wandb")] == ["wandb"]
+    monkeypatch.setattr("heterophony.trackers.load_tracker", lambda name: Told())
+    assert [name for name, _ in select_trackers(["wandb", "wandb"])] == ["wandb"]
+    assert [name for name, _ in select_trackers("wandb")] == ["wandb"]
 
 
 # The command line -----------------------------------------------------------------------------
@@ -245,7 +247,7 @@ def test_run_resume_and_compare_take_trackers(tmp_path):
 
 
 def test_a_failing_tracker_is_one_line_on_stderr(tmp_path, monkeypatch):
-    monkeypatch.setattr("heterophony.trackers.named", lambda name: Fails("log"))
+    monkeypatch.setattr("heterophony.trackers.load_tracker", lambda name: Fails("log"))
     done = called("run", *QUICK, "--track", "wandb", "--out", tmp_path / "run", "--json")
     assert done.exit_code == 0
     json.loads(done.stdout)
@@ -346,7 +348,7 @@ def test_mlflow_without_a_place_to_write_is_one_line(monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
     monkeypatch.setattr("heterophony.trackers.mlflow.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="set MLFLOW_TRACKING_URI to a server, or pip install"):
-        chosen(["mlflow"])
+        select_trackers(["mlflow"])
 
 
 # Weights & Biases -----------------------------------------------------------------------------
@@ -383,7 +385,7 @@ def test_wandb_offline_has_every_round_once_after_resumes(tmp_path):
     found = rows(file)
     assert [int(r["_step"]) for r in found] == [0, 1, 2, 3]
     shown = [(int(r["_step"]), float(r["accuracy/P"])) for r in found]
-    assert shown == curves(result.events)["P"]
+    assert shown == compute_curves(result.events)["P"]
     assert [k for k in found[0] if k.startswith("clients/P")]
 
 

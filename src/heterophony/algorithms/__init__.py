@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 
 from ..core.algorithm import Algorithm
-from ..core.errors import ConfigError, suggestion
+from ..core.errors import ConfigError, suggest_or_list
 
-CLASSES = {  # file name, which is the name users write, and its class
+ALGORITHM_CLASSES = {  # file name, which is the name users write, and its class
     "apfl": "APFL",
     "centralized": "Centralized",
     "ditto": "Ditto",
@@ -48,9 +48,11 @@ CLASSES = {  # file name, which is the name users write, and its class
 }
 
 
-def algorithm(name: str) -> type[Algorithm]:
+def get_algorithm_class(name: str) -> type[Algorithm]:
     """The class behind a name."""
-    if name not in CLASSES:
-        raise ConfigError(f"algorithm.name: no '{name}' here{suggestion(name, CLASSES)}")
-    cls: type[Algorithm] = getattr(import_module(f".{name}", __name__), CLASSES[name])
+    if name not in ALGORITHM_CLASSES:
+        raise ConfigError(
+            f"algorithm.name: no '{name}' here{suggest_or_list(name, ALGORITHM_CLASSES)}"
+        )
+    cls: type[Algorithm] = getattr(import_module(f".{name}", __name__), ALGORITHM_CLASSES[name])
     return cls

@@ -8,16 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..core.algorithm import (
-    Algorithm,
-    Client,
-    Net,
-    Reply,
-    Server,
-    equally,
-    mean,
-    setting,
-)
+from ..core.algorithm import Algorithm, Client, Net, Reply, Server, equally, mean, setting
 from ..core.client import answer, state
 from ..core.tensors import Tensors, params, weights
 
@@ -48,7 +39,7 @@ class APFL(Algorithm):
                 return cross_entropy(net(x), y)
             with torch.random.fork_rng(devices=[]):  # the common model must not notice
                 torch.set_rng_state(luck)
-                mixed = mixture(share, params(net.own), weights(net))
+                mixed = mix_models(share, params(net.own), weights(net))
                 return cross_entropy(answer(net.own, mixed, x), y)
 
         def learn_share() -> None:
@@ -71,18 +62,18 @@ class APFL(Algorithm):
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
         net = client.net  # running statistics are mixed as well
-        mixed = mixture(self.share(client), state(net.own), state(net))
+        mixed = mix_models(self.share(client), state(net.own), state(net))
         return answer(net.own, mixed, x)
 
     def generic(self, client: Client, x: Tensor) -> Tensor:
         return client.net(x)
 
 
-def mixture(share: Tensor, own: Tensors, common: Tensors) -> Tensors:
+def mix_models(share: Tensor, own: Tensors, common: Tensors) -> Tensors:
     """So much of the own model, the rest of the common one; counters are the own."""
 
-    def mixed(v: Tensor, w: Tensor) -> Tensor:
+    def mix_tensor(v: Tensor, w: Tensor) -> Tensor:
         # in place on a clone: only that keeps the memory format, hence the bits of a share of 1
         return v.clone().mul_(share).add_((1 - share) * w) if v.is_floating_point() else v
 
-    return own.map(mixed, common)
+    return own.map(mix_tensor, common)

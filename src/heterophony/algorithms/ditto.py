@@ -6,12 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..core.algorithm import (
-    Algorithm,
-    Client,
-    Net,
-    setting,
-)
+from ..core.algorithm import Algorithm, Client, Net, setting
 from ..core.tensors import Tensors, weights
 
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from .parts.adaptive_server import Adaptive
+from .parts.adaptive_server import FedOpt
 
 
 @dataclass(frozen=True)
-class FedAdam(Adaptive):
+class FedAdam(FedOpt):
     """The server takes Adam steps along the mean of the clients' moves."""
 
-    def second(self, v: Tensor, square: Tensor) -> Tensor:
+    def update_second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return self.beta2 * v + (1 - self.beta2) * square

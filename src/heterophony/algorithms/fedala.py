@@ -6,13 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ..core.algorithm import (
-    Algorithm,
-    Client,
-    Net,
-    setting,
-)
-from ..core.client import Loss, answer, load
+from ..core.algorithm import Algorithm, Client, Net, setting
+from ..core.client import Loss, answer, load_into_net
 from ..core.samples import Samples
 from ..core.tensors import Tensors, params
 
@@ -60,7 +55,7 @@ class FedALA(Algorithm):
             return cross_entropy(answer(net, mixture(), x), y)
 
         self.learn(client, loss)
-        load(net, mixture())
+        load_into_net(net, mixture())
 
     def learn(self, client: Client, loss: Loss) -> None:
         """The first time until the loss is steady, later one pass, over some of the data."""
@@ -83,4 +78,4 @@ class FedALA(Algorithm):
         train = client.data.train
         with client.apart("some"):
             at = torch.randperm(len(train))[: max(1, int(self.percent / 100 * len(train)))]
-        return train.part(at)
+        return train.select_examples(at)

@@ -9,16 +9,16 @@ from torch import Tensor
 
 from ..core.algorithm import Reply, Server, setting
 from ..core.tensors import Tensors
-from .parts.personal_cloud_models import Cloud
+from .parts.personal_cloud_models import AttentiveMessagePassing
 
 
 @dataclass(frozen=True)
-class FedAMP(Cloud):
+class FedAMP(AttentiveMessagePassing):
     """The server mixes, for every client, the models nearest to its own."""
 
     sigma: float = setting(1e6, "scale of squared distances between models", above=0)
 
-    def attention(self, models: Sequence[Tensors], t: int) -> Tensor:
+    def compute_attention(self, models: Sequence[Tensors], t: int) -> Tensor:
         xi = torch.zeros(len(models), len(models), dtype=torch.float64)
         for i, j in combinations(range(len(models)), 2):
             distance = (models[i] - models[j]).square().double()

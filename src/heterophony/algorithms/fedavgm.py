@@ -3,13 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..core.algorithm import (
-    Algorithm,
-    Reply,
-    Server,
-    mean,
-    setting,
-)
+from ..core.algorithm import Algorithm, Reply, Server, mean, setting
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,9 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from ..core.algorithm import (
-    Algorithm,
-    Client,
-    Net,
-    Reply,
-    Server,
-    mean,
-    setting,
-)
+from ..core.algorithm import Algorithm, Client, Net, Reply, Server, mean, setting
 from ..core.tensors import Tensors, mix, weights
-from .parts.bit_packing import packed, unpacked
+from .parts.bit_packing import pack_bits, unpack_bits
 
 
 @dataclass(frozen=True)
@@ -35,7 +27,7 @@ class FedCAC(Algorithm):
         custom = server.memory.get(f"custom/{client}")
         if custom is None:
             return server.model
-        bits = unpacked(server.memory[f"critical/{client}"]["bits"])
+        bits = unpack_bits(server.memory[f"critical/{client}"]["bits"])
         sizes = [v.numel() for v in server.model.values()]
         flat = dict(zip(server.model, bits[: sum(sizes)].split(sizes), strict=True))
         return server.model.map(
@@ -48,7 +40,7 @@ class FedCAC(Algorithm):
         client.fit()
         masks = weights(client.net).map(self.mask, before)
         bits = torch.cat([m.flatten() for m in masks.values()])
-        return client.shared() | Tensors({"critical/bits": packed(bits)})
+        return client.shared() | Tensors({"critical/bits": pack_bits(bits)})
 
     def mask(self, after: Tensor, before: Tensor) -> Tensor:
         """The k entries whose loss would cost most."""
@@ -65,7 +57,9 @@ class FedCAC(Algorithm):
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
         models = [r.tensors.without("critical/*") for r in replies]
         bits = [r.tensors.below("critical/") for r in replies]
-        near = self.collaborators(server.t + 1, overlaps([unpacked(b["bits"]) for b in bits]))
+        near = self.collaborators(
+            server.t + 1, compute_overlaps([unpack_bits(b["bits"]) for b in bits])
+        )
         memory = {f"critical/{r.client}": b for r, b in zip(replies, bits, strict=True)}
         for r, row in zip(replies, near.tolist(), strict=True):
             group = [w for w, chosen in zip(models, row, strict=True) if chosen]
@@ -81,7 +75,7 @@ class FedCAC(Algorithm):
         return me | (overlap >= most - (1 - t / self.beta) * (most - usual))
 
 
-def overlaps(masks: Sequence[Tensor]) -> Tensor:
+def compute_overlaps(masks: Sequence[Tensor]) -> Tensor:
     """1 - |M_i - M_j| / 2|M_i|; not symmetric where masks differ in size."""
     apart = torch.zeros(len(masks), len(masks), dtype=torch.float64)
     for i, j in combinations(range(len(masks)), 2):

@@ -6,30 +6,18 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from ..core.algorithm import (
-    Algorithm,
-    Client,
-    Net,
-    Reply,
-    Server,
-    setting,
-)
-from ..core.tensors import (
-    Tensors,
-    matches,
-    params,
-    weights,
-)
+from ..core.algorithm import Algorithm, Client, Net, Reply, Server, setting
+from ..core.tensors import Tensors, matches_any, params, weights
 from .parts.low_rank import (
-    FACTORS,
-    add,
-    distance,
-    divided,
-    moved,
-    plain,
+    FACTOR_PATTERNS,
+    add_low_rank,
+    compute_full_rank_distance,
+    forward_full_rank,
+    measure_low_rank_change,
+    split_training,
 )
 
-OWN_TAU = ("alternating", "simultaneous")
+MODES_WITH_PERSONAL_FACTORS = ("alternating", "simultaneous")
 
 
 @dataclass(frozen=True)
@@ -53,7 +41,7 @@ class FedDecomp(Algorithm):
         for layer in list(net.modules()):
             if isinstance(layer, nn.Linear | nn.Conv2d):
                 unit = self.unit(layer.weight)
-                add(layer, unit, 1 / unit if self.scale == "one_over_unit" else 1.0)
+                add_low_rank(layer, unit, 1 / unit if self.scale == "one_over_unit" else 1.0)
         return net
 
     def unit(self, weight: Tensor) -> int:
@@ -64,23 +52,26 @@ class FedDecomp(Algorithm):
         return max(1, int(self.conv_rank * side + 1e-9))
 
     def stays(self, net: Net) -> Iterable[str]:
-        factors = [k for k in net.state_dict() if matches(k, FACTORS)]
+        factors = [k for k in net.state_dict() if matches_any(k, FACTOR_PATTERNS)]
         rest = [k for k in net.state_dict() if k not in factors]
         return {"reverse": rest, "fedavg": [], "local": ["*"]}.get(self.mode, factors)
 
     def local(self, client: Client) -> Tensors:
         if self.mode in ("alternating", "reverse"):
-            tau, sigma = params(client.net).only(*FACTORS), params(client.net).without(*FACTORS)
+            tau, sigma = (
+                params(client.net).only(*FACTOR_PATTERNS),
+                params(client.net).without(*FACTOR_PATTERNS),
+            )
             if self.mode == "reverse" and self.reverse_order == "sigma_first":
                 tau, sigma = sigma, tau
-            early, late = divided(client.training, self.own_epochs)
+            early, late = split_training(client.training, self.own_epochs)
             client.fit(train=tau.values(), how=early, phase="own")
             client.fit(train=sigma.values(), how=late)
         else:
             client.fit()
         if self.changes:
-            first = client.memory.setdefault("first", weights(client.net).only(*FACTORS))
-            client.metrics.update(moved(client.net, first))
+            first = client.memory.setdefault("first", weights(client.net).only(*FACTOR_PATTERNS))
+            client.metrics.update(measure_low_rank_change(client.net, first))
         return client.shared()
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
@@ -90,13 +81,19 @@ class FedDecomp(Algorithm):
 
     def measures(self, server: Server, replies: Sequence[Reply], after: Server) -> dict[str, float]:
         """How far clients are from their mean and, with ``changes``, the parts from round 1."""
-        apart = [distance(r.tensors.only(*after.learned), after.model) for r in replies]
+        apart = [
+            compute_full_rank_distance(r.tensors.only(*after.learned), after.model) for r in replies
+        ]
         out = {"model_difference": sum(apart) / len(apart)}
         if self.changes:
-            out["delta_sigma"] = distance(after.learned, after.memory["first"])
+            out["delta_sigma"] = compute_full_rank_distance(after.learned, after.memory["first"])
             kinds = [k for k in replies[0].metrics if k.startswith("delta_tau")]
             out |= {k: sum(r.metrics[k] for r in replies) / len(replies) for k in kinds}
         return out
 
     def generic(self, client: Client, x: Tensor) -> Tensor:
-        return plain(client.net, x) if self.mode in OWN_TAU else client.net(x)
+        return (
+            forward_full_rank(client.net, x)
+            if self.mode in MODES_WITH_PERSONAL_FACTORS
+            else client.net(x)
+        )

@@ -6,21 +6,8 @@ from typing import Literal
 
 import torch
 
-from ..core.algorithm import (
-    Algorithm,
-    Client,
-    Reply,
-    Server,
-    equally,
-    mean,
-    setting,
-)
-from ..core.tensors import (
-    Tensors,
-    mix,
-    params,
-    weights,
-)
+from ..core.algorithm import Algorithm, Client, Reply, Server, equally, mean, setting
+from ..core.tensors import Tensors, mix, params, weights
 
 
 @dataclass(frozen=True)
@@ -50,7 +37,7 @@ class FedDyn(Algorithm):
             if self.norm == "plain":
                 away = away / (2 * float(away.square().sqrt()) or 1.0)
             term = alpha * away - g
-            return term if self.clip is None else clipped(client, term, self.clip)
+            return term if self.clip is None else clip_correction(client, term, self.clip)
 
         client.fit(pull=pull)
         client.memory["g"] = g - alpha * (weights(client.net) - received)
@@ -65,7 +52,7 @@ class FedDyn(Algorithm):
         return server.update(average | (average.only(*s) - s / self.alpha), s=s)
 
 
-def clipped(client: Client, term: Tensors, limit: float) -> Tensors:
+def clip_correction(client: Client, term: Tensors, limit: float) -> Tensors:
     """What to add to the gradient so that, with the term, it is no longer than the limit."""
     grad = Tensors({k: p.grad for k, p in params(client.net).items() if p.grad is not None})
     whole = grad + term

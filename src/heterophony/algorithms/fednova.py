@@ -5,14 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..core.algorithm import (
-    Algorithm,
-    Client,
-    Reply,
-    Server,
-    mean,
-    setting,
-)
+from ..core.algorithm import Algorithm, Client, Reply, Server, mean, setting
 from ..core.tensors import Tensors, mix, weights
 
 
@@ -30,7 +23,7 @@ class FedNova(Algorithm):
 
         near = (lambda w: self.mu * (w - received)) if self.mu else None
         client.fit(pull=near, how=fresh)
-        work = effort(client.steps, fresh.momentum, fresh.lr * self.mu)
+        work = count_effective_steps(client.steps, fresh.momentum, fresh.lr * self.mu)
         return client.shared() | {"fednova/work": torch.tensor(work, dtype=torch.float64)}
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
@@ -47,7 +40,7 @@ class FedNova(Algorithm):
         return server.update(averaged | (x + step), **memory)
 
 
-def effort(steps: int, momentum: float, pull: float = 0.0) -> float:
+def count_effective_steps(steps: int, momentum: float, pull: float = 0.0) -> float:
     """How far so many steps along a constant gradient carry, in plain steps."""
     far = speed = 0.0
     for _ in range(steps):

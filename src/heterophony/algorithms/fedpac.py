@@ -7,16 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..core.algorithm import (
-    Algorithm,
-    Client,
-    Reply,
-    Server,
-    mean,
-    setting,
-)
+from ..core.algorithm import Algorithm, Client, Reply, Server, mean, setting
 from ..core.tensors import Tensors, mix
-from .parts.simplex import least
+from .parts.simplex import minimise_on_simplex
 
 
 @dataclass(frozen=True)
@@ -33,7 +26,7 @@ class FedPAC(Algorithm):
 
     def local(self, client: Client) -> Tensors:
         net, centres = client.net, client.received.get("fedpac/centres")
-        said = statistics(client)
+        said = compute_bound_terms(client)
 
         def aligned(x: Tensor, y: Tensor) -> Tensor:
             z = net.base(x)
@@ -47,14 +40,14 @@ class FedPAC(Algorithm):
         client.fit(train=net.head, epochs=1, phase="head")
         client.fit(aligned, train=net.base)
         counts = client.data.counts
-        centred = class_sums(client, client.features()) / counts.clamp(min=1)[:, None]
+        centred = sum_by_class(client, client.features()) / counts.clamp(min=1)[:, None]
         said |= {"centres": centred, "held": counts.float()}
         return client.shared() | Tensors(said).under("fedpac/")
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
         heads = [r.tensors.only("head.*") for r in replies]
         said = [r.tensors.below("fedpac/") for r in replies]
-        rows = mixtures([s["variance"] for s in said], [s["weighted"] for s in said])
+        rows = solve_head_mixtures([s["variance"] for s in said], [s["weighted"] for s in said])
         own = {f"head/{r.client}": mix(heads, row) for r, row in zip(replies, rows, strict=True)}
         held = torch.stack([s["held"] for s in said]).double()[:, :, None]
         means = held * torch.stack([s["centres"] for s in said])
@@ -65,26 +58,28 @@ class FedPAC(Algorithm):
         return server.update(model, head=first, centres=centres, **own)
 
 
-def class_sums(client: Client, z: Tensor) -> Tensor:
+def sum_by_class(client: Client, z: Tensor) -> Tensor:
     """Features, summed over the examples of each class."""
     out = torch.zeros(client.data.classes, z.shape[1])
     return out.index_add_(0, client.data.train.labels, z)
 
 
-def statistics(client: Client) -> dict[str, Tensor]:
+def compute_bound_terms(client: Client) -> dict[str, Tensor]:
     """V and H of the paper's bias-variance bound, with the base as received."""
     z, n = client.features(), len(client.data.train)
-    weighted = class_sums(client, z) / n  # share of the class times its centre
+    weighted = sum_by_class(client, z) / n  # share of the class times its centre
     spread = z.double().square().sum() / n - weighted.double().square().sum()
     return {"variance": (spread.clamp(min=0) / n).float(), "weighted": weighted}
 
 
-def mixtures(variances: Sequence[Tensor], weighted: Sequence[Tensor]) -> list[list[float]]:
+def solve_head_mixtures(
+    variances: Sequence[Tensor], weighted: Sequence[Tensor]
+) -> list[list[float]]:
     """Each client's shares of all heads: the least a'(diag V + D_i)a of the simplex."""
     v, h = torch.stack(list(variances)).double(), torch.stack(list(weighted)).double().flatten(1)
     rows = []
     for i, own in enumerate(h):
-        a = least(v.diag() + (own - h) @ (own - h).T, start=i)
+        a = minimise_on_simplex(v.diag() + (own - h) @ (own - h).T, start=i)
         if a is None:
             a = torch.eye(len(h), dtype=torch.float64)[i]
         a = torch.where(a < 1e-3, 0.0, a)

@@ -11,13 +11,13 @@ from torch.nn.utils.parametrize import register_parametrization
 from ..core.algorithm import Algorithm, Net, setting
 
 
-class Hadamard(nn.Module):
+class HadamardProduct(nn.Module):
     """W = W1 ⊙ (W2 + plus), each a product of small factors; those of W1 come first."""
 
     def __init__(self, weight: Tensor, gamma: float, plus: float) -> None:
         super().__init__()
         out, into, *window = weight.shape
-        r = rank(weight.shape, gamma)
+        r = choose_rank(weight.shape, gamma)
         factors = [(r, r, *window), (r, out), (r, into)] if window else [(out, r), (into, r)]
         # W1 ⊙ W2 needs factors of the size of the maps they are; W1 ⊙ (W2 + 1) is as large as W1
         last = out if plus else r
@@ -31,16 +31,16 @@ class Hadamard(nn.Module):
 
     def forward(self, *factors: Tensor) -> Tensor:
         half = len(factors) // 2
-        return product(*factors[:half]) * (product(*factors[half:]) + self.plus)
+        return multiply_factors(*factors[:half]) * (multiply_factors(*factors[half:]) + self.plus)
 
 
-def product(*factors: Tensor) -> Tensor:
+def multiply_factors(*factors: Tensor) -> Tensor:
     if len(factors) == 2:
         return factors[0] @ factors[1].T
     return torch.einsum("xyzw,xo,yi->oizw", *factors)
 
 
-def rank(shape: Sequence[int], gamma: float) -> int:
+def choose_rank(shape: Sequence[int], gamma: float) -> int:
     """Of each product: for a share gamma of the numbers, but enough for a full rank of W."""
     out, into, *window = shape
     if not window:
@@ -49,14 +49,14 @@ def rank(shape: Sequence[int], gamma: float) -> int:
     return max(ceil(sqrt(max(out, into))), ceil(sqrt(half**2 + gamma * out * into / 2) - half))
 
 
-def factorised(net: Net, gamma: float, plus: float = 0.0) -> Net:
+def factorise_net(net: Net, gamma: float, plus: float = 0.0) -> Net:
     """Factors in place of weights, but not of the stem, 1x1 shortcuts, the last layer, or at a loss."""
     layers = [m for m in net.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
     stem = [m for m in layers if isinstance(m, nn.Conv2d)][:1]
     for layer in layers:
         narrow = isinstance(layer, nn.Conv2d) and prod(layer.kernel_size) == 1
         plain = narrow or any(layer is other for other in (*stem, layers[-1]))
-        product = Hadamard(layer.weight, gamma, plus)
+        product = HadamardProduct(layer.weight, gamma, plus)
         if not plain and sum(map(prod, product.shapes)) < layer.weight.numel():
             register_parametrization(layer, "weight", product)
     return net
@@ -70,4 +70,4 @@ class FedPara(Algorithm):
     gamma: float = setting(0.1, "wanted share of a layer's numbers", above=0, high=1)
 
     def build(self, net: Net) -> Net:
-        return factorised(net, self.gamma)
+        return factorise_net(net, self.gamma)

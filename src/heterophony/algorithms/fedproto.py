@@ -8,13 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..core.algorithm import (
-    Algorithm,
-    Client,
-    Reply,
-    Server,
-    setting,
-)
+from ..core.algorithm import Algorithm, Client, Reply, Server, setting
 from ..core.tensors import Tensors, mix
 
 
@@ -45,7 +39,7 @@ class FedProto(Algorithm):
 
         client.fit(loss)
         if known:
-            client.metrics["P_prototype"] = nearest(client, known)
+            client.metrics["P_prototype"] = compute_prototype_accuracy(client, known)
         return self.prototypes(client)
 
     def prototypes(self, client: Client) -> Tensors:
@@ -68,7 +62,7 @@ class FedProto(Algorithm):
 
 
 @torch.inference_mode()
-def nearest(client: Client, known: Tensors) -> float:
+def compute_prototype_accuracy(client: Client, known: Tensors) -> float:
     """The share of its test examples whose nearest prototype is of their class; for the record."""
     client.net.eval()
     classes, means = torch.tensor([int(c) for c in known]), torch.stack(list(known.values()))

@@ -9,22 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..core.algorithm import (
-    Algorithm,
-    Client,
-    Net,
-    Reply,
-    Server,
-    as_agreed,
-    mean,
-    setting,
-)
-from ..core.samples import Data, Samples
+from ..core.algorithm import Algorithm, Client, Net, Reply, Server, as_agreed, mean, setting
+from ..core.samples import ClientData, Samples
 from ..core.tensors import Tensors
 from .parts.rebalancing import rebalance
-from .parts.threshold import Threshold, statistic
+from .parts.threshold import Threshold, compute_statistic
 
-Scope = Literal["class_nonzero", "client_size"]
+ThresholdScope = Literal["class_nonzero", "client_size"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +26,9 @@ class FedReG(Algorithm):
     personal = ("own.*",)
     head_depth = 2
     threshold: Threshold = setting("mean", "the statistic that every class is balanced to")
-    threshold_scope: Scope = setting("class_nonzero", "of own class counts, or of client sizes")
+    threshold_scope: ThresholdScope = setting(
+        "class_nonzero", "of own class counts, or of client sizes"
+    )
     augment: Literal["simple", "auto", "copy"] = setting("simple", "how small classes are filled")
     weights: Literal["split", "origin"] = setting("split", "heads by effective or all samples")
     variant: Literal["full", "a", "b", "c", "d"] = setting(
@@ -51,7 +44,7 @@ class FedReG(Algorithm):
         if self.threshold_scope == "class_nonzero":
             return server.model
         sizes = torch.tensor(list(server.samples.values()))
-        return server.model | {"fedreg/size": statistic(sizes, self.threshold)}
+        return server.model | {"fedreg/size": compute_statistic(sizes, self.threshold)}
 
     def local(self, client: Client) -> Tensors:
         net = client.net
@@ -62,7 +55,7 @@ class FedReG(Algorithm):
         def generic(x: Tensor, y: Tensor) -> Tensor:
             return cross_entropy(self.generic(client, x), y)
 
-        def rebalanced(data: Data) -> Samples:
+        def rebalanced(data: ClientData) -> Samples:
             return rebalance(data.train, target, self.augment)
 
         target = self.target(client)
@@ -96,5 +89,5 @@ class FedReG(Algorithm):
         """How many examples every class that the client holds gets."""
         held = client.data.counts[client.data.counts > 0]
         if self.threshold_scope == "class_nonzero":
-            return max(1, int(statistic(held, self.threshold)))
+            return max(1, int(compute_statistic(held, self.threshold)))
         return max(1, int(client.received["fedreg/size"] / len(held)))

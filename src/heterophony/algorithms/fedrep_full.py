@@ -3,14 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..core.algorithm import (
-    Algorithm,
-    Client,
-    Reply,
-    Server,
-    equally,
-    mean,
-)
+from ..core.algorithm import Algorithm, Client, Reply, Server, equally, mean
 from ..core.tensors import Tensors
 
 

@@ -7,12 +7,7 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
-from ..core.algorithm import (
-    Algorithm,
-    Client,
-    Net,
-    setting,
-)
+from ..core.algorithm import Algorithm, Client, Net, setting
 from ..core.tensors import Tensors
 
 

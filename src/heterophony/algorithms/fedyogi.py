@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from .parts.adaptive_server import Adaptive
+from .parts.adaptive_server import FedOpt
 
 
 @dataclass(frozen=True)
-class FedYogi(Adaptive):
+class FedYogi(FedOpt):
     """As FedAdam, but the scale of a parameter changes only additively."""
 
-    def second(self, v: Tensor, square: Tensor) -> Tensor:
+    def update_second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return v - (1 - self.beta2) * square * (v - square).sign()

@@ -7,16 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from ..core.algorithm import (
-    Algorithm,
-    Client,
-    Net,
-    setting,
-)
+from ..core.algorithm import Algorithm, Client, Net, setting
 from ..core.tensors import Tensors
 
 
-class Valve(nn.Module):
+class ConditionalValve(nn.Module):
     """Modulates features by a condition: the conditional valve of the paper."""
 
     def __init__(self, width: int) -> None:
@@ -46,13 +41,16 @@ class GPFL(Algorithm):
         linears = [m for m in net.head.modules() if isinstance(m, nn.Linear)]
         width, classes = linears[0].in_features, linears[-1].out_features
         net.add_module("embed", nn.Embedding(classes, width))
-        net.add_module("valve", Valve(width))
+        net.add_module("valve", ConditionalValve(width))
         net.register_buffer("prior", torch.full((classes,), 1 / classes))  # averaged for G
         return net
 
     def local(self, client: Client) -> Tensors:
-        net, table, steering = client.net, embeddings(client), self.steering(client)
-        e, prior = table.detach().clone(), net.get_buffer("prior").copy_(frequencies(client))
+        net, table, steering = client.net, get_class_embeddings(client), self.steering(client)
+        e, prior = (
+            table.detach().clone(),
+            net.get_buffer("prior").copy_(compute_class_frequencies(client)),
+        )
         everybody, own = steering.mean(0), prior @ steering
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
@@ -71,25 +69,29 @@ class GPFL(Algorithm):
 
     def steering(self, client: Client) -> Tensor:
         """The embeddings that the round's conditions are made of."""
-        table = embeddings(client).detach().clone()
+        table = get_class_embeddings(client).detach().clone()
         if self.conditions == "received":
             return table
         return client.memory.get("embed", Tensors()).get("trained", torch.zeros_like(table))
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
-        return steered(client, x, frequencies(client) @ self.steering(client))
+        return forward_conditioned(
+            client, x, compute_class_frequencies(client) @ self.steering(client)
+        )
 
     def generic(self, client: Client, x: Tensor) -> Tensor:
-        return steered(client, x, client.net.get_buffer("prior") @ embeddings(client))
+        return forward_conditioned(
+            client, x, client.net.get_buffer("prior") @ get_class_embeddings(client)
+        )
 
 
-def steered(client: Client, x: Tensor, condition: Tensor) -> Tensor:
+def forward_conditioned(client: Client, x: Tensor, condition: Tensor) -> Tensor:
     return client.net.head(client.net.valve(client.net.base(x), condition))
 
 
-def embeddings(client: Client) -> Tensor:
+def get_class_embeddings(client: Client) -> Tensor:
     return client.net.get_parameter("embed.weight")
 
 
-def frequencies(client: Client) -> Tensor:
+def compute_class_frequencies(client: Client) -> Tensor:
     return client.data.counts / len(client.data.train)

@@ -9,17 +9,17 @@ from torch import Tensor
 
 from ..core.algorithm import setting
 from ..core.tensors import Tensors
-from .parts.personal_cloud_models import Cloud
+from .parts.personal_cloud_models import AttentiveMessagePassing
 
 
 @dataclass(frozen=True)
-class HeurFedAMP(Cloud):
+class HeurFedAMP(AttentiveMessagePassing):
     """As FedAMP, with a fixed share of the own model and a softmax over cosines for the others."""
 
     sigma: float = setting(25.0, "sharpness of the attention", low=0)
     own_share: float | None = setting(None, "share of the own model; default: 1/N", low=0, high=1)
 
-    def attention(self, models: Sequence[Tensors], t: int) -> Tensor:
+    def compute_attention(self, models: Sequence[Tensors], t: int) -> Tensor:
         n = len(models)
         if n == 1:
             return torch.ones(1, 1, dtype=torch.float64)

@@ -6,12 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from ..core.algorithm import (
-    Algorithm,
-    Client,
-    Net,
-    setting,
-)
+from ..core.algorithm import Algorithm, Client, Net, setting
 from ..core.client import answer, state
 from ..core.tensors import Tensors, frozen
 

@@ -9,15 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ..core.algorithm import (
-    Algorithm,
-    Client,
-    Reply,
-    Server,
-    equally,
-    mean,
-    setting,
-)
+from ..core.algorithm import Algorithm, Client, Reply, Server, equally, mean, setting
 from ..core.client import answer
 from ..core.tensors import Tensors, params
 
@@ -39,7 +31,7 @@ class PerFedAvg(Algorithm):
 
         def slope(w: Tensors, batch: tuple[Tensor, Tensor]) -> Tensors:
             with client.apart(f"slope/{next(turn)}"):  # dropout must not disturb the main stream
-                return gradient(client, w, *batch)
+                return compute_gradient(client, w, *batch)
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             w = params(net)
@@ -49,7 +41,7 @@ class PerFedAvg(Algorithm):
             return cross_entropy(answer(net, ahead, x), y)
 
         def curvature(w: Tensors) -> Tensors:
-            g, batch = params(net).map(slope_of), next(third)
+            g, batch = params(net).map(get_gradient), next(third)
             there, back = (slope(w + s * self.delta * g, batch) for s in (1, -1))
             return -self.alpha / (2 * self.delta) * (there - back)
 
@@ -66,15 +58,15 @@ class PerFedAvg(Algorithm):
         client.fit(epochs=1, steps=steps, how=how, phase="tune")
 
 
-def gradient(client: Client, w: Tensors, x: Tensor, y: Tensor) -> Tensors:
+def compute_gradient(client: Client, w: Tensors, x: Tensor, y: Tensor) -> Tensors:
     """The slope at ``w``; running statistics are taken from the net and not changed."""
     at = w.map(lambda v: v.detach().clone().requires_grad_())
     buffers = {k: v.clone() for k, v in client.net.named_buffers()}
     cross_entropy(answer(client.net, at | buffers, x), y).backward()
-    return at.map(slope_of)
+    return at.map(get_gradient)
 
 
-def slope_of(parameter: Tensor) -> Tensor:
+def get_gradient(parameter: Tensor) -> Tensor:
     """Its gradient as it is now, in its own memory format; none is zero."""
     slope = torch.zeros_like(parameter)
     return slope if parameter.grad is None else slope.copy_(parameter.grad)

@@ -7,15 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
-from ..core.algorithm import (
-    Algorithm,
-    Client,
-    Net,
-    setting,
-)
-from ..core.client import NORMS, Training
+from ..core.algorithm import Algorithm, Client, Net, setting
+from ..core.client import BATCH_NORMS, Training
 from ..core.tensors import Tensors, frozen
-from .parts.attention_transfer import distance, looked, stages
+from .parts.attention_transfer import compute_attention_loss, find_stages, forward_with_attention
 
 
 @dataclass(frozen=True)
@@ -35,11 +30,11 @@ class PFAKD(Algorithm):
 
     def build(self, net: Net) -> Net:
         if self.at == "attention":
-            stages(net.base)  # are there any? better asked now than in the first round
+            find_stages(net.base)  # are there any? better asked now than in the first round
         return net
 
     def local(self, client: Client) -> Tensors:
-        net, how, teacher = client.net, self.schedule(client), still(client.net)
+        net, how, teacher = client.net, self.schedule(client), make_teacher(client.net)
 
         def distilled(x: Tensor, y: Tensor) -> Tensor:
             z = net.base(x)
@@ -48,11 +43,15 @@ class PFAKD(Algorithm):
             return cross_entropy(net.head(z), y) + self.beta * mse_loss(z, target)
 
         def attentive(x: Tensor, y: Tensor) -> Tensor:
-            z, seen = looked(net.base, x)
+            z, seen = forward_with_attention(net.base, x)
             with torch.no_grad():
-                target, wanted = looked(teacher, x)
+                target, wanted = forward_with_attention(teacher, x)
             near = self.beta * mse_loss(z, target)
-            return cross_entropy(net.head(z), y) + near + self.at_weight * distance(seen, wanted)
+            return (
+                cross_entropy(net.head(z), y)
+                + near
+                + self.at_weight * compute_attention_loss(seen, wanted)
+            )
 
         loss = distilled if self.beta else None
         if self.at == "alternating":
@@ -72,11 +71,11 @@ class PFAKD(Algorithm):
         return replace(client.training, lr=client.training.lr * self.lr_decay**done)
 
 
-def still(net: Net) -> torch.nn.Module:
+def make_teacher(net: Net) -> torch.nn.Module:
     """The received base as teacher, normalising by the batch: its running statistics are not the
     common model's, but one client's.
     """
     teacher = frozen(net.base).eval()
     for m in teacher.modules():
-        m.training = isinstance(m, NORMS)
+        m.training = isinstance(m, BATCH_NORMS)
     return teacher

@@ -8,21 +8,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 
-from ..core.algorithm import (
-    Algorithm,
-    Client,
-    Net,
-    setting,
-)
+from ..core.algorithm import Algorithm, Client, Net, setting
 from ..core.client import state
 from ..core.tensors import Tensors, params
-from .parts.gating_layer import Gate
-from .parts.parameter_blocks import (
-    Blocks,
-    blocks,
-    chosen,
-    gated,
-)
+from .parts.gating_layer import GatingLayer
+from .parts.parameter_blocks import ParameterBlocks, forward_gated, select_blocks, split_into_blocks
 
 
 @dataclass(frozen=True)
@@ -41,12 +31,12 @@ class PFedGate(Algorithm):
     tested: Literal["local", "received"] = setting("local", "P with the model trained last, or not")
 
     def build(self, net: Net) -> Net:
-        gates = sum(len(b.sizes) for b in blocks(net, self.pieces))
-        net.add_module("gate", Gate(net.shape, gates, self.separate_transform))
+        gates = sum(len(b.sizes) for b in split_into_blocks(net, self.pieces))
+        net.add_module("gate", GatingLayer(net.shape, gates, self.separate_transform))
         return net
 
     def local(self, client: Client) -> Tensors:
-        net, cut, kept = client.net, blocks(client.net, self.pieces), list[float]()
+        net, cut, kept = client.net, split_into_blocks(client.net, self.pieces), list[float]()
         late = self.decay_after is not None and client.t >= self.decay_after
         how = replace(client.training, lr=client.training.lr * (0.1 if late else 1))
         rate = how.lr if self.gate_lr is None else self.gate_lr * (0.1 if late else 1)
@@ -54,7 +44,7 @@ class PFedGate(Algorithm):
         def loss(x: Tensor, y: Tensor) -> Tensor:
             gates, share = self.gates(cut, *(v.mean(0) for v in net.gate(x)))
             kept.append(share)
-            return cross_entropy(gated(net, cut, gates, params(net), x), y)
+            return cross_entropy(forward_gated(net, cut, gates, params(net), x), y)
 
         def clipped(w: Tensors) -> Tensors:
             for part in ([net.gate], [net.base, net.head]):
@@ -76,22 +66,22 @@ class PFedGate(Algorithm):
     def stranger(self) -> Algorithm:
         return Algorithm()  # all gates open: the shared model as it is
 
-    def gates(self, cut: list[Blocks], g: Tensor, m: Tensor) -> tuple[Tensor, float]:
+    def gates(self, cut: list[ParameterBlocks], g: Tensor, m: Tensor) -> tuple[Tensor, float]:
         """A factor for every block, 0 for those dropped; and which share of the model is kept."""
         if self.sparsity == 1:
             return m, 1.0
         least = min(max(1 / self.pieces, 0.1), self.sparsity)
         g = g.clamp(min=least)
-        keep, share = chosen(cut, g.detach(), self.sparsity - least)
+        keep, share = select_blocks(cut, g.detach(), self.sparsity - least)
         return torch.where(keep, m * (1 + (g - g.detach())), 0), share  # the choice learns too
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
         """Gates look at the client's whole test set, so that no answer depends on its batch."""
         own = client.memory.get("own", Tensors()) if self.tested == "local" else Tensors()
-        cut = blocks(client.net, self.pieces)
+        cut = split_into_blocks(client.net, self.pieces)
         seen = [client.net.gate(v) for v, _ in client.data.test.batches(250)]
         gates, _ = self.gates(cut, *(torch.cat(v).mean(0) for v in zip(*seen, strict=True)))
-        return gated(client.net, cut, gates, params(client.net) | own, x)
+        return forward_gated(client.net, cut, gates, params(client.net) | own, x)
 
     def generic(self, client: Client, x: Tensor) -> Tensor:
         return client.net(x)

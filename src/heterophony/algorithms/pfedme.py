@@ -6,15 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..core.algorithm import (
-    Algorithm,
-    Client,
-    Reply,
-    Server,
-    equally,
-    mean,
-    setting,
-)
+from ..core.algorithm import Algorithm, Client, Reply, Server, equally, mean, setting
 from ..core.client import answer, state
 from ..core.tensors import Tensors, mix, weights
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..core.algorithm import Algorithm, Net, setting
-from .fedpara import Hadamard, factorised
+from .fedpara import HadamardProduct, factorise_net
 
 
 @dataclass(frozen=True)
@@ -15,9 +15,9 @@ class PFedPara(Algorithm):
     gamma: float = setting(0.1, "wanted share of a layer's numbers", above=0, high=1)
 
     def build(self, net: Net) -> Net:
-        return factorised(net, self.gamma, plus=1.0)
+        return factorise_net(net, self.gamma, plus=1.0)
 
     def stays(self, net: Net) -> Iterable[str]:
-        own = [(k[:-2], m) for k, m in net.named_modules() if isinstance(m, Hadamard)]
+        own = [(k[:-2], m) for k, m in net.named_modules() if isinstance(m, HadamardProduct)]
         halves = [(k, len(m.shapes) // 2) for k, m in own]
         return [f"{k}.original{i}" for k, half in halves for i in range(half, 2 * half)]

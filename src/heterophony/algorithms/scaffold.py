@@ -3,15 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..core.algorithm import (
-    Algorithm,
-    Client,
-    Reply,
-    Server,
-    equally,
-    mean,
-    setting,
-)
+from ..core.algorithm import Algorithm, Client, Reply, Server, equally, mean, setting
 from ..core.tensors import Tensors, mix, weights
 
 

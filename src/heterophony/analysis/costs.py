@@ -8,10 +8,10 @@ from itertools import accumulate
 
 from ..run.summary import Event
 
-Columns = dict[str, list[float]]
+CostColumns = dict[str, list[float]]
 
 
-def costs(events: Sequence[Event], measured: Sequence[int]) -> Columns:
+def compute_cumulative_costs(events: Sequence[Event], measured: Sequence[int]) -> CostColumns:
     """Columns with an entry for each measurement, which is made before the round of its number.
 
     ``MB`` are 10⁶ bytes, up and down; ``simulated`` is there where devices have a clock.
@@ -20,14 +20,16 @@ def costs(events: Sequence[Event], measured: Sequence[int]) -> Columns:
     played = [e["t"] for e in rounds]
     before = [bisect_left(played, t) for t in measured]
 
-    def spent(each: Iterable[float]) -> list[float]:
+    def sum_until_measured(each: Iterable[float]) -> list[float]:
         sums = list(accumulate(each, initial=0))
         return [sums[n] for n in before]
 
-    out: Columns = {
+    out: CostColumns = {
         "t": list(measured),
-        "MB": [n / 1e6 for n in spent(e["bytes_up"] + e["bytes_down"] for e in rounds)],
-        "seconds": [round(s, 3) for s in spent(e["seconds"] for e in rounds)],
+        "MB": [
+            n / 1e6 for n in sum_until_measured(e["bytes_up"] + e["bytes_down"] for e in rounds)
+        ],
+        "seconds": [round(s, 3) for s in sum_until_measured(e["seconds"] for e in rounds)],
     }
     if any("clock" in e for e in rounds):
         clock = [0.0, *(e.get("clock", 0.0) for e in rounds)]

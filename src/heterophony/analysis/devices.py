@@ -15,100 +15,113 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..run.run_index import DEVICES
+from ..run.run_index import DEVICES_FILE
 
-FORM = 1
-LARGEST = 8 << 20  # bytes of the file
-LONGEST = 1000  # characters of a text in it
-SILENT = 30.0  # seconds without a word after which the server may be no more
-STATES = {"here": "here", "arriving": "arriving", "expected": "not yet here"}
-STATES |= {"gone": "gone", "refused": "refused"}
-AT_WORK = {"asked": "asked for", "pull": "pulling for", "send": "sending for"}
-AT_WORK |= {"train": "training", "evaluate": "measuring", "join": "joining"}
-TITLES = ["device", "state", "clients", "now", "tasks", "seconds", "down", "up", "came back"]
-TITLES += ["refused", "why, the last time"]
-NAMED = 12  # clients of a device; the others are counted
+FORMAT_VERSION = 1
+MAX_FILE_BYTES = 8 << 20  # bytes of the file
+MAX_TEXT_LENGTH = 1000  # characters of a text in it
+SILENCE_SECONDS = 30.0  # seconds without a word after which the server may be no more
+STATE_LABELS = {"here": "here", "arriving": "arriving", "expected": "not yet here"}
+STATE_LABELS |= {"gone": "gone", "refused": "refused"}
+ACTIVITY_LABELS = {"asked": "asked for", "pull": "pulling for", "send": "sending for"}
+ACTIVITY_LABELS |= {"train": "training", "evaluate": "measuring", "join": "joining"}
+COLUMN_TITLES = ["device", "state", "clients", "now", "tasks", "seconds", "down", "up", "came back"]
+COLUMN_TITLES += ["refused", "why, the last time"]
+MAX_LISTED_CLIENTS = 12  # clients of a device; the others are counted
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Row:
+class DeviceRow:
     """One device."""
 
     name: str
     state: str
     cells: tuple[str, ...]
-    refused: int
+    num_refused: int
 
 
 @dataclass(frozen=True)
-class Devices:
+class DeviceTable:
     """All of a run, or what is wrong with the file."""
 
     problem: str = ""
     state: str = ""  # of the server: waiting, playing, ended, stopped
-    written: float = 0.0
-    rows: tuple[Row, ...] = ()
-    strange: int = 0  # messages that are nobody's, or of strangers that were too many to name
+    written_at: float = 0.0
+    rows: tuple[DeviceRow, ...] = ()
+    num_unattributed: int = (
+        0  # messages that are nobody's, or of strangers that were too many to name
+    )
 
 
-def read(folder: Path) -> Devices | None:
+def read_device_table(folder: Path) -> DeviceTable | None:
     """What the server wrote last; None where there are no devices."""
-    path = folder / DEVICES
+    path = folder / DEVICES_FILE
     try:
         with open(path, "rb") as file:
-            text = file.read(LARGEST + 1)
-        if len(text) > LARGEST:
+            text = file.read(MAX_FILE_BYTES + 1)
+        if len(text) > MAX_FILE_BYTES:
             raise ValueError("too long")
-        return devices(json.loads(text))
+        return parse_device_table(json.loads(text))
     except FileNotFoundError:
         return None
     except OSError as error:
-        return Devices(f"The devices cannot be shown: {DEVICES}: {error.strerror}.")
+        return DeviceTable(f"The devices cannot be shown: {DEVICES_FILE}: {error.strerror}.")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
-        return Devices(f"The devices cannot be shown: {DEVICES} is damaged, or of another version.")
+        return DeviceTable(
+            f"The devices cannot be shown: {DEVICES_FILE} is damaged, or of another version."
+        )
 
 
-def devices(told: Json) -> Devices:
-    if told["form"] != FORM:
+def parse_device_table(told: Json) -> DeviceTable:
+    if told["form"] != FORMAT_VERSION:
         raise ValueError("of another version")
-    written = number(told["written"])
-    clock(written, written)  # may be no date
-    rows = tuple(row(text(name), told, written) for name, told in told["devices"].items())
+    written = require_number(told["written"])
+    format_time(written, written)  # may be no date
+    rows = tuple(
+        parse_device_row(require_text(name), told, written)
+        for name, told in told["devices"].items()
+    )
     others = told["others"]
-    strange = whole(told["foreign"]) + whole(others["wrong"]) + whole(others["refused"])
-    return Devices("", text(told["state"]), written, rows, strange)
+    strange = (
+        require_count(told["foreign"])
+        + require_count(others["wrong"])
+        + require_count(others["refused"])
+    )
+    return DeviceTable("", require_text(told["state"]), written, rows, strange)
 
 
-def row(name: str, told: Json, written: float) -> Row:
-    state, since = text(told["state"]), told["since"]
+def parse_device_row(name: str, told: Json, written: float) -> DeviceRow:
+    state, since = require_text(told["state"]), told["since"]
     away = state == "gone" and since is not None
-    where = f"gone since {clock(number(since), written)}" if away else STATES[state]
-    refused = whole(told["refused"]) + whole(told["wrong"])
+    where = (
+        f"gone since {format_time(require_number(since), written)}" if away else STATE_LABELS[state]
+    )
+    refused = require_count(told["refused"]) + require_count(told["wrong"])
     cells = (
         where,
-        some([text(c) for c in told["clients"]]),
-        "; ".join(at_work(d) for d in told["doing"]) or "–",
-        str(whole(told["tasks"])),
-        f"{number(told['seconds']):.1f}",
-        size(whole(told["bytes_down"])),
-        size(whole(told["bytes_up"])),
-        str(whole(told["reconnects"])),
+        format_client_list([require_text(c) for c in told["clients"]]),
+        "; ".join(describe_activity(d) for d in told["doing"]) or "–",
+        str(require_count(told["tasks"])),
+        f"{require_number(told['seconds']):.1f}",
+        format_bytes(require_count(told["bytes_down"])),
+        format_bytes(require_count(told["bytes_up"])),
+        str(require_count(told["reconnects"])),
         str(refused),
-        text(told["why"]) or "–",
+        require_text(told["why"]) or "–",
     )
-    return Row(name, state, cells, refused)
+    return DeviceRow(name, state, cells, refused)
 
 
 # Words --------------------------------------------------------------------------------------
-def shown(found: Devices, label: str = "", now: float | None = None) -> Json:
+def build_devices_section(found: DeviceTable, label: str = "", now: float | None = None) -> Json:
     """As the page shows it; a server that has written nothing for long ``now`` is named."""
     if found.problem:
         return {"of": label, "summary": found.problem, "caption": "", "titles": [], "rows": []}
     ended = found.state == "ended"
-    when = clock(found.written, now or found.written)
-    words = [summary(found), "The run has ended." if ended else ""]
-    if found.state == "stopped" or (not ended and now and now - found.written > SILENT):
+    when = format_time(found.written_at, now or found.written_at)
+    words = [describe_device_table(found), "The run has ended." if ended else ""]
+    if found.state == "stopped" or (not ended and now and now - found.written_at > SILENCE_SECONDS):
         words[1] = f"The server has stopped, or says nothing, since {when}."
     caption = "at the end of the run" if ended else f"as of {when}"
     rows = [{"name": r.name, "state": r.state, "cells": r.cells} for r in found.rows]
@@ -116,16 +129,16 @@ def shown(found: Devices, label: str = "", now: float | None = None) -> Json:
         "of": label,
         "summary": " ".join(filter(None, words)),
         "caption": ", ".join(filter(None, (label, caption))),
-        "titles": TITLES,
+        "titles": COLUMN_TITLES,
         "rows": rows,
     }
 
 
-def summary(found: Devices) -> str:
+def describe_device_table(found: DeviceTable) -> str:
     """What is worth being told: who is here, and what was refused."""
     states = Counter(row.state for row in found.rows)
-    told = [f"{states[state]} {words}" for state, words in STATES.items() if states[state]]
-    refused = sum(row.refused for row in found.rows) + found.strange
+    told = [f"{states[state]} {words}" for state, words in STATE_LABELS.items() if states[state]]
+    refused = sum(row.num_refused for row in found.rows) + found.num_unattributed
     many = f"{len(found.rows)} device{'s' * (len(found.rows) != 1)}"
     parts = [f"{many}: {', '.join(told)}" if told else "No device yet"]
     if refused:
@@ -133,16 +146,16 @@ def summary(found: Devices) -> str:
     return "; ".join(parts) + "."
 
 
-def at_work(doing: Json) -> str:
-    return f"{AT_WORK[doing['what']]} client {text(doing['client'])}, round {whole(doing['t'])}"
+def describe_activity(doing: Json) -> str:
+    return f"{ACTIVITY_LABELS[doing['what']]} client {require_text(doing['client'])}, round {require_count(doing['t'])}"
 
 
-def some(names: Sequence[str]) -> str:
-    rest = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {rest} more" if rest > 0 else "") or "–"
+def format_client_list(names: Sequence[str]) -> str:
+    rest = len(names) - MAX_LISTED_CLIENTS
+    return ", ".join(names[:MAX_LISTED_CLIENTS]) + (f" and {rest} more" if rest > 0 else "") or "–"
 
 
-def size(n: int) -> str:
+def format_bytes(n: int) -> str:
     """Bytes as people say them."""
     for unit, bytes_ in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if n >= bytes_:
@@ -150,26 +163,26 @@ def size(n: int) -> str:
     return f"{n} B"
 
 
-def clock(date: float, beside: float) -> str:
+def format_time(date: float, beside: float) -> str:
     """The time of day; with the day, if it is another."""
     one, other = datetime.fromtimestamp(date), datetime.fromtimestamp(beside)
     return one.strftime("%H:%M:%S" if one.date() == other.date() else "%Y-%m-%d %H:%M:%S")
 
 
 # Nothing but ---------------------------------------------------------------------------------
-def text(value: Any) -> str:
+def require_text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError("no text")
-    return value[:LONGEST]
+    return value[:MAX_TEXT_LENGTH]
 
 
-def whole(value: Any) -> int:
+def require_count(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 1 << 63:
         raise ValueError("no count")
     return value
 
 
-def number(value: Any) -> float:
+def require_number(value: Any) -> float:
     if type(value) not in (int, float) or not math.isfinite(value):
         raise ValueError("no number")
     return float(value)

@@ -17,34 +17,34 @@ from ..data.federation import Federation
 
 
 @dataclass(frozen=True)
-class Balanced:
+class BalancedSizes:
     """Every client's training examples after FedReG's rebalancing."""
 
-    rule: str  # what a class is balanced to
-    kept: NDArray[np.int64]  # of the client's own
-    added: NDArray[np.int64]  # augmented copies
+    target_rule: str  # what a class is balanced to
+    num_kept: NDArray[np.int64]  # of the client's own
+    num_copies: NDArray[np.int64]  # augmented copies
 
     @property
-    def train(self) -> NDArray[np.int64]:
-        return self.kept + self.added
+    def train_sizes(self) -> NDArray[np.int64]:
+        return self.num_kept + self.num_copies
 
 
 @dataclass(frozen=True)
-class Holdings:
+class LabelDistribution:
     """What the pictures of a federation show."""
 
     name: str
     clients: tuple[str, ...]
     classes: tuple[str, ...]
-    counts: NDArray[np.int64]  # training examples, clients × classes
-    test: NDArray[np.int64]  # test examples per client
-    balanced: Balanced | None = None
-    validation: NDArray[np.int64] | None = None  # examples held out per client, if any
+    label_counts: NDArray[np.int64]  # training examples, clients × classes
+    test_sizes: NDArray[np.int64]  # test examples per client
+    balanced: BalancedSizes | None = None
+    validation_sizes: NDArray[np.int64] | None = None  # examples held out per client, if any
 
     @property
-    def train(self) -> NDArray[np.int64]:
+    def train_sizes(self) -> NDArray[np.int64]:
         """Training examples per client."""
-        sums: NDArray[np.int64] = self.counts.sum(axis=1)
+        sums: NDArray[np.int64] = self.label_counts.sum(axis=1)
         return sums
 
     @property
@@ -52,32 +52,34 @@ class Holdings:
         return f"{self.name}, {len(self.clients)} client{'s' * (len(self.clients) != 1)}"
 
 
-def holdings(federation: Federation, algorithm: Algorithm) -> Holdings:
+def compute_label_distribution(federation: Federation, algorithm: Algorithm) -> LabelDistribution:
     """The federation's, with the sizes after rebalancing where the algorithm does that."""
-    return Holdings(
+    return LabelDistribution(
         federation.name,
         federation.clients,
         federation.labels,
         federation.counts(),
         np.array(list(federation.sizes("test").values())),
-        rebalanced(federation, algorithm),
+        compute_balanced_sizes(federation, algorithm),
         np.array(list(federation.sizes("validation").values())) if federation.validates else None,
     )
 
 
-def rebalanced(federation: Federation, algorithm: Algorithm) -> Balanced | None:
+def compute_balanced_sizes(federation: Federation, algorithm: Algorithm) -> BalancedSizes | None:
     """How large every client's balanced set is."""
     if not isinstance(algorithm, FedReG) or algorithm.variant == "c":
         return None
     kept, added = [], []
-    for target, counts in zip(targets(federation, algorithm), federation.counts(), strict=True):
+    for target, counts in zip(
+        compute_class_targets(federation, algorithm), federation.counts(), strict=True
+    ):
         held = counts[counts > 0]
         kept.append(held.clip(max=target).sum())
         added.append((target - held).clip(min=0).sum())
-    return Balanced(rule(algorithm), np.array(kept), np.array(added))
+    return BalancedSizes(describe_target_rule(algorithm), np.array(kept), np.array(added))
 
 
-def targets(federation: Federation, algorithm: FedReG) -> list[int]:
+def compute_class_targets(federation: Federation, algorithm: FedReG) -> list[int]:
     """How many examples every client's classes are balanced to, by the algorithm's own rule.
 
     The rule needs only counts, so no example is read and no image made.
@@ -90,7 +92,7 @@ def targets(federation: Federation, algorithm: FedReG) -> list[int]:
     return found
 
 
-def rule(algorithm: FedReG) -> str:
+def describe_target_rule(algorithm: FedReG) -> str:
     """What a class is balanced to, in words."""
     which = algorithm.threshold.replace("_", " ")
     if algorithm.threshold_scope == "class_nonzero":

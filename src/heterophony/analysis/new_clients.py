@@ -7,52 +7,67 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from ..run.summary import NewClients
-from .runs import Run, by_series
+from .runs import Run, group_by_series
 
-TITLES = {"G": "G", "before": "P on arrival", "P": "P in the end", "worst10": "P worst 10 %"}
+MEASURE_TITLES = {
+    "G": "G",
+    "before": "P on arrival",
+    "P": "P in the end",
+    "worst10": "P worst 10 %",
+}
 
 
-def newcomers(runs: Sequence[Run]) -> dict[str, Any] | None:
+def build_new_clients_section(runs: Sequence[Run]) -> dict[str, Any] | None:
     """A row for every series that has them; None where none has."""
-    groups = {name: joined(group) for name, group in by_series(runs).items()}
+    groups = {name: collect_new_clients(group) for name, group in group_by_series(runs).items()}
     rows = [
-        {"name": name, "seeds": [seed for seed, _ in new], "cells": cells([n for _, n in new])}
+        {
+            "name": name,
+            "seeds": [seed for seed, _ in new],
+            "cells": format_new_client_cells([n for _, n in new]),
+        }
         for name, new in groups.items()
         if new
     ]
-    return {"titles": ["clients", "rounds", *TITLES.values()], "rows": rows} if rows else None
+    return (
+        {"titles": ["clients", "rounds", *MEASURE_TITLES.values()], "rows": rows} if rows else None
+    )
 
 
-def joined(group: Sequence[Run]) -> list[tuple[int, NewClients]]:
+def collect_new_clients(group: Sequence[Run]) -> list[tuple[int, NewClients]]:
     """By seed; runs that are not finished have none yet."""
     summaries = [run.summary for run in group if run.summary]
     return [(s.seed, s.new_clients) for s in summaries if s.new_clients]
 
 
-def over_seeds(group: Sequence[Run]) -> dict[str, float | None] | None:
+def average_new_clients(group: Sequence[Run]) -> dict[str, float | None] | None:
     """Their accuracies as means over the seeds; None where there are none."""
-    several = [new for _, new in joined(group)]
+    several = [new for _, new in collect_new_clients(group)]
     if not several:
         return None
-    values = {k: [v for n in several if (v := value(n, k)) is not None] for k in TITLES}
+    values = {
+        k: [v for n in several if (v := get_measure(n, k)) is not None] for k in MEASURE_TITLES
+    }
     return {k: fmean(known) if known else None for k, known in values.items()}
 
 
-def cells(several: Sequence[NewClients]) -> list[str]:
+def format_new_client_cells(several: Sequence[NewClients]) -> list[str]:
     """How many, how long alone, and the accuracies in percent; ± is over the seeds."""
     sizes = [
         ", ".join(dict.fromkeys(str(v) for v in values))
         for values in ([len(n.clients) for n in several], [n.rounds for n in several])
     ]
-    return sizes + [cell([value(n, k) for n in several]) for k in TITLES]
+    return sizes + [
+        format_percent_mean([get_measure(n, k) for n in several]) for k in MEASURE_TITLES
+    ]
 
 
-def value(new: NewClients, key: str) -> float | None:
+def get_measure(new: NewClients, key: str) -> float | None:
     found: float | None = new.fairness.worst10 if key == "worst10" else getattr(new, key)
     return found
 
 
-def cell(values: Sequence[float | None]) -> str:
+def format_percent_mean(values: Sequence[float | None]) -> str:
     known = [100 * v for v in values if v is not None]
     if not known:
         return "–"

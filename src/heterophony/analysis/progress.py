@@ -8,19 +8,13 @@ from typing import Any
 
 from ..core.errors import FolderError, StorageError
 from ..core.files import read_json
-from ..run.run_index import (
-    CONFIG,
-    EVENTS,
-    RESULT,
-    below,
-    last_event,
-)
-from ..run.summary import Accuracy, Spread
-from .runs import load
+from ..run.run_index import CONFIG_FILE, EVENTS_FILE, RESULT_FILE, find_runs, read_last_event
+from ..run.summary import Accuracy, MeanStd
+from .runs import load_run
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunProgress:
     """One run, so far."""
 
     folder: Path
@@ -30,42 +24,42 @@ class Standing:
     P: Accuracy | None = None
 
 
-def standings(path: Path) -> list[Standing]:
+def list_run_progress(path: Path) -> list[RunProgress]:
     """The runs at or below the path, newest first."""
-    found = sorted(below(path), key=lambda folder: -(folder / CONFIG).stat().st_mtime_ns)
-    return [standing(folder) for folder in found]
+    found = sorted(find_runs(path), key=lambda folder: -(folder / CONFIG_FILE).stat().st_mtime_ns)
+    return [read_run_progress(folder) for folder in found]
 
 
-def standing(folder: Path) -> Standing:
+def read_run_progress(folder: Path) -> RunProgress:
     """How far a run got; one that cannot be read must not hide the others."""
     try:
-        last = last_event(folder / EVENTS)
+        last = read_last_event(folder / EVENTS_FILE)
         if last is None:
-            return Standing(folder, "not begun")
-        if last["event"] == "end" and (folder / RESULT).is_file():
-            return finished(folder)
-        return underway(folder)
+            return RunProgress(folder, "not begun")
+        if last["event"] == "end" and (folder / RESULT_FILE).is_file():
+            return read_finished_run(folder)
+        return read_unfinished_run(folder)
     except (FolderError, KeyError, TypeError):
-        return Standing(folder, "damaged")
+        return RunProgress(folder, "damaged")
     except StorageError:
-        return Standing(folder, "unreadable")
+        return RunProgress(folder, "unreadable")
 
 
-def finished(folder: Path) -> Standing:
+def read_finished_run(folder: Path) -> RunProgress:
     """From result.json alone: it has all that is asked, and the events are many times as long."""
-    told = read_json(folder / RESULT)
-    g, p = (told[k] and accuracy(told[k]) for k in "GP")
-    return Standing(folder, "finished", told["algorithm"], g, p)
+    told = read_json(folder / RESULT_FILE)
+    g, p = (told[k] and parse_accuracy(told[k]) for k in "GP")
+    return RunProgress(folder, "finished", told["algorithm"], g, p)
 
 
-def accuracy(told: dict[str, Any]) -> Accuracy:
-    last10 = Spread(told["last10"]["mean"], told["last10"]["std"])
+def parse_accuracy(told: dict[str, Any]) -> Accuracy:
+    last10 = MeanStd(told["last10"]["mean"], told["last10"]["std"])
     return Accuracy(told["best"], told["best_round"], told["last"], last10)
 
 
-def underway(folder: Path) -> Standing:
+def read_unfinished_run(folder: Path) -> RunProgress:
     """From all events: what they amount to is not written down yet."""
-    run = load(folder)
-    known = run.so_far
+    run = load_run(folder)
+    known = run.current_summary
     g, p = (known.G, known.P) if known else (None, None)
-    return Standing(folder, run.state, run.algorithm, g, p)
+    return RunProgress(folder, run.state, run.algorithm, g, p)

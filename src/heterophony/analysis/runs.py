@@ -13,25 +13,19 @@ from statistics import fmean
 from typing import Any
 
 from ..core.errors import FolderError
-from ..core.fields import flat
-from ..core.files import disk
-from ..run.run_index import (
-    CONFIG,
-    EVENTS,
-    members,
-    read_events,
-)
-from ..run.summary import (
-    Event,
-    Summary,
-    curves,
-    summarise,
-)
-from .devices import Devices
-from .devices import read as read_devices
+from ..core.fields import flatten_config
+from ..core.files import translate_disk_errors
+from ..run.run_index import CONFIG_FILE, EVENTS_FILE, list_member_runs, read_events
+from ..run.summary import Event, Summary, compute_curves, summarise
+from .devices import DeviceTable
+from .devices import read_device_table as read_devices
 
 Curve = list[tuple[int, float]]
-SAME = ("seed", "algorithm.name", "engine.")  # what does not make a run another experiment
+IGNORED_SETTINGS = (
+    "seed",
+    "algorithm.name",
+    "engine.",
+)  # what does not make a run another experiment
 
 
 @dataclass(frozen=True)
@@ -45,7 +39,7 @@ class Run:
     events: list[Event]
     curves: dict[str, Curve]
     summary: Summary | None  # of a finished run
-    devices: Devices | None = None  # of a run on devices
+    devices: DeviceTable | None = None  # of a run on devices
 
     @property
     def start(self) -> Event:
@@ -68,7 +62,7 @@ class Run:
         return f"round {done} of {self.start['rounds']}"
 
     @cached_property
-    def so_far(self) -> Summary | None:
+    def current_summary(self) -> Summary | None:
         """The summary, of an unfinished run as if it ended now; None before any evaluation."""
         if self.summary or not self.curves["P"]:
             return self.summary
@@ -76,9 +70,9 @@ class Run:
         return summarise([*self.events, {"event": "end", "model_sha256": "", **idle}])
 
 
-def load(folder: Path) -> Run:
+def load_run(folder: Path) -> Run:
     """One run folder, called by its algorithm."""
-    config, lines = folder / CONFIG, folder / EVENTS
+    config, lines = folder / CONFIG_FILE, folder / EVENTS_FILE
     if not config.is_file():
         raise FolderError(f"{folder} is not a run folder: it has no config.toml")
     events = list(read_events(lines))
@@ -89,32 +83,34 @@ def load(folder: Path) -> Run:
     finished = events[-1]["event"] == "end"
     name = str(events[0]["algorithm"])
     summary = summarise(events) if finished else None
-    settings, devices = configuration(config), read_devices(folder)
-    return Run(folder, name, name, settings, events, curves(events), summary, devices)
+    settings, devices = read_config_table(config), read_devices(folder)
+    return Run(folder, name, name, settings, events, compute_curves(events), summary, devices)
 
 
-def configuration(path: Path) -> dict[str, Any]:
+def read_config_table(path: Path) -> dict[str, Any]:
     try:
-        with disk(path):
+        with translate_disk_errors(path):
             return tomllib.loads(path.read_text())
     except ValueError as error:
         raise FolderError(f"{path} is damaged: {error}") from None
 
 
-def find(paths: Iterable[Path]) -> list[Run]:
+def load_runs(paths: Iterable[Path]) -> list[Run]:
     """The runs at these paths, each a run folder or a folder of run folders, with clear names."""
-    folders = dict.fromkeys(f.resolve() for p in paths for f in run_folders(p))
-    return named([load(f) for f in folders])
+    folders = dict.fromkeys(f.resolve() for p in paths for f in find_started_folders(p))
+    return label_runs([load_run(f) for f in folders])
 
 
-def run_folders(path: Path) -> list[Path]:
+def find_started_folders(path: Path) -> list[Path]:
     """The path itself if it is a run folder, else the run folders in it that have begun."""
-    if (path / CONFIG).is_file():
+    if (path / CONFIG_FILE).is_file():
         return [path]
     if not path.is_dir():
         raise FolderError(f"{path} is not there; give a run folder, or a folder of run folders")
-    with disk(path):
-        begun = [f for f in members(path) if any(True for _ in read_events(f / EVENTS))]
+    with translate_disk_errors(path):
+        begun = [
+            f for f in list_member_runs(path) if any(True for _ in read_events(f / EVENTS_FILE))
+        ]
     if not begun:
         raise FolderError(f"{path} holds no run that has begun; make one with `heterophony run`")
     return begun
@@ -123,13 +119,13 @@ def run_folders(path: Path) -> list[Path]:
 # Names --------------------------------------------------------------------------------------
 
 
-def named(runs: Sequence[Run]) -> list[Run]:
+def label_runs(runs: Sequence[Run]) -> list[Run]:
     """Names that tell the runs apart: algorithm, settings that differ, seed, state.
 
     An unfinished run and a second run of the same seed are series of their own: neither may
     enter a mean over seeds.
     """
-    names = stems(runs)
+    names = build_base_labels(runs)
     shared, seen, out = Counter(names), Counter[tuple[str, int]](), []
     for run, name in zip(runs, names, strict=True):
         label = f"{name}, seed {run.seed}" if shared[name] > 1 else name
@@ -144,44 +140,46 @@ def named(runs: Sequence[Run]) -> list[Run]:
     return out
 
 
-def stems(runs: Sequence[Run]) -> list[str]:
+def build_base_labels(runs: Sequence[Run]) -> list[str]:
     """Each run's algorithm, and the settings in which it differs from its namesakes."""
-    every = [settings(run) for run in runs]
+    every = [select_experiment_settings(run) for run in runs]
     namesakes: dict[str, list[dict[str, str]]] = {}
     for run, own in zip(runs, every, strict=True):
         namesakes.setdefault(run.algorithm, []).append(own)
-    telling = {name: differing(several) for name, several in namesakes.items()}
+    telling = {name: find_differing_settings(several) for name, several in namesakes.items()}
     return [
-        " ".join([run.algorithm, *told(own, telling[run.algorithm])])
+        " ".join([run.algorithm, *format_settings(own, telling[run.algorithm])])
         for run, own in zip(runs, every, strict=True)
     ]
 
 
-def differing(several: Sequence[dict[str, str]]) -> set[str]:
+def find_differing_settings(several: Sequence[dict[str, str]]) -> set[str]:
     """The settings that are not the same in all."""
     keys = {k for own in several for k in own}
     return {k for k in keys if len({own.get(k) for own in several}) > 1}
 
 
-def told(own: dict[str, str], keys: set[str]) -> list[str]:
+def format_settings(own: dict[str, str], keys: set[str]) -> list[str]:
     return [f"{k.removeprefix('algorithm.')}={v}" for k, v in own.items() if k in keys]
 
 
-def settings(run: Run) -> dict[str, str]:
+def select_experiment_settings(run: Run) -> dict[str, str]:
     """What the experiment is: every setting but the seed and where it was computed."""
-    return {k: v for k, v in texts(run.config) if not k.startswith(SAME)}
+    return {
+        k: v for k, v in iterate_setting_texts(run.config) if not k.startswith(IGNORED_SETTINGS)
+    }
 
 
-def texts(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def iterate_setting_texts(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Every setting under its dotted key, as text."""
-    for key, value in flat(config):
+    for key, value in flatten_config(config):
         yield key, value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 # Seeds --------------------------------------------------------------------------------------
 
 
-def by_series(runs: Iterable[Run]) -> dict[str, list[Run]]:
+def group_by_series(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """The runs of each series, both in their order."""
     out: dict[str, list[Run]] = {}
     for run in runs:
@@ -189,7 +187,7 @@ def by_series(runs: Iterable[Run]) -> dict[str, list[Run]]:
     return out
 
 
-def mean_curve(runs: Sequence[Run], measure: str) -> Curve:
+def compute_mean_curve(runs: Sequence[Run], measure: str) -> Curve:
     """The mean over the runs, at the rounds they all have."""
     lines = [dict(run.curves[measure]) for run in runs]
     rounds = sorted(set.intersection(*(set(line) for line in lines)))

@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtrc, stdtrit  # type: ignore[import-untyped]
 
-from ..core.randomness import generator
+from ..core.randomness import make_generator
 
 CONFIDENCE, ALPHA = 0.95, 0.05
-EXACT = 20  # pairs up to which every one of the 2^n sign patterns is looked at
-DRAWS = 100_000  # sign patterns, where there are more pairs
-ROUNDING = 1e-9  # sums this near, relative to their terms, differ by rounding alone
+MAX_EXACT_PAIRS = 20  # pairs up to which every one of the 2^n sign patterns is looked at
+SIGN_PATTERN_DRAWS = 100_000  # sign patterns, where there are more pairs
+ROUNDING_TOLERANCE = 1e-9  # sums this near, relative to their terms, differ by rounding alone
 
 
 @dataclass(frozen=True)
-class Interval:
+class ConfidenceInterval:
     """A confidence interval of a mean."""
 
     low: float
@@ -27,88 +27,101 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Paired:
+class PairedComparison:
     """The mean difference of pairs, its interval, and how easily chance alone gives as much."""
 
     pairs: int
     mean: float
-    interval: Interval | None  # of one pair there is none
+    interval: ConfidenceInterval | None  # of one pair there is none
     p: float
 
 
 @dataclass(frozen=True)
-class Ranks:
+class RankComparison:
     """Several contenders over several blocks: Friedman's test, and Nemenyi's after it."""
 
-    average: tuple[float, ...]  # rank of each contender; 1 is the best
+    average_ranks: tuple[float, ...]  # rank of each contender; 1 is the best
     blocks: int
     statistic: float  # Friedman's, corrected for ties
     p: float
-    critical: float  # average ranks nearer than this do not differ
+    critical_difference: float  # average ranks nearer than this do not differ
     groups: tuple[tuple[int, ...], ...]  # contenders that do not differ, by rank; two or more
 
 
 # Means --------------------------------------------------------------------------------------
 
 
-def interval(values: Sequence[float], level: float = CONFIDENCE) -> Interval | None:
+def compute_confidence_interval(
+    values: Sequence[float], level: float = CONFIDENCE
+) -> ConfidenceInterval | None:
     """Student's interval of the mean; None with one value, which says nothing about others."""
     n = len(values)
     if n < 2:
         return None
     mean, std = float(np.mean(values)), float(np.std(values, ddof=1))
     half = float(stdtrit(n - 1, (1 + level) / 2)) * std / sqrt(n)
-    return Interval(mean - half, mean + half)
+    return ConfidenceInterval(mean - half, mean + half)
 
 
 # Pairs --------------------------------------------------------------------------------------
 
 
-def paired(a: Sequence[float], b: Sequence[float], level: float = CONFIDENCE) -> Paired:
+def compare_pairs(
+    a: Sequence[float], b: Sequence[float], level: float = CONFIDENCE
+) -> PairedComparison:
     """``a`` minus ``b``, pair by pair: the i-th of both come from the same seed and data."""
     if len(a) == 0 or len(a) != len(b):
         raise ValueError(f"pairs need as many values on both sides: {len(a)} and {len(b)}")
     deltas = np.asarray(a, float) - np.asarray(b, float)
-    return Paired(len(a), float(deltas.mean()), interval(deltas.tolist(), level), sign_flip(deltas))
+    return PairedComparison(
+        len(a),
+        float(deltas.mean()),
+        compute_confidence_interval(deltas.tolist(), level),
+        compute_sign_flip_p(deltas),
+    )
 
 
-def sign_flip(deltas: NDArray[np.float64]) -> float:
+def compute_sign_flip_p(deltas: NDArray[np.float64]) -> float:
     """The share of sign patterns whose sum is as far from 0: two-sided, exact up to 20 pairs.
 
     If only chance told the sides of each pair apart, either sign were as likely. Unlike
     Student's test it assumes no distribution, and unlike Wilcoxon's it uses the sizes as they
     are and needs no rule for ties and zeros.
     """
-    if len(deltas) > EXACT:
-        draws = generator(0, "sign flips", len(deltas)).integers(0, 2, (DRAWS, len(deltas)))
+    if len(deltas) > MAX_EXACT_PAIRS:
+        draws = make_generator(0, "sign flips", len(deltas)).integers(
+            0, 2, (SIGN_PATTERN_DRAWS, len(deltas))
+        )
         sums = (2.0 * draws - 1.0) @ deltas
-        return (1 + extreme(sums, deltas)) / (1 + DRAWS)  # the pattern that came out is one too
+        return (1 + count_extreme_sums(sums, deltas)) / (
+            1 + SIGN_PATTERN_DRAWS
+        )  # the pattern that came out is one too
     sums = deltas[:1]  # its other sign mirrors everything
     for delta in deltas[1:]:
         sums = np.concatenate([sums + delta, sums - delta])
-    return extreme(sums, deltas) / len(sums)
+    return count_extreme_sums(sums, deltas) / len(sums)
 
 
-def extreme(sums: NDArray[np.float64], deltas: NDArray[np.float64]) -> int:
+def count_extreme_sums(sums: NDArray[np.float64], deltas: NDArray[np.float64]) -> int:
     """How many sums are at least as far from 0 as that of the differences as they came out."""
-    least = abs(deltas.sum()) - ROUNDING * np.abs(deltas).sum()
+    least = abs(deltas.sum()) - ROUNDING_TOLERANCE * np.abs(deltas).sum()
     return int(np.count_nonzero(np.abs(sums) >= least))
 
 
-def smallest_p(pairs: int) -> float:
+def compute_smallest_p(pairs: int) -> float:
     """What the exact test gives when all pairs point the same way: it can give no less."""
     return 2.0 ** (1 - pairs)
 
 
-def pairs_needed(comparisons: int = 1, alpha: float = ALPHA) -> int:
+def count_pairs_needed(comparisons: int = 1, alpha: float = ALPHA) -> int:
     """Fewer pairs cannot give p < alpha, corrected for so many comparisons, whatever they show."""
     pairs = 1
-    while comparisons * smallest_p(pairs) >= alpha:
+    while comparisons * compute_smallest_p(pairs) >= alpha:
         pairs += 1
     return pairs
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def apply_holm_correction(p_values: Sequence[float]) -> list[float]:
     """Each p corrected for there being several (Holm's step-down), in the order given."""
     out, highest = [0.0] * len(p_values), 0.0
     for place, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
@@ -120,25 +133,25 @@ def holm(p_values: Sequence[float]) -> list[float]:
 # Ranks --------------------------------------------------------------------------------------
 
 
-def ranks(table: Sequence[Sequence[float]], alpha: float = ALPHA) -> Ranks:
+def compare_ranks(table: Sequence[Sequence[float]], alpha: float = ALPHA) -> RankComparison:
     """Of a table with a row per block and a column per contender; higher values are better."""
     values = np.asarray(table, float)
     if values.ndim != 2 or values.shape[0] < 2 or values.shape[1] < 2:
         raise ValueError("ranks need two or more blocks of two or more values each")
     n, k = values.shape
-    placed = ranked(values)
+    placed = rank_rows(values)
     average = placed.mean(axis=0)
     spread = float(((placed - (k + 1) / 2) ** 2).sum())  # 0 where everything is tied
     between = float(((placed.sum(axis=0) - n * (k + 1) / 2) ** 2).sum())
     statistic = (k - 1) * between / spread if spread else 0.0
     p = float(chdtrc(k - 1, statistic))
-    critical = critical_difference(k, n, alpha)
+    critical = compute_critical_difference(k, n, alpha)
     # Nemenyi's test may only be asked where Friedman's found that there is a difference
-    groups = undivided(average.tolist(), critical if p < alpha else inf)
-    return Ranks(tuple(average.tolist()), n, statistic, p, critical, groups)
+    groups = find_indistinguishable_groups(average.tolist(), critical if p < alpha else inf)
+    return RankComparison(tuple(average.tolist()), n, statistic, p, critical, groups)
 
 
-def ranked(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def rank_rows(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Places in each row, 1 for the highest; those who are level share the mean of their places."""
     mine, others = values[:, :, None], values[:, None, :]
     better, level = (others > mine).sum(axis=2), (others == mine).sum(axis=2)
@@ -146,7 +159,7 @@ def ranked(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return places
 
 
-def critical_difference(contenders: int, blocks: int, alpha: float = ALPHA) -> float:
+def compute_critical_difference(contenders: int, blocks: int, alpha: float = ALPHA) -> float:
     """Nemenyi's: average ranks at least so far apart differ, all pairs looked at together."""
     from scipy.stats import studentized_range  # type: ignore[import-untyped]  # slow to import
 
@@ -154,7 +167,9 @@ def critical_difference(contenders: int, blocks: int, alpha: float = ALPHA) -> f
     return q * sqrt(contenders * (contenders + 1) / (6 * blocks))
 
 
-def undivided(average: Sequence[float], critical: float) -> tuple[tuple[int, ...], ...]:
+def find_indistinguishable_groups(
+    average: Sequence[float], critical: float
+) -> tuple[tuple[int, ...], ...]:
     """The largest groups within which all average ranks are nearer than ``critical``."""
     order = sorted(range(len(average)), key=lambda i: average[i])
     found: list[tuple[int, ...]] = []

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .significance import ALPHA, pairs_needed, smallest_p
-from .tables import Row, points
+from .significance import ALPHA, compute_smallest_p, count_pairs_needed
+from .tables import Row, format_percentage_points
 
 MEASURES = {"G.last10": "G last 10", "P.last10": "P last 10"}
-TITLES = ("mean", "95 % interval", "Δ", "95 % interval of Δ", "p (Holm)")
+COLUMN_TITLES = ("mean", "95 % interval", "Δ", "95 % interval of Δ", "p (Holm)")
 
 
-def statistics(table: Sequence[Row]) -> dict[str, Any] | None:
+def build_statistics_section(table: Sequence[Row]) -> dict[str, Any] | None:
     """The page's section; None where one run stands alone."""
     if len(table) < 2 and all(len(row["seeds"]) < 2 for row in table):
         return None
@@ -20,65 +20,79 @@ def statistics(table: Sequence[Row]) -> dict[str, Any] | None:
     known = {k: v for k, v in MEASURES.items() if any(k in r["over_seeds"] for r in table)}
     measures = known if several else {}
     return {
-        "says": says(table),
-        "titles": list(TITLES),
+        "says": list_conclusions(table),
+        "titles": list(COLUMN_TITLES),
         "measures": [
-            {"title": title, "rows": [shown(row, key) for row in table]}
+            {"title": title, "rows": [build_statistics_row(row, key) for row in table]}
             for key, title in measures.items()
         ],
     }
 
 
-def shown(row: Row, key: str) -> dict[str, Any]:
+def build_statistics_row(row: Row, key: str) -> dict[str, Any]:
     """A row's texts under ``TITLES``."""
     own, gap = row["over_seeds"].get(key), (row["difference"] or {}).get(key)
-    means = [f"{100 * own['mean']:.2f}", within(own)] if own else ["–", "–"]
-    gaps = [points(gap["mean"]), within(gap, points), p_cell(gap)] if gap else ["–", "–", "–"]
+    means = [f"{100 * own['mean']:.2f}", format_interval(own)] if own else ["–", "–"]
+    gaps = (
+        [
+            format_percentage_points(gap["mean"]),
+            format_interval(gap, format_percentage_points),
+            format_p_value(gap),
+        ]
+        if gap
+        else ["–", "–", "–"]
+    )
     return {"name": row["name"], "seeds": row["seeds"], "cells": [*means, *gaps]}
 
 
-def p_cell(gap: Row) -> str:
+def format_p_value(gap: Row) -> str:
     return f"{gap['p_holm']:.2g}" if gap["ci95"] else "–"  # of one pair there is nothing to test
 
 
-def within(of: Row, text: Callable[[float], str] = lambda v: f"{100 * v:.2f}") -> str:
+def format_interval(of: Row, text: Callable[[float], str] = lambda v: f"{100 * v:.2f}") -> str:
     """A 95 % interval."""
     return " … ".join(map(text, of["ci95"])).replace("-", "−") if of["ci95"] else "–"
 
 
-def gap_cell(row: Row, key: str) -> str:
+def format_difference_interval(row: Row, key: str) -> str:
     """A paired difference with, of several pairs, its interval; for a narrow table."""
     gap = (row["difference"] or {}).get(key)
     if gap is None:
         return "–"
-    return f"{points(gap['mean'])} ({within(gap, points)})" if gap["ci95"] else points(gap["mean"])
+    return (
+        f"{format_percentage_points(gap['mean'])} ({format_interval(gap, format_percentage_points)})"
+        if gap["ci95"]
+        else format_percentage_points(gap["mean"])
+    )
 
 
 # In words -----------------------------------------------------------------------------------
 
 
-def says(table: Sequence[Row]) -> list[str]:
+def list_conclusions(table: Sequence[Row]) -> list[str]:
     """What can be concluded about G and P; what is the same of both is said once."""
     titles: dict[str, list[str]] = {}
     for key, title in MEASURES.items():
-        if told := conclusion(table, key):
+        if told := describe_conclusion(table, key):
             titles.setdefault(told, []).append(title)
     return [f"{' and '.join(of)}: {told}" for told, of in titles.items()]
 
 
-def conclusion(table: Sequence[Row], key: str) -> str | None:
+def describe_conclusion(table: Sequence[Row], key: str) -> str | None:
     """Who differs from the first row, or why that cannot be said; None without a pair."""
     gaps = {r["name"]: r["difference"] for r in table if key in (r["difference"] or {})}
     if not gaps:
         return None
     pairs = max(len(gap["seeds"]) for gap in gaps.values())
-    needed = pairs_needed(len(gaps))
+    needed = count_pairs_needed(len(gaps))
     if pairs < needed:
-        return too_few(pairs, needed, len(gaps) - 1)
-    return verdict({name: gap[key] for name, gap in gaps.items()}, str(table[0]["name"]))
+        return explain_too_few_pairs(pairs, needed, len(gaps) - 1)
+    return describe_significant_differences(
+        {name: gap[key] for name, gap in gaps.items()}, str(table[0]["name"])
+    )
 
 
-def too_few(pairs: int, needed: int, others: int) -> str:
+def explain_too_few_pairs(pairs: int, needed: int, others: int) -> str:
     beside = f" beside {others} other comparison{'s' * (others > 1)}" if others else ""
     if pairs == 1:
         return (
@@ -88,12 +102,12 @@ def too_few(pairs: int, needed: int, others: int) -> str:
     return (
         f"{pairs} pairs of runs with the same seed and data are too few for p < {ALPHA}"
         f"{beside}: at least {needed}. With {pairs} the exact paired test cannot give less than"
-        f" p = {smallest_p(pairs):.2g}, whatever they show; the intervals say which differences"
+        f" p = {compute_smallest_p(pairs):.2g}, whatever they show; the intervals say which differences"
         " are plausible."
     )
 
 
-def verdict(gaps: dict[str, Row], first: str) -> str:
+def describe_significant_differences(gaps: dict[str, Row], first: str) -> str:
     sides: dict[str, list[str]] = {"higher": [], "lower": []}
     for name, gap in gaps.items():
         if gap["p_holm"] < ALPHA:

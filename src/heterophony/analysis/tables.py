@@ -6,37 +6,44 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from ..run.summary import Accuracy, Spread, Summary
-from .new_clients import over_seeds
-from .runs import Run, by_series
+from ..run.summary import Accuracy, MeanStd, Summary
+from .new_clients import average_new_clients
+from .runs import Run, group_by_series
 from .significance import (
-    Interval,
-    holm,
-    interval,
-    paired,
+    ConfidenceInterval,
+    apply_holm_correction,
+    compare_pairs,
+    compute_confidence_interval,
 )
 
 Row = dict[str, Any]
-ACCURACIES = {
+ACCURACY_COLUMNS = {
     f"{measure}.{part}": f"{measure} {title}"
     for measure in "GP"
     for part, title in (("best", "best"), ("last", "last"), ("last10", "last 10"))
 }
 COLUMNS = {  # key of a measure: its title
-    **ACCURACIES,
+    **ACCURACY_COLUMNS,
     "worst10": "P worst 10 %",
     "std": "P std",
     "MB_up": "MB up",
     "MB_down": "MB down",
     "seconds": "seconds",
 }
-CHOSEN = {f"{measure}.chosen": f"{measure} at best validation" for measure in "GP"}
-SOMETIMES = {**CHOSEN, "simulated": "simulated s"}  # shown where a run has such a thing
-PERCENT = {*ACCURACIES, *CHOSEN, "worst10", "std"}
-HIGHER = (*ACCURACIES, *CHOSEN, "worst10")  # where the highest value is the best
+VALIDATION_COLUMNS = {f"{measure}.chosen": f"{measure} at best validation" for measure in "GP"}
+OPTIONAL_COLUMNS = {
+    **VALIDATION_COLUMNS,
+    "simulated": "simulated s",
+}  # shown where a run has such a thing
+PERCENT_COLUMNS = {*ACCURACY_COLUMNS, *VALIDATION_COLUMNS, "worst10", "std"}
+HIGHER_IS_BETTER = (
+    *ACCURACY_COLUMNS,
+    *VALIDATION_COLUMNS,
+    "worst10",
+)  # where the highest value is the best
 
 
-def rows(runs: Sequence[Run]) -> list[Row]:
+def build_comparison_rows(runs: Sequence[Run]) -> list[Row]:
     """One row per series; a run that has measured nothing yet has none.
 
     ``G`` and ``P`` are as in result.json (means over the seeds, if there are several);
@@ -44,38 +51,44 @@ def rows(runs: Sequence[Run]) -> list[Row]:
     interval (None with one seed); ``difference`` is that of the paired differences to the first
     row, with their p, and the p corrected for the number of rows; None without a pair.
     """
-    series = [group for group in by_series(runs).values() if all(r.so_far for r in group)]
-    return corrected([row(group, series[0]) for group in series])
+    series = [
+        group for group in group_by_series(runs).values() if all(r.current_summary for r in group)
+    ]
+    return add_holm_p_values([build_comparison_row(group, series[0]) for group in series])
 
 
-def row(group: Sequence[Run], first: Sequence[Run]) -> Row:
-    summaries = summarised(group)
-    spreads = over([measures(s) for s in summaries])
+def build_comparison_row(group: Sequence[Run], first: Sequence[Run]) -> Row:
+    summaries = list_summaries(group)
+    spreads = compute_spreads([extract_measures(s) for s in summaries])
     return {
         "name": group[0].series,
         "algorithm": group[0].algorithm,
         "seeds": [r.seed for r in group],
         "state": group[0].state,
-        "G": accuracy([s.G for s in summaries if s.G]),
-        "P": accuracy([s.P for s in summaries]),
-        **{k: spreads[k]["mean"] for k in spreads if k not in (*ACCURACIES, *CHOSEN)},
+        "G": average_accuracy([s.G for s in summaries if s.G]),
+        "P": average_accuracy([s.P for s in summaries]),
+        **{
+            k: spreads[k]["mean"]
+            for k in spreads
+            if k not in (*ACCURACY_COLUMNS, *VALIDATION_COLUMNS)
+        },
         "over_seeds": spreads,
-        "difference": None if group is first else difference(group, first),
-        "new_clients": over_seeds(group),
+        "difference": None if group is first else compute_differences(group, first),
+        "new_clients": average_new_clients(group),
     }
 
 
-def columns(table: Iterable[Row]) -> dict[str, str]:
+def select_columns(table: Iterable[Row]) -> dict[str, str]:
     """The measures worth a column of this table, and their titles."""
     had = {k for row in table for k in row["over_seeds"]}
-    return {**COLUMNS, **{k: title for k, title in SOMETIMES.items() if k in had}}
+    return {**COLUMNS, **{k: title for k, title in OPTIONAL_COLUMNS.items() if k in had}}
 
 
-def summarised(group: Iterable[Run]) -> list[Summary]:
-    return [s for s in (run.so_far for run in group) if s]
+def list_summaries(group: Iterable[Run]) -> list[Summary]:
+    return [s for s in (run.current_summary for run in group) if s]
 
 
-def accuracy(of: Sequence[Accuracy]) -> Row | None:
+def average_accuracy(of: Sequence[Accuracy]) -> Row | None:
     """Best, last and last ten, each averaged over the seeds."""
     if not of:
         return None
@@ -86,7 +99,7 @@ def accuracy(of: Sequence[Accuracy]) -> Row | None:
     return {"best": fmean(a.best for a in of), "last": fmean(a.last for a in of), "last10": last10}
 
 
-def measures(summary: Summary) -> dict[str, float]:
+def extract_measures(summary: Summary) -> dict[str, float]:
     """One run's numbers, by the keys of ``COLUMNS``; G is left out where there is none."""
     out: dict[str, float] = {}
     for name, a in (("G", summary.G), ("P", summary.P)):
@@ -103,93 +116,100 @@ def measures(summary: Summary) -> dict[str, float]:
     return out if clock is None else out | {"simulated": clock}
 
 
-def over(several: Sequence[Mapping[str, float]]) -> Row:
+def compute_spreads(several: Sequence[Mapping[str, float]]) -> Row:
     """Mean, std and interval of every measure that all of them have."""
-    common = [k for k in (*COLUMNS, *SOMETIMES) if all(k in m for m in several)]
-    return {k: spread([m[k] for m in several]) for k in common}
+    common = [k for k in (*COLUMNS, *OPTIONAL_COLUMNS) if all(k in m for m in several)]
+    return {k: compute_spread([m[k] for m in several]) for k in common}
 
 
-def spread(values: Sequence[float]) -> Row:
-    of = Spread.of(values)
-    return {"mean": of.mean, "std": of.std, "ci95": bounds(interval(values))}
+def compute_spread(values: Sequence[float]) -> Row:
+    of = MeanStd.from_values(values)
+    return {
+        "mean": of.mean,
+        "std": of.std,
+        "ci95": list_interval_bounds(compute_confidence_interval(values)),
+    }
 
 
-def bounds(of: Interval | None) -> list[float] | None:
+def list_interval_bounds(of: ConfidenceInterval | None) -> list[float] | None:
     return [of.low, of.high] if of else None
 
 
-def difference(group: Sequence[Run], first: Sequence[Run]) -> Row | None:
+def compute_differences(group: Sequence[Run], first: Sequence[Run]) -> Row | None:
     """Paired differences to ``first``: over the seeds both have, where the data are the same."""
-    own, other = blocks(group), blocks(first)
+    own, other = index_measures_by_block(group), index_measures_by_block(first)
     common = [key for key in own if key in other]
     if not common or any(r.state != "finished" for r in (*group, *first)):
         return None
     pairs = [(own[key], other[key]) for key in common]
-    both = [k for k in ACCURACIES if all(k in a and k in b for a, b in pairs)]
-    compared = {k: gap([a[k] for a, _ in pairs], [b[k] for _, b in pairs]) for k in both}
+    both = [k for k in ACCURACY_COLUMNS if all(k in a and k in b for a, b in pairs)]
+    compared = {
+        k: compute_paired_difference([a[k] for a, _ in pairs], [b[k] for _, b in pairs])
+        for k in both
+    }
     return {"to": first[0].series, "seeds": [seed for seed, _ in common], **compared}
 
 
-def gap(own: Sequence[float], other: Sequence[float]) -> Row:
+def compute_paired_difference(own: Sequence[float], other: Sequence[float]) -> Row:
     deltas = [a - b for a, b in zip(own, other, strict=True)]
-    return {**spread(deltas), "p": paired(own, other).p}
+    return {**compute_spread(deltas), "p": compare_pairs(own, other).p}
 
 
-def corrected(table: list[Row]) -> list[Row]:
+def add_holm_p_values(table: list[Row]) -> list[Row]:
     """The table with ``p_holm``: each measure's p corrected for being one of several rows."""
-    for key in ACCURACIES:
+    for key in ACCURACY_COLUMNS:
         gaps = [r["difference"][key] for r in table if key in (r["difference"] or {})]
-        for one, p in zip(gaps, holm([g["p"] for g in gaps]), strict=True):
+        for one, p in zip(gaps, apply_holm_correction([g["p"] for g in gaps]), strict=True):
             one["p_holm"] = p
     return table
 
 
-def blocks(group: Iterable[Run]) -> dict[tuple[int, str], dict[str, float]]:
+def index_measures_by_block(group: Iterable[Run]) -> dict[tuple[int, str], dict[str, float]]:
     """What makes two runs a pair: the seed, and the very same data on the same clients."""
-    return {(s.seed, s.data_sha256): measures(s) for s in summarised(group)}
+    return {(s.seed, s.data_sha256): extract_measures(s) for s in list_summaries(group)}
 
 
 # For people ---------------------------------------------------------------------------------
 
 
-def cell(row: Row, key: str) -> str:
+def format_cell(row: Row, key: str) -> str:
     """A measure as text: ± is over the seeds or, with one seed, over the last ten evaluations."""
     if key not in row["over_seeds"]:
         return "–"
-    scale, digits = (100, 2) if key in PERCENT else (1, 1)
+    scale, digits = (100, 2) if key in PERCENT_COLUMNS else (1, 1)
     text = f"{scale * row['over_seeds'][key]['mean']:.{digits}f}"
-    std = deviation(row, key)
+    std = get_deviation(row, key)
     return text if std is None else f"{text} ± {scale * std:.{digits}f}"
 
 
-def deviation(row: Row, key: str) -> float | None:
+def get_deviation(row: Row, key: str) -> float | None:
     """The std that ± speaks of; None where there is nothing to say."""
     if len(row["seeds"]) > 1:
         std = float(row["over_seeds"][key]["std"])
-        return std if std or key in PERCENT else None
+        return std if std or key in PERCENT_COLUMNS else None
     return float(row[key[0]]["last10"]["std"]) if key in ("G.last10", "P.last10") else None
 
 
-def difference_cell(row: Row, key: str) -> str:
+def format_difference(row: Row, key: str) -> str:
     """A paired difference in percentage points; ± is over the pairs."""
     found = (row["difference"] or {}).get(key)
     if found is None:
         return "–"
     several = len(row["difference"]["seeds"]) > 1
-    text = points(found["mean"])
+    text = format_percentage_points(found["mean"])
     return f"{text} ± {100 * found['std']:.2f}" if several else text
 
 
-def points(difference: float) -> str:
+def format_percentage_points(difference: float) -> str:
     """Percentage points, with their sign."""
     return f"{100 * difference:+.2f}".replace("-", "−")
 
 
-def leaders(rows: Sequence[Row], key: str) -> list[str]:
+def find_leaders(rows: Sequence[Row], key: str) -> list[str]:
     """The names of the rows with the highest value of a measure, among those that finished."""
     values = {
         r["name"]: r["over_seeds"][key]["mean"]
         for r in rows
-        if key in HIGHER and key in r["over_seeds"] and r["state"] == "finished"
+        if key in HIGHER_IS_BETTER and key in r["over_seeds"] and r["state"] == "finished"
     }
     return [name for name, v in values.items() if len(values) > 1 and v == max(values.values())]

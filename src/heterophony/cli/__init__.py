@@ -26,17 +26,17 @@ from . import (
     testbed,
     tools,
 )
-from .terminal import problem
+from .terminal import print_error
 
 
-class Commands(TyperGroup):
+class ErrorReportingGroup(TyperGroup):
     """One clear line and the right exit code for everything that has an answer."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except HeterophonyError as error:
-            problem(str(error))
+            print_error(str(error))
             raise SystemExit(error.exit_code) from None
         except KeyboardInterrupt:
             raise SystemExit(128 + signal.SIGINT) from None
@@ -44,13 +44,13 @@ class Commands(TyperGroup):
             sys.stderr.close()
             raise SystemExit(0) from None
         except OSError as error:  # stdout on a full disk; files have answers of their own
-            problem(f"cannot write the result: {error.strerror}")
+            print_error(f"cannot write the result: {error.strerror}")
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else the exit tries to write again
             raise SystemExit(StorageError.exit_code) from None
 
 
 app = typer.Typer(
-    cls=Commands,
+    cls=ErrorReportingGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -70,7 +70,7 @@ testbed.register(app)
 tools.register(app)
 
 
-def version(asked: bool) -> None:
+def print_version(asked: bool) -> None:
     if asked:
         typer.echo(f"heterophony {__version__}")
         raise typer.Exit
@@ -79,7 +79,7 @@ def version(asked: bool) -> None:
 @app.callback()
 def top(
     _: bool = typer.Option(
-        False, "--version", callback=version, is_eager=True, help="Print the version."
+        False, "--version", callback=print_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
     """Personalised federated learning: one common model, and for every client one of its own."""

@@ -5,24 +5,32 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..privacy.summary import at, several
+from ..privacy.summary import format_psnr_by_round, list_rounds_if_several
 from . import terminal
 
-MARKS = {True: "yes", False: "no"}
+YES_NO = {True: "yes", False: "no"}
 
 
-def show(content: dict[str, Any], parent: Path) -> None:
+def show_audit(content: dict[str, Any], parent: Path) -> None:
     """Tables: what was recovered, what is nothing, and the paper's orderings."""
     how = content["asked"]["how"]
-    rounds = several(content)
+    rounds = list_rounds_if_several(content)
     titles = ["", "parts that stay", "images", "PSNR mean", "max", "SSIM mean", "max"]
     titles += [f"PSNR after {t}" for t in rounds]
     rows = [
-        [r["algorithm"], r["private"], r["attacks"], *cells(r), *at(r, rounds)]
+        [
+            r["algorithm"],
+            r["private"],
+            r["attacks"],
+            *format_metrics(r),
+            *format_psnr_by_round(r, rounds),
+        ]
         for r in content["rows"]
     ]
     empty = [""] * len(rounds)
-    rows += [[name, "", "", *cells(r), *empty] for name, r in content["references"].items()]
+    rows += [
+        [name, "", "", *format_metrics(r), *empty] for name, r in content["references"].items()
+    ]
     title = f"Images recovered ({how['attack']}, {how['iterations']} iterations); higher leaks more"
     terminal.print_table(title, titles, rows, text=2)
     if content["orderings"]:
@@ -33,7 +41,7 @@ def show(content: dict[str, Any], parent: Path) -> None:
                 o["private"],
                 " > ".join(f"{v:.2f}" for v in o["printed"]),
                 ", ".join(f"{v:.2f}" for v in o["here"]),
-                MARKS[o["holds"]],
+                YES_NO[o["holds"]],
             ]
             for o in content["orderings"]
         ]
@@ -44,11 +52,11 @@ def show(content: dict[str, Any], parent: Path) -> None:
             text=3,
         )
     for note in content["notes"]:
-        terminal.note(note)
-    terminal.note(f"{parent}/audit.json, audit.png; a page: heterophony report {parent}")
+        terminal.print_note(note)
+    terminal.print_note(f"{parent}/audit.json, audit.png; a page: heterophony report {parent}")
 
 
-def cells(r: dict[str, float]) -> list[str]:
+def format_metrics(r: dict[str, float]) -> list[str]:
     return [
         f"{r['psnr_mean']:.2f}",
         f"{r['psnr_max']:.2f}",

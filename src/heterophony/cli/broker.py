@@ -10,14 +10,14 @@ import typer
 
 from ..core.errors import ConfigError
 from . import terminal
-from .runs import Json
+from .runs import JsonOption
 
 if TYPE_CHECKING:
     from ..devices.broker.broker import Broker
 
-Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="The broker's folder.")]
-Device = Annotated[str, typer.Argument(metavar="DEVICE", help="Its name.")]
-HERE = Path("broker")
+FolderArgument = Annotated[Path, typer.Argument(metavar="[DIR]", help="The broker's folder.")]
+DeviceArgument = Annotated[str, typer.Argument(metavar="DEVICE", help="Its name.")]
+DEFAULT_FOLDER = Path("broker")
 
 
 def register(app: typer.Typer) -> None:
@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="broker")
 
 
-def opened(folder: Path) -> Broker:
+def open_broker(folder: Path) -> Broker:
     try:
         from ..devices.broker.broker import Broker
     except ImportError:
@@ -39,7 +39,7 @@ def opened(folder: Path) -> Broker:
 
 
 def up(
-    folder: Folder = HERE,
+    folder: FolderArgument = DEFAULT_FOLDER,
     lan: Annotated[
         bool | None,
         typer.Option("--lan/--no-lan", help="Also for other machines. Default: as before, or no."),
@@ -50,47 +50,53 @@ def up(
     ] = None,
 ) -> None:
     """Start Mosquitto in the background, encrypted, with rights; the folder is made if need be."""
-    broker = opened(folder)
-    place, started = broker.up(lan, port)
+    broker = open_broker(folder)
+    place, started = broker.start(lan, port)
     reach = "this machine and others" if place.lan else "this machine only"
-    terminal.note(f"{'up' if started else 'already up'} on port {place.port}, for {reach}")
+    terminal.print_note(f"{'up' if started else 'already up'} on port {place.port}, for {reach}")
     if started and os.geteuid() == 0:
-        terminal.note("started by root, so Mosquitto is root too; as an ordinary user it is safer")
-    terminal.note(f"the server's enrolment: {broker.server}")
+        terminal.print_note(
+            "started by root, so Mosquitto is root too; as an ordinary user it is safer"
+        )
+    terminal.print_note(f"the server's enrolment: {broker.server_enrolment_file}")
 
 
-def down(folder: Folder = HERE) -> None:
+def down(folder: FolderArgument = DEFAULT_FOLDER) -> None:
     """End Mosquitto; sessions and retained messages are kept for the next `up`."""
-    terminal.note("down" if opened(folder).down() else "it was not up")
+    terminal.print_note("down" if open_broker(folder).stop() else "it was not up")
 
 
 def enrol(
-    device: Device,
-    folder: Folder = HERE,
+    device: DeviceArgument,
+    folder: FolderArgument = DEFAULT_FOLDER,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="The file; default: DEVICE.toml here.")
     ] = None,
 ) -> None:
     """Let a device in: writes the one file that it needs. It holds a key: copy it, show nobody."""
     file = out or Path(f"{device}.toml")
-    made = opened(folder).enrol(device, file)
+    made = open_broker(folder).enrol(device, file)
     print(file)
-    terminal.note(
+    terminal.print_note(
         f"{device} finds the broker at {made.address}:{made.port}; valid until"
         f" {made.until:%Y-%m-%d}; copy the file to the device, then delete it here"
     )
 
 
-def revoke(device: Device, folder: Folder = HERE) -> None:
+def revoke(device: DeviceArgument, folder: FolderArgument = DEFAULT_FOLDER) -> None:
     """Shut a device out, at once and for ever; `enrol` makes it a new file."""
-    opened(folder).revoke(device)
-    terminal.note(f"{device} is shut out")
+    open_broker(folder).revoke(device)
+    terminal.print_note(f"{device} is shut out")
 
 
-def status(folder: Folder = HERE, json: Json = False) -> None:
+def status(folder: FolderArgument = DEFAULT_FOLDER, json: JsonOption = False) -> None:
     """Is it up, where, and who is enrolled?"""
-    broker = opened(folder)
-    place, pid, devices = broker.place(), broker.pid(), broker.register.enrolled()
+    broker = open_broker(folder)
+    place, pid, devices = (
+        broker.read_listen_settings(),
+        broker.find_pid(),
+        broker.certificate_store.list_enrolled(),
+    )
     if json:
         rows = [{"name": d.name, "until": d.until.isoformat()} for d in devices]
         terminal.print_json(

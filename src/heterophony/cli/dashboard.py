@@ -28,18 +28,18 @@ def dashboard(
     ] = None,
 ) -> None:
     """The page of `report`, live while runs go on; on this machine only, and only to be read."""
-    from ..report.page.server import opened
+    from ..report.page.server import open_dashboard
 
     if folder.exists() and not folder.is_dir():
         raise FolderError(f"{folder} is not a folder; give a run, or a folder of runs")
-    server = opened(folder, port)
+    server = open_dashboard(folder, port)
 
     def stop(number: int, frame: FrameType | None) -> None:
         Thread(target=server.shutdown).start()  # which waits for this very thread
 
-    with server, terminal.answering(stop):
+    with server, terminal.handle_signals(stop):
         print(server.url, flush=True)
         if not folder.exists():
-            terminal.note(f"{folder} is not there yet; the page follows as soon as it is")
-        terminal.note("Ctrl-C ends it")
+            terminal.print_note(f"{folder} is not there yet; the page follows as soon as it is")
+        terminal.print_note("Ctrl-C ends it")
         server.serve_forever()

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import terminal
-from .runs import ConfigFile, Json, Pairs
+from .runs import ConfigFile, JsonOption, SettingsOption
 
 if TYPE_CHECKING:
     from ..core.algorithm import Algorithm
     from ..data.federation import Federation
 
 
-class Picture(StrEnum):
+class ChartChoice(StrEnum):
     """Pictures of who holds what."""
 
     all = "all"
@@ -37,9 +37,9 @@ def register(app: typer.Typer) -> None:
 
 def fetch(name: Annotated[str, typer.Argument(help="As in `heterophony list datasets`.")]) -> None:
     """Download a data set into the cache, unless it is here."""
-    from ..data.sources import fetch as download
+    from ..data.sources import fetch_dataset as download
 
-    terminal.note(f"{name} is in {download(name)}")
+    terminal.print_note(f"{name} is in {download(name)}")
 
 
 def show(
@@ -49,14 +49,14 @@ def show(
     path: Annotated[
         str | None, typer.Option(help="The folder or archive that holds its files.")
     ] = None,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Describe a data set."""
     import numpy as np
 
-    from ..data.sources import source
+    from ..data.sources import read_source
 
-    found = source(name, path)
+    found = read_source(name, path)
     counts = np.bincount(found.y, minlength=len(found.labels))
     about: dict[str, Any] = {
         "name": found.name,
@@ -79,43 +79,43 @@ def show(
 
 def partition(
     file: ConfigFile = None,
-    pairs: Pairs = None,
+    pairs: SettingsOption = None,
     out: Annotated[
         Path | None, typer.Option("-o", help="A figure (.png, .svg, .pdf) or a page (.html).")
     ] = None,
     kind: Annotated[
-        Picture, typer.Option(help="Which picture; a page has them all.")
-    ] = Picture.all,
+        ChartChoice, typer.Option(help="Which picture; a page has them all.")
+    ] = ChartChoice.all,
     save_to: Annotated[
         Path | None,
         typer.Option("--save", help="Who holds which rows: .json or .npz, for kind = 'file'."),
     ] = None,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Deal a data set to clients, and show who holds what."""
-    from ..config.config import read
+    from ..config.config import read_config
 
-    config = read(file, pairs or [])
-    federation = config.federation()
+    config = read_config(file, pairs or [])
+    federation = config.build_federation()
     new, federation = federation.new, federation.whole()
     if save_to is not None:
         federation.save_partition(save_to)
-        terminal.note(f"wrote {save_to}")
+        terminal.print_note(f"wrote {save_to}")
     if out is not None:
-        draw_holdings(federation, config.algorithm, out, kind)
-        terminal.note(f"wrote {out}")
+        save_label_distribution(federation, config.algorithm, out, kind)
+        terminal.print_note(f"wrote {out}")
     if json:
-        terminal.print_json(dealt(federation))
+        terminal.print_json(describe_clients(federation))
     else:
-        heat_table(federation)
+        print_label_table(federation)
     if new:
-        terminal.note(f"join after training: {', '.join(new)}")
+        terminal.print_note(f"join after training: {', '.join(new)}")
 
 
 def augment(
     out: Annotated[Path, typer.Option("-o", help="A figure (.png, .svg, .pdf).")],
     file: ConfigFile = None,
-    pairs: Pairs = None,
+    pairs: SettingsOption = None,
     client: Annotated[
         str | None, typer.Option(help="Whose images; default: who gets the most copies.")
     ] = None,
@@ -123,42 +123,44 @@ def augment(
 ) -> None:
     """Draw what FedReG's augmentations make of a client's images, as in a run."""
     from ..algorithms.fedreg import FedReG
-    from ..config.config import read
-    from ..report.figures.augmentation import copies, draw
-    from ..report.figures.run_figures import save
+    from ..config.config import read_config
+    from ..report.figures.augmentation import draw_augmented_copies, make_augmented_copies
+    from ..report.figures.run_figures import save_figure
 
-    config = read(file, pairs or [])
+    config = read_config(file, pairs or [])
     how = config.algorithm if isinstance(config.algorithm, FedReG) else FedReG()
-    federation = config.federation()
-    found = copies(federation, how, config.top.seed, client, each)
-    save(draw(found, federation.name), out)
-    terminal.note(f"wrote {out}: client {found.client}, balanced to {found.rule}")
+    federation = config.build_federation()
+    found = make_augmented_copies(federation, how, config.top.seed, client, each)
+    save_figure(draw_augmented_copies(found, federation.name), out)
+    terminal.print_note(f"wrote {out}: client {found.client}, balanced to {found.target_rule}")
 
 
-def draw_holdings(federation: Federation, how: Algorithm, out: Path, kind: Picture) -> None:
+def save_label_distribution(
+    federation: Federation, how: Algorithm, out: Path, kind: ChartChoice
+) -> None:
     """Who holds what, as a figure or a page, told by the suffix."""
-    from ..analysis.label_distribution import holdings
+    from ..analysis.label_distribution import compute_label_distribution
     from ..core.errors import ConfigError
 
-    held = holdings(federation, how)
+    held = compute_label_distribution(federation, how)
     if out.suffix == ".html":
-        from ..report.page.label_distribution_page import write
+        from ..report.page.label_distribution_page import write_label_page
 
-        if kind is not Picture.all:
+        if kind is not ChartChoice.all:
             raise ConfigError(f"{out}: a page has every picture; leave out --kind, or draw a .png")
-        write(held, out)
+        write_label_page(held, out)
     else:
-        from ..report.figures.label_distribution import draw
-        from ..report.figures.run_figures import save
+        from ..report.figures.label_distribution import draw_label_distribution
+        from ..report.figures.run_figures import save_figure
 
-        save(draw(held, kind.value), out)
+        save_figure(draw_label_distribution(held, kind.value), out)
 
 
-def dealt(federation: Federation) -> list[dict[str, Any]]:
+def describe_clients(federation: Federation) -> list[dict[str, Any]]:
     """Every client's sizes and labels, and how unlike everybody's they are."""
     from ..data.label_statistics import entropy, jensen_shannon, total_variation
 
-    counts, held = federation.counts(), parts(federation)
+    counts, held = federation.counts(), list_splits(federation)
     rows = zip(
         federation.clients,
         *(federation.sizes(part).values() for part in held),
@@ -171,33 +173,35 @@ def dealt(federation: Federation) -> list[dict[str, Any]]:
     return [r | ({"user": n} if (n := federation.names.get(r["name"])) else {}) for r in found]
 
 
-def parts(federation: Federation) -> tuple[str, ...]:
+def list_splits(federation: Federation) -> tuple[str, ...]:
     """The parts that a client's examples fall into."""
     return ("train", *(["validation"] if federation.validates else []), "test")
 
 
-def heat_table(federation: Federation) -> None:
+def print_label_table(federation: Federation) -> None:
     """Training examples per client and class; the stronger the colour, the more."""
     counts, labels = federation.counts(), federation.labels
     users = ["user"] if federation.names else []
-    table = terminal.new_table()
-    for name in ("client", *users, *parts(federation), "entropy", "TV", "JS", *labels):
+    table = terminal.create_table()
+    for name in ("client", *users, *list_splits(federation), "entropy", "TV", "JS", *labels):
         table.add_column(name, justify="right", no_wrap=True)
     most = max(1, int(counts.max()))
-    for client, row in zip(dealt(federation), counts.tolist(), strict=True):
-        shades = [f"[on {shade(n / most)}]{n or '·'}[/]" if n else "[dim]·[/]" for n in row]
+    for client, row in zip(describe_clients(federation), counts.tolist(), strict=True):
+        shades = [f"[on {get_shade(n / most)}]{n or '·'}[/]" if n else "[dim]·[/]" for n in row]
         measures = [client[k] for k in ("entropy", "total_variation", "jensen_shannon")]
         about = [client["name"], *(client.get(k, "") for k in users)]
-        sizes = [str(client[k]) for k in parts(federation)]
+        sizes = [str(client[k]) for k in list_splits(federation)]
         table.add_row(*about, *sizes, *(f"{m:.2f}" for m in measures), *shades)
     missing = [labels[i] for i, n in enumerate(counts.sum(axis=0)) if n == 0]
-    terminal.print_titled(f"{federation.name}: training examples per client and class", table)
-    terminal.note("entropy in bits; TV, JS: total variation, Jensen-Shannon, to everybody's labels")
+    terminal.print_titled_table(f"{federation.name}: training examples per client and class", table)
+    terminal.print_note(
+        "entropy in bits; TV, JS: total variation, Jensen-Shannon, to everybody's labels"
+    )
     if missing:
-        terminal.note(f"nobody trains on class {', '.join(missing)}")
+        terminal.print_note(f"nobody trains on class {', '.join(missing)}")
 
 
-def shade(share: float) -> str:
+def get_shade(share: float) -> str:
     """From pale to strong blue, readable under black and white text."""
     strength = share**0.5
     r, g, b = (round(a + (z - a) * strength) for a, z in ((60, 20), (70, 90), (90, 200)))

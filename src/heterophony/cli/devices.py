@@ -9,14 +9,9 @@ import typer
 
 from . import terminal
 from .result_tables import show_run
-from .runs import (
-    ConfigFile,
-    Json,
-    Pairs,
-    interruptible,
-)
+from .runs import ConfigFile, JsonOption, SettingsOption, exit_on_interrupt
 
-Enrolled = Annotated[
+EnrolmentOption = Annotated[
     Path, typer.Option("--enrolment", help="The file made by `heterophony broker enrol`.")
 ]
 
@@ -28,41 +23,41 @@ def register(app: typer.Typer) -> None:
 
 
 def server(
-    enrolment: Enrolled,
+    enrolment: EnrolmentOption,
     file: ConfigFile = None,
-    pairs: Pairs = None,
+    pairs: SettingsOption = None,
     out: Annotated[Path, typer.Option(help="The run's folder; one that is there goes on.")] = Path(
         "runs/devices"
     ),
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Serve a run to devices; killed and started again, it goes on."""
-    from ..config.config import read
-    from ..devices.broker.enrolment import read as enrolled
+    from ..config.config import read_config
+    from ..devices.broker.enrolment import read_enrolment as enrolled
     from ..devices.server import serve
     from ..run.store import RunFolder
 
     known, folder = enrolled(enrolment), RunFolder(out)
-    if folder.config.exists():
+    if folder.config_file.exists():
         folder.reopen()
-        config = read(folder.config)
+        config = read_config(folder.config_file)
     else:
-        config = read(file, pairs or [])
-        folder.create(config.toml())
+        config = read_config(file, pairs or [])
+        folder.create(config.to_toml())
     try:
         with (
-            terminal.progress(not json) as bars,
-            interruptible("the same command goes on", bars.stop, [folder]),
+            terminal.show_progress_bars(not json) as bars,
+            exit_on_interrupt("the same command goes on", bars.stop, [folder]),
         ):
-            bar = terminal.Bar(bars, config.algorithm_name, config.top.rounds)
-            summary = serve(config, folder, known, out.name, terminal.note, bar)
+            bar = terminal.RunProgressBar(bars, config.algorithm_name, config.top.rounds)
+            summary = serve(config, folder, known, out.name, terminal.print_note, bar)
     finally:
         folder.close()
     show_run(summary, folder.path, json, trained=True)
 
 
 def device(
-    enrolment: Enrolled,
+    enrolment: EnrolmentOption,
     clients: Annotated[
         str,
         typer.Option(help="Those on this device, as in 0,1,2; default with --data: all in it."),
@@ -83,17 +78,17 @@ def device(
 ) -> None:
     """Take part in a run; ends with it. Killed and started again, it goes on."""
     from ..core.errors import ConfigError
-    from ..data.client_folders import located
-    from ..devices.broker.enrolment import read as enrolled
-    from ..devices.device import Device, announced
+    from ..data.client_folders import find_client_data
+    from ..devices.broker.enrolment import read_enrolment as enrolled
+    from ..devices.device import Device, wait_for_run
 
     known = enrolled(enrolment)
     names = [c.strip() for c in clients.split(",") if c.strip()]
-    own = None if data is None else located(data, names, known.device)
+    own = None if data is None else find_client_data(data, names, known.device)
     if own is None and not names:
         raise ConfigError("--clients: missing; which are on this device, as in --clients 0,1,2")
-    with interruptible("the same command goes on", lambda: None):
-        which = run or announced(known, terminal.note)
+    with exit_on_interrupt("the same command goes on", lambda: None):
+        which = run or wait_for_run(known, terminal.print_note)
         home, held = folder / known.device, list(own or names)
-        Device(known, which, home, held, terminal.note, simulate_slow, own).live()
-    terminal.note("the run has ended")
+        Device(known, which, home, held, terminal.print_note, simulate_slow, own).run()
+    terminal.print_note("the run has ended")

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from . import paper_tables, terminal
-from .runs import Json
+from .runs import JsonOption
 
 if TYPE_CHECKING:
     from ..core.algorithm import Algorithm
 
 
-class What(StrEnum):
+class ListKind(StrEnum):
     """What can be listed."""
 
     algorithms = "algorithms"
@@ -32,45 +32,49 @@ def register(app: typer.Typer) -> None:
     app.command("list")(list_)
 
 
-def list_(what: What, json: Json = False) -> None:
+def list_(what: ListKind, json: JsonOption = False) -> None:
     """What there is, one line each."""
     found: list[dict[str, Any]] = {
-        What.algorithms: algorithms,
-        What.models: models,
-        What.datasets: datasets,
-        What.partitions: partitions,
-        What.papers: paper_tables.listed,
-        What.runs: past_runs,
+        ListKind.algorithms: list_algorithms,
+        ListKind.models: list_models,
+        ListKind.datasets: list_datasets,
+        ListKind.partitions: list_partitions,
+        ListKind.papers: paper_tables.list_paper_tables,
+        ListKind.runs: list_runs,
     }[what]()
     if json:
         terminal.print_json(found)
         return
     if not found:
-        terminal.note("no runs below runs/" if what is What.runs else f"no {what.value} here")
+        terminal.print_note(
+            "no runs below runs/" if what is ListKind.runs else f"no {what.value} here"
+        )
         return
     columns = [k for k in found[0] if k != "settings"]
-    rows = [[readable(k, r) for k in columns] for r in found]
-    if what is What.runs:
+    rows = [[format_list_cell(k, r) for k in columns] for r in found]
+    if what is ListKind.runs:
         terminal.print_list(columns, rows, text=3)
         return
     terminal.print_table("", [c.replace("_", " ") for c in columns], rows, len(columns))
-    if what is What.algorithms:
-        terminal.note("bytes: of a client's round, relative to FedAvg's (convnet on CIFAR-10)")
+    if what is ListKind.algorithms:
+        terminal.print_note(
+            "bytes: of a client's round, relative to FedAvg's (convnet on CIFAR-10)"
+        )
 
 
-def readable(key: str, row: dict[str, Any]) -> str:
+def format_list_cell(key: str, row: dict[str, Any]) -> str:
     """A cell; the settings of a thing stand below the words about it."""
     value = row[key]
     if key == "about":
-        return "\n".join([value, *map(told, row["settings"])])
+        return "\n".join([value, *map(format_setting, row["settings"])])
     if key.startswith("bytes"):
         return f"{value:.4f}"
     if isinstance(value, float):
-        return terminal.percent(value)
+        return terminal.format_percent(value)
     return "–" if value is None else str(value)
 
 
-def told(setting: dict[str, Any]) -> str:
+def format_setting(setting: dict[str, Any]) -> str:
     """``mu = 0.001 (at least 0)``, ``augment = simple, or auto, copy``."""
     allowed = setting["allowed"]
     if setting["default"] is None:
@@ -83,29 +87,29 @@ def told(setting: dict[str, Any]) -> str:
     return f"{setting['name']} = {default}, or {', '.join(others)}"
 
 
-def algorithms() -> list[dict[str, Any]]:
-    from ..algorithms import CLASSES, algorithm
-    from ..tools.wire_bytes import relative
+def list_algorithms() -> list[dict[str, Any]]:
+    from ..algorithms import ALGORITHM_CLASSES, get_algorithm_class
+    from ..tools.wire_bytes import measure_relative_to_fedavg
 
     rows = []
-    for name in sorted(CLASSES):
-        cls = algorithm(name)
-        traffic = relative(cls())
+    for name in sorted(ALGORITHM_CLASSES):
+        cls = get_algorithm_class(name)
+        traffic = measure_relative_to_fedavg(cls())
         rows.append(
             {
                 "name": name,
                 "about": (cls.__doc__ or "").splitlines()[0],
                 "paper": cls.paper,
-                "stays": kept(cls),
+                "stays": describe_personal_parameters(cls),
                 "bytes_down": round(traffic["down"], 4),
                 "bytes_up": round(traffic["up"], 4),
-                "settings": explained(cls),
+                "settings": describe_settings(cls),
             }
         )
     return rows
 
 
-def kept(cls: type[Algorithm]) -> str:
+def describe_personal_parameters(cls: type[Algorithm]) -> str:
     """The patterns of what never leaves a device."""
     from ..core.algorithm import Algorithm
 
@@ -114,31 +118,31 @@ def kept(cls: type[Algorithm]) -> str:
     return "everything" if cls.personal == ("*",) else ", ".join(cls.personal) or "nothing"
 
 
-def explained(cls: type) -> list[dict[str, Any]]:
+def describe_settings(cls: type) -> list[dict[str, Any]]:
     """The settings of a class with defaults and ranges."""
     from typing import Literal, get_args, get_origin, get_type_hints
 
-    from ..core.fields import range_of, settings
+    from ..core.fields import describe_range, list_settings
 
     hints, out = get_type_hints(cls), []
-    for f in settings(cls):
+    for f in list_settings(cls):
         hint = hints[f.name]
         choices = get_args(hint) if get_origin(hint) is Literal else ()
         choices = ("true", "false") if hint is bool else choices
         default = None if f.default is dataclasses.MISSING else f.default
-        allowed = " | ".join(map(str, choices)) or ("a text" if hint is str else range_of(f))
+        allowed = " | ".join(map(str, choices)) or ("a text" if hint is str else describe_range(f))
         doc = f.metadata.get("doc", "")
         out.append({"name": f.name, "default": default, "allowed": allowed, "about": doc})
     return out
 
 
-def models() -> list[dict[str, Any]]:
-    from ..models import BUILDERS
+def list_models() -> list[dict[str, Any]]:
+    from ..models import MODEL_DESCRIPTIONS
 
-    return [{"name": k, "about": v, "settings": []} for k, v in sorted(BUILDERS.items())]
+    return [{"name": k, "about": v, "settings": []} for k, v in sorted(MODEL_DESCRIPTIONS.items())]
 
 
-def datasets() -> list[dict[str, Any]]:
+def list_datasets() -> list[dict[str, Any]]:
     from ..data.sources import SOURCES
 
     about = {k: v.about for k, v in sorted(SOURCES.items())}
@@ -150,18 +154,22 @@ def datasets() -> list[dict[str, Any]]:
     return [{"name": k, "about": v, "settings": []} for k, v in about.items()]
 
 
-def partitions() -> list[dict[str, Any]]:
+def list_partitions() -> list[dict[str, Any]]:
     from ..data.partitions import PARTITIONS
 
     return [
-        {"name": k, "about": (cls.__doc__ or "").splitlines()[0], "settings": explained(cls)}
+        {
+            "name": k,
+            "about": (cls.__doc__ or "").splitlines()[0],
+            "settings": describe_settings(cls),
+        }
         for k, cls in sorted(PARTITIONS.items())
     ]
 
 
-def past_runs() -> list[dict[str, Any]]:
+def list_runs() -> list[dict[str, Any]]:
     """The runs below runs/, newest first."""
-    from ..analysis.progress import standings
+    from ..analysis.progress import list_run_progress
 
     return [
         {
@@ -173,5 +181,5 @@ def past_runs() -> list[dict[str, Any]]:
             "P best": run.P and run.P.best,
             "P last 10": run.P and run.P.last10.mean,
         }
-        for run in standings(Path("runs"))
+        for run in list_run_progress(Path("runs"))
     ]

@@ -6,27 +6,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.fields import flat
-from ..papers.scale import Scale
+from ..core.fields import flatten_config
+from ..papers.scale import TableScale
 from . import terminal
 
 if TYPE_CHECKING:
-    from ..papers.reproduce import Outcome, Table
+    from ..papers.reproduce import ReproductionResult, TableSelection
     from ..papers.table import Cell, Experiment
 
 
 # Costs --------------------------------------------------------------------------------------
 
 
-def costs(cells: Sequence[Cell], cores: int) -> list[float]:
+def estimate_costs(cells: Sequence[Cell], cores: int) -> list[float]:
     """Seconds of one run of each cell, on all cores."""
-    from ..papers.cost import seconds, speed
+    from ..papers.cost import estimate_seconds, measure_speed
 
-    rate = speed()
-    return [seconds(c.config, rate, cores) for c in cells]
+    rate = measure_speed()
+    return [estimate_seconds(c.config, rate, cores) for c in cells]
 
 
-def told(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """``40 s``, ``12 min``, ``3 h``, ``5 days``."""
     for size, word in ((86_400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 1.5 * size:
@@ -37,9 +37,9 @@ def told(seconds: float) -> str:
 # Showing ------------------------------------------------------------------------------------
 
 
-def listed() -> list[dict[str, Any]]:
+def list_paper_tables() -> list[dict[str, Any]]:
     """All tables and figures, one line each."""
-    from ..papers.table import experiments
+    from ..papers.table import load_experiments
 
     return [
         {
@@ -48,33 +48,35 @@ def listed() -> list[dict[str, Any]]:
             "what": e.what,
             "cells": len(e.cells),
             "runnable": sum(c.needs is None for c in e.cells),
-            "needs": e.missing,
+            "needs": e.missing_requirements,
         }
-        for e in experiments()
+        for e in load_experiments()
     ]
 
 
-def show_all(json: bool) -> None:
+def show_all_tables(json: bool) -> None:
     """Every table with what it costs here, quick and in full."""
-    from ..engines.base import cores
-    from ..papers.cost import seconds, speed
-    from ..papers.reproduce import Table
-    from ..papers.table import experiments
+    from ..engines.base import count_cores
+    from ..papers.cost import estimate_seconds, measure_speed
+    from ..papers.reproduce import TableSelection
+    from ..papers.table import load_experiments
 
-    rate, rows = speed(), []
-    for found in experiments():
+    rate, rows = measure_speed(), []
+    for found in load_experiments():
         line: dict[str, Any] = {"name": found.name, "what": found.what}
-        for scale in Scale:
+        for scale in TableScale:
             if not any(c.needs is None for c in found.cells):
                 line |= {f"{scale}_runs": 0, f"{scale}_here": 0, f"{scale}_seconds": None}
                 continue
             own = tuple(found.measured.seeds)
-            table = Table(found, scale, "*", "*", own if scale is Scale.full else own[:1])
-            able = [c for c in table.cells if c.needs is None]
-            each = [seconds(c.config, rate, cores()) for c in able]
+            table = TableSelection(
+                found, scale, "*", "*", own if scale is TableScale.full else own[:1]
+            )
+            able = [c for c in table.distinct_cells if c.needs is None]
+            each = [estimate_seconds(c.config, rate, count_cores()) for c in able]
             line |= {
                 f"{scale}_runs": len(able) * len(table.seeds),
-                f"{scale}_here": len(table.tasks),
+                f"{scale}_here": len(table.runs),
                 f"{scale}_seconds": round(sum(each) * len(table.seeds), 1),
             }
         rows.append(line)
@@ -85,67 +87,67 @@ def show_all(json: bool) -> None:
     for r in rows:
         costs = [
             cell
-            for s in Scale
+            for s in TableScale
             for cell in (
                 f"{r[f'{s}_here']} of {r[f'{s}_runs']}",
-                "–" if r[f"{s}_seconds"] is None else told(r[f"{s}_seconds"]),
+                "–" if r[f"{s}_seconds"] is None else format_duration(r[f"{s}_seconds"]),
             )
         ]
         shown.append([r["name"], r["what"], *costs])
     titles = ["table", "what", "quick: runs here", "time", "full: runs here", "time"]
     terminal.print_table("", titles, shown, text=2)
-    terminal.note(
+    terminal.print_note(
         "runs here: those whose data are on this machine; times: from the arithmetic of all runs and"
         " the speed of this machine, good to a factor of two"
     )
 
 
-def show_cells(table: Table, json: bool) -> None:
+def show_cells(table: TableSelection, json: bool) -> None:
     """What would be run, what it would cost, and with which settings."""
-    from ..engines.base import cores
-    from ..papers.reproduce import merged
+    from ..engines.base import count_cores
+    from ..papers.reproduce import describe_duplicates
 
-    found, cells = table.found, table.cells
+    found, cells = table.experiment, table.distinct_cells
     able = [c for c in cells if c.needs is None]
-    each = dict(zip(map(id, able), costs(able, cores()), strict=True))
+    each = dict(zip(map(id, able), estimate_costs(able, count_cores()), strict=True))
     if json:
-        terminal.print_json([described(table, c, each.get(id(c))) for c in cells])
+        terminal.print_json([describe_cell(table, c, each.get(id(c))) for c in cells])
         return
-    shared = common([pairs(c.config) for c in cells])
+    shared = find_common_settings([flatten_settings(c.config) for c in cells])
     rows = []
     for cell in cells:
-        own = [f"{k}={v}" for k, v in pairs(cell.config).items() if k not in shared]
+        own = [f"{k}={v}" for k, v in flatten_settings(cell.config).items() if k not in shared]
         said = [f"{k} {n.value:g}" for k, n in cell.printed.items()]
-        cost = told(each[id(cell)]) if id(cell) in each else "–"
+        cost = format_duration(each[id(cell)]) if id(cell) in each else "–"
         rows.append([cell.row, cell.column, ", ".join(said) or "–", cost, " ".join(own)])
     titles = ["row", "column", "printed", "each run", "settings of its own"]
-    terminal.print_table(title(found), titles, rows, text=5)
+    terminal.print_table(format_table_title(found), titles, rows, text=5)
     together = "\n".join(f"{k} = {v}" for k, v in shared.items())
-    terminal.note(f"settings of all:\n{together}")
+    terminal.print_note(f"settings of all:\n{together}")
     how, seeds = found.measured, ", ".join(map(str, table.seeds))
-    terminal.note(f"{how.rounds} of the rounds, clients {how.clients}, seeds {seeds}")
+    terminal.print_note(f"{how.rounds} of the rounds, clients {how.clients}, seeds {seeds}")
     if able:
-        whole = told(sum(each.values()) * len(table.seeds))
-        terminal.note(f"all runs: about {whole} on this machine")
-    for missing in dict.fromkeys(filter(None, map(table.missing, cells))):
-        terminal.note(f"{'not all' if able else 'none'} can be run: {missing}")
-    about_scale(table, merged(table))
+        whole = format_duration(sum(each.values()) * len(table.seeds))
+        terminal.print_note(f"all runs: about {whole} on this machine")
+    for missing in dict.fromkeys(filter(None, map(table.explain_unavailable, cells))):
+        terminal.print_note(f"{'not all' if able else 'none'} can be run: {missing}")
+    print_scale_notes(table, describe_duplicates(table))
 
 
-def title(found: Experiment) -> str:
+def format_table_title(found: Experiment) -> str:
     return f"{found.paper}, {found.where}: {found.what}"
 
 
-def about_scale(table: Table, same: Sequence[str]) -> None:
-    if table.scale is Scale.quick:
-        from ..papers.quick import ABOUT
+def print_scale_notes(table: TableSelection, same: Sequence[str]) -> None:
+    if table.scale is TableScale.quick:
+        from ..papers.quick import QUICK_SCALE_NOTE
 
-        terminal.note(ABOUT)
+        terminal.print_note(QUICK_SCALE_NOTE)
         for words in same:
-            terminal.note(words)
+            terminal.print_note(words)
 
 
-def described(table: Table, cell: Cell, seconds: float | None) -> dict[str, Any]:
+def describe_cell(table: TableSelection, cell: Cell, seconds: float | None) -> dict[str, Any]:
     printed = {k: {"value": n.value, "std": n.std} for k, n in cell.printed.items()}
     return {
         "row": cell.row,
@@ -153,46 +155,49 @@ def described(table: Table, cell: Cell, seconds: float | None) -> dict[str, Any]
         "printed": printed,
         "seeds": list(table.seeds),
         "config": cell.config,
-        "needs": table.missing(cell),
+        "needs": table.explain_unavailable(cell),
         "seconds": seconds and round(seconds, 1),
     }
 
 
-def common(configs: Sequence[Mapping[str, str]]) -> dict[str, str]:
+def find_common_settings(configs: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """The settings that all have."""
     first, *others = configs
     return {k: v for k, v in first.items() if all(o.get(k) == v for o in others)}
 
 
-def pairs(config: Mapping[str, Any]) -> dict[str, str]:
+def flatten_settings(config: Mapping[str, Any]) -> dict[str, str]:
     """``key.of.section`` and value, as ``-c`` takes them."""
-    return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in flat(config)}
+    return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in flatten_config(config)}
 
 
-def show_outcome(outcome: Outcome, parent: Path, json: bool) -> None:
+def show_table_result(outcome: ReproductionResult, parent: Path, json: bool) -> None:
     """The table with verdicts, and the claims; it and its figure also as files beside the runs."""
-    from ..papers.reproduce import merged, recorded
+    from ..papers.reproduce import describe_duplicates, read_finished
     from ..report.figures import paper_figures
-    from ..report.paper_table import TITLES, cells, save
+    from ..report.paper_table import COLUMN_TITLES, format_table_row, save_paper_table
 
-    save(outcome, parent)
-    paper_figures.save(outcome, recorded(outcome.table, parent), parent)
+    save_paper_table(outcome, parent)
+    paper_figures.save_paper_figure(outcome, read_finished(outcome.table, parent), parent)
     if json:
-        terminal.print_json(outcome.json())
+        terminal.print_json(outcome.to_dict())
         return
     table = outcome.table
     terminal.print_table(
-        title(table.found), TITLES, [cells(line) for line in outcome.lines], text=4
+        format_table_title(table.experiment),
+        COLUMN_TITLES,
+        [format_table_row(line) for line in outcome.numbers],
+        text=4,
     )
-    if not (outcome.claims or table.found.claims):
-        terminal.note("this table claims no ordering")
+    if not (outcome.claims or table.experiment.claims):
+        terminal.print_note("this table claims no ordering")
     for claim in outcome.claims:
         word = {True: "holds", False: "does not hold", None: "cannot be told"}[claim.holds]
-        terminal.note(f"{word}: {claim.text} ({claim.why})")
-    for words in table.found.claims:
-        terminal.note(f"also said, not checked: {words}")
-    about_scale(table, merged(table))
-    terminal.note(
+        terminal.print_note(f"{word}: {claim.text} ({claim.why})")
+    for words in table.experiment.claims:
+        terminal.print_note(f"also said, not checked: {words}")
+    print_scale_notes(table, describe_duplicates(table))
+    terminal.print_note(
         f"{parent}/table.md, .csv, .tex, .json; {parent}/figure.svg, .png;"
         f" a page: heterophony report {parent}"
     )

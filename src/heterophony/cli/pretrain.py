@@ -11,13 +11,7 @@ import typer
 from ..core.errors import FolderError
 from . import terminal
 from .result_tables import show_run
-from .runs import (
-    ConfigFile,
-    Json,
-    Pairs,
-    begin,
-    played,
-)
+from .runs import ConfigFile, JsonOption, SettingsOption, run_sequentially, warm_up_engine
 
 
 def register(app: typer.Typer) -> None:
@@ -28,31 +22,33 @@ def register(app: typer.Typer) -> None:
 def pretrain(
     out: Annotated[Path, typer.Option("-o", help="The checkpoint to write (.safetensors).")],
     file: ConfigFile = None,
-    pairs: Pairs = None,
-    json: Json = False,
+    pairs: SettingsOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Train one model on everybody's data, for `model.init`; the same again goes on."""
     from ..algorithms.centralized import Centralized
-    from ..config.checkpoint import save
-    from ..config.config import read
+    from ..config.checkpoint import save_checkpoint
+    from ..config.config import read_config
     from ..run.store import RunFolder
 
-    config = read(file, pairs or [])
-    begin(config)
-    federation = config.federation()
-    config = config.decided(federation)  # the head's depth is that of the algorithm to come
+    config = read_config(file, pairs or [])
+    warm_up_engine(config)
+    federation = config.build_federation()
+    config = config.fill_model_defaults(
+        federation
+    )  # the head's depth is that of the algorithm to come
     if not isinstance(config.algorithm, Centralized):
         config = replace(config, algorithm=Centralized(), algorithm_name="centralized")
     folder = RunFolder(out.with_name(f"{out.name}.run"))
-    plan = config.plan(federation)
-    if not folder.config.exists():
-        folder.create(config.toml())
-    elif folder.reopen() != config.toml():
+    plan = config.build_plan(federation)
+    if not folder.config_file.exists():
+        folder.create(config.to_toml())
+    elif folder.reopen() != config.to_toml():
         folder.close()
         raise FolderError(f"{folder.path} holds a training with other settings; choose another -o")
-    (summary,) = played([(folder, config, plan)], folder.path, quiet=json)
-    server = folder.newest(federation.sizes())
+    (summary,) = run_sequentially([(folder, config, plan)], folder.path, quiet=json)
+    server = folder.restore_newest_commit(federation.sizes())
     assert server is not None  # it has just been committed
-    save(out, server.average | server.model)
+    save_checkpoint(out, server.average | server.model)
     show_run(summary, folder.path, json)
-    terminal.note(f"wrote {out}; begin with it: -c model.init={out}")
+    terminal.print_note(f"wrote {out}; begin with it: -c model.init={out}")

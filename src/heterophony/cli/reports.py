@@ -11,7 +11,7 @@ import typer
 from . import terminal
 
 
-class Figure(StrEnum):
+class ReportFigure(StrEnum):
     """Figures of runs."""
 
     curves = "curves"
@@ -35,25 +35,27 @@ def report(
             help="A page (.html; default: in the first), a figure, or the table (.csv, .md, .tex).",
         ),
     ] = None,
-    kind: Annotated[Figure, typer.Option(help="Which figure; a page has all.")] = Figure.curves,
+    kind: Annotated[
+        ReportFigure, typer.Option(help="Which figure; a page has all.")
+    ] = ReportFigure.curves,
 ) -> None:
     """One self-contained HTML page: curves, table, clients; works offline. Or a figure, a table."""
-    from ..analysis.exports import FORMATS, export
-    from ..analysis.runs import find
-    from ..report.figures.cd_diagram import diagram
-    from ..report.figures.run_figures import comparison, participation, save
-    from ..report.page.html import write
+    from ..analysis.exports import TABLE_FORMATS, export_comparison
+    from ..analysis.runs import load_runs
+    from ..report.figures.cd_diagram import draw_cd_diagram
+    from ..report.figures.run_figures import draw_comparison, draw_participation, save_figure
+    from ..report.page.html import write_report
 
-    path, runs = out or folders[0] / "report.html", find(folders)
+    path, runs = out or folders[0] / "report.html", load_runs(folders)
     if path.suffix == ".html":
-        write(runs, path)
-    elif path.suffix in FORMATS:
-        export(runs, path)
+        write_report(runs, path)
+    elif path.suffix in TABLE_FORMATS:
+        export_comparison(runs, path)
     else:
         drawn = {
-            Figure.curves: comparison,
-            Figure.participation: participation,
-            Figure.ranks: diagram,
+            ReportFigure.curves: draw_comparison,
+            ReportFigure.participation: draw_participation,
+            ReportFigure.ranks: draw_cd_diagram,
         }
-        save(drawn[kind](runs), path)
-    terminal.note(f"wrote {path}")
+        save_figure(drawn[kind](runs), path)
+    terminal.print_note(f"wrote {path}")

@@ -9,29 +9,29 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import ConfigError, DataError, DivergedError
-from ..papers.scale import Scale
+from ..papers.scale import TableScale
 from . import terminal
 from .paper_tables import (
-    costs,
-    show_all,
+    estimate_costs,
+    format_duration,
+    show_all_tables,
     show_cells,
-    show_outcome,
-    told,
+    show_table_result,
 )
 from .runs import (
-    Json,
-    Where,
-    elsewhere,
-    numbers,
-    on_cluster,
-    reopened,
-    side_by_side,
+    EngineOption,
+    JsonOption,
+    check_only_engine_settings,
+    continue_runs,
+    parse_seeds,
+    run_on_cluster,
+    run_parallel_with_bars,
 )
 
 if TYPE_CHECKING:
-    from ..papers.reproduce import Outcome, Table, Task
+    from ..papers.reproduce import CellRun, ReproductionResult, TableSelection
 
-SHORT = 60  # seconds: shorter runs are played side by side
+SHORT_RUN_SECONDS = 60  # seconds: shorter runs are played side by side
 
 
 def register(app: typer.Typer) -> None:
@@ -50,84 +50,92 @@ def reproduce(
         str | None, typer.Option(help="As in 0,1; default: the paper's; at quick scale its first.")
     ] = None,
     scale: Annotated[
-        Scale, typer.Option(help="Minutes on small data, or everything as printed.")
-    ] = Scale.quick,
+        TableScale, typer.Option(help="Minutes on small data, or everything as printed.")
+    ] = TableScale.quick,
     out: Annotated[
         Path | None, typer.Option(help="Folder of its runs; default: runs/TABLE-SCALE.")
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Default: one per core.")] = None,
-    pairs: Where = None,
+    pairs: EngineOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the cells and their cost, run nothing.")
     ] = False,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """A published table, run here: printed number, ours, and a verdict; again, it goes on."""
     if name is None:
-        show_all(json)
+        show_all_tables(json)
         return
-    elsewhere(pairs)
-    from ..papers.reproduce import Table
+    check_only_engine_settings(pairs)
+    from ..papers.reproduce import TableSelection
     from ..papers.table import experiment
 
     found = experiment(name)
     own = tuple(found.measured.seeds)
-    usual = own if scale is Scale.full else own[:1]
-    chosen = usual if seeds is None else tuple(dict.fromkeys(numbers(seeds)))
+    usual = own if scale is TableScale.full else own[:1]
+    chosen = usual if seeds is None else tuple(dict.fromkeys(parse_seeds(seeds)))
     if min(chosen) < 0:
         raise ConfigError(f"--seeds {seeds}: a seed is at least 0")
-    table = Table(found, scale, rows, columns, chosen)
+    table = TableSelection(found, scale, rows, columns, chosen)
     if dry_run:
         show_cells(table, json)
         return
     parent = out or Path("runs") / f"{name}-{scale}"
-    show_outcome(played(table, parent, workers, json, pairs), parent, json)
+    show_table_result(run_table(table, parent, workers, json, pairs), parent, json)
 
 
 # Running ------------------------------------------------------------------------------------
 
 
-def played(
-    table: Table, parent: Path, workers: int | None, quiet: bool, pairs: list[str] | None = None
-) -> Outcome:
+def run_table(
+    table: TableSelection,
+    parent: Path,
+    workers: int | None,
+    quiet: bool,
+    pairs: list[str] | None = None,
+) -> ReproductionResult:
     """Play what is left of the table's runs."""
-    from ..config.config import read
-    from ..engines.base import available, cores
-    from ..papers.reproduce import left, outcome, prepare
+    from ..config.config import read_config
+    from ..engines.base import check_engine_installed, count_cores
+    from ..papers.reproduce import build_result, create_run_folders, list_unfinished
 
-    where = read(None, pairs or []).engine
-    available(where.name)
-    if not table.tasks:
-        why = dict.fromkeys(filter(None, (table.missing(c) for c in table.cells)))
-        raise DataError(f"reproduce {table.found.name}: {'; '.join(why)}")
+    where = read_config(None, pairs or []).engine
+    check_engine_installed(where.name)
+    if not table.runs:
+        why = dict.fromkeys(
+            filter(None, (table.explain_unavailable(c) for c in table.distinct_cells))
+        )
+        raise DataError(f"reproduce {table.experiment.name}: {'; '.join(why)}")
     how = "the same command goes on"
-    prepare(table, parent)
-    due, width = left(table, parent), workers or cores()
-    estimates = costs([t.cell for t in due], width)
+    create_run_folders(table, parent)
+    due, width = list_unfinished(table, parent), workers or count_cores()
+    estimates = estimate_costs([t.cell for t in due], width)
     if due and not quiet:
         many = f"{len(due)} run{'s' if len(due) > 1 else ''}"
-        terminal.note(f"{many}, about {told(sum(estimates))} on this machine; {how}")
-    shown = {parent / t.label: (labelled(t), t.cell.config["rounds"]) for t in due}
+        terminal.print_note(
+            f"{many}, about {format_duration(sum(estimates))} on this machine; {how}"
+        )
+    shown = {parent / t.folder_name: (format_task_label(t), t.cell.config["rounds"]) for t in due}
     if len(due) > 1 and where.name == "ray":
-        failed = named(on_cluster(shown, where, workers, quiet, how))
-    elif len(due) > 1 and max(estimates) < SHORT:
-        failed = named(side_by_side(shown, width, quiet, how))
+        failed = key_by_folder_name(run_on_cluster(shown, where, workers, quiet, how))
+    elif len(due) > 1 and max(estimates) < SHORT_RUN_SECONDS:
+        failed = key_by_folder_name(run_parallel_with_bars(shown, width, quiet, how))
     else:
-        failed = one_by_one(due, parent, workers, quiet, pairs)
-    return outcome(table, parent, failed)
+        failed = run_one_by_one(due, parent, workers, quiet, pairs)
+    return build_result(table, parent, failed)
 
 
-def labelled(task: Task) -> str:
+def format_task_label(task: CellRun) -> str:
     return f"{task.cell.row}, {task.cell.column} (seed {task.seed})"
 
 
-def named(failed: Mapping[Path, str]) -> dict[str, str]:
+def key_by_folder_name(failed: Mapping[Path, str]) -> dict[str, str]:
     """By the name of the run's folder, which is the task's label."""
     return {path.name: why for path, why in failed.items()}
 
 
-def one_by_one(
-    due: Sequence[Task],
+def run_one_by_one(
+    due: Sequence[CellRun],
     parent: Path,
     workers: int | None,
     quiet: bool,
@@ -138,9 +146,9 @@ def one_by_one(
 
     failed = {}
     for task in due:
-        folder = RunFolder(parent / task.label)
+        folder = RunFolder(parent / task.folder_name)
         try:
-            reopened([folder], parent, workers, quiet, pairs=pairs)
+            continue_runs([folder], parent, workers, quiet, pairs=pairs)
         except DivergedError as error:
-            failed[task.label] = str(error)
+            failed[task.folder_name] = str(error)
     return failed

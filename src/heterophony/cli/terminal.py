@@ -17,20 +17,20 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ..run.summary import share
+from ..run.summary import compute_accuracy
 
-OUT, ERR = Console(), Console(stderr=True)
-WIDE = 120  # columns, where there is no terminal to ask
+STDOUT, STDERR = Console(), Console(stderr=True)
+DEFAULT_WIDTH = 120  # columns, where there is no terminal to ask
 
 
-def problem(message: str) -> None:
+def print_error(message: str) -> None:
     """One clear line."""
-    ERR.print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True, highlight=False)
+    STDERR.print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True, highlight=False)
 
 
-def note(message: str) -> None:
+def print_note(message: str) -> None:
     """Something good to know, not a result."""
-    ERR.print(escape(message), soft_wrap=True, highlight=False)
+    STDERR.print(escape(message), soft_wrap=True, highlight=False)
 
 
 def print_json(content: Any) -> None:
@@ -42,12 +42,12 @@ def print_table(
     title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], text: int = 1
 ) -> None:
     """For people: so many columns of text on the left, then numbers."""
-    table = new_table()
+    table = create_table()
     for i, name in enumerate(columns):
         table.add_column(name, justify="left" if i < text else "right", no_wrap=i == 0)
     for row in rows:
         table.add_row(*(escape(str(cell)) for cell in row))
-    print_titled(title, table)
+    print_titled_table(title, table)
 
 
 def print_list(columns: Sequence[str], rows: Sequence[Sequence[str]], text: int) -> None:
@@ -60,19 +60,19 @@ def print_list(columns: Sequence[str], rows: Sequence[Sequence[str]], text: int)
         )
         for row in (columns, *rows)
     )
-    OUT.print(escape(head), style="bold", highlight=False, soft_wrap=True)
+    STDOUT.print(escape(head), style="bold", highlight=False, soft_wrap=True)
     print("─" * cell_len(head), *lines, sep="\n")
 
 
-def new_table() -> Table:
+def create_table() -> Table:
     return Table(
         box=SIMPLE_HEAD, header_style="bold", show_edge=False, pad_edge=False, collapse_padding=True
     )
 
 
-def print_titled(title: str, table: Table) -> None:
+def print_titled_table(title: str, table: Table) -> None:
     """A table below its title. Text is fitted to the terminal; numbers are never cut."""
-    console = Console(width=None if OUT.is_terminal else WIDE)
+    console = Console(width=None if STDOUT.is_terminal else DEFAULT_WIDTH)
     if all(column.justify == "right" for column in table.columns[1:]):
         # lines that a terminal breaks can still be read and copied
         unlimited = console.options.update(max_width=10_000)
@@ -82,16 +82,16 @@ def print_titled(title: str, table: Table) -> None:
     console.print(table)
 
 
-def percent(value: float | None) -> str:
+def format_percent(value: float | None) -> str:
     """An accuracy as people write it."""
     return "–" if value is None else f"{100 * value:.2f}"
 
 
-def megabytes(n: float) -> str:
+def format_megabytes(n: float) -> str:
     return f"{n / 1e6:.1f}"
 
 
-class Bar:
+class RunProgressBar:
     """A run's progress: round, G, P, time left."""
 
     def __init__(
@@ -107,7 +107,7 @@ class Bar:
         elif event["event"] == "evaluation" and self.test:
             known = {k: event[k] for k in "GP" if event[k] is not None}  # P may be due later
             shown: dict[str, Any] = {
-                k: percent(share(right, self.test)) for k, right in known.items()
+                k: format_percent(compute_accuracy(right, self.test)) for k, right in known.items()
             }
             self.progress.update(self.task, completed=event["t"], **shown)
         elif event["event"] == "round":
@@ -115,7 +115,7 @@ class Bar:
 
 
 @contextmanager
-def answering(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def handle_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Inside, Ctrl-C and SIGTERM go to the handler, unless whoever started us ignores them."""
     ours = (signal.SIGINT, signal.SIGTERM)
     heard = [s for s in ours if signal.getsignal(s) is not signal.SIG_IGN]
@@ -128,7 +128,7 @@ def answering(handler: Callable[[int, FrameType | None], None]) -> Iterator[None
 
 
 @contextmanager
-def progress(show: bool) -> Iterator[Progress]:
+def show_progress_bars(show: bool) -> Iterator[Progress]:
     """Bars on stderr, for terminals only."""
     columns = (
         TextColumn("{task.description}"),
@@ -137,12 +137,12 @@ def progress(show: bool) -> Iterator[Progress]:
         TextColumn("G {task.fields[G]}  P {task.fields[P]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=ERR, disable=not (show and ERR.is_terminal)) as shown:
+    with Progress(*columns, console=STDERR, disable=not (show and STDERR.is_terminal)) as shown:
         yield shown
 
 
 @contextmanager
-def counting(show: bool, label: str, total: int) -> Iterator[Count]:
+def show_counter(show: bool, label: str, total: int) -> Iterator[CounterBar]:
     """One bar for things that are done one by one, with the time left."""
     columns = (
         TextColumn("{task.description}"),
@@ -150,12 +150,12 @@ def counting(show: bool, label: str, total: int) -> Iterator[Count]:
         TextColumn("{task.completed}/{task.total}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=ERR, disable=not (show and ERR.is_terminal)) as shown:
-        yield Count(shown, shown.add_task(label, total=total))
+    with Progress(*columns, console=STDERR, disable=not (show and STDERR.is_terminal)) as shown:
+        yield CounterBar(shown, shown.add_task(label, total=total))
 
 
 @dataclass(frozen=True)
-class Count:
+class CounterBar:
     """A bar that goes on by one."""
 
     progress: Progress

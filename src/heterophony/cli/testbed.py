@@ -9,30 +9,25 @@ import typer
 
 from ..core.errors import FolderError
 from . import terminal
-from .broker import opened
+from .broker import open_broker
 from .result_tables import show_run
-from .runs import (
-    ConfigFile,
-    Json,
-    Pairs,
-    interruptible,
-)
+from .runs import ConfigFile, JsonOption, SettingsOption, exit_on_interrupt
 
 if TYPE_CHECKING:
     from ..config.config import Config
     from ..run.store import RunFolder
 
-REHEARSED = ["algorithm.name=fedreg", "data.clients=30"]  # where no file says otherwise
+DEFAULT_SETTINGS = ["algorithm.name=fedreg", "data.clients=30"]  # where no file says otherwise
 
 
 def register(app: typer.Typer) -> None:
     """Put the command into the app."""
-    app.command("testbed")(rehearse)
+    app.command("testbed")(run_testbed)
 
 
-def rehearse(
+def run_testbed(
     file: ConfigFile = None,
-    pairs: Pairs = None,
+    pairs: SettingsOption = None,
     devices: Annotated[
         int | None,
         typer.Option(min=1, help="How many; clients are dealt evenly. Default: as before, or 10."),
@@ -47,51 +42,54 @@ def rehearse(
     out: Annotated[Path, typer.Option(help="The run's folder; one that is there goes on.")] = Path(
         "runs/testbed"
     ),
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Rehearse a run on devices: broker, server and devices as processes of this machine."""
-    from ..devices.broker.process import program
+    from ..devices.broker.process import find_mosquitto
 
-    program()
-    opened(out)  # says if its packages are missing
-    from ..config.config import read
-    from ..devices.admission import playable
-    from ..devices.testbed.fault_injection import asked
-    from ..devices.testbed.testbed import Testbed, begin, dealt
+    find_mosquitto()
+    open_broker(out)  # says if its packages are missing
+    from ..config.config import read_config
+    from ..devices.admission import check_devices_can_run
+    from ..devices.testbed.fault_injection import parse_fault_kinds
+    from ..devices.testbed.testbed import Testbed, assign_clients, start_testbed_fork_server
     from ..run.store import RunFolder
     from ..run.summary import summarise
 
-    kinds = asked(faults or [])
-    config, folder = read(file, [*([] if file else REHEARSED), *(pairs or [])]), RunFolder(out)
-    playable(config)
-    begin()
-    federation = config.federation()
-    config.on_devices(federation)  # what is wrong with it is said before anything is written
-    hands = dealt(federation.clients, devices, folder)
-    owned(folder, config.decided(federation))
+    kinds = parse_fault_kinds(faults or [])
+    config, folder = (
+        read_config(file, [*([] if file else DEFAULT_SETTINGS), *(pairs or [])]),
+        RunFolder(out),
+    )
+    check_devices_can_run(config)
+    start_testbed_fork_server()
+    federation = config.build_federation()
+    config.build_device_plan(federation)  # what is wrong with it is said before anything is written
+    hands = assign_clients(federation.clients, devices, folder)
+    claim_run_folder(folder, config.fill_model_defaults(federation))
     try:
-        with terminal.progress(not json) as bars:
+        with terminal.show_progress_bars(not json) as bars:
             sizes = list(federation.sizes("test").values())
-            bar = terminal.Bar(bars, config.algorithm_name, config.top.rounds, sizes)
-            bed = Testbed(folder, hands, config.top.seed, kinds, terminal.note, bar)
+            bar = terminal.RunProgressBar(bars, config.algorithm_name, config.top.rounds, sizes)
+            bed = Testbed(folder, hands, config.top.seed, kinds, terminal.print_note, bar)
 
-            def tidy() -> None:
+            def clean_up() -> None:
                 bars.stop()
-                bed.end()
+                bed.stop()
 
-            with interruptible("the same command goes on", tidy, [folder]):
-                if not folder.result.exists():
+            with exit_on_interrupt("the same command goes on", clean_up, [folder]):
+                if not folder.result_file.exists():
                     with bed:
-                        bed.play()
+                        bed.supervise()
     finally:
         folder.close()
-    show_run(summarise(list(folder.read())), folder.path, json, trained=True)
+    show_run(summarise(list(folder.iterate_events())), folder.path, json, trained=True)
 
 
-def owned(folder: RunFolder, config: Config) -> None:
+def claim_run_folder(folder: RunFolder, config: Config) -> None:
     """The folder is ours: new, or that of the same run."""
-    if not folder.config.exists():
-        folder.create(config.toml())
-    elif folder.reopen() != config.toml():
+    if not folder.config_file.exists():
+        folder.create(config.to_toml())
+    elif folder.reopen() != config.to_toml():
         folder.close()
         raise FolderError(f"{folder.path} holds a run with other settings; choose another --out")

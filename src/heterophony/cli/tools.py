@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from . import terminal
-from .runs import Json
+from .runs import JsonOption
 
 
 def register(app: typer.Typer) -> None:
@@ -18,14 +18,14 @@ def register(app: typer.Typer) -> None:
 
 
 def bench(
-    json: Json = False,
+    json: JsonOption = False,
     seconds: Annotated[float, typer.Option(help="How long each measurement takes.")] = 6.0,
 ) -> None:
     """This machine's speed, as ratios measured in one run."""
-    from ..tools.bench import measure
+    from ..tools.bench import measure_speed
 
-    with terminal.answering(signal.default_int_handler):
-        found = measure(seconds, terminal.note)
+    with terminal.handle_signals(signal.default_int_handler):
+        found = measure_speed(seconds, terminal.print_note)
     if json:
         terminal.print_json(found)
         return
@@ -33,12 +33,12 @@ def bench(
     terminal.print_table("convnet, Fashion-MNIST shapes, batch 20", ["", "measured"], rows)
 
 
-def doctor(json: Json = False) -> None:
+def doctor(json: JsonOption = False) -> None:
     """Is everything here to run, on every engine? Says what is missing and how to get it."""
-    from ..tools.doctor import examine
+    from ..tools.doctor import check_installation
 
-    with terminal.answering(signal.default_int_handler):
-        found = examine()
+    with terminal.handle_signals(signal.default_int_handler):
+        found = check_installation()
     if json:
         terminal.print_json(found)
     else:

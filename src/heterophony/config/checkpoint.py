@@ -6,24 +6,24 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from ..core.client import load
-from ..core.codec import BLOB_LIMIT, pack, unpack
+from ..core.client import load_into_net
+from ..core.codec import BLOB_LIMIT, from_safetensors, to_safetensors
 from ..core.errors import CodecError, ConfigError
-from ..core.files import write
+from ..core.files import write_atomically
 from ..core.net import Net
 from ..core.tensors import Tensors
 
 
-def warmed(build: Callable[[], Net], path: str | None) -> Callable[[], Net]:
+def begin_with_checkpoint(build: Callable[[], Net], path: str | None) -> Callable[[], Net]:
     """The same nets, begun with the checkpoint's weights; one that does not fit is said here."""
     if path is None:
         return build
-    begun = partial(started, build, read(Path(path).expanduser()), path)
+    begun = partial(build_from_checkpoint, build, read_checkpoint(Path(path).expanduser()), path)
     begun()
     return begun
 
 
-def started(build: Callable[[], Net], checkpoint: Tensors, path: str) -> Net:
+def build_from_checkpoint(build: Callable[[], Net], checkpoint: Tensors, path: str) -> Net:
     """Every tensor is the checkpoint's, but for the head's layers of another shape: they stay new."""
     net = build()
     own = Tensors(net.state_dict())
@@ -42,22 +42,24 @@ def started(build: Callable[[], Net], checkpoint: Tensors, path: str) -> Net:
                 f" {sizes[1]}; only the head may differ"
             )
     new = {name.rpartition(".")[0] for name in other}
-    load(net, Tensors({k: v for k, v in checkpoint.items() if k.rpartition(".")[0] not in new}))
+    load_into_net(
+        net, Tensors({k: v for k, v in checkpoint.items() if k.rpartition(".")[0] not in new})
+    )
     return net
 
 
-def read(path: Path) -> Tensors:
+def read_checkpoint(path: Path) -> Tensors:
     """The tensors of a safetensors file; nothing is ever unpickled."""
     try:
         if path.stat().st_size > BLOB_LIMIT:
             raise ConfigError(f"model.init: {path} is larger than {BLOB_LIMIT} bytes")
-        return unpack(path.read_bytes())
+        return from_safetensors(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"model.init: cannot read {path}: {error.strerror}") from None
     except CodecError as error:
         raise ConfigError(f"model.init: {path}: {error}") from None
 
 
-def save(path: Path, net: Tensors) -> None:
+def save_checkpoint(path: Path, net: Tensors) -> None:
     """A checkpoint: all tensors of a net, as plain safetensors."""
-    write(path, pack(net))
+    write_atomically(path, to_safetensors(net))

@@ -13,35 +13,25 @@ from typing import Any, Literal
 import tomli_w
 import torch
 
-from ..algorithms import algorithm
+from ..algorithms import get_algorithm_class
 from ..core.algorithm import Algorithm
 from ..core.client import Training
-from ..core.errors import ConfigError, DataError, suggestion
-from ..core.fields import (
-    check,
-    construct,
-    setting,
-    settings,
-)
-from ..data.client_folders import (
-    OWN,
-    Kind,
-    federated,
-    located,
-)
+from ..core.errors import ConfigError, DataError, suggest_or_list
+from ..core.fields import check_settings, construct, list_settings, setting
+from ..data.client_folders import OWN_DATA, ExampleSpec, find_client_data, load_own_federation
 from ..data.federation import Federation
-from ..data.partitioning import deal
-from ..data.partitions import partition
-from ..data.skew import skew
-from ..data.sources import source
-from ..engines.base import HERE, Cluster
+from ..data.partitioning import partition_source
+from ..data.partitions import build_partition
+from ..data.skew import build_skew
+from ..data.sources import read_source
+from ..engines.base import LOCAL_CLUSTER, Cluster
 from ..jobs.plan import Plan
-from ..models import builder, default_depth
+from ..models import get_default_head_depth, get_model_builder
 from ..population.device_speeds import Devices
-from ..population.faults import Faults, agree
+from ..population.faults import Faults, check_participation
 from ..population.participation import Skewed, Uniform
-from .checkpoint import warmed
-from .participation import taking_part, told
+from .checkpoint import begin_with_checkpoint
+from .participation import describe_participation, parse_participation
 
 
 @dataclass(frozen=True)
@@ -78,7 +68,7 @@ class DataSection:
     shape: list[int] | None = setting(None, "own data: what one example is, as in [3, 32, 32]")
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
 
 
 @dataclass(frozen=True)
@@ -91,7 +81,7 @@ class ModelSection:
     init: str | None = setting(None, "a checkpoint (.safetensors) to begin with")
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
 
 
 @dataclass(frozen=True)
@@ -101,7 +91,7 @@ class AggregationSection:
     weights: Literal["samples", "uniform"] = setting("samples", "what a client counts in a mean")
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
 
 
 @dataclass(frozen=True)
@@ -115,7 +105,7 @@ class EvaluationSection:
     )
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
 
 
 @dataclass(frozen=True)
@@ -132,27 +122,27 @@ class EngineSection(Cluster):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key, usual in asdict(HERE).items():
+        for key, usual in asdict(LOCAL_CLUSTER).items():
             if self.name != "ray" and getattr(self, key) != usual:
                 raise ConfigError(f"{key}: only with engine.name = 'ray'; leave it out")
 
 
 @dataclass(frozen=True)
-class Top:
+class TopSection:
     """The keys outside all sections."""
 
     seed: int = setting(0, "decides everything random", low=0)
     rounds: int = setting(100, "communication rounds", low=0)
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
 
 
 @dataclass(frozen=True)
 class Config:
     """A run, wholly described."""
 
-    top: Top
+    top: TopSection
     data: DataSection
     model: ModelSection
     algorithm: Algorithm
@@ -165,39 +155,43 @@ class Config:
     faults: Faults = Faults()
     devices: Devices = Devices()
 
-    def federation(self) -> Federation:
+    def build_federation(self) -> Federation:
         """The data, dealt. Depends on the seed and the data section alone."""
         how = self.data
-        if how.name == OWN:
-            return self.brought(gathered_in(how)).keeping_out(how.new_clients, self.top.seed)
-        found = source(how.name, how.path)
-        dealt = deal(
+        if how.name == OWN_DATA:
+            return self.load_client_folders(locate_client_data(how)).keeping_out(
+                how.new_clients, self.top.seed
+            )
+        found = read_source(how.name, how.path)
+        dealt = partition_source(
             found,
             how.clients,
-            partition(how.partition),
+            build_partition(how.partition),
             how.train_fraction,
             self.top.seed,
             how.split,
-            None if how.feature_skew is None else skew(how.feature_skew),
+            None if how.feature_skew is None else build_skew(how.feature_skew),
             how.validation_fraction,
         ).transformed(how.transform, how.frozen_augment)
         return dealt.keeping_out(how.new_clients, self.top.seed)
 
-    def brought(self, paths: Mapping[str, Path]) -> Federation:
+    def load_client_folders(self, paths: Mapping[str, Path]) -> Federation:
         """The clients whose own data lie there; others change nothing in it."""
-        how, kind = self.data, Kind.of(self.data.shape, self.data.classes)
+        how, kind = self.data, ExampleSpec.from_config(self.data.shape, self.data.classes)
         shares = (how.train_fraction, self.top.seed, how.validation_fraction)
-        return federated(paths, kind, *shares).transformed(how.transform)
+        return load_own_federation(paths, kind, *shares).transformed(how.transform)
 
-    def plan(self, federation: Federation) -> Plan:
+    def build_plan(self, federation: Federation) -> Plan:
         """What is to be played, with every default decided."""
-        agree(self.faults, self.devices, self.participation, federation.clients)
-        model = self.decided(federation).model
+        check_participation(self.faults, self.devices, self.participation, federation.clients)
+        model = self.fill_model_defaults(federation).model
         assert model.name is not None
         assert model.head_depth is not None
-        build = partial(builder(model.name), federation.shape, federation.classes, model.head_depth)
+        build = partial(
+            get_model_builder(model.name), federation.shape, federation.classes, model.head_depth
+        )
         build()  # a model that does not fit the data is said here, not in a worker
-        begun = warmed(build, model.init)
+        begun = begin_with_checkpoint(build, model.init)
         return Plan(
             self.algorithm,
             begun,
@@ -214,19 +208,19 @@ class Config:
             self.devices,
         )
 
-    def on_devices(self, federation: Federation) -> Plan:
+    def build_device_plan(self, federation: Federation) -> Plan:
         """The same where clients are on devices: what goes wrong is real there."""
-        plan = replace(self, faults=Faults()).plan(federation)
-        return replace(plan, apart=True, share_personal=self.evaluation.share_personal)
+        plan = replace(self, faults=Faults()).build_plan(federation)
+        return replace(plan, clients_on_devices=True, share_personal=self.evaluation.share_personal)
 
-    def decided(self, federation: Federation) -> Config:
+    def fill_model_defaults(self, federation: Federation) -> Config:
         """The same with the model's defaults filled in."""
-        name = self.model.name or suitable(federation.shape, federation.x.dtype)
+        name = self.model.name or choose_default_model(federation.shape, federation.x.dtype)
         wanted = self.model.head_depth or self.algorithm.head_depth
-        depth = wanted or default_depth(builder(name))
+        depth = wanted or get_default_head_depth(get_model_builder(name))
         return replace(self, model=replace(self.model, name=name, head_depth=depth))
 
-    def toml(self) -> str:
+    def to_toml(self) -> str:
         """Everything resolved: a run can be repeated from this text alone."""
         named = {"name": self.algorithm_name, **asdict(self.algorithm)}
         sections = {
@@ -234,7 +228,7 @@ class Config:
             "model": asdict(self.model),
             "algorithm": named,
             "local": asdict(self.local),
-            "participation": told(self.participation, self.faults),
+            "participation": describe_participation(self.participation, self.faults),
             "devices": asdict(self.devices),
             "aggregation": asdict(self.aggregation),
             "evaluation": asdict(self.evaluation),
@@ -245,12 +239,12 @@ class Config:
         if not self.evaluation.share_personal:
             del sections["evaluation"]["share_personal"]
         if self.engine.name != "ray":
-            without_cluster(sections["engine"])
+            drop_cluster_settings(sections["engine"])
         kept = {s: {k: v for k, v in d.items() if v is not None} for s, d in sections.items()}
         return tomli_w.dumps({**asdict(self.top), **kept})
 
 
-TOP = ("seed", "rounds")
+TOP_KEYS = ("seed", "rounds")
 SECTIONS: dict[str, type] = {
     "data": DataSection,
     "model": ModelSection,
@@ -262,7 +256,7 @@ SECTIONS: dict[str, type] = {
 }
 
 
-def suitable(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> str:
+def choose_default_model(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> str:
     """The model for examples of that shape and type; whole numbers in a row are characters."""
     if len(shape) == 1 and not dtype.is_floating_point and dtype != torch.uint8:
         return "charlstm"
@@ -271,7 +265,7 @@ def suitable(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> str:
     return "digitsnet" if len(shape) == 3 and min(shape[1:]) >= 4 else "mlp"
 
 
-def read(path: Path | None, overrides: Sequence[str] = ()) -> Config:
+def read_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
     """A configuration from a file and ``key=value`` pairs; errors say file and line."""
     try:
         text = "" if path is None else path.read_text()
@@ -282,18 +276,18 @@ def read(path: Path | None, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError(f"{path}: not valid TOML: it is not text (UTF-8)") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
-    renewed(raw, overrides)
-    written = [overridden(raw, pair) for pair in overrides]
+    drop_replaced_settings(raw, overrides)
+    written = [apply_override(raw, pair) for pair in overrides]
     try:
-        return resolve(raw)
+        return resolve_config(raw)
     except ConfigError as error:
         key = str(error).split(":")[0]
         ours = any(f"{key}.".startswith(f"{w}.") for w in written)
-        line = None if ours else line_of(text, key)
+        line = None if ours else find_line(text, key)
         raise ConfigError(f"{path}:{line}: {error}" if line else str(error)) from None
 
 
-def renewed(raw: dict[str, Any], overrides: Sequence[str]) -> None:
+def drop_replaced_settings(raw: dict[str, Any], overrides: Sequence[str]) -> None:
     """Where ``-c`` chooses another algorithm or partition, the file's settings of the old one go."""
     data = raw["data"] if isinstance(raw.get("data"), dict) else {}
     sections = {
@@ -303,29 +297,29 @@ def renewed(raw: dict[str, Any], overrides: Sequence[str]) -> None:
     }
     for key, section in sections.items():
         pairs, name = (p.partition("=") for p in overrides), key.split(".")[-1]
-        chosen = [parsed(value.strip()) for k, _, value in pairs if k.strip() == key]
+        chosen = [parse_toml_value(value.strip()) for k, _, value in pairs if k.strip() == key]
         if chosen and isinstance(section, dict) and section.get(name, chosen[-1]) != chosen[-1]:
             section.clear()
 
 
-def resolve(raw: Mapping[str, Any]) -> Config:
+def resolve_config(raw: Mapping[str, Any]) -> Config:
     """A configuration from nested plain data."""
-    known = [*TOP, *SECTIONS, "algorithm", "participation"]
+    known = [*TOP_KEYS, *SECTIONS, "algorithm", "participation"]
     for key, value in raw.items():
         if key not in known:
-            raise ConfigError(f"{key}: unknown key{suggestion(key, known)}")
-        if key not in TOP and not isinstance(value, dict):
+            raise ConfigError(f"{key}: unknown key{suggest_or_list(key, known)}")
+        if key not in TOP_KEYS and not isinstance(value, dict):
             raise ConfigError(f"{key}: must be a section, as in [{key}]")
     chosen = dict(raw.get("algorithm", {}))
     name = chosen.pop("name", "fedavg")
     made: dict[str, Any] = {k: construct(c, raw.get(k, {}), k) for k, c in SECTIONS.items()}
-    made["data"] = completed(made["data"])
+    made["data"] = fill_data_defaults(made["data"])
     if made["model"].name is not None:
-        builder(made["model"].name)  # a wrong name is said before any data are read
-    participation, faults = taking_part(raw.get("participation", {}))
+        get_model_builder(made["model"].name)  # a wrong name is said before any data are read
+    participation, faults = parse_participation(raw.get("participation", {}))
     return Config(
-        top=Top(**{k: v for k, v in raw.items() if k in TOP}),
-        algorithm=construct(algorithm(str(name)), chosen, "algorithm"),
+        top=TopSection(**{k: v for k, v in raw.items() if k in TOP_KEYS}),
+        algorithm=construct(get_algorithm_class(str(name)), chosen, "algorithm"),
         algorithm_name=str(name),
         participation=participation,
         faults=faults,
@@ -333,39 +327,44 @@ def resolve(raw: Mapping[str, Any]) -> Config:
     )
 
 
-def completed(data: DataSection) -> DataSection:
+def fill_data_defaults(data: DataSection) -> DataSection:
     """The section with every default of its rules filled in; a wrong one is said here."""
     rule, seen = data.partition, data.feature_skew
-    if data.name == OWN:
-        return undealt(data)
+    if data.name == OWN_DATA:
+        return clear_partition_settings(data)
     for key in ("classes", "shape"):
         if getattr(data, key) is not None:
-            raise ConfigError(f"data.{key}: only where data.name = '{OWN}'; leave it out")
+            raise ConfigError(f"data.{key}: only where data.name = '{OWN_DATA}'; leave it out")
     return replace(
         data,
-        partition={"kind": rule.get("kind", "dirichlet"), **whole(partition(rule))},
-        feature_skew=None if seen is None else {"kind": seen.get("kind"), **whole(skew(seen))},
+        partition={
+            "kind": rule.get("kind", "dirichlet"),
+            **list_rule_settings(build_partition(rule)),
+        },
+        feature_skew=None
+        if seen is None
+        else {"kind": seen.get("kind"), **list_rule_settings(build_skew(seen))},
     )
 
 
-def undealt(data: DataSection) -> DataSection:
+def clear_partition_settings(data: DataSection) -> DataSection:
     """The section of own data; what is for dealing, or needs a view of all data, is refused."""
-    Kind.of(data.shape, data.classes)
+    ExampleSpec.from_config(data.shape, data.classes)
     usual = DataSection()
     for key in ("partition", "split", "feature_skew", "frozen_augment"):
         if getattr(data, key) not in (getattr(usual, key), {}):
-            raise ConfigError(f"data.{key}: not with data.name = '{OWN}'; leave it out")
+            raise ConfigError(f"data.{key}: not with data.name = '{OWN_DATA}'; leave it out")
     return replace(data, partition={})
 
 
-def gathered_in(data: DataSection) -> dict[str, Path]:
+def locate_client_data(data: DataSection) -> dict[str, Path]:
     """Where every client's own data lie, when they are all in one place."""
     if data.path is None:
         raise ConfigError(
             "data.path: missing; a simulation of clients with data of their own needs a folder"
             " with one folder or .npz file for each"
         )
-    found = located(Path(data.path))
+    found = find_client_data(Path(data.path))
     if len(found) != data.clients:
         raise DataError(
             f"{data.path} holds the data of {len(found)} clients, data.clients is {data.clients};"
@@ -374,13 +373,13 @@ def gathered_in(data: DataSection) -> dict[str, Path]:
     return found
 
 
-def whole(rule: Any) -> dict[str, Any]:
+def list_rule_settings(rule: Any) -> dict[str, Any]:
     """A rule's settings, but for those that say nothing: TOML has no word for it."""
-    said = {f.name: getattr(rule, f.name) for f in settings(type(rule))}
+    said = {f.name: getattr(rule, f.name) for f in list_settings(type(rule))}
     return {k: v for k, v in said.items() if v is not None}
 
 
-def overridden(raw: dict[str, Any], pair: str) -> str:
+def apply_override(raw: dict[str, Any], pair: str) -> str:
     """Put ``key=value`` into the raw configuration; returns the key."""
     key, sign, value = pair.partition("=")
     key = key.strip()
@@ -394,19 +393,19 @@ def overridden(raw: dict[str, Any], pair: str) -> str:
             raise ConfigError(f"-c {pair}: '{step}' is not a section")
     if path == ["participation"]:  # rate and count exclude each other: the newer one counts
         at.pop({"rate": "count", "count": "rate"}.get(last, ""), None)
-    at[last] = parsed(value.strip())
+    at[last] = parse_toml_value(value.strip())
     if key == "engine.name" and at[last] != "ray":  # a run that leaves its cluster
-        without_cluster(at)
+        drop_cluster_settings(at)
     return key
 
 
-def without_cluster(engine: dict[str, Any]) -> None:
+def drop_cluster_settings(engine: dict[str, Any]) -> None:
     """Take out what only the Ray engine knows."""
-    for key in asdict(HERE):
+    for key in asdict(LOCAL_CLUSTER):
         engine.pop(key, None)
 
 
-def parsed(text: str) -> Any:
+def parse_toml_value(text: str) -> Any:
     """A TOML value, or a bare word as text."""
     try:
         return tomllib.loads(f"v = {text}")["v"]
@@ -414,7 +413,7 @@ def parsed(text: str) -> Any:
         return text
 
 
-def line_of(text: str, key: str) -> int | None:
+def find_line(text: str, key: str) -> int | None:
     """The line of a TOML text where a dotted key, or the nearest thing above it, is written."""
     section, found, depth = "", None, 0
     for number, line in enumerate(text.splitlines(), 1):

@@ -6,40 +6,35 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..core.errors import ConfigError, suggestion
-from ..core.fields import (
-    check,
-    construct,
-    setting,
-    settings,
-)
+from ..core.errors import ConfigError, suggest_or_list
+from ..core.fields import check_settings, construct, list_settings, setting
 from ..population.availability import Availability, Diurnal, Trace
 from ..population.faults import Faults
 from ..population.participation import Skewed, Uniform
 
-RULES: dict[str, type[Availability]] = {"diurnal": Diurnal, "trace": Trace}
+AVAILABILITY_RULES: dict[str, type[Availability]] = {"diurnal": Diurnal, "trace": Trace}
 
 
 @dataclass(frozen=True)
-class Skew:
+class ParticipationSkew:
     """How unevenly clients are drawn."""
 
     gamma: float = setting(0.1, "of the Dirichlet distribution of probabilities", above=0)
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
 
 
-def taking_part(given: Mapping[str, Any]) -> tuple[Uniform | Skewed, Faults]:
+def parse_participation(given: Mapping[str, Any]) -> tuple[Uniform | Skewed, Faults]:
     """Who is asked and what goes wrong, both from the one section for it."""
-    where, own = "participation", [f.name for f in settings(Faults)]
-    known = [*(f.name for f in settings(Uniform)), "skew", *own]
+    where, own = "participation", [f.name for f in list_settings(Faults)]
+    known = [*(f.name for f in list_settings(Uniform)), "skew", *own]
     for key in given:
         if key not in known:
-            raise ConfigError(f"{where}.{key}: unknown key{suggestion(key, known)}")
+            raise ConfigError(f"{where}.{key}: unknown key{suggest_or_list(key, known)}")
     wrong = {k: v for k, v in given.items() if k in own}
     if isinstance(wrong.get("availability"), dict | list | str | bool):
-        wrong["availability"] = availability(wrong["availability"], f"{where}.availability")
+        wrong["availability"] = parse_availability(wrong["availability"], f"{where}.availability")
     drawn = {k: v for k, v in given.items() if k not in own}
     if not {"rate", "count"} & drawn.keys():
         drawn["rate"] = 0.2
@@ -48,27 +43,29 @@ def taking_part(given: Mapping[str, Any]) -> tuple[Uniform | Skewed, Faults]:
         return construct(Uniform, drawn, where), faults
     if not isinstance(skew, dict):
         raise ConfigError(f"{where}.skew: must be a table, as in {{ gamma = 0.1 }}")
-    gamma = construct(Skew, skew, f"{where}.skew").gamma
+    gamma = construct(ParticipationSkew, skew, f"{where}.skew").gamma
     return construct(Skewed, {**drawn, "gamma": gamma}, where), faults
 
 
-def availability(given: Any, where: str) -> Availability:
+def parse_availability(given: Any, where: str) -> Availability:
     """The rule of that kind; a file makes it a trace."""
     if not isinstance(given, dict):
         raise ConfigError(f"{where}: must be a number, or a table as in {{ kind = 'diurnal' }}")
     values = dict(given)
     kind = str(values.pop("kind", "trace" if "file" in values else "diurnal"))
-    if kind not in RULES:
-        raise ConfigError(f"{where}.kind: no '{kind}' here{suggestion(kind, RULES)}")
-    return construct(RULES[kind], values, where)
+    if kind not in AVAILABILITY_RULES:
+        raise ConfigError(
+            f"{where}.kind: no '{kind}' here{suggest_or_list(kind, AVAILABILITY_RULES)}"
+        )
+    return construct(AVAILABILITY_RULES[kind], values, where)
 
 
-def told(participation: Uniform | Skewed, faults: Faults) -> dict[str, Any]:
+def describe_participation(participation: Uniform | Skewed, faults: Faults) -> dict[str, Any]:
     """The section that ``taking_part`` reads."""
     section = asdict(participation) | asdict(faults)
     if "gamma" in section:
         section["skew"] = {"gamma": section.pop("gamma")}
-    kinds = [k for k, cls in RULES.items() if isinstance(faults.availability, cls)]
+    kinds = [k for k, cls in AVAILABILITY_RULES.items() if isinstance(faults.availability, cls)]
     if kinds:
         section["availability"] = {"kind": kinds[0], **section["availability"]}
     return section

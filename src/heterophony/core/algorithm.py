@@ -9,12 +9,12 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from .client import Client
-from .fields import check, setting
+from .fields import check_settings, setting
 from .net import Net
-from .tensors import Tensors, matches, mix
+from .tensors import Tensors, matches_any, mix
 
 __all__ = [
-    "EVERYBODY",
+    "POOLED_CLIENT",
     "Algorithm",
     "Client",
     "Net",
@@ -69,7 +69,7 @@ class Reply:
     kept: str = ""  # a digest of what the client keeps, told at the end of a run; never the tensors
 
 
-EVERYBODY = "*"  # the one who holds everybody's data, where an algorithm is pooled
+POOLED_CLIENT = "*"  # the one who holds everybody's data, where an algorithm is pooled
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Algorithm:
     guess: ClassVar[Literal["fresh", "initial", "average"]] = "fresh"
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
 
     # What exists ----------------------------------------------------------------------------
     def build(self, net: Net) -> Net:
@@ -102,7 +102,7 @@ class Algorithm:
         """Names of the tensors that travel; with ``buffers``, running statistics among them."""
         named = [*net.named_parameters(), *(net.named_buffers() if buffers else ())]
         stay = list(self.stays(net))
-        return [k for k, v in named if v.is_floating_point() and not matches(k, stay)]
+        return [k for k, v in named if v.is_floating_point() and not matches_any(k, stay)]
 
     # One round ------------------------------------------------------------------------------
     def send(self, server: Server, client: str) -> Tensors:

@@ -13,19 +13,19 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from .errors import DivergedError
-from .fields import check, setting
-from .image_transforms import CHANCES, Chance
+from .fields import check_settings, setting
+from .image_transforms import DRAWS_PER_IMAGE, ImageDraws
 from .net import Net
-from .randomness import seed_of, seeded
-from .samples import Data, Samples
+from .randomness import derive_seed, seeded
+from .samples import ClientData, Samples
 from .tensors import Tensors
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-Derive = Callable[[Data], Samples]
-Part = nn.Module | Tensor
+SamplesDerivation = Callable[[ClientData], Samples]
+Trainable = nn.Module | Tensor
 Memory = Mapping[str, Tensors]
 
-NORMS = (nn.modules.batchnorm._BatchNorm,)
+BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Training:
     drop_last: bool = setting(True, "leave out an epoch's short last batch (unless it is the only)")
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
 
 
 class Client:
@@ -55,7 +55,7 @@ class Client:
         id: str,
         t: int,
         net: Net,
-        data: Data,
+        data: ClientData,
         received: Tensors,
         memory: Memory,
         training: Training,
@@ -70,17 +70,19 @@ class Client:
         self.training, self.metrics = training, dict[str, float]()
         self.rounds = rounds  # that the whole run has
         self.examples = 0  # gone through so far: what takes a device time
-        self._seed, self._travels, self._keep = seed, travels, keep
-        self._luck = seed if luck is None else luck  # differs in a second turn of the same round
+        self._seed, self._list_shared, self._cache_derived = seed, travels, keep
+        self._draw_seed = (
+            seed if luck is None else luck
+        )  # differs in a second turn of the same round
         stayed, arrived = memory.get("net", Tensors()), received.without("*/*")
-        complete(travels(net, t), stayed | arrived)
-        load(net, stayed)  # what stayed,
-        load(net, arrived)  # then what arrived
+        check_all_received(travels(net, t), stayed | arrived)
+        load_into_net(net, stayed)  # what stayed,
+        load_into_net(net, arrived)  # then what arrived
 
     def fit(
         self,
         loss: Loss | None = None,
-        train: Part | Iterable[Part] | None = None,
+        train: Trainable | Iterable[Trainable] | None = None,
         data: Samples | None = None,
         epochs: int | None = None,
         steps: int | None = None,
@@ -101,18 +103,18 @@ class Client:
         update, cannot move.
         """
         how, loss = how or self.training, loss or self.entropy
-        chosen = {id(p) for p in parameters(self.net if train is None else train)}
+        chosen = {id(p) for p in iterate_parameters(self.net if train is None else train)}
         named = Tensors({k: p for k, p in self.net.named_parameters() if id(p) in chosen})
         if not named:
             return  # a head without parameters has nothing to learn
         for p in self.net.parameters():
             p.requires_grad_(id(p) in chosen)
-        optimiser = self._optimiser(named, how, rates or {}, phase)
+        optimiser = self._make_optimiser(named, how, rates or {}, phase)
         samples = self.data.train if data is None else data
-        chance, summed, done = self._chance(samples, f"fit/{phase}"), 0.0, 0
-        with seeded(self._luck, "fit", self.t, self.id, phase):
+        chance, summed, done = self._make_image_draws(samples, f"fit/{phase}"), 0.0, 0
+        with seeded(self._draw_seed, "fit", self.t, self.id, phase):
             self.net.train()
-            for at in self._batches(len(samples), how, epochs, steps):
+            for at in self._iterate_batches(len(samples), how, epochs, steps):
                 x, y = samples.batch(at, chance)
                 self.examples += repeat * len(at)
                 for _ in range(repeat):
@@ -120,15 +122,15 @@ class Client:
                     value = loss(x, y)
                     value.backward()
                     if pull is not None:
-                        push(named, pull(named.map(Tensor.detach)))
+                        add_to_gradients(named, pull(named.map(Tensor.detach)))
                     optimiser.step()
                     summed, done = summed + value.item(), done + 1
                 if after is not None:
                     after()
         optimiser.zero_grad()
         self.net.requires_grad_(True)
-        self._remember(optimiser, named, how, phase)
-        self._note(phase, summed, done)
+        self._store_momentum(optimiser, named, how, phase)
+        self._record_loss(phase, summed, done)
 
     def entropy(self, x: Tensor, y: Tensor) -> Tensor:
         """The cross-entropy of the net's answers."""
@@ -137,7 +139,7 @@ class Client:
     @property
     def steps(self) -> int:
         """How many mini-batches a round of plain training has."""
-        per_epoch = self._epoch(len(self.data.train), self.training)[1]
+        per_epoch = self._count_per_epoch(len(self.data.train), self.training)[1]
         if self.training.steps is not None:
             return self.training.steps if per_epoch else 0
         return self.training.epochs * per_epoch
@@ -145,11 +147,11 @@ class Client:
     def draws(self, purpose: str) -> Iterator[tuple[Tensor, Tensor]]:
         """Mini-batches without end, from a stream of their own: training's is as without them."""
         source = torch.Generator().manual_seed(
-            seed_of(self._luck, "draws", self.t, self.id, purpose)
+            derive_seed(self._draw_seed, "draws", self.t, self.id, purpose)
         )
         n, size = len(self.data.train), self.training.batch
-        chance = self._chance(self.data.train, f"draws/{purpose}")
-        whole, per_epoch = self._epoch(n, self.training)
+        chance = self._make_image_draws(self.data.train, f"draws/{purpose}")
+        whole, per_epoch = self._count_per_epoch(n, self.training)
         while per_epoch:
             for at in torch.randperm(n, generator=source)[:whole].split(size)[:per_epoch]:
                 self.examples += len(at)
@@ -164,29 +166,29 @@ class Client:
     @contextmanager
     def apart(self, purpose: str) -> Iterator[None]:
         """Randomness of its own, for a teacher: the student's is as if there were none."""
-        with seeded(self._luck, "apart", self.t, self.id, purpose):
+        with seeded(self._draw_seed, "apart", self.t, self.id, purpose):
             yield
 
-    def once(self, derive: Derive) -> Samples:
+    def once(self, derive: SamplesDerivation) -> Samples:
         """Data derived from the client's own: the same in every round and on every engine."""
 
-        def derived() -> Samples:
+        def derive_seeded() -> Samples:
             with seeded(self._seed, "once", self.id, derive.__name__):
                 return derive(self.data)
 
-        return self._keep(derive.__name__, derived)
+        return self._cache_derived(derive.__name__, derive_seeded)
 
     def shared(self) -> Tensors:
         """The tensors of the net that travel this round, as they are now."""
         now = state(self.net)
-        return Tensors({k: now[k] for k in self._travels(self.net, self.t)})
+        return Tensors({k: now[k] for k in self._list_shared(self.net, self.t)})
 
     def stays(self) -> Tensors:
         """The tensors of the net that do not."""
-        travels = set(self._travels(self.net, self.t))
+        travels = set(self._list_shared(self.net, self.t))
         return Tensors({k: v for k, v in state(self.net).items() if k not in travels})
 
-    def _optimiser(
+    def _make_optimiser(
         self, named: Tensors, how: Training, rates: Mapping[str, float], phase: str
     ) -> torch.optim.SGD:
         others = list(named.without(*rates).values()) or [nn.Parameter(torch.empty(0))]
@@ -207,7 +209,7 @@ class Client:
             optimiser.state[named[k]]["momentum_buffer"] = kept
         return optimiser
 
-    def _remember(
+    def _store_momentum(
         self, optimiser: torch.optim.SGD, named: Tensors, how: Training, phase: str
     ) -> None:
         if how.momentum and how.momentum_state == "persist":
@@ -217,7 +219,7 @@ class Client:
                 before = self.memory.get(f"momentum/{phase}", Tensors())
                 self.memory[f"momentum/{phase}"] = before | kept
 
-    def _note(self, phase: str, summed: float, done: int) -> None:
+    def _record_loss(self, phase: str, summed: float, done: int) -> None:
         if done:
             self.metrics[f"loss/{phase}"] = summed / done
         if summed != summed or summed in (float("inf"), float("-inf")):
@@ -226,11 +228,11 @@ class Client:
                 f" (local.lr = {self.training.lr:g}); lower local.lr or local.momentum"
             )
 
-    def _batches(
+    def _iterate_batches(
         self, n: int, how: Training, epochs: int | None, steps: int | None
     ) -> Iterator[Tensor]:
         """A fresh order every epoch."""
-        whole, per_epoch = self._epoch(n, how)
+        whole, per_epoch = self._count_per_epoch(n, how)
         if epochs is None and steps is None:
             steps = how.steps
         left = (how.epochs if epochs is None else epochs) * per_epoch if steps is None else steps
@@ -239,32 +241,34 @@ class Client:
                 left -= 1
                 yield at
 
-    def _chance(self, samples: Samples, purpose: str) -> Chance | None:
+    def _make_image_draws(self, samples: Samples, purpose: str) -> ImageDraws | None:
         """What moves training images, from a stream of its own: the others are as without it."""
-        if samples.moves is None:
+        if samples.image_transform is None:
             return None
-        luck, when = self._luck, [self.t, purpose]
-        if samples.moves.frozen:
+        luck, when = self._draw_seed, [self.t, purpose]
+        if samples.image_transform.frozen:
             luck, when = self._seed, []
-        source = torch.Generator().manual_seed(seed_of(luck, "moves", self.id, *when))
+        source = torch.Generator().manual_seed(derive_seed(luck, "moves", self.id, *when))
 
-        def drawn(n: int) -> Tensor:
-            return torch.rand(n, CHANCES, generator=source, dtype=torch.float64)
+        def draw_uniforms(n: int) -> Tensor:
+            return torch.rand(n, DRAWS_PER_IMAGE, generator=source, dtype=torch.float64)
 
-        if not samples.moves.frozen:
-            return lambda rows: drawn(len(rows))
-        kept = drawn(len(samples.x))  # by row of the pool: a part of the data is moved as the whole
+        if not samples.image_transform.frozen:
+            return lambda rows: draw_uniforms(len(rows))
+        kept = draw_uniforms(
+            len(samples.x)
+        )  # by row of the pool: a part of the data is moved as the whole
         return lambda rows: kept[rows]
 
-    def _epoch(self, n: int, how: Training) -> tuple[int, int]:
+    def _count_per_epoch(self, n: int, how: Training) -> tuple[int, int]:
         """How many examples and batches an epoch has. BatchNorm cannot learn from one example."""
         whole = n - n % how.batch if how.drop_last and n >= how.batch else n
-        smallest = 2 if any(isinstance(m, NORMS) for m in self.net.modules()) else 1
+        smallest = 2 if any(isinstance(m, BATCH_NORMS) for m in self.net.modules()) else 1
         full = whole // how.batch if how.batch >= smallest else 0
         return whole, full + (whole % how.batch >= smallest)
 
 
-def parameters(parts: Part | Iterable[Part]) -> Iterator[Tensor]:
+def iterate_parameters(parts: Trainable | Iterable[Trainable]) -> Iterator[Tensor]:
     """All parameters of modules and parameters, in any mixture."""
     if isinstance(parts, nn.Module):
         yield from parts.parameters()
@@ -272,10 +276,10 @@ def parameters(parts: Part | Iterable[Part]) -> Iterator[Tensor]:
         yield parts
     else:
         for part in parts:
-            yield from parameters(part)
+            yield from iterate_parameters(part)
 
 
-def push(named: Tensors, terms: Tensors) -> None:
+def add_to_gradients(named: Tensors, terms: Tensors) -> None:
     """Add the terms to the gradients."""
     for k, term in terms.items():
         p = named[k]
@@ -293,14 +297,14 @@ def state(net: nn.Module) -> Tensors:
     return Tensors({k: v.detach().clone() for k, v in net.state_dict().items()})
 
 
-def complete(travels: Iterable[str], given: Tensors) -> None:
+def check_all_received(travels: Iterable[str], given: Tensors) -> None:
     """Is all there that should have arrived? Else the net would go on with its first values."""
     for name in travels:
         if name not in given:
             raise KeyError(f"tensor {name!r} travels, but was not among those that were sent")
 
 
-def load(net: nn.Module, tensors: Tensors) -> None:
+def load_into_net(net: nn.Module, tensors: Tensors) -> None:
     """Put the tensors into the net; every name must be one of the net's own."""
     unknown = net.load_state_dict(tensors, strict=False).unexpected_keys
     if unknown:

@@ -23,46 +23,46 @@ MAGIC = b"HET1"
 HEADER_LIMIT = 1 << 20
 BLOB_LIMIT = 1 << 32
 NAME_LIMIT = 512
-DTYPES = frozenset(
+ALLOWED_DTYPES = frozenset(
     {torch.float16, torch.bfloat16, torch.float32, torch.float64}
     | {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 )
 
 
-def encode(tensors: Tensors, header: Mapping[str, Any] | None = None) -> bytes:
+def encode_blob(tensors: Tensors, header: Mapping[str, Any] | None = None) -> bytes:
     """Tensors and header as bytes; equal content gives equal bytes."""
     head = json.dumps(dict(header or {}), sort_keys=True, separators=(",", ":")).encode()
-    body = pack(tensors)
+    body = to_safetensors(tensors)
     longest = max(len(head), int.from_bytes(body[:8], "little"))
     if longest > HEADER_LIMIT:
         raise CodecError(f"a header of {longest} bytes is over the limit of {HEADER_LIMIT}")
     return b"".join([MAGIC, len(head).to_bytes(4, "big"), head, body])
 
 
-def decode(
+def decode_blob(
     blob: bytes, like: Tensors | None = None, finite: bool = True, limit: int = BLOB_LIMIT
 ) -> tuple[Tensors, dict[str, Any]]:
     """What ``encode`` made; anything else is refused before memory is spent on it.
 
     ``like`` demands exactly its names, shapes and types; ``finite`` refuses NaN and infinity.
     """
-    header, body = parts(blob, limit)
-    found = unpack(body, finite)
+    header, body = split_blob(blob, limit)
+    found = from_safetensors(body, finite)
     if like is not None:
-        demand(found, like)
+        check_same_structure(found, like)
     return found, header
 
 
-def pack(tensors: Tensors) -> bytes:
+def to_safetensors(tensors: Tensors) -> bytes:
     """The tensors alone, as plain safetensors: a checkpoint that others can read, too."""
     for name, v in tensors.items():
-        allow(name, v)
+        check_tensor_allowed(name, v)
     # a copy each: safetensors refuses tensors that share their memory
     apart = {k: v.detach().clone(memory_format=torch.contiguous_format) for k, v in tensors.items()}
     return save(apart)
 
 
-def unpack(body: bytes, finite: bool = True) -> Tensors:
+def from_safetensors(body: bytes, finite: bool = True) -> Tensors:
     """What ``pack`` made, or anybody's plain safetensors, with the same checks."""
     if int.from_bytes(body[:8], "little") > HEADER_LIMIT:
         raise CodecError(f"a header of over {HEADER_LIMIT} bytes, or not a set of tensors")
@@ -71,13 +71,13 @@ def unpack(body: bytes, finite: bool = True) -> Tensors:
     except (SafetensorError, ValueError, KeyError, TypeError, OverflowError, RuntimeError) as error:
         raise CodecError(f"not a set of tensors: {error}") from None
     for name, v in found.items():
-        allow(name, v)
+        check_tensor_allowed(name, v)
         if finite and v.is_floating_point() and not bool(torch.isfinite(v).all()):
             raise CodecError(f"tensor {name!r} holds NaN or infinity")
     return found
 
 
-def parts(blob: bytes, limit: int) -> tuple[dict[str, Any], bytes]:
+def split_blob(blob: bytes, limit: int) -> tuple[dict[str, Any], bytes]:
     """Header and body, after the checks that need no parsing."""
     if len(blob) > limit:
         raise CodecError(f"{len(blob)} bytes are over the limit of {limit}")
@@ -98,13 +98,13 @@ def parts(blob: bytes, limit: int) -> tuple[dict[str, Any], bytes]:
     return header, blob[8 + size :]
 
 
-def allow(name: str, v: Tensor) -> None:
+def check_tensor_allowed(name: str, v: Tensor) -> None:
     """The names and types that may travel, checked on both ends."""
-    if len(name) > NAME_LIMIT or v.dtype not in DTYPES:
+    if len(name) > NAME_LIMIT or v.dtype not in ALLOWED_DTYPES:
         raise CodecError(f"tensor {name[:80]!r} of type {v.dtype} is not allowed")
 
 
-def demand(found: Tensors, like: Tensors) -> None:
+def check_same_structure(found: Tensors, like: Tensors) -> None:
     """Exactly these names, shapes and types."""
     odd = sorted(found.keys() ^ like.keys())
     if odd:
@@ -122,12 +122,12 @@ def encode_groups(groups: Memory, header: Mapping[str, Any] | None = None) -> by
     """Several named sets of tensors in one blob: a client's memory, a server's state."""
     names = sorted(groups)  # a tensor is named by its group's number: a group's name may be any
     flat = Tensors({f"{i}|{k}": v for i, g in enumerate(names) for k, v in groups[g].items()})
-    return encode(flat, {**(header or {}), "groups": names})
+    return encode_blob(flat, {**(header or {}), "groups": names})
 
 
 def decode_groups(blob: bytes, finite: bool = True) -> tuple[dict[str, Tensors], dict[str, Any]]:
     """What ``encode_groups`` made."""
-    flat, header = decode(blob, finite=finite)
+    flat, header = decode_blob(blob, finite=finite)
     groups = header.pop("groups", None)
     if not isinstance(groups, list) or not all(isinstance(g, str) for g in groups):
         raise CodecError("the header names no groups")

@@ -76,13 +76,15 @@ class StoppedError(HeterophonyError):
     exit_code = 75
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
+def suggest_or_list(word: str, known: Iterable[str]) -> str:
     """``; did you mean 'x'?`` or, with nothing near, the list of what there is."""
     choices = sorted(known)
-    return nearest(word, choices) or (f"; there is: {', '.join(choices)}" if choices else "")
+    return suggest_similar(word, choices) or (
+        f"; there is: {', '.join(choices)}" if choices else ""
+    )
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def suggest_similar(word: str, known: Iterable[str]) -> str:
     """``; did you mean 'x'?`` or, with nothing near, nothing."""
     near = get_close_matches(word, sorted(known), n=1, cutoff=0.5)
     return f"; did you mean '{near[0]}'?" if near else ""

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from .errors import ConfigError, nearest, suggestion
+from .errors import ConfigError, suggest_or_list, suggest_similar
 
 T = TypeVar("T")
-WORDS = {
+TYPE_DESCRIPTIONS = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
@@ -37,18 +37,18 @@ def setting(
     return dataclasses.field(default=default, metadata={"doc": doc, **bounds})
 
 
-def settings(cls: type) -> list[dataclasses.Field[Any]]:
+def list_settings(cls: type) -> list[dataclasses.Field[Any]]:
     """The fields of a class that its users may set, in order."""
     return [f for f in dataclasses.fields(cls) if f.init]
 
 
 def construct(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     """An instance from what a user wrote; unknown names get the nearest right one."""
-    known = [f.name for f in settings(cls)]
+    known = [f.name for f in list_settings(cls)]
     for name in values:
         if name not in known:
-            raise ConfigError(f"{where}.{name}: unknown key{suggestion(name, known)}")
-    missing = [f.name for f in settings(cls) if required(f) and f.name not in values]
+            raise ConfigError(f"{where}.{name}: unknown key{suggest_or_list(name, known)}")
+    missing = [f.name for f in list_settings(cls) if is_required(f) and f.name not in values]
     if missing:
         raise ConfigError(f"{where}.{missing[0]}: missing")
     try:
@@ -57,50 +57,56 @@ def construct(cls: type[T], values: Mapping[str, Any], where: str) -> T:
         raise ConfigError(f"{where}.{error}") from None
 
 
-def check(instance: Any) -> None:
+def check_settings(instance: Any) -> None:
     """Types and ranges of all settings of a dataclass; called where it is made, by whomever."""
     hints = get_type_hints(type(instance))
-    for f in settings(type(instance)):
+    for f in list_settings(type(instance)):
         value, hint = getattr(instance, f.name), hints[f.name]
-        if not fits(value, hint):
-            raise ConfigError(f"{f.name}: {wanted(hint)}, not {value!r}{near(value, hint)}")
-        bounds = range_of(f)
-        if isinstance(value, int | float) and not isinstance(value, bool) and not inside(value, f):
+        if not is_of_type(value, hint):
+            raise ConfigError(
+                f"{f.name}: {describe_type(hint)}, not {value!r}{suggest_choice(value, hint)}"
+            )
+        bounds = describe_range(f)
+        if (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and not is_in_range(value, f)
+        ):
             raise ConfigError(f"{f.name}: must be {bounds}, not {value!r}")
 
 
-def required(f: dataclasses.Field[Any]) -> bool:
+def is_required(f: dataclasses.Field[Any]) -> bool:
     return f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
 
 
-def fits(value: object, hint: Any) -> bool:
+def is_of_type(value: object, hint: Any) -> bool:
     if get_origin(hint) is Literal:
         return value in get_args(hint)
-    kinds = options(hint)
+    kinds = list_admitted_types(hint)
     if isinstance(value, bool):
         return bool in kinds
     return isinstance(value, (*kinds, int) if float in kinds else kinds)  # an int is a good float
 
 
-def options(hint: Any) -> tuple[type, ...]:
+def list_admitted_types(hint: Any) -> tuple[type, ...]:
     """The types that a hint admits."""
     alternatives = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     return tuple(get_origin(a) or a for a in alternatives)
 
 
-def wanted(hint: Any) -> str:
+def describe_type(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return "must be one of " + ", ".join(map(str, get_args(hint)))
-    kinds = [k for k in options(hint) if k is not NoneType]
-    return "must be " + " or ".join(WORDS.get(k, k.__name__) for k in kinds)
+    kinds = [k for k in list_admitted_types(hint) if k is not NoneType]
+    return "must be " + " or ".join(TYPE_DESCRIPTIONS.get(k, k.__name__) for k in kinds)
 
 
-def near(value: object, hint: Any) -> str:
+def suggest_choice(value: object, hint: Any) -> str:
     is_choice = get_origin(hint) is Literal and isinstance(value, str)
-    return nearest(str(value), map(str, get_args(hint))) if is_choice else ""
+    return suggest_similar(str(value), map(str, get_args(hint))) if is_choice else ""
 
 
-def inside(value: float, f: dataclasses.Field[Any]) -> bool:
+def is_in_range(value: float, f: dataclasses.Field[Any]) -> bool:
     low, high, above, below = (f.metadata.get(k) for k in ("low", "high", "above", "below"))
     return (
         value - value == 0  # neither NaN nor infinite
@@ -111,7 +117,7 @@ def inside(value: float, f: dataclasses.Field[Any]) -> bool:
     )
 
 
-def range_of(f: dataclasses.Field[Any]) -> str:
+def describe_range(f: dataclasses.Field[Any]) -> str:
     """The range in words: ``at least 0``; a number without limits is ``finite``."""
     low, high, above, below = (f.metadata.get(k) for k in ("low", "high", "above", "below"))
     words = [f"at least {low:g}"] if low is not None else []
@@ -121,10 +127,10 @@ def range_of(f: dataclasses.Field[Any]) -> str:
     return " and ".join(words) or "a finite number"
 
 
-def flat(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def flatten_config(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     """Every setting of a configuration under its dotted key, as ``-c`` takes it."""
     for key, value in config.items():
         if isinstance(value, dict):
-            yield from flat(value, f"{above}{key}.")
+            yield from flatten_config(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value

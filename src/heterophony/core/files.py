@@ -14,7 +14,7 @@ from .errors import BusyError, FolderError, StorageError
 
 
 @contextmanager
-def disk(path: Path) -> Iterator[None]:
+def translate_disk_errors(path: Path) -> Iterator[None]:
     """Trouble with the disk inside becomes a ``StorageError`` that names the path."""
     try:
         yield
@@ -26,17 +26,19 @@ def disk(path: Path) -> Iterator[None]:
         ) from error
 
 
-def write(path: Path, content: bytes, durable: bool = True, private: bool = False) -> None:
+def write_atomically(
+    path: Path, content: bytes, durable: bool = True, private: bool = False
+) -> None:
     """Write, fsync, rename: a reader sees the old file or the new one, also after a crash.
 
     Without ``durable`` it is the same for readers, but a power cut may lose the file.
     What is ``private`` is never readable for other users, not even while it is written.
     """
-    with disk(path):
+    with translate_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(f".{path.name}.{os.getpid()}.new")
         try:
-            with open(new, "wb", opener=for_owner if private else None) as file:
+            with open(new, "wb", opener=open_for_owner_only if private else None) as file:
                 file.write(content)
                 if durable:
                     file.flush()
@@ -49,7 +51,7 @@ def write(path: Path, content: bytes, durable: bool = True, private: bool = Fals
             sync_folder(path.parent)
 
 
-def for_owner(path: str, flags: int) -> int:
+def open_for_owner_only(path: str, flags: int) -> int:
     """Opens a file that is made for its owner alone."""
     return os.open(path, flags, 0o600)
 
@@ -63,9 +65,9 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def claim(folder: Path) -> int:
+def lock_folder(folder: Path) -> int:
     """Refuse a second process; the lock ends with its owner, however that ends."""
-    with disk(folder):
+    with translate_disk_errors(folder):
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -79,7 +81,7 @@ def claim(folder: Path) -> int:
 
 def write_json(path: Path, content: Any) -> None:
     """A JSON file for people and programs, atomically."""
-    write(path, (json.dumps(content, indent=2) + "\n").encode())
+    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:

@@ -8,14 +8,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-CHANCES = 4  # numbers in [0, 1) that decide what happens to one image: flip, down, right, turn
-FIXED = 1 << 16  # positions are counted in parts of a pixel: whole numbers are alike everywhere
+DRAWS_PER_IMAGE = (
+    4  # numbers in [0, 1) that decide what happens to one image: flip, down, right, turn
+)
+FIXED_POINT_SCALE = (
+    1 << 16
+)  # positions are counted in parts of a pixel: whole numbers are alike everywhere
 
-Chance = Callable[[Tensor], Tensor]  # rows of a pool -> the chances of each, rows x CHANCES
+ImageDraws = Callable[[Tensor], Tensor]  # rows of a pool -> the chances of each, rows x CHANCES
 
 
 @dataclass(frozen=True)
-class Moves:
+class RandomImageTransform:
     """What may happen to an image before it is trained on; what comes from outside is black.
 
     Always in the order crop, flip, rotation: a flip before the crop gives the same images with
@@ -34,20 +38,20 @@ class Moves:
         flip, *shift, turn = chances.double().T[:, :, None, None]
         inside = torch.ones(len(x), height, width, dtype=torch.bool)
         if self.degrees:
-            down, right = turned(down, right, (2 * turn - 1) * self.degrees)
-            inside &= within(down, height) & within(right, width)
+            down, right = rotate_positions(down, right, (2 * turn - 1) * self.degrees)
+            inside &= is_within(down, height) & is_within(right, width)
         if self.flip:
             right = torch.where(flip < 0.5, width - 1 - right, right)
         if self.pad:
             by = [(s * (2 * self.pad + 1)).long() - self.pad for s in shift]
             down, right = down + by[0], right + by[1]
-            inside &= within(down, height) & within(right, width)
+            inside &= is_within(down, height) & is_within(right, width)
         place = (down.clamp(0, height - 1) * width + right.clamp(0, width - 1)).expand_as(inside)
         moved = x.flatten(2).gather(2, place.flatten(1)[:, None].expand(-1, x.shape[1], -1))
         return moved.view(x.shape).masked_fill_(~inside[:, None], 0)
 
 
-def turned(down: Tensor, right: Tensor, degrees: Tensor) -> tuple[Tensor, Tensor]:
+def rotate_positions(down: Tensor, right: Tensor, degrees: Tensor) -> tuple[Tensor, Tensor]:
     """Where each pixel of an image turned anticlockwise comes from: the pixel it falls into."""
     radians = degrees.deg2rad()
     cos, sin = radians.cos(), radians.sin()
@@ -55,16 +59,20 @@ def turned(down: Tensor, right: Tensor, degrees: Tensor) -> tuple[Tensor, Tensor
     # the middle of the first pixel, then whole steps
     first_down = down.numel() / 2 - cos * middle[0] - sin * middle[1]
     first_right = right.numel() / 2 - cos * middle[1] + sin * middle[0]
-    a, b = fixed(cos), fixed(sin)
+    a, b = to_fixed_point(cos), to_fixed_point(sin)
     return (
-        (fixed(first_down) + down * a + right * b).div(FIXED, rounding_mode="floor"),
-        (fixed(first_right) + right * a - down * b).div(FIXED, rounding_mode="floor"),
+        (to_fixed_point(first_down) + down * a + right * b).div(
+            FIXED_POINT_SCALE, rounding_mode="floor"
+        ),
+        (to_fixed_point(first_right) + right * a - down * b).div(
+            FIXED_POINT_SCALE, rounding_mode="floor"
+        ),
     )
 
 
-def fixed(value: Tensor) -> Tensor:
-    return (value * FIXED + 0.5).floor().long()
+def to_fixed_point(value: Tensor) -> Tensor:
+    return (value * FIXED_POINT_SCALE + 0.5).floor().long()
 
 
-def within(position: Tensor, size: int) -> Tensor:
+def is_within(position: Tensor, size: int) -> Tensor:
     return (position >= 0) & (position < size)

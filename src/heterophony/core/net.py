@@ -11,7 +11,7 @@ from .errors import ConfigError
 
 if TYPE_CHECKING:
 
-    class Part(nn.Module):
+    class TensorModule(nn.Module):
         """A part of a net, for the type checker: calling it gives a tensor."""
 
         def __call__(self, *args: Any) -> Tensor: ...
@@ -28,7 +28,7 @@ class Net(nn.Module):
 
     if TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Part: ...
+        def __getattr__(self, name: str) -> TensorModule: ...
         def __call__(self, x: Tensor) -> Tensor: ...
 
     def __init__(self, base: nn.Module, head: nn.Module) -> None:

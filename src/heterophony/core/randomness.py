@@ -10,14 +10,14 @@ import numpy as np
 import torch
 
 
-def seed_of(*key: object) -> int:
+def derive_seed(*key: object) -> int:
     """63 bits that depend on the key alone."""
     return int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:8], "big") >> 1
 
 
-def generator(*key: object) -> np.random.Generator:
+def make_generator(*key: object) -> np.random.Generator:
     """NumPy's randomness for one purpose."""
-    return np.random.default_rng(seed_of(*key))
+    return np.random.default_rng(derive_seed(*key))
 
 
 @contextmanager
@@ -25,5 +25,5 @@ def seeded(*key: object) -> Iterator[None]:
     """Inside, torch's randomness depends on ``key`` alone; outside, nothing has changed."""
     with torch.random.fork_rng(devices=[]):
         # torch.manual_seed does the same and, for GPUs that are not there, a millisecond more
-        torch.default_generator.manual_seed(seed_of(*key))
+        torch.default_generator.manual_seed(derive_seed(*key))
         yield

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .image_transforms import Chance, Moves
+from .image_transforms import ImageDraws, RandomImageTransform
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Scale:
     std: tuple[float, ...] = (1.0,)
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Scale:
+    def from_dict(cls, told: Mapping[str, Any]) -> Scale:
         """From plain data, as ``dataclasses.asdict`` gives them."""
         return cls(told["unit"], tuple(told["mean"]), tuple(told["std"]))
 
@@ -40,7 +40,9 @@ class Scale:
         return x.div_(self.unit).sub_(mean).div_(std)
 
 
-HALF = Scale(255.0, (0.5,), (0.5,))  # bytes to [-1, 1]: what the papers do with images
+BYTES_TO_PLUS_MINUS_ONE = Scale(
+    255.0, (0.5,), (0.5,)
+)  # bytes to [-1, 1]: what the papers do with images
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +53,7 @@ class Samples:
     y: Tensor
     scale: Scale = Scale()
     rows: Tensor | None = None
-    moves: Moves | None = None  # of images that are trained on
+    image_transform: RandomImageTransform | None = None  # of images that are trained on
 
     def __len__(self) -> int:
         return len(self.y if self.rows is None else self.rows)
@@ -61,26 +63,26 @@ class Samples:
         """The labels of all examples, in order."""
         return self.y if self.rows is None else self.y[self.rows]
 
-    def part(self, at: Tensor) -> Samples:
+    def select_examples(self, at: Tensor) -> Samples:
         """The examples at these positions alone."""
         return replace(self, rows=at if self.rows is None else self.rows[at])
 
-    def stored(self, at: Tensor) -> Tensor:
+    def get_stored(self, at: Tensor) -> Tensor:
         """The examples at these positions, as they are stored."""
         return self.x[at if self.rows is None else self.rows[at]]
 
-    def stored_all(self) -> Tensor:
+    def get_all_stored(self) -> Tensor:
         """All examples, as they are stored."""
         return self.x if self.rows is None else self.x[self.rows]
 
-    def batch(self, at: Tensor, chance: Chance | None = None) -> tuple[Tensor, Tensor]:
+    def batch(self, at: Tensor, chance: ImageDraws | None = None) -> tuple[Tensor, Tensor]:
         """Input and labels of the examples at these positions, ready for a network.
 
         Only who gives ``chance`` trains on them: without it no image is moved.
         """
-        x = self.stored(at)
-        if self.moves is not None and chance is not None:
-            x = self.moves(x, chance(at if self.rows is None else self.rows[at]))
+        x = self.get_stored(at)
+        if self.image_transform is not None and chance is not None:
+            x = self.image_transform(x, chance(at if self.rows is None else self.rows[at]))
         x = self.scale(x)
         if x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)
@@ -90,13 +92,13 @@ class Samples:
         """All examples in order, none left out: for measuring, not for training."""
         return (self.batch(at) for at in torch.arange(len(self)).split(size))
 
-    def counts(self, classes: int) -> Tensor:
+    def count_classes(self, classes: int) -> Tensor:
         """How many of each class."""
         return torch.bincount(self.labels, minlength=classes)
 
 
 @dataclass(frozen=True, eq=False)
-class Data:
+class ClientData:
     """One client's own examples."""
 
     train: Samples
@@ -106,4 +108,4 @@ class Data:
     @cached_property
     def counts(self) -> Tensor:
         """Training examples per class: the whole set, nothing dropped."""
-        return self.train.counts(self.classes)
+        return self.train.count_classes(self.classes)

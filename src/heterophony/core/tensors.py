@@ -44,7 +44,7 @@ class Tensors(dict[str, Tensor]):
 
     def dot(self, other: Tensors) -> Tensor:
         """The inner product over all names, summed row by row whatever the memory format."""
-        return total((v.contiguous() * other[k].contiguous()).sum() for k, v in self.items())
+        return sum_scalars((v.contiguous() * other[k].contiguous()).sum() for k, v in self.items())
 
     def square(self) -> Tensor:
         """The squared norm."""
@@ -52,7 +52,7 @@ class Tensors(dict[str, Tensor]):
 
     def sum(self) -> Tensor:
         """The sum of all entries."""
-        return total(v.contiguous().sum() for v in self.values())
+        return sum_scalars(v.contiguous().sum() for v in self.values())
 
     def zeros(self) -> Tensors:
         """The same names and shapes, all zero."""
@@ -60,11 +60,11 @@ class Tensors(dict[str, Tensor]):
 
     def only(self, *patterns: str) -> Tensors:
         """Those whose name matches one of the patterns."""
-        return Tensors({k: v for k, v in self.items() if matches(k, patterns)})
+        return Tensors({k: v for k, v in self.items() if matches_any(k, patterns)})
 
     def without(self, *patterns: str) -> Tensors:
         """Those whose name matches none of the patterns."""
-        return Tensors({k: v for k, v in self.items() if not matches(k, patterns)})
+        return Tensors({k: v for k, v in self.items() if not matches_any(k, patterns)})
 
     def under(self, prefix: str) -> Tensors:
         """The same tensors, every name with the prefix before it."""
@@ -84,16 +84,16 @@ class Tensors(dict[str, Tensor]):
         h = hashlib.sha256()
         for name, v in self.items():
             h.update(f"{name!r}|{v.dtype}|{tuple(v.shape)}|".encode())
-            h.update(raw(v))
+            h.update(tensor_to_bytes(v))
         return h.hexdigest()
 
 
-def raw(tensor: Tensor) -> bytes:
+def tensor_to_bytes(tensor: Tensor) -> bytes:
     """The values in row-major order, whatever the memory format."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-def total(terms: Iterable[Tensor]) -> Tensor:
+def sum_scalars(terms: Iterable[Tensor]) -> Tensor:
     """The sum of scalars in the order given; 0 where there are none."""
     out: Tensor | None = None
     for term in terms:
@@ -113,7 +113,7 @@ def mix(items: Sequence[Tensors], shares: Sequence[float]) -> Tensors:
         names = {k for s in shapes for k in s if any(s[k] != other.get(k) for other in shapes)}
         raise ValueError(f"cannot add tensors of different names or shapes: {sorted(names)}")
 
-    def mixed(name: str, first: Tensor) -> Tensor:
+    def mix_tensor(name: str, first: Tensor) -> Tensor:
         if not first.is_floating_point():
             return first.clone()
         out = torch.full(first.shape, -0.0, dtype=torch.float64)  # -0 + x is x, also for -0
@@ -121,10 +121,10 @@ def mix(items: Sequence[Tensors], shares: Sequence[float]) -> Tensors:
             out.add_(item[name].double(), alpha=share)
         return out.to(first.dtype)
 
-    return Tensors({k: mixed(k, v) for k, v in items[0].items()}) if items else Tensors()
+    return Tensors({k: mix_tensor(k, v) for k, v in items[0].items()}) if items else Tensors()
 
 
-def matches(name: str, patterns: Iterable[str]) -> bool:
+def matches_any(name: str, patterns: Iterable[str]) -> bool:
     """Does the name match one of the patterns (``head.*``)?"""
     return any(fnmatchcase(name, p) for p in patterns)
 
@@ -144,6 +144,6 @@ def frozen(module: nn.Module) -> nn.Module:
     return deepcopy(module).requires_grad_(False)
 
 
-def laid_as(values: Tensor, like: Tensor) -> Tensor:
+def match_memory_format(values: Tensor, like: Tensor) -> Tensor:
     """The values in the other's memory format: with another, convolutions round differently."""
     return torch.empty_strided(like.shape, like.stride(), dtype=values.dtype).copy_(values)

@@ -14,28 +14,28 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.errors import ConfigError, DataError, suggestion
-from ..core.samples import HALF
+from ..core.errors import ConfigError, DataError, suggest_or_list
+from ..core.samples import BYTES_TO_PLUS_MINUS_ONE
 from .federation import Federation
-from .partitioning import gather
+from .partitioning import split_into_clients
 from .source import Source
-from .sources.arrays import counted, npz
-from .sources.folder import listed, parts_of
-from .sources.images import header, pixels
+from .sources.arrays import make_natural_sort_key, read_npz
+from .sources.folder import list_images, list_train_and_test_images
+from .sources.images import decode_image, read_image_header
 
-OWN = "own"  # in a configuration, the name of data that every client has of its own
-NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,64}")
+OWN_DATA = "own"  # in a configuration, the name of data that every client has of its own
+CLIENT_NAME_PATTERN = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,64}")
 
 
 @dataclass(frozen=True)
-class Kind:
+class ExampleSpec:
     """What all clients' examples are: nobody who sees one client alone could tell."""
 
     shape: tuple[int, ...]
     labels: tuple[str, ...]
 
     @classmethod
-    def of(cls, shape: list[int] | None, classes: list[str] | int | None) -> Kind:
+    def from_config(cls, shape: list[int] | None, classes: list[str] | int | None) -> ExampleSpec:
         """From a configuration; says what is missing or wrong in it."""
         if classes is None:
             raise ConfigError(
@@ -60,7 +60,9 @@ class Kind:
 # Where it lies ------------------------------------------------------------------------------
 
 
-def located(path: Path, names: Sequence[str] = (), alone: str | None = None) -> dict[str, Path]:
+def find_client_data(
+    path: Path, names: Sequence[str] = (), alone: str | None = None
+) -> dict[str, Path]:
     """Where the data of these clients lie, or of all there are, by name.
 
     ``alone`` is the name of a single client, whose data lie in the folder or file itself.
@@ -68,26 +70,28 @@ def located(path: Path, names: Sequence[str] = (), alone: str | None = None) -> 
     path = path.expanduser()
     if not path.exists():
         raise DataError(f"there is no {path}; give a folder with data, or an .npz file")
-    if single(path):
+    if is_single_client(path):
         if alone is None or len(names) > 1:
             raise DataError(
                 f"{path} holds the data of one client;"
                 " give a folder with one folder or .npz file per client"
             )
-        return {named(names[0] if names else alone): path}
-    found = several(path)
+        return {check_client_name(names[0] if names else alone): path}
+    found = list_client_paths(path)
     for name in names:
         if name not in found:
-            raise DataError(f"{path} holds no data of client '{name}'{suggestion(name, found)}")
-    return {named(n): found[n] for n in in_order(names or found)}
+            raise DataError(
+                f"{path} holds no data of client '{name}'{suggest_or_list(name, found)}"
+            )
+    return {check_client_name(n): found[n] for n in sort_client_names(names or found)}
 
 
-def single(path: Path) -> bool:
+def is_single_client(path: Path) -> bool:
     """Are these the data of one client?"""
-    return path.suffix == ".npz" or any(listed(p) for p in (path, path / "train"))
+    return path.suffix == ".npz" or any(list_images(p) for p in (path, path / "train"))
 
 
-def several(path: Path) -> dict[str, Path]:
+def list_client_paths(path: Path) -> dict[str, Path]:
     """One folder or ``.npz`` file per client, by name."""
     within = sorted(path.iterdir()) if path.is_dir() else []
     files = [p for p in within if p.suffix == ".npz"]
@@ -105,9 +109,9 @@ def several(path: Path) -> dict[str, Path]:
     return found
 
 
-def named(client: str) -> str:
+def check_client_name(client: str) -> str:
     """A client's name, if it can be one."""
-    if not NAME.fullmatch(client):
+    if not CLIENT_NAME_PATTERN.fullmatch(client):
         raise DataError(
             f"'{client}' cannot be a client's name; use 1 to 64 letters, digits, '.', '_' or '-',"
             " not beginning with '.'"
@@ -115,23 +119,23 @@ def named(client: str) -> str:
     return client
 
 
-def in_order(names: Iterable[str]) -> list[str]:
+def sort_client_names(names: Iterable[str]) -> list[str]:
     """Clients in the order of a run: as people count."""
-    return sorted(names, key=lambda name: (counted(name), name))
+    return sorted(names, key=lambda name: (make_natural_sort_key(name), name))
 
 
 # What it is ---------------------------------------------------------------------------------
 
 
-def federated(
+def load_own_federation(
     paths: Mapping[str, Path],
-    kind: Kind,
+    kind: ExampleSpec,
     train_fraction: float,
     seed: int,
     validation_fraction: float = 0.0,
 ) -> Federation:
     """The clients whose data lie there; a test part of their own, or else a random one."""
-    found = {c: brought(path, kind) for c, path in paths.items()}
+    found = {c: read_client_data(path, kind) for c, path in paths.items()}
     first, types = next(iter(found)), {c: s.x.dtype for c, s in found.items()}
     for client, dtype in types.items():
         if dtype != types[first]:
@@ -139,8 +143,8 @@ def federated(
                 f"client {client} has examples of type {dtype}, client {first} of {types[first]}"
             )
     x, y = (np.concatenate([getattr(s, k) for s in found.values()]) for k in ("x", "y"))
-    made = gather(
-        Source(OWN, x, y, found[first].scale, kind.labels),
+    made = split_into_clients(
+        Source(OWN_DATA, x, y, found[first].scale, kind.labels),
         [len(s.y) for s in found.values()],
         [s.official for s in found.values()],
         train_fraction,
@@ -157,11 +161,11 @@ def federated(
     return made
 
 
-def brought(path: Path, kind: Kind) -> Source:
+def read_client_data(path: Path, kind: ExampleSpec) -> Source:
     """One client's data, of this kind or refused."""
     if path.suffix == ".npz":
-        return numbered(path, kind)
-    train, test = parts_of(path)
+        return read_client_npz(path, kind)
+    train, test = list_train_and_test_images(path)
     if not train:
         raise DataError(f"{path} holds no folders of images, one per class")
     files = [*train, *test]
@@ -169,20 +173,27 @@ def brought(path: Path, kind: Kind) -> Source:
         if file.parent.name not in kind.labels:
             raise DataError(
                 f"{file.parent}: '{file.parent.name}' is not among data.classes"
-                f"{suggestion(file.parent.name, kind.labels)}"
+                f"{suggest_or_list(file.parent.name, kind.labels)}"
             )
     y = np.array([kind.labels.index(f.parent.name) for f in files], np.int64)
     official = len(train) if test else None
-    return Source(str(path), drawn(files, kind.shape), y, HALF, kind.labels, official)
+    return Source(
+        str(path),
+        read_images_of_shape(files, kind.shape),
+        y,
+        BYTES_TO_PLUS_MINUS_ONE,
+        kind.labels,
+        official,
+    )
 
 
-def numbered(path: Path, kind: Kind) -> Source:
+def read_client_npz(path: Path, kind: ExampleSpec) -> Source:
     """Of an ``.npz``: its labels are positions among the classes."""
-    found = npz(path)
+    found = read_npz(path)
     if found.x.shape[1:] != kind.shape:
         raise DataError(
-            f"{path} has examples of {times(found.x.shape[1:])};"
-            f" those of the run are {times(kind.shape)} (data.shape)"
+            f"{path} has examples of {format_shape(found.x.shape[1:])};"
+            f" those of the run are {format_shape(kind.shape)} (data.shape)"
         )
     if found.y.max() >= len(kind.labels):
         raise DataError(
@@ -191,23 +202,25 @@ def numbered(path: Path, kind: Kind) -> Source:
     return Source(str(path), found.x, found.y, found.scale, kind.labels, found.official)
 
 
-def drawn(files: list[Path], shape: tuple[int, ...]) -> NDArray[np.uint8]:
+def read_images_of_shape(files: list[Path], shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """Images as bytes, all of that shape; grey ones may be among those in colour."""
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise DataError(
-            f"{files[0]} is an image; data.shape is {times(shape)},"
+            f"{files[0]} is an image; data.shape is {format_shape(shape)},"
             " not 1 or 3 channels, height and width"
         )
     channels, high, wide = shape
     x = np.empty((len(files), *shape), np.uint8)
     for at, file in enumerate(files):
-        size, grey = header(file)
+        size, grey = read_image_header(file)
         if size != (wide, high) or (channels == 1 and not grey):
-            has = times((1 if grey else 3, size[1], size[0]))
-            raise DataError(f"{file} is {has}; examples of the run are {times(shape)} (data.shape)")
-        x[at] = pixels(file.read_bytes(), file, channels == 1)
+            has = format_shape((1 if grey else 3, size[1], size[0]))
+            raise DataError(
+                f"{file} is {has}; examples of the run are {format_shape(shape)} (data.shape)"
+            )
+        x[at] = decode_image(file.read_bytes(), file, channels == 1)
     return x
 
 
-def times(shape: Iterable[int]) -> str:
+def format_shape(shape: Iterable[int]) -> str:
     return "×".join(map(str, shape))

@@ -15,22 +15,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..core.algorithm import EVERYBODY
+from ..core.algorithm import POOLED_CLIENT
 from ..core.errors import ConfigError
-from ..core.files import disk
-from ..core.randomness import generator
-from ..core.samples import Data, Samples, Scale
-from ..core.tensors import raw
+from ..core.files import translate_disk_errors
+from ..core.randomness import make_generator
+from ..core.samples import ClientData, Samples, Scale
+from ..core.tensors import tensor_to_bytes
 from .partitions import Share
-from .partitions.file import digest, save
-from .skew import (
-    Seen,
-    Skew,
-    seen_by,
-    skew,
-    told,
-)
-from .transforms import UNCHANGED, Transform, transform
+from .partitions.file import digest_examples, write_partition
+from .skew import Skew, SkewedSamples, build_skew, describe_skew, make_skew_view
+from .transforms import UNCHANGED, Transform, build_transform
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,32 +64,32 @@ class Federation:
         """Of one example."""
         return tuple(self.x.shape[1:])
 
-    def data(self, client: str) -> Data:
+    def data(self, client: str) -> ClientData:
         """One client's own examples."""
-        return Data(self.samples(client, "train"), self.samples(client, "test"), self.classes)
+        return ClientData(self.samples(client, "train"), self.samples(client, "test"), self.classes)
 
     def samples(self, client: str, part: str) -> Samples:
         """One client's examples of one part, as the client sees them."""
-        whose = self.clients if client == EVERYBODY else (client,)
+        whose = self.clients if client == POOLED_CLIENT else (client,)
         held = {c: getattr(self, part)[c] for c in whose}
-        rows = torch.cat(list(held.values())) if client == EVERYBODY else held[client]
+        rows = torch.cat(list(held.values())) if client == POOLED_CLIENT else held[client]
         how = self.transform or Transform(UNCHANGED, self.scale, self.scale)
         scale, moves = (how.train, how.moves) if part == "train" else (how.test, None)
         if self.skew is None:
             return Samples(self.x, self.y, scale, rows, moves)
-        view = seen_by(self.skew, held, self.scale.unit, part)
-        return Seen(self.x, self.y, scale, rows, moves, view=view)
+        view = make_skew_view(self.skew, held, self.scale.unit, part)
+        return SkewedSamples(self.x, self.y, scale, rows, moves, view=view)
 
     def transformed(self, name: str, frozen: bool = False) -> Federation:
         """The same examples, become input as in the work of that name."""
-        return replace(self, transform=transform(name, self.x, self.classes, frozen))
+        return replace(self, transform=build_transform(name, self.x, self.classes, frozen))
 
     def sizes(self, part: str = "train") -> dict[str, int]:
         """How many examples each client has."""
-        return dict(self._sizes[part])
+        return dict(self._sizes_by_part[part])
 
     @cached_property
-    def _sizes(self) -> dict[str, dict[str, int]]:
+    def _sizes_by_part(self) -> dict[str, dict[str, int]]:
         """By part; every round asks, and thousands of tensors are slow to ask."""
         parts = {"train": self.train, "test": self.test, "validation": self.validation}
         return {
@@ -126,7 +120,7 @@ class Federation:
                 "data.new_clients: nobody would be left to train: there is one client only"
             )
         count = min(max(1, int(share * len(everybody) + 1e-9)), len(everybody) - 1)
-        drawn = generator(seed, "new clients").choice(len(everybody), count, replace=False)
+        drawn = make_generator(seed, "new clients").choice(len(everybody), count, replace=False)
         return replace(self, new=tuple(everybody[i] for i in sorted(drawn)))
 
     @cached_property
@@ -137,16 +131,16 @@ class Federation:
             about.append(asdict(self.transform))
         h = hashlib.sha256(json.dumps(about).encode())
         for tensor in (self.x, self.y):
-            h.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode() + raw(tensor))
+            h.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode() + tensor_to_bytes(tensor))
         for client in self.train:
-            h.update(json.dumps(client).encode() + raw(self.train[client]) + b"|")
-            h.update(raw(self.test[client]))
+            h.update(json.dumps(client).encode() + tensor_to_bytes(self.train[client]) + b"|")
+            h.update(tensor_to_bytes(self.test[client]))
         if self.skew is not None:
-            h.update(json.dumps(told(self.skew)).encode())
+            h.update(json.dumps(describe_skew(self.skew)).encode())
         if self.new:
             h.update(json.dumps(["new", *self.new]).encode())
         for client, rows in self.validation.items():
-            h.update(json.dumps(["validation", client]).encode() + raw(rows))
+            h.update(json.dumps(["validation", client]).encode() + tensor_to_bytes(rows))
         return h.hexdigest()
 
     def save_partition(self, path: Path) -> None:
@@ -157,7 +151,7 @@ class Federation:
         }
         for c, rows in self.validation.items():
             held[c] = replace(held[c], validation=rows.numpy())
-        save(path, held, digest(self.x.numpy(), self.y.numpy()))
+        write_partition(path, held, digest_examples(self.x.numpy(), self.y.numpy()))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All examples, and everybody's rows one after the other."""
@@ -175,14 +169,14 @@ class Federation:
             "test": self.whole().sizes("test"),
             "validation": {c: len(rows) for c, rows in self.validation.items()},
             "names": dict(self.names),
-            "skew": None if self.skew is None else told(self.skew),
+            "skew": None if self.skew is None else describe_skew(self.skew),
             "new": self.new,
         }
         return json.dumps(content)
 
     def save(self, folder: Path) -> None:
         """As plain ``.npy`` files, to be opened by any number of processes."""
-        saved(folder, self.about(), self.arrays())
+        write_federation(folder, self.about(), self.arrays())
 
     @classmethod
     def open(cls, folder: Path) -> Federation:
@@ -199,21 +193,21 @@ class Federation:
             about["name"],
             x,
             y,
-            Scale.of(about["scale"]),
+            Scale.from_dict(about["scale"]),
             tuple(about["labels"]),
             dict(zip(about["train"], parts[:n], strict=True)),
             dict(zip(about["test"], parts[n : 2 * n], strict=True)),
-            transform=about["transform"] and Transform.of(about["transform"]),
+            transform=about["transform"] and Transform.from_dict(about["transform"]),
             names=about["names"],
-            skew=None if about["skew"] is None else skew(about["skew"]),
+            skew=None if about["skew"] is None else build_skew(about["skew"]),
             new=tuple(about["new"]),
             validation=dict(zip(about["validation"], parts[2 * n :], strict=True)),
         )
 
 
-def saved(folder: Path, about: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+def write_federation(folder: Path, about: str, arrays: Mapping[str, NDArray[Any]]) -> None:
     """A federation's parts as files that ``Federation.open`` opens."""
-    with disk(folder):
+    with translate_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name, array in arrays.items():
             np.save(folder / f"{name}.npy", array, allow_pickle=False)

@@ -9,27 +9,22 @@ import numpy as np
 import torch
 
 from ..core.errors import ConfigError, DataError
-from ..core.randomness import generator
+from ..core.randomness import make_generator
 from .federation import Federation
-from .partitions import (
-    Partition,
-    Terms,
-    halves,
-    shares,
-)
-from .partitions.base import Split
+from .partitions import Partition, Terms, compute_shares, split_train_test
+from .partitions.base import SplitMode
 from .skew import Skew
 from .source import Source
-from .validation import holding_out
+from .validation import hold_out_validation
 
 
-def deal(
+def partition_source(
     source: Source,
     clients: int,
     partition: Partition,
     train_fraction: float,
     seed: int,
-    split: Split = "merged",
+    split: SplitMode = "merged",
     feature_skew: Skew | None = None,
     validation_fraction: float = 0.0,
 ) -> Federation:
@@ -46,7 +41,7 @@ def deal(
         )
     own = getattr(partition, "seed", None)
     terms = Terms(clients, train_fraction, split, seed if own is None else own)
-    dealt = {str(i): share for i, share in enumerate(shares(partition, source, terms))}
+    dealt = {str(i): share for i, share in enumerate(compute_shares(partition, source, terms))}
     if len(dealt) != clients:
         raise DataError(f"the partition dealt to {len(dealt)} clients, not to {clients}")
     for i, share in dealt.items():
@@ -57,7 +52,7 @@ def deal(
             )
     x, y = torch.from_numpy(source.x), torch.from_numpy(source.y)
     if feature_skew is not None:
-        feature_skew.suits(x)
+        feature_skew.check_examples(x)
         if feature_skew.seed is None:
             feature_skew = replace(feature_skew, seed=seed)
     train, test, validation = (
@@ -76,10 +71,10 @@ def deal(
         skew=feature_skew,
         validation=validation if any(map(len, validation.values())) else {},
     )
-    return holding_out(federation, validation_fraction, terms.seed)
+    return hold_out_validation(federation, validation_fraction, terms.seed)
 
 
-def gather(
+def split_into_clients(
     source: Source,
     sizes: Sequence[int],
     trains: Sequence[int | None],
@@ -105,10 +100,10 @@ def gather(
                 " it needs at least one to train and one to test"
             )
         if known is None:
-            first, second = halves(rows, fraction, generator(seed, "split", who))
+            first, second = split_train_test(rows, fraction, make_generator(seed, "split", who))
         else:
             first, second = rows[:known], rows[known:]
         train[str(who)], test[str(who)] = torch.from_numpy(first), torch.from_numpy(second)
     x, y = torch.from_numpy(source.x), torch.from_numpy(source.y)
     brought = Federation(source.name, x, y, source.scale, source.labels, train, test)
-    return holding_out(brought, validation_fraction, seed)
+    return hold_out_validation(brought, validation_fraction, seed)

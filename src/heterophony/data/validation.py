@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from ..core.errors import ConfigError, DataError
-from ..core.randomness import generator
+from ..core.randomness import make_generator
 from .federation import Federation
 
 
-def holding_out(federation: Federation, fraction: float, seed: int) -> Federation:
+def hold_out_validation(federation: Federation, fraction: float, seed: int) -> Federation:
     """The same data, with so much of each client's training examples held out for validation.
 
     Newcomers hold out like everybody: a client trains on the same examples whenever it comes.
@@ -26,7 +26,9 @@ def holding_out(federation: Federation, fraction: float, seed: int) -> Federatio
         )
     train, validation = {}, {}
     for client, rows in federation.train.items():
-        out = torch.isin(rows, drawn(rows, fraction, generator(seed, "validation", client)))
+        out = torch.isin(
+            rows, draw_held_out(rows, fraction, make_generator(seed, "validation", client))
+        )
         train[client], validation[client] = rows[~out], rows[out]
     if not any(map(len, validation.values())):
         raise DataError(
@@ -36,7 +38,7 @@ def holding_out(federation: Federation, fraction: float, seed: int) -> Federatio
     return replace(federation, train=train, validation=validation)
 
 
-def drawn(rows: Tensor, fraction: float, draw: np.random.Generator) -> Tensor:
+def draw_held_out(rows: Tensor, fraction: float, draw: np.random.Generator) -> Tensor:
     """Which of these are held out, at random: one at least, and one stays; of a single one, none.
 
     An example that is there twice counts once: it must not be trained on and held out.

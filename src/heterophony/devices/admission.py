@@ -7,16 +7,11 @@ from collections.abc import Mapping, Sequence
 from .. import __version__
 from ..config.config import Config
 from ..core.errors import ConfigError
-from ..data.client_folders import (
-    NAME,
-    OWN,
-    Kind,
-    in_order,
-)
-from .protocol.messages import Hello, Holding
+from ..data.client_folders import CLIENT_NAME_PATTERN, OWN_DATA, ExampleSpec, sort_client_names
+from .protocol.messages import ClientSummary, Hello
 
 
-def playable(config: Config) -> None:
+def check_devices_can_run(config: Config) -> None:
     """Refuse what devices cannot do, before anybody waits for them."""
     if config.algorithm.pooled:
         raise ConfigError(f"algorithm.name: {config.algorithm_name} has no devices; run it")
@@ -24,18 +19,18 @@ def playable(config: Config) -> None:
         raise ConfigError("data.new_clients: on devices nobody joins after training; leave it out")
 
 
-def names(config: Config, held: Mapping[str, Holding]) -> list[str]:
+def list_clients(config: Config, held: Mapping[str, ClientSummary]) -> list[str]:
     """The clients of the run, in their order; with data of their own, those who came so far."""
-    if config.data.name == OWN:
-        return in_order(held)
+    if config.data.name == OWN_DATA:
+        return sort_client_names(held)
     return [str(i) for i in range(config.data.clients)]
 
 
-def objection(config: Config, held: Mapping[str, Holding], hello: Hello) -> str:
+def find_objection(config: Config, held: Mapping[str, ClientSummary], hello: Hello) -> str:
     """Why a device cannot take part with these clients; nothing if it can."""
     if hello.version != __version__:
         return f"it has heterophony {hello.version}, the server {__version__}"
-    if why := stranger(config, held, [c.name for c in hello.clients]):
+    if why := find_membership_objection(config, held, [c.name for c in hello.clients]):
         return why
     for client in hello.clients:
         if client.train < 1 or len(client.labels) != client.classes:
@@ -43,19 +38,23 @@ def objection(config: Config, held: Mapping[str, Holding], hello: Hello) -> str:
         before = held.get(client.name)
         if before is not None and before != client:
             return f"the data of client '{client.name}' are not those it began with"
-        if not described(config, client):
+        if not has_configured_format(config, client):
             return f"examples of client '{client.name}' are not what data.shape and .classes say"
-        if form(client) != form(next(iter(held.values()), hello.clients[0])):
+        if get_example_format(client) != get_example_format(
+            next(iter(held.values()), hello.clients[0])
+        ):
             return f"examples of client '{client.name}' have another form than those of others"
     return ""
 
 
-def stranger(config: Config, held: Mapping[str, Holding], clients: Sequence[str]) -> str:
+def find_membership_objection(
+    config: Config, held: Mapping[str, ClientSummary], clients: Sequence[str]
+) -> str:
     """Why these are not clients of the run; nothing if they are, or can still become it."""
-    if config.data.name != OWN:
-        unknown = [c for c in clients if c not in names(config, held)]
+    if config.data.name != OWN_DATA:
+        unknown = [c for c in clients if c not in list_clients(config, held)]
         return f"the run has no client '{unknown[0]}'" if unknown else ""
-    nameless = [c for c in clients if not NAME.fullmatch(c)]
+    nameless = [c for c in clients if not CLIENT_NAME_PATTERN.fullmatch(c)]
     if nameless:
         return f"'{nameless[0]}' cannot be a client's name"
     fresh, places = [c for c in clients if c not in held], config.data.clients - len(held)
@@ -67,14 +66,14 @@ def stranger(config: Config, held: Mapping[str, Holding], clients: Sequence[str]
     return ""
 
 
-def described(config: Config, client: Holding) -> bool:
+def has_configured_format(config: Config, client: ClientSummary) -> bool:
     """Are its own data what the configuration says of them? Of dealt data it says nothing."""
-    if config.data.name != OWN:
+    if config.data.name != OWN_DATA:
         return True
-    kind = Kind.of(config.data.shape, config.data.classes)
-    return form(client)[:2] == (kind.shape, len(kind.labels))
+    kind = ExampleSpec.from_config(config.data.shape, config.data.classes)
+    return get_example_format(client)[:2] == (kind.shape, len(kind.labels))
 
 
-def form(client: Holding) -> tuple[tuple[int, ...], int, str]:
+def get_example_format(client: ClientSummary) -> tuple[tuple[int, ...], int, str]:
     """What must be the same for all clients of a run."""
     return tuple(client.shape), client.classes, client.type

@@ -21,30 +21,30 @@ from pathlib import Path
 import torch
 
 from .. import __version__
-from ..config.config import Config, resolve
+from ..config.config import Config, resolve_config
 from ..core.algorithm import Reply
 from ..core.errors import ConfigError, DivergedError, HeterophonyError
-from ..core.tensors import raw
-from ..data.client_folders import OWN
+from ..core.tensors import tensor_to_bytes
+from ..data.client_folders import OWN_DATA
 from ..data.federation import Federation
-from ..jobs.client_store import Place
+from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Job, Plan, work
 from ..population.device_speeds import Devices
 from ..population.participation import Uniform
 from .broker.enrolment import Enrolment
-from .device_folder import Home
+from .device_folder import DeviceFolder
 from .protocol import job_codec, topics
-from .protocol.device_session import Station
-from .protocol.messages import Control, Holding, decode
-from .protocol.reply_store import Shelf
-from .protocol.topics import Publish
-from .transport.inbox import Event, Message
-from .transport.link import Link, Peer, Will
+from .protocol.device_session import DeviceSession
+from .protocol.messages import ClientSummary, Control, decode_message
+from .protocol.reply_store import ReplyStore
+from .protocol.topics import Publication
+from .transport.inbox import ConnectionEvent, ReceivedMessage
+from .transport.link import BrokerEndpoint, MqttTransport, Will
 
-LIMIT = 1 << 30  # bytes of what one task sends down
-MOMENT = 0.05
+MAX_BLOB_BYTES = 1 << 30  # bytes of what one task sends down
+POLL_SECONDS = 0.05
 Say = Callable[[str], None]
-Done = tuple[Reply | Exception, float]
+JobResult = tuple[Reply | Exception, float]
 
 
 class Device:
@@ -61,99 +61,118 @@ class Device:
         data: Mapping[str, Path] | None = None,
     ) -> None:
         """``data`` says where each client's own lie, where the run has none to deal."""
-        self.folder, self.clients, self.say, self.slow = folder / run, list(clients), say, slow
+        self.folder, self.clients, self.say, self.slowdown = folder / run, list(clients), say, slow
         self.data = data
         self.plan: Plan | None = None
-        self.home = Home(self.folder)
-        self.place = Place(self.folder / "clients", self.folder / "scratch")
-        shelf, now = Shelf(self.folder / "replies"), time.monotonic()
-        self.station = Station(run, enrolment.device, secrets.token_hex(8), shelf, LIMIT, now)
-        gone, here = (self.station.status(state) for state in ("gone", "here"))
-        self.link = Link(
-            Peer(enrolment.address, enrolment.port, enrolment.device, enrolment.context()),
-            topics.for_device(run, enrolment.device),
+        self.device_folder = DeviceFolder(self.folder)
+        self.client_store = FolderClientStore(self.folder / "clients", self.folder / "scratch")
+        shelf, now = ReplyStore(self.folder / "replies"), time.monotonic()
+        self.device_session = DeviceSession(
+            run, enrolment.device, secrets.token_hex(8), shelf, MAX_BLOB_BYTES, now
+        )
+        gone, here = (
+            self.device_session.make_status_publication(state) for state in ("gone", "here")
+        )
+        self.transport = MqttTransport(
+            BrokerEndpoint(
+                enrolment.address, enrolment.port, enrolment.device, enrolment.make_ssl_context()
+            ),
+            topics.list_device_subscriptions(run, enrolment.device),
             standing={here.topic: here.payload},
             will=Will(gone.topic, gone.payload),
         )
         self.jobs: queue.Queue[Job] = queue.Queue(1)
-        self.results: queue.Queue[Done] = queue.Queue()
-        self.told = ""
+        self.results: queue.Queue[JobResult] = queue.Queue()
+        self.last_rejection = ""
 
-    def live(self) -> None:
+    def run(self) -> None:
         """Until the run has ended."""
-        threading.Thread(target=self.toil, name="work", daemon=True).start()
-        with closing(self.home), self.link:
-            while not self.over:
-                self.hear()
-                self.publish(self.station.tick(time.monotonic()))
+        threading.Thread(target=self.run_jobs, name="work", daemon=True).start()
+        with closing(self.device_folder), self.transport:
+            while not self.run_ended:
+                self.handle_next_message()
+                self.publish_all(self.device_session.tick(time.monotonic()))
                 self.advance()
 
     @property
-    def over(self) -> bool:
-        control = self.station.control
+    def run_ended(self) -> bool:
+        control = self.device_session.control
         return control is not None and control.state == "ended"
 
-    def hear(self) -> None:
+    def handle_next_message(self) -> None:
         """What has arrived, for a moment at most."""
         try:
-            item: Message | Event = self.link.inbox.get(timeout=MOMENT)
+            item: ReceivedMessage | ConnectionEvent = self.transport.inbox.get(timeout=POLL_SECONDS)
         except queue.Empty:
             return
         now = time.monotonic()
-        if isinstance(item, Message):
-            self.publish(self.station.receive(item.topic, item.payload, now))
+        if isinstance(item, ReceivedMessage):
+            self.publish_all(self.device_session.receive(item.topic, item.payload, now))
         elif item.kind == "connected":
-            self.publish(self.station.connected(now))
+            self.publish_all(self.device_session.handle_connected(now))
         elif item.kind != "nudge":
-            self.say(item.words)
+            self.say(item.text)
 
     def advance(self) -> None:
         """Begin, take up work, hand in results; say what is new."""
         now = time.monotonic()
-        if self.plan is None and self.station.config is not None:
-            self.begin(self.station.config, now)
+        if self.plan is None and self.device_session.config is not None:
+            self.start_plan(self.device_session.config, now)
         while not self.results.empty():
-            self.hand_in(*self.results.get(), now)
-        if self.plan is not None and (task := self.station.next_work()):
+            self.submit_result(*self.results.get(), now)
+        if self.plan is not None and (task := self.device_session.take_next_task()):
             self.jobs.put(task.job)
-        control = self.station.control
+        control = self.device_session.control
         if control is not None:
-            self.place.forget(self.clients, before=control.oldest)
-        if self.station.refused:
-            raise ConfigError(f"the server says: {self.station.refused}")
-        words = self.station.rejected
-        if words and words != self.told:
+            self.client_store.delete_old_memories(self.clients, before=control.oldest)
+        if self.device_session.refusal_reason:
+            raise ConfigError(f"the server says: {self.device_session.refusal_reason}")
+        words = self.device_session.last_rejection_reason
+        if words and words != self.last_rejection:
             self.say(f"the server says: {words}")
-        self.told = words
+        self.last_rejection = words
 
-    def begin(self, text: bytes, now: float) -> None:
+    def start_plan(self, text: bytes, now: float) -> None:
         """The configuration is here: deal the data, and say who is here."""
-        config = configured(text)
-        federation = held_here(config, self.data)
+        config = parse_config(text)
+        federation = load_federation(config, self.data)
         # who is asked and when is the server's matter, and speaks of clients that are not here
         here = replace(config, participation=Uniform(rate=1.0), devices=Devices())
-        self.plan = here.on_devices(federation)
+        self.plan = here.build_device_plan(federation)
         unknown = [c for c in self.clients if c not in federation.clients]
         if unknown:
             raise ConfigError(f"--clients: the run has no client '{unknown[0]}'")
         if config.evaluation.share_personal:
             self.say("the run asks for personal parts, only to measure G, where G rests on them")
-        held, home = [holding(federation, c) for c in self.clients], self.home.name
-        self.publish(self.station.introduce(__version__, held, hardware(), now, home))
+        held, home = (
+            [summarize_client(federation, c) for c in self.clients],
+            self.device_folder.folder_id,
+        )
+        self.publish_all(
+            self.device_session.introduce(__version__, held, describe_hardware(), now, home)
+        )
 
-    def hand_in(self, result: Reply | Exception, seconds: float, now: float) -> None:
+    def submit_result(self, result: Reply | Exception, seconds: float, now: float) -> None:
         if isinstance(result, Exception):
-            self.publish(self.station.failed(result, not isinstance(result, DivergedError), now))
+            self.publish_all(
+                self.device_session.submit_failure(
+                    result, not isinstance(result, DivergedError), now
+                )
+            )
         else:
             aside = self.plan is not None and self.plan.share_personal
-            self.publish(self.station.finished(job_codec.encode_reply(result, aside), seconds, now))
+            self.publish_all(
+                self.device_session.submit_reply(
+                    job_codec.encode_reply(result, aside), seconds, now
+                )
+            )
 
-    def publish(self, messages: Sequence[Publish]) -> None:
+    def publish_all(self, messages: Sequence[Publication]) -> None:
         for topic, payload, retain in messages:
-            self.link.publish(topic, payload, retain)
+            self.transport.publish(topic, payload, retain)
 
     # In the thread --------------------------------------------------------------------------
-    def toil(self) -> None:
+    def run_jobs(self) -> None:
         """One job after the other, in one torch thread: the bits of every other engine."""
         torch.set_num_threads(1)
         while True:
@@ -161,71 +180,73 @@ class Device:
             assert self.plan is not None
             result: Reply | Exception
             try:
-                result = work(self.plan, job, self.place)
+                result = work(self.plan, job, self.client_store)
             except HeterophonyError as error:
                 result = error
             except Exception as error:  # whatever it is, the server hears of it
                 result = HeterophonyError(repr(error))
             taken = time.monotonic() - begun
-            if self.slow > 1:
-                time.sleep(taken * (self.slow - 1))
-            self.results.put((result, taken * self.slow))
-            self.link.inbox.offer(Event("nudge", "a job is done"))
+            if self.slowdown > 1:
+                time.sleep(taken * (self.slowdown - 1))
+            self.results.put((result, taken * self.slowdown))
+            self.transport.inbox.offer(ConnectionEvent("nudge", "a job is done"))
 
 
-def configured(text: bytes) -> Config:
+def parse_config(text: bytes) -> Config:
     """The server's configuration; it comes over the network, so it is checked like any other."""
     try:
-        return resolve(tomllib.loads(text.decode()))
+        return resolve_config(tomllib.loads(text.decode()))
     except (ValueError, tomllib.TOMLDecodeError):
         raise ConfigError("the server's configuration is not valid TOML") from None
 
 
-def held_here(config: Config, data: Mapping[str, Path] | None) -> Federation:
+def load_federation(config: Config, data: Mapping[str, Path] | None) -> Federation:
     """What is dealt, for all clients, or what the clients of this device have of their own."""
-    if (config.data.name == OWN) != (data is not None):
+    if (config.data.name == OWN_DATA) != (data is not None):
         raise ConfigError(
             f"--data: the run deals {config.data.name} itself; leave it out, and name --clients"
             if data is not None
             else "--data: missing; the clients of this run have data of their own"
         )
-    return config.federation() if data is None else config.brought(data)
+    return config.build_federation() if data is None else config.load_client_folders(data)
 
 
-def holding(federation: Federation, client: str) -> Holding:
+def summarize_client(federation: Federation, client: str) -> ClientSummary:
     """What is told of a client: how much data, of which kind, and a digest."""
     i = federation.clients.index(client)
     sizes = {part: federation.sizes(part)[client] for part in ("train", "test", "validation")}
     digest = hashlib.sha256()
     for part in [p for p in sizes if sizes[p]]:
         samples = federation.samples(client, part)
-        digest.update(raw(samples.stored_all()))
-        digest.update(raw(samples.labels))
+        digest.update(tensor_to_bytes(samples.get_all_stored()))
+        digest.update(tensor_to_bytes(samples.labels))
     counts = tuple(int(n) for n in federation.counts()[i])
-    return Holding(
+    return ClientSummary(
         client, **sizes, labels=counts, data_sha256=digest.hexdigest(), shape=federation.shape,
         classes=federation.classes, type=str(federation.x.dtype).removeprefix("torch."),
     )  # fmt: skip
 
 
-def hardware() -> dict[str, str]:
+def describe_hardware() -> dict[str, str]:
     """For people to look at."""
     return {"machine": platform.machine(), "system": platform.system(), "torch": torch.__version__}
 
 
-def announced(enrolment: Enrolment, say: Say) -> str:
+def wait_for_run(enrolment: Enrolment, say: Say) -> str:
     """The run that a server announces on this broker; waits for one."""
-    peer = Peer(enrolment.address, enrolment.port, enrolment.device, enrolment.context())
+    peer = BrokerEndpoint(
+        enrolment.address, enrolment.port, enrolment.device, enrolment.make_ssl_context()
+    )
     say("waiting for a server")
-    with Link(peer, [f"{topics.ROOT}/+/ctl"]) as link:
+    with MqttTransport(peer, [f"{topics.TOPIC_ROOT}/+/ctl"]) as link:
         while True:
             item = link.inbox.get()
-            if isinstance(item, Event):
+            if isinstance(item, ConnectionEvent):
                 if item.kind != "connected":
-                    say(item.words)
+                    say(item.text)
                 continue
             try:
-                control = decode(item.payload, Control)
+                control = decode_message(item.payload, Control)
             except HeterophonyError:
                 continue
             if control.state != "ended":

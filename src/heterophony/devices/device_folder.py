@@ -6,21 +6,21 @@ import os
 import secrets
 from pathlib import Path
 
-from ..core.files import claim, disk, write
+from ..core.files import lock_folder, translate_disk_errors, write_atomically
 
 
-class Home:
+class DeviceFolder:
     """Ours until ``close``. The name tells it from a new folder, or that of a copied enrolment."""
 
     def __init__(self, path: Path) -> None:
         file = path / "home"
-        with disk(path):
+        with translate_disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)
-        self._lock = claim(path)
+        self._lock = lock_folder(path)
         if not file.exists():
-            write(file, secrets.token_hex(8).encode())
-        with disk(file):
-            self.name = file.read_text()
+            write_atomically(file, secrets.token_hex(8).encode())
+        with translate_disk_errors(file):
+            self.folder_id = file.read_text()
 
     def close(self) -> None:
         os.close(self._lock)

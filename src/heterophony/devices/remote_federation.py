@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 
 from ..core.errors import DataError
-from ..core.samples import Data, Scale
+from ..core.samples import ClientData, Scale
 from ..data.federation import Federation
 
 
 @dataclass(frozen=True)
-class Held:
+class DataSummary:
     """What a client says of its data: how much, of which classes, which; never the data."""
 
     train: int
@@ -29,43 +29,45 @@ class Held:
 
 
 @dataclass(frozen=True, eq=False)
-class Roster(Federation):
+class RemoteFederation(Federation):
     """A federation that knows its clients and none of their examples."""
 
-    held: Mapping[str, Held] = field(default_factory=dict)
+    summaries: Mapping[str, DataSummary] = field(default_factory=dict)
 
     @cached_property
     def clients(self) -> tuple[str, ...]:
-        return tuple(self.held)
+        return tuple(self.summaries)
 
     def sizes(self, part: str = "train") -> dict[str, int]:
-        return {c: int(getattr(h, part)) for c, h in self.held.items()}
+        return {c: int(getattr(h, part)) for c, h in self.summaries.items()}
 
     def counts(self, part: str = "train") -> NDArray[np.int64]:
-        return np.array([h.labels for h in self.held.values()], dtype=np.int64)
+        return np.array([h.labels for h in self.summaries.values()], dtype=np.int64)
 
     @cached_property
     def sha256(self) -> str:
         """Of what the clients say their data are."""
-        said = "\n".join(f"{c} {h.sha256}" for c, h in self.held.items())
+        said = "\n".join(f"{c} {h.sha256}" for c, h in self.summaries.items())
         return hashlib.sha256(said.encode()).hexdigest()
 
-    def data(self, client: str) -> Data:
+    def data(self, client: str) -> ClientData:
         raise DataError(f"the data of client {client} are on its device")
 
     def save_partition(self, path: Path) -> None:
         """Who holds which example is known to nobody."""
 
 
-def roster(
+def make_remote_federation(
     name: str,
-    held: Mapping[str, Held],
+    held: Mapping[str, DataSummary],
     shape: tuple[int, ...],
     labels: tuple[str, ...],
     dtype: torch.dtype = torch.uint8,
-) -> Roster:
+) -> RemoteFederation:
     """Of clients with examples of this shape and type, in these classes."""
     x = torch.empty(0, *shape, dtype=dtype)
     nobody: dict[str, torch.Tensor] = {}
     y = torch.empty(0, dtype=torch.int64)
-    return Roster(name, x, y, Scale(255.0, (0.5,), (0.5,)), labels, nobody, nobody, held=held)
+    return RemoteFederation(
+        name, x, y, Scale(255.0, (0.5,), (0.5,)), labels, nobody, nobody, summaries=held
+    )

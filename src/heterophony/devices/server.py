@@ -12,29 +12,24 @@ import torch
 from ..config.config import Config
 from ..core.algorithm import Reply
 from ..core.files import read_json, write_json
-from ..data.client_folders import OWN, Kind
-from ..experiments.execute import execute
+from ..data.client_folders import OWN_DATA, ExampleSpec
+from ..experiments.execute import execute_plan
 from ..jobs.plan import Job
 from ..run.store import RunFolder
 from ..run.summary import Event, Summary
-from .admission import names, objection, playable
+from .admission import check_devices_can_run, find_objection, list_clients
 from .broker.enrolment import Enrolment
-from .engine import (
-    Fleet,
-    part,
-    publish,
-    pump,
-)
+from .engine import DeviceEngine, announce_end, process_messages, publish_all
 from .protocol import topics
-from .protocol.messages import Hello, Holding
-from .protocol.server_session import Hub
-from .remote_federation import Held, Roster, roster
-from .reply_checks import Expected
-from .status_writer import Lookout
-from .transport.link import Link, Peer, Will
+from .protocol.messages import ClientSummary, Hello
+from .protocol.server_session import ServerSession
+from .remote_federation import DataSummary, RemoteFederation, make_remote_federation
+from .reply_checks import ReplyValidator
+from .status_writer import StatusWriter
+from .transport.link import BrokerEndpoint, MqttTransport, Will
 
-LIMIT = 1 << 30  # bytes of one reply
-JOURNAL = "devices.json"
+MAX_REPLY_BYTES = 1 << 30  # bytes of one reply
+JOURNAL_FILE = "devices.json"
 Say = Callable[[str], None]
 
 
@@ -42,29 +37,29 @@ class Journal:
     """What outlives the server besides the run: who holds which client, with what data."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / JOURNAL
+        self.path = folder / JOURNAL_FILE
         told = read_json(self.path) if self.path.is_file() else {}
         self.epoch: int = told.get("epoch", 0) + 1
-        self.holders: dict[str, str] = told.get("holders", {})
-        self.homes: dict[str, str] = told.get("homes", {})  # by device
-        self.held: dict[str, Holding] = {
-            name: Holding(**{**h, "labels": tuple(h["labels"]), "shape": tuple(h["shape"])})
+        self.device_of_client: dict[str, str] = told.get("holders", {})
+        self.folder_ids: dict[str, str] = told.get("homes", {})  # by device
+        self.client_summaries: dict[str, ClientSummary] = {
+            name: ClientSummary(**{**h, "labels": tuple(h["labels"]), "shape": tuple(h["shape"])})
             for name, h in told.get("held", {}).items()
         }
         self.save()
 
-    def take(self, device: str, hello: Hello) -> None:
+    def record_clients(self, device: str, hello: Hello) -> None:
         """These clients are the device's from now on; written down before it hears of it."""
-        fresh = {c.name: c for c in hello.clients if c.name not in self.held}
+        fresh = {c.name: c for c in hello.clients if c.name not in self.client_summaries}
         if fresh:
-            self.held |= fresh
-            self.holders |= dict.fromkeys(fresh, device)
-            self.homes[device] = hello.home
+            self.client_summaries |= fresh
+            self.device_of_client |= dict.fromkeys(fresh, device)
+            self.folder_ids[device] = hello.home
             self.save()
 
     def save(self) -> None:
-        held = {name: asdict(h) for name, h in self.held.items()}
-        who = {"holders": self.holders, "homes": self.homes, "held": held}
+        held = {name: asdict(h) for name, h in self.client_summaries.items()}
+        who = {"holders": self.device_of_client, "homes": self.folder_ids, "held": held}
         write_json(self.path, {"epoch": self.epoch, **who})
 
 
@@ -77,73 +72,92 @@ def serve(
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Summary:
     """Play what is left of the run. The folder must be ours (locked)."""
-    playable(config)
+    check_devices_can_run(config)
     journal = Journal(folder.path)
-    expected: list[Expected] = []
+    expected: list[ReplyValidator] = []
 
-    def check(job: Job, reply: Reply) -> None:
-        expected[0].check(reply, job)
+    def check_reply(job: Job, reply: Reply) -> None:
+        expected[0].check_reply(reply, job)
 
-    def accept(device: str, hello: Hello) -> str:
-        why = objection(config, journal.held, hello)
-        if journal.homes.get(device, hello.home) != hello.home:
+    def admit_device(device: str, hello: Hello) -> str:
+        why = find_objection(config, journal.client_summaries, hello)
+        if journal.folder_ids.get(device, hello.home) != hello.home:
             why = (
                 f"device '{device}' began in another folder, where what its clients keep lies;"
                 " start it with that one"
             )
         if not why:
-            journal.take(device, hello)
+            journal.record_clients(device, hello)
         return why
 
-    peer = Peer(enrolment.address, enrolment.port, enrolment.device, enrolment.context())
-    will = Will(f"{topics.ROOT}/{run}/server", b"gone")
-    now, text = time.monotonic(), folder.config.read_bytes()
-    hub = Hub(
-        run, journal.epoch, config.top.rounds, text, accept, check, LIMIT, now, journal.holders
+    peer = BrokerEndpoint(
+        enrolment.address, enrolment.port, enrolment.device, enrolment.make_ssl_context()
+    )
+    will = Will(f"{topics.TOPIC_ROOT}/{run}/server", b"gone")
+    now, text = time.monotonic(), folder.config_file.read_bytes()
+    hub = ServerSession(
+        run,
+        journal.epoch,
+        config.top.rounds,
+        text,
+        admit_device,
+        check_reply,
+        MAX_REPLY_BYTES,
+        now,
+        journal.device_of_client,
     )
     with (
-        Link(peer, topics.for_server(run), will=will) as link,
-        Lookout(hub, folder.path, say) as lookout,
+        MqttTransport(peer, topics.list_server_subscriptions(run), will=will) as link,
+        StatusWriter(hub, folder.path, say) as lookout,
     ):
-        known = gathered(config, hub, link, journal, say, lookout.look)
-        plan = config.on_devices(known)
-        expected.append(Expected(plan))
+        known = wait_for_clients(config, hub, link, journal, say, lookout.update)
+        plan = config.build_device_plan(known)
+        expected.append(ReplyValidator(plan))
         faults = config.faults
-        fleet = Fleet(
+        fleet = DeviceEngine(
             plan,
             hub,
             link,
             expected[0],
             faults.deadline,
-            faults.needed,
-            folder.oldest,
+            faults.count_needed_replies,
+            folder.find_oldest_commit,
             say,
-            lookout.look,
+            lookout.update,
         )
-        summary = execute(plan, folder, fleet, on_event=on_event)
-        part(hub, link, say)  # also of a run that had ended: its devices may not have heard of it
+        summary = execute_plan(plan, folder, fleet, on_event=on_event)
+        announce_end(
+            hub, link, say
+        )  # also of a run that had ended: its devices may not have heard of it
     return summary
 
 
-def gathered(
-    config: Config, hub: Hub, link: Link, journal: Journal, say: Say, look: Callable[[], None]
-) -> Roster:
+def wait_for_clients(
+    config: Config,
+    hub: ServerSession,
+    link: MqttTransport,
+    journal: Journal,
+    say: Say,
+    look: Callable[[], None],
+) -> RemoteFederation:
     """Wait until every client of the run has been introduced, now or before."""
     count, told = config.data.clients, ""
-    publish(hub, link, [hub.standing()])
-    while missing := count - len(journal.held):
+    publish_all(hub, link, [hub.make_control_publication()])
+    while missing := count - len(journal.client_summaries):
         words = f"waiting for {missing} of {count} clients"
         if words != told:
             say(words)
             told = words
-        pump(hub, link, say, look)
+        process_messages(hub, link, say, look)
     held = {
-        c: Held(h.train, h.test, h.validation, tuple(h.labels), h.data_sha256)
-        for c, h in ((c, journal.held[c]) for c in names(config, journal.held))
+        c: DataSummary(h.train, h.test, h.validation, tuple(h.labels), h.data_sha256)
+        for c, h in (
+            (c, journal.client_summaries[c]) for c in list_clients(config, journal.client_summaries)
+        )
     }
-    first = next(iter(journal.held.values()))
+    first = next(iter(journal.client_summaries.values()))
     labels = tuple(str(i) for i in range(first.classes))
-    if config.data.name == OWN:
-        labels = Kind.of(config.data.shape, config.data.classes).labels
+    if config.data.name == OWN_DATA:
+        labels = ExampleSpec.from_config(config.data.shape, config.data.classes).labels
     dtype = getattr(torch, first.type)
-    return roster(config.data.name, held, tuple(first.shape), labels, dtype)
+    return make_remote_federation(config.data.name, held, tuple(first.shape), labels, dtype)

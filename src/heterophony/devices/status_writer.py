@@ -12,63 +12,70 @@ from pathlib import Path
 from typing import Any, Self
 
 from ..core.errors import StorageError
-from ..core.files import write
-from ..run.run_index import DEVICES
-from .protocol.server_session import Hub
-from .protocol.status import overview
+from ..core.files import write_atomically
+from ..run.run_index import DEVICES_FILE
+from .protocol.server_session import ServerSession
+from .protocol.status import build_status
 
-EVERY = 1.0  # seconds between two looks, at least
-ALIVE = 10.0  # seconds after which the file is written though nothing has changed
+MIN_CHECK_SECONDS = 1.0  # seconds between two looks, at least
+MAX_WRITE_SECONDS = 10.0  # seconds after which the file is written though nothing has changed
 
 
-class Lookout:
+class StatusWriter:
     """From the start of the server to its end, however that comes."""
 
     def __init__(
         self,
-        hub: Hub,
+        hub: ServerSession,
         folder: Path,
         say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.hub, self.path, self.say, self.clock = hub, folder / DEVICES, say, clock
-        self.zero = time.time() - clock()  # the date of the clock's 0
-        self.looked: float | None = None
-        self.written = 0.0
-        self.told: dict[str, Any] = {}
-        self.works = True
+        self.server_session, self.path, self.say, self.clock = (
+            hub,
+            folder / DEVICES_FILE,
+            say,
+            clock,
+        )
+        self.clock_offset = time.time() - clock()  # the date of the clock's 0
+        self.last_check: float | None = None
+        self.last_write = 0.0
+        self.last_status: dict[str, Any] = {}
+        self.can_write = True
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Often called, seldom at work."""
-        for words in self.hub.ledger.news.read():
+        for words in self.server_session.stats.log.take_lines():
             self.say(words)
         now = self.clock()
-        if self.looked is not None and now - self.looked < EVERY:
+        if self.last_check is not None and now - self.last_check < MIN_CHECK_SECONDS:
             return
-        self.looked = now
-        view = overview(self.hub, self.zero)
-        if view != self.told or now - self.written >= ALIVE:
-            self.write(view, now)
+        self.last_check = now
+        view = build_status(self.server_session, self.clock_offset)
+        if view != self.last_status or now - self.last_write >= MAX_WRITE_SECONDS:
+            self.write_status(view, now)
 
-    def write(self, view: dict[str, Any], now: float) -> None:
-        content = {**view, "written": round(self.zero + now)}
+    def write_status(self, view: dict[str, Any], now: float) -> None:
+        content = {**view, "written": round(self.clock_offset + now)}
         try:
-            write(self.path, (json.dumps(content, indent=1) + "\n").encode(), durable=False)
+            write_atomically(
+                self.path, (json.dumps(content, indent=1) + "\n").encode(), durable=False
+            )
         except StorageError as error:  # no reason to end a run
-            if self.works:
+            if self.can_write:
                 self.say(f"the devices cannot be shown: {error}")
-            self.works = False
+            self.can_write = False
         else:
-            self.works = True
-        self.told, self.written = view, now
+            self.can_write = True
+        self.last_status, self.last_write = view, now
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.looked is None:
+        if self.last_check is None:
             return  # there was nothing left to play; what was written then still holds
-        view = overview(self.hub, self.zero)
+        view = build_status(self.server_session, self.clock_offset)
         if view["state"] != "ended":
             view["state"] = "stopped"
-        self.write(view, self.clock())
+        self.write_status(view, self.clock())

@@ -11,12 +11,12 @@ from importlib.util import find_spec
 from typing import Protocol, Self
 
 from ..core.algorithm import Reply
-from ..core.errors import ConfigError, suggestion
-from ..core.fields import check, setting
-from ..jobs.client_store import Place
+from ..core.errors import ConfigError, suggest_or_list
+from ..core.fields import check_settings, setting
+from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Job, Plan
 
-AUTO = "auto"  # the cluster that this machine is a node of
+AUTO_ADDRESS = "auto"  # the cluster that this machine is a node of
 ENGINES = {"serial": "serial:Serial", "pool": "pool:Pool", "ray": "ray.engine:Ray"}
 
 
@@ -32,19 +32,21 @@ class Cluster:
     gpus: float = setting(0.0, "GPUs that a job reserves on a Ray cluster", low=0)
 
     def __post_init__(self) -> None:
-        check(self)
-        if self.address not in (None, AUTO) and not re.fullmatch(r"[^:/]+:\d{1,5}", self.address):
+        check_settings(self)
+        if self.address not in (None, AUTO_ADDRESS) and not re.fullmatch(
+            r"[^:/]+:\d{1,5}", self.address
+        ):
             raise ConfigError(
-                f"address: must be {AUTO}, or host:port of its head, as in head:6379, not"
+                f"address: must be {AUTO_ADDRESS}, or host:port of its head, as in head:6379, not"
                 f" {self.address!r}"
             )
 
 
-HERE = Cluster()  # a Ray of this machine, for one run
+LOCAL_CLUSTER = Cluster()  # a Ray of this machine, for one run
 
 
 @dataclass(frozen=True)
-class Share:
+class ClusterShare:
     """A run's part of a cluster that several runs use at a time, for a process of its own."""
 
     cluster: Cluster
@@ -59,28 +61,32 @@ class Engine(Protocol):
 
     def __exit__(self, kind: object, *_: object) -> None: ...
 
-    def present(self, clients: Sequence[str]) -> list[str]:
+    def list_available_clients(self, clients: Sequence[str]) -> list[str]:
         """Those of the clients who can be given work now, in their order."""
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
         """The replies, in any order, as they come; some may never come."""
 
 
-def engine(
-    name: str, workers: int | None, plan: Plan, place: Place, cluster: Cluster = HERE
+def create_engine(
+    name: str,
+    workers: int | None,
+    plan: Plan,
+    place: FolderClientStore,
+    cluster: Cluster = LOCAL_CLUSTER,
 ) -> Engine:
     """The engine of that name for one run; without ``workers``, all cores are used."""
     if name not in ENGINES:
-        raise ConfigError(f"engine.name: no '{name}' here{suggestion(name, ENGINES)}")
-    available(name)
+        raise ConfigError(f"engine.name: no '{name}' here{suggest_or_list(name, ENGINES)}")
+    check_engine_installed(name)
     module, cls_name = ENGINES[name].split(":")
     cls = getattr(import_module(f".{module}", __package__), cls_name)
-    how = (workers, cluster) if name == "ray" else (workers or cores(),)
+    how = (workers, cluster) if name == "ray" else (workers or count_cores(),)
     made: Engine = cls(plan, place, *how)
     return made
 
 
-def available(name: str) -> None:
+def check_engine_installed(name: str) -> None:
     """An engine whose package is not installed is a mistake to hear of before anything begins."""
     spec = find_spec("ray") if name == "ray" else None
     if name == "ray" and (spec is None or spec.origin is None):  # a mere folder has no origin
@@ -89,11 +95,11 @@ def available(name: str) -> None:
         )
 
 
-def cores() -> int:
+def count_cores() -> int:
     """The cores this process may use."""
     return len(os.sched_getaffinity(0))
 
 
-def in_order(jobs: Sequence[Job]) -> list[Job]:
+def sort_jobs(jobs: Sequence[Job]) -> list[Job]:
     """Training first, the longest first; evaluations fill the gaps at the end of the round."""
     return sorted(jobs, key=lambda j: (j.kind != "train", -j.cost))

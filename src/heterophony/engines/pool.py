@@ -27,18 +27,18 @@ import torch
 from ..core.algorithm import Reply
 from ..core.codec import decode_groups, encode_groups
 from ..core.errors import EngineError, HeterophonyError
-from ..core.files import disk, write
+from ..core.files import translate_disk_errors, write_atomically
 from ..core.tensors import Tensors
 from ..data.federation import Federation
-from ..jobs.client_store import Place
+from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Job, Plan, work
-from .base import in_order
+from .base import sort_jobs
 
 CONTEXT = multiprocessing.get_context("forkserver")
-TRIES = 3
+MAX_ATTEMPTS = 3
 
 
-def warm(*preload: str) -> None:
+def start_fork_server(*preload: str) -> None:
     """Start the fork server now; it imports torch while this process does something else.
 
     One that runs already is left as it is, whatever else it was to import.
@@ -66,21 +66,26 @@ class Worker:
 class Pool:
     """So many workers for one run."""
 
-    def __init__(self, plan: Plan, place: Place, workers: int) -> None:
-        self.plan, self.place, self.count = plan, place, workers
+    def __init__(self, plan: Plan, place: FolderClientStore, workers: int) -> None:
+        self.plan, self.client_store, self.worker_count = plan, place, workers
         self.workers: list[Worker] = []
-        self.sent: dict[int, tuple[Tensors, Path]] = {}  # by identity; holds what it names
-        self.number = 0
+        self.sent_files: dict[int, tuple[Tensors, Path]] = {}  # by identity; holds what it names
+        self.file_number = 0
 
     def __enter__(self) -> Self:
-        warm()
-        shared = self.place.scratch / "data"
+        start_fork_server()
+        shared = self.client_store.scratch / "data"
         self.plan.federation.save(shared)
-        blob = portable(self.plan)
-        self.start = (blob, str(shared), str(self.place.memories), str(self.place.scratch))
+        blob = pickle_plan(self.plan)
+        self.worker_arguments = (
+            blob,
+            str(shared),
+            str(self.client_store.memory_folder),
+            str(self.client_store.scratch),
+        )
         try:
-            for _ in range(self.count):
-                self.workers.append(self.hire())
+            for _ in range(self.worker_count):
+                self.workers.append(self.start_worker())
         except BaseException as error:  # Ctrl-C here: no worker may outlive the folder
             self.__exit__(error)
             raise
@@ -94,56 +99,58 @@ class Pool:
         for worker in self.workers:
             worker.process.join()
 
-    def hire(self) -> Worker:
+    def start_worker(self) -> Worker:
         """A new process at work."""
         ours, theirs = CONTEXT.Pipe()
-        process = CONTEXT.Process(target=serve, args=(theirs, *self.start), daemon=True)
+        process = CONTEXT.Process(
+            target=run_worker, args=(theirs, *self.worker_arguments), daemon=True
+        )
         process.start()
         theirs.close()
         return Worker(process, ours)
 
-    def present(self, clients: Sequence[str]) -> list[str]:
+    def list_available_clients(self, clients: Sequence[str]) -> list[str]:
         return list(clients)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
-        waiting, tries = in_order(jobs)[::-1], dict[int, int]()
+        waiting, tries = sort_jobs(jobs)[::-1], dict[int, int]()
         left = len(jobs)
         while left:
             for worker in self.workers:
                 if worker.job is None and waiting:
-                    self.give(worker, waiting.pop())
+                    self.assign_job(worker, waiting.pop())
             busy = {w.pipe: w for w in self.workers if w.job is not None}
             for pipe in connection.wait(list(busy)):
                 worker = busy[pipe]  # type: ignore[index]
-                job, worker_answer = worker.job, self.answer(worker)
+                job, worker_answer = worker.job, self.receive_reply(worker)
                 assert job is not None
                 if worker_answer is None:
                     tries[id(job)] = tries.get(id(job), 0) + 1
-                    self.bury(worker, job, tries[id(job)])
+                    self.replace_worker(worker, job, tries[id(job)])
                     waiting.append(job)
                 else:
                     worker.job, left = None, left - 1
                     yield worker_answer
-        self.sweep()
+        self.delete_sent_files()
 
-    def give(self, worker: Worker, job: Job) -> None:
-        files = [str(self.put(t)) for t in (job.tensors, job.average)]
-        bare = replace(job, tensors=Tensors(), average=Tensors())
+    def assign_job(self, worker: Worker, job: Job) -> None:
+        files = [str(self.write_tensors(t)) for t in (job.tensors, job.generic_model)]
+        bare = replace(job, tensors=Tensors(), generic_model=Tensors())
         worker.job = job
         # one that died while idle is noticed where answers are read
         with suppress(BrokenPipeError, ConnectionResetError):
             worker.pipe.send((bare, *files))
 
-    def put(self, tensors: Tensors) -> Path:
+    def write_tensors(self, tensors: Tensors) -> Path:
         """The tensors in a file; the same object for many clients is written once."""
-        if id(tensors) not in self.sent:
-            self.number += 1
-            path = self.place.scratch / "down" / f"{self.number}"
-            write(path, encode_groups({"down": tensors}), durable=False)
-            self.sent[id(tensors)] = tensors, path
-        return self.sent[id(tensors)][1]
+        if id(tensors) not in self.sent_files:
+            self.file_number += 1
+            path = self.client_store.scratch / "down" / f"{self.file_number}"
+            write_atomically(path, encode_groups({"down": tensors}), durable=False)
+            self.sent_files[id(tensors)] = tensors, path
+        return self.sent_files[id(tensors)][1]
 
-    def answer(self, worker: Worker) -> Reply | None:
+    def receive_reply(self, worker: Worker) -> Reply | None:
         """The reply of a worker; None if it died."""
         try:
             answer, path = worker.pipe.recv()
@@ -151,13 +158,13 @@ class Pool:
             return None
         if isinstance(answer, BaseException):
             raise answer
-        with disk(Path(path)):
+        with translate_disk_errors(Path(path)):
             groups, _ = decode_groups(Path(path).read_bytes(), finite=False)
             Path(path).unlink()
         reply: Reply = replace(answer, tensors=groups["up"], aside=groups["aside"])
         return reply
 
-    def bury(self, worker: Worker, job: Job, tries: int) -> None:
+    def replace_worker(self, worker: Worker, job: Job, tries: int) -> None:
         """Replace a dead worker; a job that kills every worker ends the run."""
         worker.pipe.close()
         worker.process.join()
@@ -167,31 +174,31 @@ class Pool:
                 ' script again, so it must call the pool below `if __name__ == "__main__":` and'
                 " define models and algorithms above it, in a file (or use the serial engine)"
             )
-        if tries >= TRIES:
+        if tries >= MAX_ATTEMPTS:
             raise EngineError(
-                f"client {job.client}, round {job.t}: {TRIES} workers died on this job"
+                f"client {job.client}, round {job.t}: {MAX_ATTEMPTS} workers died on this job"
                 f" (exit code {worker.process.exitcode}); is there enough memory?"
                 " fewer engine.workers need less"
             )
-        self.workers[self.workers.index(worker)] = self.hire()
+        self.workers[self.workers.index(worker)] = self.start_worker()
 
-    def sweep(self) -> None:
-        for _, path in self.sent.values():
+    def delete_sent_files(self) -> None:
+        for _, path in self.sent_files.values():
             path.unlink(missing_ok=True)
-        self.sent.clear()
+        self.sent_files.clear()
 
 
-def without_data(plan: Plan) -> Plan:
+def strip_data(plan: Plan) -> Plan:
     """The plan for workers, who open the data themselves."""
     empty = torch.empty(0)
     bare = replace(plan.federation, x=empty, y=empty, train={}, test={}, validation={})
     return replace(plan, federation=bare)
 
 
-def portable(plan: Plan) -> bytes:
+def pickle_plan(plan: Plan) -> bytes:
     """The plan for our own child processes."""
     try:
-        return pickle.dumps(without_data(plan))
+        return pickle.dumps(strip_data(plan))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise EngineError(
             f"the pool engine cannot send this algorithm or model to its workers ({error});"
@@ -202,37 +209,44 @@ def portable(plan: Plan) -> bytes:
 # In the worker ------------------------------------------------------------------------------
 
 
-def serve(
+def run_worker(
     pipe: connection.Connection, blob: bytes, shared: str, memories: str, scratch: str
 ) -> None:
     """A worker's life: jobs in, replies out, until the driver is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to answer
-    settle()
-    threading.Thread(target=outlived, daemon=True).start()
+    configure_worker_process()
+    threading.Thread(target=exit_with_parent, daemon=True).start()
     try:
         federation = Federation.open(Path(shared))
     except FileNotFoundError:  # the driver was stopped while we started, and cleaned up
         return
     plan = replace(pickle.loads(blob), federation=federation)
-    place = Place(Path(memories), Path(scratch))
-    inbox = Inbox()
+    place = FolderClientStore(Path(memories), Path(scratch))
+    inbox = TensorFileCache()
     while True:
         try:
             bare, tensors, average = pipe.recv()
-            pipe.send(answered(plan, place, inbox, bare, tensors, average))
+            pipe.send(answer_job(plan, place, inbox, bare, tensors, average))
         except (EOFError, BrokenPipeError, ConnectionResetError):
             return
 
 
-def answered(
-    plan: Plan, place: Place, inbox: Inbox, bare: Job, tensors: str, average: str
+def answer_job(
+    plan: Plan,
+    place: FolderClientStore,
+    inbox: TensorFileCache,
+    bare: Job,
+    tensors: str,
+    average: str,
 ) -> tuple[Reply | BaseException, str]:
     """A reply and the file with its tensors, or what went wrong."""
     path = place.scratch / "up" / f"{os.getpid()}-{bare.kind}-{bare.t}-{bare.client.encode().hex()}"
     try:
-        job = replace(bare, tensors=inbox.read(tensors), average=inbox.read(average))
+        job = replace(bare, tensors=inbox.read(tensors), generic_model=inbox.read(average))
         reply = work(plan, job, place)
-        write(path, encode_groups({"up": reply.tensors, "aside": reply.aside}), durable=False)
+        write_atomically(
+            path, encode_groups({"up": reply.tensors, "aside": reply.aside}), durable=False
+        )
         return replace(reply, tensors=Tensors(), aside=Tensors()), str(path)
     except HeterophonyError as error:
         return type(error)(str(error)), ""
@@ -241,7 +255,7 @@ def answered(
         return EngineError(f"client {bare.client}, round {bare.t}: {error!r}\n{trace}"), ""
 
 
-class Inbox:
+class TensorFileCache:
     """The last few files read: all clients of a round share them."""
 
     def __init__(self, size: int = 2) -> None:
@@ -249,7 +263,7 @@ class Inbox:
 
     def read(self, path: str) -> Tensors:
         if path not in self.files:
-            with disk(Path(path)):
+            with translate_disk_errors(Path(path)):
                 self.files[path] = decode_groups(Path(path).read_bytes(), finite=False)[0]["down"]
             while len(self.files) > self.size:
                 self.files.popitem(last=False)
@@ -257,15 +271,15 @@ class Inbox:
         return self.files[path]
 
 
-def settle() -> None:
+def configure_worker_process() -> None:
     """As every worker of ours; and end with the parent."""
-    settle_torch()
+    configure_torch()
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: the fork server ends with the driver
 
 
-def outlived() -> None:
+def exit_with_parent() -> None:
     """End when the driver has ended, in the middle of whatever job, be it minutes long."""
     driver = multiprocessing.parent_process()
     assert driver is not None
@@ -273,7 +287,7 @@ def outlived() -> None:
     os._exit(0)
 
 
-def settle_torch() -> None:
+def configure_torch() -> None:
     """One torch thread; keep freed memory instead of returning it."""
     torch.set_num_threads(1)
     if sys.platform == "linux":

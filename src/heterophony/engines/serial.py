@@ -8,26 +8,26 @@ from typing import Self
 import torch
 
 from ..core.algorithm import Reply
-from ..jobs.client_store import Place
+from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Job, Plan, work
 
 
 class Serial:
     """One torch thread, as in every worker: the same bits."""
 
-    def __init__(self, plan: Plan, place: Place, workers: int = 1) -> None:
-        self.plan, self.place, self.threads = plan, place, torch.get_num_threads()
+    def __init__(self, plan: Plan, place: FolderClientStore, workers: int = 1) -> None:
+        self.plan, self.client_store, self.previous_threads = plan, place, torch.get_num_threads()
 
     def __enter__(self) -> Self:
         torch.set_num_threads(1)
         return self
 
     def __exit__(self, *_: object) -> None:
-        torch.set_num_threads(self.threads)
+        torch.set_num_threads(self.previous_threads)
 
-    def present(self, clients: Sequence[str]) -> list[str]:
+    def list_available_clients(self, clients: Sequence[str]) -> list[str]:
         return list(clients)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
         for job in jobs:
-            yield work(self.plan, job, self.place)
+            yield work(self.plan, job, self.client_store)

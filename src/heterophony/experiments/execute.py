@@ -7,72 +7,69 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from ..core.errors import FolderError
-from ..core.fields import flat
+from ..core.fields import flatten_config
 from ..core.files import write_json
-from ..engines.base import (
-    HERE,
-    Cluster,
-    Engine,
-    engine,
-)
+from ..engines.base import LOCAL_CLUSTER, Cluster, Engine, create_engine
 from ..jobs.plan import Plan
-from ..run.loop import play
+from ..run.loop import run_rounds
 from ..run.store import RunFolder
 from ..run.summary import Event, Summary, summarise
-from ..trackers import Named, Run
-from ..trackers.following import following
+from ..trackers import NamedTracker, TrackedRun
+from ..trackers.following import follow_run
 
 
-def execute(
+def execute_plan(
     plan: Plan,
     folder: RunFolder,
     where: str | Engine = "serial",
     workers: int | None = None,
     on_event: Callable[[Event], None] = lambda event: None,
-    trackers: Sequence[Named] = (),
+    trackers: Sequence[NamedTracker] = (),
     warn: Callable[[str], None] = warnings.warn,
-    cluster: Cluster = HERE,
+    cluster: Cluster = LOCAL_CLUSTER,
 ) -> Summary:
     """Play what is left and write ``result.json``. The folder must be ours (locked).
 
     ``where`` is an engine, or the name of one; ``cluster`` is for Ray.
     """
-    events = list(folder.read())
+    events = list(folder.iterate_events())
     if not all(isinstance(e, dict) and "event" in e for e in events):
-        raise FolderError(f"{folder.events} is damaged: a line is not an event")
-    same_data(plan, events)
-    same_files(plan, events)
-    if not folder.partition.exists():
-        plan.federation.save_partition(folder.partition)
-    with following(trackers, tracked(folder), folder.read, warn) as follow:
-        if not finished(events):
-            same_start(plan, events)
+        raise FolderError(f"{folder.events_file} is damaged: a line is not an event")
+    check_same_data(plan, events)
+    check_same_files(plan, events)
+    if not folder.partition_file.exists():
+        plan.federation.save_partition(folder.partition_file)
+    with follow_run(trackers, describe_tracked_run(folder), folder.iterate_events, warn) as follow:
+        if not is_finished(events):
+            check_same_initial_model(plan, events)
             made = where
             if isinstance(made, str):
-                made = engine(made, workers, plan, folder.place, cluster)
+                made = create_engine(made, workers, plan, folder.client_store, cluster)
             with made as place:
-                for event in play(plan, place, folder):
+                for event in run_rounds(plan, place, folder):
                     follow(event)
                     on_event(event)
-            events = list(folder.read())
+            events = list(folder.iterate_events())
         summary = summarise(events)
-        write_json(folder.result, summary.json())
+        write_json(folder.result_file, summary.to_dict())
         follow.end(summary)
     return summary
 
 
-def tracked(folder: RunFolder) -> Run:
+def describe_tracked_run(folder: RunFolder) -> TrackedRun:
     """The run as trackers know it."""
-    config = tomllib.loads(folder.config.read_text())
-    plain = {k: v if isinstance(v, bool | int | float) else str(v) for k, v in flat(config)}
-    return Run(folder.path.absolute().name, folder.path, plain)
+    config = tomllib.loads(folder.config_file.read_text())
+    plain = {
+        k: v if isinstance(v, bool | int | float) else str(v) for k, v in flatten_config(config)
+    }
+    return TrackedRun(folder.path.absolute().name, folder.path, plain)
 
 
-def finished(events: list[Event]) -> bool:
+def is_finished(events: list[Event]) -> bool:
     return bool(events) and events[-1]["event"] == "end"
 
 
-def same_data(plan: Plan, events: list[Event]) -> None:
+def check_same_data(plan: Plan, events: list[Event]) -> None:
     """A run must not go on with other data than it began with."""
     if events and events[0].get("data_sha256") != plan.federation.sha256:
         raise FolderError(
@@ -81,9 +78,9 @@ def same_data(plan: Plan, events: list[Event]) -> None:
         )
 
 
-def same_files(plan: Plan, events: list[Event]) -> None:
+def check_same_files(plan: Plan, events: list[Event]) -> None:
     """Nor with other traces or devices."""
-    for file, sha256 in plan.files.items():
+    for file, sha256 in plan.file_digests.items():
         if events and events[0].get("files", {}).get(file) != sha256:
             raise FolderError(
                 f"{file} is not what it was when the run began (its sha256 differs);"
@@ -91,7 +88,7 @@ def same_files(plan: Plan, events: list[Event]) -> None:
             )
 
 
-def same_start(plan: Plan, events: list[Event]) -> None:
+def check_same_initial_model(plan: Plan, events: list[Event]) -> None:
     """Nor with another net: clients that come late begin with it."""
     began = events[0].get("start_sha256") if events else None  # older runs do not say
     if began is not None and began != plan.start_sha256:

@@ -13,13 +13,13 @@ from ..config.config import DataSection
 from ..core.errors import DataError
 from ..core.fields import construct
 from ..data.federation import Federation
-from ..data.partitioning import deal, gather
+from ..data.partitioning import partition_source, split_into_clients
 from ..data.partitions import Dirichlet, Partition
-from ..data.partitions.base import Split
+from ..data.partitions.base import SplitMode
 from ..data.skew import Skew
 from ..data.source import Source
-from ..data.sources import arrays, source
-from ..data.sources.arrays import unpacked
+from ..data.sources import read_source, wrap_arrays
+from ..data.sources.arrays import unpack_datasets
 
 
 def federate(
@@ -32,7 +32,7 @@ def federate(
     path: str | None = None,
     transform: str = "half",
     frozen_augment: bool = False,
-    split: Split = "merged",
+    split: SplitMode = "merged",
     feature_skew: Skew | None = None,
     new_clients: float = 0.0,
     validation_fraction: float = 0.0,
@@ -51,32 +51,34 @@ def federate(
     shares = {"new_clients": new_clients, "validation_fraction": validation_fraction}
     construct(DataSection, shares, "data")
     if isinstance(data, list):
-        brought = [unpacked(d) for d in data]
-        dealt = own_data(brought, train_fraction, seed, validation_fraction)
+        brought = [unpack_datasets(d) for d in data]
+        dealt = federate_own_data(brought, train_fraction, seed, validation_fraction)
     else:
-        found = found_in(data, path)
+        found = resolve_source(data, path)
         rule = partition or Dirichlet()
         how = (rule, train_fraction, seed, split, feature_skew, validation_fraction)
-        dealt = deal(found, clients, *how)
+        dealt = partition_source(found, clients, *how)
     return dealt.transformed(transform, frozen_augment).keeping_out(new_clients, seed)
 
 
-def found_in(data: Any, path: str | None) -> Source:
+def resolve_source(data: Any, path: str | None) -> Source:
     """The data set that a name, a path, arrays or Datasets mean."""
     if isinstance(data, str | Path):
-        return source(str(data), path)
-    given = unpacked(data)
+        return read_source(str(data), path)
+    given = unpack_datasets(data)
     if len(given) not in (2, 4):
         raise DataError("give (x, y) or (x_train, y_train, x_test, y_test)")
-    return arrays(*pooled(given), official=len(given[1]) if len(given) == 4 else None)
+    return wrap_arrays(
+        *concatenate_train_and_test(given), official=len(given[1]) if len(given) == 4 else None
+    )
 
 
-def own_data(
+def federate_own_data(
     parts: Sequence[Sequence[Any]], train_fraction: float, seed: int, validation_fraction: float
 ) -> Federation:
     if not parts or any(len(p) not in (2, 4) for p in parts):
         raise DataError("every client brings (x, y) or (x_train, y_train, x_test, y_test)")
-    both = [pooled(p) for p in parts]
+    both = [concatenate_train_and_test(p) for p in parts]
     shapes = [(x.shape[1:], x.dtype) for x, _ in both]
     for i, (shape, dtype) in enumerate(shapes):
         if (shape, dtype) != shapes[0]:
@@ -84,13 +86,13 @@ def own_data(
                 f"client {i} has examples of shape {shape} and type {dtype},"
                 f" client 0 of {shapes[0][0]} and {shapes[0][1]}"
             )
-    whole = arrays(np.concatenate([x for x, _ in both]), np.concatenate([y for _, y in both]))
+    whole = wrap_arrays(np.concatenate([x for x, _ in both]), np.concatenate([y for _, y in both]))
     trains = [len(p[1]) if len(p) == 4 else None for p in parts]
     sizes = [len(y) for _, y in both]
-    return gather(whole, sizes, trains, train_fraction, seed, validation_fraction)
+    return split_into_clients(whole, sizes, trains, train_fraction, seed, validation_fraction)
 
 
-def pooled(data: Sequence[Any]) -> tuple[Any, Any]:
+def concatenate_train_and_test(data: Sequence[Any]) -> tuple[Any, Any]:
     """Examples and labels, training before test."""
     plain = [np.asarray(a) for a in data]
     for x, y in zip(plain[::2], plain[1::2], strict=True):

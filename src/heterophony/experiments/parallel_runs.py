@@ -16,65 +16,60 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from ..config.config import read
+from ..config.config import read_config
 from ..core.errors import DivergedError, EngineError, HeterophonyError
-from ..engines.base import Share
-from ..engines.pool import (
-    CONTEXT,
-    TRIES,
-    settle,
-    warm,
-)
+from ..engines.base import ClusterShare
+from ..engines.pool import CONTEXT, MAX_ATTEMPTS, configure_worker_process, start_fork_server
 from ..run.store import RunFolder
 from ..run.summary import Event
-from .execute import execute
+from .execute import execute_plan
 
-Listener = Callable[[Path, Event], None]
+EventListener = Callable[[Path, Event], None]
 
 
 @dataclass
-class Runner:
+class RunProcess:
     """A process that plays one run, and our end of its pipe."""
 
     folder: Path
     process: Any
     pipe: connection.Connection
-    tries: int
+    attempts: int
 
 
-def play(
-    folders: Sequence[Path], width: int, on_event: Listener, share: Share | None = None
+def run_in_parallel(
+    folders: Sequence[Path], width: int, on_event: EventListener, share: ClusterShare | None = None
 ) -> dict[Path, str]:
     """Play what is left of these runs, so many at a time; who dies is replaced and goes on.
 
     Returns which runs diverged, and how: that is a result, and no reason to end the others.
     """
-    warm()
+    start_fork_server()
     diverged: dict[Path, str] = {}
     waiting = [(folder, 1) for folder in reversed(folders)]
-    with ended_with_us() as runners:
+    with kill_runs_at_exit() as runners:
         while waiting or runners:
             while waiting and len(runners) < width:
-                runners.append(hired(*waiting.pop(), share))
+                runners.append(start_run_process(*waiting.pop(), share))
             by_pipe = {r.pipe: r for r in runners}
             for pipe in connection.wait(list(by_pipe)):
                 runner = by_pipe[pipe]  # type: ignore[index]
                 try:
-                    if heard(runner, on_event):
+                    if forward_message(runner, on_event):
                         continue
                 except DivergedError as error:
                     diverged[runner.folder] = str(error)
                 runners.remove(runner)
                 runner.process.join()
                 if runner.process.exitcode != 0:
-                    waiting.append(again(runner))
+                    waiting.append(requeue_run(runner))
     return diverged
 
 
 @contextmanager
-def ended_with_us() -> Iterator[list[Runner]]:
+def kill_runs_at_exit() -> Iterator[list[RunProcess]]:
     """Runners that do not outlive what they are needed for."""
-    runners: list[Runner] = []
+    runners: list[RunProcess] = []
     try:
         yield runners
     finally:
@@ -83,15 +78,17 @@ def ended_with_us() -> Iterator[list[Runner]]:
             runner.process.join()
 
 
-def hired(folder: Path, tries: int, share: Share | None) -> Runner:
+def start_run_process(folder: Path, tries: int, share: ClusterShare | None) -> RunProcess:
     ours, theirs = CONTEXT.Pipe()
-    process = CONTEXT.Process(target=serve, args=(theirs, str(folder), share), daemon=True)
+    process = CONTEXT.Process(
+        target=run_in_child_process, args=(theirs, str(folder), share), daemon=True
+    )
     process.start()
     theirs.close()
-    return Runner(folder, process, ours, tries)
+    return RunProcess(folder, process, ours, tries)
 
 
-def heard(runner: Runner, on_event: Listener) -> bool:
+def forward_message(runner: RunProcess, on_event: EventListener) -> bool:
     """Take one message; False when there will be no more."""
     try:
         message = runner.pipe.recv()
@@ -104,32 +101,34 @@ def heard(runner: Runner, on_event: Listener) -> bool:
     return True
 
 
-def again(runner: Runner) -> tuple[Path, int]:
-    if runner.tries >= TRIES:
+def requeue_run(runner: RunProcess) -> tuple[Path, int]:
+    if runner.attempts >= MAX_ATTEMPTS:
         raise EngineError(
-            f"{runner.folder}: {TRIES} processes died on this run (exit code"
+            f"{runner.folder}: {MAX_ATTEMPTS} processes died on this run (exit code"
             f" {runner.process.exitcode}); is there enough memory? fewer --workers need less"
         )
-    return runner.folder, runner.tries + 1
+    return runner.folder, runner.attempts + 1
 
 
 # In the process -----------------------------------------------------------------------------
 
 
-def serve(pipe: connection.Connection, path: str, share: Share | None) -> None:
+def run_in_child_process(
+    pipe: connection.Connection, path: str, share: ClusterShare | None
+) -> None:
     """Play one run to its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to answer
-    settle()
+    configure_worker_process()
     folder = RunFolder(Path(path))
     try:
         folder.reopen()
-        config = read(folder.config)
-        plan = config.plan(config.federation())
+        config = read_config(folder.config_file)
+        plan = config.build_plan(config.build_federation())
         if share is None:
-            execute(plan, folder, "serial", None, pipe.send)
+            execute_plan(plan, folder, "serial", None, pipe.send)
         else:
             os.environ.update(share.environment)
-            execute(plan, folder, "ray", share.workers, pipe.send, cluster=share.cluster)
+            execute_plan(plan, folder, "ray", share.workers, pipe.send, cluster=share.cluster)
     except HeterophonyError as error:
         pipe.send(type(error)(str(error)))
     except Exception as error:

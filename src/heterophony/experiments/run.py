@@ -13,15 +13,15 @@ from typing import Any, Literal
 import tomli_w
 from torch import nn
 
-from ..algorithms import algorithm as named
-from ..config.checkpoint import warmed
+from ..algorithms import get_algorithm_class as named
+from ..config.checkpoint import begin_with_checkpoint
 from ..config.config import (
     AggregationSection,
     EngineSection,
     EvaluationSection,
     ModelSection,
-    Top,
-    suitable,
+    TopSection,
+    choose_default_model,
 )
 from ..core.algorithm import Algorithm
 from ..core.client import Training
@@ -29,17 +29,17 @@ from ..core.errors import ConfigError, FolderError
 from ..core.fields import construct
 from ..core.net import Net, split
 from ..data.federation import Federation
-from ..engines.base import Cluster, available
+from ..engines.base import Cluster, check_engine_installed
 from ..jobs.plan import Plan
-from ..models import builder, default_depth
+from ..models import get_default_head_depth, get_model_builder
 from ..population.device_speeds import Devices
-from ..population.faults import Faults, agree
+from ..population.faults import Faults, check_participation
 from ..population.participation import Participation, Uniform
 from ..run.result import Result
 from ..run.store import RunFolder
 from ..run.summary import Event
-from ..trackers import Tracker, chosen
-from .execute import execute
+from ..trackers import Tracker, select_trackers
+from .execute import execute_plan
 
 
 def run(
@@ -82,7 +82,7 @@ def run(
     how = named(algorithm)() if isinstance(algorithm, str) else algorithm
     there = cluster or Cluster()
     construct(EngineSection, {"name": engine, "workers": workers, **asdict(there)}, "engine")
-    available(engine)
+    check_engine_installed(engine)
     said = {
         "head_depth": head_depth,
         "buffers": buffers,
@@ -93,12 +93,14 @@ def run(
     measured = construct(EvaluationSection, asked, "evaluation")
     plan = Plan(
         how,
-        warmed(modelled(model, federation, section.head_depth or how.head_depth), section.init),
+        begin_with_checkpoint(
+            make_net_builder(model, federation, section.head_depth or how.head_depth), section.init
+        ),
         federation,
-        Top(rounds=rounds).rounds,
-        shared_by(participation, len(federation.clients)),
+        TopSection(rounds=rounds).rounds,
+        make_participation(participation, len(federation.clients)),
         training or Training(),
-        Top(seed=seed).seed,
+        TopSection(seed=seed).seed,
         measured.every,
         construct(AggregationSection, {"weights": weights}, "aggregation").weights,
         section.buffers,
@@ -106,30 +108,32 @@ def run(
         faults or Faults(),
         devices or Devices(),
     )
-    agree(plan.faults, plan.devices, plan.participation, federation.clients)
-    trackers = chosen(track)
+    check_participation(plan.faults, plan.devices, plan.participation, federation.clients)
+    trackers = select_trackers(track)
     temporary = None if out is not None else tempfile.mkdtemp(prefix="heterophony-")
     folder = RunFolder(Path(temporary or str(out)))
     try:
-        if not (resume and folder.config.exists()):
-            folder.create(described(plan, model, section.init))
-        elif folder.reopen() != described(plan, model, section.init):
+        if not (resume and folder.config_file.exists()):
+            folder.create(format_run_toml(plan, model, section.init))
+        elif folder.reopen() != format_run_toml(plan, model, section.init):
             raise FolderError(f"{out} holds a run with other settings; choose another out=")
-        summary = execute(plan, folder, engine, workers, on_event, trackers, cluster=there)
+        summary = execute_plan(plan, folder, engine, workers, on_event, trackers, cluster=there)
     finally:
         folder.close()
     return Result(summary, plan, folder, temporary)
 
 
-def modelled(
+def make_net_builder(
     model: str | nn.Module | Callable[[], nn.Module] | None,
     federation: Federation,
     depth: int | None,
 ) -> Callable[[], Net]:
     """Something that makes the net, whatever the user gave."""
     if model is None or isinstance(model, str):
-        build = builder(model or suitable(federation.shape, federation.x.dtype))
-        depth = depth or default_depth(build)
+        build = get_model_builder(
+            model or choose_default_model(federation.shape, federation.x.dtype)
+        )
+        depth = depth or get_default_head_depth(build)
         return partial(build, federation.shape, federation.classes, depth)
     return partial(as_net, model)
 
@@ -139,7 +143,7 @@ def as_net(model: nn.Module | Callable[[], nn.Module]) -> Net:
     return made if isinstance(made, Net) else split(made)
 
 
-def shared_by(participation: float | int | Participation, clients: int) -> Participation:
+def make_participation(participation: float | int | Participation, clients: int) -> Participation:
     if isinstance(participation, bool):
         raise ConfigError("participation: must be a share, a number or a rule, not a truth value")
     if isinstance(participation, int):
@@ -148,14 +152,14 @@ def shared_by(participation: float | int | Participation, clients: int) -> Parti
         rule = Uniform(rate=participation)
     else:
         return participation
-    rule.size(clients)
+    rule.compute_sample_size(clients)
     return rule
 
 
-def described(plan: Plan, model: object, init: str | None = None) -> str:
+def format_run_toml(plan: Plan, model: object, init: str | None = None) -> str:
     """The configuration of a run begun from Python: for people; its data are not in it."""
     federation, name = plan.federation, type(plan.algorithm).__name__.lower()
-    net = model or suitable(federation.shape, federation.x.dtype)
+    net = model or choose_default_model(federation.shape, federation.x.dtype)
     rule = plan.participation
     how = federation.transform
     sections: dict[str, dict[str, Any]] = {
@@ -174,7 +178,7 @@ def described(plan: Plan, model: object, init: str | None = None) -> str:
         "algorithm": {"name": name, **asdict(plan.algorithm)},
         "local": asdict(plan.training),
         "aggregation": {"weights": plan.weights},
-        "evaluation": {"every": plan.every, "new_client_rounds": plan.new_client_rounds},
+        "evaluation": {"every": plan.evaluate_every, "new_client_rounds": plan.new_client_rounds},
         # the default repr holds an address, which another process does not have
         "library": {"participation": repr(rule) if is_dataclass(rule) else type(rule).__name__},
     }
@@ -182,10 +186,12 @@ def described(plan: Plan, model: object, init: str | None = None) -> str:
         sections["library"]["faults"] = repr(plan.faults)
     if plan.devices != Devices():
         sections["library"]["devices"] = repr(plan.devices)
-    told = {k: {n: plain(v) for n, v in d.items() if v is not None} for k, d in sections.items()}
+    told = {
+        k: {n: to_toml_value(v) for n, v in d.items() if v is not None} for k, d in sections.items()
+    }
     return tomli_w.dumps({"seed": plan.seed, "rounds": plan.rounds, **told})
 
 
-def plain(value: Any) -> bool | int | float | str:
+def to_toml_value(value: Any) -> bool | int | float | str:
     """A setting as TOML can hold it; one of a user's own types as text."""
     return value if isinstance(value, bool | int | float | str) else repr(value)

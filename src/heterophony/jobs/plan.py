@@ -12,30 +12,20 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..algorithms import CLASSES
-from ..core.algorithm import (
-    EVERYBODY,
-    Algorithm,
-    Reply,
-    Server,
-)
-from ..core.client import (
-    Client,
-    Memory,
-    Training,
-    state,
-)
+from ..algorithms import ALGORITHM_CLASSES
+from ..core.algorithm import POOLED_CLIENT, Algorithm, Reply, Server
+from ..core.client import Client, Memory, Training, state
 from ..core.errors import DivergedError
 from ..core.net import Net
-from ..core.randomness import seed_of, seeded
+from ..core.randomness import derive_seed, seeded
 from ..core.samples import Samples
 from ..core.tensors import Tensors
 from ..data.federation import Federation
 from ..population.device_speeds import Devices
 from ..population.faults import Faults
-from ..population.participation import Participation, asked
-from ..population.per_client_file import sha256
-from .client_store import Keeping
+from ..population.participation import Participation, select_from_reachable
+from ..population.per_client_file import hash_file
+from .client_store import ClientStore
 
 EVALUATION_BATCH = 250  # as fast as larger ones, and workers stay small
 
@@ -51,20 +41,22 @@ class Plan:
     participation: Participation
     training: Training = Training()
     seed: int = 0
-    every: int = 1  # rounds between evaluations
+    evaluate_every: int = 1  # rounds between evaluations
     weights: Literal["samples", "uniform"] = "samples"  # what a client counts in a mean
     buffers: Literal["local", "average"] = "local"  # do running statistics stay or travel?
     new_client_rounds: int = 1  # that whoever joins after training plays alone
     faults: Faults = Faults()
     devices: Devices = Devices()
-    apart: bool = False  # are clients on devices, where what stays is not even averaged for G?
+    clients_on_devices: bool = (
+        False  # are clients on devices, where what stays is not even averaged for G?
+    )
     share_personal: bool = False  # there, is it sent aside all the same, where G needs it?
 
     @property
-    def name(self) -> str:
+    def algorithm_name(self) -> str:
         """The algorithm's registered name; of one that is not registered, its class's."""
         cls = type(self.algorithm).__name__
-        return {v: k for k, v in CLASSES.items()}.get(cls, cls.lower())
+        return {v: k for k, v in ALGORITHM_CLASSES.items()}.get(cls, cls.lower())
 
     @cached_property
     def template(self) -> Net:
@@ -76,7 +68,7 @@ class Plan:
         return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     @property
-    def statistics(self) -> frozenset[str]:
+    def buffer_names(self) -> frozenset[str]:
         """Names of what the net measures and does not learn."""
         return frozenset(k for k, _ in self.template.named_buffers())
 
@@ -86,76 +78,81 @@ class Plan:
         return state(self.template).digest()
 
     @property
-    def private(self) -> bool:
+    def personal_stays_on_device(self) -> bool:
         """Does what stays not even go aside, to be averaged for G?"""
-        return self.apart and not self.share_personal
+        return self.clients_on_devices and not self.share_personal
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "template"}
 
-    def start(self) -> Server:
+    def create_initial_server(self) -> Server:
         """The server before the first round."""
-        names = set(self.shared(self.template, 0))
+        names = set(self.list_shared_names(self.template, 0))
         now = state(self.template)
         model = Tensors({k: v for k, v in now.items() if k in names})
-        stays = Tensors({k: v for k, v in now.items() if k not in names and not self.private})
+        stays = Tensors(
+            {k: v for k, v in now.items() if k not in names and not self.personal_stays_on_device}
+        )
         return Server(0, self.federation.sizes(), model, average=stays)
 
-    def chosen(self, t: int, now: float = 0.0, present: Sequence[str] | None = None) -> list[str]:
+    def select_clients(
+        self, t: int, now: float = 0.0, present: Sequence[str] | None = None
+    ) -> list[str]:
         """Who is asked to train in round ``t``, which begins at ``now`` of the simulated clock.
 
         ``present`` are those the engine can give work to: everybody, unless it says otherwise.
         """
         clients = self.federation.clients
         if self.algorithm.pooled:
-            return [EVERYBODY]
+            return [POOLED_CLIENT]
         here = clients if present is None else present
-        reachable = self.faults.reachable(t, here, now, self.seed)
+        reachable = self.faults.list_reachable(t, here, now, self.seed)
         if self.algorithm.everybody:
             return reachable
-        return asked(self.participation, t, clients, reachable, self.seed)
+        return select_from_reachable(self.participation, t, clients, reachable, self.seed)
 
-    def luck(self, turn: int) -> int:
+    def derive_draw_seed(self, turn: int) -> int:
         """The seed of what a client draws in one of its turns."""
-        return seed_of(self.seed, "turn", turn) if turn else self.seed
+        return derive_seed(self.seed, "turn", turn) if turn else self.seed
 
     @property
-    def files(self) -> dict[str, str]:
+    def file_digests(self) -> dict[str, str]:
         """The sha256 of every file that says what goes wrong, and when."""
         named = [getattr(self.faults.availability, "file", None), self.devices.file]
-        return {f: sha256(f) for f in named if f}
+        return {f: hash_file(f) for f in named if f}
 
     @property
-    def reliable(self) -> bool:
+    def fault_free(self) -> bool:
         """Does nothing go wrong, and no simulated time pass? Who holds all data is no device."""
-        undisturbed = self.faults == Faults() and not self.devices.timed
+        undisturbed = self.faults == Faults() and not self.devices.simulates_time
         return undisturbed or self.algorithm.pooled
 
-    def shared(self, net: Net, t: int) -> list[str]:
+    def list_shared_names(self, net: Net, t: int) -> list[str]:
         """Names of the tensors that travel in round ``t``."""
         return self.algorithm.shared(net, t, buffers=self.buffers == "average")
 
-    def measured(self, t: int) -> bool:
+    def is_evaluated(self, t: int) -> bool:
         """Are G and P measured after ``t`` rounds? After the last one always."""
-        return t % self.every == 0 or t == self.rounds
+        return t % self.evaluate_every == 0 or t == self.rounds
 
     @property
-    def rounds_alone(self) -> int:
+    def effective_new_client_rounds(self) -> int:
         """Those of a newcomer; where one trains for everybody, it takes what there is."""
         return 0 if self.algorithm.pooled else self.new_client_rounds
 
-    def client(
-        self, job: Job, memory: Memory, place: Keeping, kind: type[Client] = Client
+    def build_client(
+        self, job: Job, memory: Memory, place: ClientStore, kind: type[Client] = Client
     ) -> Client:
         """The client of a job: what it kept and what it received, in one net."""
         data = self.federation.data(job.client)
 
-        def kept(name: str, make: Callable[[], Samples]) -> Samples:
-            found = place.derived(job.client, name, data.train.scale, make)
-            return replace(found, moves=data.train.moves)  # derived images are trained on alike
+        def load_derived(name: str, make: Callable[[], Samples]) -> Samples:
+            found = place.load_derived_samples(job.client, name, data.train.scale, make)
+            # derived images are transformed in training as the originals are
+            return replace(found, image_transform=data.train.image_transform)
 
         # whoever holds everybody's data draws as the first client would: alone, they are the same
-        who = self.federation.clients[0] if job.client == EVERYBODY else job.client
+        who = self.federation.clients[0] if job.client == POOLED_CLIENT else job.client
         return kind(
             who,
             job.t,
@@ -166,9 +163,9 @@ class Plan:
             self.training,
             self.seed,
             self.rounds,
-            self.shared,
-            kept,
-            self.luck(job.turn),
+            self.list_shared_names,
+            load_derived,
+            self.derive_draw_seed(job.turn),
         )
 
 
@@ -180,62 +177,72 @@ class Job:
     t: int
     client: str
     tensors: Tensors
-    average: Tensors = field(default_factory=Tensors)  # not for "train": everybody's net, whole
+    generic_model: Tensors = field(
+        default_factory=Tensors
+    )  # not for "train": everybody's net, whole
     cost: int = 0  # examples to go through: the longest job starts first
     turn: int = 0  # of a client that is drawn several times in a round: all start from the same
-    keeps: bool = True  # is what it holds afterwards kept? Of several turns, that of the last
-    task: Callable[[Plan, Job, Keeping], Reply] | None = None  # of kind "other", as in an audit
+    keeps_memory: bool = (
+        True  # is what it holds afterwards kept? Of several turns, that of the last
+    )
+    custom_work: Callable[[Plan, Job, ClientStore], Reply] | None = (
+        None  # of kind "other", as in an audit
+    )
 
 
-def work(plan: Plan, job: Job, place: Keeping) -> Reply:
+def work(plan: Plan, job: Job, place: ClientStore) -> Reply:
     """Do one job on one client: in a pool, on a cluster or on a device, always this."""
     begun = time.perf_counter()
-    memory = place.memory(job.client, before=job.t)
-    if job.task is not None:
-        reply = job.task(plan, job, place)
+    memory = place.load_memory(job.client, before=job.t)
+    if job.custom_work is not None:
+        reply = job.custom_work(plan, job, place)
     elif job.kind == "evaluate":
-        kept = place.digest(job.client, before=job.t) if job.t == plan.rounds else ""
+        kept = place.digest_memory(job.client, before=job.t) if job.t == plan.rounds else ""
         reply = replace(evaluate(plan, job, memory, place), kept=kept)
     elif job.kind == "join":
         reply = join(plan, job, place)
-        reply = replace(reply, kept=place.digest(job.client, before=job.t + 1))
+        reply = replace(reply, kept=place.digest_memory(job.client, before=job.t + 1))
     else:
         reply, memory = train(plan, job, memory, place)
-        if job.keeps:
-            place.keep(job.client, job.t, memory)
+        if job.keeps_memory:
+            place.save_memory(job.client, job.t, memory)
     seconds = time.perf_counter() - begun
     return replace(reply, metrics={**reply.metrics, "seconds": seconds})
 
 
-def train(plan: Plan, job: Job, memory: Memory, place: Keeping) -> tuple[Reply, Memory]:
+def train(plan: Plan, job: Job, memory: Memory, place: ClientStore) -> tuple[Reply, Memory]:
     """Local training; what goes up, and what stays."""
-    client = plan.client(job, memory, place)
-    up = learn(plan, job, client)
+    client = plan.build_client(job, memory, place)
+    up = train_locally(plan, job, client)
     stays, samples = client.stays(), len(client.data.train)
     metrics = dict(client.metrics)
-    if plan.measured(job.t + 1) and not tunes(plan.algorithm):  # untuned, it would not be its P
+    if plan.is_evaluated(job.t + 1) and not has_tuning(
+        plan.algorithm
+    ):  # untuned, it would not be its P
         own = partial(plan.algorithm.predict, client)
-        metrics["P_local"] = correct(client, [own], client.data.test)[0]
+        metrics["P_local"] = count_correct(client, [own], client.data.test)[0]
     kept = {**client.memory, **({"net": stays} if stays else {})}
-    aside = stays if averages(plan, job, place) else Tensors()
+    aside = stays if needs_personal_average(plan, job, place) else Tensors()
     weight = samples if plan.weights == "samples" else 1
     reply = Reply(job.client, "train", up, samples, weight, metrics, aside)
     return replace(reply, turn=job.turn, examples=client.examples), kept
 
 
-def averages(plan: Plan, job: Job, place: Keeping) -> bool:
+def needs_personal_average(plan: Plan, job: Job, place: ClientStore) -> bool:
     """Does what stays go aside, to be averaged for G? On devices only where G needs it, and may."""
-    if not plan.algorithm.common or not plan.apart:
+    if not plan.algorithm.common or not plan.clients_on_devices:
         return plan.algorithm.common
-    if plan.private:
+    if plan.personal_stays_on_device:
         return False
     anybody = {"net": state(plan.template)}
-    return rests_on_what_stays(plan, plan.client(replace(job, tensors=Tensors()), anybody, place))
+    return needs_personal_parameters(
+        plan, plan.build_client(replace(job, tensors=Tensors()), anybody, place)
+    )
 
 
-def learn(plan: Plan, job: Job, client: Client) -> Tensors:
+def train_locally(plan: Plan, job: Job, client: Client) -> Tensors:
     """What the algorithm does on a client; returns what goes up."""
-    with seeded(plan.luck(job.turn), "local", job.t, job.client):
+    with seeded(plan.derive_draw_seed(job.turn), "local", job.t, job.client):
         up = Tensors(plan.algorithm.local(client))
     for name, v in up.items():
         if v.is_floating_point() and not bool(torch.isfinite(v).all()):
@@ -246,60 +253,62 @@ def learn(plan: Plan, job: Job, client: Client) -> Tensors:
     return up
 
 
-def join(plan: Plan, job: Job, place: Keeping) -> Reply:
+def join(plan: Plan, job: Job, place: ClientStore) -> Reply:
     """A newcomer: measured as it arrives, then after rounds of its own, which nobody merges.
 
     Every round begins with what the server sends, which is always the same; what stays goes on.
     """
-    arrived = plan.client(job, {}, place)
-    before = correct(arrived, [partial(plan.algorithm.predict, arrived)], arrived.data.test)[0]
+    arrived = plan.build_client(job, {}, place)
+    before = count_correct(arrived, [partial(plan.algorithm.predict, arrived)], arrived.data.test)[
+        0
+    ]
     memory: Memory = {}
-    for t in range(job.t, job.t + plan.rounds_alone):
-        client = plan.client(replace(job, t=t), memory, place)
-        learn(plan, replace(job, t=t), client)
+    for t in range(job.t, job.t + plan.effective_new_client_rounds):
+        client = plan.build_client(replace(job, t=t), memory, place)
+        train_locally(plan, replace(job, t=t), client)
         memory = {**client.memory, "net": state(client.net)}
-    place.keep(job.client, job.t, memory)
-    joined = replace(job, tensors=settled(plan.algorithm, job.tensors, memory))
+    place.save_memory(job.client, job.t, memory)
+    joined = replace(job, tensors=select_tensors_after_joining(plan.algorithm, job.tensors, memory))
     reply = evaluate(plan, joined, memory, place)
     return replace(reply, kind="join", metrics={**reply.metrics, "before": before})
 
 
-def settled(algorithm: Algorithm, sent: Tensors, memory: Memory) -> Tensors:
+def select_tensors_after_joining(algorithm: Algorithm, sent: Tensors, memory: Memory) -> Tensors:
     """What a newcomer takes from the server to predict: its net is the one it trained, all of it.
 
     Where an algorithm tunes, that begins with what the server sends, as for everybody.
     """
-    return sent.only("*/*") if memory and not tunes(algorithm) else sent
+    return sent.only("*/*") if memory and not has_tuning(algorithm) else sent
 
 
-def evaluate(plan: Plan, job: Job, memory: Memory, place: Keeping) -> Reply:
+def evaluate(plan: Plan, job: Job, memory: Memory, place: ClientStore) -> Reply:
     """How many of its own test examples the client's model, and everybody's, get right.
 
     And, of the same models, how many of those that it holds out for validation.
     """
-    algorithm, client = plan.algorithm, plan.client(job, memory, place)
+    algorithm, client = plan.algorithm, plan.build_client(job, memory, place)
     models = dict[str, Callable[[Tensor], Tensor]]()
     if job.t == plan.rounds or algorithm.ready(job.t):
         with seeded(plan.seed, "tune", job.t, job.client):
             algorithm.tune(client)
         models["P"] = partial(algorithm.predict, client)
-    nobody = plan.client(replace(job, tensors=Tensors()), {"net": job.average}, place)
-    if algorithm.common and known(plan, nobody):
-        if one_base(algorithm, client, nobody):
-            remember(client.net.base)
+    nobody = plan.build_client(replace(job, tensors=Tensors()), {"net": job.generic_model}, place)
+    if algorithm.common and is_generic_model_known(plan, nobody):
+        if has_same_base(algorithm, client, nobody):
+            cache_last_output(client.net.base)
             nobody.net.base = client.net.base
         models["G"] = partial(algorithm.generic, nobody)
-    right = correct(client, list(models.values()), client.data.test)
+    right = count_correct(client, list(models.values()), client.data.test)
     metrics = dict(zip(models, right, strict=True))
     if plan.federation.validates:  # read here, so that no algorithm ever sees them
         held_out = plan.federation.samples(job.client, "validation")
-        right = correct(client, list(models.values()), held_out)
+        right = count_correct(client, list(models.values()), held_out)
         metrics |= {f"{k}_valid": n for k, n in zip(models, right, strict=True)}
     tested = len(client.data.test)
     return Reply(job.client, "evaluate", Tensors(), tested, tested, metrics)
 
 
-def correct(
+def count_correct(
     client: Client, models: Sequence[Callable[[Tensor], Tensor]], samples: Samples
 ) -> list[int]:
     """Right answers of each of the client's models on these examples; none where there are none."""
@@ -312,16 +321,16 @@ def correct(
     return counts
 
 
-def known(plan: Plan, nobody: Client) -> bool:
+def is_generic_model_known(plan: Plan, nobody: Client) -> bool:
     """Is everybody's net known as far as G needs it? On devices only what is sent is."""
     nobody.net.eval()
-    return not plan.private or not rests_on_what_stays(plan, nobody)
+    return not plan.personal_stays_on_device or not needs_personal_parameters(plan, nobody)
 
 
-def rests_on_what_stays(plan: Plan, nobody: Client) -> bool:
+def needs_personal_parameters(plan: Plan, nobody: Client) -> bool:
     """Does G need what does not travel? That is made NaN: it shows in what comes out."""
     nobody.net.eval()
-    travels = set(plan.shared(nobody.net, nobody.t))
+    travels = set(plan.list_shared_names(nobody.net, nobody.t))
     stays = [v for k, v in nobody.net.state_dict().items() if k not in travels]
     if not stays:
         return False
@@ -333,18 +342,20 @@ def rests_on_what_stays(plan: Plan, nobody: Client) -> bool:
         return not bool(torch.isfinite(plan.algorithm.generic(nobody, x)).all())
 
 
-def tunes(algorithm: Algorithm) -> bool:
+def has_tuning(algorithm: Algorithm) -> bool:
     """Does a client's model change before it predicts?"""
     return type(algorithm).tune is not Algorithm.tune
 
 
-def one_base(algorithm: Algorithm, client: Client, nobody: Client) -> bool:
+def has_same_base(algorithm: Algorithm, client: Client, nobody: Client) -> bool:
     """Do G and P rest on one and the same base? Then its features are computed once."""
     bases = [state(c.net).only("base.*") for c in (client, nobody)]
-    return not tunes(algorithm) and all(torch.equal(v, bases[1][k]) for k, v in bases[0].items())
+    return not has_tuning(algorithm) and all(
+        torch.equal(v, bases[1][k]) for k, v in bases[0].items()
+    )
 
 
-def remember(module: nn.Module) -> None:
+def cache_last_output(module: nn.Module) -> None:
     """Let a module answer the same input, with the same weights, without computing it again."""
     compute = module.forward
     last: list[tuple[Tensor, Tensor | None, Tensor]] = []

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from importlib import import_module
 from inspect import signature
 
-from ..core.errors import ConfigError, suggestion
+from ..core.errors import ConfigError, suggest_or_list
 from ..core.net import Net
 
-Shape = tuple[int, ...]
-Builder = Callable[[Shape, int, int], Net]
+InputShape = tuple[int, ...]
+ModelBuilder = Callable[[InputShape, int, int], Net]
 
-BUILDERS = {  # name, and what it is
+MODEL_DESCRIPTIONS = {  # name, and what it is
     "charlstm": "two LSTM layers of 256 that read characters as integers, and a linear layer",
     "convnet": "two 5x5 convolutions and three linear layers (FedDyn's CIFAR network)",
     "digitsnet": "a small convolutional network for 8x8 images",
@@ -27,15 +27,17 @@ BUILDERS = {  # name, and what it is
 }
 
 
-def builder(name: str) -> Builder:
+def get_model_builder(name: str) -> ModelBuilder:
     """The function behind a name."""
-    if name not in BUILDERS:
-        raise ConfigError(f"model.name: no '{name}' here{suggestion(name, BUILDERS)}")
-    build: Builder = getattr(import_module(f".{name}", __name__), name)
+    if name not in MODEL_DESCRIPTIONS:
+        raise ConfigError(
+            f"model.name: no '{name}' here{suggest_or_list(name, MODEL_DESCRIPTIONS)}"
+        )
+    build: ModelBuilder = getattr(import_module(f".{name}", __name__), name)
     return build
 
 
-def default_depth(build: Builder) -> int:
+def get_default_head_depth(build: ModelBuilder) -> int:
     """How many layers the model's own paper calls the head."""
     depth: int = signature(build).parameters["head_depth"].default
     return depth

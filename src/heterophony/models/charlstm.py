@@ -6,10 +6,10 @@ from torch import Tensor, nn
 
 from ..core.errors import ConfigError
 from ..core.net import Net
-from .layers import layered
+from .layers import build_net
 
 
-class Reader(nn.Module):
+class CharacterEncoder(nn.Module):
     """Characters as integers in, what the second layer holds after the last one out."""
 
     def __init__(self, alphabet: int) -> None:
@@ -32,4 +32,4 @@ def charlstm(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
         raise ConfigError(
             f"model.name: charlstm needs sequences of integers, not examples of shape {shape}"
         )
-    return layered([Reader(classes)], [nn.Linear(256, classes)], head_depth)
+    return build_net([CharacterEncoder(classes)], [nn.Linear(256, classes)], head_depth)

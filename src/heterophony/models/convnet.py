@@ -9,7 +9,7 @@ from torch import nn
 
 from ..core.errors import ConfigError
 from ..core.net import Net
-from .layers import layered
+from .layers import build_net
 
 
 def convnet(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
@@ -26,4 +26,4 @@ def convnet(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
         nn.Flatten(),
     ]
     linears = [nn.Linear(64 * side[0] * side[1], 384), nn.Linear(384, 192), nn.Linear(192, classes)]
-    return layered(features, linears, head_depth)
+    return build_net(features, linears, head_depth)

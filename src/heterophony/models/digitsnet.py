@@ -6,7 +6,7 @@ from torch import nn
 
 from ..core.errors import ConfigError
 from ..core.net import Net
-from .layers import layered
+from .layers import build_net
 
 
 def digitsnet(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
@@ -19,4 +19,4 @@ def digitsnet(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
         nn.Flatten(),
     ]
     linears = [nn.Linear(32 * (height // 4) * (width // 4), 64), nn.Linear(64, classes)]
-    return layered(features, linears, head_depth)
+    return build_net(features, linears, head_depth)

@@ -8,7 +8,7 @@ from ..core.errors import ConfigError
 from ..core.net import Net
 
 
-def layered(features: list[nn.Module], linears: list[nn.Linear], head_depth: int) -> Net:
+def build_net(features: list[nn.Module], linears: list[nn.Linear], head_depth: int) -> Net:
     """Features, then linear layers with ReLU between; the last ``head_depth`` are the head."""
     if not 1 <= head_depth <= len(linears):
         raise ConfigError(

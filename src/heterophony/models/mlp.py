@@ -7,9 +7,9 @@ from math import prod
 from torch import nn
 
 from ..core.net import Net
-from .layers import layered
+from .layers import build_net
 
 
 def mlp(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
     linears = [nn.Linear(prod(shape), 100), nn.Linear(100, classes)]
-    return layered([nn.Flatten()], linears, head_depth)
+    return build_net([nn.Flatten()], linears, head_depth)

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..core.errors import ConfigError
 from ..core.net import Net
-from .layers import layered
+from .layers import build_net
 
 
 def pfakd_cnn(shape: tuple[int, ...], classes: int, head_depth: int = 2) -> Net:
@@ -26,4 +26,4 @@ def pfakd_cnn(shape: tuple[int, ...], classes: int, head_depth: int = 2) -> Net:
         nn.Flatten(),
     ]
     linears = [nn.Linear(64 * side[0] * side[1], 64), nn.Linear(64, classes)]
-    return layered(features, linears, head_depth)
+    return build_net(features, linears, head_depth)

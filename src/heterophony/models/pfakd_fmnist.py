@@ -9,7 +9,7 @@ from torch import nn
 
 from ..core.errors import ConfigError
 from ..core.net import Net
-from .layers import layered
+from .layers import build_net
 
 
 def pfakd_fmnist(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
@@ -24,4 +24,4 @@ def pfakd_fmnist(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> N
         nn.Flatten(),
     ]
     linears = [nn.Linear(32 * side[0] * side[1], 128), nn.Linear(128, classes)]
-    return layered(features, linears, head_depth)
+    return build_net(features, linears, head_depth)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..core.net import Net
-from .resnet8 import resnet
+from .resnet8 import build_resnet
 
 
 def resnet10(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
-    return resnet(shape, classes, head_depth, (64, 128, 256, 512))
+    return build_resnet(shape, classes, head_depth, (64, 128, 256, 512))

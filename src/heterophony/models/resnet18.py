@@ -9,15 +9,15 @@ from torch import Tensor, nn
 
 from ..core.errors import ConfigError
 from ..core.net import Net
-from .layers import layered
+from .layers import build_net
 
-Norm = Callable[[int], nn.Module]
+NormLayer = Callable[[int], nn.Module]
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the width changes."""
 
-    def __init__(self, into: int, out: int, norm: Norm) -> None:
+    def __init__(self, into: int, out: int, norm: NormLayer) -> None:
         super().__init__()
         stride = 1 if into == out else 2
         self.within = nn.Sequential(
@@ -33,7 +33,7 @@ class Block(nn.Module):
 
 
 def resnet18(
-    shape: tuple[int, ...], classes: int, head_depth: int = 1, norm: Norm = nn.BatchNorm2d
+    shape: tuple[int, ...], classes: int, head_depth: int = 1, norm: NormLayer = nn.BatchNorm2d
 ) -> Net:
     if len(shape) != 3:
         raise ConfigError(
@@ -41,6 +41,6 @@ def resnet18(
         )
     stem = [nn.Conv2d(shape[0], 64, 3, 1, 1, bias=False), norm(64), nn.ReLU()]
     widths = [64, 64, 64, 128, 128, 256, 256, 512, 512]
-    blocks = [Block(a, b, norm) for a, b in pairwise(widths)]
+    blocks = [ResidualBlock(a, b, norm) for a, b in pairwise(widths)]
     flat = [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    return layered([*stem, *blocks, *flat], [nn.Linear(512, classes)], head_depth)
+    return build_net([*stem, *blocks, *flat], [nn.Linear(512, classes)], head_depth)

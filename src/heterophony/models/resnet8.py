@@ -12,19 +12,19 @@ from torch import Tensor, nn
 
 from ..core.errors import ConfigError
 from ..core.net import Net
-from .layers import layered
+from .layers import build_net
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the width changes."""
 
     def __init__(self, into: int, out: int) -> None:
         super().__init__()
         stride = 1 if into == out else 2
-        self.conv1, self.bn1 = conv(into, out, 3, stride), nn.BatchNorm2d(out)
-        self.conv2, self.bn2 = conv(out, out, 3, 1), nn.BatchNorm2d(out)
+        self.conv1, self.bn1 = make_conv(into, out, 3, stride), nn.BatchNorm2d(out)
+        self.conv2, self.bn2 = make_conv(out, out, 3, 1), nn.BatchNorm2d(out)
         same = into == out
-        short = [] if same else [conv(into, out, 1, stride), nn.BatchNorm2d(out)]
+        short = [] if same else [make_conv(into, out, 1, stride), nn.BatchNorm2d(out)]
         self.downsample, self.relu = nn.Sequential(*short), nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -33,24 +33,26 @@ class Block(nn.Module):
         return out
 
 
-def conv(into: int, out: int, side: int, stride: int) -> nn.Conv2d:
+def make_conv(into: int, out: int, side: int, stride: int) -> nn.Conv2d:
     made = nn.Conv2d(into, out, side, stride, padding=side // 2, bias=False)
     nn.init.kaiming_normal_(made.weight, mode="fan_out", nonlinearity="relu")
     return made
 
 
-def resnet(shape: tuple[int, ...], classes: int, head_depth: int, widths: Sequence[int]) -> Net:
+def build_resnet(
+    shape: tuple[int, ...], classes: int, head_depth: int, widths: Sequence[int]
+) -> Net:
     """A stem of the first width, one block per width, and a linear layer as the head."""
     if len(shape) != 3:
         raise ConfigError(
             f"model.name: a residual network needs images, not examples of shape {shape}; use mlp"
         )
-    stem = [conv(shape[0], widths[0], 7, 2), nn.BatchNorm2d(widths[0])]
-    stages = [Block(a, b) for a, b in pairwise([widths[0], *widths])]
+    stem = [make_conv(shape[0], widths[0], 7, 2), nn.BatchNorm2d(widths[0])]
+    stages = [ResidualBlock(a, b) for a, b in pairwise([widths[0], *widths])]
     pooled = [nn.MaxPool2d(3, 2, padding=1), nn.ReLU()]
     flat = [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    return layered([*stem, *pooled, *stages, *flat], [nn.Linear(widths[-1], classes)], head_depth)
+    return build_net([*stem, *pooled, *stages, *flat], [nn.Linear(widths[-1], classes)], head_depth)
 
 
 def resnet8(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
-    return resnet(shape, classes, head_depth, (64, 128, 256))
+    return build_resnet(shape, classes, head_depth, (64, 128, 256))

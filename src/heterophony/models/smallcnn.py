@@ -6,7 +6,7 @@ from torch import nn
 
 from ..core.errors import ConfigError
 from ..core.net import Net
-from .layers import layered
+from .layers import build_net
 
 
 def smallcnn(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
@@ -20,4 +20,4 @@ def smallcnn(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
         *(nn.Conv2d(32, 32, 3, stride=2, padding=1), nn.ReLU()),
         nn.Flatten(),
     ]
-    return layered(features, [nn.Linear(32 * height * width, classes)], head_depth)
+    return build_net(features, [nn.Linear(32 * height * width, classes)], head_depth)

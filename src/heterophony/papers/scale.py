@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 
-class Scale(StrEnum):
+class TableScale(StrEnum):
     """In minutes, on small data; or as printed."""
 
     quick = "quick"

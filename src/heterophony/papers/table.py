@@ -16,17 +16,17 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
-from ..core.errors import ConfigError, suggestion
-from ..core.fields import check, construct, setting
+from ..core.errors import ConfigError, suggest_or_list
+from ..core.fields import check_settings, construct, setting
 
 TABLES = files(__package__) / "tables"
-NOTHING = "-"  # in a list of printed numbers: the paper has none there
-Picture = Literal["bars", "clients", "sweep", "grid", "curves", "difference", "participation"]
+NO_NUMBER = "-"  # in a list of printed numbers: the paper has none there
+FigureKind = Literal["bars", "clients", "sweep", "grid", "curves", "difference", "participation"]
 MEASURES = ("G", "P", "score", "delta_sigma", "delta_tau", "psnr_mean", "psnr_max")
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasurementRule:
     """How the paper makes one number of a run, and of several runs."""
 
     rounds: Literal["best", "last", "last10"] = setting("best", "which rounds of a run count")
@@ -34,11 +34,11 @@ class Measured:
     seeds: list[int] = field(default_factory=lambda: [0])
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
 
 
 @dataclass(frozen=True)
-class Exceptional:
+class CellOverride:
     """Settings of the cells where these rows and columns meet; both are patterns."""
 
     set: dict[str, Any]
@@ -46,9 +46,9 @@ class Exceptional:
     columns: str = "*"
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
 
-    def holds(self, row: str, column: str) -> bool:
+    def applies_to(self, row: str, column: str) -> bool:
         return fnmatchcase(row, self.rows) and fnmatchcase(column, self.columns)
 
 
@@ -62,11 +62,11 @@ class Ordering:
     columns: str = "*"
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
 
 
 @dataclass(frozen=True)
-class Number:
+class PrintedNumber:
     """As printed."""
 
     value: float
@@ -80,7 +80,7 @@ class Cell:
     row: str
     column: str
     config: dict[str, Any]
-    printed: dict[str, Number]
+    printed: dict[str, PrintedNumber]
     needs: str | None
 
 
@@ -92,13 +92,13 @@ class Experiment:
     paper: str
     where: str
     what: str
-    measured: Measured = Measured()
-    figure: Picture = setting("bars", "how it is drawn")
+    measured: MeasurementRule = MeasurementRule()
+    figure: FigureKind = setting("bars", "how it is drawn")
     draws: list[str] = field(default_factory=list)  # measures in the figure; none: all
     settings: dict[str, Any] = field(default_factory=dict)
     rows: dict[str, Any] = field(default_factory=dict)
     columns: dict[str, Any] = field(default_factory=dict)
-    exceptions: list[Exceptional] = field(default_factory=list)
+    exceptions: list[CellOverride] = field(default_factory=list)
     printed: dict[str, Any] = field(default_factory=dict)
     std: dict[str, Any] = field(default_factory=dict)
     orderings: list[Ordering] = field(default_factory=list)
@@ -108,87 +108,87 @@ class Experiment:
     needs: str | None = setting(None, "why it cannot be run here")
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
         for table, numbers in (("printed", self.printed), ("std", self.std)):
             for measure, rows in numbers.items():
-                self.agree(f"{table}.{measure}", measure, rows)
+                self.check_numbers(f"{table}.{measure}", measure, rows)
         for measure in self.draws:
-            known(measure, MEASURES, "draws")
+            check_choice(measure, MEASURES, "draws")
         for e in self.exceptions:
-            if not any(e.holds(r, c) for r in self.rows for c in self.columns):
+            if not any(e.applies_to(r, c) for r in self.rows for c in self.columns):
                 raise ConfigError(f"exceptions: no cell is in '{e.rows}' and '{e.columns}'")
         for o in self.orderings:
-            known(o.above, self.rows, "orderings.above")
-            known(o.measure, self.printed or MEASURES, "orderings.measure")
+            check_choice(o.above, self.rows, "orderings.above")
+            check_choice(o.measure, self.printed or MEASURES, "orderings.measure")
 
-    def agree(self, where: str, measure: str, rows: Mapping[str, Any]) -> None:
+    def check_numbers(self, where: str, measure: str, rows: Mapping[str, Any]) -> None:
         """Every row of numbers is a row of the table, and as long as its columns are many."""
-        known(measure, MEASURES, where)
+        check_choice(measure, MEASURES, where)
         for row, numbers in rows.items():
-            known(row, self.rows, where)
+            check_choice(row, self.rows, where)
             if not isinstance(numbers, list) or len(numbers) != len(self.columns):
                 raise ConfigError(f"{where}.{row}: must have {len(self.columns)} numbers")
-            if any(n != NOTHING and not isinstance(n, int | float) for n in numbers):
-                raise ConfigError(f"{where}.{row}: must be numbers, or '{NOTHING}' for none")
+            if any(n != NO_NUMBER and not isinstance(n, int | float) for n in numbers):
+                raise ConfigError(f"{where}.{row}: must be numbers, or '{NO_NUMBER}' for none")
 
     @property
     def cells(self) -> list[Cell]:
         """All of them, row by row; where numbers are printed, only those with one."""
-        return list(self._cells())
+        return list(self._iterate_cells())
 
-    def _cells(self) -> Iterator[Cell]:
+    def _iterate_cells(self) -> Iterator[Cell]:
         for row, own in self.rows.items():
             needs = own.get("needs", self.needs)
             changes = {k: v for k, v in own.items() if k != "needs"}
             for i, (column, across) in enumerate(self.columns.items()):
-                printed = self.numbers(row, i)
+                printed = self.get_printed(row, i)
                 if self.printed and not printed:
                     continue
-                special = [e.set for e in self.exceptions if e.holds(row, column)]
+                special = [e.set for e in self.exceptions if e.applies_to(row, column)]
                 config = deepcopy(self.settings)
                 for change in (across, changes, *special):
-                    merge(config, change)
+                    merge_settings(config, change)
                 yield Cell(row, column, config, printed, needs)
 
-    def numbers(self, row: str, column: int) -> dict[str, Number]:
+    def get_printed(self, row: str, column: int) -> dict[str, PrintedNumber]:
         """What is printed in a cell, by measure."""
         out = {}
         for measure, rows in self.printed.items():
-            value = rows.get(row, {column: NOTHING})[column]
-            std = self.std.get(measure, {}).get(row, {column: NOTHING})[column]
-            if value != NOTHING:
-                out[measure] = Number(value, None if std == NOTHING else std)
+            value = rows.get(row, {column: NO_NUMBER})[column]
+            std = self.std.get(measure, {}).get(row, {column: NO_NUMBER})[column]
+            if value != NO_NUMBER:
+                out[measure] = PrintedNumber(value, None if std == NO_NUMBER else std)
         return out
 
     @property
-    def missing(self) -> str | None:
+    def missing_requirements(self) -> str | None:
         """What some cells need and do not have here."""
         wants = dict.fromkeys(c.needs for c in self.cells if c.needs)
         return self.needs or "; ".join(wants) or None
 
 
-def merge(config: dict[str, Any], change: Mapping[str, Any]) -> None:
+def merge_settings(config: dict[str, Any], change: Mapping[str, Any]) -> None:
     """Sections key by key; everything else is replaced."""
     for key, value in change.items():
         if isinstance(value, dict) and isinstance(config.get(key), dict):
-            merge(config[key], value)
+            merge_settings(config[key], value)
         else:
             config[key] = deepcopy(value)
 
 
-def known(word: str, choices: Mapping[str, Any] | tuple[str, ...], where: str) -> None:
+def check_choice(word: str, choices: Mapping[str, Any] | tuple[str, ...], where: str) -> None:
     if word not in choices:
-        raise ConfigError(f"{where}: no '{word}' here{suggestion(word, choices)}")
+        raise ConfigError(f"{where}: no '{word}' here{suggest_or_list(word, choices)}")
 
 
-def loaded(name: str, text: str) -> Experiment:
+def parse_experiment(name: str, text: str) -> Experiment:
     """An experiment from the text of its file; whatever it should not say is an error."""
     try:
         raw = tomllib.loads(text)
         parts: dict[str, Any] = {
-            "measured": construct(Measured, raw.pop("measured", {}), "measured")
+            "measured": construct(MeasurementRule, raw.pop("measured", {}), "measured")
         }
-        for key, kind in (("exceptions", Exceptional), ("orderings", Ordering)):
+        for key, kind in (("exceptions", CellOverride), ("orderings", Ordering)):
             parts[key] = [construct(kind, told, key) for told in raw.pop(key, [])]
         return construct(Experiment, {"name": name, **raw, **parts}, "experiment")
     except (tomllib.TOMLDecodeError, ConfigError) as error:
@@ -196,7 +196,7 @@ def loaded(name: str, text: str) -> Experiment:
 
 
 @cache
-def names() -> tuple[str, ...]:
+def list_experiment_names() -> tuple[str, ...]:
     """Of all experiments, sorted."""
     found = (p.name for p in TABLES.iterdir())
     return tuple(sorted(n.removesuffix(".toml") for n in found if n.endswith(".toml")))
@@ -204,10 +204,10 @@ def names() -> tuple[str, ...]:
 
 def experiment(name: str) -> Experiment:
     """The table or figure of that name."""
-    known(name, names(), "reproduce")
-    return loaded(name, (TABLES / f"{name}.toml").read_text(encoding="utf-8"))
+    check_choice(name, list_experiment_names(), "reproduce")
+    return parse_experiment(name, (TABLES / f"{name}.toml").read_text(encoding="utf-8"))
 
 
-def experiments() -> list[Experiment]:
+def load_experiments() -> list[Experiment]:
     """All of them, by name."""
-    return [experiment(name) for name in names()]
+    return [experiment(name) for name in list_experiment_names()]

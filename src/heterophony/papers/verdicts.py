@@ -9,30 +9,28 @@ from math import log
 from statistics import fmean, stdev
 from typing import Literal
 
-from ..run.summary import Event, curves
-from .table import (
-    Cell,
-    Experiment,
-    Measured,
-    Number,
-    Ordering,
-)
+from ..run.summary import Event, compute_curves
+from .table import Cell, Experiment, MeasurementRule, Ordering, PrintedNumber
 
-NOISE = {"G": 2.0, "P": 0.7, "score": 0.05}  # between seeds and platforms, in the table's units
-BOTH = ("G", "P")
+NOISE_BANDS = {
+    "G": 2.0,
+    "P": 0.7,
+    "score": 0.05,
+}  # between seeds and platforms, in the table's units
+ACCURACY_MEASURES = ("G", "P")
 Verdict = Literal["within noise", "better", "worse", "not comparable", "no number printed"]
-Values = dict[int, dict[str, float]]  # of a cell, by seed: measure, and "measure last10"
+ValuesBySeed = dict[int, dict[str, float]]  # of a cell, by seed: measure, and "measure last10"
 
 
 @dataclass(frozen=True)
-class Line:
+class ComparedNumber:
     """One number of a table: as printed, and as it came out here."""
 
     row: str
     column: str
     data: str  # what it was measured on here
     measure: str
-    printed: Number | None
+    printed: PrintedNumber | None
     seeds: tuple[int, ...]
     values: tuple[float, ...]  # one for each seed, as the paper makes its number
     last10: tuple[float, ...]  # the mean over the last ten evaluations, for each seed
@@ -65,78 +63,84 @@ class Claim:
     why: str
 
 
-def measured(events: Sequence[Event], how: Measured) -> dict[str, float]:
+def measure_run(events: Sequence[Event], how: MeasurementRule) -> dict[str, float]:
     """The numbers of one run, accuracies in percent: as the paper makes them, and the last ten."""
-    lines = curves(events, how.clients)
+    lines = compute_curves(events, how.clients)
     out: dict[str, float] = {}
     for rounds, suffix in ((how.rounds, ""), ("last10", " last10")):
-        part = {m: 100 * summed_up([v for _, v in lines[m]], rounds) for m in BOTH if lines[m]}
-        if len(part) == len(BOTH) and all(part.values()):
-            part["score"] = sum(log(part[m] / 10) for m in BOTH)
+        part = {
+            m: 100 * aggregate_rounds([v for _, v in lines[m]], rounds)
+            for m in ACCURACY_MEASURES
+            if lines[m]
+        }
+        if len(part) == len(ACCURACY_MEASURES) and all(part.values()):
+            part["score"] = sum(log(part[m] / 10) for m in ACCURACY_MEASURES)
         out |= {f"{m}{suffix}": v for m, v in part.items()}
     return out
 
 
-def summed_up(values: Sequence[float], rounds: str) -> float:
+def aggregate_rounds(values: Sequence[float], rounds: str) -> float:
     return {"best": max(values), "last": values[-1], "last10": fmean(values[-10:])}[rounds]
 
 
-def lines(
+def compare_numbers(
     cells: Sequence[Cell],
-    ours: Mapping[tuple[str, str], Values],
+    ours: Mapping[tuple[str, str], ValuesBySeed],
     reasons: Mapping[tuple[str, str], str],
-) -> list[Line]:
+) -> list[ComparedNumber]:
     """Every number of these cells; a reason says why a cell cannot be compared."""
     out = []
     for cell in cells:
         at = (cell.row, cell.column)
         values, why = ours.get(at, {}), reasons.get(at, "")
-        for measure in tuple(cell.printed) or BOTH:
+        for measure in tuple(cell.printed) or ACCURACY_MEASURES:
             by_seed = {s: v for s, v in values.items() if measure in v}
             here = tuple(v[measure] for v in by_seed.values())
             late = tuple(v[f"{measure} last10"] for v in by_seed.values())
             printed, data = cell.printed.get(measure), cell.config["data"]["name"]
-            verdict, because = judged(measure, printed, here, why)
+            verdict, because = judge_number(measure, printed, here, why)
             out.append(
-                Line(*at, data, measure, printed, tuple(by_seed), here, late, verdict, because)
+                ComparedNumber(
+                    *at, data, measure, printed, tuple(by_seed), here, late, verdict, because
+                )
             )
     return out
 
 
-def judged(
-    measure: str, printed: Number | None, ours: Sequence[float], why: str
+def judge_number(
+    measure: str, printed: PrintedNumber | None, ours: Sequence[float], why: str
 ) -> tuple[Verdict, str]:
     """Noise is what seeds and platforms differ by, or twice the printed deviation if larger."""
     if why or not ours:
         return "not comparable", why or f"no {measure} was measured"
     if printed is None:
         return "no number printed", ""
-    band = noise(measure, printed)
+    band = compute_noise_band(measure, printed)
     gap = round(fmean(ours) - printed.value, 9)  # 0.7 is not more than 0.7
     if abs(gap) <= band:
         return "within noise", f"± {band:g}"
     return ("better" if gap > 0 else "worse"), f"± {band:g}"
 
 
-def noise(measure: str, printed: Number) -> float:
-    return max(NOISE.get(measure, 0.0), 2 * (printed.std or 0.0))
+def compute_noise_band(measure: str, printed: PrintedNumber) -> float:
+    return max(NOISE_BANDS.get(measure, 0.0), 2 * (printed.std or 0.0))
 
 
 # Claims -------------------------------------------------------------------------------------
 
 
-def claims(found: Experiment, lines: Sequence[Line]) -> list[Claim]:
+def check_claims(found: Experiment, lines: Sequence[ComparedNumber]) -> list[Claim]:
     """Every ordering of the table, in every column that was asked for."""
     columns = dict.fromkeys(line.column for line in lines)
     return [
-        checked(ordering, column, lines)
+        check_ordering(ordering, column, lines)
         for ordering in found.orderings
         for column in columns
         if fnmatchcase(column, ordering.columns)
     ]
 
 
-def checked(ordering: Ordering, column: str, lines: Sequence[Line]) -> Claim:
+def check_ordering(ordering: Ordering, column: str, lines: Sequence[ComparedNumber]) -> Claim:
     here = {
         line.row: line
         for line in lines
@@ -148,7 +152,7 @@ def checked(ordering: Ordering, column: str, lines: Sequence[Line]) -> Claim:
     top = here.get(ordering.above)
     if top is None or not others:
         return Claim(text, None, "not all of its rows were asked for")
-    gaps = {r: gap for r in others if (gap := apart(top, here[r])) is not None}
+    gaps = {r: gap for r in others if (gap := compute_mean_gap(top, here[r])) is not None}
     if len(gaps) < len(others):
         return Claim(text, None, f"no numbers of {', '.join(r for r in others if r not in gaps)}")
     nearest = min(gaps, key=lambda r: gaps[r])
@@ -159,7 +163,7 @@ def checked(ordering: Ordering, column: str, lines: Sequence[Line]) -> Claim:
     return Claim(text, False, f"{nearest} is above it by {-gap:.2f}, {seeds}")
 
 
-def apart(a: Line, b: Line) -> float | None:
+def compute_mean_gap(a: ComparedNumber, b: ComparedNumber) -> float | None:
     """The mean difference over the seeds that both have."""
     ours, theirs = (dict(zip(x.seeds, x.values, strict=True)) for x in (a, b))
     common = [s for s in ours if s in theirs]

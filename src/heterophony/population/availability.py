@@ -9,11 +9,11 @@ from math import inf
 from typing import Literal
 
 from ..core.errors import ConfigError, DataError
-from ..core.fields import check, setting
-from ..core.randomness import seed_of
-from .per_client_file import Rows, listing
+from ..core.fields import check_settings, setting
+from ..core.randomness import derive_seed
+from .per_client_file import RowsByClient, read_per_client_file
 
-Unit = Literal["rounds", "seconds"]
+TimeUnit = Literal["rounds", "seconds"]
 
 
 class Availability:
@@ -34,13 +34,13 @@ class Availability:
 
 
 @dataclass(frozen=True)
-class Chance(Availability):
+class RandomAvailability(Availability):
     """In every round anew."""
 
     share: float
 
     def reachable(self, client: str, t: int, now: float, seed: int) -> bool:
-        return chance(seed, "availability", t, client) < self.share
+        return draw_uniform(seed, "availability", t, client) < self.share
 
 
 @dataclass(frozen=True)
@@ -49,20 +49,26 @@ class Diurnal(Availability):
 
     period: float = setting(24.0, "length of a day, in rounds or simulated seconds", above=0)
     share: float = setting(0.5, "part of the day in which a client can be reached", above=0, high=1)
-    unit: Unit = setting("rounds", "rounds | seconds: what the day is counted in")
+    unit: TimeUnit = setting("rounds", "rounds | seconds: what the day is counted in")
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
 
-    def hour(self, client: str, when: float, seed: int) -> float:
+    def compute_time_of_day(self, client: str, when: float, seed: int) -> float:
         """The time of the client's day, from 0 to 1."""
-        return (when / self.period + chance(seed, "day", client)) % 1
+        return (when / self.period + draw_uniform(seed, "day", client)) % 1
 
     def reachable(self, client: str, t: int, now: float, seed: int) -> bool:
-        return self.hour(client, t if self.unit == "rounds" else now, seed) < self.share
+        return (
+            self.compute_time_of_day(client, t if self.unit == "rounds" else now, seed) < self.share
+        )
 
     def wait(self, client: str, now: float, seed: int) -> float:
-        return 0.0 if self.unit == "rounds" else (1 - self.hour(client, now, seed)) * self.period
+        return (
+            0.0
+            if self.unit == "rounds"
+            else (1 - self.compute_time_of_day(client, now, seed)) * self.period
+        )
 
 
 @dataclass(frozen=True)
@@ -70,16 +76,16 @@ class Trace(Availability):
     """From ``start`` up to, but not with, ``end``, as a file says; whom it does not name, always."""
 
     file: str = setting("", "CSV (client, start, end) or JSON (client: [[start, end], …])")
-    unit: Unit = setting("rounds", "rounds | seconds: what the file counts in")
+    unit: TimeUnit = setting("rounds", "rounds | seconds: what the file counts in")
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
         if not self.file:
             raise ConfigError("file: missing")
 
     @cached_property
-    def intervals(self) -> Rows:
-        return listing(self.file, ("start", "end"))
+    def intervals(self) -> RowsByClient:
+        return read_per_client_file(self.file, ("start", "end"))
 
     def know(self, clients: Iterable[str]) -> None:
         strangers = self.intervals.keys() - set(clients)
@@ -102,6 +108,6 @@ class Trace(Availability):
                    default=inf)  # fmt: skip
 
 
-def chance(*key: object) -> float:
+def draw_uniform(*key: object) -> float:
     """A number from 0 to below 1 that depends on the key alone."""
-    return (seed_of(*key) >> 10) / 2**53
+    return (derive_seed(*key) >> 10) / 2**53

@@ -8,21 +8,25 @@ from functools import cached_property
 from math import exp, inf
 
 from ..core.errors import ConfigError, DataError
-from ..core.fields import check, setting
-from ..core.randomness import generator
-from .per_client_file import Rows, listing
+from ..core.fields import check_settings, setting
+from ..core.randomness import make_generator
+from .per_client_file import RowsByClient, read_per_client_file
 
-COLUMNS = ("sample_seconds", "bytes_per_second")
-SLOWEST = 1e6  # seconds per example, or per byte: far beyond any device, and sums stay finite
+FILE_COLUMNS = ("sample_seconds", "bytes_per_second")
+MAX_SECONDS_PER_UNIT = (
+    1e6  # seconds per example, or per byte: far beyond any device, and sums stay finite
+)
 
 
 @dataclass(frozen=True)
 class Devices:
     """Seconds per example and bytes per second; as written, time does not pass."""
 
-    sample_seconds: float = setting(0.0, "seconds to learn from one example", low=0, high=SLOWEST)
+    sample_seconds: float = setting(
+        0.0, "seconds to learn from one example", low=0, high=MAX_SECONDS_PER_UNIT
+    )
     bytes_per_second: float | None = setting(
-        None, "speed of the network, each way; default: without limit", low=1 / SLOWEST
+        None, "speed of the network, each way; default: without limit", low=1 / MAX_SECONDS_PER_UNIT
     )
     spread: float = setting(
         0.0, "how much devices differ: sigma of a log-normal factor", low=0, high=10
@@ -32,42 +36,48 @@ class Devices:
     )
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
         if self.spread and not (self.sample_seconds or self.bytes_per_second):
             raise ConfigError("spread: of nothing; set sample_seconds or bytes_per_second too")
 
     @property
-    def timed(self) -> bool:
+    def simulates_time(self) -> bool:
         """Does time pass at all?"""
         return bool(self.sample_seconds or self.bytes_per_second or self.file)
 
     @cached_property
-    def known(self) -> Rows:
-        return listing(self.file, COLUMNS) if self.file else {}
+    def file_rows(self) -> RowsByClient:
+        return read_per_client_file(self.file, FILE_COLUMNS) if self.file else {}
 
-    def know(self, clients: Iterable[str]) -> None:
+    def check_clients(self, clients: Iterable[str]) -> None:
         """Refuse, before a run, a file that does not fit its clients."""
-        strangers = self.known.keys() - set(clients)
+        strangers = self.file_rows.keys() - set(clients)
         if strangers:
             raise DataError(f"{self.file}: there is no client '{min(strangers)}'")
-        for client, rows in self.known.items():
-            if len(rows) != 1 or rows[0][0] > SLOWEST or rows[0][1] < 1 / SLOWEST:
+        for client, rows in self.file_rows.items():
+            if (
+                len(rows) != 1
+                or rows[0][0] > MAX_SECONDS_PER_UNIT
+                or rows[0][1] < 1 / MAX_SECONDS_PER_UNIT
+            ):
                 raise DataError(
-                    f"{self.file}: client {client} needs one row of {COLUMNS[0]} (at most"
-                    f" {SLOWEST:g}) and {COLUMNS[1]} (at least {1 / SLOWEST:g}, or empty: without"
+                    f"{self.file}: client {client} needs one row of {FILE_COLUMNS[0]} (at most"
+                    f" {MAX_SECONDS_PER_UNIT:g}) and {FILE_COLUMNS[1]} (at least {1 / MAX_SECONDS_PER_UNIT:g}, or empty: without"
                     " limit)"
                 )
 
-    def speed(self, client: str, seed: int) -> tuple[float, float]:
+    def get_speed(self, client: str, seed: int) -> tuple[float, float]:
         """Seconds per example and bytes per second of one client, the same in the whole run."""
-        if client in self.known:
-            seconds, rate = self.known[client][0]
+        if client in self.file_rows:
+            seconds, rate = self.file_rows[client][0]
             return seconds, rate
-        work, network = generator(seed, "device", client).standard_normal(2).tolist()
+        work, network = make_generator(seed, "device", client).standard_normal(2).tolist()
         rate = self.bytes_per_second or inf
         return self.sample_seconds * exp(self.spread * work), rate * exp(self.spread * network)
 
-    def seconds(self, client: str, down: int, examples: int, up: int, seed: int) -> float:
+    def compute_round_seconds(
+        self, client: str, down: int, examples: int, up: int, seed: int
+    ) -> float:
         """How long it takes a client to receive, to learn and to send."""
-        per_example, rate = self.speed(client, seed)
+        per_example, rate = self.get_speed(client, seed)
         return down / rate + examples * per_example + up / rate

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 from ..core.errors import ConfigError
-from ..core.fields import check, setting
-from .availability import Availability, Chance, chance
+from ..core.fields import check_settings, setting
+from .availability import Availability, RandomAvailability, draw_uniform
 from .device_speeds import Devices
-from .participation import Drawn, Participation
+from .participation import Participation, RandomParticipation
 
 
 @dataclass(frozen=True)
-class Closing:
+class RoundEnd:
     """How a round ended: after so many simulated seconds, with the replies at these positions."""
 
     seconds: float
@@ -40,47 +40,47 @@ class Faults:
     )
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
         if isinstance(self.quorum, float) and self.quorum > 1:
             raise ConfigError(
                 f"quorum: must be a share of at most 1 or a whole number, not {self.quorum}"
             )
 
-    def when(self) -> Availability | None:
+    def get_availability_rule(self) -> Availability | None:
         """The rule that says who can be reached; None for everybody, always."""
         given = self.availability
-        return Chance(given) if isinstance(given, int | float) else given
+        return RandomAvailability(given) if isinstance(given, int | float) else given
 
-    def reachable(self, t: int, clients: Sequence[str], now: float, seed: int) -> list[str]:
+    def list_reachable(self, t: int, clients: Sequence[str], now: float, seed: int) -> list[str]:
         """Who can be asked in round ``t``."""
-        rule = self.when()
+        rule = self.get_availability_rule()
         return [c for c in clients if rule is None or rule.reachable(c, t, now, seed)]
 
-    def rest(self, clients: Sequence[str], now: float, seed: int) -> float:
+    def compute_idle_seconds(self, clients: Sequence[str], now: float, seed: int) -> float:
         """How long a round lasts in which nobody can be reached: until somebody can."""
-        rule = self.when()
+        rule = self.get_availability_rule()
         waits = [rule.wait(c, now, seed) for c in clients] if rule else []
         soonest = min(waits, default=0.0)
         return soonest if soonest < inf else 0.0
 
-    def vanishes(self, t: int, client: str, seed: int) -> bool:
+    def has_dropped_out(self, t: int, client: str, seed: int) -> bool:
         """Does the client, asked in round ``t``, fall silent?"""
-        return chance(seed, "dropout", t, client) < self.dropout
+        return draw_uniform(seed, "dropout", t, client) < self.dropout
 
-    def needed(self, asked: int) -> int:
+    def count_needed_replies(self, asked: int) -> int:
         """How many replies make a round, of so many asked; without a quorum one is enough."""
         if isinstance(self.quorum, float):
             return max(1, ceil(self.quorum * asked - 1e-9))
         return self.quorum or 1
 
-    def close(self, arrivals: Sequence[float | None]) -> Closing:
+    def determine_round_end(self, arrivals: Sequence[float | None]) -> RoundEnd:
         """Who is merged, given when each reply arrives (None: never).
 
         A round ends when all have come. The deadline ends it earlier, or, where a quorum is
         missing, the reply that completes it. If that never comes, nobody is merged.
         """
         times = sorted(a for a in arrivals if a is not None)
-        needed, last = self.needed(len(arrivals)), times[-1] if times else 0.0
+        needed, last = self.count_needed_replies(len(arrivals)), times[-1] if times else 0.0
         end = inf if self.deadline is None else self.deadline
         if self.quorum is not None and len(times) >= needed:
             end = max(end, times[needed - 1])
@@ -92,29 +92,33 @@ class Faults:
             seconds = max(last, self.deadline or 0.0)
         else:
             seconds = last if everyone or end == inf else end
-        return Closing(seconds, () if void else tuple(arrived), late)
+        return RoundEnd(seconds, () if void else tuple(arrived), late)
 
 
-def agree(
+def check_participation(
     faults: Faults, devices: Devices, participation: Participation, clients: Sequence[str]
 ) -> None:
     """Refuse, before a run, settings that contradict each other or the clients."""
-    size = participation.size(len(clients)) if isinstance(participation, Drawn) else len(clients)
-    if faults.deadline is not None and not devices.timed:
+    size = (
+        participation.compute_sample_size(len(clients))
+        if isinstance(participation, RandomParticipation)
+        else len(clients)
+    )
+    if faults.deadline is not None and not devices.simulates_time:
         raise ConfigError(
             "participation.deadline: time does not pass;"
             " set devices.sample_seconds or devices.bytes_per_second"
         )
-    if faults.needed(size) > size:
+    if faults.count_needed_replies(size) > size:
         raise ConfigError(
             f"participation.quorum: {faults.quorum} replies are needed, but only {size} are asked"
         )
-    rule = faults.when()
-    if getattr(rule, "unit", "rounds") == "seconds" and not devices.timed:
+    rule = faults.get_availability_rule()
+    if getattr(rule, "unit", "rounds") == "seconds" and not devices.simulates_time:
         raise ConfigError(
             "participation.availability.unit: seconds do not pass;"
             " set devices.sample_seconds or devices.bytes_per_second"
         )
     if rule is not None:
         rule.know(clients)
-    devices.know(clients)
+    devices.check_clients(clients)

@@ -12,18 +12,20 @@ from typing import Any
 
 from ..core.errors import DataError
 
-Rows = dict[str, list[tuple[float, ...]]]
+RowsByClient = dict[str, list[tuple[float, ...]]]
 
 
-def listing(file: str, columns: Sequence[str]) -> Rows:
+def read_per_client_file(file: str, columns: Sequence[str]) -> RowsByClient:
     """Each client's rows of numbers, in the order of ``columns``; what is left empty is infinite.
 
     CSV: a column ``client`` beside the others. JSON: an object with, for each client, a row or
     a list of rows, each an array or an object.
     """
-    text = content(file).decode(errors="replace")
+    text = read_file_bytes(file).decode(errors="replace")
     try:
-        found = json.loads(text) if file.endswith(".json") else by_client(file, text, columns)
+        found = (
+            json.loads(text) if file.endswith(".json") else group_csv_by_client(file, text, columns)
+        )
     except (ValueError, RecursionError):
         raise DataError(f"{file} is not JSON") from None
     except csv.Error as error:
@@ -31,23 +33,26 @@ def listing(file: str, columns: Sequence[str]) -> Rows:
     if not isinstance(found, dict):
         raise DataError(f"{file}: must be an object with an entry for each client")
     return {
-        str(c): [row(file, c, r, columns) for r in several(value)] for c, value in found.items()
+        str(c): [parse_row(file, c, r, columns) for r in list_rows(value)]
+        for c, value in found.items()
     }
 
 
-def sha256(file: str) -> str:
+def hash_file(file: str) -> str:
     """Of the file as it is now."""
-    return hashlib.sha256(content(file)).hexdigest()
+    return hashlib.sha256(read_file_bytes(file)).hexdigest()
 
 
-def content(file: str) -> bytes:
+def read_file_bytes(file: str) -> bytes:
     try:
         return Path(file).read_bytes()
     except OSError as error:
         raise DataError(f"cannot read {file}: {error.strerror}") from None
 
 
-def by_client(file: str, text: str, columns: Sequence[str]) -> dict[str, list[Mapping[str, Any]]]:
+def group_csv_by_client(
+    file: str, text: str, columns: Sequence[str]
+) -> dict[str, list[Mapping[str, Any]]]:
     lines = csv.DictReader(text.splitlines(), skipinitialspace=True)
     missing = [c for c in ("client", *columns) if c not in (lines.fieldnames or ())]
     if missing:
@@ -58,14 +63,14 @@ def by_client(file: str, text: str, columns: Sequence[str]) -> dict[str, list[Ma
     return found
 
 
-def several(value: Any) -> Iterable[Any]:
+def list_rows(value: Any) -> Iterable[Any]:
     """The rows of a client: a row alone is one of them."""
     if isinstance(value, list) and all(isinstance(v, list | dict) for v in value):
         return value
     return [value]
 
 
-def row(file: str, client: str, given: Any, columns: Sequence[str]) -> tuple[float, ...]:
+def parse_row(file: str, client: str, given: Any, columns: Sequence[str]) -> tuple[float, ...]:
     said = f"{file}: client {client} needs rows of {', '.join(columns)}, numbers of at least 0"
     try:
         values = [given[c] for c in columns] if isinstance(given, dict) else given

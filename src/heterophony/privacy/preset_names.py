@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 
-class Preset(StrEnum):
+class AuditPreset(StrEnum):
     """Minutes on small data, or the size of the published table."""
 
     quick = "quick"

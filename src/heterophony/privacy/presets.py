@@ -6,24 +6,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..papers.table import experiment
-from .attack_job import How
+from .attack_job import AttackSettings
 from .audit import Victims
-from .preset_names import Preset
+from .preset_names import AuditPreset
 
-TABLE = "feddecomp-table7"
+LEAKAGE_TABLE = "feddecomp-table7"
 
 
 @dataclass(frozen=True)
-class Audit:
+class AuditSetup:
     """What is trained, who is attacked, and how."""
 
     settings: dict[str, Any]
     algorithms: tuple[str, ...]
     victims: Victims
-    how: How
+    attack_settings: AttackSettings
 
 
-QUICK = Audit(
+QUICK_AUDIT = AuditSetup(
     {
         "data": {
             "name": "photos",
@@ -36,22 +36,22 @@ QUICK = Audit(
     },
     ("fedavg", "fedper", "fedrod", "fedreg", "feddecomp"),
     Victims((5, 10), 3, 2),
-    How(),
+    AttackSettings(),
 )
 
 
-def preset(name: Preset) -> Audit:
+def get_preset(name: AuditPreset) -> AuditSetup:
     """The audit of that name."""
-    if name is Preset.quick:
-        return QUICK
-    table = experiment(TABLE)
+    if name is AuditPreset.quick:
+        return QUICK_AUDIT
+    table = experiment(LEAKAGE_TABLE)
     rows = [row["algorithm"]["name"] for row in table.rows.values()]
     settings = {**table.settings, "seed": table.measured.seeds[0]}
     victims = Victims((10, 20, 30, 40, 50), table.settings["data"]["clients"], 5)
-    return Audit(settings, tuple(rows), victims, How(iterations=4800))
+    return AuditSetup(settings, tuple(rows), victims, AttackSettings(iterations=4800))
 
 
-def own_settings(name: Preset, algorithm: str) -> dict[str, Any]:
+def get_algorithm_settings(name: AuditPreset, algorithm: str) -> dict[str, Any]:
     """What the table says of that algorithm alone."""
-    rows = experiment(TABLE).rows.values() if name is Preset.paper else ()
+    rows = experiment(LEAKAGE_TABLE).rows.values() if name is AuditPreset.paper else ()
     return next((dict(r["algorithm"]) for r in rows if r["algorithm"]["name"] == algorithm), {})

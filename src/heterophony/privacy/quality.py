@@ -10,16 +10,16 @@ from torch.nn.functional import conv2d
 
 from ..core.randomness import seeded
 
-CAP = 100.0  # dB, of images that are equal
-WINDOW, SIGMA = 11, 1.5  # of SSIM, as its authors have them
-K1, K2 = 0.01, 0.03
-REFERENCES = ("grey", "mean colour", "noise")
+MAX_PSNR = 100.0  # dB, of images that are equal
+SSIM_WINDOW, SSIM_SIGMA = 11, 1.5  # of SSIM, as its authors have them
+SSIM_K1, SSIM_K2 = 0.01, 0.03
+REFERENCE_NAMES = ("grey", "mean colour", "noise")
 
 
 def psnr(a: Tensor, b: Tensor) -> float:
     """In dB, over channels, rows and columns alike; values outside 0 to 1 are cut."""
     error = (a.double().clamp(0, 1) - b.double().clamp(0, 1)).square().mean().item()
-    return min(CAP, -10 * math.log10(error)) if error else CAP
+    return min(MAX_PSNR, -10 * math.log10(error)) if error else MAX_PSNR
 
 
 def ssim(a: Tensor, b: Tensor) -> float:
@@ -28,32 +28,32 @@ def ssim(a: Tensor, b: Tensor) -> float:
     The window is smaller where the image is smaller than it.
     """
     a, b = (v.double().clamp(0, 1).unsqueeze(1) for v in (a, b))  # channels one by one
-    size = min(WINDOW, *a.shape[2:])
+    size = min(SSIM_WINDOW, *a.shape[2:])
     size -= size % 2 == 0
-    window = gaussian(size)
+    window = make_gaussian_window(size)
 
-    def blurred(v: Tensor) -> Tensor:
+    def blur(v: Tensor) -> Tensor:
         return conv2d(v, window)
 
-    mean_a, mean_b = blurred(a), blurred(b)
-    var_a, var_b = blurred(a * a) - mean_a.square(), blurred(b * b) - mean_b.square()
-    both = blurred(a * b) - mean_a * mean_b
-    c1, c2 = K1**2, K2**2
+    mean_a, mean_b = blur(a), blur(b)
+    var_a, var_b = blur(a * a) - mean_a.square(), blur(b * b) - mean_b.square()
+    both = blur(a * b) - mean_a * mean_b
+    c1, c2 = SSIM_K1**2, SSIM_K2**2
     above = (2 * mean_a * mean_b + c1) * (2 * both + c2)
     below = (mean_a.square() + mean_b.square() + c1) * (var_a + var_b + c2)
     return (above / below).mean().item()
 
 
-def gaussian(size: int) -> Tensor:
+def make_gaussian_window(size: int) -> Tensor:
     at = torch.arange(size, dtype=torch.float64) - size // 2
-    line = (-at.square() / (2 * SIGMA**2)).exp()
+    line = (-at.square() / (2 * SSIM_SIGMA**2)).exp()
     line /= line.sum()
     return torch.outer(line, line)[None, None]
 
 
-def references(image: Tensor, *key: object) -> dict[str, Tensor]:
+def make_reference_images(image: Tensor, *key: object) -> dict[str, Tensor]:
     """Images that know nothing, or one colour, of this one."""
     with seeded(*key):
         noise = torch.rand(image.shape)
     grey, mean = torch.full_like(image, 0.5), image.mean((1, 2), keepdim=True).expand_as(image)
-    return dict(zip(REFERENCES, (grey, mean, noise), strict=True))
+    return dict(zip(REFERENCE_NAMES, (grey, mean, noise), strict=True))

@@ -9,17 +9,17 @@ from pathlib import Path
 from ..core.client import Memory
 from ..core.codec import decode_groups, encode_groups
 from ..core.errors import FolderError
-from ..core.files import disk, write
-from ..jobs.client_store import Place, folder_name
+from ..core.files import translate_disk_errors, write_atomically
+from ..jobs.client_store import FolderClientStore, encode_folder_name
 from ..jobs.plan import Job, Plan
 from ..run.store import RunFolder
 from ..run.summary import Event
 
-FOLDER = "audited"
+SNAPSHOT_FOLDER = "audited"
 
 
 @dataclass(frozen=True)
-class States:
+class Snapshots:
     """Of one run, for some of its clients, at some of its rounds."""
 
     plan: Plan
@@ -27,63 +27,67 @@ class States:
     rounds: Sequence[int]
     clients: Sequence[str]
 
-    def listener(self) -> Callable[[Event], None]:
+    def make_listener(self) -> Callable[[Event], None]:
         """To be told every event of the run: its commits are overwritten as it goes on.
 
         When round t is recorded, its own commit is still to come, and that of the state before it
         is the newest.
         """
         if 0 in self.rounds:
-            self.keep(0)
+            self.save_round(0)
 
         def listen(event: Event) -> None:
             if event["event"] == "round" and event["t"] in self.rounds:
-                self.keep(int(event["t"]))
+                self.save_round(int(event["t"]))
 
         return listen
 
-    def end(self) -> None:
+    def save_last(self) -> None:
         """The run is over, now or long since: its last commit is there."""
         last = self.plan.rounds
-        if last in self.rounds and not all(self.file(last, c).is_file() for c in self.clients):
-            self.keep(last)
+        if last in self.rounds and not all(
+            self.get_message_path(last, c).is_file() for c in self.clients
+        ):
+            self.save_round(last)
 
-    def keep(self, t: int) -> None:
+    def save_round(self, t: int) -> None:
         """Put the state after ``t`` rounds aside."""
         sizes = self.plan.federation.sizes()
-        server = self.folder.at(t, sizes) if t else self.plan.start()
+        server = self.folder.load_commit(t, sizes) if t else self.plan.create_initial_server()
         average = server.average | server.model
-        write(self.average(t), encode_groups({"average": average}))
+        write_atomically(self.get_average_path(t), encode_groups({"average": average}))
         for client in self.clients:
             if t:  # before that nobody has a memory
-                memory = self.folder.place.memory(client, before=t)
-                self.place.keep(client, t - 1, memory)
+                memory = self.folder.client_store.load_memory(client, before=t)
+                self.client_store.save_memory(client, t - 1, memory)
             sent = {"down": self.plan.algorithm.send(server, client)}
-            write(self.file(t, client), encode_groups(sent))
+            write_atomically(self.get_message_path(t, client), encode_groups(sent))
 
-    def job(self, t: int, client: str) -> Job:
+    def make_job(self, t: int, client: str) -> Job:
         """The training of that client from that state on; it changes nothing."""
-        path = self.file(t, client)
+        path = self.get_message_path(t, client)
         if not path.is_file():
             raise FolderError(
                 f"{self.folder.path} was trained without keeping the state after {t} rounds"
                 f" of client {client}; choose another --out"
             )
-        down, average = (opened(f) for f in (path, self.average(t)))
-        return Job("train", t, client, down["down"], average["average"], keeps=False)
+        down, average = (read_groups(f) for f in (path, self.get_average_path(t)))
+        return Job("train", t, client, down["down"], average["average"], keeps_memory=False)
 
     @property
-    def place(self) -> Place:
+    def client_store(self) -> FolderClientStore:
         """Where the clients are as they were then: each job finds the memory before its round."""
-        return Place(self.folder.path / FOLDER / "clients", self.folder.scratch)
+        return FolderClientStore(
+            self.folder.path / SNAPSHOT_FOLDER / "clients", self.folder.scratch_folder
+        )
 
-    def file(self, t: int, client: str) -> Path:
-        return self.folder.path / FOLDER / f"{t:07d}" / folder_name(client)
+    def get_message_path(self, t: int, client: str) -> Path:
+        return self.folder.path / SNAPSHOT_FOLDER / f"{t:07d}" / encode_folder_name(client)
 
-    def average(self, t: int) -> Path:
-        return self.folder.path / FOLDER / f"{t:07d}.average"
+    def get_average_path(self, t: int) -> Path:
+        return self.folder.path / SNAPSHOT_FOLDER / f"{t:07d}.average"
 
 
-def opened(path: Path) -> Memory:
-    with disk(path):
+def read_groups(path: Path) -> Memory:
+    with translate_disk_errors(path):
         return decode_groups(path.read_bytes(), finite=False)[0]

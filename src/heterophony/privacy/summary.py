@@ -9,32 +9,32 @@ from typing import Any
 from ..papers.table import Experiment
 
 Record = dict[str, Any]
-PRIVATE = ("unknown", "known")
-PICTURES = ("original", "picture")  # left out where only numbers are wanted
+PRIVATE_KNOWLEDGE = ("unknown", "known")
+IMAGE_KEYS = ("original", "picture")  # left out where only numbers are wanted
 
 
-def summarised(records: Sequence[Record], table: Experiment) -> dict[str, Any]:
+def summarise_audit(records: Sequence[Record], table: Experiment) -> dict[str, Any]:
     """``audit.json``: the same bits in whatever order the attacks came in."""
     asked = {k: v for k, v in records[0].items() if k != "event"}
-    found = attacks(records)
+    found = collect_attacks(records)
     rows = [
-        row(name, private, mine)
+        summarise_row(name, private, mine)
         for name in asked["algorithms"]
-        for private in PRIVATE
+        for private in PRIVATE_KNOWLEDGE
         if (mine := [r for r in found if (r["algorithm"], r["private"]) == (name, private)])
     ]
     return {
         "asked": asked,
-        "visible": seen(records, asked["algorithms"]),
-        "references": references(found),
+        "visible": collect_sent_parameters(records, asked["algorithms"]),
+        "references": summarise_references(found),
         "rows": rows,
-        "orderings": orderings(rows, table),
-        "notes": notes(records, found, asked),
-        "attacks": [{k: v for k, v in r.items() if k not in ("event", *PICTURES)} for r in found],
+        "orderings": check_orderings(rows, table),
+        "notes": collect_notes(records, found, asked),
+        "attacks": [{k: v for k, v in r.items() if k not in ("event", *IMAGE_KEYS)} for r in found],
     }
 
 
-def attacks(records: Iterable[Record]) -> list[Record]:
+def collect_attacks(records: Iterable[Record]) -> list[Record]:
     """Each once, in the order of what is attacked."""
     by_key = {
         (r["algorithm"], r["private"], r["round"], r["client"], r["image"]): r
@@ -44,19 +44,19 @@ def attacks(records: Iterable[Record]) -> list[Record]:
     return [by_key[k] for k in sorted(by_key)]
 
 
-def row(name: str, private: str, mine: Sequence[Record]) -> Record:
+def summarise_row(name: str, private: str, mine: Sequence[Record]) -> Record:
     rounds = sorted({r["round"] for r in mine})
     return {
         "algorithm": name,
         "private": private,
         "attacks": len(mine),
         "failed": sum(not r["finite"] for r in mine),
-        **levels(mine),
-        "rounds": {str(t): levels([r for r in mine if r["round"] == t]) for t in rounds},
+        **summarise_quality(mine),
+        "rounds": {str(t): summarise_quality([r for r in mine if r["round"] == t]) for t in rounds},
     }
 
 
-def levels(mine: Sequence[Record]) -> dict[str, float]:
+def summarise_quality(mine: Sequence[Record]) -> dict[str, float]:
     return {
         "psnr_mean": fmean(r["psnr"] for r in mine),
         "psnr_max": max(r["psnr"] for r in mine),
@@ -65,18 +65,18 @@ def levels(mine: Sequence[Record]) -> dict[str, float]:
     }
 
 
-def several(content: Record) -> list[str]:
+def list_rounds_if_several(content: Record) -> list[str]:
     """The audited rounds, if there is more than one: levels differ, so each is shown."""
     rounds = [str(t) for t in content["asked"]["victims"]["rounds"]]
     return rounds if len(rounds) > 1 else []
 
 
-def at(row: Record, rounds: Sequence[str]) -> list[str]:
+def format_psnr_by_round(row: Record, rounds: Sequence[str]) -> list[str]:
     """The mean PSNR of a row in these rounds, as people read it."""
     return [f"{row['rounds'][t]['psnr_mean']:.2f}" if t in row["rounds"] else "–" for t in rounds]
 
 
-def references(found: Sequence[Record]) -> dict[str, dict[str, float]]:
+def summarise_references(found: Sequence[Record]) -> dict[str, dict[str, float]]:
     """What images that know nothing, or only a colour, come to on the same originals."""
     once = {(r["client"], r["image"]): r["references"] for r in found}.values()
     names = list(next(iter(once), {}))
@@ -91,7 +91,9 @@ def references(found: Sequence[Record]) -> dict[str, dict[str, float]]:
     }
 
 
-def seen(records: Iterable[Record], algorithms: Sequence[str]) -> dict[str, dict[str, list[str]]]:
+def collect_sent_parameters(
+    records: Iterable[Record], algorithms: Sequence[str]
+) -> dict[str, dict[str, list[str]]]:
     """The tensors that were in what a client sent, by algorithm and round."""
     told = [r for r in records if r["event"] == "visible"]
     return {
@@ -100,11 +102,11 @@ def seen(records: Iterable[Record], algorithms: Sequence[str]) -> dict[str, dict
     }
 
 
-def orderings(rows: Sequence[Record], table: Experiment) -> list[Record]:
+def check_orderings(rows: Sequence[Record], table: Experiment) -> list[Record]:
     """The paper's claims that one algorithm leaks more than another, and whether they hold here."""
     names = {row: told["algorithm"]["name"] for row, told in table.rows.items()}
     out = []
-    for private in PRIVATE:
+    for private in PRIVATE_KNOWLEDGE:
         ours = {r["algorithm"]: r for r in rows if r["private"] == private}
         for o in table.orderings:
             above, below = ours.get(names[o.above]), ours.get(names[o.below])
@@ -125,10 +127,10 @@ def orderings(rows: Sequence[Record], table: Experiment) -> list[Record]:
     return out
 
 
-def notes(records: Sequence[Record], found: Sequence[Record], asked: Record) -> list[str]:
+def collect_notes(records: Sequence[Record], found: Sequence[Record], asked: Record) -> list[str]:
     """What must be known to read the table."""
     out = []
-    names = seen(records, asked["algorithms"])
+    names = collect_sent_parameters(records, asked["algorithms"])
     silent = [n for n, rounds in names.items() if rounds and not any(rounds.values())]
     if silent:
         out.append(f"{', '.join(silent)}: no parameter travels, there is no gradient to invert")

@@ -9,31 +9,41 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from ..analysis.exports import (
-    escaped,
-    latex,
-    markdown,
-    piped,
+    escape_latex,
+    escape_markdown,
+    format_latex_table,
+    format_markdown_table,
 )
-from ..core.files import write, write_json
-from ..papers.quick import ABOUT
-from ..papers.scale import Scale
+from ..core.files import write_atomically, write_json
+from ..papers.quick import QUICK_SCALE_NOTE
+from ..papers.scale import TableScale
 
 if TYPE_CHECKING:
-    from ..papers.reproduce import Outcome
-    from ..papers.verdicts import Line
+    from ..papers.reproduce import ReproductionResult
+    from ..papers.verdicts import ComparedNumber
 
-TITLES = ["row", "column", "data here", "", "printed", "ours", "last 10", "difference", "verdict"]
-COLUMNS = (
+COLUMN_TITLES = [
+    "row",
+    "column",
+    "data here",
+    "",
+    "printed",
+    "ours",
+    "last 10",
+    "difference",
+    "verdict",
+]
+CSV_COLUMNS = (
     *("row", "column", "data", "measure", "printed", "printed_std", "ours", "std", "last10"),
     *("difference", "seeds", "verdict", "why"),
 )
 
 
-def cells(line: Line) -> list[str]:
+def format_table_row(line: ComparedNumber) -> list[str]:
     """A line as people read it."""
     printed = line.printed
     digits = 4 if line.measure == "score" else 2
-    said = "–" if printed is None else with_std([printed.value], digits, printed.std)
+    said = "–" if printed is None else format_mean_std([printed.value], digits, printed.std)
     gap = line.difference
     verdict = f"{line.verdict}: {line.why}" if line.verdict == "not comparable" else line.verdict
     return [
@@ -42,14 +52,16 @@ def cells(line: Line) -> list[str]:
         line.data,
         line.measure,
         said,
-        with_std(line.values, digits),
-        with_std(line.last10, digits),
+        format_mean_std(line.values, digits),
+        format_mean_std(line.last10, digits),
         "–" if gap is None else f"{gap:+.{digits}f}".replace("-", "−"),
         verdict,
     ]
 
 
-def with_std(values: list[float] | tuple[float, ...], digits: int, std: float | None = None) -> str:
+def format_mean_std(
+    values: list[float] | tuple[float, ...], digits: int, std: float | None = None
+) -> str:
     """Mean, and the deviation over several."""
     if not values:
         return "–"
@@ -58,39 +70,43 @@ def with_std(values: list[float] | tuple[float, ...], digits: int, std: float | 
     return text if std is None else f"{text} ± {std:.{digits}f}"
 
 
-def save(outcome: Outcome, folder: Path) -> None:
+def save_paper_table(outcome: ReproductionResult, folder: Path) -> None:
     """``table.json``, ``table.csv`` (numbers in full), ``table.md`` and ``table.tex``."""
-    write_json(folder / "table.json", outcome.json())
-    shown = [cells(line) for line in outcome.lines]
-    write(folder / "table.csv", as_csv(outcome).encode())
-    about = [piped(words) for words in described(outcome)]
-    table = markdown(TITLES, [map(piped, line) for line in shown], text=4)
-    write(folder / "table.md", "\n\n".join([f"# {about[0]}", *about[1:], table]).encode())
-    comments = "".join(f"% {words}\n" for words in described(outcome))
-    table = latex(TITLES, [map(escaped, line) for line in shown], text=4)
-    write(folder / "table.tex", (comments + table).encode())
+    write_json(folder / "table.json", outcome.to_dict())
+    shown = [format_table_row(line) for line in outcome.numbers]
+    write_atomically(folder / "table.csv", format_paper_csv(outcome).encode())
+    about = [escape_markdown(words) for words in describe_paper_table(outcome)]
+    table = format_markdown_table(
+        COLUMN_TITLES, [map(escape_markdown, line) for line in shown], text=4
+    )
+    write_atomically(
+        folder / "table.md", "\n\n".join([f"# {about[0]}", *about[1:], table]).encode()
+    )
+    comments = "".join(f"% {words}\n" for words in describe_paper_table(outcome))
+    table = format_latex_table(COLUMN_TITLES, [map(escape_latex, line) for line in shown], text=4)
+    write_atomically(folder / "table.tex", (comments + table).encode())
 
 
-def described(outcome: Outcome) -> list[str]:
+def describe_paper_table(outcome: ReproductionResult) -> list[str]:
     """What the table is, for whoever finds it alone: title, how numbers are made, what holds."""
-    table, how = outcome.table, outcome.table.found.measured
+    table, how = outcome.table, outcome.table.experiment.measured
     rounds = {"best": "best of all", "last": "last", "last10": "mean of the last ten"}[how.rounds]
     clients = {"pooled": "all test examples count alike", "mean": "all clients count alike"}
     seeds = ", ".join(map(str, table.seeds))
     words = {True: "holds", False: "does not hold", None: "cannot be told"}
     return [
-        f"{table.found.paper}, {table.found.where}: {table.found.what}",
+        f"{table.experiment.paper}, {table.experiment.where}: {table.experiment.what}",
         f"Ours: {rounds} evaluations, {clients[how.clients]}; seeds {seeds}; {table.scale} scale.",
-        *([ABOUT] if table.scale is Scale.quick else []),
+        *([QUICK_SCALE_NOTE] if table.scale is TableScale.quick else []),
         *(f"{words[c.holds]}: {c.text} ({c.why})" for c in outcome.claims),
     ]
 
 
-def as_csv(outcome: Outcome) -> str:
+def format_paper_csv(outcome: ReproductionResult) -> str:
     out = StringIO()
-    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(out, CSV_COLUMNS, lineterminator="\n")
     writer.writeheader()
-    for line in outcome.lines:
+    for line in outcome.numbers:
         printed = line.printed
         writer.writerow(
             {

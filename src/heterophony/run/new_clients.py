@@ -12,7 +12,7 @@ from ..jobs.plan import Job, Plan
 Event = dict[str, Any]
 
 
-def joined(plan: Plan, engine: Engine, server: Server) -> list[Event]:
+def join_new_clients(plan: Plan, engine: Engine, server: Server) -> list[Event]:
     """All newcomers, each in one job that can be repeated at will; no event where there are none.
 
     Counts are right answers on each newcomer's own test data: ``before`` of the model as it
@@ -31,7 +31,7 @@ def joined(plan: Plan, engine: Engine, server: Server) -> list[Event]:
         {
             "event": "newcomers",
             "t": server.t,
-            "rounds": plan.rounds_alone,
+            "rounds": plan.effective_new_client_rounds,
             "clients": list(new),
             "train": [sizes[c] for c in new],
             "test": [tested[c] for c in new],

@@ -15,15 +15,9 @@ from ..core.client import Client
 from ..core.errors import DataError
 from ..core.randomness import seeded
 from ..core.tensors import Tensors
-from ..jobs.plan import Job, Plan, settled
+from ..jobs.plan import Job, Plan, select_tensors_after_joining
 from .store import RunFolder
-from .summary import (
-    Accuracy,
-    ClientResult,
-    Event,
-    Fairness,
-    Summary,
-)
+from .summary import Accuracy, ClientResult, Event, Fairness, Summary
 
 
 class Result:
@@ -37,7 +31,7 @@ class Result:
         temporary: str | None = None,
     ) -> None:
         self.summary, self.plan, self.folder = summary, plan, folder.path
-        self._run = folder
+        self._run_folder = folder
         if temporary is not None:
             weakref.finalize(self, shutil.rmtree, temporary, ignore_errors=True)
 
@@ -67,34 +61,36 @@ class Result:
 
     @property
     def events(self) -> list[Event]:
-        return list(self._run.read())
+        return list(self._run_folder.iterate_events())
 
     def personal(self, client: str) -> Model:
         """The client's own model."""
         if client not in self.plan.federation.train:
             raise DataError(f"there is no client '{client}'")
         last = self.summary.rounds + (client in self.plan.federation.new)  # they came after it
-        return self._model(client, self._run.place.memory(client, before=last))
+        return self._build_model(
+            client, self._run_folder.client_store.load_memory(client, before=last)
+        )
 
     def generic(self) -> Model:
         """Everybody's model."""
         if not self.plan.algorithm.common:
             raise DataError(f"{self.summary.algorithm} has no common model")
         server = self._server
-        return self._model(None, {"net": server.average | server.model})
+        return self._build_model(None, {"net": server.average | server.model})
 
     @property
     def _server(self) -> Any:
-        return self._run.newest(self.plan.federation.sizes())
+        return self._run_folder.restore_newest_commit(self.plan.federation.sizes())
 
-    def _model(self, client: str | None, memory: dict[str, Tensors] | Any) -> Model:
+    def _build_model(self, client: str | None, memory: dict[str, Tensors] | Any) -> Model:
         plan, server = self.plan, self._server
         who = client or plan.federation.clients[0]
         received = plan.algorithm.send(server, client) if client is not None else Tensors()
         if client in plan.federation.new:
-            received = settled(plan.algorithm, received, memory)
+            received = select_tensors_after_joining(plan.algorithm, received, memory)
         job = Job("evaluate", server.t, who, received)
-        made = plan.client(job, memory, self._run.place)
+        made = plan.build_client(job, memory, self._run_folder.client_store)
         if client is not None:
             with seeded(plan.seed, "tune", server.t, client):  # as when P was measured
                 plan.algorithm.tune(made)

@@ -10,41 +10,44 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import FolderError
-from ..core.files import disk, read_json
+from ..core.files import read_json, translate_disk_errors
 
-CONFIG, EVENTS, RESULT = "config.toml", "events.jsonl", "result.json"
-DEVICES = "devices-now.json"  # how the devices of a run stand: to be looked at, nothing more
-KEPT = {"commits", "scratch"}  # what a run keeps for itself: a folder for every client, no runs
-TAIL = 4096  # bytes; the last event of a finished run is far shorter
+CONFIG_FILE, EVENTS_FILE, RESULT_FILE = "config.toml", "events.jsonl", "result.json"
+DEVICES_FILE = "devices-now.json"  # how the devices of a run stand: to be looked at, nothing more
+INTERNAL_FOLDERS = {
+    "commits",
+    "scratch",
+}  # what a run keeps for itself: a folder for every client, no runs
+TAIL_BYTES = 4096  # bytes; the last event of a finished run is far shorter
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
     """All events so far; a line that was cut short by a crash is left out."""
     if not path.exists():
         return
-    with disk(path), open(path, "rb") as file:
+    with translate_disk_errors(path), open(path, "rb") as file:
         for line in file:
             if not line.endswith(b"\n"):
                 return
-            yield parsed(path, line)
+            yield parse_event(path, line)
 
 
-def last_event(path: Path) -> dict[str, Any] | None:
+def read_last_event(path: Path) -> dict[str, Any] | None:
     """The newest whole event, None before any; only the end of the file is read."""
     if not path.exists():
         return None
-    with disk(path), open(path, "rb") as file:
-        size, wanted = file.seek(0, os.SEEK_END), TAIL
+    with translate_disk_errors(path), open(path, "rb") as file:
+        size, wanted = file.seek(0, os.SEEK_END), TAIL_BYTES
         while True:
             file.seek(max(0, size - wanted))
             *whole, _ = file.read().split(b"\n")  # after the last line end: nothing, or a cut line
             if len(whole) > 1 or wanted >= size:
                 break
             wanted *= 2
-    return parsed(path, whole[-1]) if whole else None
+    return parse_event(path, whole[-1]) if whole else None
 
 
-def parsed(path: Path, line: bytes) -> dict[str, Any]:
+def parse_event(path: Path, line: bytes) -> dict[str, Any]:
     try:
         event: dict[str, Any] = json.loads(line)
     except ValueError:
@@ -52,23 +55,23 @@ def parsed(path: Path, line: bytes) -> dict[str, Any]:
     return event
 
 
-def below(path: Path) -> Iterator[Path]:
+def find_runs(path: Path) -> Iterator[Path]:
     """Every run folder at or below the path."""
     for folder, inside, files in os.walk(path):
-        if CONFIG in files:
-            inside[:] = [name for name in inside if name not in KEPT]
+        if CONFIG_FILE in files:
+            inside[:] = [name for name in inside if name not in INTERNAL_FOLDERS]
             yield Path(folder)
 
 
-def members(parent: Path) -> list[Path]:
+def list_member_runs(parent: Path) -> list[Path]:
     """The run folders in a folder: in the order they were asked for, else by name and number."""
     order = parent / "compare.json"
     asked = read_json(order)["runs"] if order.is_file() else []
     rank = {name: i for i, name in enumerate(asked)}
-    found = [f.parent for f in parent.glob(f"*/{CONFIG}")]
-    return sorted(found, key=lambda f: (rank.get(f.name, len(rank)), natural(f.name)))
+    found = [f.parent for f in parent.glob(f"*/{CONFIG_FILE}")]
+    return sorted(found, key=lambda f: (rank.get(f.name, len(rank)), make_natural_sort_key(f.name)))
 
 
-def natural(name: str) -> list[tuple[int, str]]:
+def make_natural_sort_key(name: str) -> list[tuple[int, str]]:
     """Sorts ``fedavg-2`` before ``fedavg-10``."""
     return [(int(p), "") if p.isdecimal() else (0, p) for p in re.split(r"(\d+)", name)]

@@ -12,23 +12,23 @@ from ..core.errors import FolderError
 
 Event = dict[str, Any]
 Curve = Sequence[tuple[int, float]]  # (round, accuracy)
-WORST = 0.1  # the share of clients that "worst" speaks of
+WORST_FRACTION = 0.1  # the share of clients that "worst" speaks of
 
 
 @dataclass(frozen=True)
-class Spread:
+class MeanStd:
     """Mean and (population) standard deviation."""
 
     mean: float
     std: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
+    def from_values(cls, values: Sequence[float]) -> MeanStd:
         return cls(fmean(values), pstdev(values))
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ValidationChoice:
     """The round that validation chooses, and what the test, which had no say, found there."""
 
     round: int
@@ -46,21 +46,21 @@ class Accuracy:
     best: float
     best_round: int
     last: float
-    last10: Spread
-    chosen: Chosen | None = None  # without validation examples there is no choice
+    last10: MeanStd
+    chosen: ValidationChoice | None = None  # without validation examples there is no choice
 
     @classmethod
-    def of(cls, curve: Curve, validation: Curve = ()) -> Accuracy:
-        at, best = highest(curve)
+    def from_curve(cls, curve: Curve, validation: Curve = ()) -> Accuracy:
+        at, best = find_highest_point(curve)
         values = [v for _, v in curve]
         chosen = None
         if validation:
-            t, value = highest(validation)
-            chosen = Chosen(t, value, dict(curve)[t])
-        return cls(best, at, values[-1], Spread.of(values[-10:]), chosen)
+            t, value = find_highest_point(validation)
+            chosen = ValidationChoice(t, value, dict(curve)[t])
+        return cls(best, at, values[-1], MeanStd.from_values(values[-10:]), chosen)
 
 
-def highest(curve: Curve) -> tuple[int, float]:
+def find_highest_point(curve: Curve) -> tuple[int, float]:
     """The first of its highest points."""
     return max(curve, key=lambda p: (p[1], -p[0]))
 
@@ -73,8 +73,8 @@ class Fairness:
     std: float
 
     @classmethod
-    def of(cls, accuracies: Sequence[float]) -> Fairness:
-        worst = sorted(accuracies)[: max(1, int(WORST * len(accuracies)))]
+    def from_accuracies(cls, accuracies: Sequence[float]) -> Fairness:
+        worst = sorted(accuracies)[: max(1, int(WORST_FRACTION * len(accuracies)))]
         return cls(fmean(worst), pstdev(accuracies))
 
 
@@ -114,7 +114,7 @@ class NewClients:
     clients: dict[str, NewClientResult]
 
     @classmethod
-    def of(cls, event: Event) -> NewClients:
+    def from_event(cls, event: Event) -> NewClients:
         before, own, generic = (
             event[k] and [c / n for c, n in zip(event[k], event["test"], strict=True)]
             for k in ("before", "P", "G")
@@ -131,7 +131,9 @@ class NewClients:
             for i, c in enumerate(event["clients"])
         }
         pooled = {k: event[k] and sum(event[k]) / sum(event["test"]) for k in ("before", "P", "G")}
-        return cls(event["rounds"], **pooled, fairness=Fairness.of(own), clients=clients)
+        return cls(
+            event["rounds"], **pooled, fairness=Fairness.from_accuracies(own), clients=clients
+        )
 
 
 @dataclass(frozen=True)
@@ -158,12 +160,12 @@ class Summary:
     new_clients: NewClients | None = None
     personal_bytes: int | None = None  # of what stays, sent by devices only to measure G
 
-    def json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain data."""
         return asdict(self)
 
 
-def curves(
+def compute_curves(
     events: Iterable[Event], clients: Literal["pooled", "mean"] = "pooled"
 ) -> dict[str, list[tuple[int, float]]]:
     """(round, accuracy) of G, P and P right after local training (of round t, shown at t + 1).
@@ -181,14 +183,16 @@ def curves(
         elif e["event"] == "evaluation":
             for k, of in sizes.items():
                 if e.get(k) is not None:
-                    out[k].append((e["t"], share(e[k], of, clients)))
+                    out[k].append((e["t"], compute_accuracy(e[k], of, clients)))
         elif e["event"] == "round" and e["P_local"]:
             right, seen = (sum(pair[i] for pair in e["P_local"]) for i in (0, 1))
             out["P_local"].append((e["t"] + 1, right / seen))
     return out
 
 
-def share(right: Sequence[int | None], of: Sequence[int], clients: str = "pooled") -> float:
+def compute_accuracy(
+    right: Sequence[int | None], of: Sequence[int], clients: str = "pooled"
+) -> float:
     """The share of right answers: of all examples, or the mean of every client's own.
 
     Clients that were not measured, or have nothing to be measured on, do not count.
@@ -199,7 +203,7 @@ def share(right: Sequence[int | None], of: Sequence[int], clients: str = "pooled
     return fmean(c / n for c, n in known)
 
 
-def latest(events: Sequence[Event]) -> Event | None:
+def find_last_evaluation(events: Sequence[Event]) -> Event | None:
     """The last evaluation of everything; one that left P out tells nothing about clients.
 
     A client that did not answer then has what it had when it last did.
@@ -222,19 +226,19 @@ def summarise(events: Sequence[Event]) -> Summary:
     if not events or events[0]["event"] != "start" or events[-1]["event"] != "end":
         raise FolderError("the run is not finished; go on with `heterophony resume`")
     try:
-        return summary_of(events)
+        return build_summary(events)
     except (KeyError, TypeError, IndexError, ValueError):
         raise FolderError("events.jsonl is damaged, or was written by another version") from None
 
 
-def summary_of(events: Sequence[Event]) -> Summary:
+def build_summary(events: Sequence[Event]) -> Summary:
     start, end = events[0], events[-1]
-    last = latest(events)
+    last = find_last_evaluation(events)
     if last is None:
         raise ValueError("nothing was measured")
     rounds = [e for e in events if e["event"] == "round"]
     new = [e for e in events if e["event"] == "newcomers"]
-    timed, lines = [*rounds, *new, end], curves(events)
+    timed, lines = [*rounds, *new, end], compute_curves(events)
     own = [c / n for c, n in zip(last["P"], start["test"], strict=True)]
     generic = last["G"] and [c / n for c, n in zip(last["G"], start["test"], strict=True)]
     took_part = Counter(c for e in rounds for c in e["clients"])
@@ -253,10 +257,13 @@ def summary_of(events: Sequence[Event]) -> Summary:
         algorithm=start["algorithm"],
         seed=start["seed"],
         rounds=start["rounds"],
-        G=Accuracy.of(lines["G"], lines["G_valid"]) if lines["G"] else None,
-        P=Accuracy.of(lines["P"], lines["P_valid"]),
-        P_local=Accuracy.of(lines["P_local"]) if lines["P_local"] else None,
-        fairness={"P": Fairness.of(own), "G": Fairness.of(generic) if generic else None},
+        G=Accuracy.from_curve(lines["G"], lines["G_valid"]) if lines["G"] else None,
+        P=Accuracy.from_curve(lines["P"], lines["P_valid"]),
+        P_local=Accuracy.from_curve(lines["P_local"]) if lines["P_local"] else None,
+        fairness={
+            "P": Fairness.from_accuracies(own),
+            "G": Fairness.from_accuracies(generic) if generic else None,
+        },
         clients=clients,
         bytes={k: sum(e[f"bytes_{k}"] for e in rounds) for k in ("up", "down")},
         seconds=round(sum(e["seconds"] for e in timed), 3),
@@ -266,6 +273,6 @@ def summary_of(events: Sequence[Event]) -> Summary:
         model_sha256=end["model_sha256"],
         version=start["version"],
         simulated_seconds=max((e["clock"] for e in rounds if "clock" in e), default=None),
-        new_clients=NewClients.of(new[0]) if new else None,
+        new_clients=NewClients.from_event(new[0]) if new else None,
         personal_bytes=sum(e.get("personal_bytes", 0) for e in rounds) or None,
     )

@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ..algorithms.fedavg import FedAvg
 from ..core.client import Training
-from ..core.samples import HALF
+from ..core.samples import BYTES_TO_PLUS_MINUS_ONE
 from ..data.federation import Federation
-from ..data.partitioning import deal
+from ..data.partitioning import partition_source
 from ..data.partitions import IID, Dirichlet, Partition
 from ..data.source import Source
 from ..engines.pool import CONTEXT, Pool
@@ -29,26 +29,26 @@ from ..jobs.plan import Job, Plan
 from ..models.convnet import convnet
 from ..models.mlp import mlp
 from ..population.participation import Uniform
-from ..run.loop import evaluations
+from ..run.loop import build_evaluation_jobs
 from ..run.store import RunFolder
-from .flops import sgemm, training_flops
+from .flops import count_training_flops, measure_sgemm_rate
 
 BATCH = 20
 REPEATS = 3
 
 
-def measure(seconds: float, say: Callable[[str], None]) -> dict[str, float]:
+def measure_speed(seconds: float, say: Callable[[str], None]) -> dict[str, float]:
     """All ratios; each rate is the best of interleaved repeats, the one least disturbed."""
     samples = max(200, round(seconds * 500 / BATCH) * BATCH)
     plain, one, two, gemm = [], [], [], []
     for i in range(REPEATS):
         say(f"repeat {i + 1} of {REPEATS}: sgemm, a plain loop, one worker, two workers")
-        gemm.append(elsewhere(sgemm))
-        plain.append(elsewhere(partial(plain_rate, samples)))
-        one.append(pool_rate(1, samples))
-        two.append(pool_rate(2, samples))
+        gemm.append(run_in_subprocess(measure_sgemm_rate))
+        plain.append(run_in_subprocess(partial(measure_plain_rate, samples)))
+        one.append(measure_pool_rate(1, samples))
+        two.append(measure_pool_rate(2, samples))
     say("evaluation at the paper's setting; rounds with many idle clients")
-    flops = training_flops(convnet((1, 28, 28), 10), (1, 28, 28))
+    flops = count_training_flops(convnet((1, 28, 28), 10), (1, 28, 28))
     rates = {k: max(v) for k, v in (("p", plain), ("1", one), ("2", two), ("g", gemm))}
     return {
         "plain_samples_per_s": rates["p"],
@@ -58,15 +58,15 @@ def measure(seconds: float, say: Callable[[str], None]) -> dict[str, float]:
         "speedup_over_plain": rates["1"] / rates["p"],
         "scaling": rates["2"] / rates["1"],
         "sgemm_fraction": rates["1"] * flops / rates["g"],
-        "evaluation_share": evaluation_share(),
-        "idle_clients_cost": idle_cost(),
+        "evaluation_share": measure_evaluation_share(),
+        "idle_clients_cost": measure_idle_cost(),
     }
 
 
-def elsewhere(task: Callable[[], float]) -> float:
+def run_in_subprocess(task: Callable[[], float]) -> float:
     """In a process of its own, as a user's script would be: one thread, nothing tuned."""
     ours, theirs = CONTEXT.Pipe(duplex=False)
-    process = CONTEXT.Process(target=report, args=(theirs, task))
+    process = CONTEXT.Process(target=send_result, args=(theirs, task))
     process.start()
     theirs.close()
     try:
@@ -75,17 +75,17 @@ def elsewhere(task: Callable[[], float]) -> float:
         process.join()
 
 
-def report(pipe: Any, task: Callable[[], float]) -> None:
+def send_result(pipe: Any, task: Callable[[], float]) -> None:
     torch.set_num_threads(1)
     pipe.send(task())
 
 
-def plain_rate(samples: int) -> float:
+def measure_plain_rate(samples: int) -> float:
     """Samples per second of the loop people write: DataLoader, NCHW, default SGD."""
     torch.manual_seed(0)
     x = torch.randn(samples, 1, 28, 28)
     loader = DataLoader(TensorDataset(x, torch.arange(samples) % 10), BATCH, shuffle=True)
-    net = textbook()
+    net = build_textbook_net()
     optimiser = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
     begun = time.perf_counter()
     for epoch in range(2):
@@ -98,7 +98,7 @@ def plain_rate(samples: int) -> float:
     return samples / (time.perf_counter() - begun)
 
 
-def textbook() -> nn.Module:
+def build_textbook_net() -> nn.Module:
     """The convnet as it is usually written: ReLU before pooling."""
     return nn.Sequential(
         *(nn.Conv2d(1, 64, 5), nn.ReLU(), nn.MaxPool2d(2)),
@@ -107,55 +107,57 @@ def textbook() -> nn.Module:
     )
 
 
-def images(n: int) -> Source:
+def make_random_images(n: int) -> Source:
     """Random bytes of Fashion-MNIST's shape: as much work as the real ones."""
     draw = np.random.default_rng(0)
     x = draw.integers(0, 256, (n, 1, 28, 28), dtype=np.uint8)
     y = np.arange(n, dtype=np.int64) % 10
-    return Source("random images", x, y, HALF, tuple("0123456789"))
+    return Source("random images", x, y, BYTES_TO_PLUS_MINUS_ONE, tuple("0123456789"))
 
 
 @contextmanager
-def pool(
+def open_pool(
     federation: Federation, model: Any, workers: int, epochs: int
 ) -> Iterator[tuple[Plan, Pool]]:
     """A pool at work on a federation, in a temporary folder."""
     build = partial(model, federation.shape, federation.classes, 1)
     how = Training(epochs=epochs, batch=BATCH)
-    plan = Plan(FedAvg(), build, federation, 1, Uniform(rate=1.0), how, every=10**9)
+    plan = Plan(FedAvg(), build, federation, 1, Uniform(rate=1.0), how, evaluate_every=10**9)
     with tempfile.TemporaryDirectory() as folder:
-        place = RunFolder(Path(folder) / "run").place
+        place = RunFolder(Path(folder) / "run").client_store
         with Pool(plan, place, workers) as engine:
             yield plan, engine
 
 
-def pool_rate(workers: int, samples: int) -> float:
+def measure_pool_rate(workers: int, samples: int) -> float:
     """Samples per second of the pool: two equal clients per worker, after one to warm up."""
     clients = 2 * workers
-    federation = deal(images(round(samples / 2 / 0.75) * clients), clients, IID(), 0.75, 0)
-    with pool(federation, convnet, workers, epochs=1) as (plan, engine):
-        list(engine.run(training(plan, plan.federation.clients[:workers])))
+    federation = partition_source(
+        make_random_images(round(samples / 2 / 0.75) * clients), clients, IID(), 0.75, 0
+    )
+    with open_pool(federation, convnet, workers, epochs=1) as (plan, engine):
+        list(engine.run(make_training_jobs(plan, plan.federation.clients[:workers])))
         begun = time.perf_counter()
-        replies = list(engine.run(training(plan, plan.federation.clients)))
+        replies = list(engine.run(make_training_jobs(plan, plan.federation.clients)))
         taken = time.perf_counter() - begun
     return sum(r.samples // BATCH * BATCH for r in replies) / taken
 
 
-def training(plan: Plan, clients: tuple[str, ...]) -> list[Job]:
-    sizes, model = plan.federation.sizes(), plan.start().model
+def make_training_jobs(plan: Plan, clients: tuple[str, ...]) -> list[Job]:
+    sizes, model = plan.federation.sizes(), plan.create_initial_server().model
     return [Job("train", 0, c, model, cost=sizes[c]) for c in clients]
 
 
-def evaluation_share() -> float:
+def measure_evaluation_share() -> float:
     """The part of a round's work that is evaluation: 50 clients, 10 of them train 5 epochs.
 
     With a fifth of Fashion-MNIST's images, so that it takes seconds.
     """
     dirichlet: Partition = Dirichlet(0.5, min_size=20)
-    federation = deal(images(14_000), 50, dirichlet, 0.75, 0)
-    with pool(federation, convnet, 2, epochs=5) as (plan, engine):
-        tests = evaluations(plan, plan.start())
-        jobs = [*training(plan, plan.federation.clients[::5]), *tests]
+    federation = partition_source(make_random_images(14_000), 50, dirichlet, 0.75, 0)
+    with open_pool(federation, convnet, 2, epochs=5) as (plan, engine):
+        tests = build_evaluation_jobs(plan, plan.create_initial_server())
+        jobs = [*make_training_jobs(plan, plan.federation.clients[::5]), *tests]
         list(engine.run(jobs[-4:]))
         work = {"train": 0.0, "evaluate": 0.0}
         for reply in engine.run(jobs):
@@ -164,14 +166,14 @@ def evaluation_share() -> float:
     return work["evaluate"] / (work["train"] + work["evaluate"])
 
 
-def idle_cost() -> float:
+def measure_idle_cost() -> float:
     """A round's time with 1000 clients over that with 20, ten of them training in both."""
     times = {20: list[float](), 1000: list[float]()}
     for clients, taken in times.items():
-        federation = deal(images(clients * 40), clients, IID(), 0.75, 0)
-        with pool(federation, mlp, 2, epochs=20) as (plan, engine):
+        federation = partition_source(make_random_images(clients * 40), clients, IID(), 0.75, 0)
+        with open_pool(federation, mlp, 2, epochs=20) as (plan, engine):
             for _ in range(1 + REPEATS):
-                jobs = training(plan, plan.federation.clients[:10])
+                jobs = make_training_jobs(plan, plan.federation.clients[:10])
                 begun = time.perf_counter()
                 list(engine.run(jobs))
                 taken.append(time.perf_counter() - begun)

@@ -10,26 +10,26 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
-Check = dict[str, Any]
+CheckResult = dict[str, Any]
 
 
-def examine() -> list[Check]:
+def check_installation() -> list[CheckResult]:
     """All parts: name, ok, needed, and a word about it."""
     return [
-        check("python", True, python),
-        check("torch", True, lambda: f"{version('torch')}, CPU"),
-        check("machine", True, machine),
-        check("disk", True, disk),
-        check("engine serial", True, lambda: engine("serial")),
-        check("engine pool", True, lambda: engine("pool")),
-        check("engine ray", False, lambda: engine("ray")),
-        check("broker", False, broker),
-        check("data digits", True, lambda: data("digits")),
-        check("data fmnist", False, local_fmnist),
+        run_check("python", True, describe_python),
+        run_check("torch", True, lambda: f"{version('torch')}, CPU"),
+        run_check("machine", True, describe_machine),
+        run_check("disk", True, check_disk_space),
+        run_check("engine serial", True, lambda: try_engine("serial")),
+        run_check("engine pool", True, lambda: try_engine("pool")),
+        run_check("engine ray", False, lambda: try_engine("ray")),
+        run_check("broker", False, find_broker_program),
+        run_check("data digits", True, lambda: try_data_set("digits")),
+        run_check("data fmnist", False, find_local_fmnist),
     ]
 
 
-def check(name: str, needed: bool, look: Callable[[], str]) -> Check:
+def run_check(name: str, needed: bool, look: Callable[[], str]) -> CheckResult:
     """One part; whatever goes wrong is its answer."""
     try:
         return {"name": name, "ok": True, "needed": needed, "about": look()}
@@ -37,25 +37,25 @@ def check(name: str, needed: bool, look: Callable[[], str]) -> Check:
         return {"name": name, "ok": False, "needed": needed, "about": str(error)}
 
 
-def python() -> str:
+def describe_python() -> str:
     return f"{platform.python_version()} on {platform.system()} {platform.machine()}"
 
 
-def machine() -> str:
-    from ..engines.base import cores
+def describe_machine() -> str:
+    from ..engines.base import count_cores
 
     pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    return f"{cores()} cores, {pages * size / 2**30:.1f} GiB of memory"
+    return f"{count_cores()} cores, {pages * size / 2**30:.1f} GiB of memory"
 
 
-def disk() -> str:
+def check_disk_space() -> str:
     free = shutil.disk_usage(".").free / 2**30
     if free < 1:
         raise OSError(f"only {free:.2f} GiB free here; runs keep every client's own state")
     return f"{free:.0f} GiB free here"
 
 
-def engine(name: str) -> str:
+def try_engine(name: str) -> str:
     """A real run of one round."""
     from ..experiments.federate import federate
     from ..experiments.run import run
@@ -65,25 +65,25 @@ def engine(name: str) -> str:
     return f"one round played, model {digest[:12]}"
 
 
-def broker() -> str:
+def find_broker_program() -> str:
     """Devices talk through Mosquitto; the programs that talk to it are the extra ``mqtt``."""
     if find_spec("paho") is None:
         raise ModuleNotFoundError("for devices: pip install 'heterophony[mqtt]'")
-    from ..devices.broker.process import program
+    from ..devices.broker.process import find_mosquitto
 
-    return str(program())
-
-
-def data(name: str) -> str:
-    from ..data.sources import source
-
-    return f"{len(source(name).y)} examples"
+    return str(find_mosquitto())
 
 
-def local_fmnist() -> str:
-    from ..data.sources.idx import FMNIST
+def try_data_set(name: str) -> str:
+    from ..data.sources import read_source
 
-    if found := FMNIST.here():
+    return f"{len(read_source(name).y)} examples"
+
+
+def find_local_fmnist() -> str:
+    from ..data.sources.idx import FMNIST_FILES
+
+    if found := FMNIST_FILES.find_local():
         return f"in {found}"
     raise FileNotFoundError(
         "not here yet: apt-get install dataset-fashion-mnist, or heterophony data fetch fmnist"

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 
-def training_flops(net: nn.Module, shape: tuple[int, ...]) -> int:
+def count_training_flops(net: nn.Module, shape: tuple[int, ...]) -> int:
     """Of one example forward and backward; nobody needs the gradient of the input."""
-    layers = forward_flops(net, shape)
+    layers = count_forward_flops(net, shape)
     return 3 * sum(layers) - layers[0]
 
 
-def forward_flops(net: nn.Module, shape: tuple[int, ...]) -> list[int]:
+def count_forward_flops(net: nn.Module, shape: tuple[int, ...]) -> list[int]:
     """Multiply-adds, counted twice, of one example's way through the net, layer by layer."""
     counted: list[int] = []
 
@@ -35,7 +35,7 @@ def forward_flops(net: nn.Module, shape: tuple[int, ...]) -> list[int]:
     return counted
 
 
-def sgemm() -> float:
+def measure_sgemm_rate() -> float:
     """Floating-point operations per second of a large matrix product."""
     a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
     rates = []

@@ -11,58 +11,65 @@ import torch
 
 from ..core.algorithm import Algorithm
 from ..core.client import Training
-from ..core.samples import HALF
+from ..core.samples import BYTES_TO_PLUS_MINUS_ONE
 from ..data.federation import Federation
 from ..engines.serial import Serial
-from ..jobs.client_store import Place
+from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Plan
-from ..models import default_depth
+from ..models import get_default_head_depth
 from ..models.convnet import convnet
 from ..population.participation import Uniform
-from ..run.loop import round_of
+from ..run.loop import run_round
 
-SHAPE, CLASSES = (3, 32, 32), 10  # ConvNet on CIFAR-10
+IMAGE_SHAPE, CLASS_COUNT = (3, 32, 32), 10  # ConvNet on CIFAR-10
 
 
-def traffic(algorithm: Algorithm) -> dict[str, int]:
+def measure_wire_bytes(algorithm: Algorithm) -> dict[str, int]:
     """Bytes down to and up from one client that holds every class, in its second round.
 
     In the first one, what a server learns from its clients is not there yet.
     """
-    depth = algorithm.head_depth or default_depth(convnet)
+    depth = algorithm.head_depth or get_default_head_depth(convnet)
     plan = Plan(
         algorithm,
-        partial(convnet, SHAPE, CLASSES, depth),
-        reference(),
+        partial(convnet, IMAGE_SHAPE, CLASS_COUNT, depth),
+        make_reference_federation(),
         rounds=9,
         participation=Uniform(rate=1.0),
         training=Training(
-            epochs=0, batch=CLASSES, momentum=0.0
+            epochs=0, batch=CLASS_COUNT, momentum=0.0
         ),  # what is sent has its size anyway
-        every=9,
+        evaluate_every=9,
     )
-    server = replace(plan.start(), t=1, statistics=plan.statistics)  # nothing is measured then
+    server = replace(
+        plan.create_initial_server(), t=1, statistics=plan.buffer_names
+    )  # nothing is measured then
     with tempfile.TemporaryDirectory(prefix="heterophony-") as folder:
-        place = Place(Path(folder) / "clients", Path(folder) / "scratch")
+        place = FolderClientStore(Path(folder) / "clients", Path(folder) / "scratch")
         with Serial(plan, place) as engine:
             for _ in range(2):
-                server, events = round_of(plan, engine, server)
+                server, events = run_round(plan, engine, server)
     return {way: int(events[-1][f"bytes_{way}"]) for way in ("down", "up")}
 
 
-def relative(algorithm: Algorithm) -> dict[str, float]:
+def measure_relative_to_fedavg(algorithm: Algorithm) -> dict[str, float]:
     """The same as parts of what FedAvg costs."""
-    return {way: n / plain()[way] for way, n in traffic(algorithm).items()}
+    return {way: n / measure_fedavg()[way] for way, n in measure_wire_bytes(algorithm).items()}
 
 
 @cache
-def plain() -> dict[str, int]:
+def measure_fedavg() -> dict[str, int]:
     """FedAvg's."""
-    return traffic(Algorithm())
+    return measure_wire_bytes(Algorithm())
 
 
-def reference() -> Federation:
+def make_reference_federation() -> Federation:
     """One client with an example of every class; only shapes and labels matter."""
-    rows = torch.arange(CLASSES)
-    x, labels = torch.zeros(CLASSES, *SHAPE, dtype=torch.uint8), tuple(map(str, range(CLASSES)))
-    return Federation("reference", x, rows, HALF, labels, {"0": rows}, {"0": rows[:1]})
+    rows = torch.arange(CLASS_COUNT)
+    x, labels = (
+        torch.zeros(CLASS_COUNT, *IMAGE_SHAPE, dtype=torch.uint8),
+        tuple(map(str, range(CLASS_COUNT))),
+    )
+    return Federation(
+        "reference", x, rows, BYTES_TO_PLUS_MINUS_ONE, labels, {"0": rows}, {"0": rows[:1]}
+    )

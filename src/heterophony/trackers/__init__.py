@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from ..core.errors import ConfigError, suggestion
+from ..core.errors import ConfigError, suggest_or_list
 from ..run.summary import Summary
 from .points import Point
 
@@ -20,7 +20,7 @@ CLASSES = {  # file name, which is the name users write and that of the extra, a
 
 
 @dataclass(frozen=True)
-class Run:
+class TrackedRun:
     """What a tracker is told first; ``config`` is flat, as in ``{"local.lr": 0.01}``."""
 
     name: str
@@ -35,7 +35,7 @@ class Tracker(Protocol):
     So one that remembers what it was told before a resume must not write it again.
     """
 
-    def begin(self, run: Run) -> None: ...
+    def begin(self, run: TrackedRun) -> None: ...
 
     def log(self, point: Point) -> None: ...
 
@@ -43,20 +43,23 @@ class Tracker(Protocol):
         """``None``: the run did not finish, or this tracker failed."""
 
 
-Named = tuple[str, Tracker]
+NamedTracker = tuple[str, Tracker]
 
 
-def chosen(track: Sequence[str | Tracker]) -> list[Named]:
+def select_trackers(track: Sequence[str | Tracker]) -> list[NamedTracker]:
     """The trackers asked for, by name or as objects of one's own, each with a name for people."""
     track = [track] if isinstance(track, str) else track
     asked = [t for i, t in enumerate(track) if t not in track[:i]]
-    return [(t, named(t)) if isinstance(t, str) else (type(t).__name__, own(t)) for t in asked]
+    return [
+        (t, load_tracker(t)) if isinstance(t, str) else (type(t).__name__, check_tracker(t))
+        for t in asked
+    ]
 
 
-def named(name: str) -> Tracker:
+def load_tracker(name: str) -> Tracker:
     """The tracker behind a name; its package is imported only here."""
     if name not in CLASSES:
-        raise ConfigError(f"--track: no '{name}' here{suggestion(name, CLASSES)}")
+        raise ConfigError(f"--track: no '{name}' here{suggest_or_list(name, CLASSES)}")
     try:
         module = import_module(f".{name}", __name__)
     except ImportError:
@@ -67,7 +70,7 @@ def named(name: str) -> Tracker:
     return made
 
 
-def own(tracker: Tracker) -> Tracker:
+def check_tracker(tracker: Tracker) -> Tracker:
     if isinstance(tracker, type) or not isinstance(tracker, Tracker):
         raise ConfigError("track: must be names, or objects with begin, log and end")
     return tracker

@@ -6,64 +6,64 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from ..run.summary import Event, Summary
-from . import Named, Run, Tracker
-from .points import Points
+from . import NamedTracker, TrackedRun, Tracker
+from .points import PointBuilder
 
 
 @contextmanager
-def following(
-    trackers: Sequence[Named],
-    run: Run,
+def follow_run(
+    trackers: Sequence[NamedTracker],
+    run: TrackedRun,
     recorded: Callable[[], Iterable[Event]],
     warn: Callable[[str], None],
-) -> Iterator[Follower]:
+) -> Iterator[RunFollower]:
     """Inside, pass the events on, and the summary at the end; an error is told to the trackers."""
-    follower = Follower(trackers, run, recorded, warn)
+    follower = RunFollower(trackers, run, recorded, warn)
     try:
         yield follower
     except BaseException:
         if follower.begun:
-            follower.each(lambda tracker: tracker.end(None))
+            follower.call_each(lambda tracker: tracker.end(None))
         raise
 
 
-class Follower:
+class RunFollower:
     """Tells of each event; of the first one with all that was ``recorded`` before a resume."""
 
     def __init__(
         self,
-        trackers: Sequence[Named],
-        run: Run,
+        trackers: Sequence[NamedTracker],
+        run: TrackedRun,
         recorded: Callable[[], Iterable[Event]],
         warn: Callable[[str], None],
     ) -> None:
         self.trackers, self.run = list(trackers), run
-        self.recorded, self.warn = recorded, warn
-        self.points, self.begun = Points(), False
+        self.read_recorded, self.warn = recorded, warn
+        self.point_builder, self.begun = PointBuilder(), False
 
     def __call__(self, event: Event) -> None:
         """The event is already recorded."""
         if self.begun:
-            self._tell(event)
+            self._log_event(event)
         else:
             self._begin()
 
     def end(self, summary: Summary) -> None:
         if not self.begun:  # nothing was left to play
             self._begin()
-        self.each(lambda tracker: tracker.end(summary))
+        self.call_each(lambda tracker: tracker.end(summary))
 
     def _begin(self) -> None:
         self.begun = True
-        self.each(lambda tracker: tracker.begin(self.run), ending=False)
-        for event in self.recorded() if self.trackers else ():
-            self._tell(event)
+        self.call_each(lambda tracker: tracker.begin(self.run), ending=False)
+        for event in self.read_recorded() if self.trackers else ():
+            self._log_event(event)
 
-    def _tell(self, event: Event) -> None:
-        if self.trackers and (point := self.points.of(event)) is not None:
-            self.each(lambda tracker: tracker.log(point))
+    def _log_event(self, event: Event) -> None:
+        if self.trackers and (point := self.point_builder.convert_event(event)) is not None:
+            self.call_each(lambda tracker: tracker.log(point))
 
-    def each(self, tell: Callable[[Tracker], None], ending: bool = True) -> None:
+    def call_each(self, tell: Callable[[Tracker], None], ending: bool = True) -> None:
         """Tell all; whoever fails is told that it is over, if it can still hear that."""
         for name, tracker in list(self.trackers):
             try:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ..core.files import write
+from ..core.files import write_atomically
 
 
-def remembered(path: Path) -> str | None:
+def read_run_id(path: Path) -> str | None:
     """The id in a file; None where there is none, or none that can be read."""
     try:
         content = json.loads(path.read_text())
@@ -18,5 +18,5 @@ def remembered(path: Path) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def remember(path: Path, id: str) -> None:
-    write(path, (json.dumps({"id": id}) + "\n").encode())
+def write_run_id(path: Path, id: str) -> None:
+    write_atomically(path, (json.dumps({"id": id}) + "\n").encode())

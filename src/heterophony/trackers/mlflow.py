@@ -17,13 +17,13 @@ from mlflow.exceptions import MlflowException
 
 from ..core.errors import ConfigError
 from ..run.summary import Summary
-from . import Run
-from .identity import remember, remembered
-from .points import Point, final
+from . import TrackedRun
+from .identity import read_run_id, write_run_id
+from .points import Point, collect_final_values
 
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
-PARAMS = 100  # that MLflow takes at once
-LONGEST = 500  # value of a parameter, in the oldest version we allow
+MAX_PARAMS_PER_CALL = 100  # that MLflow takes at once
+MAX_VALUE_LENGTH = 500  # value of a parameter, in the oldest version we allow
 
 
 class MLflow:
@@ -37,15 +37,15 @@ class MLflow:
                 " pip install sqlalchemy alembic for a database of MLflow's own"
             )
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: TrackedRun) -> None:
         self.client = MlflowClient(self.uri)
         file = run.folder / "mlflow.json"
-        self.id, self.known = remembered(file), set[tuple[str, int]]()
-        if self.id is None or not self._reopened(self.id):
-            self.id = self._created(run)
-            remember(file, self.id)
+        self.id, self.logged = read_run_id(file), set[tuple[str, int]]()
+        if self.id is None or not self._reopen_run(self.id):
+            self.id = self._create_run(run)
+            write_run_id(file, self.id)
 
-    def _reopened(self, id: str) -> bool:
+    def _reopen_run(self, id: str) -> bool:
         try:
             names = self.client.get_run(id).data.metrics
         except MlflowException as error:
@@ -53,34 +53,34 @@ class MLflow:
                 return False
             raise
         for name in names:
-            self.known |= {(name, m.step) for m in self.client.get_metric_history(id, name)}
+            self.logged |= {(name, m.step) for m in self.client.get_metric_history(id, name)}
         self.client.update_run(id, status="RUNNING")
         return True
 
-    def _created(self, run: Run) -> str:
+    def _create_run(self, run: TrackedRun) -> str:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "heterophony")
         found = self.client.get_experiment_by_name(name)
         experiment = found.experiment_id if found else self.client.create_experiment(name)
         made = str(self.client.create_run(experiment, run_name=run.name).info.run_id)
-        params = [Param(k, str(v)[:LONGEST]) for k, v in run.config.items()]
-        for i in range(0, len(params), PARAMS):
-            self.client.log_batch(made, params=params[i : i + PARAMS])
+        params = [Param(k, str(v)[:MAX_VALUE_LENGTH]) for k, v in run.config.items()]
+        for i in range(0, len(params), MAX_PARAMS_PER_CALL):
+            self.client.log_batch(made, params=params[i : i + MAX_PARAMS_PER_CALL])
         self.client.log_batch(made, tags=[RunTag("folder", str(run.folder.absolute()))])
         return made
 
     def log(self, point: Point) -> None:
-        self._write(point.step, point.values)
+        self._log_values(point.step, point.values)
 
-    def _write(self, step: int, values: Mapping[str, float]) -> None:
+    def _log_values(self, step: int, values: Mapping[str, float]) -> None:
         allowed = {re.sub(r"[^\w./: -]", "_", k): v for k, v in values.items()}
         now = int(1000 * time.time())
-        new = [Metric(k, v, now, step) for k, v in allowed.items() if (k, step) not in self.known]
+        new = [Metric(k, v, now, step) for k, v in allowed.items() if (k, step) not in self.logged]
         if new:
             self.client.log_batch(self.id, metrics=new)
 
     def end(self, summary: Summary | None) -> None:
         if summary is not None:
-            self._write(summary.rounds, final(summary))
+            self._log_values(summary.rounds, collect_final_values(summary))
             tag = RunTag("model_sha256", summary.model_sha256)
             self.client.log_batch(self.id, tags=[tag])
         with redirect_stdout(sys.stderr):  # it prints an address, and stdout is for results

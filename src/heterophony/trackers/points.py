@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..run.summary import (
-    Event,
-    Fairness,
-    Summary,
-    share,
-)
+from ..run.summary import Event, Fairness, Summary, compute_accuracy
 
 
 @dataclass(frozen=True)
@@ -21,42 +16,46 @@ class Point:
     clients: dict[str, list[float]] = field(default_factory=dict)
 
 
-class Points:
+class PointBuilder:
     """Makes points of events, in their order: bytes and seconds are added up."""
 
     def __init__(self) -> None:
-        self.test: list[int] = []
-        self.validated: list[int] = []  # examples held out for validation
-        self.sums = {"bytes/up": 0, "bytes/down": 0, "seconds": 0.0}
+        self.test_sizes: list[int] = []
+        self.validation_sizes: list[int] = []  # examples held out for validation
+        self.totals = {"bytes/up": 0, "bytes/down": 0, "seconds": 0.0}
 
-    def of(self, event: Event) -> Point | None:
+    def convert_event(self, event: Event) -> Point | None:
         """What there is to tell of an event; nothing of some."""
         if event["event"] == "start":
-            self.test, self.validated = event["test"], event.get("validation", [])
+            self.test_sizes, self.validation_sizes = event["test"], event.get("validation", [])
         elif event["event"] == "evaluation":
-            return self._measured(event)
+            return self._convert_evaluation(event)
         elif event["event"] == "round":
-            return self._trained(event)
+            return self._convert_round(event)
         return None
 
-    def _measured(self, event: Event) -> Point:
+    def _convert_evaluation(self, event: Event) -> Point:
         known = {k: event[k] for k in ("G", "P") if event[k] is not None}
-        values = {f"accuracy/{k}": share(right, self.test) for k, right in known.items()}
+        values = {
+            f"accuracy/{k}": compute_accuracy(right, self.test_sizes) for k, right in known.items()
+        }
         held_out = {k: event[k] for k in ("G_valid", "P_valid") if event.get(k) is not None}
-        values |= {f"accuracy/{k}": share(v, self.validated) for k, v in held_out.items()}
+        values |= {
+            f"accuracy/{k}": compute_accuracy(v, self.validation_sizes) for k, v in held_out.items()
+        }
         clients = {
-            k: [c / n for c, n in zip(right, self.test, strict=True) if c is not None]
+            k: [c / n for c, n in zip(right, self.test_sizes, strict=True) if c is not None]
             for k, right in known.items()
         }
         if "P" in clients:
-            values["accuracy/P_worst10"] = Fairness.of(clients["P"]).worst10
+            values["accuracy/P_worst10"] = Fairness.from_accuracies(clients["P"]).worst10
         return Point(event["t"], values, clients)
 
-    def _trained(self, event: Event) -> Point:
-        self.sums["bytes/up"] += event["bytes_up"]
-        self.sums["bytes/down"] += event["bytes_down"]
-        self.sums["seconds"] += event["seconds"]
-        values = {**self.sums}
+    def _convert_round(self, event: Event) -> Point:
+        self.totals["bytes/up"] += event["bytes_up"]
+        self.totals["bytes/down"] += event["bytes_down"]
+        self.totals["seconds"] += event["seconds"]
+        values = {**self.totals}
         values |= {
             f"{kind}/{k}": v for kind in ("loss", "measures") for k, v in event[kind].items()
         }
@@ -68,7 +67,7 @@ class Points:
         return Point(event["t"] + 1, values)
 
 
-def final(summary: Summary) -> dict[str, float]:
+def collect_final_values(summary: Summary) -> dict[str, float]:
     """What the run amounts to: never only the best."""
     out: dict[str, float] = {}
     for name, a in (("G", summary.G), ("P", summary.P), ("P_local", summary.P_local)):

@@ -7,14 +7,14 @@ from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
 from ..run.summary import Summary
-from . import Run
-from .points import Point, final
+from . import TrackedRun
+from .points import Point, collect_final_values
 
 
 class TensorBoard:
     """Writes its files anew at each resume, from what is recorded: no point is there twice."""
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: TrackedRun) -> None:
         self.config = run.config
         folder = run.folder / "tensorboard"
         for old in folder.glob("events.out.tfevents.*"):
@@ -33,7 +33,7 @@ class TensorBoard:
 
     def end(self, summary: Summary | None) -> None:
         if summary is not None:
-            values = final(summary)
+            values = collect_final_values(summary)
             self.log(Point(summary.rounds, values))
             # not add_hparams: that would make a second run of it
             for part in hparams(self.config, values):

@@ -5,17 +5,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ...core.algorithm import (
-    Algorithm,
-    Reply,
-    Server,
-    mean,
-    setting,
-)
+from ...core.algorithm import Algorithm, Reply, Server, mean, setting
 
 
 @dataclass(frozen=True)
-class Adaptive(Algorithm):
+class FedOpt(Algorithm):
     """x + rate m / (√v + τ), without bias correction; v starts at τ². Statistics are averaged."""
 
     paper = "Reddi et al., ICLR 2021"
@@ -29,10 +23,10 @@ class Adaptive(Algorithm):
         moved = averaged.only(*x) - x
         m = self.beta1 * server.memory.get("m", moved.zeros()) + (1 - self.beta1) * moved
         before = server.memory.get("v", moved.map(lambda d: d.new_full(d.shape, self.tau**2)))
-        v = before.map(lambda old, d: self.second(old, d.square()), moved)
+        v = before.map(lambda old, d: self.update_second_moment(old, d.square()), moved)
         step = m.map(lambda a, b: a / (b.sqrt() + self.tau), v)
         return server.update(averaged | (x + self.server_lr * step), m=m, v=v)
 
-    def second(self, v: Tensor, square: Tensor) -> Tensor:
+    def update_second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         """The memory of the squares after one more."""
         raise NotImplementedError

@@ -4,12 +4,12 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss, normalize
 
 from ...core.errors import ConfigError
-from ...core.tensors import total
+from ...core.tensors import sum_scalars
 
-FOLLOWERS = (nn.MaxPool2d, nn.ReLU, nn.BatchNorm2d, nn.GroupNorm)
+LAYERS_AFTER_CONV = (nn.MaxPool2d, nn.ReLU, nn.BatchNorm2d, nn.GroupNorm)
 
 
-def stages(base: nn.Module) -> list[nn.Module]:
+def find_stages(base: nn.Module) -> list[nn.Module]:
     """What is compared: ``layer1``, ``layer2``, … of a ResNet, or the end of every block that
     begins with a convolution.
     """
@@ -18,7 +18,7 @@ def stages(base: nn.Module) -> list[nn.Module]:
     for part in parts.values():
         if isinstance(part, nn.Conv2d):
             ends.append(part)
-        elif isinstance(part, FOLLOWERS) and ends and ends[-1] is before:
+        elif isinstance(part, LAYERS_AFTER_CONV) and ends and ends[-1] is before:
             ends[-1] = part
         before = part
     found = [m for k, m in parts.items() if k.startswith("layer")] or ends
@@ -27,14 +27,14 @@ def stages(base: nn.Module) -> list[nn.Module]:
     return found
 
 
-def looked(base: nn.Module, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+def forward_with_attention(base: nn.Module, x: Tensor) -> tuple[Tensor, list[Tensor]]:
     """The base's features, and where it looked at each stage: squared activations over channels."""
     maps = list[Tensor]()
 
-    def look(part: nn.Module, given: object, out: Tensor) -> None:
+    def record_map(part: nn.Module, given: object, out: Tensor) -> None:
         maps.append(normalize(out.square().mean(1).flatten(1)))
 
-    hooks = [part.register_forward_hook(look) for part in stages(base)]
+    hooks = [part.register_forward_hook(record_map) for part in find_stages(base)]
     try:
         return base(x), maps
     finally:
@@ -42,6 +42,6 @@ def looked(base: nn.Module, x: Tensor) -> tuple[Tensor, list[Tensor]]:
             hook.remove()
 
 
-def distance(student: list[Tensor], teacher: list[Tensor]) -> Tensor:
+def compute_attention_loss(student: list[Tensor], teacher: list[Tensor]) -> Tensor:
     """The mean over stages of the mean squared difference of the maps."""
-    return total(map(mse_loss, student, teacher)) / len(student)
+    return sum_scalars(map(mse_loss, student, teacher)) / len(student)

@@ -16,7 +16,7 @@ with warnings.catch_warnings():  # kornia warns of its own deprecations while it
     from kornia.augmentation.auto import AutoAugment
 
 
-def augmented(x: Tensor, kind: str, unit: float) -> Tensor:
+def augment_images(x: Tensor, kind: str, unit: float) -> Tensor:
     """One altered copy of each image, stored as the originals are; ``copy`` alters nothing."""
     if kind == "copy":
         return x.clone()
@@ -31,11 +31,11 @@ def augmented(x: Tensor, kind: str, unit: float) -> Tensor:
             f"{x.min().item():g} to {x.max().item():g}; store bytes, or use augment = 'copy'"
         )
     with torch.no_grad():
-        out = KINDS[kind](x.float() / unit).clamp(0, 1) * unit
+        out = AUGMENTATIONS[kind](x.float() / unit).clamp(0, 1) * unit
     return out.to(x.dtype) if x.is_floating_point() else out.round().to(x.dtype)
 
 
-def simple(x: Tensor) -> Tensor:
+def augment_simple(x: Tensor) -> Tensor:
     """Flip, shifted crop, rotation, colour (not for grey images), affine: in this order."""
     steps: list[nn.Module] = [
         kornia.RandomHorizontalFlip(p=0.5),
@@ -50,7 +50,7 @@ def simple(x: Tensor) -> Tensor:
     return x
 
 
-def auto(x: Tensor) -> Tensor:
+def augment_auto(x: Tensor) -> Tensor:
     """AutoAugment's CIFAR-10 policy. kornia draws one sub-policy per batch, so images are
     grouped by theirs first; grey images pass as three equal channels."""
     colour = x.expand(-1, 3, -1, -1)
@@ -64,4 +64,7 @@ def auto(x: Tensor) -> Tensor:
     return out[:, : x.shape[1]]
 
 
-KINDS: dict[str, Callable[[Tensor], Tensor]] = {"simple": simple, "auto": auto}
+AUGMENTATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "simple": augment_simple,
+    "auto": augment_auto,
+}

@@ -5,12 +5,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 
-def packed(flags: Tensor) -> Tensor:
+def pack_bits(flags: Tensor) -> Tensor:
     """A flat row of flags as bytes, the first flag in the lowest bit."""
     whole = pad(flags.to(torch.uint8), (0, -len(flags) % 8)).view(-1, 8)
     return (whole << torch.arange(8, dtype=torch.uint8)).sum(1, dtype=torch.uint8)
 
 
-def unpacked(packed: Tensor) -> Tensor:
+def unpack_bits(packed: Tensor) -> Tensor:
     """The flags again, and up to seven more that are not set."""
     return (packed[:, None] >> torch.arange(8, dtype=torch.uint8) & 1).bool().flatten()

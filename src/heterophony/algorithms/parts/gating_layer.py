@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 
-class SwitchNorm(nn.Module):
+class SwitchableNorm(nn.Module):
     """Normalise by a learnt mixture of the statistics of an image's channel, an image, a batch."""
 
     def __init__(self, channels: int) -> None:
@@ -35,12 +35,12 @@ class SwitchNorm(nn.Module):
         return (x - centre[..., None, None]) * scale[..., None, None] + self.bias[:, None, None]
 
 
-class Gate(nn.Module):
+class GatingLayer(nn.Module):
     """Two numbers in (0, 1) per block and example: to choose by, and to scale with."""
 
     def __init__(self, shape: tuple[int, ...], gates: int, separate: bool) -> None:
         super().__init__()
-        self.norm = SwitchNorm(shape[0]) if len(shape) == 3 else nn.Identity()
+        self.norm = SwitchableNorm(shape[0]) if len(shape) == 3 else nn.Identity()
         self.heads = nn.ModuleList(
             nn.Sequential(nn.Linear(prod(shape), gates), nn.BatchNorm1d(gates))
             for _ in range(1 + separate)

@@ -7,12 +7,12 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization
 
 from ...core.client import Training, answer
-from ...core.tensors import Tensors, laid_as, params
+from ...core.tensors import Tensors, match_memory_format, params
 
-FACTORS = ("*.parametrizations.weight.0.*",)  # the names of A and B
+FACTOR_PATTERNS = ("*.parametrizations.weight.0.*",)  # the names of A and B
 
 
-class PlusLowRank(nn.Module):
+class LowRankParametrization(nn.Module):
     """W becomes W + s B A, read row by row; the product is kept as long as nobody learns it."""
 
     def __init__(self, weight: Tensor, unit: int, scale: float) -> None:
@@ -22,45 +22,47 @@ class PlusLowRank(nn.Module):
         self.b = nn.Parameter(torch.zeros(weight.shape[0] * k, unit * k))
         nn.init.kaiming_uniform_(self.a, a=5**0.5)
         self.scale = scale
-        self.kept: tuple[Tensor, Tensor, tuple[int, int], Tensor] | None = None
+        self.cached_product: tuple[Tensor, Tensor, tuple[int, int], Tensor] | None = None
 
     def forward(self, weight: Tensor) -> Tensor:
-        return laid_as(weight + self.low_rank().view(weight.shape), weight)
+        return match_memory_format(weight + self.compute_low_rank().view(weight.shape), weight)
 
-    def low_rank(self) -> Tensor:
+    def compute_low_rank(self) -> Tensor:
         a, b = self.a, self.b
         if (torch.is_grad_enabled() and a.requires_grad) or b.is_inference():  # has no version
             return self.scale * (b @ a)
         now = (a._version, b._version)
-        if self.kept is None or not (
-            self.kept[0] is a and self.kept[1] is b and self.kept[2] == now
+        if self.cached_product is None or not (
+            self.cached_product[0] is a
+            and self.cached_product[1] is b
+            and self.cached_product[2] == now
         ):
-            self.kept = a, b, now, self.scale * (b.detach() @ a.detach())
-        return self.kept[3]
+            self.cached_product = a, b, now, self.scale * (b.detach() @ a.detach())
+        return self.cached_product[3]
 
 
-def add(layer: nn.Linear | nn.Conv2d, unit: int, scale: float) -> None:
+def add_low_rank(layer: nn.Linear | nn.Conv2d, unit: int, scale: float) -> None:
     """Give the layer's weight its low-rank part, which is zero at first."""
-    register_parametrization(layer, "weight", PlusLowRank(layer.weight, unit, scale))
+    register_parametrization(layer, "weight", LowRankParametrization(layer.weight, unit, scale))
 
 
-def distance(a: Tensors, b: Tensors) -> float:
+def compute_full_rank_distance(a: Tensors, b: Tensors) -> float:
     """Between two states of the full-rank part."""
-    return float((a.without(*FACTORS) - b).square().sqrt())
+    return float((a.without(*FACTOR_PATTERNS) - b).square().sqrt())
 
 
-def plain(net: nn.Module, x: Tensor) -> Tensor:
+def forward_full_rank(net: nn.Module, x: Tensor) -> Tensor:
     """What the full-rank part says alone; the net itself, which others may use, is not changed."""
     alone = params(net).map(Tensor.detach)
-    return answer(net, alone | alone.only(*FACTORS).zeros(), x)
+    return answer(net, alone | alone.only(*FACTOR_PATTERNS).zeros(), x)
 
 
 @torch.no_grad()
-def moved(net: nn.Module, first: Tensors) -> dict[str, float]:
+def measure_low_rank_change(net: nn.Module, first: Tensors) -> dict[str, float]:
     """How far the low-rank part is from where it was: s B A, B A, and A and B themselves."""
     squares = dict.fromkeys(("effective", "unscaled", "factors"), 0.0)
     for name, part in net.named_modules():
-        if isinstance(part, PlusLowRank):
+        if isinstance(part, LowRankParametrization):
             a, b = first[f"{name}.a"], first[f"{name}.b"]
             product = float((part.b @ part.a - b @ a).square().sum())
             squares["effective"] += part.scale**2 * product
@@ -69,7 +71,7 @@ def moved(net: nn.Module, first: Tensors) -> dict[str, float]:
     return {f"delta_tau_{k}": v**0.5 for k, v in squares.items()}
 
 
-def divided(how: Training, own_epochs: int) -> tuple[Training, Training]:
+def split_training(how: Training, own_epochs: int) -> tuple[Training, Training]:
     """The training of the part that comes first, and of the other: epochs, or steps in proportion."""
     own = min(own_epochs, how.epochs)
     if how.steps is None:

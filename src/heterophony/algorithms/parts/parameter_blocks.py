@@ -7,19 +7,19 @@ import torch
 from torch import Tensor, nn
 
 from ...core.client import answer
-from ...core.tensors import Tensors, laid_as
+from ...core.tensors import Tensors, match_memory_format
 
 
 @dataclass(frozen=True)
-class Blocks:
+class ParameterBlocks:
     """A parameter tensor cut into pieces of equal size, the last one shorter."""
 
     name: str
     sizes: tuple[int, ...]
-    linear: bool  # does it belong to a linear layer?
+    in_linear_layer: bool  # does it belong to a linear layer?
 
 
-def blocks(net: nn.Module, pieces: int) -> list[Blocks]:
+def split_into_blocks(net: nn.Module, pieces: int) -> list[ParameterBlocks]:
     """The blocks of every parameter, in the network's order; the gate itself has none."""
     linear = {id(p) for m in net.modules() if isinstance(m, nn.Linear) for p in m.parameters()}
     cut = []
@@ -29,16 +29,18 @@ def blocks(net: nn.Module, pieces: int) -> list[Blocks]:
         size = -(-p.numel() // min(pieces, p.numel()))
         whole, rest = divmod(p.numel(), size)
         sizes = (size,) * whole + ((rest,) if rest else ())
-        cut.append(Blocks(name, sizes, id(p) in linear))
+        cut.append(ParameterBlocks(name, sizes, id(p) in linear))
     return cut
 
 
-def chosen(cut: Sequence[Blocks], importance: Tensor, budget: float) -> tuple[Tensor, float]:
+def select_blocks(
+    cut: Sequence[ParameterBlocks], importance: Tensor, budget: float
+) -> tuple[Tensor, float]:
     """Which blocks are kept, and their share: every tensor's first, and the best that still fit.
 
     ``budget`` is a share of those others, of linear layers and of all else separately.
     """
-    flat = [(b.linear, i > 0, n) for b in cut for i, n in enumerate(b.sizes)]
+    flat = [(b.in_linear_layer, i > 0, n) for b in cut for i, n in enumerate(b.sizes)]
     keep = torch.tensor([not later for _, later, _ in flat])
     order = importance.argsort(descending=True, stable=True).tolist()
     for group in (True, False):
@@ -52,11 +54,13 @@ def chosen(cut: Sequence[Blocks], importance: Tensor, budget: float) -> tuple[Te
     return keep, float(sizes[keep].sum() / sizes.sum())
 
 
-def gated(net: nn.Module, cut: Sequence[Blocks], gates: Tensor, w: Tensors, x: Tensor) -> Tensor:
+def forward_gated(
+    net: nn.Module, cut: Sequence[ParameterBlocks], gates: Tensor, w: Tensors, x: Tensor
+) -> Tensor:
     """What the net says with every block of ``w`` scaled by its gate."""
     scaled, at = dict(w), 0
     for b in cut:
         factor = gates[at : at + len(b.sizes)].repeat_interleave(torch.tensor(b.sizes))
-        scaled[b.name] = laid_as(w[b.name] * factor.view(w[b.name].shape), w[b.name])
+        scaled[b.name] = match_memory_format(w[b.name] * factor.view(w[b.name].shape), w[b.name])
         at += len(b.sizes)
     return answer(net, scaled, x)

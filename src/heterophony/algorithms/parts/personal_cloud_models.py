@@ -6,19 +6,13 @@ from typing import Literal
 
 from torch import Tensor
 
-from ...core.algorithm import (
-    Algorithm,
-    Client,
-    Reply,
-    Server,
-    setting,
-)
+from ...core.algorithm import Algorithm, Client, Reply, Server, setting
 from ...core.client import answer, state
 from ...core.tensors import Tensors, mix, weights
 
 
 @dataclass(frozen=True)
-class Cloud(Algorithm):
+class AttentiveMessagePassing(Algorithm):
     """u_i, the mixture for client i, is where it starts and what holds it while it trains w_i."""
 
     paper = "Huang et al., AAAI 2021"
@@ -31,7 +25,7 @@ class Cloud(Algorithm):
         return self.alpha * 0.1 ** (t // 30)
 
     def send(self, server: Server, client: str) -> Tensors:
-        known = having(server)
+        known = list_clients_with_model(server)
         if client not in known:
             return server.model  # the common start
         row = server.memory["attention"]["xi"][known.index(client)].tolist()
@@ -51,10 +45,13 @@ class Cloud(Algorithm):
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
         after = server.update(**{f"model/{r.client}": r.tensors for r in replies})
-        learnt = [after.memory[f"model/{c}"].without(*server.statistics) for c in having(after)]
-        return after.update(attention=Tensors({"xi": self.attention(learnt, server.t + 1)}))
+        learnt = [
+            after.memory[f"model/{c}"].without(*server.statistics)
+            for c in list_clients_with_model(after)
+        ]
+        return after.update(attention=Tensors({"xi": self.compute_attention(learnt, server.t + 1)}))
 
-    def attention(self, models: Sequence[Tensors], t: int) -> Tensor:
+    def compute_attention(self, models: Sequence[Tensors], t: int) -> Tensor:
         """Row i: how much of every model is in client i's mixture; rows sum to 1."""
         raise NotImplementedError
 
@@ -63,6 +60,6 @@ class Cloud(Algorithm):
         return answer(client.net, own, x)
 
 
-def having(server: Server) -> list[str]:
+def list_clients_with_model(server: Server) -> list[str]:
     """The clients whose model the server has, in order."""
     return [c for c in server.clients if f"model/{c}" in server.memory]

@@ -11,11 +11,11 @@ from ...core.samples import Samples
 def rebalance(samples: Samples, target: int, augment: str) -> Samples:
     """Return ``target`` examples of every class that the client holds: originals, then copies."""
     originals, sources = choose_examples(samples, target)
-    x = samples.stored(originals)
+    x = samples.get_stored(originals)
     if len(sources):
-        from .augmentation import augmented  # kornia takes seconds to import: only where used
+        from .augmentation import augment_images  # kornia takes seconds to import: only where used
 
-        copies = augmented(samples.stored(sources), augment, samples.scale.unit)
+        copies = augment_images(samples.get_stored(sources), augment, samples.scale.unit)
         x = torch.cat([x, copies])
     return Samples(x, samples.labels[torch.cat([originals, sources])], samples.scale)
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 
-def least(q: Tensor, start: int) -> Tensor | None:
+def minimise_on_simplex(q: Tensor, start: int) -> Tensor | None:
     """argmin of a'Qa over a >= 0, sum a = 1, from the corner ``start``; None where that fails.
 
     Q is a Gram matrix of points: sought is the point of their hull nearest to the origin.
@@ -17,17 +17,17 @@ def least(q: Tensor, start: int) -> Tensor | None:
         enters = int(slope.argmin())
         if slope[enters] >= a @ slope - 1e-14 or enters in held:  # held: as near as numbers allow
             return a
-        inside = inner(q, a, sorted([*held, enters]))
+        inside = minimise_on_face(q, a, sorted([*held, enters]))
         if inside is None:
             return None
         a = inside
     return None
 
 
-def inner(q: Tensor, a: Tensor, held: list[int]) -> Tensor | None:
+def minimise_on_face(q: Tensor, a: Tensor, held: list[int]) -> Tensor | None:
     """The least value between the held corners, letting go of those it lies beyond."""
     while True:
-        best = between(q, held)
+        best = minimise_on_affine_hull(q, held)
         if not bool(best.isfinite().all()):
             return None
         here, out = a[held], (best <= 0).nonzero().flatten()
@@ -40,7 +40,7 @@ def inner(q: Tensor, a: Tensor, held: list[int]) -> Tensor | None:
         held = [j for i, j in enumerate(held) if i != first]
 
 
-def between(q: Tensor, held: list[int]) -> Tensor:
+def minimise_on_affine_hull(q: Tensor, held: list[int]) -> Tensor:
     """The least value on the plane through the corners: Qa is the same for all of them."""
     n = len(held)
     k = torch.ones(n + 1, n + 1, dtype=q.dtype)

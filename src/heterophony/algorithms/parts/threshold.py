@@ -7,7 +7,7 @@ from torch import Tensor
 Threshold = Literal["mean", "max", "median", "second_min"]
 
 
-def statistic(counts: Tensor, which: Threshold) -> Tensor:
+def compute_statistic(counts: Tensor, which: Threshold) -> Tensor:
     """One number of them all; the second smallest of one is that one."""
     ordered = counts.sort().values.double()
     places = {"max": -1, "second_min": min(1, len(ordered) - 1)}

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...core.errors import ConfigError, suggestion
+from ...core.errors import ConfigError, suggest_or_list
 from ...core.fields import construct
 from .base import (
-    Allots,
-    Deals,
+    DatasetPartition,
     Indices,
+    LabelPartition,
     Partition,
     Share,
     Terms,
-    halves,
-    shares,
+    compute_shares,
+    split_train_test,
 )
 from .classes import Classes
 from .dirichlet import Dirichlet
@@ -28,12 +28,12 @@ from .shards import Shards
 __all__ = [
     "IID",
     "PARTITIONS",
-    "Allots",
     "Classes",
-    "Deals",
+    "DatasetPartition",
     "Dirichlet",
     "FromFile",
     "Indices",
+    "LabelPartition",
     "Natural",
     "Partition",
     "PerClientDirichlet",
@@ -41,9 +41,9 @@ __all__ = [
     "Shards",
     "Share",
     "Terms",
-    "halves",
-    "partition",
-    "shares",
+    "build_partition",
+    "compute_shares",
+    "split_train_test",
 ]
 
 PARTITIONS: dict[str, type[Any]] = {
@@ -58,11 +58,13 @@ PARTITIONS: dict[str, type[Any]] = {
 }
 
 
-def partition(values: Mapping[str, Any]) -> Partition:
+def build_partition(values: Mapping[str, Any]) -> Partition:
     """A partition from what a user wrote: ``{kind = "dirichlet", alpha = 0.1}``."""
     rest = dict(values)
     kind = str(rest.pop("kind", "dirichlet"))
     if kind not in PARTITIONS:
-        raise ConfigError(f"data.partition.kind: no '{kind}' here{suggestion(kind, PARTITIONS)}")
+        raise ConfigError(
+            f"data.partition.kind: no '{kind}' here{suggest_or_list(kind, PARTITIONS)}"
+        )
     made: Partition = construct(PARTITIONS[kind], rest, "data.partition")
     return made

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from ...core.errors import DataError
 from ...core.fields import setting
-from ...core.randomness import generator
+from ...core.randomness import make_generator
 from ..source import Source
 
 Indices = NDArray[np.int64]
-Split = Literal["merged", "official"]
+SplitMode = Literal["merged", "official"]
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Terms:
 
     clients: int
     train_fraction: float = 0.75  # of each client's examples, where the rule does not say itself
-    split: Split = "merged"  # deal training and test set as one, or the one like the other
+    split: SplitMode = "merged"  # deal training and test set as one, or the one like the other
     seed: int = 0
 
 
 @runtime_checkable
-class Deals(Protocol):
+class LabelPartition(Protocol):
     """A rule that needs labels only; every client's examples are split afterwards."""
 
     def deal(
@@ -48,32 +48,32 @@ class Deals(Protocol):
 
 
 @runtime_checkable
-class Allots(Protocol):
+class DatasetPartition(Protocol):
     """A rule that sees the whole data set and says itself what trains and what tests."""
 
     def allot(self, source: Source, terms: Terms) -> list[Share]:
         """Each client's share."""
 
 
-Partition = Deals | Allots
+Partition = LabelPartition | DatasetPartition
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seeded:
+class SeededRule:
     """A rule whose seed can be held while the run's varies."""
 
     seed: int | None = setting(None, "decides who holds what; default: the run's seed", low=0)
 
 
-def shares(partition: Partition, source: Source, terms: Terms) -> list[Share]:
+def compute_shares(partition: Partition, source: Source, terms: Terms) -> list[Share]:
     """What each client gets, whichever kind of rule it is."""
-    if isinstance(partition, Allots):
+    if isinstance(partition, DatasetPartition):
         return partition.allot(source, terms)
-    draw, classes = generator(terms.seed, "partition"), len(source.labels)
+    draw, classes = make_generator(terms.seed, "partition"), len(source.labels)
     if terms.split == "official":
-        first = official(source, "data.split = 'official'")
+        first = get_official_train_size(source, "data.split = 'official'")
         trains = partition.deal(source.y[:first], classes, terms.clients, draw)
-        tests = likewise(trains, source.y, first, generator(terms.seed, "test"))
+        tests = partition_test_set(trains, source.y, first, make_generator(terms.seed, "test"))
         return [Share(*both) for both in zip(trains, tests, strict=True)]
     dealt = partition.deal(source.y, classes, terms.clients, draw)
     for i, rows in enumerate(dealt):
@@ -83,11 +83,11 @@ def shares(partition: Partition, source: Source, terms: Terms) -> list[Share]:
                 " one to train and one to test: lower data.clients or raise"
                 " data.partition.min_size"
             )
-    each = ((rows, generator(terms.seed, "split", i)) for i, rows in enumerate(dealt))
-    return [Share(*halves(rows, terms.train_fraction, own)) for rows, own in each]
+    each = ((rows, make_generator(terms.seed, "split", i)) for i, rows in enumerate(dealt))
+    return [Share(*split_train_test(rows, terms.train_fraction, own)) for rows, own in each]
 
 
-def official(source: Source, what: str) -> int:
+def get_official_train_size(source: Source, what: str) -> int:
     """How many examples, the first, are the official training set; there must be one."""
     if source.official is None or not 0 < source.official < len(source.y):
         raise DataError(
@@ -96,7 +96,7 @@ def official(source: Source, what: str) -> int:
     return source.official
 
 
-def likewise(
+def partition_test_set(
     trains: list[Indices], labels: Indices, first: int, draw: np.random.Generator
 ) -> list[Indices]:
     """The test set dealt like the training set: class by class, in proportion to what is held.
@@ -109,12 +109,12 @@ def likewise(
     cuts = np.zeros((classes, len(trains) + 1), np.int64)
     for c, n in enumerate(np.bincount(test, minlength=classes)):
         if held[c].sum():
-            cuts[c, 1:] = apportioned(int(n), held[c]).cumsum()
+            cuts[c, 1:] = apportion(int(n), held[c]).cumsum()
     known = np.where(held.sum(axis=1)[test] > 0, test, -1)  # of the others nobody gets any
-    return [rows + first for rows in cut(known, cuts, draw)]
+    return [rows + first for rows in assign_class_pieces(known, cuts, draw)]
 
 
-def apportioned(n: int, weights: Indices) -> Indices:
+def apportion(n: int, weights: Indices) -> Indices:
     """``n`` things in proportion to whole weights, by largest remainder; ties to the first."""
     total = int(weights.sum())
     parts, rest = np.divmod(n * weights, total)
@@ -123,7 +123,7 @@ def apportioned(n: int, weights: Indices) -> Indices:
     return np.asarray(parts, np.int64)
 
 
-def cut(labels: Indices, cuts: Indices, draw: np.random.Generator) -> list[Indices]:
+def assign_class_pieces(labels: Indices, cuts: Indices, draw: np.random.Generator) -> list[Indices]:
     """Shuffle each class, cut it, and give piece j to client j."""
     pieces: list[list[Indices]] = [[] for _ in range(cuts.shape[1] - 1)]
     for c, at in enumerate(cuts):
@@ -133,7 +133,9 @@ def cut(labels: Indices, cuts: Indices, draw: np.random.Generator) -> list[Indic
     return [np.concatenate(p).astype(np.int64) for p in pieces]
 
 
-def halves(rows: Indices, fraction: float, draw: np.random.Generator) -> tuple[Indices, Indices]:
+def split_train_test(
+    rows: Indices, fraction: float, draw: np.random.Generator
+) -> tuple[Indices, Indices]:
     """Train and test part of one client's examples: random, not stratified, neither empty."""
     rows = draw.permutation(rows)
     at = min(max(1, int(fraction * len(rows))), len(rows) - 1)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core.errors import ConfigError, DataError
-from ...core.fields import check, setting
-from .base import Indices, Seeded, cut
+from ...core.fields import check_settings, setting
+from .base import Indices, SeededRule, assign_class_pieces
 
 
 @dataclass(frozen=True)
-class Classes(Seeded):
+class Classes(SeededRule):
     """Every client holds examples of so many classes."""
 
     per_client: int = setting(2, "classes that a client holds", low=1)
@@ -20,7 +20,7 @@ class Classes(Seeded):
     min_size: int = setting(10, "fewest examples a client may have, when shares are random", low=1)
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
 
     def deal(
         self, labels: Indices, classes: int, clients: int, draw: np.random.Generator
@@ -41,12 +41,14 @@ class Classes(Seeded):
                     f" that clients x per_client is a multiple of {classes}"
                 )
             if len(open_):
-                shares[c, open_] = self.shares(int(n), len(open_), classes, draw)
+                shares[c, open_] = self.divide_class(int(n), len(open_), classes, draw)
                 budget[open_] -= 1
         cuts = np.concatenate([np.zeros((classes, 1), np.int64), shares.cumsum(axis=1)], axis=1)
-        return cut(labels, cuts, draw)
+        return assign_class_pieces(labels, cuts, draw)
 
-    def shares(self, n: int, holders: int, classes: int, draw: np.random.Generator) -> Indices:
+    def divide_class(
+        self, n: int, holders: int, classes: int, draw: np.random.Generator
+    ) -> Indices:
         fair = n // holders
         first = np.full(holders - 1, fair)
         if not self.balanced:

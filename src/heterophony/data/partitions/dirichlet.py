@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core.errors import DataError
-from ...core.fields import check, setting
-from .base import Indices, Seeded, cut
+from ...core.fields import check_settings, setting
+from .base import Indices, SeededRule, assign_class_pieces
 
 
 @dataclass(frozen=True)
-class Dirichlet(Seeded):
+class Dirichlet(SeededRule):
     """Class by class, cut in Dirichlet proportions; whoever has its fair share gets no more."""
 
     alpha: float = setting(0.1, "small: skewed; large: alike", above=0)
@@ -23,20 +23,24 @@ class Dirichlet(Seeded):
     )
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
 
     def deal(
         self, labels: Indices, classes: int, clients: int, draw: np.random.Generator
     ) -> list[Indices]:
         sizes = np.bincount(labels, minlength=classes)
         if self.top_up:
-            return topped(cut(labels, self.cuts(sizes, clients, draw), draw), self.min_size, draw)
+            return top_up_clients(
+                assign_class_pieces(labels, self.draw_cuts(sizes, clients, draw), draw),
+                self.min_size,
+                draw,
+            )
         best = 0
         for _ in range(self.max_retries):
-            cuts = self.cuts(sizes, clients, draw)
+            cuts = self.draw_cuts(sizes, clients, draw)
             smallest = int(np.diff(cuts, axis=1).sum(axis=0).min())
             if smallest >= self.min_size:
-                return cut(labels, cuts, draw)
+                return assign_class_pieces(labels, cuts, draw)
             best = max(best, smallest)
         raise DataError(
             f"no Dirichlet({self.alpha:g}) partition gave each of {clients} clients at least "
@@ -45,7 +49,7 @@ class Dirichlet(Seeded):
             " data.partition.top_up = true"
         )
 
-    def cuts(self, sizes: Indices, clients: int, draw: np.random.Generator) -> Indices:
+    def draw_cuts(self, sizes: Indices, clients: int, draw: np.random.Generator) -> Indices:
         """Per class, where its shuffled list is cut: clients + 1 ascending positions."""
         fair, held = sizes.sum() / clients, np.zeros(clients, np.int64)
         out = np.zeros((len(sizes), clients + 1), np.int64)
@@ -61,7 +65,7 @@ class Dirichlet(Seeded):
         return out
 
 
-def topped(parts: list[Indices], least: int, draw: np.random.Generator) -> list[Indices]:
+def top_up_clients(parts: list[Indices], least: int, draw: np.random.Generator) -> list[Indices]:
     """Move single random examples from whoever holds most to whoever holds too few."""
     sizes = np.array([len(p) for p in parts])
     if sizes.sum() < least * len(parts):

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import DataError
-from ...core.fields import check, setting
-from ...core.files import write
+from ...core.fields import check_settings, setting
+from ...core.files import write_atomically
 from ..source import Source
 from .base import Indices, Share, Terms
 
-NEEDED = ("train", "test")
-PARTS = (*NEEDED, "validation")
+REQUIRED_PARTS = ("train", "test")
+PARTS = (*REQUIRED_PARTS, "validation")
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class FromFile:
     path: str = setting("partition.json", "a .json or .npz that `data partition --save` wrote")
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
 
     def allot(self, source: Source, terms: Terms) -> list[Share]:
         path = Path(self.path).expanduser()
-        found, data_sha256 = load(path)
+        found, data_sha256 = read_partition(path)
         if not found:
             raise DataError(f"{path} names no clients")
         if len(found) != terms.clients:
@@ -43,17 +43,17 @@ class FromFile:
                 f" set data.clients = {len(found)}"
             )
         for client, share in found.items():
-            verified(share, f"{path}: client {client}", len(source.y))
-        if data_sha256 is not None and data_sha256 != digest(source.x, source.y):
+            check_share(share, f"{path}: client {client}", len(source.y))
+        if data_sha256 is not None and data_sha256 != digest_examples(source.x, source.y):
             raise DataError(
                 f"{path} was written for other data than {source.name} here (data_sha256 differs)"
             )
         return list(found.values())
 
 
-def verified(share: Share, who: str, examples: int) -> None:
+def check_share(share: Share, who: str, examples: int) -> None:
     """Rows that are there, each for one purpose and once. (Test examples may repeat.)"""
-    for part in NEEDED:
+    for part in REQUIRED_PARTS:
         if not len(getattr(share, part)):
             raise DataError(f"{who} has no rows to {part}; it needs at least one")
     rows = np.concatenate([share.train, share.validation, np.unique(share.test)])
@@ -65,7 +65,7 @@ def verified(share: Share, who: str, examples: int) -> None:
         raise DataError(f"{who} has row {seen[times > 1][0]} more than once")
 
 
-def digest(x: NDArray[Any], y: NDArray[Any]) -> str:
+def digest_examples(x: NDArray[Any], y: NDArray[Any]) -> str:
     """Of examples and labels: rows mean the same only where these are the same."""
     h = hashlib.sha256()
     for array in (x, y):
@@ -74,43 +74,43 @@ def digest(x: NDArray[Any], y: NDArray[Any]) -> str:
     return h.hexdigest()
 
 
-def save(path: Path, clients: Mapping[str, Share], data_sha256: str) -> None:
+def write_partition(path: Path, clients: Mapping[str, Share], data_sha256: str) -> None:
     """Write who holds what; the ending says how."""
     if path.suffix == ".npz":
         whole = io.BytesIO()
-        content: dict[str, Any] = arrays(clients)
+        content: dict[str, Any] = pack_shares(clients)
         np.savez_compressed(whole, **content, data_sha256=np.array(data_sha256))
-        write(path, whole.getvalue())
+        write_atomically(path, whole.getvalue())
         return
     if path.suffix != ".json":
         raise DataError(f"cannot write {path}: a partition is a .json or an .npz file")
     # a line per client: people can read and compare it
-    lines = [f"{json.dumps(c)}: {json.dumps(told(s))}" for c, s in clients.items()]
+    lines = [f"{json.dumps(c)}: {json.dumps(encode_share(s))}" for c, s in clients.items()]
     head = f'{{"data_sha256": "{data_sha256}", "clients": {{\n'
-    write(path, (head + ",\n".join(lines) + "\n}}\n").encode())
+    write_atomically(path, (head + ",\n".join(lines) + "\n}}\n").encode())
 
 
-def told(share: Share) -> dict[str, Any]:
+def encode_share(share: Share) -> dict[str, Any]:
     name = {"name": share.name} if share.name else {}
     rows = {part: getattr(share, part).tolist() for part in PARTS}
-    return {**name, **{part: r for part, r in rows.items() if r or part in NEEDED}}
+    return {**name, **{part: r for part, r in rows.items() if r or part in REQUIRED_PARTS}}
 
 
-def arrays(clients: Mapping[str, Share]) -> dict[str, NDArray[Any]]:
+def pack_shares(clients: Mapping[str, Share]) -> dict[str, NDArray[Any]]:
     """Everybody's rows one after the other, and how many are whose."""
     out: dict[str, NDArray[Any]] = {"clients": np.array(list(clients))}
     out["names"] = np.array([s.name for s in clients.values()])
     for part in PARTS:
         each = [getattr(s, part) for s in clients.values()]
-        if part in NEEDED or any(len(e) for e in each):
+        if part in REQUIRED_PARTS or any(len(e) for e in each):
             out[part], out[f"{part}_sizes"] = np.concatenate(each), np.array([len(e) for e in each])
     return out
 
 
-def load(path: Path) -> tuple[dict[str, Share], str | None]:
+def read_partition(path: Path) -> tuple[dict[str, Share], str | None]:
     """Every client's share, and the digest of the data it was written for, where it says."""
     try:
-        return from_npz(path) if path.suffix == ".npz" else from_json(path)
+        return read_npz_partition(path) if path.suffix == ".npz" else read_json_partition(path)
     except DataError:
         raise
     except FileNotFoundError:
@@ -124,34 +124,34 @@ def load(path: Path) -> tuple[dict[str, Share], str | None]:
         ) from None
 
 
-def from_json(path: Path) -> tuple[dict[str, Share], str | None]:
+def read_json_partition(path: Path) -> tuple[dict[str, Share], str | None]:
     said = json.loads(path.read_text())
     clients = said.get("clients", said)
     found = {}
     for client, share in clients.items():
         said_of = {"validation": [], **share}
-        train, test, held_out = (whole(said_of[p], f"{path}: client {client}") for p in PARTS)
+        train, test, held_out = (parse_rows(said_of[p], f"{path}: client {client}") for p in PARTS)
         found[client] = Share(train, test, str(share.get("name", "")), held_out)
-    return renamed(found), said.get("data_sha256")
+    return fill_in_names(found), said.get("data_sha256")
 
 
-def from_npz(path: Path) -> tuple[dict[str, Share], str | None]:
+def read_npz_partition(path: Path) -> tuple[dict[str, Share], str | None]:
     with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
         content = {k: file[k] for k in file.files}
     nobodys = {"validation": [], "validation_sizes": np.zeros(len(content["clients"]), np.int64)}
     content = {**nobodys, **content}
     train, test, held_out = (
-        np.split(whole(content[part], str(path)), content[f"{part}_sizes"].cumsum()[:-1])
+        np.split(parse_rows(content[part], str(path)), content[f"{part}_sizes"].cumsum()[:-1])
         for part in PARTS
     )
     names = content["names"].tolist() if "names" in content else [""] * len(train)
     each = zip(content["clients"].tolist(), train, test, names, held_out, strict=True)
     found = {str(c): Share(*share) for c, *share in each}
     said = content.get("data_sha256")
-    return renamed(found), None if said is None else str(said)
+    return fill_in_names(found), None if said is None else str(said)
 
 
-def whole(rows: Any, who: str) -> Indices:
+def parse_rows(rows: Any, who: str) -> Indices:
     """Rows as whole numbers; anything else is refused, not rounded."""
     found = np.asarray(rows)
     if found.size and (found.ndim != 1 or not np.issubdtype(found.dtype, np.integer)):
@@ -159,7 +159,7 @@ def whole(rows: Any, who: str) -> Indices:
     return found.reshape(-1).astype(np.int64)
 
 
-def renamed(found: dict[str, Share]) -> dict[str, Share]:
+def fill_in_names(found: dict[str, Share]) -> dict[str, Share]:
     """Clients that are called something keep that as their name; numbers are only numbers."""
     if list(found) == [str(i) for i in range(len(found))]:
         return found

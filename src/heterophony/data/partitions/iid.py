@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core.errors import DataError
-from ...core.fields import check, setting
-from .base import Indices, Seeded
+from ...core.fields import check_settings, setting
+from .base import Indices, SeededRule
 
 
 @dataclass(frozen=True)
-class IID(Seeded):
+class IID(SeededRule):
     """Shuffled and cut into equal parts."""
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
 
     def deal(
         self, labels: Indices, classes: int, clients: int, draw: np.random.Generator
@@ -27,14 +27,14 @@ class IID(Seeded):
 
 
 @dataclass(frozen=True)
-class Quantity(Seeded):
+class Quantity(SeededRule):
     """Shuffled; everybody gets the minimum, and of the rest a Dirichlet share."""
 
     alpha: float = setting(0.5, "small: very unequal sizes; large: equal ones", above=0)
     min_size: int = setting(10, "fewest examples a client may have", low=1)
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
 
     def deal(
         self, labels: Indices, classes: int, clients: int, draw: np.random.Generator

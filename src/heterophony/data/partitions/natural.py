@@ -7,21 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core.errors import DataError
-from ...core.fields import check, setting
-from ...core.randomness import generator
+from ...core.fields import check_settings, setting
+from ...core.randomness import make_generator
 from ..source import Source
-from .base import (
-    Indices,
-    Seeded,
-    Share,
-    Terms,
-    halves,
-    official,
-)
+from .base import Indices, SeededRule, Share, Terms, get_official_train_size, split_train_test
 
 
 @dataclass(frozen=True)
-class Natural(Seeded):
+class Natural(SeededRule):
     """Every client is a user of the data set, chosen at random among those with enough examples."""
 
     min_size: int = setting(2, "fewest examples a user must have", low=2)
@@ -36,24 +29,24 @@ class Natural(Seeded):
     iid: bool = setting(False, "first pool everybody's examples and deal them to equal users")
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
 
     def allot(self, source: Source, terms: Terms) -> list[Share]:
-        everybody = self.users(source, terms)
-        able = [s for s in self.split(everybody, source, terms) if self.enough(s)]
+        everybody = self.list_users(source, terms)
+        able = [s for s in self.split_users(everybody, source, terms) if self.has_enough(s)]
         if len(able) < terms.clients:
             raise DataError(
                 f"{terms.clients} clients, but {len(able)} of {len(everybody)} users of"
                 f" {source.name} have enough examples; lower data.clients, or what"
                 " data.partition asks of a user"
             )
-        order = generator(terms.seed, "partition").permutation(len(able))[: terms.clients]
-        return [self.window(able[user], terms.seed, i) for i, user in enumerate(order)]
+        order = make_generator(terms.seed, "partition").permutation(len(able))[: terms.clients]
+        return [self.draw_windows(able[user], terms.seed, i) for i, user in enumerate(order)]
 
-    def users(self, source: Source, terms: Terms) -> list[tuple[str, Indices]]:
+    def list_users(self, source: Source, terms: Terms) -> list[tuple[str, Indices]]:
         """Everybody's name and rows, in the order of the data set."""
         if self.iid:
-            pool = generator(terms.seed, "pool").permutation(len(source.y))
+            pool = make_generator(terms.seed, "pool").permutation(len(source.y))
             return [("", rows) for rows in np.array_split(pool, terms.clients)]
         if source.users is None:
             raise DataError(
@@ -66,16 +59,18 @@ class Natural(Seeded):
         rows = np.split(np.argsort(source.users, kind="stable"), ends[:-1])
         return list(zip(names, rows, strict=True))
 
-    def split(self, users: list[tuple[str, Indices]], source: Source, terms: Terms) -> list[Share]:
+    def split_users(
+        self, users: list[tuple[str, Indices]], source: Source, terms: Terms
+    ) -> list[Share]:
         """What of each user's trains and what tests; users with too few are left out."""
         large = [(i, u, rows) for i, (u, rows) in enumerate(users) if len(rows) >= self.min_size]
         if terms.split == "official":
-            first = official(source, "data.split = 'official'")
+            first = get_official_train_size(source, "data.split = 'official'")
             return [Share(rows[rows < first], rows[rows >= first], u) for _, u, rows in large]
         if not self.in_order:
-            draws = (generator(terms.seed, "split", i) for i, _, _ in large)
+            draws = (make_generator(terms.seed, "split", i) for i, _, _ in large)
             return [
-                Share(*halves(rows, terms.train_fraction, draw), u)
+                Share(*split_train_test(rows, terms.train_fraction, draw), u)
                 for draw, (_, u, rows) in zip(draws, large, strict=True)
             ]
         ends = [int(terms.train_fraction * len(rows)) for _, _, rows in large]
@@ -84,19 +79,19 @@ class Natural(Seeded):
             for at, (_, u, rows) in zip(ends, large, strict=True)
         ]
 
-    def enough(self, share: Share) -> bool:
+    def has_enough(self, share: Share) -> bool:
         return len(share.train) >= max(self.min_train, self.train_windows or 1) and len(
             share.test
         ) >= max(self.min_test, self.test_windows or 1)
 
-    def window(self, share: Share, seed: int, client: int) -> Share:
+    def draw_windows(self, share: Share, seed: int, client: int) -> Share:
         """Consecutive examples from a start of the client's own."""
-        draw = generator(seed, "windows", client)
-        train = consecutive(share.train, self.train_windows, draw)
-        return Share(train, consecutive(share.test, self.test_windows, draw), share.name)
+        draw = make_generator(seed, "windows", client)
+        train = draw_consecutive(share.train, self.train_windows, draw)
+        return Share(train, draw_consecutive(share.test, self.test_windows, draw), share.name)
 
 
-def consecutive(rows: Indices, n: int | None, draw: np.random.Generator) -> Indices:
+def draw_consecutive(rows: Indices, n: int | None, draw: np.random.Generator) -> Indices:
     if n is None:
         return rows
     start = int(draw.integers(len(rows) - n + 1))

@@ -9,21 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import ConfigError, DataError
-from ...core.fields import check, setting
+from ...core.fields import check_settings, setting
 from ..source import Source
-from .base import (
-    Indices,
-    Seeded,
-    Share,
-    Terms,
-    official,
-)
+from .base import Indices, SeededRule, Share, Terms, get_official_train_size
 
-Mix = NDArray[np.float64]  # a share for every class
+ClassProportions = NDArray[np.float64]  # a share for every class
 
 
 @dataclass(frozen=True)
-class PerClientDirichlet(Seeded):
+class PerClientDirichlet(SeededRule):
     """Every client draws its own mix of classes and takes it from the official sets; clients share.
 
     Nothing that one client takes is missing for another. NumPy's frozen legacy stream gives the
@@ -41,28 +35,32 @@ class PerClientDirichlet(Seeded):
     )
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
 
     def allot(self, source: Source, terms: Terms) -> list[Share]:
-        first = official(source, "data.partition.kind = 'per_client_dirichlet'")
+        first = get_official_train_size(source, "data.partition.kind = 'per_client_dirichlet'")
         if terms.seed >= 2**32:
             raise ConfigError(f"seed: this partition needs one below 2**32, not {terms.seed}")
         draw, classes = np.random.RandomState(terms.seed), len(source.labels)
         mixes = draw.dirichlet(np.full(classes, self.alpha), size=terms.clients)
         sets = [np.arange(len(source.y)) < first, np.arange(len(source.y)) >= first]
         pools = [[np.flatnonzero(s & (source.y == c)) for s in sets] for c in range(classes)]
-        return [self.share(mix, pools, draw) for mix in mixes]
+        return [self.draw_share(mix, pools, draw) for mix in mixes]
 
-    def share(self, mix: Mix, pools: list[list[Indices]], draw: np.random.RandomState) -> Share:
+    def draw_share(
+        self, mix: ClassProportions, pools: list[list[Indices]], draw: np.random.RandomState
+    ) -> Share:
         """One client's draws: class by class, for training and then for test."""
         train, test = [], []
-        wanted = zip(self.counts(mix, self.train), self.counts(mix, self.test), strict=True)
+        wanted = zip(
+            self.count_per_class(mix, self.train), self.count_per_class(mix, self.test), strict=True
+        )
         for c, (a, b) in enumerate(wanted):
-            train.append(taken("train", a, c, pools[c][0], draw))
-            test.append(taken("test", b, c, pools[c][1], draw, self.repeat_test))
+            train.append(draw_examples("train", a, c, pools[c][0], draw))
+            test.append(draw_examples("test", b, c, pools[c][1], draw, self.repeat_test))
         return Share(np.concatenate(train), np.concatenate(test))
 
-    def counts(self, mix: Mix, size: int) -> list[int]:
+    def count_per_class(self, mix: ClassProportions, size: int) -> list[int]:
         """Examples per class: rounded one by one, cut where they would be too many."""
         counts, left = [], size
         for share in mix:
@@ -73,7 +71,7 @@ class PerClientDirichlet(Seeded):
         return counts
 
 
-def taken(
+def draw_examples(
     part: str, n: int, c: int, pool: Indices, draw: np.random.RandomState, repeat: bool = False
 ) -> Indices:
     """So many examples of a class, drawn from its pool."""

@@ -8,12 +8,12 @@ from typing import Literal
 import numpy as np
 
 from ...core.errors import ConfigError
-from ...core.fields import check, setting
-from .base import Indices, Seeded
+from ...core.fields import check_settings, setting
+from .base import Indices, SeededRule
 
 
 @dataclass(frozen=True)
-class Shards(Seeded):
+class Shards(SeededRule):
     """Every client gets shards of so many classes drawn at random; equal sizes."""
 
     per_client: int = setting(5, "classes that a client holds", low=1)
@@ -22,7 +22,7 @@ class Shards(Seeded):
     )
 
     def __post_init__(self) -> None:
-        check(self)
+        check_settings(self)
 
     def deal(
         self, labels: Indices, classes: int, clients: int, draw: np.random.Generator
@@ -32,10 +32,10 @@ class Shards(Seeded):
                 f"data.partition.per_client: {self.per_client} classes each, but there are {classes}"
             )
         if self.mode == "overlapping":
-            return self.overlapping(labels, classes, clients, draw)
-        return self.disjoint(labels, classes, clients, draw)
+            return self.partition_overlapping(labels, classes, clients, draw)
+        return self.partition_disjoint(labels, classes, clients, draw)
 
-    def disjoint(
+    def partition_disjoint(
         self, labels: Indices, classes: int, clients: int, draw: np.random.Generator
     ) -> list[Indices]:
         """In each pass a permutation of all classes goes to the next clients."""
@@ -57,7 +57,7 @@ class Shards(Seeded):
             parts += [np.concatenate([pieces[c][p] for c in mine]) for mine in order]
         return parts
 
-    def overlapping(
+    def partition_overlapping(
         self, labels: Indices, classes: int, clients: int, draw: np.random.Generator
     ) -> list[Indices]:
         """The first positions that fit, unless *another* number at that position was taken.

@@ -9,26 +9,20 @@ from pathlib import Path
 
 import numpy as np
 
-from ...core.errors import DataError, suggestion
+from ...core.errors import DataError, suggest_or_list
 from ...core.samples import Scale
 from ..source import Source
-from . import (
-    cifar,
-    huggingface,
-    idx,
-    shakespeare,
-    tinyimagenet,
-)
-from .arrays import arrays, npz, per_client
-from .folder import image_folder
-from .photos import photos
-from .search_path import Wanted, fetched
+from . import cifar, huggingface, idx, shakespeare, tinyimagenet
+from .arrays import read_npz, read_npz_per_client, wrap_arrays
+from .folder import read_image_folder
+from .photos import read_photos
+from .search_path import DatasetFiles, download_to_cache
 
-__all__ = ["SOURCES", "Known", "arrays", "fetch", "npz", "source"]
+__all__ = ["SOURCES", "NamedDataset", "fetch_dataset", "read_npz", "read_source", "wrap_arrays"]
 
 
 @dataclass(frozen=True)
-class Size:
+class DatasetSize:
     """What is known of a data set without reading it."""
 
     examples: int
@@ -36,54 +30,54 @@ class Size:
     classes: int
 
 
-GREY, COLOUR = (1, 28, 28), (3, 32, 32)
+GREY_SHAPE, COLOUR_SHAPE = (1, 28, 28), (3, 32, 32)
 
 
 @dataclass(frozen=True)
-class Known:
+class NamedDataset:
     """A data set that has a name."""
 
     about: str
-    size: Size
+    size: DatasetSize
     read: Callable[[Path | None], Source]
-    wanted: Wanted | None = None  # its files; None: embedded
+    files: DatasetFiles | None = None  # its files; None: embedded
 
     @property
-    def here(self) -> bool:
+    def available(self) -> bool:
         """Can it be read without a download?"""
-        return self.wanted is None or self.wanted.here() is not None
+        return self.files is None or self.files.find_local() is not None
 
 
-def source(name: str, path: str | None = None) -> Source:
+def read_source(name: str, path: str | None = None) -> Source:
     """The data set of that name, or at that path (``.npz``, or a folder)."""
     if name in SOURCES:
         return SOURCES[name].read(Path(path).expanduser() if path else None)
-    if name.startswith(huggingface.PREFIX):
-        return huggingface.huggingface(name)
+    if name.startswith(huggingface.HF_PREFIX):
+        return huggingface.read_huggingface(name)
     at = Path(name).expanduser()
     if at.suffix == ".npz":
-        return npz(at)
+        return read_npz(at)
     if at.is_dir():
-        return per_client(at) if any(at.glob("*.npz")) else image_folder(at)
+        return read_npz_per_client(at) if any(at.glob("*.npz")) else read_image_folder(at)
     raise DataError(
         f"data.name: no data set '{name}' here, and no path to a .npz file or a folder"
-        f"{suggestion(name, SOURCES)}"
+        f"{suggest_or_list(name, SOURCES)}"
     )
 
 
-def fetch(name: str) -> Path:
+def fetch_dataset(name: str) -> Path:
     """Download a data set into the cache, unless it is on this machine; says where it is."""
-    if name.startswith(huggingface.PREFIX):
-        return huggingface.fetched(name)
-    wanted = SOURCES[name].wanted if name in SOURCES else None
-    if wanted is None or not wanted.remote:
-        known = ", ".join(sorted(k for k, v in SOURCES.items() if v.wanted and v.wanted.remote))
+    if name.startswith(huggingface.HF_PREFIX):
+        return huggingface.fetch_huggingface(name)
+    wanted = SOURCES[name].files if name in SOURCES else None
+    if wanted is None or not wanted.remote_files:
+        known = ", ".join(sorted(k for k, v in SOURCES.items() if v.files and v.files.remote_files))
         how = f"; {wanted.hint}" if wanted else f"; there is: {known}"
         raise DataError(f"'{name}' is not a data set to download{how}")
-    return wanted.here() or fetched(wanted)
+    return wanted.find_local() or download_to_cache(wanted)
 
 
-def digits(path: Path | None = None) -> Source:
+def read_digits(path: Path | None = None) -> Source:
     """scikit-learn's digits: embedded, nothing to fetch."""
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # slow to import
 
@@ -93,73 +87,78 @@ def digits(path: Path | None = None) -> Source:
     return Source("digits", x, bunch.target.astype(np.int64), Scale(16.0, (0.5,), (0.5,)), names)
 
 
-def emnist(name: str, split: str) -> Known:
-    labels, count, what = idx.SPLITS[split]
+def make_emnist_entry(name: str, split: str) -> NamedDataset:
+    labels, count, what = idx.EMNIST_SPLITS[split]
     spaced = f"{count:,}".replace(",", " ")
     about = f"{spaced} {what} (EMNIST, {split}), 28x28 grey, {len(labels)} classes"
-    size = Size(count, GREY, len(labels))
-    return Known(about, size, partial(idx.emnist, split=split, name=name), idx.emnist_wanted(split))
+    size = DatasetSize(count, GREY_SHAPE, len(labels))
+    return NamedDataset(
+        about, size, partial(idx.read_emnist, split=split, name=name), idx.make_emnist_files(split)
+    )
 
 
 SOURCES = {
-    "digits": Known(
+    "digits": NamedDataset(
         "1 797 handwritten digits, 8x8 grey, 10 classes; embedded",
-        Size(1797, (1, 8, 8), 10),
-        digits,
+        DatasetSize(1797, (1, 8, 8), 10),
+        read_digits,
     ),
-    "photos": Known(
+    "photos": NamedDataset(
         "400 patches of two photographs, 32x32 colour, 10 classes; embedded",
-        Size(400, COLOUR, 10),
-        photos,
+        DatasetSize(400, COLOUR_SHAPE, 10),
+        read_photos,
     ),
-    "fmnist": Known(
+    "fmnist": NamedDataset(
         "70 000 articles of clothing (Fashion-MNIST), 28x28 grey, 10 classes",
-        Size(70_000, GREY, 10),
-        idx.fmnist,
-        idx.FMNIST,
+        DatasetSize(70_000, GREY_SHAPE, 10),
+        idx.read_fmnist,
+        idx.FMNIST_FILES,
     ),
-    "mnist": Known(
+    "mnist": NamedDataset(
         "70 000 handwritten digits (MNIST), 28x28 grey, 10 classes",
-        Size(70_000, GREY, 10),
-        idx.mnist,
-        idx.MNIST,
+        DatasetSize(70_000, GREY_SHAPE, 10),
+        idx.read_mnist,
+        idx.MNIST_FILES,
     ),
-    "emnist": emnist("emnist", "balanced"),
-    **{f"emnist-{split}": emnist(f"emnist-{split}", split) for split in idx.SPLITS},
-    "cifar10": Known(
+    "emnist": make_emnist_entry("emnist", "balanced"),
+    **{
+        f"emnist-{split}": make_emnist_entry(f"emnist-{split}", split)
+        for split in idx.EMNIST_SPLITS
+    },
+    "cifar10": NamedDataset(
         "60 000 photographs (CIFAR-10), 32x32 colour, 10 classes",
-        Size(60_000, COLOUR, 10),
-        cifar.cifar10,
-        cifar.TEN.wanted,
+        DatasetSize(60_000, COLOUR_SHAPE, 10),
+        cifar.read_cifar10,
+        cifar.CIFAR10_LAYOUT.dataset_files,
     ),
-    "cifar100": Known(
+    "cifar100": NamedDataset(
         "60 000 photographs (CIFAR-100), 32x32 colour, 100 classes",
-        Size(60_000, COLOUR, 100),
-        cifar.cifar100,
-        cifar.HUNDRED.wanted,
+        DatasetSize(60_000, COLOUR_SHAPE, 100),
+        cifar.read_cifar100,
+        cifar.CIFAR100_LAYOUT.dataset_files,
     ),
-    "cifar100-coarse": Known(
+    "cifar100-coarse": NamedDataset(
         "the same with 20 coarse classes",
-        Size(60_000, COLOUR, 20),
-        cifar.cifar100_coarse,
-        cifar.HUNDRED.wanted,
+        DatasetSize(60_000, COLOUR_SHAPE, 20),
+        cifar.read_cifar100_coarse,
+        cifar.CIFAR100_LAYOUT.dataset_files,
     ),
-    "tinyimagenet": Known(
+    "tinyimagenet": NamedDataset(
         "110 000 photographs (Tiny ImageNet), 64x64 colour, 200 classes",
-        Size(110_000, (3, 64, 64), 200),
-        tinyimagenet.tinyimagenet,
-        tinyimagenet.TINY,
+        DatasetSize(110_000, (3, 64, 64), 200),
+        tinyimagenet.read_tinyimagenet,
+        tinyimagenet.TINYIMAGENET_FILES,
     ),
-    "tinyimagenet-32": Known(
+    "tinyimagenet-32": NamedDataset(
         "the same, resized to 32x32",
-        Size(110_000, COLOUR, 200),
-        partial(tinyimagenet.tinyimagenet, side=32, name="tinyimagenet-32"),
-        tinyimagenet.TINY,
+        DatasetSize(110_000, COLOUR_SHAPE, 200),
+        partial(tinyimagenet.read_tinyimagenet, side=32, name="tinyimagenet-32"),
+        tinyimagenet.TINYIMAGENET_FILES,
     ),
-    "shakespeare": Known(
+    "shakespeare": NamedDataset(
         "plays (LEAF): 80 characters, which of 80 comes next; by speaking role",
-        Size(4_226_158, (80,), 80),  # as LEAF counts its samples
-        shakespeare.shakespeare,
-        shakespeare.PLAYS,
+        DatasetSize(4_226_158, (80,), 80),  # as LEAF counts its samples
+        shakespeare.read_shakespeare,
+        shakespeare.SHAKESPEARE_FILES,
     ),
 }

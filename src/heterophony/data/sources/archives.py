@@ -12,34 +12,36 @@ from pathlib import Path
 
 from ...core.errors import DataError
 
-DAMAGE = (
+READ_ERRORS = (
     *(OSError, EOFError, ValueError, RuntimeError),  # RuntimeError: an encrypted zip
     *(zlib.error, zipfile.BadZipFile, tarfile.TarError),
 )
 
 
 @dataclass(frozen=True)
-class Files:
+class ArchiveFiles:
     """What a folder or an archive holds; names are below the set's own folder in it."""
 
     path: Path
-    names: Callable[[], Sequence[str]]  # sorted
-    content: Callable[[str], bytes | None]
+    list_names: Callable[[], Sequence[str]]  # sorted
+    read_content: Callable[[str], bytes | None]
 
-    def read(self, *names: str) -> tuple[Path, bytes]:
+    def read_first(self, *names: str) -> tuple[Path, bytes]:
         """The first of these that is there, and its content."""
         for name in names:
             try:
-                content = self.content(name)
-            except DAMAGE as error:
-                raise DataError(f"{self.path / name} cannot be read ({brief(error)})") from None
+                content = self.read_content(name)
+            except READ_ERRORS as error:
+                raise DataError(
+                    f"{self.path / name} cannot be read ({summarise_error(error)})"
+                ) from None
             if content is not None:
                 return self.path / name, content
         raise DataError(f"{self.path} has no {' nor '.join(names)}")
 
-    def text(self, name: str) -> str:
+    def read_text(self, name: str) -> str:
         """A small text file."""
-        path, content = self.read(name)
+        path, content = self.read_first(name)
         try:
             return content.decode()
         except UnicodeDecodeError:
@@ -47,61 +49,63 @@ class Files:
 
 
 @contextmanager
-def opened(path: Path, root: str) -> Iterator[Files]:
+def open_archive(path: Path, root: str) -> Iterator[ArchiveFiles]:
     """The files at a path; ``root`` is the folder that official archives put them in."""
     with ExitStack() as stack:
         try:
             if path.is_dir():
-                files = in_folder(path / root if (path / root).is_dir() else path)
+                files = open_folder(path / root if (path / root).is_dir() else path)
             elif path.suffix == ".zip":
-                files = in_zip(path, stack.enter_context(zipfile.ZipFile(path)), root)
+                files = open_zip(path, stack.enter_context(zipfile.ZipFile(path)), root)
             else:
-                files = in_tar(path, root)
-        except DAMAGE as error:
-            raise DataError(f"{path} is not a readable archive ({brief(error)})") from None
+                files = open_tar(path, root)
+        except READ_ERRORS as error:
+            raise DataError(
+                f"{path} is not a readable archive ({summarise_error(error)})"
+            ) from None
         yield files
 
 
-def in_folder(folder: Path) -> Files:
-    def names() -> list[str]:
+def open_folder(folder: Path) -> ArchiveFiles:
+    def list_names() -> list[str]:
         return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
 
-    def content(name: str) -> bytes | None:
+    def read_content(name: str) -> bytes | None:
         path = folder / name
         return path.read_bytes() if path.exists() else None
 
-    return Files(folder, names, content)
+    return ArchiveFiles(folder, list_names, read_content)
 
 
-def in_zip(path: Path, archive: zipfile.ZipFile, root: str) -> Files:
-    inside = below(root, [n for n in archive.namelist() if not n.endswith("/")])
-    return Files(
+def open_zip(path: Path, archive: zipfile.ZipFile, root: str) -> ArchiveFiles:
+    inside = strip_root(root, [n for n in archive.namelist() if not n.endswith("/")])
+    return ArchiveFiles(
         path,
         lambda: sorted(inside),
         lambda name: archive.read(inside[name]) if name in inside else None,
     )
 
 
-def in_tar(path: Path, root: str) -> Files:
+def open_tar(path: Path, root: str) -> ArchiveFiles:
     """Read at once, as a packed tar can only be read from its beginning."""
     with tarfile.open(path) as archive:
         contents = {
             member.name: file.read() for member in archive if (file := archive.extractfile(member))
         }
-    inside = below(root, list(contents))
-    return Files(
+    inside = strip_root(root, list(contents))
+    return ArchiveFiles(
         path,
         lambda: sorted(inside),
         lambda name: contents[inside[name]] if name in inside else None,
     )
 
 
-def below(root: str, names: Sequence[str]) -> dict[str, str]:
+def strip_root(root: str, names: Sequence[str]) -> dict[str, str]:
     """Names below the set's own folder, where there is one, with their whole names."""
     inner = {n.removeprefix(f"{root}/"): n for n in names if n.startswith(f"{root}/")}
     return inner or {n: n for n in names}
 
 
-def brief(error: Exception) -> str:
+def summarise_error(error: Exception) -> str:
     """The first line of what an error says."""
     return (str(error).splitlines() or [type(error).__name__])[0]

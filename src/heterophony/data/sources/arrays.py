@@ -11,24 +11,24 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from ...core.errors import DataError
-from ...core.samples import HALF, Scale
+from ...core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
 from ..source import Source
 
 Arrays = dict[str, NDArray[Any]]
 
 
-def npz(path: Path) -> Source:
+def read_npz(path: Path) -> Source:
     """A user's own ``.npz``: x_train, y_train and, after them, x_test, y_test; or x, y."""
-    found = loaded(path)
+    found = load_npz_arrays(path)
     try:
         x = np.concatenate([found[k] for k in ("x", "x_train", "x_test") if k in found])
         y = np.concatenate([found[k] for k in ("y", "y_train", "y_test") if k in found])
     except ValueError:
         raise DataError(f"{path}: training and test examples have different shapes") from None
-    return arrays(x, y, path.stem, len(found["y_train"]) if "x_test" in found else None)
+    return wrap_arrays(x, y, path.stem, len(found["y_train"]) if "x_test" in found else None)
 
 
-def loaded(path: Path) -> Arrays:
+def load_npz_arrays(path: Path) -> Arrays:
     """The arrays of an ``.npz``: examples with labels."""
     try:
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
@@ -50,7 +50,7 @@ def loaded(path: Path) -> Arrays:
     return found
 
 
-def arrays(
+def wrap_arrays(
     x: NDArray[np.generic],
     y: NDArray[np.generic],
     name: str = "arrays",
@@ -76,14 +76,14 @@ def arrays(
         raise DataError(f"{name}: examples of type {x.dtype} cannot be used; give bytes or numbers")
     classes = int(y.max()) + 1 if len(y) else 0
     names = tuple(str(i) for i in range(classes))
-    scale = HALF if x.dtype == np.uint8 else Scale()
+    scale = BYTES_TO_PLUS_MINUS_ONE if x.dtype == np.uint8 else Scale()
     return Source(name, np.ascontiguousarray(x), y.astype(np.int64), scale, names, official)
 
 
-def per_client(folder: Path) -> Source:
+def read_npz_per_client(folder: Path) -> Source:
     """A folder with one ``.npz`` per client, each named as its client."""
-    paths = sorted(folder.glob("*.npz"), key=lambda p: counted(p.stem))
-    found = [loaded(p) for p in paths]
+    paths = sorted(folder.glob("*.npz"), key=lambda p: make_natural_sort_key(p.stem))
+    found = [load_npz_arrays(p) for p in paths]
     if len({"x_test" in f for f in found}) > 1:
         raise DataError(f"{folder}: either all clients have x_test and y_test, or none")
     first = found[0]["x" if "x" in found[0] else "x_train"]
@@ -101,7 +101,7 @@ def per_client(folder: Path) -> Source:
                 )
             parts.append((part, user, x, y))
     x, y = (np.concatenate([p[i] for p in parts]) for i in (2, 3))
-    made = arrays(x, y, folder.name)
+    made = wrap_arrays(x, y, folder.name)
     users = np.concatenate([np.full(len(y), user) for _, user, _, y in parts])
     official = sum(len(y) for part, _, _, y in parts if part != "_test")
     return Source(
@@ -116,24 +116,24 @@ def per_client(folder: Path) -> Source:
     )
 
 
-def counted(name: str) -> list[tuple[int, str]]:
+def make_natural_sort_key(name: str) -> list[tuple[int, str]]:
     """To sort names as people count: client-2 before client-10."""
     return [(int(w), "") if w.isdigit() else (-1, w) for w in re.split(r"(\d+)", name)]
 
 
-def unpacked(data: Any) -> Any:
+def unpack_datasets(data: Any) -> Any:
     """A ``Dataset`` as (x, y), a pair of them as (x_train, y_train, x_test, y_test).
 
     Anything else is returned as it is.
     """
     if isinstance(data, Dataset):
-        return pairs(data)
+        return stack_examples(data)
     if isinstance(data, tuple) and len(data) == 2 and all(isinstance(d, Dataset) for d in data):
-        return (*pairs(data[0]), *pairs(data[1]))
+        return (*stack_examples(data[0]), *stack_examples(data[1]))
     return data
 
 
-def pairs(data: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def stack_examples(data: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """All examples of a ``Dataset`` of (example, label), in order."""
     if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
         raise DataError(f"{type(data).__name__} has no length: give a Dataset, not a stream")
@@ -142,7 +142,7 @@ def pairs(data: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
         try:
             x, y = data[i]
             xs.append(np.asarray(x))
-            ys.append(whole(y))
+            ys.append(parse_label(y))
         except (TypeError, ValueError, RuntimeError) as error:
             raise DataError(
                 f"{type(data).__name__}: example {i} is not a pair of numbers and a whole label"
@@ -158,7 +158,7 @@ def pairs(data: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
     return np.stack(xs), np.array(ys, np.int64)
 
 
-def whole(label: Any) -> int:
+def parse_label(label: Any) -> int:
     """A label as a number; tensors and numpy's numbers are welcome, fractions are not."""
     if (number := int(label)) != label:
         raise ValueError(f"label {label}")

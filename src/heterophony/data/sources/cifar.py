@@ -10,19 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import DataError
-from ...core.samples import HALF
+from ...core.samples import BYTES_TO_PLUS_MINUS_ONE
 from ..source import Source
-from .archives import Files, opened
-from .arrays import npz
-from .download import Remote
-from .search_path import Wanted, find
-from .unpickle import unpickled
+from .archives import ArchiveFiles, open_archive
+from .arrays import read_npz
+from .download import RemoteFile
+from .search_path import DatasetFiles, find_or_download
+from .unpickle import unpickle_safely
 
-URL = "https://www.cs.toronto.edu/~kriz/"
+BASE_URL = "https://www.cs.toronto.edu/~kriz/"
 
 
 @dataclass(frozen=True)
-class Layout:
+class CifarLayout:
     """How one of the two sets lies in its archive."""
 
     name: str
@@ -34,15 +34,17 @@ class Layout:
     meta: str
 
     @property
-    def wanted(self) -> Wanted:
+    def dataset_files(self) -> DatasetFiles:
         files = (*self.train, self.test, self.meta)
         inner = tuple(f"{self.folder}/{f}" for f in files)
         forms = ((self.archive,), inner, files, (f"{self.name}.npz",))
-        hint = f"get {self.archive} from {URL[8:]}cifar.html and set data.path to it"
-        return Wanted(self.name, forms, (Remote(URL + self.archive, self.md5),), hint)
+        hint = f"get {self.archive} from {BASE_URL[8:]}cifar.html and set data.path to it"
+        return DatasetFiles(
+            self.name, forms, (RemoteFile(BASE_URL + self.archive, self.md5),), hint
+        )
 
 
-TEN = Layout(
+CIFAR10_LAYOUT = CifarLayout(
     "cifar10",
     "cifar-10-python.tar.gz",
     "c58f30108f718f92721af3b95e74349a",
@@ -51,7 +53,7 @@ TEN = Layout(
     "test_batch",
     "batches.meta",
 )
-HUNDRED = Layout(
+CIFAR100_LAYOUT = CifarLayout(
     "cifar100",
     "cifar-100-python.tar.gz",
     "eb9058c3a382ffc7106e4002c42a8d85",
@@ -62,59 +64,63 @@ HUNDRED = Layout(
 )
 
 
-def cifar10(path: Path | None = None) -> Source:
+def read_cifar10(path: Path | None = None) -> Source:
     """CIFAR-10, training before test."""
-    return read("cifar10", TEN, path, "labels", "label_names", 10)
+    return read_cifar("cifar10", CIFAR10_LAYOUT, path, "labels", "label_names", 10)
 
 
-def cifar100(path: Path | None = None) -> Source:
+def read_cifar100(path: Path | None = None) -> Source:
     """CIFAR-100 with its 100 fine labels, training before test."""
-    return read("cifar100", HUNDRED, path, "fine_labels", "fine_label_names", 100)
+    return read_cifar("cifar100", CIFAR100_LAYOUT, path, "fine_labels", "fine_label_names", 100)
 
 
-def cifar100_coarse(path: Path | None = None) -> Source:
+def read_cifar100_coarse(path: Path | None = None) -> Source:
     """CIFAR-100 with its 20 coarse labels, training before test."""
-    return read("cifar100-coarse", HUNDRED, path, "coarse_labels", "coarse_label_names", 20)
+    return read_cifar(
+        "cifar100-coarse", CIFAR100_LAYOUT, path, "coarse_labels", "coarse_label_names", 20
+    )
 
 
-def read(
-    name: str, layout: Layout, path: Path | None, labels: str, names: str, classes: int
+def read_cifar(
+    name: str, layout: CifarLayout, path: Path | None, labels: str, names: str, classes: int
 ) -> Source:
-    found = find(layout.wanted, path)
+    found = find_or_download(layout.dataset_files, path)
     if found.suffix == ".npz":
-        made = npz(found)
+        made = read_npz(found)
         known = tuple(str(i) for i in range(classes))
         return replace(made, name=name, labels=known)  # which checks the labels again
-    with opened(found, layout.folder) as files:
-        said = content(files, layout.meta).get(names)
+    with open_archive(found, layout.folder) as files:
+        said = unpickle_file(files, layout.meta).get(names)
         if not isinstance(said, list) or len(said) != classes:
             raise DataError(f"{files.path / layout.meta} must name {classes} classes in {names}")
-        parts = [batch(files, f, labels) for f in (*layout.train, layout.test)]
+        parts = [read_batch(files, f, labels) for f in (*layout.train, layout.test)]
     return Source(
         name,
         np.concatenate([x for x, _ in parts]),
         np.concatenate([y for _, y in parts]),
-        HALF,
+        BYTES_TO_PLUS_MINUS_ONE,
         tuple(n.decode() if isinstance(n, bytes) else str(n) for n in said),
         official=sum(len(y) for _, y in parts[:-1]),
     )
 
 
-def batch(files: Files, name: str, labels: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def read_batch(
+    files: ArchiveFiles, name: str, labels: str
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """The images and labels of one file: a row has 1024 red, then green, then blue bytes."""
-    found = content(files, name)
+    found = unpickle_file(files, name)
     x, y = found.get("data"), found.get(labels)
     if not isinstance(x, np.ndarray) or x.shape[1:] != (3072,):
         raise DataError(f"{files.path / name} must hold images of 3072 bytes each, as 'data'")
-    if not isinstance(y, list) or not all(map(small, y)) or len(y) != len(x):
+    if not isinstance(y, list) or not all(map(is_byte_label, y)) or len(y) != len(x):
         raise DataError(f"{files.path / name} must hold one number per image, as '{labels}'")
     return x.reshape(-1, 3, 32, 32), np.array(y, np.int64)
 
 
-def content(files: Files, name: str) -> dict[str, Any]:
-    path, blob = files.read(name)
-    return unpickled(blob, path)
+def unpickle_file(files: ArchiveFiles, name: str) -> dict[str, Any]:
+    path, blob = files.read_first(name)
+    return unpickle_safely(blob, path)
 
 
-def small(label: object) -> bool:
+def is_byte_label(label: object) -> bool:
     return type(label) is int and 0 <= label < 256

@@ -16,35 +16,41 @@ from typing import IO
 
 from ...core.errors import DataError
 
-PIECE = 1 << 16  # bytes
-PATIENCE = (15, 60)  # seconds to connect, and between two pieces
+CHUNK_BYTES = 1 << 16  # bytes
+TIMEOUTS = (15, 60)  # seconds to connect, and between two pieces
 
 
 @dataclass(frozen=True)
-class Remote:
+class RemoteFile:
     """A file to download."""
 
     url: str
     md5: str
-    unpacked: bool = False  # the sum is of the decompressed bytes: repackagers' headers differ
+    md5_is_of_decompressed: bool = (
+        False  # the sum is of the decompressed bytes: repackagers' headers differ
+    )
 
     @property
     def name(self) -> str:
         return self.url.rpartition("/")[2]
 
 
-def download(remote: Remote, folder: Path) -> Path:
+def download_file(remote: RemoteFile, folder: Path) -> Path:
     """The file in the folder, fetched if it is not there or not the published one."""
     import pooch  # type: ignore[import-untyped]  # only where something is fetched
 
     pooch.get_logger().setLevel(logging.WARNING)
-    known = None if remote.unpacked else f"md5:{remote.md5}"
+    known = None if remote.md5_is_of_decompressed else f"md5:{remote.md5}"
     path = Path(
         pooch.retrieve(
-            remote.url, fname=remote.name, path=folder, known_hash=known, downloader=resuming
+            remote.url,
+            fname=remote.name,
+            path=folder,
+            known_hash=known,
+            downloader=download_resumable,
         )
     )
-    if remote.unpacked:
+    if remote.md5_is_of_decompressed:
         check_md5(path, remote.md5)
     return path
 
@@ -60,17 +66,17 @@ def check_md5(path: Path, md5: str) -> None:
         raise ValueError(f"{path.name} is not the published file")
 
 
-def resuming(url: str, output: str, _pooch: object = None) -> None:
+def download_resumable(url: str, output: str, _pooch: object = None) -> None:
     """Fetch into a ``.part`` beside the output, which outlives a lost connection or a signal.
 
     As long as every try brings something, the next one goes on from there.
     """
     part = Path(output).with_name(url.rpartition("/")[2] + ".part")
-    with held(part) as file, bar(part.stem) as show:
+    with open_part_exclusively(part) as file, show_progress(part.stem) as show:
         while True:
             before = file.tell()
             try:
-                follow(url, file, show)
+                download_rest(url, file, show)
                 break
             except OSError as error:  # requests' errors are; those of the disk have a number
                 if error.errno is not None or file.tell() <= before:
@@ -80,7 +86,7 @@ def resuming(url: str, output: str, _pooch: object = None) -> None:
 
 
 @contextmanager
-def held(part: Path) -> Iterator[IO[bytes]]:
+def open_part_exclusively(part: Path) -> Iterator[IO[bytes]]:
     """The part, open at its end, for this process alone."""
     with open(part, "ab") as file:
         try:
@@ -97,7 +103,7 @@ def held(part: Path) -> Iterator[IO[bytes]]:
                 part.unlink(missing_ok=True)
 
 
-def follow(url: str, file: IO[bytes], show: Callable[[int, int | None], None]) -> None:
+def download_rest(url: str, file: IO[bytes], show: Callable[[int, int | None], None]) -> None:
     """Ask for what is missing and write it to the end of the file."""
     import requests
 
@@ -105,32 +111,32 @@ def follow(url: str, file: IO[bytes], show: Callable[[int, int | None], None]) -
     headers = {"Accept-Encoding": "identity"}  # sizes are of the file, not of a packed stream
     if have:
         headers["Range"] = f"bytes={have}-"
-    with requests.get(url, headers=headers, stream=True, timeout=PATIENCE) as answer:
+    with requests.get(url, headers=headers, stream=True, timeout=TIMEOUTS) as answer:
         if answer.status_code == 416:  # nothing is missing, or the part is of another file
             if answer.headers.get("Content-Range") != f"bytes */{have}":
-                emptied(file)
-                follow(url, file, show)
+                truncate_file(file)
+                download_rest(url, file, show)
             return
         answer.raise_for_status()
         if answer.status_code != 206:  # the server cannot go on
-            emptied(file)
+            truncate_file(file)
         size = answer.headers.get("Content-Length")
         total = file.tell() + int(size) if size else None
-        for piece in answer.iter_content(PIECE):
+        for piece in answer.iter_content(CHUNK_BYTES):
             file.write(piece)
             show(file.tell(), total)
     if total is not None and file.tell() != total:
         raise OSError("the connection was cut")
 
 
-def emptied(file: IO[bytes]) -> None:
+def truncate_file(file: IO[bytes]) -> None:
     """From the beginning."""
     file.truncate(0)
     file.seek(0)
 
 
 @contextmanager
-def bar(name: str) -> Iterator[Callable[[int, int | None], None]]:
+def show_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
     """Progress for people: only where stderr is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -144,7 +150,7 @@ def bar(name: str) -> Iterator[Callable[[int, int | None], None]]:
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
-def reason(error: Exception) -> str:
+def explain_failure(error: Exception) -> str:
     """Why, in a few words."""
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__

@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 
 from ...core.errors import DataError
-from ...core.samples import HALF
+from ...core.samples import BYTES_TO_PLUS_MINUS_ONE
 from ..source import Source
-from .images import ENDINGS, header, pixels
+from .images import IMAGE_SUFFIXES, decode_image, read_image_header
 
-TESTS = ("test", "val")
+TEST_FOLDERS = ("test", "val")
 
 
-def image_folder(path: Path) -> Source:
+def read_image_folder(path: Path) -> Source:
     """All images below a folder; the names of their folders are the classes."""
-    train, test = parts_of(path)
+    train, test = list_train_and_test_images(path)
     if not train:
         raise DataError(
             f"data.name: {path} holds neither folders of images, one per class, nor .npz files,"
@@ -24,27 +24,29 @@ def image_folder(path: Path) -> Source:
         )
     files = [*train, *test]
     labels = sorted({f.parent.name for f in files})
-    x = stacked(files)
+    x = read_images(files)
     y = np.array([labels.index(f.parent.name) for f in files], np.int64)
-    return Source(path.name, x, y, HALF, tuple(labels), len(train) if test else None)
+    return Source(
+        path.name, x, y, BYTES_TO_PLUS_MINUS_ONE, tuple(labels), len(train) if test else None
+    )
 
 
-def parts_of(path: Path) -> tuple[list[Path], list[Path]]:
+def list_train_and_test_images(path: Path) -> tuple[list[Path], list[Path]]:
     """The images to train and, where they are set apart, those to test."""
-    train = listed(path / "train")
+    train = list_images(path / "train")
     if not train:
-        return listed(path), []
-    return train, next(filter(None, (listed(path / name) for name in TESTS)), [])
+        return list_images(path), []
+    return train, next(filter(None, (list_images(path / name) for name in TEST_FOLDERS)), [])
 
 
-def listed(folder: Path) -> list[Path]:
+def list_images(folder: Path) -> list[Path]:
     """The images of all classes, by class and name."""
-    return sorted(p for p in folder.glob("*/*") if p.suffix.lower() in ENDINGS)
+    return sorted(p for p in folder.glob("*/*") if p.suffix.lower() in IMAGE_SUFFIXES)
 
 
-def stacked(files: list[Path]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def read_images(files: list[Path]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """Grey if all are, else in colour; all must have one size."""
-    seen = [header(f) for f in files]
+    seen = [read_image_header(f) for f in files]
     size, grey = seen[0][0], all(g for _, g in seen)
     for file, (other, _) in zip(files, seen, strict=True):
         if other != size:
@@ -54,5 +56,5 @@ def stacked(files: list[Path]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]
             )
     x = np.empty((len(files), 1 if grey else 3, size[1], size[0]), np.uint8)
     for at, file in enumerate(files):
-        x[at] = pixels(file.read_bytes(), file, grey)
+        x[at] = decode_image(file.read_bytes(), file, grey)
     return x

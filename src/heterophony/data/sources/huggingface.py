@@ -10,27 +10,27 @@ from typing import Any
 import numpy as np
 
 from ...core.errors import DataError
-from ...core.samples import HALF
+from ...core.samples import BYTES_TO_PLUS_MINUS_ONE
 from ..source import Source
-from .archives import brief
-from .arrays import arrays
-from .shakespeare import assembled, in_order, windows
+from .archives import summarise_error
+from .arrays import wrap_arrays
+from .shakespeare import build_source, parse_windows, split_in_order
 
-PREFIX = "hf:"
-TESTS = ("test", "valid", "validation")
+HF_PREFIX = "hf:"
+TEST_SPLITS = ("test", "valid", "validation")
 
 
-def huggingface(name: str) -> Source:
+def read_huggingface(name: str) -> Source:
     """The set of that name, with its training split before its test split."""
-    splits = loaded(name)
+    splits = load_splits(name)
     if "train" not in splits:
         raise DataError(f"{name} has no split 'train'; it has: {', '.join(splits)}")
-    test = next((splits[k] for k in TESTS if k in splits), None)
+    test = next((splits[k] for k in TEST_SPLITS if k in splits), None)
     parts = [splits["train"], *([] if test is None else [test])]
     columns = parts[0].features
     if {"character_id", "x", "y"} <= columns.keys():
-        return spoken(name, parts[0])
-    image, label = chosen(name, columns, "Image"), chosen(name, columns, "ClassLabel")
+        return read_shakespeare_rows(name, parts[0])
+    image, label = find_column(name, columns, "Image"), find_column(name, columns, "ClassLabel")
     rows = [(row[image], row[label]) for part in parts for row in part]
     grey = all(picture.mode in ("1", "L") for picture, _ in rows)
     shots = [np.asarray(picture.convert("L" if grey else "RGB")) for picture, _ in rows]
@@ -39,17 +39,19 @@ def huggingface(name: str) -> Source:
     if len({shot.shape for shot in shots}) > 1:
         raise DataError(f"{name}: images must all have one size")
     official = len(parts[0]) if test is not None else None
-    made = arrays(np.stack(shots), np.array([y for _, y in rows]), name, official)
-    return Source(name, made.x, made.y, HALF, tuple(columns[label].names), official)
+    made = wrap_arrays(np.stack(shots), np.array([y for _, y in rows]), name, official)
+    return Source(
+        name, made.x, made.y, BYTES_TO_PLUS_MINUS_ONE, tuple(columns[label].names), official
+    )
 
 
-def fetched(name: str) -> Path:
+def fetch_huggingface(name: str) -> Path:
     """Download a set into the cache that the datasets package keeps."""
-    loaded(name)
-    return Path(package(name).config.HF_DATASETS_CACHE)
+    load_splits(name)
+    return Path(import_datasets(name).config.HF_DATASETS_CACHE)
 
 
-def package(name: str) -> Any:
+def import_datasets(name: str) -> Any:
     try:
         return import_module("datasets")  # large, and an extra: only where it is used
     except ImportError:
@@ -58,22 +60,22 @@ def package(name: str) -> Any:
         ) from None
 
 
-def loaded(name: str) -> Mapping[str, Any]:
+def load_splits(name: str) -> Mapping[str, Any]:
     """All splits of a set."""
-    known = name.removeprefix(PREFIX)
+    known = name.removeprefix(HF_PREFIX)
     try:
-        splits: Mapping[str, Any] = package(name).load_dataset(known)
+        splits: Mapping[str, Any] = import_datasets(name).load_dataset(known)
     except DataError:
         raise
     except Exception as error:  # the hub's errors have many types
         raise DataError(
-            f"{name} could not be read ({type(error).__name__}: {brief(error)}); is the name right"
+            f"{name} could not be read ({type(error).__name__}: {summarise_error(error)}); is the name right"
             " (as on huggingface.co/datasets), and is there a network?"
         ) from None
     return splits
 
 
-def chosen(name: str, columns: Mapping[str, Any], kind: str) -> str:
+def find_column(name: str, columns: Mapping[str, Any], kind: str) -> str:
     """The first column of a kind."""
     found = [k for k, feature in columns.items() if type(feature).__name__ == kind]
     if not found:
@@ -81,12 +83,12 @@ def chosen(name: str, columns: Mapping[str, Any], kind: str) -> str:
     return found[0]
 
 
-def spoken(name: str, rows: Any) -> Source:
+def read_shakespeare_rows(name: str, rows: Any) -> Source:
     """LEAF's Shakespeare: a row is a window of a role's text."""
     said: dict[str, dict[str, list[str]]] = {}
     for row in rows:
         user = said.setdefault(str(row["character_id"]), {"x": [], "y": []})
         user["x"].append(row["x"])
         user["y"].append(row["y"])
-    whole = {u: windows(told, f"{name}: user '{u}'") for u, told in said.items()}
-    return assembled(Path(name), *in_order(whole))
+    whole = {u: parse_windows(told, f"{name}: user '{u}'") for u, told in said.items()}
+    return build_source(Path(name), *split_in_order(whole))

@@ -13,17 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import DataError
-from ...core.samples import HALF
+from ...core.samples import BYTES_TO_PLUS_MINUS_ONE
 from ..source import Source
-from .archives import opened
-from .download import Remote
-from .search_path import Wanted, find
+from .archives import open_archive
+from .download import RemoteFile
+from .search_path import DatasetFiles, find_or_download
 
-FASHION = (
+FMNIST_LABELS = (
     *("t-shirt/top", "trouser", "pullover", "dress", "coat"),
     *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
 )
-FILES = tuple(f"{p}-{f}-ubyte" for p in ("train", "t10k") for f in ("images-idx3", "labels-idx1"))
+IDX_FILES = tuple(
+    f"{p}-{f}-ubyte" for p in ("train", "t10k") for f in ("images-idx3", "labels-idx1")
+)
 FMNIST_MD5 = (  # of the decompressed bytes, as repackagers' gzip headers differ
     *("f4a8712d7a061bf5bd6d2ca38dc4d50a", "9018921c3c673c538a1fc5bad174d6f9"),
     *("8181f5470baa50b63fa0f6fddb340f0a", "15d484375f8d13e6eb1aabb0c3f46965"),
@@ -34,71 +36,78 @@ MNIST_MD5 = (
 )
 FMNIST_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 MNIST_URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-BY_HAND = "put the four idx files into a folder and set data.path"
-FMNIST = Wanted(
+MANUAL_HINT = "put the four idx files into a folder and set data.path"
+FMNIST_FILES = DatasetFiles(
     "fmnist",
-    (FILES,),
-    tuple(Remote(f"{FMNIST_URL}{f}.gz", m, True) for f, m in zip(FILES, FMNIST_MD5, strict=True)),
-    f"install Debian's package dataset-fashion-mnist, or {BY_HAND}",
+    (IDX_FILES,),
+    tuple(
+        RemoteFile(f"{FMNIST_URL}{f}.gz", m, True)
+        for f, m in zip(IDX_FILES, FMNIST_MD5, strict=True)
+    ),
+    f"install Debian's package dataset-fashion-mnist, or {MANUAL_HINT}",
     "fashion-mnist",
 )
-MNIST = Wanted(
+MNIST_FILES = DatasetFiles(
     "mnist",
-    (FILES,),
-    tuple(Remote(f"{MNIST_URL}{f}.gz", m) for f, m in zip(FILES, MNIST_MD5, strict=True)),
-    BY_HAND,
+    (IDX_FILES,),
+    tuple(RemoteFile(f"{MNIST_URL}{f}.gz", m) for f, m in zip(IDX_FILES, MNIST_MD5, strict=True)),
+    MANUAL_HINT,
 )
 
 # letters whose capital looks the same are one class in bymerge and balanced
-MERGED = digits + ascii_uppercase + "abdefghnqrt"
-SPLITS = {
-    "balanced": (MERGED, 131_600, "characters"),
+MERGED_LABELS = digits + ascii_uppercase + "abdefghnqrt"
+EMNIST_SPLITS = {
+    "balanced": (MERGED_LABELS, 131_600, "characters"),
     "byclass": (digits + ascii_uppercase + ascii_lowercase, 814_255, "characters"),
-    "bymerge": (MERGED, 814_255, "characters"),
+    "bymerge": (MERGED_LABELS, 814_255, "characters"),
     "letters": (ascii_lowercase, 145_600, "letters of either case"),
     "digits": (digits, 280_000, "digits"),
     "mnist": (digits, 70_000, "digits"),
 }
-NIST = Remote(
+EMNIST_ARCHIVE = RemoteFile(
     "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip", "58c8d27c78d21e728a6bc7b3cc06412e"
 )
 
 
-def fmnist(path: Path | None = None) -> Source:
+def read_fmnist(path: Path | None = None) -> Source:
     """Fashion-MNIST, training before test."""
-    return read("fmnist", find(FMNIST, path), FILES, FASHION)
+    return read_idx_dataset(
+        "fmnist", find_or_download(FMNIST_FILES, path), IDX_FILES, FMNIST_LABELS
+    )
 
 
-def mnist(path: Path | None = None) -> Source:
+def read_mnist(path: Path | None = None) -> Source:
     """MNIST, training before test."""
-    return read("mnist", find(MNIST, path), FILES, tuple(digits))
+    return read_idx_dataset("mnist", find_or_download(MNIST_FILES, path), IDX_FILES, tuple(digits))
 
 
-def emnist_wanted(split: str) -> Wanted:
+def make_emnist_files(split: str) -> DatasetFiles:
     """EMNIST's files: all splits are in one archive."""
-    files = emnist_files(split)
+    files = list_emnist_names(split)
     packed = tuple(f"gzip/{f}" for f in files)
     hint = "get NIST's gzip.zip from www.nist.gov/itl/products-and-services/emnist-dataset and set data.path to it"
-    return Wanted("emnist", (("gzip.zip",), packed, files), (NIST,), hint)
+    return DatasetFiles("emnist", (("gzip.zip",), packed, files), (EMNIST_ARCHIVE,), hint)
 
 
-def emnist_files(split: str) -> tuple[str, ...]:
-    return tuple(f"emnist-{split}-{f.replace('t10k', 'test')}" for f in FILES)
+def list_emnist_names(split: str) -> tuple[str, ...]:
+    return tuple(f"emnist-{split}-{f.replace('t10k', 'test')}" for f in IDX_FILES)
 
 
-def emnist(path: Path | None = None, split: str = "balanced", name: str = "emnist") -> Source:
+def read_emnist(path: Path | None = None, split: str = "balanced", name: str = "emnist") -> Source:
     """One of EMNIST's splits, training before test, upright as MNIST is."""
-    found = find(emnist_wanted(split), path)
-    made = read(name, found, emnist_files(split), tuple(SPLITS[split][0]), split == "letters")
+    found = find_or_download(make_emnist_files(split), path)
+    made = read_idx_dataset(
+        name, found, list_emnist_names(split), tuple(EMNIST_SPLITS[split][0]), split == "letters"
+    )
     upright = np.ascontiguousarray(made.x.transpose(0, 1, 3, 2))
-    return Source(name, upright, made.y, HALF, made.labels, made.official)
+    return Source(name, upright, made.y, BYTES_TO_PLUS_MINUS_ONE, made.labels, made.official)
 
 
-def read(
+def read_idx_dataset(
     name: str, place: Path, files: tuple[str, ...], labels: tuple[str, ...], first: int = 0
 ) -> Source:
     """Images and labels for training, then for test; ``first`` is the smallest label."""
-    x, y, x_test, y_test = (idx(place, f) for f in files)
+    x, y, x_test, y_test = (read_idx(place, f) for f in files)
     for some in (x, x_test):
         if some.ndim != 3 or some.shape[1:] != x.shape[1:]:
             raise DataError(f"{place}: the images of {name} must all have one height and width")
@@ -108,16 +117,16 @@ def read(
         name,
         np.concatenate([x, x_test])[:, None],
         np.concatenate([y, y_test]).astype(np.int64) - first,
-        HALF,
+        BYTES_TO_PLUS_MINUS_ONE,
         labels,
         official=len(y),
     )
 
 
-def idx(place: Path, name: str) -> NDArray[np.uint8]:
+def read_idx(place: Path, name: str) -> NDArray[np.uint8]:
     """One file of the MNIST family, packed or not, in a folder or in NIST's zip."""
-    with opened(place, "gzip") as files:
-        path, blob = files.read(name, f"{name}.gz")
+    with open_archive(place, "gzip") as files:
+        path, blob = files.read_first(name, f"{name}.gz")
     try:
         blob = gzip.decompress(blob) if path.suffix == ".gz" else blob
         zeros, kind, dims = struct.unpack(">HBB", blob[:4])

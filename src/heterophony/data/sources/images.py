@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from ...core.errors import DataError
 
-ENDINGS = frozenset(
+IMAGE_SUFFIXES = frozenset(
     [".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"]
 )
-GREY = ("1", "L")
+GREY_MODES = ("1", "L")
 
 
-def pixels(
+def decode_image(
     blob: bytes, where: Path, grey: bool = False, side: int | None = None
 ) -> NDArray[np.uint8]:
     """An image as bytes, C×H×W, one channel or three; ``side`` resizes it to a square."""
@@ -26,24 +26,24 @@ def pixels(
         with Image.open(io.BytesIO(blob)) as image:
             plain = image.convert("L" if grey else "RGB")
     except Exception as error:  # Pillow's formats raise almost anything for a damaged file
-        raise unreadable(where, error) from None
+        raise make_image_error(where, error) from None
     if side is not None and plain.size != (side, side):
         plain = plain.resize((side, side), Image.Resampling.BILINEAR)
     made = np.asarray(plain, np.uint8)
     return made[None] if grey else made.transpose(2, 0, 1)
 
 
-def header(path: Path) -> tuple[tuple[int, int], bool]:
+def read_image_header(path: Path) -> tuple[tuple[int, int], bool]:
     """Width and height, and whether it is grey; the pixels are not read."""
     from PIL import Image
 
     try:
         with Image.open(path) as image:
-            return image.size, image.mode in GREY
+            return image.size, image.mode in GREY_MODES
     except Exception as error:
-        raise unreadable(path, error) from None
+        raise make_image_error(path, error) from None
 
 
-def unreadable(where: Path, error: Exception) -> DataError:
+def make_image_error(where: Path, error: Exception) -> DataError:
     said = "cut short or of another kind" if isinstance(error, SyntaxError | OSError) else error
     return DataError(f"{where} is not a readable image ({said})")

@@ -7,34 +7,38 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.randomness import generator
-from ...core.samples import HALF
+from ...core.randomness import make_generator
+from ...core.samples import BYTES_TO_PLUS_MINUS_ONE
 from ..source import Source
 
 PHOTOS = ("china", "flower")
 SIDE, ROWS, COLUMNS, BANDS = 32, 10, 20, 5  # pixels; patches of a photograph; classes of one
-SMALLER = 4  # or most patches were of one colour: sky, and what is out of focus
+SHRINK_FACTOR = 4  # or most patches were of one colour: sky, and what is out of focus
 
 
-def photos(path: Path | None = None) -> Source:
+def read_photos(path: Path | None = None) -> Source:
     """Patches that overlap; a class is one of five bands, from top to bottom, of a photo."""
     from sklearn.datasets import load_sample_image  # type: ignore[import-untyped]  # slow
 
     x, y = [], []
     for number, name in enumerate(PHOTOS):
-        whole = shrunk(load_sample_image(f"{name}.jpg"), SMALLER)
+        whole = shrink(load_sample_image(f"{name}.jpg"), SHRINK_FACTOR)
         tops = np.linspace(0, whole.shape[0] - SIDE, ROWS).astype(int)
         lefts = np.linspace(0, whole.shape[1] - SIDE, COLUMNS).astype(int)
         for row, top in enumerate(tops):
             for left in lefts:
                 x.append(whole[top : top + SIDE, left : left + SIDE].transpose(2, 0, 1))
                 y.append(number * BANDS + row * BANDS // ROWS)
-    order = generator("photos").permutation(len(y))  # neighbours are alike: first ones say nothing
+    order = make_generator("photos").permutation(
+        len(y)
+    )  # neighbours are alike: first ones say nothing
     labels = tuple(f"{name} {band}" for name in PHOTOS for band in range(1, BANDS + 1))
-    return Source("photos", np.stack(x)[order], np.array(y, np.int64)[order], HALF, labels)
+    return Source(
+        "photos", np.stack(x)[order], np.array(y, np.int64)[order], BYTES_TO_PLUS_MINUS_ONE, labels
+    )
 
 
-def shrunk(image: NDArray[np.uint8], times: int) -> NDArray[np.uint8]:
+def shrink(image: NDArray[np.uint8], times: int) -> NDArray[np.uint8]:
     """Means of so many rows and columns; what is left over at the end is cut off."""
     height, width = (side // times for side in image.shape[:2])
     blocks = image[: height * times, : width * times].reshape(height, times, width, times, -1)

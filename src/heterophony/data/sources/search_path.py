@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.errors import DataError
-from .download import Remote, download, reason
+from .download import RemoteFile, download_file, explain_failure
 
-SYSTEM = Path("/usr/share/datasets")  # Debian's packages of data sets
+SYSTEM_FOLDER = Path("/usr/share/datasets")  # Debian's packages of data sets
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DatasetFiles:
     """What is looked for, and where it can be had.
 
     Each of ``forms`` is a list of files that together are the set: below a folder, as they are
@@ -22,32 +22,32 @@ class Wanted:
     """
 
     folder: str  # its name below the caches
-    forms: tuple[tuple[str, ...], ...]
-    remote: tuple[Remote, ...] = ()
+    alternatives: tuple[tuple[str, ...], ...]
+    remote_files: tuple[RemoteFile, ...] = ()
     hint: str = ""  # how else to get it
-    system: str | None = None  # its name below the system's folder
+    system_name: str | None = None  # its name below the system's folder
 
-    def look(self, path: Path) -> Path | None:
+    def find_in(self, path: Path) -> Path | None:
         """The set at this place: the archive, or the folder that holds the files."""
         if path.is_file():
             return path
-        for form in self.forms:
-            if all(present(path, name) for name in form):
+        for form in self.alternatives:
+            if all(is_present(path, name) for name in form):
                 packed = path / form[0]
                 return packed if len(form) == 1 and packed.is_file() else path
         return None
 
-    def places(self) -> list[Path]:
+    def list_search_paths(self) -> list[Path]:
         """Where it may be on this machine, in the order of search."""
-        system = [SYSTEM / self.system] if self.system else []
-        return [root / self.folder for root in caches()] + system
+        system = [SYSTEM_FOLDER / self.system_name] if self.system_name else []
+        return [root / self.folder for root in list_cache_folders()] + system
 
-    def here(self) -> Path | None:
+    def find_local(self) -> Path | None:
         """The set on this machine, if it is there."""
-        return next(filter(None, map(self.look, self.places())), None)
+        return next(filter(None, map(self.find_in, self.list_search_paths())), None)
 
 
-def caches() -> list[Path]:
+def list_cache_folders() -> list[Path]:
     """The folders that keep data sets; downloads go to the first."""
     own = os.environ.get("HETEROPHONY_DATA")
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -55,39 +55,39 @@ def caches() -> list[Path]:
     return [Path(own).expanduser(), shared] if own else [shared]
 
 
-def find(wanted: Wanted, path: Path | None) -> Path:
+def find_or_download(wanted: DatasetFiles, path: Path | None) -> Path:
     """The set: at the path given, else on this machine, else downloaded."""
     if path is None:
-        return wanted.here() or fetched(wanted)
-    if found := wanted.look(path):
+        return wanted.find_local() or download_to_cache(wanted)
+    if found := wanted.find_in(path):
         return found
     if not path.exists():
         raise DataError(f"data.path: there is no {path}")
-    forms = "; or ".join(lacking(path, form) for form in wanted.forms)
+    forms = "; or ".join(find_missing_file(path, form) for form in wanted.alternatives)
     raise DataError(f"data.path: {path} does not hold {wanted.folder}: it lacks {forms}")
 
 
-def fetched(wanted: Wanted) -> Path:
+def download_to_cache(wanted: DatasetFiles) -> Path:
     """Download into the first cache; a clear answer when that fails."""
-    looked = " and ".join(map(str, wanted.places()))
+    looked = " and ".join(map(str, wanted.list_search_paths()))
     missing = f"data set '{wanted.folder}' is not on this machine (looked in {looked})"
-    if not wanted.remote:
+    if not wanted.remote_files:
         raise DataError(f"{missing}; {wanted.hint}")
-    folder = caches()[0] / wanted.folder
+    folder = list_cache_folders()[0] / wanted.folder
     try:
-        for remote in wanted.remote:
-            download(remote, folder)
+        for remote in wanted.remote_files:
+            download_file(remote, folder)
     except (OSError, ValueError) as error:  # requests' errors are OSErrors
         raise DataError(
-            f"{missing} and could not be downloaded ({reason(error)}); {wanted.hint}"
+            f"{missing} and could not be downloaded ({explain_failure(error)}); {wanted.hint}"
         ) from None
-    return wanted.look(folder) or folder
+    return wanted.find_in(folder) or folder
 
 
-def present(folder: Path, name: str) -> bool:
+def is_present(folder: Path, name: str) -> bool:
     return any(folder.glob(name)) or (folder / f"{name}.gz").exists()
 
 
-def lacking(folder: Path, form: Sequence[str]) -> str:
+def find_missing_file(folder: Path, form: Sequence[str]) -> str:
     """The first file of a form that is not there."""
-    return next(name for name in form if not present(folder, name))
+    return next(name for name in form if not is_present(folder, name))

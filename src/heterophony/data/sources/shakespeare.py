@@ -18,16 +18,18 @@ from numpy.typing import NDArray
 from ...core.errors import DataError
 from ...core.samples import Scale
 from ..source import Source
-from .search_path import Wanted, find
+from .search_path import DatasetFiles, find_or_download
 
 ALPHABET = "\n !\"&'(),-." + digits + ":;>?" + ascii_uppercase + "[]" + ascii_lowercase + "}"
 LABELS = ("newline", "space", *ALPHABET[2:])
-WINDOW = 80
-SHARE = 0.9  # of a user's windows, the first, train
-CODES = np.full(256, ALPHABET.index(" "), np.int8)  # what is not in the alphabet is a space
-CODES[[ord(c) for c in ALPHABET]] = np.arange(len(ALPHABET))
+WINDOW_LENGTH = 80
+TRAIN_FRACTION = 0.9  # of a user's windows, the first, train
+CHARACTER_CODES = np.full(
+    256, ALPHABET.index(" "), np.int8
+)  # what is not in the alphabet is a space
+CHARACTER_CODES[[ord(c) for c in ALPHABET]] = np.arange(len(ALPHABET))
 
-PLAYS = Wanted(
+SHAKESPEARE_FILES = DatasetFiles(
     "shakespeare",
     (("train/*.json", "test/*.json"), ("all_data*.json",), ("all_data/*.json",), ("*.txt",)),
     hint="make it with LEAF (data/shakespeare of github.com/TalwalkarLab/leaf), or get the text of"
@@ -37,21 +39,23 @@ PLAYS = Wanted(
 Windows = tuple[NDArray[np.int8], NDArray[np.int64]]
 
 
-def shakespeare(path: Path | None = None) -> Source:
+def read_shakespeare(path: Path | None = None) -> Source:
     """All users' training windows, then all users' test windows."""
-    found = find(PLAYS, path)
+    found = find_or_download(SHAKESPEARE_FILES, path)
     if found.is_file():
         files = [found]
     else:
-        train, test, *others = (sorted(found.glob(p)) for form in PLAYS.forms for p in form)
+        train, test, *others = (
+            sorted(found.glob(p)) for form in SHAKESPEARE_FILES.alternatives for p in form
+        )
         if train and test:
-            return assembled(found, leaf(train), leaf(test))
+            return build_source(found, read_leaf_json(train), read_leaf_json(test))
         files = next(filter(None, others))
-    whole = leaf(files) if files[0].suffix == ".json" else told(files)
-    return assembled(found, *in_order(whole))
+    whole = read_leaf_json(files) if files[0].suffix == ".json" else read_plain_text(files)
+    return build_source(found, *split_in_order(whole))
 
 
-def assembled(path: Path, train: Mapping[str, Windows], test: Mapping[str, Windows]) -> Source:
+def build_source(path: Path, train: Mapping[str, Windows], test: Mapping[str, Windows]) -> Source:
     names = sorted(train.keys() | test.keys())
     if not train:
         raise DataError(f"{path} has no user with enough text to train and to test")
@@ -68,30 +72,30 @@ def assembled(path: Path, train: Mapping[str, Windows], test: Mapping[str, Windo
     )
 
 
-def in_order(whole: Mapping[str, Windows]) -> tuple[dict[str, Windows], dict[str, Windows]]:
+def split_in_order(whole: Mapping[str, Windows]) -> tuple[dict[str, Windows], dict[str, Windows]]:
     """The first windows of each user train; the test starts where no character is shared.
 
     Users whose text is too short for both are left out.
     """
     train, test = {}, {}
     for user, (x, y) in whole.items():
-        end = int(SHARE * len(y))
-        start = end + WINDOW - 1
+        end = int(TRAIN_FRACTION * len(y))
+        start = end + WINDOW_LENGTH - 1
         if start < len(y):
             train[user], test[user] = (x[:end], y[:end]), (x[start:], y[start:])
     return train, test
 
 
-def encoded(text: str) -> NDArray[np.int8]:
+def encode_text(text: str) -> NDArray[np.int8]:
     """The place of each character in the alphabet."""
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    return CODES[np.minimum(points, 255)]
+    return CHARACTER_CODES[np.minimum(points, 255)]
 
 
 # LEAF's JSON --------------------------------------------------------------------------------
 
 
-def leaf(files: Iterable[Path]) -> dict[str, Windows]:
+def read_leaf_json(files: Iterable[Path]) -> dict[str, Windows]:
     """What every user of these files says."""
     found: dict[str, Windows] = {}
     for path in files:
@@ -104,52 +108,63 @@ def leaf(files: Iterable[Path]) -> dict[str, Windows]:
         for user, said in users.items():
             if user in found:
                 raise DataError(f"{path}: user '{user}' is also in another file")
-            found[str(user)] = windows(said, f"{path}: user '{user}'")
+            found[str(user)] = parse_windows(said, f"{path}: user '{user}'")
     return {u: w for u, w in found.items() if len(w[1])}
 
 
-def windows(said: Any, where: str) -> Windows:
+def parse_windows(said: Any, where: str) -> Windows:
     """One user's examples: strings of 80 characters, and the character after each."""
     x, y = (said.get(k) for k in "xy") if isinstance(said, dict) else (None, None)
     if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
         raise DataError(f"{where} must have equally many x and y")
-    for texts, length in ((x, WINDOW), (y, 1)):
+    for texts, length in ((x, WINDOW_LENGTH), (y, 1)):
         if not all(isinstance(t, str) and len(t) == length for t in texts):
-            raise DataError(f"{where}: x must be strings of {WINDOW} characters, y of one")
-    return encoded("".join(x)).reshape(-1, WINDOW), encoded("".join(y)).astype(np.int64)
+            raise DataError(f"{where}: x must be strings of {WINDOW_LENGTH} characters, y of one")
+    return encode_text("".join(x)).reshape(-1, WINDOW_LENGTH), encode_text("".join(y)).astype(
+        np.int64
+    )
 
 
 # The text -----------------------------------------------------------------------------------
 
-SPEECH = re.compile(r"  ([A-Za-z][A-Za-z ]*)\. (.*)")  # two spaces, who speaks, a full stop
-MORE = re.compile(r"    (.*)")  # the speech goes on
+SPEECH_START = re.compile(r"  ([A-Za-z][A-Za-z ]*)\. (.*)")  # two spaces, who speaks, a full stop
+SPEECH_CONTINUATION = re.compile(r"    (.*)")  # the speech goes on
 # one play is set differently
-ERRORS = "THE COMEDY OF ERRORS"
-ERRORS_SPEECH, ERRORS_MORE = re.compile(r"([A-Z][A-Z ]*)\. (.*)"), re.compile(r"(.*)")
-AUTHOR = "by William Shakespeare"
+COMEDY_OF_ERRORS = "THE COMEDY OF ERRORS"
+COMEDY_SPEECH_START, COMEDY_SPEECH_CONTINUATION = (
+    re.compile(r"([A-Z][A-Z ]*)\. (.*)"),
+    re.compile(r"(.*)"),
+)
+AUTHOR_LINE = "by William Shakespeare"
 
 
-def told(files: Iterable[Path]) -> dict[str, Windows]:
+def read_plain_text(files: Iterable[Path]) -> dict[str, Windows]:
     """What every speaking role with more than two lines says, play by play."""
     text = "\n".join(path.read_text("utf-8-sig", "replace") for path in files)
-    roles = {role: lines for role, lines in spoken(text.splitlines()).items() if len(lines) > 2}
-    return {role: slid(" ".join(lines)) for role, lines in roles.items()}
+    roles = {
+        role: lines
+        for role, lines in collect_lines_by_role(text.splitlines()).items()
+        if len(lines) > 2
+    }
+    return {role: slide_windows(" ".join(lines)) for role, lines in roles.items()}
 
 
-def spoken(lines: list[str]) -> dict[str, list[str]]:
+def collect_lines_by_role(lines: list[str]) -> dict[str, list[str]]:
     """The lines of each role, named PLAY_ROLE."""
     found: dict[str, list[str]] = {}
     title, role = "", None
     for number, line in enumerate(lines):
-        if AUTHOR in line:
-            title, role = titled(lines[:number][-3:]), None
+        if AUTHOR_LINE in line:
+            title, role = find_title(lines[:number][-3:]), None
             continue
-        odd = title == ERRORS
-        if begun := (ERRORS_SPEECH if odd else SPEECH).match(line):
+        odd = title == COMEDY_OF_ERRORS
+        if begun := (COMEDY_SPEECH_START if odd else SPEECH_START).match(line):
             name = begun[1].upper()  # some roles are written in several ways
             role = None if not title or (odd and name.startswith("ACT ")) else f"{title}_{name}"
             said = begun[2]
-        elif role and (more := (ERRORS_MORE if odd else MORE).match(line)):
+        elif role and (
+            more := (COMEDY_SPEECH_CONTINUATION if odd else SPEECH_CONTINUATION).match(line)
+        ):
             role = None if odd and more[1].startswith("<") else role
             said = more[1]
         else:
@@ -159,16 +174,16 @@ def spoken(lines: list[str]) -> dict[str, list[str]]:
     return found
 
 
-def titled(above: list[str]) -> str:
+def find_title(above: list[str]) -> str:
     """A play's title stands two or three lines above its author."""
     lines = [line.strip() for line in above]
     return next((line for line in reversed(lines) if line), "").upper()
 
 
-def slid(text: str) -> Windows:
+def slide_windows(text: str) -> Windows:
     """Every window of 80 characters, one character apart, and the character after it."""
-    code = encoded(re.sub("  +", " ", text.replace("\n", " ")))
-    if len(code) <= WINDOW:
-        return np.empty((0, WINDOW), np.int8), np.empty(0, np.int64)
-    x = np.lib.stride_tricks.sliding_window_view(code, WINDOW)[:-1]
-    return x, code[WINDOW:].astype(np.int64)  # x is a view: copied once, when put together
+    code = encode_text(re.sub("  +", " ", text.replace("\n", " ")))
+    if len(code) <= WINDOW_LENGTH:
+        return np.empty((0, WINDOW_LENGTH), np.int8), np.empty(0, np.int64)
+    x = np.lib.stride_tricks.sliding_window_view(code, WINDOW_LENGTH)[:-1]
+    return x, code[WINDOW_LENGTH:].astype(np.int64)  # x is a view: copied once, when put together

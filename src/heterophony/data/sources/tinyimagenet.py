@@ -8,20 +8,24 @@ from pathlib import Path
 import numpy as np
 
 from ...core.errors import DataError
-from ...core.samples import HALF
+from ...core.samples import BYTES_TO_PLUS_MINUS_ONE
 from ..source import Source
-from .archives import Files, opened
-from .download import Remote
-from .images import pixels
-from .search_path import Wanted, find
+from .archives import ArchiveFiles, open_archive
+from .download import RemoteFile
+from .images import decode_image
+from .search_path import DatasetFiles, find_or_download
 
-FOLDER = "tiny-imagenet-200"
-NEEDED = ("wnids.txt", "train", "val/val_annotations.txt")
-TINY = Wanted(
+ARCHIVE_FOLDER = "tiny-imagenet-200"
+REQUIRED_FILES = ("wnids.txt", "train", "val/val_annotations.txt")
+TINYIMAGENET_FILES = DatasetFiles(
     "tinyimagenet",
-    (("tiny-imagenet-200.zip",), tuple(f"{FOLDER}/{f}" for f in NEEDED), NEEDED),
     (
-        Remote(
+        ("tiny-imagenet-200.zip",),
+        tuple(f"{ARCHIVE_FOLDER}/{f}" for f in REQUIRED_FILES),
+        REQUIRED_FILES,
+    ),
+    (
+        RemoteFile(
             "http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"
         ),
     ),
@@ -29,25 +33,27 @@ TINY = Wanted(
 )
 
 
-def tinyimagenet(path: Path | None = None, side: int = 64, name: str = "tinyimagenet") -> Source:
+def read_tinyimagenet(
+    path: Path | None = None, side: int = 64, name: str = "tinyimagenet"
+) -> Source:
     """Training images, then those of *val*, as the labels of *test* were never published."""
-    with opened(find(TINY, path), FOLDER) as files:
-        ids = files.text("wnids.txt").split()
+    with open_archive(find_or_download(TINYIMAGENET_FILES, path), ARCHIVE_FOLDER) as files:
+        ids = files.read_text("wnids.txt").split()
         label = {wnid: i for i, wnid in enumerate(ids)}
-        listed = [*training(files, label), *validation(files, label)]
+        listed = [*list_training_images(files, label), *list_validation_images(files, label)]
         x = np.empty((len(listed), 3, side, side), np.uint8)  # filled one by one: no second copy
         for at, (file, _) in enumerate(listed):
-            x[at] = pixels(files.read(file)[1], files.path / file, side=side)
-        labels = named(files, ids)
+            x[at] = decode_image(files.read_first(file)[1], files.path / file, side=side)
+        labels = read_class_names(files, ids)
     official = sum(file.startswith("train/") for file, _ in listed)
     y = np.array([label for _, label in listed], np.int64)
-    return Source(name, x, y, HALF, labels, official)
+    return Source(name, x, y, BYTES_TO_PLUS_MINUS_ONE, labels, official)
 
 
-def training(files: Files, label: dict[str, int]) -> list[tuple[str, int]]:
+def list_training_images(files: ArchiveFiles, label: dict[str, int]) -> list[tuple[str, int]]:
     """Files below train, by class and name, with their labels."""
     pattern = re.compile(r"train/([^/]+)/images/[^/]+\.JPEG")
-    found = [(m[0], m[1]) for name in files.names() if (m := pattern.fullmatch(name))]
+    found = [(m[0], m[1]) for name in files.list_names() if (m := pattern.fullmatch(name))]
     for file, wnid in found:
         if wnid not in label:
             raise DataError(f"{files.path / file}: wnids.txt does not have {wnid}")
@@ -56,9 +62,9 @@ def training(files: Files, label: dict[str, int]) -> list[tuple[str, int]]:
     return sorted((file, label[wnid]) for file, wnid in found)
 
 
-def validation(files: Files, label: dict[str, int]) -> list[tuple[str, int]]:
+def list_validation_images(files: ArchiveFiles, label: dict[str, int]) -> list[tuple[str, int]]:
     """Files of val with their labels, by name."""
-    lines = files.text("val/val_annotations.txt").splitlines()
+    lines = files.read_text("val/val_annotations.txt").splitlines()
     found = []
     for number, line in enumerate(lines, 1):
         file, wnid = (*line.split("\t"), "", "")[:2]
@@ -68,9 +74,9 @@ def validation(files: Files, label: dict[str, int]) -> list[tuple[str, int]]:
     return sorted(found)
 
 
-def named(files: Files, ids: list[str]) -> tuple[str, ...]:
+def read_class_names(files: ArchiveFiles, ids: list[str]) -> tuple[str, ...]:
     """The first word for each class; its id where words.txt has none, or one that is taken."""
-    pairs = (line.partition("\t") for line in files.text("words.txt").splitlines())
+    pairs = (line.partition("\t") for line in files.read_text("words.txt").splitlines())
     words = {wnid: name.split(",")[0].strip() for wnid, _, name in pairs}
     names = [words.get(wnid) or wnid for wnid in ids]
     return tuple(w if names.count(w) == 1 else i for w, i in zip(names, ids, strict=True))

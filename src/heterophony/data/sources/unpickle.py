@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ...core.errors import DataError
 
 
-class Kind:
+class DtypeStub:
     """Stands for numpy.dtype: bytes are the only kind there is."""
 
     def __init__(self, name: str | bytes, *_: object) -> None:
@@ -27,7 +27,7 @@ class Kind:
         pass  # the order of bytes, which single ones do not have
 
 
-class Array:
+class ArrayStub:
     """Stands for numpy.ndarray while it is being read."""
 
     values: NDArray[np.uint8]
@@ -39,26 +39,26 @@ class Array:
         )
 
 
-def reconstruct(*_: object) -> Array:
+def make_array_stub(*_: object) -> ArrayStub:
     """Stands for numpy's function of that name."""
-    return Array()
+    return ArrayStub()
 
 
-def encode(text: str, code: str = "latin1") -> bytes:
+def encode_latin1(text: str, code: str = "latin1") -> bytes:
     """Stands for codecs.encode: how Python 3 writes bytes for Python 2."""
     return text.encode("latin1")
 
 
-ADMITTED = {
-    ("numpy.core.multiarray", "_reconstruct"): reconstruct,  # numpy 1
-    ("numpy._core.multiarray", "_reconstruct"): reconstruct,  # numpy 2
-    ("numpy", "ndarray"): Array,
-    ("numpy", "dtype"): Kind,
-    ("_codecs", "encode"): encode,
+ALLOWED_GLOBALS = {
+    ("numpy.core.multiarray", "_reconstruct"): make_array_stub,  # numpy 1
+    ("numpy._core.multiarray", "_reconstruct"): make_array_stub,  # numpy 2
+    ("numpy", "ndarray"): ArrayStub,
+    ("numpy", "dtype"): DtypeStub,
+    ("_codecs", "encode"): encode_latin1,
 }
 
 
-class Restricted(pickle._Unpickler):
+class RestrictedUnpickler(pickle._Unpickler):
     """Admits arrays of bytes, and what pickle makes by itself: bytes, str, numbers, list, dict.
 
     It is the unpickler written in Python, as that in C gives a few bytes gigabytes of memory
@@ -67,17 +67,17 @@ class Restricted(pickle._Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         try:
-            return ADMITTED[module, name]
+            return ALLOWED_GLOBALS[module, name]
         except KeyError:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}") from None
 
 
-def unpickled(blob: bytes, where: object) -> dict[str, Any]:
+def unpickle_safely(blob: bytes, where: object) -> dict[str, Any]:
     """The dictionary in a pickle of Python 2 or 3; its keys as text, arrays as numpy's."""
     try:
-        found = Restricted(io.BytesIO(blob), encoding="bytes").load()
+        found = RestrictedUnpickler(io.BytesIO(blob), encoding="bytes").load()
         pairs = {k.decode() if isinstance(k, bytes) else str(k): v for k, v in found.items()}
-        return {k: v.values if isinstance(v, Array) else v for k, v in pairs.items()}
+        return {k: v.values if isinstance(v, ArrayStub) else v for k, v in pairs.items()}
     except Exception as error:  # a damaged pickle can end in almost any
         said = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(f"{where} is not one of the published files, refused: {said}") from None

@@ -10,35 +10,38 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from ...core.errors import ConfigError, FolderError, nearest
-from ...core.files import disk, sync_folder, write
-from .certificates import ends, number
+from ...core.errors import ConfigError, FolderError, suggest_similar
+from ...core.files import sync_folder, translate_disk_errors, write_atomically
+from .certificates import read_expiry, read_serial_number
 
 
 @dataclass(frozen=True)
-class Device:
+class EnrolledDevice:
     """Who is enrolled, and until when."""
 
     name: str
     until: datetime
 
 
-class Register:
+class CertificateStore:
     """Who may come, and who no longer may."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.devices, self.revoked = folder / "devices", folder / "revoked"
+        self.enrolled_folder, self.revoked_folder = folder / "devices", folder / "revoked"
 
-    def make(self) -> None:
-        for folder in (self.folder, self.devices, self.revoked):
+    def create_folders(self) -> None:
+        for folder in (self.folder, self.enrolled_folder, self.revoked_folder):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def add(self, name: str, certificate: str) -> None:
         """Before anybody has the key: what is not in here could not be revoked."""
-        record, new = self._record(name), self.folder / f".{number(certificate)}.pem"
-        write(new, certificate.encode(), private=True)
-        with disk(record):
+        record, new = (
+            self._certificate_path(name),
+            self.folder / f".{read_serial_number(certificate)}.pem",
+        )
+        write_atomically(new, certificate.encode(), private=True)
+        with translate_disk_errors(record):
             try:
                 record.hardlink_to(new)  # of two at the same time, one is told
             except FileExistsError:
@@ -48,43 +51,53 @@ class Register:
                 ) from None
             finally:
                 new.unlink()
-            sync_folder(self.devices)
+            sync_folder(self.enrolled_folder)
 
     def remove(self, name: str) -> None:
         """As if it had never been added, for a key that nobody has."""
-        self._record(name).unlink()
+        self._certificate_path(name).unlink()
 
     def revoke(self, name: str) -> None:
-        record, names = self._record(name), [device.name for device in self.enrolled()]
+        record, names = (
+            self._certificate_path(name),
+            [device.name for device in self.list_enrolled()],
+        )
         if name not in names:
-            raise ConfigError(f"{name} is not enrolled in {self.folder}{nearest(name, names)}")
-        with disk(record):
-            record.rename(self.revoked / f"{name}.{number(record.read_text())}.pem")
-            sync_folder(self.revoked)
+            raise ConfigError(
+                f"{name} is not enrolled in {self.folder}{suggest_similar(name, names)}"
+            )
+        with translate_disk_errors(record):
+            record.rename(
+                self.revoked_folder / f"{name}.{read_serial_number(record.read_text())}.pem"
+            )
+            sync_folder(self.revoked_folder)
 
-    def enrolled(self) -> list[Device]:
+    def list_enrolled(self) -> list[EnrolledDevice]:
         """By name."""
-        return [Device(path.stem, ends(text)) for path, text in certificates(self.devices)]
+        return [
+            EnrolledDevice(path.stem, read_expiry(text))
+            for path, text in read_certificates(self.enrolled_folder)
+        ]
 
-    def taken_back(self) -> list[str]:
+    def list_revoked_certificates(self) -> list[str]:
         """All certificates that were revoked."""
-        return [text for _, text in certificates(self.revoked)]
+        return [text for _, text in read_certificates(self.revoked_folder)]
 
-    def ever_revoked(self) -> set[str]:
+    def list_revoked_names(self) -> set[str]:
         """Names, also of those who were enrolled again."""
-        return {path.stem.rpartition(".")[0] for path, _ in certificates(self.revoked)}
+        return {path.stem.rpartition(".")[0] for path, _ in read_certificates(self.revoked_folder)}
 
-    def _record(self, name: str) -> Path:
-        return self.devices / f"{name}.pem"
+    def _certificate_path(self, name: str) -> Path:
+        return self.enrolled_folder / f"{name}.pem"
 
 
-def certificates(folder: Path) -> list[tuple[Path, str]]:
+def read_certificates(folder: Path) -> list[tuple[Path, str]]:
     """The certificates in a folder, by name."""
-    with disk(folder):
+    with translate_disk_errors(folder):
         found = [(path, path.read_text()) for path in sorted(folder.iterdir())]
     for path, text in found:
         try:
-            ends(text)
+            read_expiry(text)
         except ValueError:
             raise FolderError(f"{path} is damaged: it is no certificate") from None
     return found

@@ -13,38 +13,40 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-BEFORE = timedelta(days=1)  # clocks of small devices are late
-LIFE = timedelta(days=20 * 365)  # of the authority; nothing it signs outlives it
+CLOCK_TOLERANCE = timedelta(days=1)  # clocks of small devices are late
+AUTHORITY_LIFETIME = timedelta(days=20 * 365)  # of the authority; nothing it signs outlives it
 
 
 @dataclass(frozen=True)
-class Pair:
+class CertificateAndKey:
     """A certificate and its private key, both PEM."""
 
     certificate: str
     key: str
 
 
-class Authority:
+class CertificateAuthority:
     """Signs certificates that only its own broker and devices believe."""
 
     def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
         self.certificate, self.key = certificate, key
-        self.until = certificate.not_valid_after_utc
+        self.valid_until = certificate.not_valid_after_utc
 
     @classmethod
-    def new(cls) -> Self:
+    def create(cls) -> Self:
         key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
-        name = called("heterophony broker authority")
+        name = make_common_name("heterophony broker authority")
         builder = (
-            signable(name, name, key.public_key(), now - BEFORE, now + LIFE)
+            make_builder(
+                name, name, key.public_key(), now - CLOCK_TOLERANCE, now + AUTHORITY_LIFETIME
+            )
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(usage(signs=True), critical=True)
+            .add_extension(make_key_usage(signs=True), critical=True)
         )
         return cls(builder.sign(key, hashes.SHA256()), key)
 
     @classmethod
-    def load(cls, pair: Pair) -> Self:
+    def load(cls, pair: CertificateAndKey) -> Self:
         """Raises ValueError where the two are damaged or do not belong together."""
         certificate = x509.load_pem_x509_certificate(pair.certificate.encode())
         key = serialization.load_pem_private_key(pair.key.encode(), password=None)
@@ -54,17 +56,17 @@ class Authority:
             raise ValueError("the key belongs to another certificate")
         return cls(certificate, key)
 
-    def pair(self) -> Pair:
-        return Pair(pem(self.certificate), secret(self.key))
+    def export_pem(self) -> CertificateAndKey:
+        return CertificateAndKey(encode_certificate(self.certificate), encode_private_key(self.key))
 
-    def for_broker(self, reached: Sequence[str]) -> Pair:
+    def issue_for_broker(self, reached: Sequence[str]) -> CertificateAndKey:
         """To be known by: the names and addresses under which the broker is reached."""
-        names = x509.SubjectAlternativeName([alternative(name) for name in reached])
-        return self._issue("broker", self.until, ExtendedKeyUsageOID.SERVER_AUTH, names)
+        names = x509.SubjectAlternativeName([make_alternative_name(name) for name in reached])
+        return self._issue("broker", self.valid_until, ExtendedKeyUsageOID.SERVER_AUTH, names)
 
-    def for_device(self, name: str, until: datetime) -> Pair:
+    def issue_for_device(self, name: str, until: datetime) -> CertificateAndKey:
         """To be known by the broker; no use for posing as a broker."""
-        return self._issue(name, min(until, self.until), ExtendedKeyUsageOID.CLIENT_AUTH)
+        return self._issue(name, min(until, self.valid_until), ExtendedKeyUsageOID.CLIENT_AUTH)
 
     def _issue(
         self,
@@ -72,13 +74,13 @@ class Authority:
         until: datetime,
         use: x509.ObjectIdentifier,
         names: x509.SubjectAlternativeName | None = None,
-    ) -> Pair:
+    ) -> CertificateAndKey:
         key, issuer = ec.generate_private_key(ec.SECP256R1()), self.certificate.subject
-        start = min(datetime.now(UTC), until) - BEFORE
+        start = min(datetime.now(UTC), until) - CLOCK_TOLERANCE
         builder = (
-            signable(called(name), issuer, key.public_key(), start, until)
+            make_builder(make_common_name(name), issuer, key.public_key(), start, until)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(usage(signs=False), critical=True)
+            .add_extension(make_key_usage(signs=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()),
@@ -87,9 +89,11 @@ class Authority:
         )
         if names is not None:
             builder = builder.add_extension(names, critical=False)
-        return Pair(pem(builder.sign(self.key, hashes.SHA256())), secret(key))
+        return CertificateAndKey(
+            encode_certificate(builder.sign(self.key, hashes.SHA256())), encode_private_key(key)
+        )
 
-    def revocations(self, taken_back: Sequence[str]) -> str:
+    def build_revocation_list(self, taken_back: Sequence[str]) -> str:
         """The list of certificates that count no longer, PEM.
 
         It lasts as long as the authority: with a list that has run out, nobody would be let in.
@@ -98,8 +102,8 @@ class Authority:
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(self.certificate.subject)
-            .last_update(now - BEFORE)
-            .next_update(self.until)
+            .last_update(now - CLOCK_TOLERANCE)
+            .next_update(self.valid_until)
         )
         for certificate in taken_back:
             number = x509.load_pem_x509_certificate(certificate.encode()).serial_number
@@ -109,17 +113,17 @@ class Authority:
         return made.public_bytes(serialization.Encoding.PEM).decode()
 
 
-def ends(certificate: str) -> datetime:
+def read_expiry(certificate: str) -> datetime:
     """When a certificate runs out."""
     return x509.load_pem_x509_certificate(certificate.encode()).not_valid_after_utc
 
 
-def number(certificate: str) -> str:
+def read_serial_number(certificate: str) -> str:
     """What tells a certificate from all others of its authority."""
     return f"{x509.load_pem_x509_certificate(certificate.encode()).serial_number:x}"
 
 
-def signable(
+def make_builder(
     subject: x509.Name,
     issuer: x509.Name,
     key: ec.EllipticCurvePublicKey,
@@ -138,7 +142,7 @@ def signable(
     )
 
 
-def usage(signs: bool) -> x509.KeyUsage:
+def make_key_usage(signs: bool) -> x509.KeyUsage:
     """An authority signs certificates and lists; everybody else signs handshakes."""
     return x509.KeyUsage(
         digital_signature=not signs,
@@ -153,22 +157,22 @@ def usage(signs: bool) -> x509.KeyUsage:
     )
 
 
-def called(name: str) -> x509.Name:
+def make_common_name(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def alternative(name: str) -> x509.GeneralName:
+def make_alternative_name(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ip_address(name))
     except ValueError:
         return x509.DNSName(name)
 
 
-def pem(certificate: x509.Certificate) -> str:
+def encode_certificate(certificate: x509.Certificate) -> str:
     return certificate.public_bytes(serialization.Encoding.PEM).decode()
 
 
-def secret(key: ec.EllipticCurvePrivateKey) -> str:
+def encode_private_key(key: ec.EllipticCurvePrivateKey) -> str:
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,

@@ -14,9 +14,9 @@ import tomli_w
 
 from ...core.errors import ConfigError
 
-NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
-KINDS = {"port": int, "until": datetime}  # all others are text
-LIMIT = 64 * 1024  # bytes; a real one has about 2,500
+DEVICE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
+FIELD_TYPES = {"port": int, "until": datetime}  # all others are text
+MAX_FILE_BYTES = 64 * 1024  # bytes; a real one has about 2,500
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Enrolment:
     def __repr__(self) -> str:  # never the key, wherever it is printed or logged
         return f"Enrolment({self.device!r}, {self.address}:{self.port})"
 
-    def toml(self) -> bytes:
+    def to_toml(self) -> bytes:
         return tomli_w.dumps(asdict(self), multiline_strings=True).encode()
 
-    def context(self) -> ssl.SSLContext:
+    def make_ssl_context(self) -> ssl.SSLContext:
         """Trusts this broker's authority and nobody else; shows this device's certificate."""
         if self.until < datetime.now(UTC):
             raise ConfigError(
@@ -57,20 +57,20 @@ class Enrolment:
         return made
 
 
-def checked(name: str) -> str:
+def check_device_name(name: str) -> str:
     """A device's name is part of topics and of files' names, so it has only harmless signs."""
-    if not NAME.fullmatch(name):
+    if not DEVICE_NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r} cannot be a device's name: 1 to 64 of A-Z a-z 0-9 . _ - and no . at first"
         )
     return name
 
 
-def read(path: Path) -> Enrolment:
+def read_enrolment(path: Path) -> Enrolment:
     """The file made by ``heterophony broker enrol``, or a clear answer."""
     try:
         with open(path, "rb") as file:
-            content = tomllib.loads(file.read(LIMIT).decode())
+            content = tomllib.loads(file.read(MAX_FILE_BYTES).decode())
         found = Enrolment(**content)
     except OSError as error:
         raise ConfigError(f"cannot read the enrolment {path}: {error.strerror}") from None
@@ -79,10 +79,10 @@ def read(path: Path) -> Enrolment:
             f"{path} is no enrolment; make one with: heterophony broker enrol DEVICE"
         ) from None
     for field, value in asdict(found).items():
-        kind = KINDS.get(field, str)
+        kind = FIELD_TYPES.get(field, str)
         if type(value) is not kind:
             raise ConfigError(f"{path}: {field} must be of type {kind.__name__}")
     if not 0 < found.port < 65536 or found.until.tzinfo is None:
         raise ConfigError(f"{path}: port or until is out of range")
-    checked(found.device)
+    check_device_name(found.device)
     return found

@@ -11,27 +11,19 @@ from ...core.errors import CodecError
 from ...core.tensors import Tensors
 from ...jobs.plan import Job
 from . import job_codec
-from .backoff import Patience
-from .blob_transfer import Pull
-from .chunks import Chunk, Outgoing, count
-from .device_registry import Guest, Guests
-from .message_fields import Blob, line
-from .messages import (
-    Done,
-    Failed,
-    Message,
-    Rejected,
-    Taken,
-    Task,
-    Want,
-)
+from .backoff import ResendTimer
+from .blob_transfer import BlobTransfer
+from .chunks import Chunk, OutgoingBlob, count_chunks
+from .device_registry import DeviceRegistry, RegisteredDevice
+from .message_fields import BlobRef, to_single_line
+from .messages import Done, Failed, Message, Rejected, Taken, Task, Want
 
-TRIES = 3  # that a task has before it is given up
-Check = Callable[[Job, Reply], None]  # raises CodecError with words
-Said = list[Message | bytes]  # to the device that spoke; bytes are chunks
+MAX_ATTEMPTS = 3  # that a task has before it is given up
+ReplyCheck = Callable[[Job, Reply], None]  # raises CodecError with words
+OutgoingMessages = list[Message | bytes]  # to the device that spoke; bytes are chunks
 
 
-class Lost(NamedTuple):
+class LostJob(NamedTuple):
     """A job that was given up, by whose fault and why."""
 
     job: Job
@@ -40,179 +32,201 @@ class Lost(NamedTuple):
 
 
 @dataclass
-class Open:
+class OpenTask:
     """A task without a reply."""
 
     job: Job
     task: Task
-    patience: Patience
+    resend_timer: ResendTimer
 
 
 class Assignments:
     """The tasks of a round, and what became of them."""
 
-    def __init__(self, run: str, guests: Guests, check: Check, limit: int) -> None:
-        self.run, self.guests, self.check, self.limit = run, guests, check, limit
+    def __init__(self, run: str, guests: DeviceRegistry, check: ReplyCheck, limit: int) -> None:
+        self.run, self.registry, self.check_reply, self.max_reply_bytes = run, guests, check, limit
         self.t: int | None = None  # nothing was asked for yet
-        self.open: dict[str, Open] = {}
-        self.blobs: dict[str, Outgoing] = {}
-        self.taken: set[str] = set()
+        self.open_tasks: dict[str, OpenTask] = {}
+        self.outgoing_blobs: dict[str, OutgoingBlob] = {}
+        self.taken_ids: set[str] = set()
         self.replies: list[Reply] = []
-        self.lost: list[Lost] = []
+        self.lost_jobs: list[LostJob] = []
 
     # Giving ---------------------------------------------------------------------------------
-    def give(self, jobs: Sequence[Job], t: int, now: float) -> None:
+    def assign_jobs(self, jobs: Sequence[Job], t: int, now: float) -> None:
         """Tasks for these jobs, in this order."""
         if t != self.t:
-            self.taken, self.t = set(), t
-        if not self.open:
-            self.blobs.clear()
-            for guest in self.guests.known.values():
-                guest.pulled.clear()
-        put = dict[int, Blob]()  # by identity: what all clients get is encoded once
+            self.taken_ids, self.t = set(), t
+        if not self.open_tasks:
+            self.outgoing_blobs.clear()
+            for guest in self.registry.devices.values():
+                guest.requested_blobs.clear()
+        put = dict[int, BlobRef]()  # by identity: what all clients get is encoded once
         for job in jobs:
-            down, mean = (self.put(x, put) for x in (job.tensors, job.average))
-            task = job_codec.task_of(self.run, job, down, mean)
-            self.open[task.id] = Open(job, task, Patience(now))
+            down, mean = (self.add_blob(x, put) for x in (job.tensors, job.generic_model))
+            task = job_codec.make_task(self.run, job, down, mean)
+            self.open_tasks[task.id] = OpenTask(job, task, ResendTimer(now))
 
-    def put(self, tensors: Tensors, put: dict[int, Blob]) -> Blob:
+    def add_blob(self, tensors: Tensors, put: dict[int, BlobRef]) -> BlobRef:
         if id(tensors) not in put:
-            outgoing = Outgoing.of(job_codec.encode_tensors(tensors))
-            self.blobs[outgoing.blob.sha256] = outgoing
+            outgoing = OutgoingBlob.from_bytes(job_codec.encode_tensors(tensors))
+            self.outgoing_blobs[outgoing.blob.sha256] = outgoing
             put[id(tensors)] = outgoing.blob
         return put[id(tensors)]
 
-    def abandon(self) -> None:
+    def abandon_open_tasks(self) -> None:
         """No reply to an open task is taken any more."""
-        self.open.clear()
-        self.blobs.clear()
-        for guest in self.guests.known.values():
-            guest.ready.clear()
-            guest.pulling = None
+        self.open_tasks.clear()
+        self.outgoing_blobs.clear()
+        for guest in self.registry.devices.values():
+            guest.ready_replies.clear()
+            guest.current_transfer = None
 
-    def of(self, device: str) -> list[Open]:
+    def list_open_tasks(self, device: str) -> list[OpenTask]:
         """Open tasks of the clients on a device that is here."""
-        here = [(o, *self.guests.of_client(o.task.client)) for o in self.open.values()]
+        here = [(o, *self.registry.find_device(o.task.client)) for o in self.open_tasks.values()]
         return [o for o, holder, guest in here if guest is not None and holder == device]
 
-    def remind(self, device: str, guest: Guest, now: float) -> Said:
+    def repeat_all(self, device: str, guest: RegisteredDevice, now: float) -> OutgoingMessages:
         """All that the device should know and do: it may have forgotten."""
-        mine = self.of(device)
+        mine = self.list_open_tasks(device)
         for o in mine:
-            o.patience.renew(now)
-        return [*(o.task for o in mine), *(guest.pulling[1].again() if guest.pulling else [])]
+            o.resend_timer.reset(now)
+        return [
+            *(o.task for o in mine),
+            *(guest.current_transfer[1].repeat_request() if guest.current_transfer else []),
+        ]
 
-    def tick(self, device: str, guest: Guest, now: float) -> Said:
+    def repeat_overdue(self, device: str, guest: RegisteredDevice, now: float) -> OutgoingMessages:
         """What to say again, after a silence."""
-        tasks = [o.task for o in self.of(device) if o.patience.over(now)]
-        return [*tasks, *(guest.pulling[1].overdue(now) if guest.pulling else [])]
+        tasks = [o.task for o in self.list_open_tasks(device) if o.resend_timer.advance_if_due(now)]
+        return [
+            *tasks,
+            *(
+                guest.current_transfer[1].repeat_overdue_request(now)
+                if guest.current_transfer
+                else []
+            ),
+        ]
 
-    def wanted(self, device: str, want: Want) -> Said:
+    def answer_want(self, device: str, want: Want) -> OutgoingMessages:
         """Chunks of a blob that belongs to one of the device's own tasks."""
-        own = {b.sha256 for o in self.of(device) for b in (o.task.tensors, o.task.average)}
+        own = {
+            b.sha256 for o in self.list_open_tasks(device) for b in (o.task.tensors, o.task.average)
+        }
         if want.sha256 not in own:
             return []
-        outgoing = self.blobs[want.sha256]
-        self.guests.known[device].pulls(want, last=count(outgoing.blob) - 1)
-        return [*outgoing.answer(want)]
+        outgoing = self.outgoing_blobs[want.sha256]
+        self.registry.devices[device].record_want(want, last=count_chunks(outgoing.blob) - 1)
+        return [*outgoing.encode_wanted_chunks(want)]
 
     # Taking ---------------------------------------------------------------------------------
-    def own(self, device: str, said: Done | Failed) -> Open | None:
+    def find_own_task(self, device: str, said: Done | Failed) -> OpenTask | None:
         """The open task it is about; nobody speaks for a client that another device holds."""
-        found = self.open.get(said.id)
-        if found and self.guests.holders.get(found.task.client) != device:
+        found = self.open_tasks.get(said.id)
+        if found and self.registry.device_of_client.get(found.task.client) != device:
             raise CodecError(f"it spoke for client {found.task.client!r}, which it does not hold")
         return found
 
-    def done(self, device: str, guest: Guest, done: Done, now: float) -> Said:
+    def handle_done(
+        self, device: str, guest: RegisteredDevice, done: Done, now: float
+    ) -> OutgoingMessages:
         """A reply is there: pull it, one of a device after the other."""
-        found = self.own(device, done)
+        found = self.find_own_task(device, done)
         if found is None:
-            return self.closed(done)
+            return self.answer_closed_task(done)
         if done.attempt < found.task.attempt:
             return []  # of an attempt that was judged already
-        if (size := done.reply.size) > self.limit:
-            return self.reject(device, found, f"{size} bytes, over the limit of {self.limit}", now)
-        found.patience.renew(now)
+        if (size := done.reply.size) > self.max_reply_bytes:
+            return self.reject_reply(
+                device, found, f"{size} bytes, over the limit of {self.max_reply_bytes}", now
+            )
+        found.resend_timer.reset(now)
         has = (found.task.tensors.sha256, found.task.average.sha256)
-        guest.pulled |= dict.fromkeys(has, True)
-        if guest.pulling and guest.pulling[0].id == done.id:
-            if guest.pulling[0].reply == done.reply:
+        guest.requested_blobs |= dict.fromkeys(has, True)
+        if guest.current_transfer and guest.current_transfer[0].id == done.id:
+            if guest.current_transfer[0].reply == done.reply:
                 return []
-            guest.pulling = None  # it has made another reply: the old one is no more
-        guest.ready[done.id] = done
-        return self.pull(guest, now)
+            guest.current_transfer = None  # it has made another reply: the old one is no more
+        guest.ready_replies[done.id] = done
+        return self.start_next_transfer(guest, now)
 
-    def closed(self, done: Done) -> Said:
+    def answer_closed_task(self, done: Done) -> OutgoingMessages:
         """To a reply that nobody waits for: taken before, or late; or asked for later again."""
-        if done.id in self.taken:
+        if done.id in self.taken_ids:
             return [Taken(done.id)]
         if self.t is not None and done.t < self.t:
             return [Rejected(done.id, done.attempt, f"round {done.t} is over")]
         return []  # a server that was just restarted will ask for it
 
-    def pull(self, guest: Guest, now: float) -> Said:
+    def start_next_transfer(self, guest: RegisteredDevice, now: float) -> OutgoingMessages:
         """Begin with the next reply that is ready, unless one is on its way and still due."""
-        if guest.pulling and guest.pulling[0].id not in self.open:
-            guest.pulling = None
-        while guest.pulling is None and guest.ready:
-            done = guest.ready.pop(next(iter(guest.ready)))
-            if done.id in self.open:
-                guest.pulling = done, Pull(done.reply, self.limit, now)
-                return [*guest.pulling[1].ask()]
+        if guest.current_transfer and guest.current_transfer[0].id not in self.open_tasks:
+            guest.current_transfer = None
+        while guest.current_transfer is None and guest.ready_replies:
+            done = guest.ready_replies.pop(next(iter(guest.ready_replies)))
+            if done.id in self.open_tasks:
+                guest.current_transfer = done, BlobTransfer(done.reply, self.max_reply_bytes, now)
+                return [*guest.current_transfer[1].request_next()]
         return []
 
-    def chunk(self, device: str, guest: Guest, chunk: Chunk, now: float) -> Said:
+    def handle_chunk(
+        self, device: str, guest: RegisteredDevice, chunk: Chunk, now: float
+    ) -> OutgoingMessages:
         """A piece of a reply; the last one decides."""
-        if guest.pulling is None or not guest.pulling[1].take(chunk, now):
+        if guest.current_transfer is None or not guest.current_transfer[1].add_chunk(chunk, now):
             return []
-        done, pull = guest.pulling
-        found = self.open.get(done.id)
+        done, pull = guest.current_transfer
+        found = self.open_tasks.get(done.id)
         if found is None:  # given up meanwhile
-            return self.pull(guest, now)
-        found.patience.renew(now)
-        content = pull.incoming.content()
-        if content is None and pull.incoming.spoiled < TRIES:
-            return [*pull.ask()]
-        guest.pulling = None
-        return self.judge(device, found, done, content, now) + self.pull(guest, now)
+            return self.start_next_transfer(guest, now)
+        found.resend_timer.reset(now)
+        content = pull.incoming.assemble()
+        if content is None and pull.incoming.digest_failures < MAX_ATTEMPTS:
+            return [*pull.request_next()]
+        guest.current_transfer = None
+        return self.accept_or_reject(device, found, done, content, now) + self.start_next_transfer(
+            guest, now
+        )
 
-    def judge(
-        self, device: str, found: Open, done: Done, content: bytes | None, now: float
-    ) -> Said:
+    def accept_or_reject(
+        self, device: str, found: OpenTask, done: Done, content: bytes | None, now: float
+    ) -> OutgoingMessages:
         try:
             if content is None:
                 raise CodecError("the reply is not what its sha256 says")
             reply = job_codec.decode_reply(content, found.task, done.seconds)
-            self.check(found.job, reply)
+            self.check_reply(found.job, reply)
         except CodecError as error:
-            return self.reject(device, found, str(error), now)
+            return self.reject_reply(device, found, str(error), now)
         self.replies.append(reply)
-        self.guests.ledger.took(device, done.seconds)
-        self.taken.add(done.id)
-        del self.open[done.id]
+        self.registry.stats.record_taken_reply(device, done.seconds)
+        self.taken_ids.add(done.id)
+        del self.open_tasks[done.id]
         return [Taken(done.id)]
 
-    def reject(self, device: str, found: Open, why: str, now: float) -> Said:
-        told = Rejected(found.task.id, found.task.attempt, line(why))
-        return [told, *self.blame(device, found, why, now)]
+    def reject_reply(self, device: str, found: OpenTask, why: str, now: float) -> OutgoingMessages:
+        told = Rejected(found.task.id, found.task.attempt, to_single_line(why))
+        return [told, *self.retry_or_give_up(device, found, why, now)]
 
-    def failed(self, device: str, failed: Failed, now: float) -> Said:
-        found = self.own(device, failed)
+    def handle_failed(self, device: str, failed: Failed, now: float) -> OutgoingMessages:
+        found = self.find_own_task(device, failed)
         if found is None or failed.attempt < found.task.attempt:
             return []
-        return self.blame(device, found, failed.why, now, failed.again)
+        return self.retry_or_give_up(device, found, failed.why, now, failed.again)
 
-    def blame(self, device: str, found: Open, why: str, now: float, again: bool = True) -> Said:
+    def retry_or_give_up(
+        self, device: str, found: OpenTask, why: str, now: float, again: bool = True
+    ) -> OutgoingMessages:
         """Count it, and give the task again, until it has had its tries."""
         job = found.job
         where = f"client {job.client}, round {job.t}, {job.kind}"
-        self.guests.ledger.refused(device, f"{where}: {why}")
+        self.registry.stats.record_rejected_reply(device, f"{where}: {why}")
         tries = found.task.attempt + 1
-        if again and tries < TRIES:
+        if again and tries < MAX_ATTEMPTS:
             found.task = replace(found.task, attempt=tries)
-            found.patience.renew(now)
+            found.resend_timer.reset(now)
             return [found.task]
-        self.lost.append(Lost(job, device, line(why)))
-        del self.open[found.task.id]
+        self.lost_jobs.append(LostJob(job, device, to_single_line(why)))
+        del self.open_tasks[found.task.id]
         return []

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-FIRST, LONGEST = 2.0, 60.0  # seconds
+FIRST_WAIT, LONGEST_WAIT = 2.0, 60.0  # seconds
 
 
-class Patience:
+class ResendTimer:
     """Waits for an answer; the clock is the caller's."""
 
     def __init__(self, now: float) -> None:
-        self.renew(now)
+        self.reset(now)
 
-    def renew(self, now: float) -> None:
+    def reset(self, now: float) -> None:
         """There was a sign of life: be patient from here."""
-        self.wait = FIRST
-        self.due = now + self.wait
+        self.wait_seconds = FIRST_WAIT
+        self.due_at = now + self.wait_seconds
 
-    def over(self, now: float) -> bool:
+    def advance_if_due(self, now: float) -> bool:
         """Is it time to say it again? Then the next time is later."""
-        if now < self.due:
+        if now < self.due_at:
             return False
-        self.wait = min(2 * self.wait, LONGEST)
-        self.due = now + self.wait
+        self.wait_seconds = min(2 * self.wait_seconds, LONGEST_WAIT)
+        self.due_at = now + self.wait_seconds
         return True

@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from .backoff import Patience
-from .chunks import Chunk, Incoming
-from .message_fields import Blob
+from .backoff import ResendTimer
+from .chunks import Chunk, IncomingBlob
+from .message_fields import BlobRef
 from .messages import Want
 
 
-class Pull:
+class BlobTransfer:
     """One blob on its way, and when to ask again. What has come is never asked for twice."""
 
-    def __init__(self, blob: Blob, limit: int, now: float) -> None:
-        self.incoming, self.patience = Incoming(blob, limit), Patience(now)
+    def __init__(self, blob: BlobRef, limit: int, now: float) -> None:
+        self.incoming, self.resend_timer = IncomingBlob(blob, limit), ResendTimer(now)
 
     @property
-    def blob(self) -> Blob:
+    def blob(self) -> BlobRef:
         return self.incoming.blob
 
-    def ask(self) -> list[Want]:
+    def request_next(self) -> list[Want]:
         """What to ask for besides what is on its way, if anything."""
-        return self.wants(self.incoming.ask())
+        return self.make_wants(self.incoming.request_next())
 
-    def take(self, chunk: Chunk, now: float) -> bool:
+    def add_chunk(self, chunk: Chunk, now: float) -> bool:
         """Was it missing?"""
-        new = self.incoming.take(chunk)
+        new = self.incoming.add_chunk(chunk)
         if new:
-            self.patience.renew(now)
+            self.resend_timer.reset(now)
         return new
 
-    def overdue(self, now: float) -> list[Want]:
+    def repeat_overdue_request(self, now: float) -> list[Want]:
         """After a silence, all that was asked for and has not come."""
-        return self.again() if self.patience.over(now) else []
+        return self.repeat_request() if self.resend_timer.advance_if_due(now) else []
 
-    def again(self) -> list[Want]:
+    def repeat_request(self) -> list[Want]:
         """All that was asked for and has not come: the other side may have forgotten."""
-        return self.wants(self.incoming.missing())
+        return self.make_wants(self.incoming.list_outstanding())
 
-    def wants(self, indices: tuple[int, ...]) -> list[Want]:
+    def make_wants(self, indices: tuple[int, ...]) -> list[Want]:
         return [Want(self.blob.sha256, indices)] if indices else []

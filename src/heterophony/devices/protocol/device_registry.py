@@ -9,80 +9,80 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from .blob_transfer import Pull
-from .device_stats import Account, Ledger
-from .message_fields import line
-from .messages import (
-    Done,
-    Hello,
-    Message,
-    Refused,
-    Status,
-    Want,
-    Welcome,
-)
+from .blob_transfer import BlobTransfer
+from .device_stats import DeviceCounters, DeviceStats
+from .message_fields import to_single_line
+from .messages import Done, Hello, Message, Refused, Status, Want, Welcome
 
-Accept = Callable[[str, Hello], str]  # a device and its greeting: why not, or nothing
+AdmissionCheck = Callable[[str, Hello], str]  # a device and its greeting: why not, or nothing
 
 
 @dataclass
-class Guest:
+class RegisteredDevice:
     """A device that was welcomed, and its replies that are to be pulled, one after the other."""
 
     hello: Hello
-    here: bool = True
+    connected: bool = True
     metrics: Mapping[str, float] = field(default_factory=dict)
-    ready: dict[str, Done] = field(default_factory=dict)  # by task
-    pulling: tuple[Done, Pull] | None = None
-    pulled: dict[str, bool] = field(default_factory=dict)  # blobs it asked for: to their end?
-    past: deque[str] = field(default_factory=lambda: deque(maxlen=16))  # sessions that are over
+    ready_replies: dict[str, Done] = field(default_factory=dict)  # by task
+    current_transfer: tuple[Done, BlobTransfer] | None = None
+    requested_blobs: dict[str, bool] = field(
+        default_factory=dict
+    )  # blobs it asked for: to their end?
+    past_sessions: deque[str] = field(
+        default_factory=lambda: deque(maxlen=16)
+    )  # sessions that are over
 
     @property
     def clients(self) -> list[str]:
         return [c.name for c in self.hello.clients]
 
-    def pulls(self, want: Want, last: int) -> None:
+    def record_want(self, want: Want, last: int) -> None:
         """It asks for chunks of a blob, perhaps for the last one."""
-        self.pulled[want.sha256] = self.pulled.get(want.sha256, False) or last in want.chunks
+        self.requested_blobs[want.sha256] = (
+            self.requested_blobs.get(want.sha256, False) or last in want.chunks
+        )
 
 
-class Guests:
+class DeviceRegistry:
     """All devices of a run."""
 
-    def __init__(self, epoch: int, config_sha256: str, accept: Accept, holders: Mapping[str, str]):
-        self.epoch, self.config_sha256, self.accept = epoch, config_sha256, accept
-        self.holders = dict(holders)  # device by client; the server's journal outlives us
-        self.known: dict[str, Guest] = {}
-        self.ledger = Ledger(self.holders.values())
+    def __init__(
+        self, epoch: int, config_sha256: str, accept: AdmissionCheck, holders: Mapping[str, str]
+    ):
+        self.epoch, self.config_sha256, self.check_admission = epoch, config_sha256, accept
+        self.device_of_client = dict(holders)  # device by client; the server's journal outlives us
+        self.devices: dict[str, RegisteredDevice] = {}
+        self.stats = DeviceStats(self.device_of_client.values())
 
     @property
-    def complaints(self) -> dict[str, Account]:
+    def misbehaving_devices(self) -> dict[str, DeviceCounters]:
         """The devices that did something wrong."""
-        return {d: account for d, account in self.ledger.accounts.items() if account.count}
+        return {d: account for d, account in self.stats.counters.items() if account.problem_count}
 
-    def hello(self, device: str, hello: Hello) -> Message | None:
+    def handle_hello(self, device: str, hello: Hello) -> Message | None:
         """Welcome, refused, or no answer to a greeting from before."""
-        guest = self.known.get(device)
-        if hello.epoch != self.epoch or (guest and hello.session in guest.past):
+        guest = self.devices.get(device)
+        if hello.epoch != self.epoch or (guest and hello.session in guest.past_sessions):
             return None
-        why = self.objection(device, hello)
+        why = self.find_objection(device, hello)
         if why:
-            self.ledger.turned_away(device, why)
-            return Refused(hello.session, self.epoch, line(why))
-        back = guest is not None and (guest.hello.session != hello.session or not guest.here)
+            self.stats.record_refusal(device, why)
+            return Refused(hello.session, self.epoch, to_single_line(why))
+        back = guest is not None and (guest.hello.session != hello.session or not guest.connected)
         if guest is None:
-            guest = self.known[device] = Guest(hello)
+            guest = self.devices[device] = RegisteredDevice(hello)
         if guest.hello.session != hello.session:
-            guest.past.append(guest.hello.session)
-            guest.pulling = None  # it will say itself what it still has
-            guest.ready.clear()
-            guest.pulled.clear()
-        guest.hello, guest.here = hello, True
-        self.holders.update(dict.fromkeys(guest.clients, device))
-        self.ledger.welcomed(device, guest.clients, back)
+            guest.past_sessions.append(guest.hello.session)
+            guest.current_transfer = None  # it will say itself what it still has
+            guest.ready_replies.clear()
+            guest.requested_blobs.clear()
+        guest.hello, guest.connected = hello, True
+        self.device_of_client.update(dict.fromkeys(guest.clients, device))
+        self.stats.record_welcome(device, guest.clients, back)
         return Welcome(hello.session, self.epoch)
 
-    def objection(self, device: str, hello: Hello) -> str:
+    def find_objection(self, device: str, hello: Hello) -> str:
         """Why the device cannot take part; nothing if it can."""
         names = [c.name for c in hello.clients]
         if len(set(names)) < len(names):
@@ -90,33 +90,33 @@ class Guests:
         if hello.config_sha256 != self.config_sha256:
             return "it has another configuration; start it anew, so that it fetches this one"
         for name in names:
-            holder = self.holders.get(name, device)
+            holder = self.device_of_client.get(name, device)
             if holder != device:
                 return (
                     f"client '{name}' is held by device '{holder}', where what it keeps lies;"
                     " give this device other clients"
                 )
-        return self.accept(device, hello)
+        return self.check_admission(device, hello)
 
-    def status(self, device: str, status: Status) -> bool:
+    def handle_status(self, device: str, status: Status) -> bool:
         """Has the device come back? Words of a start of the device that is over count nothing."""
-        guest, here = self.known.get(device), status.state == "here"
+        guest, here = self.devices.get(device), status.state == "here"
         if guest is None:
-            (self.ledger.nears if here else self.ledger.left)(device)
+            (self.stats.record_arrival if here else self.stats.record_departure)(device)
             return False
-        if guest.hello.session != status.session or guest.here == here:
+        if guest.hello.session != status.session or guest.connected == here:
             return False
-        guest.here = here
-        (self.ledger.returned if here else self.ledger.left)(device)
+        guest.connected = here
+        (self.stats.record_return if here else self.stats.record_departure)(device)
         return here
 
-    def of_client(self, client: str) -> tuple[str, Guest | None]:
+    def find_device(self, client: str) -> tuple[str, RegisteredDevice | None]:
         """The device that holds a client, and whether we may speak to it now."""
-        device = self.holders.get(client, "")
-        guest = self.known.get(device)
-        there = guest is not None and guest.here and client in guest.clients
+        device = self.device_of_client.get(client, "")
+        guest = self.devices.get(device)
+        there = guest is not None and guest.connected and client in guest.clients
         return device, guest if there else None
 
-    def present(self) -> list[str]:
+    def list_available_clients(self) -> list[str]:
         """Clients that can be asked now, by name."""
-        return sorted(c for c in self.holders if self.of_client(c)[1] is not None)
+        return sorted(c for c in self.device_of_client if self.find_device(c)[1] is not None)

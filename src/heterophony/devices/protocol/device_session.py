@@ -11,11 +11,11 @@ from dataclasses import replace
 
 from ...core.errors import CodecError
 from . import chunks, messages, topics
-from .backoff import Patience
+from .backoff import ResendTimer
 from .messages import (
+    ClientSummary,
     Control,
     Hello,
-    Holding,
     Message,
     Metrics,
     Refused,
@@ -26,154 +26,172 @@ from .messages import (
     Want,
     Welcome,
 )
-from .reply_store import Shelf
-from .task_queue import Desk, Work
-from .topics import Address, Publish
+from .reply_store import ReplyStore
+from .task_queue import ReadyTask, TaskQueue
+from .topics import ParsedTopic, Publication
 
-STATES = ("waiting", "playing", "ended")
+RUN_STATES = ("waiting", "playing", "ended")
 
 
-class Station:
+class DeviceSession:
     """One device in one run; ``session`` is new at each start, ``limit`` is of a blob's bytes."""
 
     def __init__(
-        self, run: str, device: str, session: str, shelf: Shelf, limit: int, now: float
+        self, run: str, device: str, session: str, shelf: ReplyStore, limit: int, now: float
     ) -> None:
         self.run, self.device, self.session = run, device, session
-        self.desk = Desk(shelf, limit, now)
+        self.tasks = TaskQueue(shelf, limit, now)
         self.control: Control | None = None
         self.hello: Hello | None = None
-        self.welcome = False
-        self.refused = self.rejected = ""  # the server's words: to the device; to its last reply
-        self.presence, self.greeting = Patience(now), Patience(now)
+        self.welcomed = False
+        self.refusal_reason = self.last_rejection_reason = (
+            ""  # the server's words: to the device; to its last reply
+        )
+        self.presence_timer, self.hello_timer = ResendTimer(now), ResendTimer(now)
 
     # What the device does -------------------------------------------------------------------
     @property
     def config(self) -> bytes | None:
         """The run's configuration as the server has it, once it is here."""
-        return self.desk.pantry.blobs.get(self.control.config.sha256) if self.control else None
+        return self.tasks.blob_cache.blobs.get(self.control.config.sha256) if self.control else None
 
     def introduce(
         self,
         version: str,
-        clients: Sequence[Holding],
+        clients: Sequence[ClientSummary],
         hardware: Mapping[str, str],
         now: float,
         home: str = "",
-    ) -> list[Publish]:
+    ) -> list[Publication]:
         """Say which clients are here; that takes the configuration, hence comes after it."""
         assert self.control is not None
         epoch, config = self.control.epoch, self.control.config.sha256
         self.hello = Hello(self.session, epoch, version, config, tuple(clients), hardware, home)
-        self.welcome, self.refused = False, ""
-        return self.greet(now)
+        self.welcomed, self.refusal_reason = False, ""
+        return self.send_hello(now)
 
-    def next_work(self) -> Work | None:
+    def take_next_task(self) -> ReadyTask | None:
         """The next job, if there is one and none is being done."""
-        return self.desk.next_work()
+        return self.tasks.take_next_task()
 
-    def finished(self, reply: bytes, seconds: float, now: float) -> list[Publish]:
+    def submit_reply(self, reply: bytes, seconds: float, now: float) -> list[Publication]:
         """The job is done; this is its reply."""
-        return self.say(self.desk.finished(reply, seconds, now))
+        return self.address_to_server(self.tasks.finish_current(reply, seconds, now))
 
-    def failed(self, why: object, again: bool, now: float) -> list[Publish]:
+    def submit_failure(self, why: object, again: bool, now: float) -> list[Publication]:
         """The job could not be done; might it be, ``again``?"""
-        return self.say(self.desk.failed(why, again, now))
+        return self.address_to_server(self.tasks.fail_current(why, again, now))
 
-    def report(self, values: Mapping[str, float]) -> list[Publish]:
+    def report_metrics(self, values: Mapping[str, float]) -> list[Publication]:
         """Numbers to be shown."""
-        return self.say([Metrics(values)])
+        return self.address_to_server([Metrics(values)])
 
-    def status(self, state: str) -> Publish:
+    def make_status_publication(self, state: str) -> Publication:
         """Here, or gone (which is also the last will)."""
-        topic = topics.of_device(self.run, self.device, "status")
-        return Publish(topic, messages.encode(Status(state, self.session)), retain=True)
+        topic = topics.make_device_topic(self.run, self.device, "status")
+        return Publication(topic, messages.encode_message(Status(state, self.session)), retain=True)
 
     # What the network brings ----------------------------------------------------------------
-    def connected(self, now: float) -> list[Publish]:
+    def handle_connected(self, now: float) -> list[Publication]:
         """A new connection: all that the other side may have missed."""
-        self.presence.renew(now)
-        return [self.status("here"), *self.greet(now), *self.say(self.desk.again(now))]
+        self.presence_timer.reset(now)
+        return [
+            self.make_status_publication("here"),
+            *self.send_hello(now),
+            *self.address_to_server(self.tasks.repeat_all(now)),
+        ]
 
-    def tick(self, now: float) -> list[Publish]:
+    def tick(self, now: float) -> list[Publication]:
         """What to say again, after a silence."""
-        out = [self.status("here")] if self.presence.over(now) else []
-        greeting = self.greeted() if self.greeting.over(now) else []
-        return [*out, *greeting, *self.say(self.desk.tick(now))]
+        out = (
+            [self.make_status_publication("here")]
+            if self.presence_timer.advance_if_due(now)
+            else []
+        )
+        greeting = self.repeat_hello() if self.hello_timer.advance_if_due(now) else []
+        return [*out, *greeting, *self.address_to_server(self.tasks.repeat_overdue(now))]
 
-    def receive(self, topic: str, payload: bytes, now: float) -> list[Publish]:
+    def receive(self, topic: str, payload: bytes, now: float) -> list[Publication]:
         """Answer a message; what is not for this device, or damaged, is as if lost."""
         try:
-            address = topics.read(topic)
+            address = topics.parse_topic(topic)
             if address.run != self.run or address.device not in ("", self.device):
                 return []
-            return self.heard(address, payload, now)
+            return self.dispatch(address, payload, now)
         except CodecError:
             return []
 
-    def heard(self, address: Address, payload: bytes, now: float) -> list[Publish]:
+    def dispatch(self, address: ParsedTopic, payload: bytes, now: float) -> list[Publication]:
         if address.channel == "ctl":
-            return self.stands(messages.decode(payload, Control), now)
+            return self.handle_control(messages.decode_message(payload, Control), now)
         if address.channel == "down/chunk":
-            return self.say(self.desk.chunk(chunks.decode(payload), now))
+            return self.address_to_server(
+                self.tasks.handle_chunk(chunks.decode_chunk(payload), now)
+            )
         if address.channel == "down":
-            return self.say(self.told(messages.decode(payload, *messages.FROM_SERVER), now))
+            return self.address_to_server(
+                self.handle_message(messages.decode_message(payload, *messages.FROM_SERVER), now)
+            )
         return []
 
-    def stands(self, control: Control, now: float) -> list[Publish]:
+    def handle_control(self, control: Control, now: float) -> list[Publication]:
         """How the run stands; what is older than what we know was delayed on its way."""
         before = self.control
-        if control.run != self.run or (before and age(control) < age(before)):
+        if control.run != self.run or (before and rank_control(control) < rank_control(before)):
             return []
         self.control = control
-        out = self.say(self.desk.stands(control, now))
+        out = self.address_to_server(self.tasks.handle_control(control, now))
         if before is None or before.epoch != control.epoch:  # this server does not know us
-            self.welcome, self.refused = False, ""
-            out += self.greet(now)
+            self.welcomed, self.refusal_reason = False, ""
+            out += self.send_hello(now)
         return out
 
-    def told(self, message: Message, now: float) -> list[Message | bytes]:
+    def handle_message(self, message: Message, now: float) -> list[Message | bytes]:
         match message:
-            case Welcome(session, epoch) if self.meant(session, epoch):
-                self.welcome, self.refused = True, ""
-            case Refused(session, epoch, why) if self.meant(session, epoch) and not self.welcome:
-                self.refused = why
+            case Welcome(session, epoch) if self.is_for_this_session(session, epoch):
+                self.welcomed, self.refusal_reason = True, ""
+            case Refused(session, epoch, why) if (
+                self.is_for_this_session(session, epoch) and not self.welcomed
+            ):
+                self.refusal_reason = why
             case Task() if self.hello and message.client in {c.name for c in self.hello.clients}:
-                return self.desk.task(message, now)
+                return self.tasks.handle_task(message, now)
             case Want():
-                return self.desk.wanted(message, now)
+                return self.tasks.answer_want(message, now)
             case Taken(id):
-                self.desk.taken(id)
+                self.tasks.handle_taken(id)
             case Rejected(id, attempt, why):
-                self.rejected = why
-                self.desk.rejected(id, attempt)
+                self.last_rejection_reason = why
+                self.tasks.handle_rejected(id, attempt)
         return []
 
-    def meant(self, session: str, epoch: int) -> bool:
+    def is_for_this_session(self, session: str, epoch: int) -> bool:
         """Is it an answer to our greeting, of this start to this start?"""
         now = self.control.epoch if self.control else None
         return (session, epoch) == (self.session, now)
 
     # Publishing -----------------------------------------------------------------------------
-    def greet(self, now: float) -> list[Publish]:
-        self.greeting.renew(now)
-        return self.greeted()
+    def send_hello(self, now: float) -> list[Publication]:
+        self.hello_timer.reset(now)
+        return self.repeat_hello()
 
-    def greeted(self) -> list[Publish]:
+    def repeat_hello(self) -> list[Publication]:
         """The greeting, as long as it is not answered."""
-        if self.hello is None or self.control is None or self.welcome or self.refused:
+        if self.hello is None or self.control is None or self.welcomed or self.refusal_reason:
             return []
-        return self.say([replace(self.hello, epoch=self.control.epoch)])
+        return self.address_to_server([replace(self.hello, epoch=self.control.epoch)])
 
-    def say(self, items: Iterable[Message | bytes]) -> list[Publish]:
+    def address_to_server(self, items: Iterable[Message | bytes]) -> list[Publication]:
         """To the server; bytes are chunks."""
-        up, chunk = (topics.of_device(self.run, self.device, c) for c in ("up", "up/chunk"))
+        up, chunk = (topics.make_device_topic(self.run, self.device, c) for c in ("up", "up/chunk"))
         return [
-            Publish(chunk, item) if isinstance(item, bytes) else Publish(up, messages.encode(item))
+            Publication(chunk, item)
+            if isinstance(item, bytes)
+            else Publication(up, messages.encode_message(item))
             for item in items
         ]
 
 
-def age(control: Control) -> tuple[int, int, int]:
+def rank_control(control: Control) -> tuple[int, int, int]:
     """Controls in the order in which a server says them."""
-    return control.epoch, control.t, STATES.index(control.state)
+    return control.epoch, control.t, RUN_STATES.index(control.state)

@@ -13,22 +13,22 @@ from typing import Any
 from ...core.errors import CodecError
 
 
-def close(content: Mapping[str, Any]) -> bytes:
+def encode_frame(content: Mapping[str, Any]) -> bytes:
     """The same content is the same bytes."""
-    return sealed(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
+    return add_checksum(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
 
 
-def sealed(text: bytes) -> bytes:
+def add_checksum(text: bytes) -> bytes:
     return b"%s\n%08x" % (text, zlib.crc32(text))
 
 
-def opened(payload: bytes) -> dict[str, Any]:
+def decode_frame(payload: bytes) -> dict[str, Any]:
     """The object; the caller has checked the length."""
     text = payload[:-9]
-    if sealed(text) != payload:
+    if add_checksum(text) != payload:
         raise CodecError("a message was damaged on its way")
     try:
-        content = json.loads(text, object_pairs_hook=once)
+        content = json.loads(text, object_pairs_hook=reject_duplicate_keys)
     except (ValueError, RecursionError):
         raise CodecError("a message is not JSON") from None
     if not isinstance(content, dict):
@@ -36,7 +36,7 @@ def opened(payload: bytes) -> dict[str, Any]:
     return content
 
 
-def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """No key twice: it could mean two things to two readers."""
     content = dict(pairs)
     if len(content) != len(pairs):

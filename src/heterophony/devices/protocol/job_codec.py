@@ -18,51 +18,51 @@ from ...core.errors import CodecError
 from ...core.tensors import Tensors
 from ...jobs.plan import Job
 from .message_fields import (
-    Blob,
+    BlobRef,
     ClientName,
     Count,
-    Number,
-    Numbers,
-    formed,
+    FiniteNumber,
+    NumberMap,
+    matching,
     one_of,
-    word,
+    parse_record,
 )
 from .messages import Task
 
-ASIDE = "aside:"  # before the names of what is only measured, where a run asks for it
+ASIDE_PREFIX = "aside:"  # before the names of what is only measured, where a run asks for it
 
 
 @dataclass(frozen=True)
-class Scalars:
+class ReplyScalars:
     """What a reply says besides its tensors."""
 
     client: ClientName
     kind: Annotated[str, one_of("train", "evaluate", "join")]
     samples: Count
-    weight: Number
-    metrics: Numbers
+    weight: FiniteNumber
+    metrics: NumberMap
     turn: Count
     examples: Count
-    kept: Annotated[str, word(re.compile("([0-9a-f]{64})?"), "a sha256 or nothing")]
+    kept: Annotated[str, matching(re.compile("([0-9a-f]{64})?"), "a sha256 or nothing")]
 
 
-def task_of(run: str, job: Job, tensors: Blob, average: Blob) -> Task:
+def make_task(run: str, job: Job, tensors: BlobRef, average: BlobRef) -> Task:
     """The task of a job. Its id is a sha256 of all that it says, and of the run."""
-    what = Task("", job.client, job.kind, job.t, job.turn, job.keeps, tensors, average, 0)
+    what = Task("", job.client, job.kind, job.t, job.turn, job.keeps_memory, tensors, average, 0)
     content = json.dumps([run, asdict(what)], sort_keys=True, separators=(",", ":"))
     return replace(what, id=hashlib.sha256(content.encode()).hexdigest())
 
 
-def job_of(task: Task, tensors: bytes, average: bytes) -> Job:
+def make_job(task: Task, tensors: bytes, average: bytes) -> Job:
     """The job of a task whose blobs are here."""
-    down, mean = (codec.decode(b, finite=False)[0] for b in (tensors, average))
+    down, mean = (codec.decode_blob(b, finite=False)[0] for b in (tensors, average))
     kind: Any = task.job
-    return Job(kind, task.t, task.client, down, mean, turn=task.turn, keeps=task.keeps)
+    return Job(kind, task.t, task.client, down, mean, turn=task.turn, keeps_memory=task.keeps)
 
 
 def encode_tensors(tensors: Tensors) -> bytes:
     """What goes down."""
-    return codec.encode(tensors)
+    return codec.encode_blob(tensors)
 
 
 def encode_reply(reply: Reply, aside: bool = False) -> bytes:
@@ -72,18 +72,18 @@ def encode_reply(reply: Reply, aside: bool = False) -> bytes:
     """
     metrics = {k: v for k, v in reply.metrics.items() if k != "seconds"}
     said = {k: v for k, v in vars(reply).items() if k not in ("tensors", "aside")}
-    scalars = formed(Scalars, {**said, "metrics": metrics}, "a reply")
-    extra = {ASIDE + k: v for k, v in reply.aside.items()} if aside else {}
-    return codec.encode(Tensors({**reply.tensors, **extra}), asdict(scalars))
+    scalars = parse_record(ReplyScalars, {**said, "metrics": metrics}, "a reply")
+    extra = {ASIDE_PREFIX + k: v for k, v in reply.aside.items()} if aside else {}
+    return codec.encode_blob(Tensors({**reply.tensors, **extra}), asdict(scalars))
 
 
 def decode_reply(blob: bytes, task: Task, seconds: float) -> Reply:
     """The reply to a task, finite and of a form that can be trusted; others check its content."""
-    found, header = codec.decode(blob)
-    said = formed(Scalars, header, "a reply")
+    found, header = codec.decode_blob(blob)
+    said = parse_record(ReplyScalars, header, "a reply")
     if (said.client, said.kind, said.turn) != (task.client, task.job, task.turn):
         raise CodecError(f"a reply is not that to the task of client {task.client!r}")
     said = replace(said, metrics={**said.metrics, "seconds": seconds})
-    aside = found.below(ASIDE)
-    up = Tensors({k: v for k, v in found.items() if not k.startswith(ASIDE)})
+    aside = found.below(ASIDE_PREFIX)
+    up = Tensors({k: v for k, v in found.items() if not k.startswith(ASIDE_PREFIX)})
     return Reply(tensors=up, aside=aside, **vars(said))

@@ -11,14 +11,14 @@ from functools import cache
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 from ...core.errors import CodecError
-from .topics import NAME
+from .topics import TOPIC_NAME
 
-Rule = Callable[[Any], Any]  # raises ValueError with words
+FieldRule = Callable[[Any], Any]  # raises ValueError with words
 T = TypeVar("T")
-WORDS = 1000
+MAX_TEXT_LENGTH = 1000
 
 
-def word(pattern: re.Pattern[str], what: str) -> Rule:
+def matching(pattern: re.Pattern[str], what: str) -> FieldRule:
     """A string of one form."""
 
     def rule(value: Any) -> str:
@@ -29,7 +29,7 @@ def word(pattern: re.Pattern[str], what: str) -> Rule:
     return rule
 
 
-def text(limit: int) -> Rule:
+def text(limit: int) -> FieldRule:
     """Words for people; nothing in them moves a cursor or hides."""
 
     def rule(value: Any) -> str:
@@ -40,7 +40,7 @@ def text(limit: int) -> Rule:
     return rule
 
 
-def whole(low: int = 0, high: int = 1 << 53) -> Rule:
+def integer(low: int = 0, high: int = 1 << 53) -> FieldRule:
     """A whole number in a range."""
 
     def rule(value: Any) -> int:
@@ -51,20 +51,20 @@ def whole(low: int = 0, high: int = 1 << 53) -> Rule:
     return rule
 
 
-def finite(value: Any) -> float:
+def check_finite(value: Any) -> float:
     """A finite number; a whole one stays whole."""
     if type(value) not in (int, float) or abs(value) > 1e300 or math.isnan(value):
         raise ValueError("is not a finite number")
     return value  # type: ignore[no-any-return]
 
 
-def truth(value: Any) -> bool:
+def check_boolean(value: Any) -> bool:
     if type(value) is not bool:
         raise ValueError("is not true or false")
     return value
 
 
-def one_of(*words: str) -> Rule:
+def one_of(*words: str) -> FieldRule:
     def rule(value: Any) -> str:
         if not isinstance(value, str) or value not in words:
             raise ValueError(f"is not one of {', '.join(words)}")
@@ -73,7 +73,7 @@ def one_of(*words: str) -> Rule:
     return rule
 
 
-def several(each: Rule, limit: int, least: int = 0) -> Rule:
+def list_of(each: FieldRule, limit: int, least: int = 0) -> FieldRule:
     """A list, of a length that is checked before its elements."""
 
     def rule(value: Any) -> tuple[Any, ...]:
@@ -84,7 +84,7 @@ def several(each: Rule, limit: int, least: int = 0) -> Rule:
     return rule
 
 
-def table(key: Rule, each: Rule, limit: int) -> Rule:
+def mapping_of(key: FieldRule, each: FieldRule, limit: int) -> FieldRule:
     """An object whose keys are free, within a form."""
 
     def rule(value: Any) -> dict[str, Any]:
@@ -95,69 +95,69 @@ def table(key: Rule, each: Rule, limit: int) -> Rule:
     return rule
 
 
-def record(cls: type[T]) -> Rule:
+def record_of(cls: type[T]) -> FieldRule:
     """An object with exactly the fields of a dataclass, each by its own rule."""
 
     def rule(value: Any) -> T:
-        rules = rules_of(cls)  # type: ignore[arg-type]
+        rules = read_field_rules(cls)  # type: ignore[arg-type]
         if isinstance(value, cls):
             value = {name: getattr(value, name) for name in rules}
         if not isinstance(value, dict) or value.keys() != rules.keys():
             raise ValueError(f"does not have exactly the fields {', '.join(rules)}")
-        return cls(**{name: checked(name, rules[name], value[name]) for name in rules})
+        return cls(**{name: apply_rule(name, rules[name], value[name]) for name in rules})
 
     return rule
 
 
 @cache
-def rules_of(cls: type) -> dict[str, Rule]:
+def read_field_rules(cls: type) -> dict[str, FieldRule]:
     hints = get_type_hints(cls, include_extras=True)
     return {f.name: hints[f.name].__metadata__[0] for f in fields(cls)}
 
 
-def checked(name: str, rule: Rule, value: Any) -> Any:
+def apply_rule(name: str, rule: FieldRule, value: Any) -> Any:
     try:
         return rule(value)
     except ValueError as error:
         raise ValueError(f"'{name}' {error}") from None
 
 
-def formed(cls: type[T], content: dict[str, Any], what: str) -> T:
+def parse_record(cls: type[T], content: dict[str, Any], what: str) -> T:
     """The record, or a ``CodecError`` that says what is wrong with it."""
     try:
-        return record(cls)(content)  # type: ignore[no-any-return]
+        return record_of(cls)(content)  # type: ignore[no-any-return]
     except ValueError as error:
         raise CodecError(f"{what}: {error}"[:400]) from None
 
 
-def line(words: object) -> str:
+def to_single_line(words: object) -> str:
     """Any words as a line that may travel: cut, without control signs."""
-    return "".join(c if c.isprintable() else " " for c in str(words)[:WORDS])
+    return "".join(c if c.isprintable() else " " for c in str(words)[:MAX_TEXT_LENGTH])
 
 
-key = word(re.compile(r"[A-Za-z0-9_./ -]{1,128}"), "a name of a fact or number")
-Digest = Annotated[str, word(re.compile("[0-9a-f]{64}"), "a sha256")]
-Name = Annotated[str, word(NAME, "a name for topics")]
+KEY_RULE = matching(re.compile(r"[A-Za-z0-9_./ -]{1,128}"), "a name of a fact or number")
+Sha256 = Annotated[str, matching(re.compile("[0-9a-f]{64}"), "a sha256")]
+TopicName = Annotated[str, matching(TOPIC_NAME, "a name for topics")]
 ClientName = Annotated[str, text(256)]
-Words = Annotated[str, text(WORDS)]
-Count = Annotated[int, whole()]
-Truth = Annotated[bool, truth]
-Number = Annotated[float, finite]
-Numbers = Annotated[Mapping[str, float], table(key, finite, 256)]
-Facts = Annotated[Mapping[str, str], table(key, text(200), 32)]
-Sizes = Annotated[tuple[int, ...], several(whole(), 1000)]
+Text = Annotated[str, text(MAX_TEXT_LENGTH)]
+Count = Annotated[int, integer()]
+Boolean = Annotated[bool, check_boolean]
+FiniteNumber = Annotated[float, check_finite]
+NumberMap = Annotated[Mapping[str, float], mapping_of(KEY_RULE, check_finite, 256)]
+TextMap = Annotated[Mapping[str, str], mapping_of(KEY_RULE, text(200), 32)]
+Integers = Annotated[tuple[int, ...], list_of(integer(), 1000)]
 
 
 @dataclass(frozen=True)
-class Blob:
+class BlobRef:
     """Bytes by their content: what is pulled in chunks."""
 
-    sha256: Digest
-    size: Annotated[int, whole(1, 1 << 40)]
+    sha256: Sha256
+    size: Annotated[int, integer(1, 1 << 40)]
 
     @staticmethod
-    def of(content: bytes) -> Blob:
-        return Blob(hashlib.sha256(content).hexdigest(), len(content))
+    def from_bytes(content: bytes) -> BlobRef:
+        return BlobRef(hashlib.sha256(content).hexdigest(), len(content))
 
 
-BlobField = Annotated[Blob, record(Blob)]
+BlobRefField = Annotated[BlobRef, record_of(BlobRef)]

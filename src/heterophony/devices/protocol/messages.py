@@ -8,48 +8,48 @@ from typing import Annotated, ClassVar, TypeVar
 from ...core.errors import CodecError
 from . import framing
 from .message_fields import (
-    BlobField,
+    BlobRefField,
+    Boolean,
     ClientName,
     Count,
-    Digest,
-    Facts,
-    Name,
-    Number,
-    Numbers,
-    Sizes,
-    Truth,
-    Words,
-    formed,
+    FiniteNumber,
+    Integers,
+    NumberMap,
+    Sha256,
+    Text,
+    TextMap,
+    TopicName,
+    integer,
+    list_of,
     one_of,
-    record,
-    several,
+    parse_record,
+    record_of,
     text,
-    whole,
 )
-from .topics import VERSION
+from .topics import PROTOCOL_VERSION
 
-SHORT, LONG = 16 << 10, 256 << 10  # bytes of a message; of the one with all clients
-WINDOW = 16  # chunks in one request
+MAX_BYTES, MAX_HELLO_BYTES = 16 << 10, 256 << 10  # bytes of a message; of the one with all clients
+MAX_WANTED_CHUNKS = 16  # chunks in one request
 
 
 @dataclass(frozen=True)
 class Message:
     """One of the kinds below."""
 
-    limit: ClassVar[int] = SHORT
+    max_bytes: ClassVar[int] = MAX_BYTES
 
 
 @dataclass(frozen=True)
 class Control(Message):
     """Server, retained: how the run stands. Memories of rounds before ``oldest`` are not needed."""
 
-    run: Name
+    run: TopicName
     epoch: Count  # how often the server has started
     state: Annotated[str, one_of("waiting", "playing", "ended")]
     t: Count
     rounds: Count
     oldest: Count
-    config: BlobField
+    config: BlobRefField
 
 
 @dataclass(frozen=True)
@@ -57,20 +57,20 @@ class Status(Message):
     """Device, retained, and its last will: is it here?"""
 
     state: Annotated[str, one_of("here", "gone")]
-    session: Name  # of this start of the device
+    session: TopicName  # of this start of the device
 
 
 @dataclass(frozen=True)
-class Holding:
+class ClientSummary:
     """A client on a device: how much data, of what kind; never the data."""
 
     name: ClientName
     train: Count
     test: Count
     validation: Count
-    labels: Sizes
-    data_sha256: Digest
-    shape: Sizes
+    labels: Integers
+    data_sha256: Sha256
+    shape: Integers
     classes: Count
     type: Annotated[str, one_of("uint8", "float32", "int64")] = "uint8"  # of stored examples
 
@@ -79,13 +79,13 @@ class Holding:
 class Hello(Message):
     """Device: which clients it holds, and what it is."""
 
-    limit: ClassVar[int] = LONG
-    session: Name
+    max_bytes: ClassVar[int] = MAX_HELLO_BYTES
+    session: TopicName
     epoch: Count  # of the server that is greeted
     version: Annotated[str, text(64)]  # of heterophony
-    config_sha256: Digest
-    clients: Annotated[tuple[Holding, ...], several(record(Holding), 1024, least=1)]
-    hardware: Facts = field(default_factory=dict)
+    config_sha256: Sha256
+    clients: Annotated[tuple[ClientSummary, ...], list_of(record_of(ClientSummary), 1024, least=1)]
+    hardware: TextMap = field(default_factory=dict)
     home: Annotated[str, text(64)] = ""  # the folder where what its clients keep lies
 
 
@@ -93,7 +93,7 @@ class Hello(Message):
 class Welcome(Message):
     """Server: the device takes part, with all its clients."""
 
-    session: Name
+    session: TopicName
     epoch: Count
 
 
@@ -101,23 +101,23 @@ class Welcome(Message):
 class Refused(Message):
     """Server: the device does not take part, and why."""
 
-    session: Name
+    session: TopicName
     epoch: Count
-    why: Words
+    why: Text
 
 
 @dataclass(frozen=True)
 class Task(Message):
     """Server: work for a client. The id is of the content: the same work is the same task."""
 
-    id: Digest
+    id: Sha256
     client: ClientName
     job: Annotated[str, one_of("train", "evaluate", "join")]
     t: Count
     turn: Count
-    keeps: Truth
-    tensors: BlobField
-    average: BlobField
+    keeps: Boolean
+    tensors: BlobRefField
+    average: BlobRefField
     attempt: Count  # how often it was given again; not part of the id
 
 
@@ -125,52 +125,52 @@ class Task(Message):
 class Done(Message):
     """Device: the reply to a task is there to be pulled."""
 
-    id: Digest
+    id: Sha256
     attempt: Count
     t: Count
-    reply: BlobField
-    seconds: Number  # of work; beside the reply, so that equal work is an equal blob
+    reply: BlobRefField
+    seconds: FiniteNumber  # of work; beside the reply, so that equal work is an equal blob
 
 
 @dataclass(frozen=True)
 class Want(Message):
     """Either side: these chunks of a blob, please. Pull, acknowledgement and resume in one."""
 
-    sha256: Digest
-    chunks: Annotated[tuple[int, ...], several(whole(0, 1 << 32), WINDOW, least=1)]
+    sha256: Sha256
+    chunks: Annotated[tuple[int, ...], list_of(integer(0, 1 << 32), MAX_WANTED_CHUNKS, least=1)]
 
 
 @dataclass(frozen=True)
 class Taken(Message):
     """Server: the reply has arrived and is good; no need to announce it any more."""
 
-    id: Digest
+    id: Sha256
 
 
 @dataclass(frozen=True)
 class Rejected(Message):
     """Server: the reply is not taken, and why; the device drops it."""
 
-    id: Digest
+    id: Sha256
     attempt: Count
-    why: Words
+    why: Text
 
 
 @dataclass(frozen=True)
 class Failed(Message):
     """Device: the task could not be done, and why; could it be, if tried again?"""
 
-    id: Digest
+    id: Sha256
     attempt: Count
-    why: Words
-    again: Truth
+    why: Text
+    again: Boolean
 
 
 @dataclass(frozen=True)
 class Metrics(Message):
     """Device: numbers to be shown live; they influence nothing."""
 
-    values: Numbers
+    values: NumberMap
 
 
 FROM_SERVER = (Welcome, Refused, Task, Want, Taken, Rejected)
@@ -178,25 +178,25 @@ FROM_DEVICE = (Hello, Done, Want, Failed, Metrics)
 M = TypeVar("M", bound=Message)
 
 
-def encode(message: Message) -> bytes:
+def encode_message(message: Message) -> bytes:
     """A sealed object; what ``decode`` would refuse is refused here already."""
     cls = type(message)
-    content = {"v": VERSION, "kind": cls.__name__.lower(), **asdict(message)}
-    payload = framing.close(content)
-    decode(payload, cls)
+    content = {"v": PROTOCOL_VERSION, "kind": cls.__name__.lower(), **asdict(message)}
+    payload = framing.encode_frame(content)
+    decode_message(payload, cls)
     return payload
 
 
-def decode(payload: bytes, *kinds: type[M]) -> M:
+def decode_message(payload: bytes, *kinds: type[M]) -> M:
     """A message of one of these kinds, whole and in range."""
-    if len(payload) > max(k.limit for k in kinds):
+    if len(payload) > max(k.max_bytes for k in kinds):
         raise CodecError(f"a message of {len(payload)} bytes is too long")
-    content = framing.opened(payload)
+    content = framing.decode_frame(payload)
     version = content.pop("v", None)
-    if type(version) is not int or version != VERSION:
-        raise CodecError(f"a message is not of version {VERSION} of the protocol")
+    if type(version) is not int or version != PROTOCOL_VERSION:
+        raise CodecError(f"a message is not of version {PROTOCOL_VERSION} of the protocol")
     kind = content.pop("kind", None)
     for cls in kinds:
-        if kind == cls.__name__.lower() and len(payload) <= cls.limit:
-            return formed(cls, content, f"a {kind} message")
+        if kind == cls.__name__.lower() and len(payload) <= cls.max_bytes:
+            return parse_record(cls, content, f"a {kind} message")
     raise CodecError(f"a message of kind {str(kind)[:40]!r} is not expected here, or too long")

@@ -4,43 +4,46 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-BURST = 5  # lines about one device at once
-PAUSE = 10.0  # seconds after which one more may follow
+MAX_BURST_LINES = 5  # lines about one device at once
+SECONDS_PER_LINE = 10.0  # seconds after which one more may follow
 
 
 @dataclass
-class Allowance:
+class TokenBucket:
     """What may be said of one device: its lines come back with the time."""
 
-    at: float
-    lines: float = BURST
-    left_out: int = 0
+    updated_at: float
+    tokens: float = MAX_BURST_LINES
+    suppressed: int = 0
 
-    def granted(self, now: float) -> bool:
-        self.lines, self.at = min(BURST, self.lines + (now - self.at) / PAUSE), now
-        if self.lines < 1:
-            self.left_out += 1
+    def try_take(self, now: float) -> bool:
+        self.tokens, self.updated_at = (
+            min(MAX_BURST_LINES, self.tokens + (now - self.updated_at) / SECONDS_PER_LINE),
+            now,
+        )
+        if self.tokens < 1:
+            self.suppressed += 1
             return False
-        self.lines -= 1
+        self.tokens -= 1
         return True
 
 
-class News:
+class RateLimitedLog:
     """What was told and not read yet. ``about`` are few: all strangers are one."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.allowances: dict[str, Allowance] = {}
+        self.buckets: dict[str, TokenBucket] = {}
 
-    def tell(self, about: str, words: str, now: float) -> None:
-        allowance = self.allowances.setdefault(about, Allowance(now))
-        if not allowance.granted(now):
+    def add_line(self, about: str, words: str, now: float) -> None:
+        allowance = self.buckets.setdefault(about, TokenBucket(now))
+        if not allowance.try_take(now):
             return
-        if missed := allowance.left_out:
-            words, allowance.left_out = f"{words} (and {missed} more, left out)", 0
+        if missed := allowance.suppressed:
+            words, allowance.suppressed = f"{words} (and {missed} more, left out)", 0
         self.lines.append(words)
 
-    def read(self) -> list[str]:
+    def take_lines(self) -> list[str]:
         """The lines since the last time."""
         lines, self.lines = self.lines, []
         return lines

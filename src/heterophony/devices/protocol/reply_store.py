@@ -10,54 +10,54 @@ from functools import partial
 from pathlib import Path
 
 from ...core.errors import CodecError
-from ...core.files import disk, write
+from ...core.files import translate_disk_errors, write_atomically
 from . import messages
-from .chunks import Outgoing
+from .chunks import OutgoingBlob
 from .messages import Done
 
 
-class Shelf:
+class ReplyStore:
     """Kept until the server has gone on to a later round."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.done: dict[str, Done] = {}
-        with disk(folder):
+        self.announcements: dict[str, Done] = {}
+        with translate_disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             for path in sorted(folder.iterdir()):
-                self.find(path)
+                self.load_file(path)
 
-    def find(self, path: Path) -> None:
+    def load_file(self, path: Path) -> None:
         """What lies there from before; what is damaged goes, and costs only time."""
         text, seal, reply = [*path.read_bytes().split(b"\n", 2), b"", b""][:3]
         try:
-            done = messages.decode(text + b"\n" + seal, Done)
+            done = messages.decode_message(text + b"\n" + seal, Done)
         except CodecError:
             path.unlink()
             return
         if path.name == done.id and hashlib.sha256(reply).hexdigest() == done.reply.sha256:
-            self.done[done.id] = done
+            self.announcements[done.id] = done
         else:
             path.unlink()
 
     def put(self, done: Done, reply: bytes) -> None:
-        write(self.folder / done.id, messages.encode(done) + b"\n" + reply)
-        self.done[done.id] = done
+        write_atomically(self.folder / done.id, messages.encode_message(done) + b"\n" + reply)
+        self.announcements[done.id] = done
 
     def drop(self, id: str) -> None:
-        if self.done.pop(id, None) is not None:
-            with disk(self.folder):
+        if self.announcements.pop(id, None) is not None:
+            with translate_disk_errors(self.folder):
                 (self.folder / id).unlink(missing_ok=True)
 
-    def outgoing(self, sha256: str) -> Outgoing | None:
+    def find_reply(self, sha256: str) -> OutgoingBlob | None:
         """The reply with this content, to be read chunk by chunk."""
-        for done in self.done.values():
+        for done in self.announcements.values():
             if done.reply.sha256 == sha256:
-                return Outgoing(done.reply, partial(self.read, done))
+                return OutgoingBlob(done.reply, partial(self.read_range, done))
         return None
 
-    def read(self, done: Done, offset: int, size: int) -> bytes:
+    def read_range(self, done: Done, offset: int, size: int) -> bytes:
         path = self.folder / done.id
-        with disk(path), open(path, "rb") as file:
-            file.seek(len(messages.encode(done)) + 1 + offset)
+        with translate_disk_errors(path), open(path, "rb") as file:
+            file.seek(len(messages.encode_message(done)) + 1 + offset)
             return file.read(size)

@@ -7,28 +7,30 @@ import struct
 import threading
 from contextlib import suppress
 
-PIECE = 64 << 10
-AT_ONCE = struct.pack("ii", 1, 0)  # closed with a reset, as when a router forgets a connection
+BUFFER_BYTES = 64 << 10
+RESET_ON_CLOSE = struct.pack(
+    "ii", 1, 0
+)  # closed with a reset, as when a router forgets a connection
 
 
-class Cable:
+class CuttableProxy:
     """Listens on ``port`` and passes everything on to ``target``, both ways."""
 
     def __init__(self, target: int) -> None:
-        self.target = target
+        self.target_port = target
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self.listener.getsockname()[1]
-        self.ends: list[socket.socket] = []
+        self.sockets: list[socket.socket] = []
         self.lock = threading.Lock()
-        threading.Thread(target=self.accept, daemon=True).start()
+        threading.Thread(target=self.accept_connections, daemon=True).start()
 
     def cut(self) -> None:
         """Whatever is connected is no more; who connects again is let through."""
         with self.lock:
-            ends, self.ends = self.ends, []
+            ends, self.sockets = self.sockets, []
         for end in ends:
             with suppress(OSError):  # its thread has closed it already
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
                 end.shutdown(socket.SHUT_RDWR)  # wakes the thread, which closes it
 
     def close(self) -> None:
@@ -37,28 +39,28 @@ class Cable:
         self.listener.close()
         self.cut()
 
-    def accept(self) -> None:
+    def accept_connections(self) -> None:
         with suppress(OSError):  # closed
             while True:
                 device, _ = self.listener.accept()
                 try:
-                    broker = socket.create_connection(("127.0.0.1", self.target))
+                    broker = socket.create_connection(("127.0.0.1", self.target_port))
                 except OSError:  # the broker is down just now
                     device.close()
                     continue
                 with self.lock:
-                    self.ends += [device, broker]
+                    self.sockets += [device, broker]
                 for ends in ((device, broker), (broker, device)):
-                    threading.Thread(target=self.carry, args=ends, daemon=True).start()
+                    threading.Thread(target=self.forward, args=ends, daemon=True).start()
 
-    def carry(self, source: socket.socket, sink: socket.socket) -> None:
+    def forward(self, source: socket.socket, sink: socket.socket) -> None:
         """One direction, to its end."""
         with suppress(OSError):
-            while piece := source.recv(PIECE):
+            while piece := source.recv(BUFFER_BYTES):
                 sink.sendall(piece)
         with suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
         with self.lock:
-            if source in self.ends:
-                self.ends.remove(source)
+            if source in self.sockets:
+                self.sockets.remove(source)
         source.close()

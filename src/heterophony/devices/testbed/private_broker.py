@@ -11,12 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...core.errors import BrokerError, BusyError, HeterophonyError
-from ...core.files import disk
+from ...core.files import translate_disk_errors
 from ...engines.pool import CONTEXT
 from ..broker import enrolment, process
 from ..broker.broker import Broker
 from ..broker.enrolment import Enrolment
-from .processes import wait_for_testbed
+from .processes import wait_for_testbed_exit
 
 
 class PrivateBroker:
@@ -24,65 +24,67 @@ class PrivateBroker:
 
     def __init__(self, folder: Path) -> None:
         """One that a killed testbed left there is ended first."""
-        process.stop(folder)
-        with disk(folder):
+        process.stop_mosquitto(folder)
+        with translate_disk_errors(folder):
             shutil.rmtree(folder, ignore_errors=True)
         self.broker = Broker(folder)
-        self.keeper = CONTEXT.Process(target=keep, args=(folder,), daemon=True)
-        self.keeper.start()
-        self.alive: int | None = None  # readable once Mosquitto is no more
+        self.cleanup_process = CONTEXT.Process(
+            target=stop_after_testbed, args=(folder,), daemon=True
+        )
+        self.cleanup_process.start()
+        self.pidfd: int | None = None  # readable once Mosquitto is no more
         try:
-            self.up()
+            self.start()
         except BaseException:
-            self.end()
+            self.stop()
             raise
 
-    def up(self) -> None:
+    def start(self) -> None:
         """Start it, at first on any port, then always on that one."""
-        first = None if self.broker.file.exists() else 0
-        self.port = self.broker.up(lan=False, port=first)[0].port
-        number = self.broker.pid()
-        self.alive = None if number is None else os.pidfd_open(number)
+        first = None if self.broker.settings_file.exists() else 0
+        self.port = self.broker.start(lan=False, port=first)[0].port
+        number = self.broker.find_pid()
+        self.pidfd = None if number is None else os.pidfd_open(number)
 
-    def again(self) -> None:
+    def restart(self) -> None:
         """Kill it, if it still lives, and start it again."""
-        if self.alive is not None:
+        if self.pidfd is not None:
             with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self.alive, signal.SIGKILL)
-            if not select.select([self.alive], [], [], process.PATIENCE)[0]:
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            if not select.select([self.pidfd], [], [], process.TIMEOUT_SECONDS)[0]:
                 raise BrokerError("Mosquitto does not end")
-            self.let_go()
-        self.up()
+            self.close_pidfd()
+        self.start()
 
-    def enrolled(self, name: str) -> Enrolment:
+    def enrol_device(self, name: str) -> Enrolment:
         return self.broker.enrol(name, self.broker.folder / f"{name}.toml")
 
-    def server(self) -> Enrolment:
-        return enrolment.read(self.broker.server)
+    def read_server_enrolment(self) -> Enrolment:
+        return enrolment.read_enrolment(self.broker.server_enrolment_file)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """It and its folder, which holds keys, are no more; what fails is left to the keeper."""
         with suppress(HeterophonyError):
-            process.stop(self.broker.folder)
+            process.stop_mosquitto(self.broker.folder)
             shutil.rmtree(self.broker.folder, ignore_errors=True)
-            self.keeper.kill()
-            self.keeper.join()
-        self.let_go()
+            self.cleanup_process.kill()
+            self.cleanup_process.join()
+        self.close_pidfd()
 
-    def let_go(self) -> None:
-        if self.alive is not None:
-            os.close(self.alive)
-            self.alive = None
+    def close_pidfd(self) -> None:
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
 
 
-def keep(folder: Path) -> None:
+def stop_after_testbed(folder: Path) -> None:
     """Mosquitto is nobody's child: when the testbed is no more, it is ended from here."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    wait_for_testbed()
-    until = time.monotonic() + process.PATIENCE
+    wait_for_testbed_exit()
+    until = time.monotonic() + process.TIMEOUT_SECONDS
     while time.monotonic() < until:
         try:
-            process.stop(folder)
+            process.stop_mosquitto(folder)
             return
         except BusyError:  # it is just being started
-            time.sleep(process.PAUSE)
+            time.sleep(process.POLL_SECONDS)

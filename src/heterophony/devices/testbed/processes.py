@@ -17,39 +17,39 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from ...config.config import read
+from ...config.config import read_config
 from ...core.errors import EngineError, HeterophonyError
-from ...engines.pool import CONTEXT, settle
+from ...engines.pool import CONTEXT, configure_worker_process
 from ...run.store import RunFolder
 from ...run.summary import Event
 from ..broker.enrolment import Enrolment
 from ..device import Device
 from ..server import serve
 
-Said = str | Event | HeterophonyError
-Tell = Callable[[Said], None]
-RUN = "testbed"  # the run's name; the broker has no other
+ProcessMessage = str | Event | HeterophonyError
+SendMessage = Callable[[ProcessMessage], None]
+RUN_NAME = "testbed"  # the run's name; the broker has no other
 
 
-class Part:
+class SupervisedProcess:
     """One of the processes, and our end of its pipe; after an end it can be started again."""
 
     def __init__(self, name: str, work: Callable[..., None], *args: object) -> None:
-        self.name, self.what = name, (work, *args)
+        self.name, self.target = name, (work, *args)
         self.start()
 
     def start(self) -> None:
         self.pipe, theirs = CONTEXT.Pipe(duplex=False)
-        self.process = CONTEXT.Process(target=living, args=(theirs, *self.what), daemon=True)
+        self.process = CONTEXT.Process(target=run_child, args=(theirs, *self.target), daemon=True)
         self.process.start()
         theirs.close()
 
     def kill(self) -> None:
         """As kill -9 does."""
         self.process.kill()
-        self.joined()
+        self.wait_for_exit()
 
-    def joined(self, seconds: float | None = None) -> int | None:
+    def wait_for_exit(self, seconds: float | None = None) -> int | None:
         """How it ended, once it has; None if that takes longer."""
         self.process.join(seconds)
         if self.process.exitcode is not None:
@@ -60,11 +60,11 @@ class Part:
 # In the processes ---------------------------------------------------------------------------
 
 
-def living(pipe: Any, work: Callable[..., None], *args: object) -> None:
+def run_child(pipe: Any, work: Callable[..., None], *args: object) -> None:
     """The life of such a process; what goes wrong is told."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the testbed's to answer
-    settle()
-    threading.Thread(target=die_with_testbed, daemon=True).start()
+    configure_worker_process()
+    threading.Thread(target=exit_with_testbed, daemon=True).start()
     try:
         work(pipe.send, *args)
     except HeterophonyError as error:
@@ -73,24 +73,26 @@ def living(pipe: Any, work: Callable[..., None], *args: object) -> None:
         pipe.send(EngineError(f"{error!r}\n{traceback.format_exc()}"))
 
 
-def die_with_testbed() -> None:
+def exit_with_testbed() -> None:
     """The fork server lives as long as any of us: that it is our parent is no help."""
-    wait_for_testbed()
+    wait_for_testbed_exit()
     os._exit(1)
 
 
-def wait_for_testbed() -> None:
+def wait_for_testbed_exit() -> None:
     """Returns when the testbed is no more."""
     testbed = multiprocessing.parent_process()
     assert testbed is not None
     connection.wait([testbed.sentinel])
 
 
-def serving(tell: Tell, folder: Path, enrolment: Enrolment) -> None:
+def run_server(tell: SendMessage, folder: Path, enrolment: Enrolment) -> None:
     """The server; the folder's lock is the testbed's."""
-    serve(read(folder / "config.toml"), RunFolder(folder), enrolment, RUN, tell, tell)
+    serve(read_config(folder / "config.toml"), RunFolder(folder), enrolment, RUN_NAME, tell, tell)
 
 
-def taking_part(tell: Tell, enrolment: Enrolment, folder: Path, clients: Sequence[str]) -> None:
+def run_device(
+    tell: SendMessage, enrolment: Enrolment, folder: Path, clients: Sequence[str]
+) -> None:
     """A device."""
-    Device(enrolment, RUN, folder, clients, tell).live()
+    Device(enrolment, RUN_NAME, folder, clients, tell).run()

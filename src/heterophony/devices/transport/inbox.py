@@ -6,11 +6,11 @@ import queue
 from dataclasses import dataclass
 from typing import Literal
 
-KEPT_FOR_EVENTS = 64
+EVENT_SLOTS = 64
 
 
 @dataclass(frozen=True)
-class Message:
+class ReceivedMessage:
     """One message as it came; nothing of it has been looked at."""
 
     topic: str
@@ -18,17 +18,17 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Event:
+class ConnectionEvent:
     """What became of the connection, or of one message (``denied``); the words are for people.
 
     ``nudge`` says only that the owner has something to look at besides.
     """
 
     kind: Literal["connected", "lost", "refused", "denied", "nudge"]
-    words: str
+    text: str
 
 
-class Inbox(queue.Queue[Message | Event]):
+class Inbox(queue.Queue[ReceivedMessage | ConnectionEvent]):
     """A queue that never blocks the network and never grows beyond its bounds.
 
     A message that finds it full is dropped and counted: blocking would stop the pings, and so cost
@@ -37,32 +37,32 @@ class Inbox(queue.Queue[Message | Event]):
     """
 
     def __init__(self, messages: int, memory: int) -> None:
-        super().__init__(messages + KEPT_FOR_EVENTS)
-        self.messages = messages
-        self.memory = memory
-        self.held = 0
+        super().__init__(messages + EVENT_SLOTS)
+        self.max_messages = messages
+        self.max_bytes = memory
+        self.held_bytes = 0
         self.dropped = 0
 
-    def offer(self, item: Message | Event) -> None:
+    def offer(self, item: ReceivedMessage | ConnectionEvent) -> None:
         """Take the item if there is room; any thread may offer."""
         with self.mutex:
-            size = _size(item)
-            limit = self.messages if isinstance(item, Message) else self.maxsize
-            if self._qsize() >= limit or self.held + size > self.memory:
+            size = _payload_bytes(item)
+            limit = self.max_messages if isinstance(item, ReceivedMessage) else self.maxsize
+            if self._qsize() >= limit or self.held_bytes + size > self.max_bytes:
                 self.dropped += 1
                 return
             self._put(item)
             self.not_empty.notify()
 
-    def _put(self, item: Message | Event) -> None:
+    def _put(self, item: ReceivedMessage | ConnectionEvent) -> None:
         super()._put(item)
-        self.held += _size(item)
+        self.held_bytes += _payload_bytes(item)
 
-    def _get(self) -> Message | Event:
+    def _get(self) -> ReceivedMessage | ConnectionEvent:
         item = super()._get()
-        self.held -= _size(item)
+        self.held_bytes -= _payload_bytes(item)
         return item
 
 
-def _size(item: Message | Event) -> int:
-    return len(item.payload) if isinstance(item, Message) else 0
+def _payload_bytes(item: ReceivedMessage | ConnectionEvent) -> int:
+    return len(item.payload) if isinstance(item, ReceivedMessage) else 0

@@ -7,7 +7,7 @@ from zlib import crc32
 
 
 @dataclass(frozen=True)
-class Pace:
+class BackoffSettings:
     """Seconds between attempts: ``first``, then twice as many each time, at most ``most``.
 
     After a refusal (wrong credentials, or another process took the identity over) nothing gets
@@ -16,27 +16,31 @@ class Pace:
     """
 
     first: float = 0.5
-    most: float = 30.0
-    refused: float = 60.0
+    longest: float = 30.0
+    first_after_refusal: float = 60.0
 
-    def bounds(self, refused: bool) -> tuple[float, float]:
-        return (self.refused, 10 * self.refused) if refused else (self.first, self.most)
+    def select_bounds(self, refused: bool) -> tuple[float, float]:
+        return (
+            (self.first_after_refusal, 10 * self.first_after_refusal)
+            if refused
+            else (self.first, self.longest)
+        )
 
 
-class Waits:
+class ReconnectBackoff:
     """The waits of one link; each is shortened by a share that depends on its name.
 
     The share keeps devices that lost the same broker from returning in the same instant.
     """
 
-    def __init__(self, name: str, pace: Pace) -> None:
+    def __init__(self, name: str, pace: BackoffSettings) -> None:
         self.name = name
-        self.pace = pace
+        self.settings = pace
         self.failures = 0
 
-    def after(self, refused: bool, lived: float) -> float:
+    def compute_wait(self, refused: bool, lived: float) -> float:
         """The wait after a connection that worked for ``lived`` seconds."""
-        shortest, longest = self.pace.bounds(refused)
+        shortest, longest = self.settings.select_bounds(refused)
         if lived > 2 * longest:  # not shorter: who is thrown out after every wait is still failing
             self.failures = 0
         wait = min(longest, shortest * 2.0 ** min(self.failures, 30))

@@ -25,39 +25,33 @@ from ...core.algorithm import Reply
 from ...core.codec import decode_groups, encode_groups
 from ...core.errors import ConfigError, EngineError, HeterophonyError
 from ...core.tensors import Tensors
-from ...jobs.client_store import Place
+from ...jobs.client_store import FolderClientStore
 from ...jobs.plan import Job, Plan
-from ..base import (
-    AUTO,
-    HERE,
-    Cluster,
-    Share,
-    cores,
-)
-from ..batching import bundled
-from ..pool import TRIES, without_data
+from ..base import AUTO_ADDRESS, LOCAL_CLUSTER, Cluster, ClusterShare, count_cores
+from ..batching import batch_jobs
+from ..pool import MAX_ATTEMPTS, strip_data
 from .remote_job import (
-    Errand,
-    Luggage,
-    Outcome,
-    Parcel,
+    EncodedTensors,
+    RemoteJob,
+    RemoteReply,
+    RunBundle,
     as_array,
-    done,
-    versions,
-    workplace,
+    get_versions,
+    open_run,
+    run_remote_jobs,
 )
-from .temp_folders import claim, remove
+from .temp_folders import open_temp_folder, remove_temp_folder
 
-TOKEN = "RAY_AUTH_TOKEN"  # noqa: S105  # the name of a variable
-QUIET = {  # read by Ray when it is imported, and by all that it starts
+TOKEN_VARIABLE = "RAY_AUTH_TOKEN"  # noqa: S105  # the name of a variable
+RAY_VARIABLES = {  # read by Ray when it is imported, and by all that it starts
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else a warning per process
-    "RAY_task_oom_retries": str(TRIES),  # else for ever
+    "RAY_task_oom_retries": str(MAX_ATTEMPTS),  # else for ever
 }
-LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0": nobody can connect from outside
-MIXES = "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS"
-os.environ.update(QUIET)
+LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0": nobody can connect from outside
+ZERO_COPY_VARIABLE = "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS"
+os.environ.update(RAY_VARIABLES)
 
 import ray  # noqa: E402
 from ray import exceptions  # noqa: E402
@@ -70,44 +64,52 @@ from ray._raylet import (  # noqa: E402
 )
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
-INLINE = 100_000  # bytes that travel with their job; more are stored once, and read by many
-PATIENCE = 10  # seconds for the nodes to tidy up
-RUNNERS = 4  # runs at a time, per core of the driver's machine: each merges what others compute
+INLINE_BYTES = 100_000  # bytes that travel with their job; more are stored once, and read by many
+TIMEOUT_SECONDS = 10  # seconds for the nodes to tidy up
+RUNS_PER_CORE = (
+    4  # runs at a time, per core of the driver's machine: each merges what others compute
+)
 
 
 class Ray:
     """One run on a cluster; ``workers`` is the most jobs at a time, by default as many as fit."""
 
     def __init__(
-        self, plan: Plan, place: Place, workers: int | None, cluster: Cluster = HERE
+        self,
+        plan: Plan,
+        place: FolderClientStore,
+        workers: int | None,
+        cluster: Cluster = LOCAL_CLUSTER,
     ) -> None:
-        self.plan, self.place, self.workers, self.cluster = plan, place, workers, cluster
+        self.plan, self.client_store, self.workers, self.cluster = plan, place, workers, cluster
         self.run_id = secrets.token_hex(4)
-        self.sent: dict[int, tuple[Tensors, Parcel]] = {}  # by identity; holds what it names
-        self.users = Counter[int]()
-        self.number = 0
+        self.sent_tensors: dict[
+            int, tuple[Tensors, EncodedTensors]
+        ] = {}  # by identity; holds what it names
+        self.remaining_uses = Counter[int]()
+        self.tensor_number = 0
 
     def __enter__(self) -> Self:
         with ExitStack() as connection:
-            connection.enter_context(joined(self.workers, self.cluster))
-            slots(self.cluster)  # or say that nothing fits
-            self.luggage = ray.put(self.packed())
-            self.task = ray.remote(perform).options(
-                num_cpus=self.cluster.cpus, num_gpus=self.cluster.gpus, max_retries=TRIES
+            connection.enter_context(connect_to_cluster(self.workers, self.cluster))
+            count_slots(self.cluster)  # or say that nothing fits
+            self.run_bundle = ray.put(self.pack_run())
+            self.remote_task = ray.remote(run_batch).options(
+                num_cpus=self.cluster.cpus, num_gpus=self.cluster.gpus, max_retries=MAX_ATTEMPTS
             )
             self.connection = connection.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         with self.connection:
-            tidied(self.run_id, elsewhere())
-            del self.luggage  # the cluster may go on, without our data
-        remove(self.run_id)
+            clean_nodes(self.run_id, list_remote_nodes())
+            del self.run_bundle  # the cluster may go on, without our data
+        remove_temp_folder(self.run_id)
 
-    def packed(self) -> Luggage:
+    def pack_run(self) -> RunBundle:
         """Plan and data, put where every node can get them, once."""
         try:
-            plan = ray.cloudpickle.dumps(without_data(self.plan))
+            plan = ray.cloudpickle.dumps(strip_data(self.plan))
         except Exception as error:  # whatever a user's own object raises
             raise EngineError(
                 f"the Ray engine cannot send this algorithm or model to its workers ({error});"
@@ -115,91 +117,93 @@ class Ray:
             ) from None
         arrays = {k: ray.put(array) for k, array in self.plan.federation.arrays().items()}
         about = self.plan.federation.about()
-        return Luggage(versions(), tuple(sys.path), ray.put(as_array(plan)), about, arrays)
+        return RunBundle(get_versions(), tuple(sys.path), ray.put(as_array(plan)), about, arrays)
 
-    def present(self, clients: Sequence[str]) -> list[str]:
+    def list_available_clients(self, clients: Sequence[str]) -> list[str]:
         return list(clients)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
-        room = slots(self.cluster)
+        room = count_slots(self.cluster)
         # one task waits at every worker for the one before it; but a limit is a limit
         limit = min(self.workers or room, room)
         limit = 2 * room if limit == room else limit
-        waiting, tries = bundled(jobs, min(limit, room))[::-1], Counter[int]()
-        self.users = Counter(id(t) for j in jobs for t in (j.tensors, j.average))
+        waiting, tries = batch_jobs(jobs, min(limit, room))[::-1], Counter[int]()
+        self.remaining_uses = Counter(id(t) for j in jobs for t in (j.tensors, j.generic_model))
         flying: dict[Any, list[Job]] = {}
         try:
             while waiting or flying:
                 while waiting and len(flying) < limit:
                     bundle = waiting.pop()
-                    flying[self.submitted(bundle)] = bundle
+                    flying[self.submit_batch(bundle)] = bundle
                 for ref in ray.wait(list(flying))[0]:
                     bundle = flying.pop(ref)
-                    outcomes = fetched(ref, bundle)
+                    outcomes = fetch_replies(ref, bundle)
                     if outcomes is None:
                         tries[id(bundle)] += 1
-                        if tries[id(bundle)] == TRIES:
-                            raise lost(bundle[0])
+                        if tries[id(bundle)] == MAX_ATTEMPTS:
+                            raise make_lost_error(bundle[0])
                         waiting.append(bundle)
                         continue
                     for job, outcome in zip(bundle, outcomes, strict=False):
-                        yield self.arrived(job, outcome)
-                    self.drop(bundle)
+                        yield self.receive_reply(job, outcome)
+                    self.release_tensors(bundle)
         finally:
             for ref in flying if ray.is_initialized() else ():
                 ray.cancel(ref, force=True)
-            self.sent.clear()
+            self.sent_tensors.clear()
 
-    def submitted(self, bundle: list[Job]) -> Any:
+    def submit_batch(self, bundle: list[Job]) -> Any:
         errands = [
-            Errand(
-                replace(job, tensors=Tensors(), average=Tensors()),
-                self.parcel(job.tensors),
-                self.parcel(job.average),
-                as_array(self.place.stored(job.client, before=job.t)),
+            RemoteJob(
+                replace(job, tensors=Tensors(), generic_model=Tensors()),
+                self.encode_once(job.tensors),
+                self.encode_once(job.generic_model),
+                as_array(self.client_store.read_blob(job.client, before=job.t)),
             )
             for job in bundle
         ]
         # in a list, a reference is not fetched before the task says so: most have it open already
-        return self.task.remote(self.run_id, [self.luggage], errands)
+        return self.remote_task.remote(self.run_id, [self.run_bundle], errands)
 
-    def parcel(self, tensors: Tensors) -> Parcel:
+    def encode_once(self, tensors: Tensors) -> EncodedTensors:
         """The tensors on their way; the same object for many clients is encoded and stored once."""
-        if id(tensors) not in self.sent:
-            self.number += 1
+        if id(tensors) not in self.sent_tensors:
+            self.tensor_number += 1
             content = as_array(encode_groups({"down": tensors}))
-            stored = content if content.nbytes < INLINE else ray.put(content)
-            self.sent[id(tensors)] = tensors, Parcel(self.number, stored)
-        return self.sent[id(tensors)][1]
+            stored = content if content.nbytes < INLINE_BYTES else ray.put(content)
+            self.sent_tensors[id(tensors)] = tensors, EncodedTensors(self.tensor_number, stored)
+        return self.sent_tensors[id(tensors)][1]
 
-    def drop(self, bundle: list[Job]) -> None:
+    def release_tensors(self, bundle: list[Job]) -> None:
         """Let go of what no job needs any more: the store frees it."""
-        for tensors in (t for job in bundle for t in (job.tensors, job.average)):
-            self.users[id(tensors)] -= 1
-            if not self.users[id(tensors)]:
-                self.sent.pop(id(tensors), None)
+        for tensors in (t for job in bundle for t in (job.tensors, job.generic_model)):
+            self.remaining_uses[id(tensors)] -= 1
+            if not self.remaining_uses[id(tensors)]:
+                self.sent_tensors.pop(id(tensors), None)
 
-    def arrived(self, job: Job, outcome: Outcome) -> Reply:
+    def receive_reply(self, job: Job, outcome: RemoteReply) -> Reply:
         """A reply with its tensors; what the client keeps is on disk by then."""
         if isinstance(outcome.reply, HeterophonyError):
             raise outcome.reply
-        if outcome.kept is not None:
-            self.place.store(job.client, job.t, bytes(outcome.kept))
+        if outcome.memory is not None:
+            self.client_store.write_blob(job.client, job.t, bytes(outcome.memory))
         assert outcome.tensors is not None
         groups, _ = decode_groups(bytes(outcome.tensors), finite=False)
         return replace(outcome.reply, tensors=groups["up"], aside=groups["aside"])
 
 
-def fetched(ref: Any, bundle: list[Job]) -> list[Outcome] | None:
+def fetch_replies(ref: Any, bundle: list[Job]) -> list[RemoteReply] | None:
     """What came of a bundle; None if it was lost on its way."""
     try:
-        outcomes: list[Outcome] = ray.get(ref)
+        outcomes: list[RemoteReply] = ray.get(ref)
     except exceptions.ObjectLostError:
         return None
     except (exceptions.WorkerCrashedError, exceptions.NodeDiedError) as error:
-        raise died(bundle, first_line(error)) from None
+        raise make_died_error(bundle, first_line(error)) from None
     except exceptions.OutOfMemoryError:
-        raise died(bundle, "there was not enough memory; fewer engine.workers need less") from None
+        raise make_died_error(
+            bundle, "there was not enough memory; fewer engine.workers need less"
+        ) from None
     except exceptions.RayTaskError as error:
         cause = error.cause if isinstance(error.cause, Exception) else error
         if isinstance(cause, HeterophonyError):
@@ -213,17 +217,17 @@ def fetched(ref: Any, bundle: list[Job]) -> list[Outcome] | None:
     return outcomes
 
 
-def lost(job: Job) -> EngineError:
+def make_lost_error(job: Job) -> EngineError:
     return EngineError(
-        f"client {job.client}, round {job.t}: the Ray cluster lost the result {TRIES} times;"
+        f"client {job.client}, round {job.t}: the Ray cluster lost the result {MAX_ATTEMPTS} times;"
         " are its nodes up, and is there room for objects on them?"
     )
 
 
-def died(bundle: list[Job], why: str) -> EngineError:
+def make_died_error(bundle: list[Job], why: str) -> EngineError:
     job = bundle[0]
     return EngineError(
-        f"client {job.client}, round {job.t}: {TRIES + 1} workers of the Ray cluster died on this"
+        f"client {job.client}, round {job.t}: {MAX_ATTEMPTS + 1} workers of the Ray cluster died on this"
         f" job ({why})"
     )
 
@@ -238,56 +242,58 @@ def first_line(error: Exception) -> str:
 
 
 @contextmanager
-def joined(workers: int | None, cluster: Cluster) -> Iterator[None]:
+def connect_to_cluster(workers: int | None, cluster: Cluster) -> Iterator[None]:
     """Connected to a cluster; one that is only for us ends with us."""
     if ray.is_initialized():  # by whoever plays several runs, or by the user
         if get_authentication_mode() != AuthenticationMode.TOKEN:
             raise EngineError("Ray runs without authentication; start it with RAY_AUTH_MODE=token")
         yield
         return
-    with secured(cluster), ExitStack() as ending:
+    with require_token(cluster), ExitStack() as ending:
         if cluster.address is None:
-            ours = claim(f"ray-{secrets.token_hex(4)}")
-            ending.callback(ours.release)
-            how = local(workers or cores(), cluster, ours.folder)
+            ours = open_temp_folder(f"ray-{secrets.token_hex(4)}")
+            ending.callback(ours.delete)
+            how = make_local_options(workers or count_cores(), cluster, ours.path)
         else:
-            answering(cluster.address)
+            check_reachable(cluster.address)
             how = {"address": cluster.address}
         ending.callback(ray.shutdown)
-        connect(how, cluster)
+        start_ray(how, cluster)
         yield
 
 
-def answering(address: str) -> None:
+def check_reachable(address: str) -> None:
     """Ray itself would try for minutes, without a word."""
-    if address == AUTO:
+    if address == AUTO_ADDRESS:
         return
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), PATIENCE).close()
+        socket.create_connection((host, int(port)), TIMEOUT_SECONDS).close()
     except OSError as error:
         why = error.strerror or error
         raise EngineError(f"cannot use {address}: nothing answers there ({why})") from None
 
 
 @contextmanager
-def shared(workers: int | None, cluster: Cluster, runs: int) -> Iterator[tuple[int, Share]]:
+def share_cluster(
+    workers: int | None, cluster: Cluster, runs: int
+) -> Iterator[tuple[int, ClusterShare]]:
     """A cluster for so many runs: how many at a time, and each one's part of it.
 
     The parts do not overlap: Ray ends the idle workers of one run when those of another are too
     many, and each needs seconds to start.
     """
-    with joined(workers, cluster):
-        room = slots(cluster)
+    with connect_to_cluster(workers, cluster):
+        room = count_slots(cluster)
         room = min(workers or room, room)
-        width = min(runs, room, RUNNERS * cores())
+        width = min(runs, room, RUNS_PER_CORE * count_cores())
         address = ray.get_runtime_context().gcs_address
         there = Cluster(address=address, cpus=cluster.cpus, gpus=cluster.gpus)
-        needed = {k: os.environ[k] for k in (TOKEN, LOOPBACK) if k in os.environ}
-        yield width, Share(there, room // width, needed)
+        needed = {k: os.environ[k] for k in (TOKEN_VARIABLE, LOOPBACK_VARIABLE) if k in os.environ}
+        yield width, ClusterShare(there, room // width, needed)
 
 
-def local(workers: int, cluster: Cluster, folder: Path) -> dict[str, Any]:
+def make_local_options(workers: int, cluster: Cluster, folder: Path) -> dict[str, Any]:
     """A Ray of our own: reachable from this machine alone, without a dashboard."""
     return {
         "address": "local",
@@ -297,16 +303,18 @@ def local(workers: int, cluster: Cluster, folder: Path) -> dict[str, Any]:
     }
 
 
-def connect(how: Mapping[str, Any], cluster: Cluster) -> None:
+def start_ray(how: Mapping[str, Any], cluster: Cluster) -> None:
     """Start or join, in silence; our signals stay ours."""
     main = threading.current_thread() is threading.main_thread()
     before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
-        with silent():
+        with silence_stderr():
             ray.init(log_to_driver=False, logging_level=logging.CRITICAL, **how)
     except Exception as error:  # Ray raises whatever it likes, also plain ones
         where = cluster.address or "a Ray of its own"
-        raise EngineError(f"cannot use {where}: {told(error, cluster)}") from None
+        raise EngineError(
+            f"cannot use {where}: {explain_connection_error(error, cluster)}"
+        ) from None
     finally:
         for s, handler in before.items():
             if main and handler is not None:
@@ -314,7 +322,7 @@ def connect(how: Mapping[str, Any], cluster: Cluster) -> None:
 
 
 @contextmanager
-def silent() -> Iterator[None]:
+def silence_stderr() -> Iterator[None]:
     """Without what Ray itself, and not Python, writes to stderr while it tries; we say the end.
 
     Python's own words still come through: Ctrl-C is answered.
@@ -333,30 +341,36 @@ def silent() -> Iterator[None]:
             os.close(nowhere)
 
 
-def told(error: Exception, cluster: Cluster) -> str:
+def explain_connection_error(error: Exception, cluster: Cluster) -> str:
     """Why a cluster cannot be joined, and what to do."""
-    several = "; with more than one Ray here, name its head:port" if cluster.address == AUTO else ""
+    several = (
+        "; with more than one Ray here, name its head:port"
+        if cluster.address == AUTO_ADDRESS
+        else ""
+    )
     if isinstance(error, ConnectionError | exceptions.AuthenticationError):  # it does not say which
-        return f"it is not there, or {TOKEN} is not its token{several}"
+        return f"it is not there, or {TOKEN_VARIABLE} is not its token{several}"
     return first_line(error)
 
 
 @contextmanager
-def secured(cluster: Cluster) -> Iterator[None]:
+def require_token(cluster: Cluster) -> Iterator[None]:
     """Tokens on both sides, always; a cluster only for us gets one that nobody else knows."""
-    if os.environ.get(MIXES, "0") not in ("", "0"):
-        raise ConfigError(f"{MIXES} lets one client change another's weights; unset it")
-    fresh = {LOOPBACK: "0", TOKEN: secrets.token_hex(32)}
+    if os.environ.get(ZERO_COPY_VARIABLE, "0") not in ("", "0"):
+        raise ConfigError(
+            f"{ZERO_COPY_VARIABLE} lets one client change another's weights; unset it"
+        )
+    fresh = {LOOPBACK_VARIABLE: "0", TOKEN_VARIABLE: secrets.token_hex(32)}
     if cluster.address is not None:
         fresh = {}
         if not has_token():
             raise ConfigError(
                 f"engine.address: a cluster is joined with its token; put it into"
-                f" ~/.ray/auth_token or {TOKEN}, or set RAY_AUTH_TOKEN_PATH to a file that holds it"
+                f" ~/.ray/auth_token or {TOKEN_VARIABLE}, or set RAY_AUTH_TOKEN_PATH to a file that holds it"
             )
     before = {k: os.environ.get(k) for k in fresh}
-    os.environ.update({**QUIET, **fresh})
-    reread()
+    os.environ.update({**RAY_VARIABLES, **fresh})
+    reload_ray_settings()
     try:
         yield
     finally:
@@ -364,24 +378,26 @@ def secured(cluster: Cluster) -> Iterator[None]:
             os.environ.pop(name)
             if value is not None:
                 os.environ[name] = value
-        reread()
+        reload_ray_settings()
 
 
-def reread() -> None:
+def reload_ray_settings() -> None:
     """Ray reads these variables once; who imported it earlier must not be without a token."""
-    ray_constants.ENABLE_RAY_CLUSTER = os.environ.get(LOOPBACK) != "0"
+    ray_constants.ENABLE_RAY_CLUSTER = os.environ.get(LOOPBACK_VARIABLE) != "0"
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()
 
 
 def has_token() -> bool:
     usual = Path.home() / ".ray" / "auth_token"
-    return any(os.environ.get(k) for k in (TOKEN, "RAY_AUTH_TOKEN_PATH")) or usual.is_file()
+    return (
+        any(os.environ.get(k) for k in (TOKEN_VARIABLE, "RAY_AUTH_TOKEN_PATH")) or usual.is_file()
+    )
 
 
-def slots(cluster: Cluster) -> int:
+def count_slots(cluster: Cluster) -> int:
     """How many jobs the nodes that are there can do at a time."""
-    found = sum(fitting(n["Resources"], cluster) for n in ray.nodes() if n["Alive"])
+    found = sum(count_fitting_jobs(n["Resources"], cluster) for n in ray.nodes() if n["Alive"])
     if not found:
         wanted = f"engine.cpus = {cluster.cpus:g}" + (
             f" and engine.gpus = {cluster.gpus:g}" if cluster.gpus else ""
@@ -390,34 +406,34 @@ def slots(cluster: Cluster) -> int:
     return found
 
 
-def fitting(resources: Mapping[str, float], cluster: Cluster) -> int:
+def count_fitting_jobs(resources: Mapping[str, float], cluster: Cluster) -> int:
     fits = [resources.get("CPU", 0) / cluster.cpus]
     if cluster.gpus:
         fits.append(resources.get("GPU", 0) / cluster.gpus)
     return int(min(fits) + 1e-9)
 
 
-def elsewhere() -> list[str]:
+def list_remote_nodes() -> list[str]:
     """The nodes that are other machines than this."""
     here = ray.util.get_node_ip_address()
     return [n["NodeID"] for n in ray.nodes() if n["Alive"] and n["NodeManagerAddress"] != here]
 
 
-def tidied(run: str, nodes: Sequence[str]) -> None:
+def clean_nodes(run: str, nodes: Sequence[str]) -> None:
     """What these nodes hold of a run is removed, as far as they answer."""
-    task = ray.remote(remove)
+    task = ray.remote(remove_temp_folder)
     asked = []
     for node in nodes:
         there = NodeAffinitySchedulingStrategy(node, soft=False)
         asked.append(task.options(num_cpus=0, scheduling_strategy=there).remote(run))
     if asked:
-        ray.wait(asked, num_returns=len(asked), timeout=PATIENCE)
+        ray.wait(asked, num_returns=len(asked), timeout=TIMEOUT_SECONDS)
 
 
 # On a node ----------------------------------------------------------------------------------
 
 
-def perform(run: str, luggage: list[Any], errands: list[Errand]) -> list[Outcome]:
+def run_batch(run: str, luggage: list[Any], errands: list[RemoteJob]) -> list[RemoteReply]:
     """A bundle of jobs, in one of Ray's processes."""
-    here = workplace(run, lambda: ray.get(luggage[0]), ray.get, ray.cloudpickle.loads)
-    return done(here, errands, ray.get)
+    here = open_run(run, lambda: ray.get(luggage[0]), ray.get, ray.cloudpickle.loads)
+    return run_remote_jobs(here, errands, ray.get)

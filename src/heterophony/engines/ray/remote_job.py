@@ -23,84 +23,84 @@ from ... import __version__
 from ...core.algorithm import Reply
 from ...core.codec import decode_groups, encode_groups
 from ...core.errors import EngineError, HeterophonyError
-from ...core.files import disk
+from ...core.files import translate_disk_errors
 from ...core.tensors import Tensors
-from ...data.federation import Federation, saved
-from ...jobs.client_store import Keeping
+from ...data.federation import Federation, write_federation
+from ...jobs.client_store import ClientStore
 from ...jobs.plan import Job, Plan, work
-from ..pool import settle_torch
-from .temp_folders import Claim, claim
+from ..pool import configure_torch
+from .temp_folders import TempFolder, open_temp_folder
 
-Bytes = NDArray[np.uint8]
+ByteArray = NDArray[np.uint8]
 Fetch = Callable[[Any], Any]  # what a reference stands for
 
 
 @dataclass(frozen=True)
-class Parcel:
+class EncodedTensors:
     """Tensors on their way: their bytes, or a reference to them; equal keys, equal tensors."""
 
     key: int
     content: Any
 
-    def raw(self, fetch: Fetch) -> bytes:
+    def fetch_bytes(self, fetch: Fetch) -> bytes:
         found = self.content if isinstance(self.content, np.ndarray) else fetch(self.content)
         return bytes(found)
 
 
 @dataclass(frozen=True)
-class Errand:
+class RemoteJob:
     """A job without its tensors, and what it needs beside them."""
 
     job: Job
-    tensors: Parcel
-    average: Parcel
-    memory: Bytes  # of its client, as the server's folder has it
+    tensors: EncodedTensors
+    generic_model: EncodedTensors
+    memory: ByteArray  # of its client, as the server's folder has it
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RemoteReply:
     """A reply without its tensors, or what went wrong; and what there is to keep, if anything."""
 
     reply: Reply | HeterophonyError
-    tensors: Bytes | None = None
-    kept: Bytes | None = None
+    tensors: ByteArray | None = None
+    memory: ByteArray | None = None
 
 
 @dataclass(frozen=True)
-class Luggage:
+class RunBundle:
     """A run, as its workers get it: references to the plan and to the data."""
 
     versions: tuple[str, str]
-    paths: tuple[str, ...]  # where the driver finds modules
-    plan: Any
-    about: str
-    arrays: Mapping[str, Any]
+    module_paths: tuple[str, ...]  # where the driver finds modules
+    plan_ref: Any
+    federation_header: str
+    array_refs: Mapping[str, Any]
 
 
-class Carried(Keeping):
+class CarriedClientStore(ClientStore):
     """One client's memory, which came with the job."""
 
     def __init__(self, memory: bytes, scratch: Path) -> None:
         self.scratch, self.memories = scratch, {-1: memory}
 
     @property
-    def kept(self) -> bytes | None:
+    def saved_memory(self) -> bytes | None:
         """What the job stored."""
         return next((blob for t, blob in self.memories.items() if t >= 0), None)
 
-    def stored(self, client: str, before: int) -> bytes:
+    def read_blob(self, client: str, before: int) -> bytes:
         return self.memories[max(t for t in self.memories if t < before)]
 
-    def store(self, client: str, t: int, blob: bytes) -> None:
+    def write_blob(self, client: str, t: int, blob: bytes) -> None:
         self.memories[t] = blob
 
 
-def versions() -> tuple[str, str]:
+def get_versions() -> tuple[str, str]:
     """What must be the same wherever a run's jobs are done."""
     return __version__, torch.__version__
 
 
-def as_array(blob: bytes) -> Bytes:
+def as_array(blob: bytes) -> ByteArray:
     """Bytes as Ray hands them on without a copy: read-only."""
     return np.frombuffer(blob, np.uint8)
 
@@ -108,43 +108,49 @@ def as_array(blob: bytes) -> Bytes:
 # In the worker ------------------------------------------------------------------------------
 
 
-class Workplace:
+class OpenRun:
     """A run on this machine, open in this process: its plan, its data, the last tensors."""
 
-    def __init__(self, run: str, luggage: Luggage, fetch: Fetch, loads: Callable[..., Any]) -> None:
-        if luggage.versions != versions():
-            theirs, ours = (" and torch ".join(v) for v in (luggage.versions, versions()))
+    def __init__(
+        self, run: str, luggage: RunBundle, fetch: Fetch, loads: Callable[..., Any]
+    ) -> None:
+        if luggage.versions != get_versions():
+            theirs, ours = (" and torch ".join(v) for v in (luggage.versions, get_versions()))
             raise EngineError(
                 f"this run is played with heterophony {theirs}, but a node of the cluster has"
                 f" {ours}; install the same on all nodes"
             )
-        settle_torch()
-        self.run = run
-        self.claim: Claim = claim(run)
-        data = self.claim.folder / "data"
+        configure_torch()
+        self.run_id = run
+        self.temp_folder: TempFolder = open_temp_folder(run)
+        data = self.temp_folder.path / "data"
         if not data.exists():
-            unpacked(data, luggage, fetch)
-        known = [p for p in luggage.paths if p not in sys.path and Path(p).is_dir()]
+            write_data_once(data, luggage, fetch)
+        known = [p for p in luggage.module_paths if p not in sys.path and Path(p).is_dir()]
         sys.path += known  # a user's own modules, if this machine has them, too
-        plan: Plan = loads(bytes(fetch(luggage.plan)))
+        plan: Plan = loads(bytes(fetch(luggage.plan_ref)))
         self.plan = replace(plan, federation=Federation.open(data))
-        self.tensors = OrderedDict[int, Tensors]()  # all clients of a round share them
+        self.tensor_cache = OrderedDict[int, Tensors]()  # all clients of a round share them
 
-    def opened(self, parcel: Parcel, fetch: Fetch) -> Tensors:
-        if parcel.key not in self.tensors:
-            content = parcel.raw(fetch)
-            self.tensors[parcel.key] = decode_groups(content, finite=False)[0]["down"]
-            while len(self.tensors) > 2:
-                self.tensors.popitem(last=False)
-        self.tensors.move_to_end(parcel.key)
-        return self.tensors[parcel.key]
+    def load_tensors(self, parcel: EncodedTensors, fetch: Fetch) -> Tensors:
+        if parcel.key not in self.tensor_cache:
+            content = parcel.fetch_bytes(fetch)
+            self.tensor_cache[parcel.key] = decode_groups(content, finite=False)[0]["down"]
+            while len(self.tensor_cache) > 2:
+                self.tensor_cache.popitem(last=False)
+        self.tensor_cache.move_to_end(parcel.key)
+        return self.tensor_cache[parcel.key]
 
 
-def unpacked(folder: Path, luggage: Luggage, fetch: Fetch) -> None:
+def write_data_once(folder: Path, luggage: RunBundle, fetch: Fetch) -> None:
     """The data as files of this machine; of several processes that begin, one is the first."""
-    with disk(folder):
+    with translate_disk_errors(folder):
         mine = Path(tempfile.mkdtemp(dir=folder.parent))
-        saved(mine, luggage.about, {k: fetch(ref) for k, ref in luggage.arrays.items()})
+        write_federation(
+            mine,
+            luggage.federation_header,
+            {k: fetch(ref) for k, ref in luggage.array_refs.items()},
+        )
         try:
             mine.rename(folder)
         except OSError:
@@ -153,42 +159,50 @@ def unpacked(folder: Path, luggage: Luggage, fetch: Fetch) -> None:
                 raise
 
 
-OPEN: list[Workplace] = []  # the run that this process last worked for
+OPEN_RUNS: list[OpenRun] = []  # the run that this process last worked for
 
 
-def workplace(
-    run: str, luggage: Callable[[], Luggage], fetch: Fetch, loads: Callable[..., Any]
-) -> Workplace:
+def open_run(
+    run: str, luggage: Callable[[], RunBundle], fetch: Fetch, loads: Callable[..., Any]
+) -> OpenRun:
     """The run in this process, opened once."""
-    if not OPEN or OPEN[0].run != run:
-        for before in OPEN:
-            before.claim.leave()
-        OPEN[:] = [Workplace(run, luggage(), fetch, loads)]
-    return OPEN[0]
+    if not OPEN_RUNS or OPEN_RUNS[0].run_id != run:
+        for before in OPEN_RUNS:
+            before.temp_folder.close()
+        OPEN_RUNS[:] = [OpenRun(run, luggage(), fetch, loads)]
+    return OPEN_RUNS[0]
 
 
-def done(here: Workplace, errands: Sequence[Errand], fetch: Fetch) -> list[Outcome]:
+def run_remote_jobs(here: OpenRun, errands: Sequence[RemoteJob], fetch: Fetch) -> list[RemoteReply]:
     """The jobs of a bundle, one after the other, up to the first that goes wrong."""
-    outcomes: list[Outcome] = []
+    outcomes: list[RemoteReply] = []
     for errand in errands:
-        tensors, average = (here.opened(p, fetch) for p in (errand.tensors, errand.average))
+        tensors, average = (
+            here.load_tensors(p, fetch) for p in (errand.tensors, errand.generic_model)
+        )
         outcomes.append(
-            outcome(here, replace(errand.job, tensors=tensors, average=average), errand)
+            run_remote_job(
+                here, replace(errand.job, tensors=tensors, generic_model=average), errand
+            )
         )
         if isinstance(outcomes[-1].reply, HeterophonyError):
             break
     return outcomes
 
 
-def outcome(here: Workplace, job: Job, errand: Errand) -> Outcome:
-    place = Carried(bytes(errand.memory), here.claim.folder)
+def run_remote_job(here: OpenRun, job: Job, errand: RemoteJob) -> RemoteReply:
+    place = CarriedClientStore(bytes(errand.memory), here.temp_folder.path)
     try:
         reply = work(here.plan, job, place)
     except HeterophonyError as error:
-        return Outcome(type(error)(str(error)))
+        return RemoteReply(type(error)(str(error)))
     except Exception as error:
         trace = traceback.format_exc()
-        return Outcome(EngineError(f"client {job.client}, round {job.t}: {error!r}\n{trace}"))
+        return RemoteReply(EngineError(f"client {job.client}, round {job.t}: {error!r}\n{trace}"))
     tensors = encode_groups({"up": reply.tensors, "aside": reply.aside})
     bare = replace(reply, tensors=Tensors(), aside=Tensors())
-    return Outcome(bare, as_array(tensors), None if place.kept is None else as_array(place.kept))
+    return RemoteReply(
+        bare,
+        as_array(tensors),
+        None if place.saved_memory is None else as_array(place.saved_memory),
+    )

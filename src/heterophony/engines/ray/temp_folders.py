@@ -14,60 +14,61 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...core.files import disk
+from ...core.files import translate_disk_errors
 
-LONG = 40  # a socket's path has at most 107 bytes, of which Ray uses 62 below its folder
+MAX_PATH_LENGTH = 40  # a socket's path has at most 107 bytes, of which Ray uses 62 below its folder
 
 
 @dataclass(frozen=True)
-class Claim:
+class TempFolder:
     """A folder, and the lock that keeps it."""
 
-    folder: Path
+    path: Path
     lock: int
 
-    def release(self) -> None:
+    def delete(self) -> None:
         """Remove it; what others have mapped of it, they keep."""
-        remove(self.folder.name)
-        self.leave()
+        remove_temp_folder(self.path.name)
+        self.close()
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Leave it to the others who hold it."""
         os.close(self.lock)
 
 
-def claim(name: str) -> Claim:
+def open_temp_folder(name: str) -> TempFolder:
     """The folder of that name, which is there for all processes that claim it."""
-    base = root()
-    with disk(base):
+    base = find_temp_root()
+    with translate_disk_errors(base):
         base.mkdir(mode=0o700, exist_ok=True)
         if base.is_symlink() or base.stat().st_uid != os.getuid():
             raise PermissionError(f"{base} belongs to somebody else")
-        sweep(base, name)
+        remove_abandoned(base, name)
         folder = base / name
-        lock = os.open(beside(folder), os.O_RDWR | os.O_CREAT, 0o600)
+        lock = os.open(make_lock_path(folder), os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(lock, fcntl.LOCK_SH)
         folder.mkdir(mode=0o700, exist_ok=True)
-    return Claim(folder, lock)
+    return TempFolder(folder, lock)
 
 
-def remove(name: str) -> None:
+def remove_temp_folder(name: str) -> None:
     """Remove a folder, whoever holds it."""
-    shutil.rmtree(root() / name, ignore_errors=True)
-    beside(root() / name).unlink(missing_ok=True)
+    shutil.rmtree(find_temp_root() / name, ignore_errors=True)
+    make_lock_path(find_temp_root() / name).unlink(missing_ok=True)
 
 
-def root() -> Path:
+def find_temp_root() -> Path:
     """Short, whatever the user's temporary folder is called."""
     usual = Path(tempfile.gettempdir())
-    return (usual if len(str(usual)) < LONG else Path("/tmp")) / f"heterophony-{os.getuid()}"  # noqa: S108
+    root = usual if len(str(usual)) < MAX_PATH_LENGTH else Path("/tmp")  # noqa: S108
+    return root / f"heterophony-{os.getuid()}"
 
 
-def beside(folder: Path) -> Path:
+def make_lock_path(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.lock")
 
 
-def sweep(base: Path, name: str) -> None:
+def remove_abandoned(base: Path, name: str) -> None:
     """Remove what is left of those who were killed."""
     for path in base.glob("*.lock"):
         folder = path.with_suffix("")

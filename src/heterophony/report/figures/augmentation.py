@@ -11,70 +11,70 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from ...algorithms.fedreg import FedReG
-from ...algorithms.parts.augmentation import KINDS
+from ...algorithms.parts.augmentation import AUGMENTATIONS
 from ...algorithms.parts.rebalancing import choose_examples, rebalance
-from ...analysis.label_distribution import rule, targets
-from ...core.errors import ConfigError, suggestion
+from ...analysis.label_distribution import compute_class_targets, describe_target_rule
+from ...core.errors import ConfigError, suggest_or_list
 from ...core.randomness import seeded
 from ...data.federation import Federation
-from .style import INK, STYLE
+from .style import STYLE, TEXT_COLOR
 
 ORIGINAL = "original"
-SIDE = 0.8  # inches of an image
-GAP = 0.2  # of an image, between the ways
+IMAGE_INCHES = 0.8  # inches of an image
+COLUMN_GAP = 0.2  # of an image, between the ways
 
 
-class Copied(NamedTuple):
+class ClassCopies(NamedTuple):
     """The first few augmented copies of a class."""
 
     label: str
-    held: int  # examples that the client has of the class
-    added: int  # copies that fill it up
+    num_examples: int  # examples that the client has of the class
+    num_copies: int  # copies that fill it up
     images: dict[str, Tensor]  # ORIGINAL: what was copied; and what every augmentation made of it
 
 
-class Copies(NamedTuple):
+class AugmentedCopies(NamedTuple):
     """All classes of a client that are filled up."""
 
     client: str
-    rule: str
-    unit: float  # the largest stored value
-    classes: list[Copied]
+    target_rule: str
+    max_value: float  # the largest stored value
+    classes: list[ClassCopies]
 
 
-def copies(
+def make_augmented_copies(
     federation: Federation, algorithm: FedReG, seed: int, client: str | None, few: int
-) -> Copies:
+) -> AugmentedCopies:
     """Of a client, or of the one who gets most copies; the very copies of a run of that seed."""
-    goals = dict(zip(federation.clients, targets(federation, algorithm), strict=True))
-    name = most_filled(federation, goals) if client is None else client
+    goals = dict(zip(federation.clients, compute_class_targets(federation, algorithm), strict=True))
+    name = find_most_augmented_client(federation, goals) if client is None else client
     if name not in goals:
-        raise ConfigError(f"--client: no '{name}' here{suggestion(name, goals)}")
+        raise ConfigError(f"--client: no '{name}' here{suggest_or_list(name, goals)}")
     train = federation.data(name).train
-    with seeded(*luck(seed, name)):
+    with seeded(*build_seed_key(seed, name)):
         originals, sources = choose_examples(train, goals[name])
     if not len(sources):
         raise ConfigError(f"client '{name}' has equally much of all its classes: nothing is copied")
     made = {}
-    for way in KINDS:
-        with seeded(*luck(seed, name)):
-            made[way] = rebalance(train, goals[name], way).stored_all()[len(originals) :]
+    for way in AUGMENTATIONS:
+        with seeded(*build_seed_key(seed, name)):
+            made[way] = rebalance(train, goals[name], way).get_all_stored()[len(originals) :]
     classes, labels = [], train.labels[sources]
     for c in labels.unique().tolist():
         at = (labels == c).nonzero().flatten()
         held, shown = int((train.labels == c).sum()), at[:few]
-        images = {ORIGINAL: train.stored(sources[shown])}
+        images = {ORIGINAL: train.get_stored(sources[shown])}
         images |= {way: x[shown] for way, x in made.items()}
-        classes.append(Copied(federation.labels[c], held, len(at), images))
-    return Copies(name, rule(algorithm), train.scale.unit, classes)
+        classes.append(ClassCopies(federation.labels[c], held, len(at), images))
+    return AugmentedCopies(name, describe_target_rule(algorithm), train.scale.unit, classes)
 
 
-def luck(seed: int, client: str) -> tuple[object, ...]:
+def build_seed_key(seed: int, client: str) -> tuple[object, ...]:
     """What the randomness of a client's balanced set depends on, in ``Client.once``."""
     return seed, "once", client, "rebalanced"
 
 
-def most_filled(federation: Federation, goals: Mapping[str, int]) -> str:
+def find_most_augmented_client(federation: Federation, goals: Mapping[str, int]) -> str:
     counts = zip(goals, federation.counts(), strict=True)
     added = {c: int((goals[c] - n[n > 0]).clip(min=0).sum()) for c, n in counts}
     return max(added, key=lambda c: added[c])
@@ -83,27 +83,35 @@ def most_filled(federation: Federation, goals: Mapping[str, int]) -> str:
 # Drawing ------------------------------------------------------------------------------------
 
 
-def draw(found: Copies, name: str) -> Figure:
+def draw_augmented_copies(found: AugmentedCopies, name: str) -> Figure:
     """A row for each class: some originals, and what each way makes of the same images."""
     ways = list(found.classes[0].images)
     few = max(len(c.images[ORIGINAL]) for c in found.classes)
-    widths = ([1.0] * few + [GAP]) * len(ways)
+    widths = ([1.0] * few + [COLUMN_GAP]) * len(ways)
     with mpl.rc_context(STYLE):
         figure = Figure(layout="constrained")
-        figure.set_size_inches(1.6 + SIDE * sum(widths), 0.9 + SIDE * len(found.classes))
+        figure.set_size_inches(
+            1.6 + IMAGE_INCHES * sum(widths), 0.9 + IMAGE_INCHES * len(found.classes)
+        )
         grid = figure.subplots(len(found.classes), len(widths), squeeze=False, width_ratios=widths)
         for line, copied in zip(grid, found.classes, strict=True):
             for i, way in enumerate(ways):
                 start = i * (few + 1)
-                show(line[start : start + few + 1], copied.images[way], found.unit)
-            words = f"{copied.label}\n{copied.held} + {copied.added}"
-            label = {"rotation": 0, "ha": "right", "va": "center", "fontsize": 10, "color": INK}
+                draw_image_row(line[start : start + few + 1], copied.images[way], found.max_value)
+            words = f"{copied.label}\n{copied.num_examples} + {copied.num_copies}"
+            label = {
+                "rotation": 0,
+                "ha": "right",
+                "va": "center",
+                "fontsize": 10,
+                "color": TEXT_COLOR,
+            }
             line[0].set_ylabel(words, **label)
         for i, way in enumerate(ways):
             grid[0, i * (few + 1)].set_title(way)
         title = f"{name}, client {found.client}: examples + augmented copies of each class,"
         figure.suptitle(
-            f"{title}\nbalanced by FedReG to {found.rule}",
+            f"{title}\nbalanced by FedReG to {found.target_rule}",
             x=0.01,
             ha="left",
             fontweight="bold",
@@ -112,7 +120,7 @@ def draw(found: Copies, name: str) -> Figure:
     return figure
 
 
-def show(line: Sequence[Axes], images: Tensor, unit: float) -> None:
+def draw_image_row(line: Sequence[Axes], images: Tensor, unit: float) -> None:
     """Images from the left; what is over stays empty."""
     for axes in line:
         axes.set(xticks=[], yticks=[])

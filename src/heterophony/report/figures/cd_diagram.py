@@ -10,46 +10,36 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ...analysis.runs import (
-    Run,
-    by_series,
-    named,
-    texts,
-)
-from ...analysis.significance import ALPHA, Ranks
-from ...analysis.significance import ranks as ranked
-from ...analysis.tables import blocks
+from ...analysis.runs import Run, group_by_series, iterate_setting_texts, label_runs
+from ...analysis.significance import ALPHA, RankComparison
+from ...analysis.significance import compare_ranks as ranked
+from ...analysis.tables import index_measures_by_block
 from ...core.errors import ConfigError
-from .style import (
-    INK,
-    MUTED,
-    STYLE,
-    ink,
-)
+from .style import MUTED_COLOR, STYLE, TEXT_COLOR, get_series_style
 
 MEASURES = {"P.last10": "P last 10: own models", "G.last10": "G last 10: the common model"}
-LETTER, LINE = 0.1, 0.3  # inches: of a name's letter, between two names
-AXIS, BAR = 1.8, 0.13  # inches: from the top to the axis, between two bars of groups
-Block = tuple[int, str]
+LETTER_INCHES, LINE_INCHES = 0.1, 0.3  # inches: of a name's letter, between two names
+AXIS_INCHES, BAR_INCHES = 1.8, 0.13  # inches: from the top to the axis, between two bars of groups
+BlockKey = tuple[int, str]
 
 
 @dataclass(frozen=True)
-class Contest:
+class BlockMeasures:
     """Series and, for each block (a seed and its data), the measures of all of them."""
 
     names: tuple[str, ...]
     blocks: tuple[tuple[dict[str, float], ...], ...]
 
-    def ranks(self, measure: str) -> Ranks | None:
+    def compute_ranks(self, measure: str) -> RankComparison | None:
         """None where some have no such measure."""
         if not all(measure in one for block in self.blocks for one in block):
             return None
         return ranked([[one[measure] for one in block] for block in self.blocks])
 
 
-def contest(runs: Sequence[Run]) -> Contest:
+def collect_common_blocks(runs: Sequence[Run]) -> BlockMeasures:
     """The finished series and the blocks that all of them have."""
-    measured = contenders(runs)
+    measured = collect_measures_by_series(runs)
     if len(measured) < 3:
         raise ConfigError(
             f"ranks need at least 3 finished series, and here are {len(measured)}"
@@ -66,17 +56,17 @@ def contest(runs: Sequence[Run]) -> Contest:
             f" there is {len(common) or 'none'}{next(lacking, '')}; compare with more --seeds"
         )
     rows = tuple(tuple(own[b] for own in measured.values()) for b in common)
-    return Contest(tuple(measured), rows)
+    return BlockMeasures(tuple(measured), rows)
 
 
-def contenders(runs: Sequence[Run]) -> dict[str, dict[Block, dict[str, float]]]:
+def collect_measures_by_series(runs: Sequence[Run]) -> dict[str, dict[BlockKey, dict[str, float]]]:
     """What each series measured, by block; named on each data set apart, to meet across them."""
-    settings = [tuple(texts(run.config.get("data", {}))) for run in runs]
-    out: dict[str, dict[Block, dict[str, float]]] = {}
+    settings = [tuple(iterate_setting_texts(run.config.get("data", {}))) for run in runs]
+    out: dict[str, dict[BlockKey, dict[str, float]]] = {}
     for data in dict.fromkeys(settings):
         there = [r for r, own in zip(runs, settings, strict=True) if own == data and r.summary]
-        for name, group in by_series(named(there)).items():
-            out.setdefault(name, {}).update(blocks(group))
+        for name, group in group_by_series(label_runs(there)).items():
+            out.setdefault(name, {}).update(index_measures_by_block(group))
     return out
 
 
@@ -84,30 +74,30 @@ def contenders(runs: Sequence[Run]) -> dict[str, dict[Block, dict[str, float]]]:
 
 
 @dataclass(frozen=True)
-class Panel:
+class RankPanel:
     """A sheet measured in inches, to the right and down, with the axis of ranks across it."""
 
     axes: Axes
-    ranks: Ranks
+    ranks: RankComparison
     names: Sequence[str]
     left: float  # where rank 1 is
     right: float  # where the last rank is
 
-    def at(self, rank: float) -> float:
+    def rank_to_x(self, rank: float) -> float:
         """How far right a rank is."""
         return self.left + (self.right - self.left) * (rank - 1) / (len(self.names) - 1)
 
-    def line(self, x: Sequence[float], y: Sequence[float], **style: Any) -> None:
-        self.axes.plot(x, y, **{"color": INK, "lw": 1.4, **style})
+    def draw_line(self, x: Sequence[float], y: Sequence[float], **style: Any) -> None:
+        self.axes.plot(x, y, **{"color": TEXT_COLOR, "lw": 1.4, **style})
 
 
-def diagram(runs: Sequence[Run]) -> Figure:
+def draw_cd_diagram(runs: Sequence[Run]) -> Figure:
     """A panel for P and, where all have a common model, one for G."""
-    found = contest(runs)
-    panels = {title: r for key, title in MEASURES.items() if (r := found.ranks(key))}
-    margin = 0.5 + LETTER * (6 + max(map(len, found.names)))
+    found = collect_common_blocks(runs)
+    panels = {title: r for key, title in MEASURES.items() if (r := found.compute_ranks(key))}
+    margin = 0.5 + LETTER_INCHES * (6 + max(map(len, found.names)))
     wide = max(4.5, min(9.0, 0.75 * len(found.names))) + 2 * margin
-    heights = [height(r) for r in panels.values()]
+    heights = [compute_panel_height(r) for r in panels.values()]
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(wide, sum(heights)))
         sheets = figure.subplots(
@@ -119,34 +109,50 @@ def diagram(runs: Sequence[Run]) -> Figure:
         for axes, high, (title, ranks) in zip(sheets[:, 0], heights, panels.items(), strict=True):
             axes.set(xlim=(0, wide), ylim=(high, 0))
             axes.axis("off")
-            draw(Panel(axes, ranks, found.names, margin, wide - margin), title)
+            draw_rank_panel(RankPanel(axes, ranks, found.names, margin, wide - margin), title)
     return figure
 
 
-def height(ranks: Ranks) -> float:
-    return AXIS + BAR * len(levels(ranks)) + LINE * ((len(ranks.average) + 1) // 2) + 0.55
+def compute_panel_height(ranks: RankComparison) -> float:
+    return (
+        AXIS_INCHES
+        + BAR_INCHES * len(arrange_group_bars(ranks))
+        + LINE_INCHES * ((len(ranks.average_ranks) + 1) // 2)
+        + 0.55
+    )
 
 
-def draw(panel: Panel, title: str) -> None:
+def draw_rank_panel(panel: RankPanel, title: str) -> None:
     """From above: the words, the critical difference, the axis, bars of groups, names."""
-    ranks, joined = panel.ranks, levels(panel.ranks)
+    ranks, joined = panel.ranks, arrange_group_bars(panel.ranks)
     over = f"average rank over {ranks.blocks} blocks (seed and data); 1 is the best"
     panel.axes.text(0.25, 0.3, title, fontweight="bold", fontsize=13, va="center")
-    panel.axes.text(0.25, 0.68, f"{over}\n{told(ranks)}", color=MUTED, fontsize=10, va="center")
-    critical(panel)
-    panel.line([panel.left, panel.right], [AXIS, AXIS], color=MUTED)
+    panel.axes.text(
+        0.25,
+        0.68,
+        f"{over}\n{describe_friedman_test(ranks)}",
+        color=MUTED_COLOR,
+        fontsize=10,
+        va="center",
+    )
+    draw_critical_difference(panel)
+    panel.draw_line([panel.left, panel.right], [AXIS_INCHES, AXIS_INCHES], color=MUTED_COLOR)
     for rank in range(1, len(panel.names) + 1):
-        x = panel.at(rank)
-        panel.line([x, x], [AXIS - 0.07, AXIS], color=MUTED)
-        panel.axes.text(x, AXIS - 0.12, str(rank), ha="center", color=MUTED, fontsize=11)
+        x = panel.rank_to_x(rank)
+        panel.draw_line([x, x], [AXIS_INCHES - 0.07, AXIS_INCHES], color=MUTED_COLOR)
+        panel.axes.text(
+            x, AXIS_INCHES - 0.12, str(rank), ha="center", color=MUTED_COLOR, fontsize=11
+        )
     for level, stretches in enumerate(joined):
-        y = AXIS + 0.2 + BAR * level
+        y = AXIS_INCHES + 0.2 + BAR_INCHES * level
         for stretch in stretches:
-            panel.line([panel.at(r) for r in stretch], [y, y], lw=4, solid_capstyle="round")
-    elbows(panel, AXIS + 0.35 + BAR * len(joined))
+            panel.draw_line(
+                [panel.rank_to_x(r) for r in stretch], [y, y], lw=4, solid_capstyle="round"
+            )
+    draw_series_labels(panel, AXIS_INCHES + 0.35 + BAR_INCHES * len(joined))
 
 
-def told(ranks: Ranks) -> str:
+def describe_friedman_test(ranks: RankComparison) -> str:
     """What the picture may be read as."""
     p = "< 0.001" if ranks.p < 0.001 else f"= {ranks.p:.2g}"
     if ranks.p >= ALPHA:
@@ -154,30 +160,39 @@ def told(ranks: Ranks) -> str:
     return f"Friedman p {p}; joined by a bar: no difference at {100 * ALPHA:.0f} % (Nemenyi)"
 
 
-def critical(panel: Panel) -> None:
+def draw_critical_difference(panel: RankPanel) -> None:
     """How far apart average ranks must be, as a measure above the axis."""
-    most, y = len(panel.names) - 1, AXIS - 0.48
-    width = panel.ranks.critical
-    end = panel.at(1 + min(width, most))
-    panel.line([panel.left, end], [y, y])
+    most, y = len(panel.names) - 1, AXIS_INCHES - 0.48
+    width = panel.ranks.critical_difference
+    end = panel.rank_to_x(1 + min(width, most))
+    panel.draw_line([panel.left, end], [y, y])
     for x in (panel.left, end):
-        panel.line([x, x], [y - 0.06, y + 0.06])
+        panel.draw_line([x, x], [y - 0.06, y + 0.06])
     words = f"CD = {width:.2f}"
     if width > most:  # nor could any two ever differ
         words += ", more than the axis: too few blocks to tell any two apart"
     panel.axes.text(panel.left, y - 0.12, words, fontsize=10)
 
 
-def elbows(panel: Panel, top: float) -> None:
+def draw_series_labels(panel: RankPanel, top: float) -> None:
     """From each average rank down and out to its name: the better half left, the others right."""
-    average = panel.ranks.average
+    average = panel.ranks.average_ranks
     order = sorted(range(len(average)), key=lambda i: average[i])
     half = (len(order) + 1) // 2
     for row, i in [*enumerate(order[:half]), *enumerate(reversed(order[half:]))]:
-        left, x, y = i in order[:half], panel.at(average[i]), top + LINE * row
+        left, x, y = i in order[:half], panel.rank_to_x(average[i]), top + LINE_INCHES * row
         end = panel.left - 0.15 if left else panel.right + 0.15
-        panel.line([x, x, end], [AXIS, y, y], **{"lw": 1.2, "zorder": 1, **ink(i)})
-        panel.line([x], [AXIS], marker="o", markersize=6, color=ink(i)["color"], zorder=3)
+        panel.draw_line(
+            [x, x, end], [AXIS_INCHES, y, y], **{"lw": 1.2, "zorder": 1, **get_series_style(i)}
+        )
+        panel.draw_line(
+            [x],
+            [AXIS_INCHES],
+            marker="o",
+            markersize=6,
+            color=get_series_style(i)["color"],
+            zorder=3,
+        )
         parts = [panel.names[i], f"{average[i]:.2f}"]
         panel.axes.text(
             end - 0.08 if left else end + 0.08,
@@ -185,17 +200,17 @@ def elbows(panel: Panel, top: float) -> None:
             "  ".join(parts if left else parts[::-1]),
             ha="right" if left else "left",
             va="center",
-            color=ink(i)["color"],
+            color=get_series_style(i)["color"],
             fontweight="bold",
             fontsize=11,
         )
 
 
-def levels(ranks: Ranks) -> list[list[tuple[float, float]]]:
+def arrange_group_bars(ranks: RankComparison) -> list[list[tuple[float, float]]]:
     """The groups as stretches of the axis, on as few lines as keep them apart."""
     lines: list[list[tuple[float, float]]] = []
     for group in ranks.groups:
-        stretch = (ranks.average[group[0]], ranks.average[group[-1]])
+        stretch = (ranks.average_ranks[group[0]], ranks.average_ranks[group[-1]])
         free = next((line for line in lines if line[-1][1] < stretch[0] - 0.1), None)
         if free is None:
             lines.append([stretch])

@@ -11,72 +11,69 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
-from .paper_lines import (
-    NAMES,
-    compared,
-    digits,
-    distinct,
-)
-from .style import (
-    FAINT,
-    INK,
-    MUTED,
-    PALETTE,
-    arranged,
-    panels,
-)
+from .paper_lines import MEASURE_LABELS, get_decimals, is_comparable, remove_duplicates
+from .style import GRID_COLOR, MUTED_COLOR, PALETTE, TEXT_COLOR, arrange_panels, create_panels
 
 if TYPE_CHECKING:
-    from ...papers.reproduce import Outcome
-    from ...papers.verdicts import Line
+    from ...papers.reproduce import ReproductionResult
+    from ...papers.verdicts import ComparedNumber
 
-OURS = {"within noise": PALETTE[0], "better": PALETTE[2], "worse": PALETTE[1]}
+VERDICT_COLORS = {"within noise": PALETTE[0], "better": PALETTE[2], "worse": PALETTE[1]}
 
 
-def bars(figure: Figure, outcome: Outcome) -> None:
+def draw_bars(figure: Figure, outcome: ReproductionResult) -> None:
     """For every row of the table a hollow bar, as printed, and a full one, as it came out here."""
-    lines, both = outcome.lines, compared(outcome)
-    rows = distinct(line.row for line in lines)
-    columns, measures = distinct(x.column for x in lines), distinct(x.measure for x in lines)
+    lines, both = outcome.numbers, is_comparable(outcome)
+    rows = remove_duplicates(line.row for line in lines)
+    columns, measures = (
+        remove_duplicates(x.column for x in lines),
+        remove_duplicates(x.measure for x in lines),
+    )
     named = 0.085 * max(map(len, rows))
     size = (3.1, 0.9 + (0.44 if both else 0.3) * len(rows))
-    for axes, (measure, column), first in panels(
-        figure, arranged(columns, measures, 4), size, named
+    for axes, (measure, column), first in create_panels(
+        figure, arrange_panels(columns, measures, 4), size, named
     ):
         here = {x.row: x for x in lines if (x.measure, x.column) == (measure, column)}
-        bar_panel(axes, here, rows, both)
+        draw_bar_panel(axes, here, rows, both)
         axes.set_title(f"{column}: {measure}" if len(measures) > 1 else column)
-        axes.set_xlabel(NAMES.get(measure, measure))
-        axes.set_xlim(0, 1.22 * furthest(here.values()))
-        axes.set_yticks(range(len(rows)), rows if first else [], color=INK)
-    explain_bars(figure, lines, both)
+        axes.set_xlabel(MEASURE_LABELS.get(measure, measure))
+        axes.set_xlim(0, 1.22 * find_longest_bar(here.values()))
+        axes.set_yticks(range(len(rows)), rows if first else [], color=TEXT_COLOR)
+    add_bar_legend(figure, lines, both)
 
 
-def bar_panel(axes: Axes, here: Mapping[str, Line], rows: Sequence[str], both: bool) -> None:
+def draw_bar_panel(
+    axes: Axes, here: Mapping[str, ComparedNumber], rows: Sequence[str], both: bool
+) -> None:
     """Both bars of each row, from the top down, with their numbers."""
     height = 0.36 if both else 0.66
     for row, line in here.items():
         at = rows.index(row)
         if both and line.printed is not None:
-            hollow = {"facecolor": "white", "edgecolor": MUTED, "linewidth": 1}
+            hollow = {"facecolor": "white", "edgecolor": MUTED_COLOR, "linewidth": 1}
             axes.barh(at - 0.2, line.printed.value, height, **hollow)  # type: ignore[arg-type]
-            write(axes, line.printed.value, line.printed.std, at - 0.2, line.measure, MUTED)
+            write_value(
+                axes, line.printed.value, line.printed.std, at - 0.2, line.measure, MUTED_COLOR
+            )
         if line.mean is not None:
-            color, place = OURS.get(line.verdict, PALETTE[0]), at + 0.2 * both
+            color, place = VERDICT_COLORS.get(line.verdict, PALETTE[0]), at + 0.2 * both
             axes.barh(place, line.mean, height, color=color, linewidth=0)
-            write(axes, line.mean, line.std, place, line.measure, INK)
+            write_value(axes, line.mean, line.std, place, line.measure, TEXT_COLOR)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-    axes.xaxis.grid(color=FAINT, linewidth=0.8)
+    axes.xaxis.grid(color=GRID_COLOR, linewidth=0.8)
     axes.tick_params(length=0)
 
 
-def write(axes: Axes, value: float, std: float | None, at: float, measure: str, color: str) -> None:
+def write_value(
+    axes: Axes, value: float, std: float | None, at: float, measure: str, color: str
+) -> None:
     """The number at the end of its bar, behind its deviation."""
     if std:
-        axes.errorbar(value, at, xerr=std, color=INK, linewidth=1, capsize=2)
+        axes.errorbar(value, at, xerr=std, color=TEXT_COLOR, linewidth=1, capsize=2)
     axes.annotate(
-        f"{value:.{digits(measure)}f}",
+        f"{value:.{get_decimals(measure)}f}",
         (value + (std or 0), at),
         xytext=(4, 0),
         textcoords="offset points",
@@ -87,7 +84,7 @@ def write(axes: Axes, value: float, std: float | None, at: float, measure: str, 
     )
 
 
-def furthest(lines: Iterable[Line]) -> float:
+def find_longest_bar(lines: Iterable[ComparedNumber]) -> float:
     ends = [0.0]
     for line in lines:
         ends.append((line.mean or 0) + (line.std or 0))
@@ -96,11 +93,11 @@ def furthest(lines: Iterable[Line]) -> float:
     return max(ends) or 1.0
 
 
-def explain_bars(figure: Figure, lines: Sequence[Line], both: bool) -> None:
+def add_bar_legend(figure: Figure, lines: Sequence[ComparedNumber], both: bool) -> None:
     if not both:
         return
-    handles = [Patch(facecolor="white", edgecolor=MUTED, label="printed")]
-    for verdict, color in OURS.items():
+    handles = [Patch(facecolor="white", edgecolor=MUTED_COLOR, label="printed")]
+    for verdict, color in VERDICT_COLORS.items():
         if any(line.verdict == verdict for line in lines):
             handles.append(Patch(color=color, label=f"ours: {verdict}"))
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)

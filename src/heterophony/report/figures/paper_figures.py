@@ -15,37 +15,43 @@ from ...run.summary import Event
 from . import paper_bars
 from . import paper_lines as numbers
 from . import paper_rounds as rounds
-from .run_figures import save as save_figure
+from .run_figures import save_figure as save_figure
 from .style import STYLE
 
 if TYPE_CHECKING:
-    from ...papers.reproduce import Outcome, Task
+    from ...papers.reproduce import CellRun, ReproductionResult
 
-OF_NUMBERS = {
-    "bars": paper_bars.bars,
-    "clients": numbers.clients,
-    "sweep": numbers.sweep,
-    "grid": numbers.grid,
+TABLE_FIGURES = {
+    "bars": paper_bars.draw_bars,
+    "clients": numbers.draw_over_clients,
+    "sweep": numbers.draw_sweep,
+    "grid": numbers.draw_grid,
 }
-OF_ROUNDS = {
-    "curves": rounds.curves,
-    "difference": rounds.difference,
-    "participation": rounds.participation,
+ROUND_FIGURES = {
+    "curves": rounds.draw_accuracy_curves,
+    "difference": rounds.draw_model_difference,
+    "participation": rounds.draw_times_selected,
 }
-LETTERS = 8  # of a title, in an inch
+LETTERS_PER_INCH = 8  # of a title, in an inch
 
 
-def draw(outcome: Outcome, runs: Iterable[tuple[Task, list[Event]]]) -> Figure:
+def draw_paper_figure(
+    outcome: ReproductionResult, runs: Iterable[tuple[CellRun, list[Event]]]
+) -> Figure:
     """The figure that suits the table; only those of rounds read the runs."""
-    kind, draws = outcome.table.found.figure, outcome.table.found.draws
-    outcome = replace(outcome, lines=[x for x in outcome.lines if not draws or x.measure in draws])
+    kind, draws = outcome.table.experiment.figure, outcome.table.experiment.draws
+    outcome = replace(
+        outcome, numbers=[x for x in outcome.numbers if not draws or x.measure in draws]
+    )
     with mpl.rc_context(STYLE):
         figure = Figure(layout="constrained")
-        if kind in OF_NUMBERS:
-            OF_NUMBERS[kind](figure, outcome)
+        if kind in TABLE_FIGURES:
+            TABLE_FIGURES[kind](figure, outcome)
         else:
-            OF_ROUNDS[kind](figure, outcome, runs)
-        paragraphs = [fill(p, int(LETTERS * figure.get_figwidth())) for p in about(outcome)]
+            ROUND_FIGURES[kind](figure, outcome, runs)
+        paragraphs = [
+            fill(p, int(LETTERS_PER_INCH * figure.get_figwidth())) for p in describe_figure(outcome)
+        ]
         figure.suptitle(
             "\n".join(paragraphs),
             x=0.01,
@@ -57,20 +63,22 @@ def draw(outcome: Outcome, runs: Iterable[tuple[Task, list[Event]]]) -> Figure:
     return figure
 
 
-def about(outcome: Outcome) -> list[str]:
+def describe_figure(outcome: ReproductionResult) -> list[str]:
     """What the figure shows; and, where it is so, that nothing here compares with the paper."""
-    found = outcome.table.found
+    found = outcome.table.experiment
     said = [f"{found.paper}, {found.where}: {found.what}"]
-    if not numbers.compared(outcome):
-        data = ", ".join(dict.fromkeys(line.data for line in outcome.lines))
+    if not numbers.is_comparable(outcome):
+        data = ", ".join(dict.fromkeys(line.data for line in outcome.numbers))
         said.append(f"Ours, quick scale ({data}): not comparable with the printed")
     elif found.figure == "grid" and found.printed:
         said.append("Ours, and in brackets as printed")
     return said
 
 
-def save(outcome: Outcome, runs: Iterable[tuple[Task, list[Event]]], folder: Path) -> None:
+def save_paper_figure(
+    outcome: ReproductionResult, runs: Iterable[tuple[CellRun, list[Event]]], folder: Path
+) -> None:
     """``figure.svg`` and ``figure.png``."""
-    figure = draw(outcome, runs)
+    figure = draw_paper_figure(outcome, runs)
     for suffix in (".svg", ".png"):
         save_figure(figure, folder / f"figure{suffix}")

@@ -16,104 +16,109 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from ...analysis.participation import (
-    AWAY,
-    LOST,
-    THERE,
-    Attendance,
-    attendance,
+    NO_REPLY,
+    NOT_SELECTED,
+    TRAINED,
+    ParticipationMatrix,
+    collect_participation,
 )
-from ...analysis.runs import Run, by_series, mean_curve
-from ...analysis.tables import deviation, rows
+from ...analysis.runs import Run, compute_mean_curve, group_by_series
+from ...analysis.tables import build_comparison_rows, get_deviation
 from ...core.errors import ConfigError
-from ...core.files import write
+from ...core.files import write_atomically
 from .style import (
-    FAINT,
-    INK,
+    GRID_COLOR,
     PALETTE,
     STYLE,
-    Named,
-    ink,
-    name_ends,
-    name_points,
-    name_ticks,
-    percent,
+    TEXT_COLOR,
+    PointLabel,
+    get_series_style,
+    label_line_ends,
+    label_points,
+    label_ticks,
+    set_percent_axes,
 )
 
-DIRECT, SHORT = 10, 18  # so many names, of so many letters, fit beside their lines
-ATTENDED = ("white", "#F0A35E", PALETTE[0])  # away, lost, there
-FORMATS = (".png", ".svg", ".pdf")
+MAX_DIRECT_LABELS, MAX_LABEL_LENGTH = (
+    10,
+    18,
+)  # so many names, of so many letters, fit beside their lines
+PARTICIPATION_COLORS = ("white", "#F0A35E", PALETTE[0])  # away, lost, there
+FIGURE_FORMATS = (".png", ".svg", ".pdf")
 
 
-def comparison(runs: Sequence[Run]) -> Figure:
+def draw_comparison(runs: Sequence[Run]) -> Figure:
     """G over the rounds, P over the rounds, and where the two meet."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(14, 4.6), layout="constrained")
         left, middle, right = figure.subplots(1, 3, width_ratios=(1.15, 1.15, 1))
-        curve_panel(left, runs, "G", "G: the common model")
-        curve_panel(middle, runs, "P", "P: each client's own model")
-        trade_off(right, runs)
-        if not direct(runs):
+        draw_accuracy_panel(left, runs, "G", "G: the common model")
+        draw_accuracy_panel(middle, runs, "P", "P: each client's own model")
+        draw_trade_off(right, runs)
+        if not can_label_directly(runs):
             handles, labels = middle.get_legend_handles_labels()
             figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
     return figure
 
 
-def direct(runs: Sequence[Run]) -> bool:
+def can_label_directly(runs: Sequence[Run]) -> bool:
     """Whether names beside the lines fit; a legend tells the series otherwise."""
-    names = list(by_series(runs))
-    return len(names) <= DIRECT and max(map(len, names)) <= SHORT
+    names = list(group_by_series(runs))
+    return len(names) <= MAX_DIRECT_LABELS and max(map(len, names)) <= MAX_LABEL_LENGTH
 
 
-def curve_panel(axes: Axes, runs: Sequence[Run], measure: str, title: str) -> None:
+def draw_accuracy_panel(axes: Axes, runs: Sequence[Run], measure: str, title: str) -> None:
     """One line per series, with ± one std over its seeds, named at its end."""
     ends = []
-    for i, (name, group) in enumerate(by_series(runs).items()):
-        line = mean_curve(group, measure)
+    for i, (name, group) in enumerate(group_by_series(runs).items()):
+        line = compute_mean_curve(group, measure)
         if not line:
             continue
         at, mean = np.array(line).T
-        axes.plot(at, mean, label=name, linewidth=1.7, **ink(i))
+        axes.plot(at, mean, label=name, linewidth=1.7, **get_series_style(i))
         values = [dict(r.curves[measure]) for r in group]
         std = np.array([pstdev([v[t] for v in values]) for t in at])
         if std.any():
-            axes.fill_between(at, mean - std, mean + std, alpha=0.15, color=ink(i)["color"], lw=0)
-        ends.append(Named(name, at[-1], mean[-1], ink(i)["color"]))
+            axes.fill_between(
+                at, mean - std, mean + std, alpha=0.15, color=get_series_style(i)["color"], lw=0
+            )
+        ends.append(PointLabel(name, at[-1], mean[-1], get_series_style(i)["color"]))
     axes.set(title=title, xlabel="round", ylabel="accuracy", ylim=(0, 1.02))
     axes.margins(x=0)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    percent(axes, "y")
-    if direct(runs):
-        name_ends(axes, ends)
+    set_percent_axes(axes, "y")
+    if can_label_directly(runs):
+        label_line_ends(axes, ends)
 
 
-def trade_off(axes: Axes, runs: Sequence[Run]) -> None:
+def draw_trade_off(axes: Axes, runs: Sequence[Run]) -> None:
     """P against G over the last ten evaluations: the best place is the upper right."""
-    color = {name: ink(i)["color"] for i, name in enumerate(by_series(runs))}
+    color = {name: get_series_style(i)["color"] for i, name in enumerate(group_by_series(runs))}
     points = []
-    for row in rows(runs):
+    for row in build_comparison_rows(runs):
         if row["G"]:
             g, p = (row[measure]["last10"]["mean"] for measure in "GP")
-            point = Named(row["name"], g, p, color[row["name"]])
-            dx, dy = (deviation(row, f"{measure}.last10") for measure in "GP")
+            point = PointLabel(row["name"], g, p, color[row["name"]])
+            dx, dy = (get_deviation(row, f"{measure}.last10") for measure in "GP")
             axes.errorbar(g, p, xerr=dx, yerr=dy, color=point.color, lw=1, alpha=0.45)
             axes.plot(g, p, "o", markersize=9, color=point.color)
             points.append(point)
     axes.set(title="P against G, last 10", xlabel="G (± std)", ylabel="P (± std)")
     axes.margins(0.15)
-    percent(axes, "x", "y")
-    if direct(runs):
-        name_points(axes, points)
+    set_percent_axes(axes, "x", "y")
+    if can_label_directly(runs):
+        label_points(axes, points)
 
 
 # Who took part -----------------------------------------------------------------------------
 
 
-def participation(runs: Sequence[Run]) -> Figure:
+def draw_participation(runs: Sequence[Run]) -> Figure:
     """How often every client took part, and below it in which rounds."""
-    first, *others = attendance(runs)
+    first, *others = collect_participation(runs)
     if others:
         raise ConfigError(
-            f"in '{first.labels[0]}' and '{others[0].labels[0]}' not the same clients took part;"
+            f"in '{first.run_labels[0]}' and '{others[0].run_labels[0]}' not the same clients took part;"
             " draw one run at a time"
         )
     rounds, n = first.matrix.shape
@@ -121,48 +126,61 @@ def participation(runs: Sequence[Run]) -> Figure:
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(wide + 1.5, min(11.0, 4.5 + 0.05 * rounds)), layout="constrained")
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1, 2))
-        often(above, first)
+        draw_participation_counts(above, first)
         above.set_title(f"Who took part, {n} clients, {rounds} rounds (dashed: the mean)")
         below.pcolormesh(
-            first.matrix, cmap=ListedColormap(ATTENDED), vmin=AWAY, vmax=THERE, rasterized=True
+            first.matrix,
+            cmap=ListedColormap(PARTICIPATION_COLORS),
+            vmin=NOT_SELECTED,
+            vmax=TRAINED,
+            rasterized=True,
         )
         below.set(xlabel="client", ylabel="round", xlim=(0, n))
         below.yaxis.set_major_locator(MaxNLocator(8, integer=True))
         below.invert_yaxis()
         below.tick_params(length=0)
-        name_ticks(below.xaxis, first.clients, wide)
-        if (first.matrix == LOST).any():
+        label_ticks(below.xaxis, first.clients, wide)
+        if (first.matrix == NO_REPLY).any():
             words = zip(
-                ATTENDED[1:], ("asked, but dropped out or too late", "took part"), strict=True
+                PARTICIPATION_COLORS[1:],
+                ("asked, but dropped out or too late", "took part"),
+                strict=True,
             )
             patches = [Patch(color=color, label=word) for color, word in words]
             figure.legend(handles=patches, loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
-def often(axes: Axes, seen: Attendance) -> None:
+def draw_participation_counts(axes: Axes, seen: ParticipationMatrix) -> None:
     """Rounds per client, those it was lost in on top, and the mean as a line."""
-    at, took = np.arange(len(seen.clients)) + 0.5, seen.took_part
-    axes.bar(at, took, 0.8, color=ATTENDED[THERE], linewidth=0)
-    axes.bar(at, seen.asked - took, 0.8, bottom=took, color=ATTENDED[LOST], linewidth=0)
-    axes.axhline(float(took.mean()), color=INK, linewidth=1, linestyle=(0, (4, 2)))
+    at, took = np.arange(len(seen.clients)) + 0.5, seen.rounds_trained
+    axes.bar(at, took, 0.8, color=PARTICIPATION_COLORS[TRAINED], linewidth=0)
+    axes.bar(
+        at,
+        seen.rounds_selected - took,
+        0.8,
+        bottom=took,
+        color=PARTICIPATION_COLORS[NO_REPLY],
+        linewidth=0,
+    )
+    axes.axhline(float(took.mean()), color=TEXT_COLOR, linewidth=1, linestyle=(0, (4, 2)))
     axes.set_ylabel("rounds")
     axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-    axes.yaxis.grid(color=FAINT, linewidth=0.8)
+    axes.yaxis.grid(color=GRID_COLOR, linewidth=0.8)
     axes.tick_params(length=0, labelbottom=False)
     axes.spines["left"].set_visible(False)
 
 
-def save(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
     """As PNG, SVG or PDF, told by the suffix; the same figure gives the same bytes."""
     kind = path.suffix.lower()
-    if kind not in FORMATS:
+    if kind not in FIGURE_FORMATS:
         raise ConfigError(
-            f"{path}: a figure is saved as {', '.join(FORMATS)},"
+            f"{path}: a figure is saved as {', '.join(FIGURE_FORMATS)},"
             " a page as .html, the table of runs as .csv, .md, .tex"
         )
     undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[kind]
     content = BytesIO()
     with mpl.rc_context(STYLE):
         figure.savefig(content, format=kind[1:], dpi=160, metadata=undated)
-    write(path, content.getvalue())
+    write_atomically(path, content.getvalue())

@@ -15,16 +15,16 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 # Told apart by people with any colour vision, and by lightness in grey print.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#D9920A", "#56B4E9", "#882255", "#555555")
 DASHES = ("-", (0, (4, 1.5)), (0, (1.2, 1.2)))  # once more through the palette
-INK, MUTED, FAINT = "#222222", "#666666", "#DDDDDD"
-SHADES = LinearSegmentedColormap.from_list(
+TEXT_COLOR, MUTED_COLOR, GRID_COLOR = "#222222", "#666666", "#DDDDDD"
+HEATMAP_COLORMAP = LinearSegmentedColormap.from_list(
     "held", ["#E6F0F7", "#BAD6E9", "#7DB5D8", "#3B8BBF", "#0B5A91", "#062F52"]
 )
 STYLE: Any = {  # matplotlib types the keys as literals
     "font.size": 12,
     "font.family": "sans-serif",
-    "text.color": INK,
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": INK,
+    "text.color": TEXT_COLOR,
+    "axes.edgecolor": MUTED_COLOR,
+    "axes.labelcolor": TEXT_COLOR,
     "axes.titlesize": 13,
     "axes.titlelocation": "left",
     "axes.titleweight": "bold",
@@ -32,13 +32,13 @@ STYLE: Any = {  # matplotlib types the keys as literals
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
+    "xtick.color": MUTED_COLOR,
+    "ytick.color": MUTED_COLOR,
     "svg.hashsalt": "heterophony",  # the same figure is the same file
 }
 
 
-class Named(NamedTuple):
+class PointLabel(NamedTuple):
     """A place in the data that wants its name beside it."""
 
     name: str
@@ -47,7 +47,7 @@ class Named(NamedTuple):
     color: str
 
 
-def ink(i: int) -> dict[str, Any]:
+def get_series_style(i: int) -> dict[str, Any]:
     """Colour and dashes of the i-th series."""
     return {
         "color": PALETTE[i % len(PALETTE)],
@@ -55,7 +55,7 @@ def ink(i: int) -> dict[str, Any]:
     }
 
 
-def arranged(
+def arrange_panels(
     columns: Sequence[str], measures: Sequence[str], across: int
 ) -> list[list[tuple[str, str]]]:
     """Places of panels, row by row: measures below each other, columns of a table beside."""
@@ -67,7 +67,7 @@ def arranged(
     return [[(m, c) for c in block] for block in blocks for m in measures]
 
 
-def panels(
+def create_panels(
     figure: Figure,
     places: Sequence[Sequence[tuple[str, str]]],
     size: tuple[float, float],
@@ -84,17 +84,17 @@ def panels(
             yield line[i], place, i == 0
 
 
-def percent(axes: Axes, *directions: str) -> None:
+def set_percent_axes(axes: Axes, *directions: str) -> None:
     """Percent along these directions, on quiet lines."""
     for direction in directions:
         axis = getattr(axes, f"{direction}axis")
         axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         axis.set_major_formatter(FuncFormatter(lambda v, _: f"{100 * v:.6g} %"))
-        axis.grid(color=FAINT, linewidth=0.8)
+        axis.grid(color=GRID_COLOR, linewidth=0.8)
     axes.tick_params(length=0)
 
 
-def name_ticks(axis: Axis, names: Sequence[str], inches: float) -> None:
+def label_ticks(axis: Axis, names: Sequence[str], inches: float) -> None:
     """Everything by name, or every n-th where there is no room for more."""
     short = [name if len(name) <= 16 else f"{name[:15]}…" for name in names]
     longest = max(map(len, short), default=1)
@@ -107,11 +107,11 @@ def name_ticks(axis: Axis, names: Sequence[str], inches: float) -> None:
     axis.set_tick_params(rotation=90 if upright else 0)
 
 
-def name_ends(axes: Axes, ends: Sequence[Named]) -> None:
+def label_line_ends(axes: Axes, ends: Sequence[PointLabel]) -> None:
     """The name of each line right of the panel, with a thin line to its end."""
     ends = sorted(ends, key=lambda end: end.y)
     low, high = axes.get_ylim()
-    heights = apart([(end.y - low) / (high - low) for end in ends], gap=0.064)
+    heights = spread_heights([(end.y - low) / (high - low) for end in ends], gap=0.064)
     for end, height in zip(ends, heights, strict=True):
         thread = {"arrowstyle": "-", "color": end.color, "lw": 0.7, "shrinkA": 1, "shrinkB": 2}
         thread["relpos"] = (0, 0.5)  # to where the name begins, not across other names
@@ -128,20 +128,20 @@ def name_ends(axes: Axes, ends: Sequence[Named]) -> None:
         )
 
 
-def name_points(axes: Axes, points: Sequence[Named]) -> None:
+def label_points(axes: Axes, points: Sequence[PointLabel]) -> None:
     """The name of each point, on the side where there is room."""
     middle = sum(axes.get_xlim()) / 2
     right = sorted((p for p in points if p.x < middle), key=lambda p: p.y)
     left = sorted((p for p in points if p.x >= middle), key=lambda p: p.y)
-    name_column(axes, right, "left", 0.035)
-    name_column(axes, left, "right", -0.035)
+    label_points_on_side(axes, right, "left", 0.035)
+    label_points_on_side(axes, left, "right", -0.035)
 
 
-def name_column(axes: Axes, rising: Sequence[Named], align: str, dx: float) -> None:
+def label_points_on_side(axes: Axes, rising: Sequence[PointLabel], align: str, dx: float) -> None:
     """Names ``dx`` beside their points, moved apart where points lie close."""
     place = axes.transData + axes.transAxes.inverted()
     places = [place.transform((p.x, p.y)) for p in rising]
-    heights = apart([y for _, y in places], gap=0.064)
+    heights = spread_heights([y for _, y in places], gap=0.064)
     for point, (x, _), height in zip(rising, places, heights, strict=True):
         axes.text(
             x + dx,
@@ -156,21 +156,29 @@ def name_column(axes: Axes, rising: Sequence[Named], align: str, dx: float) -> N
         )
 
 
-def apart(rising: Sequence[float], gap: float) -> list[float]:
+def spread_heights(rising: Sequence[float], gap: float) -> list[float]:
     """Rising heights in 0…1 moved until they are ``gap`` apart; a cluster keeps its middle."""
     clusters: list[list[float]] = []
     for height in rising:
         clusters.append([height])
-        while len(clusters) > 1 and bottom(clusters[-1], gap) < top(clusters[-2], gap) + gap:
+        while (
+            len(clusters) > 1
+            and compute_cluster_bottom(clusters[-1], gap)
+            < compute_cluster_top(clusters[-2], gap) + gap
+        ):
             clusters[-2:] = [clusters[-2] + clusters[-1]]
-    return [bottom(cluster, gap) + gap * i for cluster in clusters for i in range(len(cluster))]
+    return [
+        compute_cluster_bottom(cluster, gap) + gap * i
+        for cluster in clusters
+        for i in range(len(cluster))
+    ]
 
 
-def bottom(cluster: Sequence[float], gap: float) -> float:
+def compute_cluster_bottom(cluster: Sequence[float], gap: float) -> float:
     """Where the lowest of a cluster goes, inside the panel if it fits."""
     length = gap * (len(cluster) - 1)
     return max(0.0, min(sum(cluster) / len(cluster) - length / 2, 1.0 - length))
 
 
-def top(cluster: Sequence[float], gap: float) -> float:
-    return bottom(cluster, gap) + gap * (len(cluster) - 1)
+def compute_cluster_top(cluster: Sequence[float], gap: float) -> float:
+    return compute_cluster_bottom(cluster, gap) + gap * (len(cluster) - 1)

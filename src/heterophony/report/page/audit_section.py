@@ -9,35 +9,36 @@ from typing import Any
 from ...analysis.runs import Run
 from ...core.files import read_json
 from ...privacy.summary import (
-    PRIVATE,
-    at,
-    attacks,
-    several,
+    PRIVATE_KNOWLEDGE,
+    collect_attacks,
+    format_psnr_by_round,
+    list_rounds_if_several,
 )
 from ...run.run_index import read_events
 
-Record = dict[str, Any]
-SHOWN = 8  # images: what is still looked at
+AuditRecord = dict[str, Any]
+MAX_IMAGES = 8  # images: what is still looked at
 
 
-def audited(runs: Sequence[Run]) -> dict[str, Any] | None:
+def build_audit_section(runs: Sequence[Run]) -> dict[str, Any] | None:
     """What the page shows of the audit these runs belong to; None where there is none."""
     folders = dict.fromkeys(r.folder.parent for r in runs)
     there = [f for f in folders if (f / "audit.json").is_file()]
-    return section(there[0]) if there else None
+    return read_audit_section(there[0]) if there else None
 
 
-def section(folder: Path) -> dict[str, Any] | None:
+def read_audit_section(folder: Path) -> dict[str, Any] | None:
     content, records = read_json(folder / "audit.json"), list(read_events(folder / "attacks.jsonl"))
     if not content["rows"]:
         return None
-    originals, columns, found = shelf(records)
-    rounds = several(content)
+    originals, columns, found = select_images(records)
+    rounds = list_rounds_if_several(content)
     rows = [
-        [f"{r['algorithm']}, {r['private']}", *numbers(r), *at(r, rounds)] for r in content["rows"]
+        [f"{r['algorithm']}, {r['private']}", *format_metrics(r), *format_psnr_by_round(r, rounds)]
+        for r in content["rows"]
     ]
     empty = [""] * len(rounds)
-    rows += [[name, *numbers(r), *empty] for name, r in content["references"].items()]
+    rows += [[name, *format_metrics(r), *empty] for name, r in content["references"].items()]
     how = content["asked"]["how"]
     return {
         "attack": f"Attack: {how['attack']}, {how['iterations']} iterations, labels {how['labels']}",
@@ -52,7 +53,7 @@ def section(folder: Path) -> dict[str, Any] | None:
         "pictures": [
             [
                 {"pixels": o["original"], "below": f"client {o['client']}"},
-                *(told(found[name, p, o["client"], o["image"]]) for name, p in columns),
+                *(build_thumbnail(found[name, p, o["client"], o["image"]]) for name, p in columns),
             ]
             for o in originals
         ],
@@ -60,18 +61,20 @@ def section(folder: Path) -> dict[str, Any] | None:
     }
 
 
-def told(r: Record) -> dict[str, str]:
+def build_thumbnail(r: AuditRecord) -> dict[str, str]:
     return {"pixels": r["picture"], "below": f"{r['psnr']:.1f} dB"}
 
 
-def numbers(r: Record) -> list[str]:
+def format_metrics(r: AuditRecord) -> list[str]:
     levels = [f"{r[k]:.2f}" for k in ("psnr_mean", "psnr_max")]
     return levels + [f"{r[k]:.3f}" for k in ("ssim_mean", "ssim_max")]
 
 
-def shelf(records: Sequence[Record]) -> tuple[list[Record], list[tuple[str, str]], Any]:
+def select_images(
+    records: Sequence[AuditRecord],
+) -> tuple[list[AuditRecord], list[tuple[str, str]], Any]:
     """The images to show, one of each client first, of the last round; the columns; all attacks."""
-    asked, found = records[0], attacks(records)
+    asked, found = records[0], collect_attacks(records)
     last = max(r["round"] for r in found)
     by_key = {
         (r["algorithm"], r["private"], r["client"], r["image"]): r
@@ -79,6 +82,6 @@ def shelf(records: Sequence[Record]) -> tuple[list[Record], list[tuple[str, str]
         if r["round"] == last
     }
     originals = {(r["image"], r["client"]): r for r in by_key.values()}
-    kinds = [(a, p) for a in asked["algorithms"] for p in PRIVATE]
+    kinds = [(a, p) for a in asked["algorithms"] for p in PRIVATE_KNOWLEDGE]
     columns = [k for k in kinds if any(key[:2] == k for key in by_key)]
-    return [originals[k] for k in sorted(originals)][:SHOWN], columns, by_key
+    return [originals[k] for k in sorted(originals)][:MAX_IMAGES], columns, by_key

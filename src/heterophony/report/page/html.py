@@ -13,8 +13,8 @@ from string import Template
 from typing import Any
 
 from ...analysis.runs import Run
-from ...core.files import write as write_file
-from .page_data import content
+from ...core.files import write_atomically as write_file
+from .page_data import build_page_data
 
 SCRIPTS = (  # one script in the end; the first makes it strict
     "page.js",
@@ -35,40 +35,47 @@ SCRIPTS = (  # one script in the end; the first makes it strict
 )
 
 
-def write(runs: Sequence[Run], path: Path) -> None:
+def write_report(runs: Sequence[Run], path: Path) -> None:
     """The page of these runs, as one file."""
-    write_file(path, render(runs).encode())
+    write_file(path, render_report(runs).encode())
 
 
-def render(runs: Sequence[Run], live: bool = False) -> str:
+def render_report(runs: Sequence[Run], live: bool = False) -> str:
     """The page as text: no request leaves it, and only its own script may run in it.
 
     A live page also asks where it came from, and nobody else, for news.
     """
-    data = content(runs)
-    html, css = part("page.html"), part("page.css") + (part("live.css") if live else "")
-    js = "\n".join(part(name) for name in (*SCRIPTS, *(["live.js"] if live else [])))
+    data = build_page_data(runs)
+    html, css = (
+        read_asset("page.html"),
+        read_asset("page.css") + (read_asset("live.css") if live else ""),
+    )
+    js = "\n".join(read_asset(name) for name in (*SCRIPTS, *(["live.js"] if live else [])))
     return Template(html).substitute(
-        title=escape(data["title"]), policy=policy(css, js, live), css=css, js=js, data=block(data)
+        title=escape(data["title"]),
+        policy=build_security_policy(css, js, live),
+        css=css,
+        js=js,
+        data=dump_safe_json(data),
     )
 
 
-def policy(css: str, js: str, live: bool = False) -> str:
+def build_security_policy(css: str, js: str, live: bool = False) -> str:
     """What the page may do, for the browser to hold it to."""
-    own = f"default-src 'none'; style-src '{digest(css)}'; script-src '{digest(js)}'"
+    own = f"default-src 'none'; style-src '{compute_csp_hash(css)}'; script-src '{compute_csp_hash(js)}'"
     return f"{own}; connect-src 'self'" if live else own
 
 
-def block(data: Any) -> str:
+def dump_safe_json(data: Any) -> str:
     """Data that no script can be hidden in."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")
 
 
-def part(name: str) -> str:
+def read_asset(name: str) -> str:
     return files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def digest(text: str) -> str:
+def compute_csp_hash(text: str) -> str:
     """The name under which a content security policy knows an inline script or style."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

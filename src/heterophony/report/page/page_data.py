@@ -6,80 +6,76 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...analysis.costs import costs
-from ...analysis.devices import shown
-from ...analysis.exports import as_csv
-from ...analysis.new_clients import newcomers
-from ...analysis.participation import attendance
-from ...analysis.runs import (
-    Curve,
-    Run,
-    by_series,
-    mean_curve,
-    texts,
-)
-from ...analysis.statistics import statistics
+from ...analysis.costs import compute_cumulative_costs
+from ...analysis.devices import build_devices_section
+from ...analysis.exports import format_comparison_csv
+from ...analysis.new_clients import build_new_clients_section
+from ...analysis.participation import collect_participation
+from ...analysis.runs import Curve, Run, compute_mean_curve, group_by_series, iterate_setting_texts
+from ...analysis.statistics import build_statistics_section
 from ...analysis.tables import (
-    ACCURACIES,
+    ACCURACY_COLUMNS,
     Row,
-    cell,
-    columns,
-    difference_cell,
-    leaders,
-    rows,
+    build_comparison_rows,
+    find_leaders,
+    format_cell,
+    format_difference,
+    select_columns,
 )
-from ...run.summary import latest
-from .audit_section import audited
+from ...run.summary import find_last_evaluation
+from .audit_section import build_audit_section
 
 Json = dict[str, Any]
-POINTS = 30_000  # of all curves together: what keeps the page small
-HELD_CLIENTS = 1000  # the heat map's columns are a pixel wide then
+MAX_CURVE_POINTS = 30_000  # of all curves together: what keeps the page small
+MAX_HEATMAP_CLIENTS = 1000  # the heat map's columns are a pixel wide then
 
 
-def content(runs: Sequence[Run]) -> Json:
+def build_page_data(runs: Sequence[Run]) -> Json:
     """Everything the script shows, as plain data."""
-    table = rows(runs)
+    table = build_comparison_rows(runs)
     federations = {str(r.start["data_sha256"]): r.start for r in reversed(runs)}
     order = list(reversed(federations))
-    points = max(50, POINTS // (2 * len(runs)))
+    points = max(50, MAX_CURVE_POINTS // (2 * len(runs)))
     return {
-        "title": title(runs),
-        "summary": summary(runs, table),
+        "title": format_title(runs),
+        "summary": describe_runs(runs, table),
         "series": [
             {
                 "name": name,
                 "key": name.removesuffix(f", {group[0].state}"),  # the same while a run goes on
-                "mean": {k: thinned(mean_curve(group, k), points) for k in "GP"},
-                "runs": [one(r, order.index(r.start["data_sha256"]), points) for r in group],
+                "mean": {k: thin_curve(compute_mean_curve(group, k), points) for k in "GP"},
+                "runs": [
+                    build_run_data(r, order.index(r.start["data_sha256"]), points) for r in group
+                ],
             }
-            for name, group in by_series(runs).items()
+            for name, group in group_by_series(runs).items()
         ],
-        "every": max(step(len(r.curves[k]), points) for r in runs for k in "GP"),
-        "table": comparison(table),
-        "csv": as_csv(table),
-        "differences": differences(table),
-        "statistics": statistics(table),
-        "newcomers": newcomers(runs),
-        "audited": audited(runs),
+        "every": max(compute_stride(len(r.curves[k]), points) for r in runs for k in "GP"),
+        "table": build_comparison_section(table),
+        "csv": format_comparison_csv(table),
+        "differences": build_differences_section(table),
+        "statistics": build_statistics_section(table),
+        "newcomers": build_new_clients_section(runs),
+        "audited": build_audit_section(runs),
         "federations": [
             {k: federations[sha][k] for k in ("clients", "train", "test")} for sha in order
         ],
         "attendance": [
             {
-                "labels": seen.labels,
+                "labels": seen.run_labels,
                 "federation": order.index(seen.data_sha256),
-                "asked": seen.asked.tolist(),
-                "took_part": seen.took_part.tolist(),
+                "asked": seen.rounds_selected.tolist(),
+                "took_part": seen.rounds_trained.tolist(),
             }
-            for seen in attendance(runs)
+            for seen in collect_participation(runs)
         ],
-        "devices": [shown(r.devices, r.label) for r in runs if r.devices],
-        "held": held(runs[0], several=len(order) > 1),
-        "settings": settings(runs),
+        "devices": [build_devices_section(r.devices, r.label) for r in runs if r.devices],
+        "held": build_label_distribution_section(runs[0], several=len(order) > 1),
+        "settings": build_settings_section(runs),
     }
 
 
-def title(runs: Sequence[Run]) -> str:
+def format_title(runs: Sequence[Run]) -> str:
     names = list(dict.fromkeys(r.algorithm for r in runs))
     told = (
         f"{len(names)} algorithms"
@@ -90,17 +86,17 @@ def title(runs: Sequence[Run]) -> str:
     return " on ".join(filter(None, (told, ", ".join(filter(None, data)))))
 
 
-def summary(runs: Sequence[Run], table: Sequence[Row]) -> str:
+def describe_runs(runs: Sequence[Run], table: Sequence[Row]) -> str:
     """The page in one line: what was compared, and who leads."""
     sizes = [
-        counted([len(r.start["clients"]) for r in runs], "clients"),
-        counted([r.start["rounds"] for r in runs], "rounds"),
-        counted([len(group) for group in by_series(runs).values()], "seeds"),
+        format_count([len(r.start["clients"]) for r in runs], "clients"),
+        format_count([r.start["rounds"] for r in runs], "rounds"),
+        format_count([len(group) for group in group_by_series(runs).values()], "seeds"),
     ]
     leading: dict[str, list[str]] = {}
     for key in ("G.last10", "P.last10"):
         for row in table:
-            if [row["name"]] == leaders(table, key):
+            if [row["name"]] == find_leaders(table, key):
                 value = f"{key[0]} ({100 * row['over_seeds'][key]['mean']:.2f} %)"
                 leading.setdefault(row["name"], []).append(value)
     who = [f"{name} has the highest {' and '.join(values)}" for name, values in leading.items()]
@@ -108,31 +104,31 @@ def summary(runs: Sequence[Run], table: Sequence[Row]) -> str:
     return f"{', '.join(sizes)}.{told}"
 
 
-def counted(numbers: Sequence[int], word: str) -> str:
+def format_count(numbers: Sequence[int], word: str) -> str:
     """``20 clients``, ``10–20 clients``, ``1 seed``."""
     low, high = min(numbers), max(numbers)
     span = f"{low}–{high}" if low < high else f"{low}"
     return f"{span} {word.removesuffix('s') if high == 1 else word}"
 
 
-def thinned(curve: Curve, points: int) -> list[list[float]]:
+def thin_curve(curve: Curve, points: int) -> list[list[float]]:
     """At most so many of its points, evenly, always the last; precise enough to draw and read."""
-    kept = curve[:: -step(len(curve), points)]
+    kept = curve[:: -compute_stride(len(curve), points)]
     return [[t, round(v, 5)] for t, v in reversed(kept)]
 
 
-def step(length: int, points: int) -> int:
+def compute_stride(length: int, points: int) -> int:
     """Every how many-th of so many is kept."""
     return -(-length // points) or 1
 
 
-def one(run: Run, federation: int, points: int) -> Json:
+def build_run_data(run: Run, federation: int, points: int) -> Json:
     """One run: result.json, with the clients as columns of counts instead of objects."""
-    known = run.so_far
-    result = known.json() if known else None
+    known = run.current_summary
+    result = known.to_dict() if known else None
     clients = result.pop("clients") if result else {}
-    last = latest(run.events) or {}
-    curves = {k: thinned(run.curves[k], points) for k in "GP"}
+    last = find_last_evaluation(run.events) or {}
+    curves = {k: thin_curve(run.curves[k], points) for k in "GP"}
     measured = sorted({int(t) for curve in curves.values() for t, _ in curve})
     return {
         "label": run.label,
@@ -140,7 +136,7 @@ def one(run: Run, federation: int, points: int) -> Json:
         "seed": run.seed,
         "federation": federation,
         "curves": curves,
-        "costs": costs(run.events, measured),
+        "costs": compute_cumulative_costs(run.events, measured),
         "result": result,
         "G": last.get("G"),
         "P": last.get("P"),
@@ -148,9 +144,9 @@ def one(run: Run, federation: int, points: int) -> Json:
     }
 
 
-def comparison(table: Sequence[Row]) -> Json:
-    shown = columns(table)
-    best = {k: leaders(table, k) for k in shown}
+def build_comparison_section(table: Sequence[Row]) -> Json:
+    shown = select_columns(table)
+    best = {k: find_leaders(table, k) for k in shown}
     return {
         "columns": list(shown),
         "titles": list(shown.values()),
@@ -158,7 +154,7 @@ def comparison(table: Sequence[Row]) -> Json:
             {
                 "name": row["name"],
                 "seeds": row["seeds"],
-                "cells": [cell(row, k) for k in shown],
+                "cells": [format_cell(row, k) for k in shown],
                 "best": [row["name"] in best[k] for k in shown],
                 "values": [row["over_seeds"].get(k, {}).get("mean") for k in shown],
             }
@@ -167,39 +163,42 @@ def comparison(table: Sequence[Row]) -> Json:
     }
 
 
-def differences(table: Sequence[Row]) -> Json | None:
+def build_differences_section(table: Sequence[Row]) -> Json | None:
     compared = [row for row in table if row["difference"]]
     if not compared:
         return None
     return {
         "to": table[0]["name"],
-        "titles": list(ACCURACIES.values()),
+        "titles": list(ACCURACY_COLUMNS.values()),
         "rows": [
             {
                 "name": row["name"],
                 "seeds": row["difference"]["seeds"],
-                "cells": [difference_cell(row, k) for k in ACCURACIES],
+                "cells": [format_difference(row, k) for k in ACCURACY_COLUMNS],
             }
             for row in compared
         ],
     }
 
 
-def held(run: Run, several: bool) -> Json:
+def build_label_distribution_section(run: Run, several: bool) -> Json:
     """Who holds what, in the first run's federation."""
     start = run.start
     return {
         "of": run.label if several else "",
-        "clients": start["clients"][:HELD_CLIENTS],
-        "left_out": max(0, len(start["clients"]) - HELD_CLIENTS),
+        "clients": start["clients"][:MAX_HEATMAP_CLIENTS],
+        "left_out": max(0, len(start["clients"]) - MAX_HEATMAP_CLIENTS),
         "classes": start["classes"],
-        "counts": start["labels"][:HELD_CLIENTS],
+        "counts": start["labels"][:MAX_HEATMAP_CLIENTS],
     }
 
 
-def settings(runs: Sequence[Run]) -> list[Json]:
+def build_settings_section(runs: Sequence[Run]) -> list[Json]:
     """Every setting's value in every series."""
-    groups = [[dict(texts(r.config)) for r in group] for group in by_series(runs).values()]
+    groups = [
+        [dict(iterate_setting_texts(r.config)) for r in group]
+        for group in group_by_series(runs).values()
+    ]
     keys = dict.fromkeys(k for group in groups for c in group for k in c)
     return [
         {"key": k, "values": [", ".join(dict.fromkeys(c.get(k, "–") for c in g)) for g in groups]}

@@ -14,14 +14,14 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from ...core.errors import BusyError, ConfigError
-from .views import Board, View
-from .watcher import Watch
+from .views import View, ViewLoader
+from .watcher import ViewWatcher
 
 ADDRESS = "127.0.0.1"
-PORT = 8765
-TRIED = 20  # ports, before the system chooses one
-STREAMS = 32  # that are open at once
-RETRY = 1000  # milliseconds after which a browser connects again
+DEFAULT_PORT = 8765
+PORTS_TO_TRY = 20  # ports, before the system chooses one
+MAX_STREAMS = 32  # that are open at once
+RETRY_MILLISECONDS = 1000  # milliseconds after which a browser connects again
 HEADERS = {
     # the page's own policy says which script may run; this adds what a page cannot say of itself
     "Content-Security-Policy": "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -41,9 +41,9 @@ class Dashboard(ThreadingHTTPServer):
     allow_reuse_port = False  # else a second one could take the port without a word
 
     def __init__(self, root: Path, port: int) -> None:
-        self.board = Board(root)
-        self.watch = Watch(self.board, STREAMS)
-        super().__init__((ADDRESS, port), Answer)
+        self.view_loader = ViewLoader(root)
+        self.watcher = ViewWatcher(self.view_loader, MAX_STREAMS)
+        super().__init__((ADDRESS, port), DashboardRequestHandler)
         own, names = self.server_port, (ADDRESS, "localhost", "[::1]")
         self.hosts = {f"{name}:{own}" for name in names} | set(names if own == 80 else ())
 
@@ -58,7 +58,7 @@ class Dashboard(ThreadingHTTPServer):
 
     def server_close(self) -> None:
         super().server_close()
-        self.watch.close()
+        self.watcher.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """That somebody hangs up is no error."""
@@ -66,10 +66,10 @@ class Dashboard(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def opened(root: Path, port: int | None) -> Dashboard:
+def open_dashboard(root: Path, port: int | None) -> Dashboard:
     """A dashboard at this port; without one, at the usual port or the next that is free."""
     if port is None:
-        for usual in range(PORT, PORT + TRIED):
+        for usual in range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TO_TRY):
             with suppress(OSError):
                 return Dashboard(root, usual)
     try:
@@ -82,7 +82,7 @@ def opened(root: Path, port: int | None) -> Dashboard:
         raise ConfigError(f"--port {port} cannot be used: {error.strerror}") from None
 
 
-class Answer(BaseHTTPRequestHandler):
+class DashboardRequestHandler(BaseHTTPRequestHandler):
     """One request: ``/`` is a page, ``/events`` its stream, and there is nothing else."""
 
     server: Dashboard
@@ -93,22 +93,22 @@ class Answer(BaseHTTPRequestHandler):
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or hosts[0] not in self.server.hosts:
             # a foreign name that leads here is how another site would try to read this one
-            self._text(HTTPStatus.FORBIDDEN, f"please ask for {self.server.url}")
+            self._send_text(HTTPStatus.FORBIDDEN, f"please ask for {self.server.url}")
             return
-        path, name = self._asked()
-        view = self.server.board.look(name) if path else None
+        path, name = self._parse_target()
+        view = self.server.view_loader.load_view(name) if path else None
         if not view:
-            self._text(HTTPStatus.NOT_FOUND, f"not here; all there is: {self.server.url}")
+            self._send_text(HTTPStatus.NOT_FOUND, f"not here; all there is: {self.server.url}")
         elif path == "/":
-            page = view.html().encode(errors="replace")
+            page = view.render_html().encode(errors="replace")
             self._send(HTTPStatus.OK, "text/html; charset=utf-8", page)
         else:
-            self._stream(name, view)
+            self._send_stream(name, view)
 
     def do_HEAD(self) -> None:
         self.do_GET()
 
-    def _asked(self) -> tuple[str, str]:
+    def _parse_target(self) -> tuple[str, str]:
         """The path and the name in the query; no path if this is not exactly as we ask."""
         try:
             target = urlsplit(self.path)
@@ -120,32 +120,32 @@ class Answer(BaseHTTPRequestHandler):
             return "", ""
         return target.path, query[0][1] if query else ""
 
-    def _stream(self, name: str, view: View) -> None:
+    def _send_stream(self, name: str, view: View) -> None:
         if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-            self._text(HTTPStatus.FORBIDDEN, "for the page's own script only")
+            self._send_text(HTTPStatus.FORBIDDEN, "for the page's own script only")
             return
         if self.command == "HEAD":
             self._send(HTTPStatus.OK, "text/event-stream", b"")
             return
-        messages = self.server.watch.follow(name, view)
+        messages = self.server.watcher.subscribe(name, view)
         if messages is None:
-            self._text(HTTPStatus.SERVICE_UNAVAILABLE, "too many pages follow already")
+            self._send_text(HTTPStatus.SERVICE_UNAVAILABLE, "too many pages follow already")
             return
         try:
-            self._pass_on(messages)
+            self._write_messages(messages)
         finally:
-            self.server.watch.leave(name)
+            self.server.watcher.unsubscribe(name)
 
-    def _pass_on(self, messages: Iterator[bytes]) -> None:
+    def _write_messages(self, messages: Iterator[bytes]) -> None:
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
-        self.wfile.write(f"retry: {RETRY}\n\n".encode())
+        self.wfile.write(f"retry: {RETRY_MILLISECONDS}\n\n".encode())
         for message in messages:
             self.wfile.write(message)
 
     # Answering ------------------------------------------------------------------------------
-    def _text(self, status: HTTPStatus, text: str) -> None:
+    def _send_text(self, status: HTTPStatus, text: str) -> None:
         self._send(status, "text/plain; charset=utf-8", f"{text}\n".encode())
 
     def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
@@ -167,7 +167,7 @@ class Answer(BaseHTTPRequestHandler):
         """What the base class refuses, without repeating what was asked."""
         unknown = code == HTTPStatus.NOT_IMPLEMENTED  # any method but ours
         status = HTTPStatus.METHOD_NOT_ALLOWED if unknown else HTTPStatus(code)
-        self._text(status, status.phrase)
+        self._send_text(status, status.phrase)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nobody reads what a page asks twice a second."""

@@ -7,70 +7,72 @@ from collections.abc import Iterator
 from threading import Condition, Thread
 from time import monotonic
 
-from .views import Board, View
+from .views import View, ViewLoader
 
-EVERY = 0.5  # seconds between two looks
-RESTING = 5  # times as long as a look took: runs need the processor more than we do
-HEARTBEAT = 15.0  # seconds without news after which a stream says that it is alive
+POLL_SECONDS = 0.5  # seconds between two looks
+REST_FACTOR = 5  # times as long as a look took: runs need the processor more than we do
+HEARTBEAT_SECONDS = 15.0  # seconds without news after which a stream says that it is alive
 
 
-class Watch:
+class ViewWatcher:
     """Looks only at what somebody follows, and speaks only of what changed."""
 
-    def __init__(self, board: Board, limit: int) -> None:
-        self.board, self.limit = board, limit
-        self.followed: Counter[str] = Counter()
+    def __init__(self, board: ViewLoader, limit: int) -> None:
+        self.view_loader, self.limit = board, limit
+        self.subscribers: Counter[str] = Counter()
         self.messages: dict[str, tuple[bytes, ...]] = {}  # in parts
-        self.news = Condition()
-        self.over = False
-        Thread(target=self._work, name="watch", daemon=True).start()
+        self.changed = Condition()
+        self.closed = False
+        Thread(target=self._poll, name="watch", daemon=True).start()
 
-    def follow(self, name: str, first: View) -> Iterator[bytes] | None:
+    def subscribe(self, name: str, first: View) -> Iterator[bytes] | None:
         """Messages as they come, the present one first; None if too many follow already."""
-        with self.news:
-            if self.followed.total() >= self.limit:
+        with self.changed:
+            if self.subscribers.total() >= self.limit:
                 return None
-            self.followed[name] += 1
-            self.messages[name] = first.parts
-            self.news.notify_all()
-        return self._messages(name)
+            self.subscribers[name] += 1
+            self.messages[name] = first.message_parts
+            self.changed.notify_all()
+        return self._stream_messages(name)
 
-    def leave(self, name: str) -> None:
+    def unsubscribe(self, name: str) -> None:
         """One who followed is gone."""
-        with self.news:
-            self.followed[name] -= 1
-            if not self.followed[name]:
-                del self.followed[name]
-            self.news.notify_all()
+        with self.changed:
+            self.subscribers[name] -= 1
+            if not self.subscribers[name]:
+                del self.subscribers[name]
+            self.changed.notify_all()
 
     def close(self) -> None:
         """The end, for all who follow."""
-        with self.news:
-            self.over = True
-            self.news.notify_all()
+        with self.changed:
+            self.closed = True
+            self.changed.notify_all()
 
-    def _messages(self, name: str) -> Iterator[bytes]:
+    def _stream_messages(self, name: str) -> Iterator[bytes]:
         seen: tuple[bytes, ...] = ()
-        while not self.over:
-            with self.news:
-                self._until_new(name, seen)
+        while not self.closed:
+            with self.changed:
+                self._wait_for_change(name, seen)
                 before, seen = seen, self.messages[name]
             yield b"".join(part for part in seen if part not in before) or b": alive\n\n"
 
-    def _until_new(self, name: str, seen: tuple[bytes, ...]) -> bool:
-        return self.news.wait_for(lambda: self.over or self.messages[name] != seen, HEARTBEAT)
+    def _wait_for_change(self, name: str, seen: tuple[bytes, ...]) -> bool:
+        return self.changed.wait_for(
+            lambda: self.closed or self.messages[name] != seen, HEARTBEAT_SECONDS
+        )
 
-    def _work(self) -> None:
-        while not self.over:
-            with self.news:
-                self.news.wait_for(lambda: self.over or self.followed)
-                names = list(self.followed)
+    def _poll(self) -> None:
+        while not self.closed:
+            with self.changed:
+                self.changed.wait_for(lambda: self.closed or self.subscribers)
+                names = list(self.subscribers)
             began = monotonic()
             for name in names:
-                if view := self.board.look(name):
-                    with self.news:
-                        self.messages[name] = view.parts
-                        self.news.notify_all()
-            rest = max(EVERY, RESTING * (monotonic() - began))
-            with self.news:
-                self.news.wait_for(lambda: self.over, rest)
+                if view := self.view_loader.load_view(name):
+                    with self.changed:
+                        self.messages[name] = view.message_parts
+                        self.changed.notify_all()
+            rest = max(POLL_SECONDS, REST_FACTOR * (monotonic() - began))
+            with self.changed:
+                self.changed.wait_for(lambda: self.closed, rest)
