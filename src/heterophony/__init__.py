@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .core.algorithm import Algorithm, Client, Reply, Server, as_agreed, equally, mean, setting
-    from .core.client import Training
     from .core.errors import HeterophonyError
     from .core.net import Net, split
     from .core.tensors import Tensors, mix, params, weights
+    from .core.training import Training
     from .data.federation import Federation
     from .data.partitions import (
         IID,
@@ -65,7 +67,7 @@ PUBLIC = {  # name -> where it is defined; imported at first use, so that `--hel
     "Tensors": "core.tensors",
     "Terms": "data.partitions",
     "Trace": "population.availability",
-    "Training": "core.client",
+    "Training": "core.training",
     "Uniform": "population.participation",
     "as_agreed": "core.algorithm",
     "equally": "core.algorithm",
@@ -121,6 +123,17 @@ __all__ = [  # noqa: RUF022  # sorted as PUBLIC; a test compares the two
     "split",
     "weights",
 ]
+
+
+class PublicModule(ModuleType):
+    """A module whose public names are not hidden by packages of the same name, as ``run`` would be."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in PUBLIC and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = PublicModule
 
 
 def __getattr__(name: str) -> Any:
