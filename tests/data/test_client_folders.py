@@ -125,7 +125,7 @@ NOWHERE = {
     "empty": (lambda p: (p / "in").mkdir(), [], "in holds no data: neither folders of images"),
     "a file of another kind": (lambda p: (p / "in").write_text("x"), [], "in holds no data"),
     "one client for two names": (lonely, ["a", "b"], "in holds the data of one client; give"),
-    "twice": (doubled, [], "in/a and .*in/a.npz are data of one client; which"),
+    "twice": (doubled, [], "in/a and .*in/a.npz name the same client; remove one"),
     "another name": (
         lambda p: images(p / "in" / "attic", 0, 3),
         ["atic"],
@@ -274,7 +274,7 @@ def test_a_client_alone_has_the_examples_that_it_has_among_others(home, fraction
 WRONG = {
     "data.classes=[]": "data.classes: must be names or a number, not []",
     "data.classes=[1,2]": "data.classes: must be names or a number, not [1, 2]",
-    'data.classes=["a","a"]': "data.classes: a name is there twice",
+    'data.classes=["a","a"]': "data.classes: a name is listed twice",
     "data.classes=0": "data.classes: must be at least 1, not 0",
     "data.classes=many": "data.classes: must be a list or a whole number, not 'many'",
     "data.shape=[]": "data.shape: must be whole numbers above 0, not []",
@@ -360,7 +360,7 @@ def test_a_device_that_is_refused_ends_with_the_words_of_the_server():
     refused = object.__new__(Device)
     refused.plan, refused.results = None, queue.Queue()
     refused.device_session = SimpleNamespace(
-        config=None, control=None, refused="the run is complete"
+        config=None, control=None, refusal_reason="the run is complete"
     )
     with pytest.raises(ConfigError, match="the server says: the run is complete") as ended:
         refused.advance()

@@ -60,7 +60,7 @@ def test_a_source_that_is_not_whole_is_refused(change, words):
         replace(source(), **change)
 
 
-# Dealing ------------------------------------------------------------------------------------
+# Partitioning -------------------------------------------------------------------------------
 
 
 def test_every_example_is_somebodys_to_train_or_to_test():

@@ -1,4 +1,4 @@
-"""A partition in a file: what was saved is dealt again, and what does not fit the data is refused."""
+"""A partition in a file: what was saved is read again, and what does not fit the data is refused."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ FINE = {"train": [0, 1], "test": [2]}
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({"0": FINE}, "deals to 1 clients, but data.clients is 2; set data.clients = 1"),
+        ({"0": FINE}, "has 1 clients, but data.clients is 2; set data.clients = 1"),
         ({"0": FINE, "1": {"train": [60], "test": [3]}}, "client 1 has row 60, but the data have"),
         ({"0": FINE, "1": {"train": [3], "test": [-1]}}, "client 1 has row -1, but the data have"),
         ({"0": FINE, "1": {"train": [7, 7], "test": [3]}}, "client 1 has row 7 more than once"),
@@ -66,7 +66,7 @@ FINE = {"train": [0, 1], "test": [2]}
         ({"0": FINE, "1": {"train": [1]}}, "cannot read .* as a partition; it must hold"),
         ({"0": FINE, "1": [1, 2]}, "cannot read .* as a partition; it must hold"),
         ([1, 2], "cannot read .* as a partition; it must hold"),
-        ({}, "names no clients"),
+        ({}, "has no clients"),
         ({"data_sha256": "00", "clients": {"0": FINE, "1": FINE}}, "written for other data than"),
     ],
 )

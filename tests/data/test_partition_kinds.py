@@ -1,4 +1,4 @@
-"""The kinds of partitions: each deals exactly as its paper's experiments were dealt."""
+"""The kinds of partitions: each gives exactly the partitions of its paper's experiments."""
 
 from __future__ import annotations
 
@@ -364,7 +364,7 @@ def test_users_with_too_few_examples_are_left_out_and_too_few_users_said():
     said = r"4 clients, but 3 of 4 users of made have enough examples; lower data\.clients"
     with pytest.raises(DataError, match=said):
         Natural(min_size=20).allot(source, Terms(4))
-    with pytest.raises(DataError, match="does not say whose its examples are"):
+    with pytest.raises(DataError, match="has no users"):
         Natural().allot(made([0, 1]), Terms(1))
 
 
@@ -391,7 +391,7 @@ def test_a_federation_knows_the_users_behind_its_clients():
     assert all(n.startswith("writer ") for n in federation.names.values())
 
 
-# The official test set, dealt likewise --------------------------------------------------------
+# The official test set, in the same proportions -----------------------------------------------
 
 
 @quick
@@ -475,7 +475,7 @@ def test_a_rule_that_forgets_a_client_is_told_so():
         def deal(self, labels, classes, clients, draw):
             return np.array_split(np.arange(len(labels)), clients - 1)
 
-    with pytest.raises(DataError, match="the partition dealt to 2 clients, not to 3"):
+    with pytest.raises(DataError, match=r"the partition made 2 clients, but data\.clients is 3"):
         partition_source(made([0, 1] * 6), 3, Forgetful(), 0.75, 0)
 
 

@@ -26,7 +26,7 @@ def spread(n: int, classes: int, seed: int = 0) -> np.ndarray:
     return draw(seed).integers(0, classes, n)
 
 
-def dealt_once(parts, labels) -> bool:
+def each_example_once(parts, labels) -> bool:
     return np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(labels)))
 
 
@@ -47,7 +47,7 @@ def test_iid_deals_every_example_once_in_equal_parts(n, clients, seed):
     labels = spread(n, 5, seed)
     parts = IID().deal(labels, 5, clients, draw(seed))
     assert len(parts) == clients
-    assert dealt_once(parts, labels)
+    assert each_example_once(parts, labels)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
     assert {p.dtype for p in parts} == {np.dtype(np.int64)}
 
@@ -70,7 +70,7 @@ def test_dirichlet_deals_every_example_once_and_nobody_less_than_asked(
     except DataError:
         assume(False)
     assert len(parts) == clients
-    assert dealt_once(parts, labels)
+    assert each_example_once(parts, labels)
     assert min(map(len, parts)) >= min_size
 
 
@@ -93,10 +93,10 @@ def test_classes_deals_every_example_once_to_holders_of_few_classes(
     except DataError:
         parts = None
     if parts is None:
-        assert clients * per_client % classes, "only an uneven deal may fail"
+        assert clients * per_client % classes, "only an uneven partition may fail"
         return
     assert len(parts) == clients
-    assert dealt_once(parts, labels)
+    assert each_example_once(parts, labels)
     assert max(held(parts, labels)) <= per_client
 
 
@@ -119,7 +119,7 @@ def test_500_clients_of_60_000_examples_at_alpha_one_tenth():
     labels = np.arange(60_000) % 10
     parts = Dirichlet(0.1, min_size=1).deal(labels, 10, 500, draw())
     assert len(parts) == 500
-    assert dealt_once(parts, labels)
+    assert each_example_once(parts, labels)
     assert min(map(len, parts)) >= 1
 
 
@@ -180,7 +180,7 @@ def test_small_alpha_is_skewed_and_large_alpha_is_alike():
 def test_extreme_alpha_still_deals_everything():
     labels = np.arange(300) % 3
     for alpha in (1e-300, 1e300, 1e308):
-        assert dealt_once(Dirichlet(alpha, 1).deal(labels, 3, 2, draw()), labels)
+        assert each_example_once(Dirichlet(alpha, 1).deal(labels, 3, 2, draw()), labels)
 
 
 def test_what_cannot_be_dealt_is_said_with_the_numbers():
@@ -211,8 +211,8 @@ def test_it_gives_up_after_exactly_so_many_draws(monkeypatch):
 
 def test_a_class_without_examples_is_no_trouble():
     labels = np.repeat([0, 2], 100)
-    assert dealt_once(Dirichlet(1.0, 1).deal(labels, 4, 5, draw()), labels)
-    assert dealt_once(Classes(2).deal(labels, 4, 6, draw()), labels)
+    assert each_example_once(Dirichlet(1.0, 1).deal(labels, 4, 5, draw()), labels)
+    assert each_example_once(Classes(2).deal(labels, 4, 6, draw()), labels)
 
 
 # Classes (spec B.4) -------------------------------------------------------------------------

@@ -312,7 +312,7 @@ def test_progress_is_shown_only_on_a_terminal(server, tmp_path, capsys, monkeypa
 def test_packed_files_with_other_content_are_refused_and_removed(server, cache, content):
     server.content = content
     wanted = replace(
-        idx.FMNIST_FILES, remote=(RemoteFile(server.url, MD5, md5_is_of_decompressed=True),)
+        idx.FMNIST_FILES, remote_files=(RemoteFile(server.url, MD5, md5_is_of_decompressed=True),)
     )
     assert "its checksum is not the published one" in refused(find_or_download, wanted, None)
     assert list(cache.iterdir()) == []

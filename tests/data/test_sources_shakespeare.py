@@ -116,8 +116,14 @@ def test_unsplit_data_are_split_in_text_order_without_shared_characters(tmp_path
         ("[1]", "is not one of LEAF's files"),
         ('{"users": ["A"]}', "is not one of LEAF's files (lacks 'user_data')"),
         ('{"users": ["A"], "user_data": {}}', "is not one of LEAF's files (lacks 'A')"),
-        ('{"users": ["A"], "user_data": {"A": 1}}', "user 'A' must have equally many x and y"),
-        ('{"users": ["A"], "user_data": {"A": {"x": ["a"], "y": []}}}', "equally many x and y"),
+        (
+            '{"users": ["A"], "user_data": {"A": 1}}',
+            "user 'A' must have lists x and y of equal length",
+        ),
+        (
+            '{"users": ["A"], "user_data": {"A": {"x": ["a"], "y": []}}}',
+            "lists x and y of equal length",
+        ),
         ('{"users": ["A"], "user_data": {"A": {"x": ["a"], "y": ["b"]}}}', "strings of 80 char"),
         ('{"users": ["A"], "user_data": {"A": {"x": [[1, 2]], "y": [1]}}}', "strings of 80 char"),
         ('{"users": [], "user_data": {}}', "has no user with enough text"),
@@ -242,6 +248,6 @@ def test_fedavg_learns_on_characters_with_the_model_for_them(tmp_path):
     )
     how = hp.Training(epochs=0, steps=8, batch=4, lr=1.0)
     result = hp.run("fedavg", federation, rounds=2, training=how, evaluate_every=2)
-    assert type(result.generic().net.base[0]).__name__ == "Reader"
+    assert type(result.generic().net.base[0]).__name__ == "CharacterEncoder"
     first, last = counts(result, "G")
     assert sum(last) >= sum(first) + 5

@@ -430,8 +430,8 @@ def test_rebalanced_copies_are_stored_unmoved_and_moved_when_trained_on(monkeypa
     played(Kept(augment="copy"), moved, participation=1.0, rounds=1)
     assert seen
     for one, other in kept.values():
-        assert torch.equal(one.stored_all(), other.stored_all())
-        assert (one.moves, other.moves) == (None, moved.transform.moves)
+        assert torch.equal(one.get_all_stored(), other.get_all_stored())
+        assert (one.image_transform, other.image_transform) == (None, moved.transform.moves)
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ def test_clients_with_data_of_their_own_hold_out_of_their_training_part():
 
 
 def test_where_nobody_has_two_examples_it_is_said():
-    with pytest.raises(DataError, match="nobody has a second training example to hold out"):
+    with pytest.raises(DataError, match="no client has a second training example to hold out"):
         hp.federate(blobs([2, 2]), validation_fraction=0.5)
 
 
@@ -218,7 +218,7 @@ def test_a_partition_in_a_file_keeps_them(tmp_path, ending):
     file = hp.FromFile(str(tmp_path / f"who{ending}"))
     part.save_partition(Path(file.path))
     assert partition_source(source(), 4, file, 0.75, 9).sha256 == part.sha256
-    with pytest.raises(ConfigError, match="the partition says itself what validates"):
+    with pytest.raises(ConfigError, match="the partition itself lists validation examples"):
         partition_source(source(), 4, file, 0.75, 9, validation_fraction=0.2)
 
 

@@ -31,10 +31,9 @@ from heterophony.algorithms.fedreg import FedReG
 from heterophony.analysis.new_clients import build_new_clients_section as reported
 from heterophony.analysis.runs import load_runs
 from heterophony.cli import app
-from heterophony.core.client import state
 from heterophony.core.errors import ConfigError
 from heterophony.core.samples import Scale
-from heterophony.core.tensors import tensor_to_bytes
+from heterophony.core.tensors import state, tensor_to_bytes
 from heterophony.data.federation import Federation
 from heterophony.engines import serial
 from heterophony.jobs.plan import Job, train_locally
@@ -338,7 +337,7 @@ def test_a_saved_federation_opens_with_the_same_newcomers(tmp_path):
 
 
 def test_one_client_alone_cannot_be_kept_out():
-    with pytest.raises(ConfigError, match=r"data\.new_clients: nobody would be left to train"):
+    with pytest.raises(ConfigError, match=r"data\.new_clients: there is only one client"):
         hp.federate(blobs([8]), new_clients=0.5)
     with pytest.raises(ConfigError, match=r"data\.new_clients: must be at least 0 and at most 1"):
         hp.federate(blobs([8, 9]), new_clients=2.0)

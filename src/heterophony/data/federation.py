@@ -1,4 +1,4 @@
-"""Who holds what: one pool of examples, and for each client the rows that are its own."""
+"""The clients of a run and their data: one pool of examples, and each client's rows of it."""
 
 from __future__ import annotations
 
@@ -29,68 +29,72 @@ from .transforms import UNCHANGED, Transform, build_transform
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """The clients and their data. Memory does not grow with the number of clients."""
+    """The clients and their data.
 
-    name: str
-    x: Tensor
+    All clients share one pool of examples, so memory does not grow with their number.
+    """
+
+    name: str  # of the data set
+    x: Tensor  # the pool of examples, as stored
     y: Tensor
-    scale: Scale
-    labels: tuple[str, ...]
+    scale: Scale  # how examples become network input, if there is no ``transform``
+    labels: tuple[str, ...]  # the names of the classes
     train: Mapping[str, Tensor]  # client -> rows of the pool
     test: Mapping[str, Tensor]
-    transform: Transform | None = None  # a work's own, in the place of ``scale``
-    names: Mapping[str, str] = field(default_factory=dict)  # of users behind the clients, if known
-    skew: Skew | None = None  # how each client sees its examples, if not as they are
-    new: tuple[str, ...] = ()  # those who join after training; until then nobody knows of them
-    validation: Mapping[str, Tensor] = field(default_factory=dict)  # all clients, or none
+    transform: Transform | None = None
+    names: Mapping[str, str] = field(default_factory=dict)  # client -> user of the data set
+    skew: Skew | None = None  # alters each client's examples
+    new: tuple[str, ...] = ()  # clients that join after training; the run does not use them before
+    validation: Mapping[str, Tensor] = field(default_factory=dict)  # of all clients, or empty
 
     @cached_property
     def clients(self) -> tuple[str, ...]:
-        """Those who are there from the start: all who train, and all that G and P speak of."""
+        """The clients of the training, without new clients: G and P are measured on these."""
         new = set(self.new)
         return tuple(c for c in self.train if c not in new)
 
     @cached_property
     def validates(self) -> bool:
-        """Does anybody who is there from the start hold out examples, to choose by?"""
+        """Whether any client of the training holds out validation examples."""
         return any(self.sizes("validation").values())
 
     @property
     def classes(self) -> int:
+        """The number of classes."""
         return len(self.labels)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one example."""
+        """The shape of one example."""
         return tuple(self.x.shape[1:])
 
     def data(self, client: str) -> ClientData:
-        """One client's own examples."""
+        """Return a client's training and test examples."""
         return ClientData(self.samples(client, "train"), self.samples(client, "test"), self.classes)
 
     def samples(self, client: str, part: str) -> Samples:
-        """One client's examples of one part, as the client sees them."""
-        whose = self.clients if client == POOLED_CLIENT else (client,)
-        held = {c: getattr(self, part)[c] for c in whose}
+        """Return a client's examples of one part: ``train``, ``test`` or ``validation``."""
+        owners = self.clients if client == POOLED_CLIENT else (client,)
+        held = {c: getattr(self, part)[c] for c in owners}
         rows = torch.cat(list(held.values())) if client == POOLED_CLIENT else held[client]
         how = self.transform or Transform(UNCHANGED, self.scale, self.scale)
-        scale, moves = (how.train, how.moves) if part == "train" else (how.test, None)
+        scale, image_transform = (how.train, how.moves) if part == "train" else (how.test, None)
         if self.skew is None:
-            return Samples(self.x, self.y, scale, rows, moves)
+            return Samples(self.x, self.y, scale, rows, image_transform)
         view = make_skew_view(self.skew, held, self.scale.unit, part)
-        return SkewedSamples(self.x, self.y, scale, rows, moves, view=view)
+        return SkewedSamples(self.x, self.y, scale, rows, image_transform, view=view)
 
     def transformed(self, name: str, frozen: bool = False) -> Federation:
-        """The same examples, become input as in the work of that name."""
+        """Return the same federation with the named transform (``data.transform``)."""
         return replace(self, transform=build_transform(name, self.x, self.classes, frozen))
 
     def sizes(self, part: str = "train") -> dict[str, int]:
-        """How many examples each client has."""
+        """Return the number of examples of each client in one part."""
         return dict(self._sizes_by_part[part])
 
     @cached_property
     def _sizes_by_part(self) -> dict[str, dict[str, int]]:
-        """By part; every round asks, and thousands of tensors are slow to ask."""
+        """Sizes by part, computed once: every round needs them, and there may be many clients."""
         parts = {"train": self.train, "test": self.test, "validation": self.validation}
         return {
             part: {c: len(rows[c]) if c in rows else 0 for c in self.clients}
@@ -98,34 +102,35 @@ class Federation:
         }
 
     def counts(self, part: str = "train") -> NDArray[np.int64]:
-        """Examples per client and class."""
+        """Count the examples of each client and class: clients × classes."""
         rows: Mapping[str, Tensor] = getattr(self, part)
         held = [self.y[rows[c]] for c in self.clients]
         return np.stack([torch.bincount(y, minlength=self.classes).numpy() for y in held])
 
     def whole(self) -> Federation:
-        """The same data with everybody there from the start."""
+        """Return the same federation without new clients: all clients train."""
         return replace(self, new=())
 
     def keeping_out(self, share: float, seed: int) -> Federation:
-        """The same data, with a share of the clients to join only after training.
+        """Return the same federation with a random share of the clients as new clients.
 
-        As with participation, a share is rounded down, but never to nobody; one stays at least.
+        The number is rounded down, but is at least one, and at least one client trains.
         """
-        everybody = tuple(self.train)
+        clients = tuple(self.train)
         if not share:
             return self
-        if len(everybody) < 2:
+        if len(clients) < 2:
             raise ConfigError(
-                "data.new_clients: nobody would be left to train: there is one client only"
+                "data.new_clients: there is only one client, so none would be left to train;"
+                " raise data.clients or leave it out"
             )
-        count = min(max(1, int(share * len(everybody) + 1e-9)), len(everybody) - 1)
-        drawn = make_generator(seed, "new clients").choice(len(everybody), count, replace=False)
-        return replace(self, new=tuple(everybody[i] for i in sorted(drawn)))
+        count = min(max(1, int(share * len(clients) + 1e-9)), len(clients) - 1)
+        drawn = make_generator(seed, "new clients").choice(len(clients), count, replace=False)
+        return replace(self, new=tuple(clients[i] for i in sorted(drawn)))
 
     @cached_property
     def sha256(self) -> str:
-        """Of all examples and of who holds which: equal federations give equal digests."""
+        """The digest of all examples and of each client's rows: equal for equal federations."""
         about: list[object] = [asdict(self.scale), self.labels]
         if self.transform is not None:
             about.append(asdict(self.transform))
@@ -144,22 +149,22 @@ class Federation:
         return h.hexdigest()
 
     def save_partition(self, path: Path) -> None:
-        """Who holds which rows, as a ``.json`` or ``.npz`` that a partition can be read from."""
-        held = {
+        """Write each client's rows to a ``.json`` or ``.npz`` for ``data.partition.kind = "file"``."""
+        shares = {
             c: Share(self.train[c].numpy(), self.test[c].numpy(), self.names.get(c, ""))
             for c in self.train
         }
         for c, rows in self.validation.items():
-            held[c] = replace(held[c], validation=rows.numpy())
-        write_partition(path, held, digest_examples(self.x.numpy(), self.y.numpy()))
+            shares[c] = replace(shares[c], validation=rows.numpy())
+        write_partition(path, shares, digest_examples(self.x.numpy(), self.y.numpy()))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """All examples, and everybody's rows one after the other."""
+        """Return the arrays to store: examples, labels, and the rows of all clients in a line."""
         rows = [*self.train.values(), *self.test.values(), *self.validation.values()]
         return {"x": self.x.numpy(), "y": self.y.numpy(), "rows": torch.cat(rows).numpy()}
 
     def about(self) -> str:
-        """All that the arrays do not say, as JSON."""
+        """Return everything to store that is not in the arrays, as JSON."""
         content = {
             "name": self.name,
             "labels": self.labels,
@@ -175,14 +180,14 @@ class Federation:
         return json.dumps(content)
 
     def save(self, folder: Path) -> None:
-        """As plain ``.npy`` files, to be opened by any number of processes."""
+        """Store the federation as ``.npy`` files that many processes can open."""
         write_federation(folder, self.about(), self.arrays())
 
     @classmethod
     def open(cls, folder: Path) -> Federation:
-        """The saved federation, memory-mapped: all processes share one copy of the examples."""
+        """Open a stored federation, memory-mapped: all processes share one copy of the examples."""
         about = json.loads((folder / "about.json").read_text())
-        # mode "c" (copy on write): torch may have it, and no process can change the file
+        # mode "c" (copy on write): torch needs writable memory, and the file must not change
         x, y, rows = (
             torch.from_numpy(np.load(folder / f"{k}.npy", mmap_mode="c", allow_pickle=False))
             for k in ("x", "y", "rows")
@@ -206,7 +211,7 @@ class Federation:
 
 
 def write_federation(folder: Path, about: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """A federation's parts as files that ``Federation.open`` opens."""
+    """Write the files that ``Federation.open`` reads."""
     with translate_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name, array in arrays.items():

@@ -1,4 +1,4 @@
-"""How unlike the clients are: their labels' entropy, and their distance from everybody's labels."""
+"""How different clients are: entropy of their labels, and distance from the overall labels."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ FloatArray = NDArray[np.float64]
 
 
 def entropy(counts: LabelCounts) -> FloatArray:
-    """Of each client's labels, in bits: 0 for a single class, log2(classes) for all alike."""
+    """Compute the entropy of each client's labels in bits: 0 for one class, at most log2(classes)."""
     return compute_entropy_bits(normalise_counts(counts))
 
 
 def total_variation(counts: LabelCounts) -> FloatArray:
-    """From each client's labels to everybody's: 0 the same, 1 nothing in common."""
-    everybody = normalise_counts(counts.sum(axis=0))
-    return np.asarray(np.abs(normalise_counts(counts) - everybody).sum(axis=1) / 2)
+    """Compute the total variation distance of each client's labels from the overall ones: 0 … 1."""
+    overall = normalise_counts(counts.sum(axis=0))
+    return np.asarray(np.abs(normalise_counts(counts) - overall).sum(axis=1) / 2)
 
 
 def jensen_shannon(counts: LabelCounts) -> FloatArray:
-    """The divergence, in bits, of each client's labels from everybody's: 0 … 1."""
-    own, everybody = normalise_counts(counts), normalise_counts(counts.sum(axis=0))
-    gap = (
-        compute_entropy_bits((own + everybody) / 2)
-        - (compute_entropy_bits(own) + compute_entropy_bits(everybody)) / 2
+    """Compute the Jensen-Shannon divergence (bits) of each client's labels from the overall ones."""
+    own, overall = normalise_counts(counts), normalise_counts(counts.sum(axis=0))
+    divergence = (
+        compute_entropy_bits((own + overall) / 2)
+        - (compute_entropy_bits(own) + compute_entropy_bits(overall)) / 2
     )
-    return np.asarray(np.maximum(gap, 0.0))  # rounding may go below
+    return np.asarray(np.maximum(divergence, 0.0))  # rounding may make it negative
 
 
 def normalise_counts(counts: LabelCounts) -> FloatArray:

@@ -1,4 +1,4 @@
-"""From a data set to clients: dealt by a partition, or brought by the clients themselves."""
+"""Make a federation: partition a data set, or take the data that each client has."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def partition_source(
     feature_skew: Skew | None = None,
     validation_fraction: float = 0.0,
 ) -> Federation:
-    """The data set dealt to clients 0, 1, …; each has a part to train and a part to test.
+    """Partition a data set among clients 0, 1, …, each with training and test examples.
 
-    So much of the former is held out for validation.
+    ``validation_fraction`` of each client's training examples is held out for validation.
     """
     if clients < 1:
         raise ConfigError(f"data.clients: must be at least 1, not {clients}")
@@ -39,12 +39,12 @@ def partition_source(
             f"{clients} clients cannot share {len(source.y)} examples of {source.name};"
             " lower data.clients"
         )
-    own = getattr(partition, "seed", None)
-    terms = Terms(clients, train_fraction, split, seed if own is None else own)
-    dealt = {str(i): share for i, share in enumerate(compute_shares(partition, source, terms))}
-    if len(dealt) != clients:
-        raise DataError(f"the partition dealt to {len(dealt)} clients, not to {clients}")
-    for i, share in dealt.items():
+    own_seed = getattr(partition, "seed", None)
+    terms = Terms(clients, train_fraction, split, seed if own_seed is None else own_seed)
+    shares = {str(i): share for i, share in enumerate(compute_shares(partition, source, terms))}
+    if len(shares) != clients:
+        raise DataError(f"the partition made {len(shares)} clients, but data.clients is {clients}")
+    for i, share in shares.items():
         if not len(share.train) or not len(share.test):
             raise DataError(
                 f"client {i} got {len(share.train)} examples to train and {len(share.test)} to"
@@ -56,7 +56,7 @@ def partition_source(
         if feature_skew.seed is None:
             feature_skew = replace(feature_skew, seed=seed)
     train, test, validation = (
-        {i: torch.from_numpy(np.asarray(getattr(s, part), np.int64)) for i, s in dealt.items()}
+        {i: torch.from_numpy(np.asarray(getattr(s, part), np.int64)) for i, s in shares.items()}
         for part in ("train", "test", "validation")
     )
     federation = Federation(
@@ -67,7 +67,7 @@ def partition_source(
         source.labels,
         train,
         test,
-        names={i: share.name for i, share in dealt.items() if share.name},
+        names={i: share.name for i, share in shares.items() if share.name},
         skew=feature_skew,
         validation=validation if any(map(len, validation.values())) else {},
     )
@@ -77,33 +77,34 @@ def partition_source(
 def split_into_clients(
     source: Source,
     sizes: Sequence[int],
-    trains: Sequence[int | None],
-    fraction: float,
+    train_sizes: Sequence[int | None],
+    train_fraction: float,
     seed: int,
     validation_fraction: float = 0.0,
     names: Sequence[str] = (),
 ) -> Federation:
-    """Clients who bring their own data, one after the other in the source.
+    """Make a federation of a source that holds the data of each client one after the other.
 
-    Client i has ``sizes[i]`` examples; the first ``trains[i]`` are for training, or, where that
-    is None, a random ``fraction`` of them. Without names, clients are numbered.
+    Client i has the next ``sizes[i]`` examples. The first ``train_sizes[i]`` of them are for
+    training or, if that is None, a random ``train_fraction``. Without names, clients are numbered.
     """
     train, test = {}, {}
     ends = np.cumsum(sizes)
-    for i, (rows, known) in enumerate(
-        zip(np.split(np.arange(ends[-1]), ends[:-1]), trains, strict=True)
+    for i, (rows, train_size) in enumerate(
+        zip(np.split(np.arange(ends[-1]), ends[:-1]), train_sizes, strict=True)
     ):
-        who = names[i] if names else i
-        if len(rows) < 2 or known == 0 or known == len(rows):
+        client = names[i] if names else i
+        if len(rows) < 2 or train_size == 0 or train_size == len(rows):
             raise DataError(
-                f"client {who} has {len(rows)} examples;"
+                f"client {client} has {len(rows)} examples;"
                 " it needs at least one to train and one to test"
             )
-        if known is None:
-            first, second = split_train_test(rows, fraction, make_generator(seed, "split", who))
+        if train_size is None:
+            draw = make_generator(seed, "split", client)
+            first, second = split_train_test(rows, train_fraction, draw)
         else:
-            first, second = rows[:known], rows[known:]
-        train[str(who)], test[str(who)] = torch.from_numpy(first), torch.from_numpy(second)
+            first, second = rows[:train_size], rows[train_size:]
+        train[str(client)], test[str(client)] = torch.from_numpy(first), torch.from_numpy(second)
     x, y = torch.from_numpy(source.x), torch.from_numpy(source.y)
-    brought = Federation(source.name, x, y, source.scale, source.labels, train, test)
-    return hold_out_validation(brought, validation_fraction, seed)
+    federation = Federation(source.name, x, y, source.scale, source.labels, train, test)
+    return hold_out_validation(federation, validation_fraction, seed)

@@ -1,7 +1,7 @@
-"""Feature skew: every client sees its examples in its own way, rotated or with noise of its own.
+"""Feature skew (``data.feature_skew``): each client's examples are rotated, or have noise added.
 
-The pool stays one and unaltered: a client's view is made when it is first looked at, for that
-client alone, and is the same wherever and whenever that is.
+The shared pool is not changed. A client's altered examples are computed at first use and depend
+only on the seed and the client.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ..core.randomness import make_generator
 from ..core.samples import Samples
 from .partitions.base import SeededRule
 
-CHUNK_SIZE = 500  # images as numbers take four times the memory that they take as bytes
+CHUNK_SIZE = 500  # images at a time: as floats they take four times the memory of bytes
 
 
 @dataclass(frozen=True)
 class Rotation(SeededRule):
-    """Every client's images are turned by its own angle, between minus and plus so many degrees."""
+    """Rotate each client's images by an angle of its own, drawn between ±``degrees``."""
 
     degrees: float = setting(45.0, "the largest angle", low=0, high=180)
 
@@ -47,11 +47,11 @@ class Rotation(SeededRule):
         )
 
     def apply(self, x: Tensor, unit: float, client: str, part: str) -> Tensor:
-        """The images as the client sees them: bilinear, nothing (0) beyond their edges."""
-        a, wide = radians(self.draw_angle(client)), x.shape[3] / x.shape[2]
+        """Rotate the images with bilinear interpolation; outside their edges is 0."""
+        a, aspect = radians(self.draw_angle(client)), x.shape[3] / x.shape[2]
         # the grid spans -1 … 1 along both sides: an image that is not square must not be sheared
-        turn = torch.tensor([[cos(a), -sin(a) / wide, 0.0], [sin(a) * wide, cos(a), 0.0]])
-        grid = affine_grid(turn[None], [1, *x.shape[1:]], align_corners=False)
+        matrix = torch.tensor([[cos(a), -sin(a) / aspect, 0.0], [sin(a) * aspect, cos(a), 0.0]])
+        grid = affine_grid(matrix[None], [1, *x.shape[1:]], align_corners=False)
 
         def rotate(some: Tensor) -> Tensor:
             where = grid.expand(len(some), -1, -1, -1)
@@ -62,7 +62,7 @@ class Rotation(SeededRule):
 
 @dataclass(frozen=True)
 class Noise(SeededRule):
-    """Every client's examples carry Gaussian noise of its own level, up to so much."""
+    """Add Gaussian noise to each client's examples, with a deviation drawn up to ``level``."""
 
     level: float = setting(0.2, "the largest standard deviation; 1: from black to white", low=0)
 
@@ -77,15 +77,13 @@ class Noise(SeededRule):
         return float(make_generator(self.seed, "noise", client).uniform(0, self.level))
 
     def apply(self, x: Tensor, unit: float, client: str, part: str) -> Tensor:
-        """The examples with noise that was drawn once: every epoch sees the same."""
-        draw, strength = (
-            make_generator(self.seed, "noise", client, part),
-            unit * self.draw_deviation(client),
-        )
+        """Add the noise. It is drawn once, so every epoch sees the same."""
+        draw = make_generator(self.seed, "noise", client, part)
+        deviation = unit * self.draw_deviation(client)
 
         def add_noise(some: Tensor) -> Tensor:
             noise = torch.from_numpy(draw.standard_normal(tuple(some.shape), "float32"))
-            return some.float() + noise * strength
+            return some.float() + noise * deviation
 
         return torch.cat([restore_dtype(add_noise(some), x, unit) for some in x.split(CHUNK_SIZE)])
 
@@ -95,7 +93,7 @@ SKEWS: dict[str, type[Rotation] | type[Noise]] = {"noise": Noise, "rotation": Ro
 
 
 def build_skew(values: Mapping[str, Any]) -> Skew:
-    """A feature skew from what a user wrote: ``{kind = "rotation", degrees = 45}``."""
+    """Build a skew from its configuration: ``{kind = "rotation", degrees = 45}``."""
     rest = dict(values)
     kind = str(rest.pop("kind", ""))
     if kind not in SKEWS:
@@ -104,28 +102,29 @@ def build_skew(values: Mapping[str, Any]) -> Skew:
 
 
 def describe_skew(how: Skew) -> dict[str, Any]:
-    """What ``skew`` makes it from."""
+    """Return the configuration that ``build_skew`` builds this skew from."""
     kind = next(name for name, cls in SKEWS.items() if isinstance(how, cls))
     return {"kind": kind, **asdict(how)}
 
 
 def restore_dtype(x: Tensor, like: Tensor, unit: float) -> Tensor:
-    """Numbers as the originals are stored: bytes stay bytes."""
+    """Convert altered examples back to the type they are stored in."""
     return x.clamp(0, unit).round().to(like.dtype) if like.dtype == torch.uint8 else x
 
 
 @dataclass(frozen=True, eq=False)
 class SkewedSamples(Samples):
-    """Rows of the pool as somebody sees them; made at first use, kept as long as they are used."""
+    """Samples of one client with feature skew, computed at first use."""
 
     view: Callable[[Tensor], Tensor] = lambda x: x
 
     @cached_property
     def skewed(self) -> Tensor:
+        """All selected examples, altered."""
         return self.view(super().get_all_stored())
 
     def select_examples(self, at: Tensor) -> Samples:
-        """As they are seen among all: a view is of everything a client holds."""
+        """Select among the altered examples: noise depends on all examples of the client."""
         return Samples(self.skewed, self.labels, self.scale, at, self.image_transform)
 
     def get_stored(self, at: Tensor) -> Tensor:
@@ -138,11 +137,11 @@ class SkewedSamples(Samples):
 def make_skew_view(
     how: Skew, rows: Mapping[str, Tensor], unit: float, part: str
 ) -> Callable[..., Tensor]:
-    """The view on these clients' rows, one client after the other."""
+    """Return the function that alters these clients' rows, one client after the other."""
 
     def view(x: Tensor) -> Tensor:
         sizes = [len(r) for r in rows.values()]
-        mine = zip(rows, x.split(sizes), strict=True)
-        return torch.cat([how.apply(piece, unit, client, part) for client, piece in mine])
+        pieces = zip(rows, x.split(sizes), strict=True)
+        return torch.cat([how.apply(piece, unit, client, part) for client, piece in pieces])
 
     return view

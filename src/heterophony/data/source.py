@@ -1,4 +1,4 @@
-"""A data set as it was read: examples, labels, and what the set itself knows about them."""
+"""A data set as it was read, before it is partitioned."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ..core.samples import Scale
 
 @dataclass(frozen=True)
 class Source:
-    """A data set as it was read: stored examples, labels, and how they become input."""
+    """Examples as stored, their labels, and what the data set says about them."""
 
     name: str
     x: NDArray[Any]
     y: NDArray[np.int64]
-    scale: Scale
+    scale: Scale  # how examples become network input
     labels: tuple[str, ...]  # the names of the classes
-    official: int | None = None  # so many examples, the first, are the official training set
-    users: NDArray[np.int64] | None = None  # who each example comes from, where the set knows
+    official: int | None = None  # size of the official training set, which comes first
+    users: NDArray[np.int64] | None = None  # the user each example comes from, if known
     user_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

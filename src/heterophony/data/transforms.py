@@ -1,4 +1,4 @@
-"""How stored examples become input, by the name of the work that does it so."""
+"""``data.transform``: how stored examples become network input, as published works do it."""
 
 from __future__ import annotations
 
@@ -13,29 +13,28 @@ from ..core.errors import ConfigError, DataError, suggest_or_list
 from ..core.image_transforms import RandomImageTransform
 from ..core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
 
-UNCHANGED = "half"  # as the data set is read: bytes to [-1, 1], numbers and characters as they are
+UNCHANGED = "half"  # the data set's own scale: bytes to [-1, 1], numbers and tokens unchanged
 
 
 @dataclass(frozen=True)
 class Transform:
-    """What one work does with one data set; the training images are also moved."""
+    """The scales of training and test examples, and the random transform of training images."""
 
     name: str
     train: Scale
     test: Scale
-    moves: RandomImageTransform | None = None
+    moves: RandomImageTransform | None = None  # its name is part of stored files and digests
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Transform:
-        """From plain data, as ``dataclasses.asdict`` gives them."""
-        moves = told["moves"] and RandomImageTransform(**told["moves"])
-        return cls(
-            told["name"], Scale.from_dict(told["train"]), Scale.from_dict(told["test"]), moves
-        )
+    def from_dict(cls, values: Mapping[str, Any]) -> Transform:
+        """Rebuild a transform from the dict that ``dataclasses.asdict`` made of it."""
+        train, test = Scale.from_dict(values["train"]), Scale.from_dict(values["test"])
+        moves = values["moves"] and RandomImageTransform(**values["moves"])
+        return cls(values["name"], train, test, moves)
 
 
 def fedavg2rep(shape: tuple[int, ...], classes: int) -> Transform:
-    """CIFAR-100, and Tiny ImageNet at its size. Training and test constants differ: so they did."""
+    """CIFAR-100, and Tiny ImageNet at 32x32. Training and test constants differ, as in the work."""
     if shape != (3, 32, 32):
         raise make_shape_error("fedavg2rep", "3x32x32", shape)
     train = Scale(255.0, (0.5071, 0.4866, 0.4409), (0.2673, 0.2564, 0.2762))
@@ -44,7 +43,7 @@ def fedavg2rep(shape: tuple[int, ...], classes: int) -> Transform:
 
 
 def feddecomp(shape: tuple[int, ...], classes: int) -> Transform:
-    """CIFAR-10 as it is; CIFAR-100 and, without crops, Tiny ImageNet with one set of constants."""
+    """CIFAR-10 without augmentation; CIFAR-100 and Tiny ImageNet with, the latter without crops."""
     if shape not in ((3, 32, 32), (3, 64, 64)):
         raise make_shape_error("feddecomp", "3x32x32 or 3x64x64", shape)
     if shape == (3, 32, 32) and classes <= 10:
@@ -61,30 +60,30 @@ TRANSFORMS: dict[str, Callable[[tuple[int, ...], int], Transform]] = {
 
 
 def build_transform(name: str, x: Tensor, classes: int, frozen: bool = False) -> Transform | None:
-    """The work's transform for these examples; None where they stay as they were read."""
+    """Return the named transform for these examples; None for the data set's own scale."""
     if name != UNCHANGED and name not in TRANSFORMS:
         known = [UNCHANGED, *TRANSFORMS]
         raise ConfigError(f"data.transform: no '{name}' here{suggest_or_list(name, known)}")
     shape = tuple(x.shape[1:])
-    found = None if name == UNCHANGED else TRANSFORMS[name](shape, classes)
-    if found is not None and x.dtype != torch.uint8:
+    transform = None if name == UNCHANGED else TRANSFORMS[name](shape, classes)
+    if transform is not None and x.dtype != torch.uint8:
         raise DataError(
             f"data.transform = '{name}' needs images stored as bytes, not"
             f" {str(x.dtype).removeprefix('torch.')}; use data.transform = '{UNCHANGED}'"
         )
     if not frozen:
-        return found
-    if found is None or found.moves is None:
+        return transform
+    if transform is None or transform.moves is None:
         raise ConfigError(
-            f"data.frozen_augment: data.transform = '{name}' augments nothing here that could be"
-            " frozen; leave it false"
+            f"data.frozen_augment: data.transform = '{name}' has no random transform of these"
+            " examples to freeze; leave it false"
         )
-    return replace(found, moves=replace(found.moves, frozen=True))
+    return replace(transform, moves=replace(transform.moves, frozen=True))
 
 
 def make_shape_error(name: str, wanted: str, shape: tuple[int, ...]) -> DataError:
-    has = "x".join(map(str, shape))
+    actual = "x".join(map(str, shape))
     return DataError(
-        f"data.transform = '{name}' needs colour images of {wanted}, not examples of {has};"
+        f"data.transform = '{name}' needs colour images of {wanted}, not examples of {actual};"
         f" use data.transform = '{UNCHANGED}'"
     )

@@ -1,4 +1,4 @@
-"""Examples held out of everybody's training, so that a choice need not be made on test data."""
+"""Hold out training examples for validation, so that no choice is made on test data."""
 
 from __future__ import annotations
 
@@ -14,34 +14,33 @@ from .federation import Federation
 
 
 def hold_out_validation(federation: Federation, fraction: float, seed: int) -> Federation:
-    """The same data, with so much of each client's training examples held out for validation.
+    """Hold out a fraction of each client's training examples.
 
-    Newcomers hold out like everybody: a client trains on the same examples whenever it comes.
+    New clients hold out too, so that a client trains on the same examples whenever it joins.
     """
     if not fraction:
         return federation
     if federation.validation:
         raise ConfigError(
-            "data.validation_fraction: the partition says itself what validates; leave it out"
+            "data.validation_fraction: the partition itself lists validation examples; leave it out"
         )
     train, validation = {}, {}
     for client, rows in federation.train.items():
-        out = torch.isin(
-            rows, draw_held_out(rows, fraction, make_generator(seed, "validation", client))
-        )
-        train[client], validation[client] = rows[~out], rows[out]
+        draw = make_generator(seed, "validation", client)
+        held_out = torch.isin(rows, draw_held_out(rows, fraction, draw))
+        train[client], validation[client] = rows[~held_out], rows[held_out]
     if not any(map(len, validation.values())):
         raise DataError(
-            "data.validation_fraction: nobody has a second training example to hold out;"
+            "data.validation_fraction: no client has a second training example to hold out;"
             " lower data.clients, or leave it out"
         )
     return replace(federation, train=train, validation=validation)
 
 
 def draw_held_out(rows: Tensor, fraction: float, draw: np.random.Generator) -> Tensor:
-    """Which of these are held out, at random: one at least, and one stays; of a single one, none.
+    """Draw the rows to hold out: at least one, unless there is only one; one is always kept.
 
-    An example that is there twice counts once: it must not be trained on and held out.
+    A repeated row counts once: it must not be both trained on and held out.
     """
     distinct = np.unique(rows.numpy())
     count = min(max(1, int(fraction * len(distinct) + 1e-9)), len(distinct) - 1)

@@ -1,4 +1,4 @@
-"""How a data set is dealt to clients: rules by name, each a function of the data and a seed."""
+"""Partitions by name: rules that decide which client holds which examples."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ PARTITIONS: dict[str, type[Any]] = {
 
 
 def build_partition(values: Mapping[str, Any]) -> Partition:
-    """A partition from what a user wrote: ``{kind = "dirichlet", alpha = 0.1}``."""
+    """Build a partition from its configuration: ``{kind = "dirichlet", alpha = 0.1}``."""
     rest = dict(values)
     kind = str(rest.pop("kind", "dirichlet"))
     if kind not in PARTITIONS:
         raise ConfigError(
             f"data.partition.kind: no '{kind}' here{suggest_or_list(kind, PARTITIONS)}"
         )
-    made: Partition = construct(PARTITIONS[kind], rest, "data.partition")
-    return made
+    partition: Partition = construct(PARTITIONS[kind], rest, "data.partition")
+    return partition

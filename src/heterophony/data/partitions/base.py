@@ -1,4 +1,7 @@
-"""What a rule for dealing is: who gets which examples, decided by the data and a seed alone."""
+"""The interface of a partition: a function of the data set and a seed, and nothing else.
+
+A partition implements ``deal`` if labels are enough for it, or ``allot`` if it needs the data set.
+"""
 
 from __future__ import annotations
 
@@ -19,40 +22,42 @@ SplitMode = Literal["merged", "official"]
 
 @dataclass(frozen=True)
 class Share:
-    """One client's examples: rows to train, rows to test, and rows to validate, if any."""
+    """One client's rows of the data set: for training, for test and, if any, for validation."""
 
     train: Indices
     test: Indices
-    name: str = ""  # of a user or a site, for people; clients are numbered all the same
+    name: str = ""  # of the user or site, to show to people; clients are numbered anyway
     validation: Indices = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 @dataclass(frozen=True)
 class Terms:
-    """On which terms a data set is dealt."""
+    """The settings that every partition is given."""
 
     clients: int
-    train_fraction: float = 0.75  # of each client's examples, where the rule does not say itself
-    split: SplitMode = "merged"  # deal training and test set as one, or the one like the other
+    train_fraction: float = 0.75  # of each client's examples, unless the partition decides itself
+    # "merged": partition training and test set as one; "official": the training set, and the test
+    # set in the same proportions
+    split: SplitMode = "merged"
     seed: int = 0
 
 
 @runtime_checkable
 class LabelPartition(Protocol):
-    """A rule that needs labels only; every client's examples are split afterwards."""
+    """A partition that needs labels only. Each client's examples are split afterwards."""
 
     def deal(
         self, labels: Indices, classes: int, clients: int, draw: np.random.Generator
     ) -> list[Indices]:
-        """The positions each client gets."""
+        """Return the positions of each client's examples."""
 
 
 @runtime_checkable
 class DatasetPartition(Protocol):
-    """A rule that sees the whole data set and says itself what trains and what tests."""
+    """A partition that needs the data set, and itself splits training and test examples."""
 
     def allot(self, source: Source, terms: Terms) -> list[Share]:
-        """Each client's share."""
+        """Return the rows of each client."""
 
 
 Partition = LabelPartition | DatasetPartition
@@ -60,13 +65,13 @@ Partition = LabelPartition | DatasetPartition
 
 @dataclass(frozen=True, kw_only=True)
 class SeededRule:
-    """A rule whose seed can be held while the run's varies."""
+    """Base of partitions and skews: their seed can stay fixed while that of the run varies."""
 
-    seed: int | None = setting(None, "decides who holds what; default: the run's seed", low=0)
+    seed: int | None = setting(None, "seed of this alone; default: the run's seed", low=0)
 
 
 def compute_shares(partition: Partition, source: Source, terms: Terms) -> list[Share]:
-    """What each client gets, whichever kind of rule it is."""
+    """Compute the rows of each client, with either kind of partition."""
     if isinstance(partition, DatasetPartition):
         return partition.allot(source, terms)
     draw, classes = make_generator(terms.seed, "partition"), len(source.labels)
@@ -75,20 +80,20 @@ def compute_shares(partition: Partition, source: Source, terms: Terms) -> list[S
         trains = partition.deal(source.y[:first], classes, terms.clients, draw)
         tests = partition_test_set(trains, source.y, first, make_generator(terms.seed, "test"))
         return [Share(*both) for both in zip(trains, tests, strict=True)]
-    dealt = partition.deal(source.y, classes, terms.clients, draw)
-    for i, rows in enumerate(dealt):
+    parts = partition.deal(source.y, classes, terms.clients, draw)
+    for i, rows in enumerate(parts):
         if len(rows) < 2:
             raise DataError(
                 f"client {i} got {len(rows)} example{'s' * (len(rows) != 1)}; it needs at least 2,"
                 " one to train and one to test: lower data.clients or raise"
                 " data.partition.min_size"
             )
-    each = ((rows, make_generator(terms.seed, "split", i)) for i, rows in enumerate(dealt))
-    return [Share(*split_train_test(rows, terms.train_fraction, own)) for rows, own in each]
+    draws = ((rows, make_generator(terms.seed, "split", i)) for i, rows in enumerate(parts))
+    return [Share(*split_train_test(rows, terms.train_fraction, own)) for rows, own in draws]
 
 
 def get_official_train_size(source: Source, what: str) -> int:
-    """How many examples, the first, are the official training set; there must be one."""
+    """Return the size of the official training set; raise an error if there is none."""
     if source.official is None or not 0 < source.official < len(source.y):
         raise DataError(
             f"{what} needs a data set with an official test set; {source.name} has none"
@@ -99,9 +104,9 @@ def get_official_train_size(source: Source, what: str) -> int:
 def partition_test_set(
     trains: list[Indices], labels: Indices, first: int, draw: np.random.Generator
 ) -> list[Indices]:
-    """The test set dealt like the training set: class by class, in proportion to what is held.
+    """Partition the test set class by class, in proportion to the clients' training examples.
 
-    Every test example of a class that somebody trains on goes to exactly one client.
+    Every test example of a class that is in some client's training set goes to exactly one client.
     """
     classes = int(labels.max()) + 1
     held = np.stack([np.bincount(labels[rows], minlength=classes) for rows in trains], axis=1)
@@ -110,12 +115,12 @@ def partition_test_set(
     for c, n in enumerate(np.bincount(test, minlength=classes)):
         if held[c].sum():
             cuts[c, 1:] = apportion(int(n), held[c]).cumsum()
-    known = np.where(held.sum(axis=1)[test] > 0, test, -1)  # of the others nobody gets any
+    known = np.where(held.sum(axis=1)[test] > 0, test, -1)  # no client gets the others
     return [rows + first for rows in assign_class_pieces(known, cuts, draw)]
 
 
 def apportion(n: int, weights: Indices) -> Indices:
-    """``n`` things in proportion to whole weights, by largest remainder; ties to the first."""
+    """Divide ``n`` items in proportion to integer weights, by largest remainder; first wins ties."""
     total = int(weights.sum())
     parts, rest = np.divmod(n * weights, total)
     order = np.argsort(-rest, kind="stable")
@@ -124,7 +129,7 @@ def apportion(n: int, weights: Indices) -> Indices:
 
 
 def assign_class_pieces(labels: Indices, cuts: Indices, draw: np.random.Generator) -> list[Indices]:
-    """Shuffle each class, cut it, and give piece j to client j."""
+    """Shuffle each class, cut it at ``cuts``, and give piece j to client j."""
     pieces: list[list[Indices]] = [[] for _ in range(cuts.shape[1] - 1)]
     for c, at in enumerate(cuts):
         mine = draw.permutation(np.flatnonzero(labels == c))
@@ -136,7 +141,7 @@ def assign_class_pieces(labels: Indices, cuts: Indices, draw: np.random.Generato
 def split_train_test(
     rows: Indices, fraction: float, draw: np.random.Generator
 ) -> tuple[Indices, Indices]:
-    """Train and test part of one client's examples: random, not stratified, neither empty."""
+    """Split one client's rows at random, not stratified, so that neither part is empty."""
     rows = draw.permutation(rows)
     at = min(max(1, int(fraction * len(rows))), len(rows) - 1)
     return rows[:at], rows[at:]

@@ -1,4 +1,4 @@
-"""Label skew: every client holds so many classes."""
+"""Label skew: every client holds a fixed number of classes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .base import Indices, SeededRule, assign_class_pieces
 
 @dataclass(frozen=True)
 class Classes(SeededRule):
-    """Every client holds examples of so many classes."""
+    """Give every client examples of ``per_client`` classes."""
 
     per_client: int = setting(2, "classes that a client holds", low=1)
-    balanced: bool = setting(True, "equal shares of a class, or random ones")
-    min_size: int = setting(10, "fewest examples a client may have, when shares are random", low=1)
+    balanced: bool = setting(True, "divide a class equally among its clients, or at random")
+    min_size: int = setting(10, "with random shares: fewest examples a client may have", low=1)
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -33,22 +33,23 @@ class Classes(SeededRule):
         holders = -(-clients * self.per_client // classes)
         shares = np.zeros((classes, clients), np.int64)
         for c, n in enumerate(sizes):
-            open_ = np.flatnonzero(budget)[:holders]
-            if not len(open_) and n:
+            takers = np.flatnonzero(budget)[:holders]
+            if not len(takers) and n:
                 raise DataError(
-                    f"{clients} clients with {self.per_client} of {classes} classes each leave"
+                    f"{clients} clients with {self.per_client} of {classes} classes each give"
                     f" class {c} to nobody; raise data.partition.per_client or data.clients so"
                     f" that clients x per_client is a multiple of {classes}"
                 )
-            if len(open_):
-                shares[c, open_] = self.divide_class(int(n), len(open_), classes, draw)
-                budget[open_] -= 1
+            if len(takers):
+                shares[c, takers] = self.divide_class(int(n), len(takers), classes, draw)
+                budget[takers] -= 1
         cuts = np.concatenate([np.zeros((classes, 1), np.int64), shares.cumsum(axis=1)], axis=1)
         return assign_class_pieces(labels, cuts, draw)
 
     def divide_class(
         self, n: int, holders: int, classes: int, draw: np.random.Generator
     ) -> Indices:
+        """Divide the examples of a class among the clients that hold it."""
         fair = n // holders
         first = np.full(holders - 1, fair)
         if not self.balanced:

@@ -1,4 +1,4 @@
-"""Label skew: class by class in Dirichlet proportions, nobody far above the fair share."""
+"""Label skew: each class is divided in Dirichlet proportions, with a cap on client sizes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .base import Indices, SeededRule, assign_class_pieces
 
 @dataclass(frozen=True)
 class Dirichlet(SeededRule):
-    """Class by class, cut in Dirichlet proportions; whoever has its fair share gets no more."""
+    """Divide each class in Dirichlet proportions; a client that has its fair share gets no more."""
 
-    alpha: float = setting(0.1, "small: skewed; large: alike", above=0)
+    alpha: float = setting(0.1, "small: very different labels; large: similar labels", above=0)
     min_size: int = setting(10, "fewest examples a client may have", low=1)
-    max_retries: int = setting(2000, "fresh draws before giving up", low=1)
+    max_retries: int = setting(2000, "how many partitions to draw before giving up", low=1)
     top_up: bool = setting(
-        False, "take the first draw and move single examples from the largest to who has too few"
+        False, "take the first draw and move examples from the largest clients to too small ones"
     )
 
     def __post_init__(self) -> None:
@@ -50,23 +50,25 @@ class Dirichlet(SeededRule):
         )
 
     def draw_cuts(self, sizes: Indices, clients: int, draw: np.random.Generator) -> Indices:
-        """Per class, where its shuffled list is cut: clients + 1 ascending positions."""
+        """Draw, for each class, where to cut its shuffled list: clients + 1 ascending positions."""
         fair, held = sizes.sum() / clients, np.zeros(clients, np.int64)
         out = np.zeros((len(sizes), clients + 1), np.int64)
         for c, n in enumerate(sizes):
             share = draw.dirichlet(np.full(clients, self.alpha)) * (held < fair)
-            if not n:  # nothing to cut, and perhaps nobody open any more
+            if not n:  # nothing to cut, and perhaps every client has its fair share
                 continue
-            if share.sum() <= 0:  # every open client drew a share too small for a float
+            if share.sum() <= 0:  # all shares are too small for a float
                 share = (held < fair).astype(float)
             ends = np.cumsum(share)
-            out[c, 1:] = np.floor(ends / ends[-1] * n)  # exactly n from the last open client on
+            out[c, 1:] = np.floor(
+                ends / ends[-1] * n
+            )  # exactly n from the last client with a share on
             held += np.diff(out[c])
         return out
 
 
 def top_up_clients(parts: list[Indices], least: int, draw: np.random.Generator) -> list[Indices]:
-    """Move single random examples from whoever holds most to whoever holds too few."""
+    """Move random examples from the largest client to clients with fewer than ``least``."""
     sizes = np.array([len(p) for p in parts])
     if sizes.sum() < least * len(parts):
         raise DataError(
@@ -74,10 +76,10 @@ def top_up_clients(parts: list[Indices], least: int, draw: np.random.Generator) 
             " lower data.partition.min_size or data.clients"
         )
     held = [p.tolist() for p in parts]
-    for poor in np.flatnonzero(sizes < least):
-        while sizes[poor] < least:
-            rich = int(sizes.argmax())
-            held[poor].append(held[rich].pop(int(draw.integers(sizes[rich]))))
-            sizes[poor] += 1
-            sizes[rich] -= 1
+    for small in np.flatnonzero(sizes < least):
+        while sizes[small] < least:
+            largest = int(sizes.argmax())
+            held[small].append(held[largest].pop(int(draw.integers(sizes[largest]))))
+            sizes[small] += 1
+            sizes[largest] -= 1
     return [np.array(rows, np.int64) for rows in held]

@@ -1,4 +1,4 @@
-"""Who holds what, in a file: saved from a federation, or a user's own; JSON or ``.npz``."""
+"""Partitions in files (JSON or ``.npz``): written by ``data partition --save``, or by users."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PARTS = (*REQUIRED_PARTS, "validation")
 
 @dataclass(frozen=True)
 class FromFile:
-    """As a file says: for every client the rows to train, to test and, if any, to validate."""
+    """Read from a file which rows each client has for training, test and validation."""
 
     path: str = setting("partition.json", "a .json or .npz that `data partition --save` wrote")
 
@@ -34,25 +34,25 @@ class FromFile:
 
     def allot(self, source: Source, terms: Terms) -> list[Share]:
         path = Path(self.path).expanduser()
-        found, data_sha256 = read_partition(path)
-        if not found:
-            raise DataError(f"{path} names no clients")
-        if len(found) != terms.clients:
+        shares, data_sha256 = read_partition(path)
+        if not shares:
+            raise DataError(f"{path} has no clients")
+        if len(shares) != terms.clients:
             raise DataError(
-                f"{path} deals to {len(found)} clients, but data.clients is {terms.clients};"
-                f" set data.clients = {len(found)}"
+                f"{path} has {len(shares)} clients, but data.clients is {terms.clients};"
+                f" set data.clients = {len(shares)}"
             )
-        for client, share in found.items():
+        for client, share in shares.items():
             check_share(share, f"{path}: client {client}", len(source.y))
         if data_sha256 is not None and data_sha256 != digest_examples(source.x, source.y):
             raise DataError(
                 f"{path} was written for other data than {source.name} here (data_sha256 differs)"
             )
-        return list(found.values())
+        return list(shares.values())
 
 
 def check_share(share: Share, who: str, examples: int) -> None:
-    """Rows that are there, each for one purpose and once. (Test examples may repeat.)"""
+    """Check that all rows exist and none is used twice. (Test examples may repeat.)"""
     for part in REQUIRED_PARTS:
         if not len(getattr(share, part)):
             raise DataError(f"{who} has no rows to {part}; it needs at least one")
@@ -66,7 +66,7 @@ def check_share(share: Share, who: str, examples: int) -> None:
 
 
 def digest_examples(x: NDArray[Any], y: NDArray[Any]) -> str:
-    """Of examples and labels: rows mean the same only where these are the same."""
+    """Compute the digest of examples and labels, to detect rows that refer to other data."""
     h = hashlib.sha256()
     for array in (x, y):
         h.update(f"{array.dtype}{array.shape}".encode())
@@ -75,7 +75,7 @@ def digest_examples(x: NDArray[Any], y: NDArray[Any]) -> str:
 
 
 def write_partition(path: Path, clients: Mapping[str, Share], data_sha256: str) -> None:
-    """Write who holds what; the ending says how."""
+    """Write a partition as JSON or ``.npz``, by the suffix of the path."""
     if path.suffix == ".npz":
         whole = io.BytesIO()
         content: dict[str, Any] = pack_shares(clients)
@@ -97,18 +97,18 @@ def encode_share(share: Share) -> dict[str, Any]:
 
 
 def pack_shares(clients: Mapping[str, Share]) -> dict[str, NDArray[Any]]:
-    """Everybody's rows one after the other, and how many are whose."""
+    """Concatenate the rows of all clients, with the number of each."""
     out: dict[str, NDArray[Any]] = {"clients": np.array(list(clients))}
     out["names"] = np.array([s.name for s in clients.values()])
     for part in PARTS:
-        each = [getattr(s, part) for s in clients.values()]
-        if part in REQUIRED_PARTS or any(len(e) for e in each):
-            out[part], out[f"{part}_sizes"] = np.concatenate(each), np.array([len(e) for e in each])
+        rows = [getattr(s, part) for s in clients.values()]
+        if part in REQUIRED_PARTS or any(len(r) for r in rows):
+            out[part], out[f"{part}_sizes"] = np.concatenate(rows), np.array([len(r) for r in rows])
     return out
 
 
 def read_partition(path: Path) -> tuple[dict[str, Share], str | None]:
-    """Every client's share, and the digest of the data it was written for, where it says."""
+    """Read each client's rows and, if given, the digest of the data they refer to."""
     try:
         return read_npz_partition(path) if path.suffix == ".npz" else read_json_partition(path)
     except DataError:
@@ -125,42 +125,42 @@ def read_partition(path: Path) -> tuple[dict[str, Share], str | None]:
 
 
 def read_json_partition(path: Path) -> tuple[dict[str, Share], str | None]:
-    said = json.loads(path.read_text())
-    clients = said.get("clients", said)
-    found = {}
+    content = json.loads(path.read_text())
+    clients = content.get("clients", content)
+    shares = {}
     for client, share in clients.items():
-        said_of = {"validation": [], **share}
-        train, test, held_out = (parse_rows(said_of[p], f"{path}: client {client}") for p in PARTS)
-        found[client] = Share(train, test, str(share.get("name", "")), held_out)
-    return fill_in_names(found), said.get("data_sha256")
+        parts = {"validation": [], **share}
+        train, test, held_out = (parse_rows(parts[p], f"{path}: client {client}") for p in PARTS)
+        shares[client] = Share(train, test, str(share.get("name", "")), held_out)
+    return fill_in_names(shares), content.get("data_sha256")
 
 
 def read_npz_partition(path: Path) -> tuple[dict[str, Share], str | None]:
     with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
         content = {k: file[k] for k in file.files}
-    nobodys = {"validation": [], "validation_sizes": np.zeros(len(content["clients"]), np.int64)}
-    content = {**nobodys, **content}
+    none = {"validation": [], "validation_sizes": np.zeros(len(content["clients"]), np.int64)}
+    content = {**none, **content}
     train, test, held_out = (
         np.split(parse_rows(content[part], str(path)), content[f"{part}_sizes"].cumsum()[:-1])
         for part in PARTS
     )
     names = content["names"].tolist() if "names" in content else [""] * len(train)
-    each = zip(content["clients"].tolist(), train, test, names, held_out, strict=True)
-    found = {str(c): Share(*share) for c, *share in each}
-    said = content.get("data_sha256")
-    return fill_in_names(found), None if said is None else str(said)
+    columns = zip(content["clients"].tolist(), train, test, names, held_out, strict=True)
+    shares = {str(c): Share(*share) for c, *share in columns}
+    digest = content.get("data_sha256")
+    return fill_in_names(shares), None if digest is None else str(digest)
 
 
 def parse_rows(rows: Any, who: str) -> Indices:
-    """Rows as whole numbers; anything else is refused, not rounded."""
-    found = np.asarray(rows)
-    if found.size and (found.ndim != 1 or not np.issubdtype(found.dtype, np.integer)):
+    """Convert rows to an array; anything but whole numbers is refused, not rounded."""
+    array = np.asarray(rows)
+    if array.size and (array.ndim != 1 or not np.issubdtype(array.dtype, np.integer)):
         raise DataError(f"{who}: rows must be a list of whole numbers")
-    return found.reshape(-1).astype(np.int64)
+    return array.reshape(-1).astype(np.int64)
 
 
-def fill_in_names(found: dict[str, Share]) -> dict[str, Share]:
-    """Clients that are called something keep that as their name; numbers are only numbers."""
-    if list(found) == [str(i) for i in range(len(found))]:
-        return found
-    return {c: replace(s, name=s.name or c) for c, s in found.items()}
+def fill_in_names(shares: dict[str, Share]) -> dict[str, Share]:
+    """Use the clients' keys in the file as names, unless they are only 0, 1, 2, …"""
+    if list(shares) == [str(i) for i in range(len(shares))]:
+        return shares
+    return {c: replace(s, name=s.name or c) for c, s in shares.items()}

@@ -1,4 +1,4 @@
-"""Labels alike for everybody: in equal parts, or in parts of very different size."""
+"""Partitions without label skew: equal sizes (``iid``), or different sizes (``quantity``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .base import Indices, SeededRule
 
 @dataclass(frozen=True)
 class IID(SeededRule):
-    """Shuffled and cut into equal parts."""
+    """Shuffle the examples and divide them equally."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -28,7 +28,7 @@ class IID(SeededRule):
 
 @dataclass(frozen=True)
 class Quantity(SeededRule):
-    """Shuffled; everybody gets the minimum, and of the rest a Dirichlet share."""
+    """Shuffle the examples; give each client ``min_size``, and a Dirichlet share of the rest."""
 
     alpha: float = setting(0.5, "small: very unequal sizes; large: equal ones", above=0)
     min_size: int = setting(10, "fewest examples a client may have", low=1)

@@ -1,4 +1,4 @@
-"""As the data came: every client is one user, writer or role of the data set."""
+"""The natural partition: every client is one user, writer or role of the data set."""
 
 from __future__ import annotations
 
@@ -15,54 +15,56 @@ from .base import Indices, SeededRule, Share, Terms, get_official_train_size, sp
 
 @dataclass(frozen=True)
 class Natural(SeededRule):
-    """Every client is a user of the data set, chosen at random among those with enough examples."""
+    """Choose users of the data set at random, among those with enough examples, as clients."""
 
     min_size: int = setting(2, "fewest examples a user must have", low=2)
-    min_train: int = setting(1, "fewest of them to train", low=1)
-    min_test: int = setting(1, "fewest of them to test", low=1)
-    in_order: bool = setting(False, "train on the first, test on the last, instead of at random")
-    gap: int = setting(0, "examples left out between them, when in order", low=0)
-    train_windows: int | None = setting(
-        None, "keep so many consecutive ones, from a random start, to train", low=1
+    min_train: int = setting(1, "fewest training examples a user must have", low=1)
+    min_test: int = setting(1, "fewest test examples a user must have", low=1)
+    in_order: bool = setting(
+        False, "train on the first examples, test on the last, instead of at random"
     )
-    test_windows: int | None = setting(None, "likewise to test", low=1)
-    iid: bool = setting(False, "first pool everybody's examples and deal them to equal users")
+    gap: int = setting(0, "with in_order: examples to drop between training and test", low=0)
+    train_windows: int | None = setting(
+        None, "keep so many consecutive training examples, from a random start", low=1
+    )
+    test_windows: int | None = setting(None, "the same for test examples", low=1)
+    iid: bool = setting(False, "pool the examples of all users, and divide them equally")
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def allot(self, source: Source, terms: Terms) -> list[Share]:
-        everybody = self.list_users(source, terms)
-        able = [s for s in self.split_users(everybody, source, terms) if self.has_enough(s)]
-        if len(able) < terms.clients:
+        users = self.list_users(source, terms)
+        shares = [s for s in self.split_users(users, source, terms) if self.has_enough(s)]
+        if len(shares) < terms.clients:
             raise DataError(
-                f"{terms.clients} clients, but {len(able)} of {len(everybody)} users of"
+                f"{terms.clients} clients, but {len(shares)} of {len(users)} users of"
                 f" {source.name} have enough examples; lower data.clients, or what"
                 " data.partition asks of a user"
             )
-        order = make_generator(terms.seed, "partition").permutation(len(able))[: terms.clients]
-        return [self.draw_windows(able[user], terms.seed, i) for i, user in enumerate(order)]
+        order = make_generator(terms.seed, "partition").permutation(len(shares))[: terms.clients]
+        return [self.draw_windows(shares[user], terms.seed, i) for i, user in enumerate(order)]
 
     def list_users(self, source: Source, terms: Terms) -> list[tuple[str, Indices]]:
-        """Everybody's name and rows, in the order of the data set."""
+        """List the name and rows of every user, in the order of the data set."""
         if self.iid:
             pool = make_generator(terms.seed, "pool").permutation(len(source.y))
             return [("", rows) for rows in np.array_split(pool, terms.clients)]
         if source.users is None:
             raise DataError(
-                f"{source.name} does not say whose its examples are:"
-                " data.partition.kind = 'natural' needs a data set with users"
+                f"{source.name} has no users: data.partition.kind = 'natural' needs a data set"
+                " that says whose each example is"
             )
-        known = max(int(source.users.max()) + 1, len(source.user_names))
-        names = [*source.user_names, *map(str, range(len(source.user_names), known))]
-        ends = np.bincount(source.users, minlength=known).cumsum()
+        count = max(int(source.users.max()) + 1, len(source.user_names))
+        names = [*source.user_names, *map(str, range(len(source.user_names), count))]
+        ends = np.bincount(source.users, minlength=count).cumsum()
         rows = np.split(np.argsort(source.users, kind="stable"), ends[:-1])
         return list(zip(names, rows, strict=True))
 
     def split_users(
         self, users: list[tuple[str, Indices]], source: Source, terms: Terms
     ) -> list[Share]:
-        """What of each user's trains and what tests; users with too few are left out."""
+        """Split each user's rows into training and test; leave out users with too few."""
         large = [(i, u, rows) for i, (u, rows) in enumerate(users) if len(rows) >= self.min_size]
         if terms.split == "official":
             first = get_official_train_size(source, "data.split = 'official'")
@@ -85,7 +87,7 @@ class Natural(SeededRule):
         ) >= max(self.min_test, self.test_windows or 1)
 
     def draw_windows(self, share: Share, seed: int, client: int) -> Share:
-        """Consecutive examples from a start of the client's own."""
+        """Keep ``train_windows`` and ``test_windows`` consecutive rows from random starts."""
         draw = make_generator(seed, "windows", client)
         train = draw_consecutive(share.train, self.train_windows, draw)
         return Share(train, draw_consecutive(share.test, self.test_windows, draw), share.name)

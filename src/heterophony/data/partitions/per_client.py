@@ -1,4 +1,4 @@
-"""Label skew as FedDecomp deals it: every client draws its own distribution over classes."""
+"""Label skew of FedDecomp: every client draws its own distribution over classes."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from ...core.fields import check_settings, setting
 from ..source import Source
 from .base import Indices, SeededRule, Share, Terms, get_official_train_size
 
-ClassProportions = NDArray[np.float64]  # a share for every class
+ClassProportions = NDArray[np.float64]  # of one client, for every class
 
 
 @dataclass(frozen=True)
 class PerClientDirichlet(SeededRule):
-    """Every client draws its own mix of classes and takes it from the official sets; clients share.
+    """Draw a distribution over classes for each client, and examples by it from the official sets.
 
-    Nothing that one client takes is missing for another. NumPy's frozen legacy stream gives the
-    authors' partitions, number by number, for the same seed.
+    Clients draw independently, so they may hold the same examples. NumPy's legacy generator
+    reproduces the authors' partitions exactly for the same seed.
     """
 
-    alpha: float = setting(0.1, "small: few classes each; large: all alike", above=0)
-    train: int = setting(500, "training examples of a client, at most", low=1)
-    test: int = setting(100, "test examples of a client, at most", low=1)
+    alpha: float = setting(0.1, "small: few classes per client; large: similar labels", above=0)
+    train: int = setting(500, "most training examples of a client", low=1)
+    test: int = setting(100, "most test examples of a client", low=1)
     mode: Literal["exact_authors", "exact_size"] = setting(
-        "exact_authors", "sizes as rounding leaves them, or the last class takes what is missing"
+        "exact_authors", "sizes as rounded, or filled up from the last class"
     )
     repeat_test: bool = setting(
-        False, "a client's test examples may repeat, as the authors' of Tiny ImageNet do"
+        False, "let a client's test examples repeat, as the authors do for Tiny ImageNet"
     )
 
     def __post_init__(self) -> None:
@@ -50,7 +50,7 @@ class PerClientDirichlet(SeededRule):
     def draw_share(
         self, mix: ClassProportions, pools: list[list[Indices]], draw: np.random.RandomState
     ) -> Share:
-        """One client's draws: class by class, for training and then for test."""
+        """Draw one client's rows, class by class, for training and then for test."""
         train, test = [], []
         wanted = zip(
             self.count_per_class(mix, self.train), self.count_per_class(mix, self.test), strict=True
@@ -61,7 +61,7 @@ class PerClientDirichlet(SeededRule):
         return Share(np.concatenate(train), np.concatenate(test))
 
     def count_per_class(self, mix: ClassProportions, size: int) -> list[int]:
-        """Examples per class: rounded one by one, cut where they would be too many."""
+        """Round the number of examples of each class; stop when the client has ``size``."""
         counts, left = [], size
         for share in mix:
             counts.append(min(int(size * share + 0.5), left))
@@ -74,11 +74,11 @@ class PerClientDirichlet(SeededRule):
 def draw_examples(
     part: str, n: int, c: int, pool: Indices, draw: np.random.RandomState, repeat: bool = False
 ) -> Indices:
-    """So many examples of a class, drawn from its pool."""
+    """Draw ``n`` examples of class ``c`` from its pool."""
     if n > len(pool) and not (repeat and len(pool)):
-        also = ", or let tests repeat (data.partition.repeat_test)" if part == "test" else ""
+        also = ", or set data.partition.repeat_test = true" if part == "test" else ""
         raise DataError(
-            f"a client's mix asks for {n} examples of class {c} to {part}, but there are"
+            f"a client drew {n} examples of class {c} to {part}, but there are"
             f" {len(pool)}; lower data.partition.{part}{also}"
         )
     return np.asarray(draw.choice(pool, n, replace=repeat), np.int64)

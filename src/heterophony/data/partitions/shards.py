@@ -1,4 +1,4 @@
-"""Label skew: every client draws its classes and gets equally much of each, apart or overlapping."""
+"""Label skew: every client gets equal shards of randomly chosen classes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .base import Indices, SeededRule
 
 @dataclass(frozen=True)
 class Shards(SeededRule):
-    """Every client gets shards of so many classes drawn at random; equal sizes."""
+    """Give every client equally large shards of ``per_client`` random classes."""
 
     per_client: int = setting(5, "classes that a client holds", low=1)
     mode: Literal["disjoint", "overlapping"] = setting(
-        "disjoint", "every example once; or as the experiments of FedAvg2Rep were dealt"
+        "disjoint", "each example goes to one client; or clients overlap, as in FedAvg2Rep's code"
     )
 
     def __post_init__(self) -> None:
@@ -38,13 +38,13 @@ class Shards(SeededRule):
     def partition_disjoint(
         self, labels: Indices, classes: int, clients: int, draw: np.random.Generator
     ) -> list[Indices]:
-        """In each pass a permutation of all classes goes to the next clients."""
+        """In each pass, give a random permutation of all classes to the next clients."""
         passes, uneven = divmod(clients * self.per_client, classes)
         if uneven or classes % self.per_client:
             raise ConfigError(
                 f"data.partition.per_client: {clients} clients with {self.per_client} of {classes}"
-                " classes each cannot be dealt in equal shards: the number of classes must be a"
-                " multiple of per_client, and clients x per_client one of it; or choose"
+                " classes each cannot have equal shards: the number of classes must be a multiple of"
+                " per_client, and clients x per_client a multiple of the classes; or choose"
                 " mode = 'overlapping'"
             )
         pieces = [
@@ -60,10 +60,10 @@ class Shards(SeededRule):
     def partition_overlapping(
         self, labels: Indices, classes: int, clients: int, draw: np.random.Generator
     ) -> list[Indices]:
-        """The first positions that fit, unless *another* number at that position was taken.
+        """Take the first examples of the client's classes, as the published experiments do.
 
-        The published experiments compare positions with shuffled numbers: what is taken stays
-        free for others, and with many classes each all clients crowd on the first examples.
+        Their code marks positions as taken but looks them up by shuffled numbers. Taken examples
+        thus stay available, and with many classes all clients hold mostly the first examples.
         """
         shuffled, taken = draw.permutation(len(labels)), np.zeros(len(labels), bool)
         parts: list[Indices] = []

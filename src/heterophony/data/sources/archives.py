@@ -1,4 +1,4 @@
-"""The files of a data set by name, in a folder, a zip or a tar; nothing is unpacked to disk."""
+"""Read the files of a data set from a folder, a zip or a tar, without unpacking to disk."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ READ_ERRORS = (
 
 @dataclass(frozen=True)
 class ArchiveFiles:
-    """What a folder or an archive holds; names are below the set's own folder in it."""
+    """The files of a folder or an archive, by their names below the data set's own folder."""
 
     path: Path
     list_names: Callable[[], Sequence[str]]  # sorted
     read_content: Callable[[str], bytes | None]
 
     def read_first(self, *names: str) -> tuple[Path, bytes]:
-        """The first of these that is there, and its content."""
+        """Return path and content of the first of these files that exists."""
         for name in names:
             try:
                 content = self.read_content(name)
@@ -40,7 +40,7 @@ class ArchiveFiles:
         raise DataError(f"{self.path} has no {' nor '.join(names)}")
 
     def read_text(self, name: str) -> str:
-        """A small text file."""
+        """Read a text file."""
         path, content = self.read_first(name)
         try:
             return content.decode()
@@ -50,7 +50,7 @@ class ArchiveFiles:
 
 @contextmanager
 def open_archive(path: Path, root: str) -> Iterator[ArchiveFiles]:
-    """The files at a path; ``root`` is the folder that official archives put them in."""
+    """Open a folder or an archive; ``root`` is the folder that official archives have inside."""
     with ExitStack() as stack:
         try:
             if path.is_dir():
@@ -87,7 +87,7 @@ def open_zip(path: Path, archive: zipfile.ZipFile, root: str) -> ArchiveFiles:
 
 
 def open_tar(path: Path, root: str) -> ArchiveFiles:
-    """Read at once, as a packed tar can only be read from its beginning."""
+    """Read a whole tar at once: a compressed one can only be read from its beginning."""
     with tarfile.open(path) as archive:
         contents = {
             member.name: file.read() for member in archive if (file := archive.extractfile(member))
@@ -101,11 +101,11 @@ def open_tar(path: Path, root: str) -> ArchiveFiles:
 
 
 def strip_root(root: str, names: Sequence[str]) -> dict[str, str]:
-    """Names below the set's own folder, where there is one, with their whole names."""
+    """Map names below ``root`` to full names; if nothing is below it, take all names."""
     inner = {n.removeprefix(f"{root}/"): n for n in names if n.startswith(f"{root}/")}
     return inner or {n: n for n in names}
 
 
 def summarise_error(error: Exception) -> str:
-    """The first line of what an error says."""
+    """Return the first line of an error's text."""
     return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,8 +1,9 @@
-"""A user's own data: arrays, ``Dataset`` objects, ``.npz`` files, one file per client."""
+"""Data of users: arrays, torch ``Dataset`` objects, and ``.npz`` files."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,36 +19,36 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def read_npz(path: Path) -> Source:
-    """A user's own ``.npz``: x_train, y_train and, after them, x_test, y_test; or x, y."""
-    found = load_npz_arrays(path)
+    """Read an ``.npz`` with x and y, or with x_train, y_train, x_test and y_test."""
+    arrays = load_npz_arrays(path)
     try:
-        x = np.concatenate([found[k] for k in ("x", "x_train", "x_test") if k in found])
-        y = np.concatenate([found[k] for k in ("y", "y_train", "y_test") if k in found])
+        x = np.concatenate([arrays[k] for k in ("x", "x_train", "x_test") if k in arrays])
+        y = np.concatenate([arrays[k] for k in ("y", "y_train", "y_test") if k in arrays])
     except ValueError:
         raise DataError(f"{path}: training and test examples have different shapes") from None
-    return wrap_arrays(x, y, path.stem, len(found["y_train"]) if "x_test" in found else None)
+    return wrap_arrays(x, y, path.stem, len(arrays["y_train"]) if "x_test" in arrays else None)
 
 
 def load_npz_arrays(path: Path) -> Arrays:
-    """The arrays of an ``.npz``: examples with labels."""
+    """Load and check the arrays of examples and labels in an ``.npz``."""
     try:
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            found = {k: file[k] for k in file.files if k[:1] in ("x", "y")}
+            arrays = {k: file[k] for k in file.files if k[:1] in ("x", "y")}
     except Exception as error:  # numpy and zipfile raise almost anything for a damaged file
         reason = "no such file" if isinstance(error, FileNotFoundError) else str(error)
         raise DataError(f"data.name: cannot read {path}: {reason}") from None
-    xs = [k[1:] for k in ("x", "x_train", "x_test") if k in found]
-    ys = [k[1:] for k in ("y", "y_train", "y_test") if k in found]
+    xs = [k[1:] for k in ("x", "x_train", "x_test") if k in arrays]
+    ys = [k[1:] for k in ("y", "y_train", "y_test") if k in arrays]
     if xs != ys or xs not in ([""], ["_train"], ["_train", "_test"]):
         raise DataError(
             f"{path} must hold x and y, or x_train, y_train, x_test, y_test; it holds: "
-            f"{', '.join(sorted(found)) or 'none of them'}"
+            f"{', '.join(sorted(arrays)) or 'none of them'}"
         )
     for part in xs:
-        x, y = found[f"x{part}"], found[f"y{part}"]
+        x, y = arrays[f"x{part}"], arrays[f"y{part}"]
         if x.shape[:1] != y.shape[:1]:
             raise DataError(f"{path}: x{part} has {len(x)} examples but {len(y)} labels")
-    return found
+    return arrays
 
 
 def wrap_arrays(
@@ -56,7 +57,7 @@ def wrap_arrays(
     name: str = "arrays",
     official: int | None = None,
 ) -> Source:
-    """A user's own arrays: bytes are images (N×H×W or N×H×W×C), numbers are taken as they are."""
+    """Make a source of arrays: bytes are images (N×H×W or N×H×W×C), numbers are used unchanged."""
     x, y = np.asarray(x), np.asarray(y)
     if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer):
         raise DataError(
@@ -81,50 +82,46 @@ def wrap_arrays(
 
 
 def read_npz_per_client(folder: Path) -> Source:
-    """A folder with one ``.npz`` per client, each named as its client."""
+    """Read a folder with one ``.npz`` per user, named as the user."""
     paths = sorted(folder.glob("*.npz"), key=lambda p: make_natural_sort_key(p.stem))
-    found = [load_npz_arrays(p) for p in paths]
-    if len({"x_test" in f for f in found}) > 1:
+    files = [load_npz_arrays(p) for p in paths]
+    if len({"x_test" in f for f in files}) > 1:
         raise DataError(f"{folder}: either all clients have x_test and y_test, or none")
-    first = found[0]["x" if "x" in found[0] else "x_train"]
+    first = files[0]["x" if "x" in files[0] else "x_train"]
     parts = []
     for part in ("", "_train", "_test"):
-        for user, (path, file) in enumerate(zip(paths, found, strict=True)):
+        for user, (path, file) in enumerate(zip(paths, files, strict=True)):
             if (x := file.get(f"x{part}")) is None:
                 continue
             y = file[f"y{part}"]
-            alike = (x.shape[1:], x.dtype) == (first.shape[1:], first.dtype)
-            if not alike or x.ndim < 2 or y.ndim != 1:
+            same = (x.shape[1:], x.dtype) == (first.shape[1:], first.dtype)
+            if not same or x.ndim < 2 or y.ndim != 1:
                 raise DataError(
                     f"{path}: x{part} {x.dtype} {x.shape} with y{part} {y.shape} does not fit"
                     f" {paths[0].name}, whose examples are {first.dtype} {first.shape[1:]}"
                 )
             parts.append((part, user, x, y))
     x, y = (np.concatenate([p[i] for p in parts]) for i in (2, 3))
-    made = wrap_arrays(x, y, folder.name)
+    source = wrap_arrays(x, y, folder.name)
     users = np.concatenate([np.full(len(y), user) for _, user, _, y in parts])
     official = sum(len(y) for part, _, _, y in parts if part != "_test")
-    return Source(
-        made.name,
-        made.x,
-        made.y,
-        made.scale,
-        made.labels,
-        official if official < len(made.y) else None,
-        users.astype(np.int64),
-        tuple(p.stem for p in paths),
+    return replace(
+        source,
+        official=official if official < len(y) else None,
+        users=users.astype(np.int64),
+        user_names=tuple(p.stem for p in paths),
     )
 
 
 def make_natural_sort_key(name: str) -> list[tuple[int, str]]:
-    """To sort names as people count: client-2 before client-10."""
+    """Make a key that sorts client-2 before client-10."""
     return [(int(w), "") if w.isdigit() else (-1, w) for w in re.split(r"(\d+)", name)]
 
 
 def unpack_datasets(data: Any) -> Any:
-    """A ``Dataset`` as (x, y), a pair of them as (x_train, y_train, x_test, y_test).
+    """Convert a ``Dataset`` to (x, y), and a pair of them to (x_train, y_train, x_test, y_test).
 
-    Anything else is returned as it is.
+    Anything else is returned unchanged.
     """
     if isinstance(data, Dataset):
         return stack_examples(data)
@@ -134,9 +131,11 @@ def unpack_datasets(data: Any) -> Any:
 
 
 def stack_examples(data: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """All examples of a ``Dataset`` of (example, label), in order."""
+    """Stack all examples and labels of a ``Dataset``, in order."""
     if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
-        raise DataError(f"{type(data).__name__} has no length: give a Dataset, not a stream")
+        raise DataError(
+            f"{type(data).__name__} has no length; give a Dataset with a length, not a stream"
+        )
     xs, ys = [], []
     for i in range(len(data)):
         try:
@@ -159,7 +158,7 @@ def stack_examples(data: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
 
 
 def parse_label(label: Any) -> int:
-    """A label as a number; tensors and numpy's numbers are welcome, fractions are not."""
+    """Convert a label to a number; tensors and NumPy numbers too, but no fractions."""
     if (number := int(label)) != label:
         raise ValueError(f"label {label}")
     return number

@@ -23,7 +23,7 @@ BASE_URL = "https://www.cs.toronto.edu/~kriz/"
 
 @dataclass(frozen=True)
 class CifarLayout:
-    """How one of the two sets lies in its archive."""
+    """The archive of one of the two data sets, and the files in it."""
 
     name: str
     archive: str
@@ -35,13 +35,13 @@ class CifarLayout:
 
     @property
     def dataset_files(self) -> DatasetFiles:
+        """Where the data set can be found, on this machine or on its authors' site."""
         files = (*self.train, self.test, self.meta)
         inner = tuple(f"{self.folder}/{f}" for f in files)
-        forms = ((self.archive,), inner, files, (f"{self.name}.npz",))
+        alternatives = ((self.archive,), inner, files, (f"{self.name}.npz",))
         hint = f"get {self.archive} from {BASE_URL[8:]}cifar.html and set data.path to it"
-        return DatasetFiles(
-            self.name, forms, (RemoteFile(BASE_URL + self.archive, self.md5),), hint
-        )
+        remote = RemoteFile(BASE_URL + self.archive, self.md5)
+        return DatasetFiles(self.name, alternatives, (remote,), hint)
 
 
 CIFAR10_LAYOUT = CifarLayout(
@@ -65,17 +65,17 @@ CIFAR100_LAYOUT = CifarLayout(
 
 
 def read_cifar10(path: Path | None = None) -> Source:
-    """CIFAR-10, training before test."""
+    """Read CIFAR-10, training before test."""
     return read_cifar("cifar10", CIFAR10_LAYOUT, path, "labels", "label_names", 10)
 
 
 def read_cifar100(path: Path | None = None) -> Source:
-    """CIFAR-100 with its 100 fine labels, training before test."""
+    """Read CIFAR-100 with its 100 fine labels, training before test."""
     return read_cifar("cifar100", CIFAR100_LAYOUT, path, "fine_labels", "fine_label_names", 100)
 
 
 def read_cifar100_coarse(path: Path | None = None) -> Source:
-    """CIFAR-100 with its 20 coarse labels, training before test."""
+    """Read CIFAR-100 with its 20 coarse labels, training before test."""
     return read_cifar(
         "cifar100-coarse", CIFAR100_LAYOUT, path, "coarse_labels", "coarse_label_names", 20
     )
@@ -84,14 +84,14 @@ def read_cifar100_coarse(path: Path | None = None) -> Source:
 def read_cifar(
     name: str, layout: CifarLayout, path: Path | None, labels: str, names: str, classes: int
 ) -> Source:
-    found = find_or_download(layout.dataset_files, path)
-    if found.suffix == ".npz":
-        made = read_npz(found)
-        known = tuple(str(i) for i in range(classes))
-        return replace(made, name=name, labels=known)  # which checks the labels again
-    with open_archive(found, layout.folder) as files:
-        said = unpickle_file(files, layout.meta).get(names)
-        if not isinstance(said, list) or len(said) != classes:
+    """Read one of the data sets; ``labels`` and ``names`` are keys in its pickles."""
+    local = find_or_download(layout.dataset_files, path)
+    if local.suffix == ".npz":
+        numbers = tuple(str(i) for i in range(classes))
+        return replace(read_npz(local), name=name, labels=numbers)  # checks the labels again
+    with open_archive(local, layout.folder) as files:
+        class_names = unpickle_file(files, layout.meta).get(names)
+        if not isinstance(class_names, list) or len(class_names) != classes:
             raise DataError(f"{files.path / layout.meta} must name {classes} classes in {names}")
         parts = [read_batch(files, f, labels) for f in (*layout.train, layout.test)]
     return Source(
@@ -99,7 +99,7 @@ def read_cifar(
         np.concatenate([x for x, _ in parts]),
         np.concatenate([y for _, y in parts]),
         BYTES_TO_PLUS_MINUS_ONE,
-        tuple(n.decode() if isinstance(n, bytes) else str(n) for n in said),
+        tuple(n.decode() if isinstance(n, bytes) else str(n) for n in class_names),
         official=sum(len(y) for _, y in parts[:-1]),
     )
 
@@ -107,9 +107,9 @@ def read_cifar(
 def read_batch(
     files: ArchiveFiles, name: str, labels: str
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The images and labels of one file: a row has 1024 red, then green, then blue bytes."""
-    found = unpickle_file(files, name)
-    x, y = found.get("data"), found.get(labels)
+    """Read images and labels of one file: a row has 1024 red, then green, then blue bytes."""
+    content = unpickle_file(files, name)
+    x, y = content.get("data"), content.get(labels)
     if not isinstance(x, np.ndarray) or x.shape[1:] != (3072,):
         raise DataError(f"{files.path / name} must hold images of 3072 bytes each, as 'data'")
     if not isinstance(y, list) or not all(map(is_byte_label, y)) or len(y) != len(x):

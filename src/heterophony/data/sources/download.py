@@ -1,4 +1,4 @@
-"""Downloads that go on where they were cut off, and count only when their checksum is right."""
+"""Download files: resume where a download was cut off, and check the md5."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import IO
 
 from ...core.errors import DataError
 
-CHUNK_BYTES = 1 << 16  # bytes
-TIMEOUTS = (15, 60)  # seconds to connect, and between two pieces
+CHUNK_BYTES = 1 << 16
+TIMEOUTS = (15, 60)  # seconds to connect, and between two chunks
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,7 @@ class RemoteFile:
 
     url: str
     md5: str
-    md5_is_of_decompressed: bool = (
-        False  # the sum is of the decompressed bytes: repackagers' headers differ
-    )
+    md5_is_of_decompressed: bool = False  # mirrors may compress the same bytes differently
 
     @property
     def name(self) -> str:
@@ -36,8 +34,8 @@ class RemoteFile:
 
 
 def download_file(remote: RemoteFile, folder: Path) -> Path:
-    """The file in the folder, fetched if it is not there or not the published one."""
-    import pooch  # type: ignore[import-untyped]  # only where something is fetched
+    """Return the file in the folder; download it if it is missing or not the published one."""
+    import pooch  # type: ignore[import-untyped]  # imported only for downloads
 
     pooch.get_logger().setLevel(logging.WARNING)
     known = None if remote.md5_is_of_decompressed else f"md5:{remote.md5}"
@@ -56,10 +54,10 @@ def download_file(remote: RemoteFile, folder: Path) -> Path:
 
 
 def check_md5(path: Path, md5: str) -> None:
-    """Refuse, and remove, a packed download whose content is not the published one."""
+    """Remove a compressed download, with an error, if its content is not the published one."""
     try:
         content = gzip.decompress(path.read_bytes())
-    except (OSError, EOFError, zlib.error):  # not even packed: a portal's page, half a file
+    except (OSError, EOFError, zlib.error):  # not gzip: a login page, half a file
         content = b""
     if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:
         path.unlink()
@@ -67,9 +65,10 @@ def check_md5(path: Path, md5: str) -> None:
 
 
 def download_resumable(url: str, output: str, _pooch: object = None) -> None:
-    """Fetch into a ``.part`` beside the output, which outlives a lost connection or a signal.
+    """Download into a ``.part`` file beside the output, and rename it at the end.
 
-    As long as every try brings something, the next one goes on from there.
+    The ``.part`` survives a lost connection or a signal. A lost connection is retried as long as
+    each try receives something.
     """
     part = Path(output).with_name(url.rpartition("/")[2] + ".part")
     with open_part_exclusively(part) as file, show_progress(part.stem) as show:
@@ -78,7 +77,7 @@ def download_resumable(url: str, output: str, _pooch: object = None) -> None:
             try:
                 download_rest(url, file, show)
                 break
-            except OSError as error:  # requests' errors are; those of the disk have a number
+            except OSError as error:  # of requests; errors of the disk have an errno
                 if error.errno is not None or file.tell() <= before:
                     raise
         file.flush()
@@ -87,14 +86,14 @@ def download_resumable(url: str, output: str, _pooch: object = None) -> None:
 
 @contextmanager
 def open_part_exclusively(part: Path) -> Iterator[IO[bytes]]:
-    """The part, open at its end, for this process alone."""
+    """Open the ``.part`` file at its end, locked for this process."""
     with open(part, "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             mine = os.fstat(file.fileno()).st_ino == part.stat().st_ino
         except OSError:
             mine = False
-        if not mine:  # or it was just finished and renamed
+        if not mine:  # locked by another process, or just finished and renamed by it
             raise DataError(f"{part.stem} is being downloaded by another process; wait for it")
         try:
             yield file
@@ -104,25 +103,25 @@ def open_part_exclusively(part: Path) -> Iterator[IO[bytes]]:
 
 
 def download_rest(url: str, file: IO[bytes], show: Callable[[int, int | None], None]) -> None:
-    """Ask for what is missing and write it to the end of the file."""
+    """Request the missing bytes and append them to the file."""
     import requests
 
     have = file.tell()
-    headers = {"Accept-Encoding": "identity"}  # sizes are of the file, not of a packed stream
+    headers = {"Accept-Encoding": "identity"}  # so that sizes are of the file
     if have:
         headers["Range"] = f"bytes={have}-"
-    with requests.get(url, headers=headers, stream=True, timeout=TIMEOUTS) as answer:
-        if answer.status_code == 416:  # nothing is missing, or the part is of another file
-            if answer.headers.get("Content-Range") != f"bytes */{have}":
+    with requests.get(url, headers=headers, stream=True, timeout=TIMEOUTS) as response:
+        if response.status_code == 416:  # nothing is missing, or the part is of another file
+            if response.headers.get("Content-Range") != f"bytes */{have}":
                 truncate_file(file)
                 download_rest(url, file, show)
             return
-        answer.raise_for_status()
-        if answer.status_code != 206:  # the server cannot go on
+        response.raise_for_status()
+        if response.status_code != 206:  # the server sends the whole file
             truncate_file(file)
-        size = answer.headers.get("Content-Length")
+        size = response.headers.get("Content-Length")
         total = file.tell() + int(size) if size else None
-        for piece in answer.iter_content(CHUNK_BYTES):
+        for piece in response.iter_content(CHUNK_BYTES):
             file.write(piece)
             show(file.tell(), total)
     if total is not None and file.tell() != total:
@@ -130,14 +129,14 @@ def download_rest(url: str, file: IO[bytes], show: Callable[[int, int | None], N
 
 
 def truncate_file(file: IO[bytes]) -> None:
-    """From the beginning."""
+    """Empty the file, to start again."""
     file.truncate(0)
     file.seek(0)
 
 
 @contextmanager
 def show_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Progress for people: only where stderr is a terminal."""
+    """Show a progress bar, if stderr is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -151,7 +150,7 @@ def show_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
 
 
 def explain_failure(error: Exception) -> str:
-    """Why, in a few words."""
+    """Say in a few words why a download failed."""
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
     return "its checksum is not the published one"

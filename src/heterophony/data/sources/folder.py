@@ -1,4 +1,4 @@
-"""Images in folders: one folder per class, or train and test with such folders in them."""
+"""Image folders: one folder per class, or ``train`` and ``test`` with such folders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEST_FOLDERS = ("test", "val")
 
 
 def read_image_folder(path: Path) -> Source:
-    """All images below a folder; the names of their folders are the classes."""
+    """Read all images below a folder; the names of their folders are the classes."""
     train, test = list_train_and_test_images(path)
     if not train:
         raise DataError(
@@ -32,7 +32,7 @@ def read_image_folder(path: Path) -> Source:
 
 
 def list_train_and_test_images(path: Path) -> tuple[list[Path], list[Path]]:
-    """The images to train and, where they are set apart, those to test."""
+    """List training images and, if there is a folder for them, test images."""
     train = list_images(path / "train")
     if not train:
         return list_images(path), []
@@ -40,15 +40,15 @@ def list_train_and_test_images(path: Path) -> tuple[list[Path], list[Path]]:
 
 
 def list_images(folder: Path) -> list[Path]:
-    """The images of all classes, by class and name."""
+    """List the images in the subfolders, by class and name."""
     return sorted(p for p in folder.glob("*/*") if p.suffix.lower() in IMAGE_SUFFIXES)
 
 
 def read_images(files: list[Path]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """Grey if all are, else in colour; all must have one size."""
-    seen = [read_image_header(f) for f in files]
-    size, grey = seen[0][0], all(g for _, g in seen)
-    for file, (other, _) in zip(files, seen, strict=True):
+    """Read images of one size: grey if all are grey, else in colour."""
+    headers = [read_image_header(f) for f in files]
+    size, grey = headers[0][0], all(g for _, g in headers)
+    for file, (other, _) in zip(files, headers, strict=True):
         if other != size:
             raise DataError(
                 f"images must all have one size: {files[0]} is {size[0]}×{size[1]},"

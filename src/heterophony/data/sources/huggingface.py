@@ -1,4 +1,4 @@
-"""Image and text sets of the Hugging Face hub, by name: ``hf:uoft-cs/cifar10``."""
+"""Image data sets of the Hugging Face hub, by name: ``hf:uoft-cs/cifar10``; and Shakespeare."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEST_SPLITS = ("test", "valid", "validation")
 
 
 def read_huggingface(name: str) -> Source:
-    """The set of that name, with its training split before its test split."""
+    """Read the named data set, training split before test split."""
     splits = load_splits(name)
     if "train" not in splits:
         raise DataError(f"{name} has no split 'train'; it has: {', '.join(splits)}")
@@ -33,27 +33,26 @@ def read_huggingface(name: str) -> Source:
     image, label = find_column(name, columns, "Image"), find_column(name, columns, "ClassLabel")
     rows = [(row[image], row[label]) for part in parts for row in part]
     grey = all(picture.mode in ("1", "L") for picture, _ in rows)
-    shots = [np.asarray(picture.convert("L" if grey else "RGB")) for picture, _ in rows]
-    if not shots:
+    images = [np.asarray(picture.convert("L" if grey else "RGB")) for picture, _ in rows]
+    if not images:
         raise DataError(f"{name}: there are no examples")
-    if len({shot.shape for shot in shots}) > 1:
+    if len({one.shape for one in images}) > 1:
         raise DataError(f"{name}: images must all have one size")
     official = len(parts[0]) if test is not None else None
-    made = wrap_arrays(np.stack(shots), np.array([y for _, y in rows]), name, official)
-    return Source(
-        name, made.x, made.y, BYTES_TO_PLUS_MINUS_ONE, tuple(columns[label].names), official
-    )
+    source = wrap_arrays(np.stack(images), np.array([y for _, y in rows]), name, official)
+    labels = tuple(columns[label].names)
+    return Source(name, source.x, source.y, BYTES_TO_PLUS_MINUS_ONE, labels, official)
 
 
 def fetch_huggingface(name: str) -> Path:
-    """Download a set into the cache that the datasets package keeps."""
+    """Download a data set into the cache of the ``datasets`` package; return that cache."""
     load_splits(name)
     return Path(import_datasets(name).config.HF_DATASETS_CACHE)
 
 
 def import_datasets(name: str) -> Any:
     try:
-        return import_module("datasets")  # large, and an extra: only where it is used
+        return import_module("datasets")  # large and optional: imported only here
     except ImportError:
         raise DataError(
             f"{name} needs the datasets package: pip install 'heterophony[hf]'"
@@ -61,34 +60,34 @@ def import_datasets(name: str) -> Any:
 
 
 def load_splits(name: str) -> Mapping[str, Any]:
-    """All splits of a set."""
-    known = name.removeprefix(HF_PREFIX)
+    """Load all splits of a data set."""
+    hub_name = name.removeprefix(HF_PREFIX)
     try:
-        splits: Mapping[str, Any] = import_datasets(name).load_dataset(known)
+        splits: Mapping[str, Any] = import_datasets(name).load_dataset(hub_name)
     except DataError:
         raise
     except Exception as error:  # the hub's errors have many types
         raise DataError(
-            f"{name} could not be read ({type(error).__name__}: {summarise_error(error)}); is the name right"
-            " (as on huggingface.co/datasets), and is there a network?"
+            f"{name} could not be read ({type(error).__name__}: {summarise_error(error)}); check the"
+            " name (as on huggingface.co/datasets) and the network"
         ) from None
     return splits
 
 
 def find_column(name: str, columns: Mapping[str, Any], kind: str) -> str:
-    """The first column of a kind."""
-    found = [k for k, feature in columns.items() if type(feature).__name__ == kind]
-    if not found:
+    """Return the name of the first column of this type."""
+    matching = [k for k, feature in columns.items() if type(feature).__name__ == kind]
+    if not matching:
         raise DataError(f"{name} has no column of type {kind}; it has: {', '.join(columns)}")
-    return found[0]
+    return matching[0]
 
 
 def read_shakespeare_rows(name: str, rows: Any) -> Source:
-    """LEAF's Shakespeare: a row is a window of a role's text."""
-    said: dict[str, dict[str, list[str]]] = {}
+    """Make a source of LEAF's Shakespeare, where a row is a window of a role's text."""
+    users: dict[str, dict[str, list[str]]] = {}
     for row in rows:
-        user = said.setdefault(str(row["character_id"]), {"x": [], "y": []})
+        user = users.setdefault(str(row["character_id"]), {"x": [], "y": []})
         user["x"].append(row["x"])
         user["y"].append(row["y"])
-    whole = {u: parse_windows(told, f"{name}: user '{u}'") for u, told in said.items()}
-    return build_source(Path(name), *split_in_order(whole))
+    windows = {u: parse_windows(texts, f"{name}: user '{u}'") for u, texts in users.items()}
+    return build_source(Path(name), *split_in_order(windows))

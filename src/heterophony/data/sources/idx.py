@@ -1,10 +1,11 @@
-"""The MNIST family: idx files, packed or not; MNIST, Fashion-MNIST and EMNIST with its splits."""
+"""MNIST, Fashion-MNIST and the splits of EMNIST: idx files, compressed or not."""
 
 from __future__ import annotations
 
 import gzip
 import struct
 import zlib
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase, digits
@@ -26,7 +27,7 @@ FMNIST_LABELS = (
 IDX_FILES = tuple(
     f"{p}-{f}-ubyte" for p in ("train", "t10k") for f in ("images-idx3", "labels-idx1")
 )
-FMNIST_MD5 = (  # of the decompressed bytes, as repackagers' gzip headers differ
+FMNIST_MD5 = (  # of the decompressed bytes: Debian and others compress them differently
     *("f4a8712d7a061bf5bd6d2ca38dc4d50a", "9018921c3c673c538a1fc5bad174d6f9"),
     *("8181f5470baa50b63fa0f6fddb340f0a", "15d484375f8d13e6eb1aabb0c3f46965"),
 )
@@ -70,23 +71,23 @@ EMNIST_ARCHIVE = RemoteFile(
 
 
 def read_fmnist(path: Path | None = None) -> Source:
-    """Fashion-MNIST, training before test."""
+    """Read Fashion-MNIST, training before test."""
     return read_idx_dataset(
         "fmnist", find_or_download(FMNIST_FILES, path), IDX_FILES, FMNIST_LABELS
     )
 
 
 def read_mnist(path: Path | None = None) -> Source:
-    """MNIST, training before test."""
+    """Read MNIST, training before test."""
     return read_idx_dataset("mnist", find_or_download(MNIST_FILES, path), IDX_FILES, tuple(digits))
 
 
 def make_emnist_files(split: str) -> DatasetFiles:
-    """EMNIST's files: all splits are in one archive."""
+    """Return where a split of EMNIST is found; all splits are in one archive."""
     files = list_emnist_names(split)
-    packed = tuple(f"gzip/{f}" for f in files)
+    unpacked = tuple(f"gzip/{f}" for f in files)
     hint = "get NIST's gzip.zip from www.nist.gov/itl/products-and-services/emnist-dataset and set data.path to it"
-    return DatasetFiles("emnist", (("gzip.zip",), packed, files), (EMNIST_ARCHIVE,), hint)
+    return DatasetFiles("emnist", (("gzip.zip",), unpacked, files), (EMNIST_ARCHIVE,), hint)
 
 
 def list_emnist_names(split: str) -> tuple[str, ...]:
@@ -94,25 +95,24 @@ def list_emnist_names(split: str) -> tuple[str, ...]:
 
 
 def read_emnist(path: Path | None = None, split: str = "balanced", name: str = "emnist") -> Source:
-    """One of EMNIST's splits, training before test, upright as MNIST is."""
-    found = find_or_download(make_emnist_files(split), path)
-    made = read_idx_dataset(
-        name, found, list_emnist_names(split), tuple(EMNIST_SPLITS[split][0]), split == "letters"
+    """Read a split of EMNIST, training before test, turned upright."""
+    local = find_or_download(make_emnist_files(split), path)
+    source = read_idx_dataset(
+        name, local, list_emnist_names(split), tuple(EMNIST_SPLITS[split][0]), split == "letters"
     )
-    upright = np.ascontiguousarray(made.x.transpose(0, 1, 3, 2))
-    return Source(name, upright, made.y, BYTES_TO_PLUS_MINUS_ONE, made.labels, made.official)
+    return replace(source, x=np.ascontiguousarray(source.x.transpose(0, 1, 3, 2)))
 
 
 def read_idx_dataset(
-    name: str, place: Path, files: tuple[str, ...], labels: tuple[str, ...], first: int = 0
+    name: str, path: Path, files: tuple[str, ...], labels: tuple[str, ...], first: int = 0
 ) -> Source:
-    """Images and labels for training, then for test; ``first`` is the smallest label."""
-    x, y, x_test, y_test = (read_idx(place, f) for f in files)
+    """Read images and labels, training before test; ``first`` is the smallest label."""
+    x, y, x_test, y_test = (read_idx(path, f) for f in files)
     for some in (x, x_test):
         if some.ndim != 3 or some.shape[1:] != x.shape[1:]:
-            raise DataError(f"{place}: the images of {name} must all have one height and width")
+            raise DataError(f"{path}: the images of {name} must all have one height and width")
     if y.shape != x.shape[:1] or y_test.shape != x_test.shape[:1]:
-        raise DataError(f"{place}: {name} must have one label per image")
+        raise DataError(f"{path}: {name} must have one label per image")
     return Source(
         name,
         np.concatenate([x, x_test])[:, None],
@@ -123,17 +123,17 @@ def read_idx_dataset(
     )
 
 
-def read_idx(place: Path, name: str) -> NDArray[np.uint8]:
-    """One file of the MNIST family, packed or not, in a folder or in NIST's zip."""
-    with open_archive(place, "gzip") as files:
-        path, blob = files.read_first(name, f"{name}.gz")
+def read_idx(path: Path, name: str) -> NDArray[np.uint8]:
+    """Read one idx file, compressed or not, from a folder or from NIST's zip."""
+    with open_archive(path, "gzip") as files:
+        file, blob = files.read_first(name, f"{name}.gz")
     try:
-        blob = gzip.decompress(blob) if path.suffix == ".gz" else blob
+        blob = gzip.decompress(blob) if file.suffix == ".gz" else blob
         zeros, kind, dims = struct.unpack(">HBB", blob[:4])
         shape = struct.unpack(f">{dims}I", blob[4 : 4 + 4 * dims])
         content = np.frombuffer(blob, np.uint8, offset=4 + 4 * dims)
     except (OSError, EOFError, struct.error, zlib.error, ValueError) as error:
-        raise DataError(f"{path} is not a readable idx file ({error})") from None
+        raise DataError(f"{file} is not a readable idx file ({error})") from None
     if zeros or kind != 8 or content.size != prod(shape):
-        raise DataError(f"{path} is not an idx file of bytes, or was cut short")
+        raise DataError(f"{file} is not an idx file of bytes, or was cut short")
     return content.reshape(shape)

@@ -1,4 +1,4 @@
-"""Image files (PNG, JPEG, …) as arrays of bytes, channels first."""
+"""Read image files (PNG, JPEG, …) as arrays of bytes, channels first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GREY_MODES = ("1", "L")
 def decode_image(
     blob: bytes, where: Path, grey: bool = False, side: int | None = None
 ) -> NDArray[np.uint8]:
-    """An image as bytes, C×H×W, one channel or three; ``side`` resizes it to a square."""
+    """Decode an image to bytes, C×H×W, with one or three channels; ``side`` resizes to a square."""
     from PIL import Image
 
     try:
@@ -29,12 +29,12 @@ def decode_image(
         raise make_image_error(where, error) from None
     if side is not None and plain.size != (side, side):
         plain = plain.resize((side, side), Image.Resampling.BILINEAR)
-    made = np.asarray(plain, np.uint8)
-    return made[None] if grey else made.transpose(2, 0, 1)
+    pixels = np.asarray(plain, np.uint8)
+    return pixels[None] if grey else pixels.transpose(2, 0, 1)
 
 
 def read_image_header(path: Path) -> tuple[tuple[int, int], bool]:
-    """Width and height, and whether it is grey; the pixels are not read."""
+    """Read width and height, and whether the image is grey, without decoding its pixels."""
     from PIL import Image
 
     try:
@@ -45,5 +45,6 @@ def read_image_header(path: Path) -> tuple[tuple[int, int], bool]:
 
 
 def make_image_error(where: Path, error: Exception) -> DataError:
-    said = "cut short or of another kind" if isinstance(error, SyntaxError | OSError) else error
-    return DataError(f"{where} is not a readable image ({said})")
+    damaged = isinstance(error, SyntaxError | OSError)
+    reason = "cut short or of another kind" if damaged else error
+    return DataError(f"{where} is not a readable image ({reason})")

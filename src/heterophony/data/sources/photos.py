@@ -1,4 +1,4 @@
-"""Patches of the two photographs that come with scikit-learn: colour images without a download."""
+"""Patches of scikit-learn's two photographs: colour images without a download."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from ...core.samples import BYTES_TO_PLUS_MINUS_ONE
 from ..source import Source
 
 PHOTOS = ("china", "flower")
-SIDE, ROWS, COLUMNS, BANDS = 32, 10, 20, 5  # pixels; patches of a photograph; classes of one
-SHRINK_FACTOR = 4  # or most patches were of one colour: sky, and what is out of focus
+SIDE = 32  # of a patch, in pixels
+ROWS, COLUMNS = 10, 20  # of patches in a photograph
+BANDS = 5  # classes of a photograph
+SHRINK_FACTOR = 4  # at full size most patches have one colour: sky, and blurred background
 
 
 def read_photos(path: Path | None = None) -> Source:
-    """Patches that overlap; a class is one of five bands, from top to bottom, of a photo."""
+    """Cut overlapping patches; their class is one of five horizontal bands of a photograph."""
     from sklearn.datasets import load_sample_image  # type: ignore[import-untyped]  # slow
 
     x, y = [], []
@@ -29,9 +31,7 @@ def read_photos(path: Path | None = None) -> Source:
             for left in lefts:
                 x.append(whole[top : top + SIDE, left : left + SIDE].transpose(2, 0, 1))
                 y.append(number * BANDS + row * BANDS // ROWS)
-    order = make_generator("photos").permutation(
-        len(y)
-    )  # neighbours are alike: first ones say nothing
+    order = make_generator("photos").permutation(len(y))  # neighbouring patches are similar
     labels = tuple(f"{name} {band}" for name in PHOTOS for band in range(1, BANDS + 1))
     return Source(
         "photos", np.stack(x)[order], np.array(y, np.int64)[order], BYTES_TO_PLUS_MINUS_ONE, labels
@@ -39,7 +39,7 @@ def read_photos(path: Path | None = None) -> Source:
 
 
 def shrink(image: NDArray[np.uint8], times: int) -> NDArray[np.uint8]:
-    """Means of so many rows and columns; what is left over at the end is cut off."""
+    """Average blocks of ``times`` × ``times`` pixels; cut off the rest at the edges."""
     height, width = (side // times for side in image.shape[:2])
     blocks = image[: height * times, : width * times].reshape(height, times, width, times, -1)
     means: NDArray[np.float64] = blocks.mean((1, 3))

@@ -1,4 +1,4 @@
-"""Where a data set's files are looked for: what the user names, the caches, the system's folders."""
+"""Find the files of a data set: at a given path, in the caches, in system folders; or download."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ SYSTEM_FOLDER = Path("/usr/share/datasets")  # Debian's packages of data sets
 
 @dataclass(frozen=True)
 class DatasetFiles:
-    """What is looked for, and where it can be had.
+    """The files of a data set, and where they can be downloaded.
 
-    Each of ``forms`` is a list of files that together are the set: below a folder, as they are
-    or with ``.gz``; ``*`` stands for anything.
+    Each of ``alternatives`` is a list of files below a folder that together are the data set. A
+    file may have ``.gz`` appended; ``*`` matches any name.
     """
 
-    folder: str  # its name below the caches
+    folder: str  # its folder in a cache
     alternatives: tuple[tuple[str, ...], ...]
     remote_files: tuple[RemoteFile, ...] = ()
-    hint: str = ""  # how else to get it
-    system_name: str | None = None  # its name below the system's folder
+    hint: str = ""  # for error texts: how else to get it
+    system_name: str | None = None  # its folder below SYSTEM_FOLDER
 
     def find_in(self, path: Path) -> Path | None:
-        """The set at this place: the archive, or the folder that holds the files."""
+        """Return the archive, or the folder that holds all files; None if the path has neither."""
         if path.is_file():
             return path
-        for form in self.alternatives:
-            if all(is_present(path, name) for name in form):
-                packed = path / form[0]
-                return packed if len(form) == 1 and packed.is_file() else path
+        for names in self.alternatives:
+            if all(is_present(path, name) for name in names):
+                archive = path / names[0]
+                return archive if len(names) == 1 and archive.is_file() else path
         return None
 
     def list_search_paths(self) -> list[Path]:
-        """Where it may be on this machine, in the order of search."""
+        """List the folders to search on this machine, in order."""
         system = [SYSTEM_FOLDER / self.system_name] if self.system_name else []
         return [root / self.folder for root in list_cache_folders()] + system
 
     def find_local(self) -> Path | None:
-        """The set on this machine, if it is there."""
+        """Return where the data set is on this machine, or None."""
         return next(filter(None, map(self.find_in, self.list_search_paths())), None)
 
 
 def list_cache_folders() -> list[Path]:
-    """The folders that keep data sets; downloads go to the first."""
+    """List the folders for data sets; downloads go to the first."""
     own = os.environ.get("HETEROPHONY_DATA")
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     shared = Path(base).expanduser() / "heterophony"
@@ -56,19 +56,19 @@ def list_cache_folders() -> list[Path]:
 
 
 def find_or_download(wanted: DatasetFiles, path: Path | None) -> Path:
-    """The set: at the path given, else on this machine, else downloaded."""
+    """Find the data set at the given path; without one, on this machine, or download it."""
     if path is None:
         return wanted.find_local() or download_to_cache(wanted)
-    if found := wanted.find_in(path):
-        return found
+    if local := wanted.find_in(path):
+        return local
     if not path.exists():
         raise DataError(f"data.path: there is no {path}")
-    forms = "; or ".join(find_missing_file(path, form) for form in wanted.alternatives)
-    raise DataError(f"data.path: {path} does not hold {wanted.folder}: it lacks {forms}")
+    missing = "; or ".join(find_missing_file(path, names) for names in wanted.alternatives)
+    raise DataError(f"data.path: {path} does not hold {wanted.folder}: it lacks {missing}")
 
 
 def download_to_cache(wanted: DatasetFiles) -> Path:
-    """Download into the first cache; a clear answer when that fails."""
+    """Download into the first cache; say where it looked if that fails."""
     looked = " and ".join(map(str, wanted.list_search_paths()))
     missing = f"data set '{wanted.folder}' is not on this machine (looked in {looked})"
     if not wanted.remote_files:
@@ -88,6 +88,6 @@ def is_present(folder: Path, name: str) -> bool:
     return any(folder.glob(name)) or (folder / f"{name}.gz").exists()
 
 
-def find_missing_file(folder: Path, form: Sequence[str]) -> str:
-    """The first file of a form that is not there."""
-    return next(name for name in form if not is_present(folder, name))
+def find_missing_file(folder: Path, names: Sequence[str]) -> str:
+    """Return the first of these files that the folder lacks."""
+    return next(name for name in names if not is_present(folder, name))

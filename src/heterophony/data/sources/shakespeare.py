@@ -1,6 +1,6 @@
-"""Shakespeare as LEAF deals it: each speaking role is a user; 80 characters, and which comes next.
+"""Shakespeare as in LEAF: each speaking role is a user; predict the character after 80 others.
 
-Read from LEAF's own JSON, or from the text of Project Gutenberg's file no. 100 (of 1994).
+It is read from LEAF's JSON, or from the text of Project Gutenberg's file no. 100 (of 1994).
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ from .search_path import DatasetFiles, find_or_download
 ALPHABET = "\n !\"&'(),-." + digits + ":;>?" + ascii_uppercase + "[]" + ascii_lowercase + "}"
 LABELS = ("newline", "space", *ALPHABET[2:])
 WINDOW_LENGTH = 80
-TRAIN_FRACTION = 0.9  # of a user's windows, the first, train
-CHARACTER_CODES = np.full(
-    256, ALPHABET.index(" "), np.int8
-)  # what is not in the alphabet is a space
+TRAIN_FRACTION = 0.9  # of a user's windows; the first ones are for training
+CHARACTER_CODES = np.full(256, ALPHABET.index(" "), np.int8)  # others count as a space
 CHARACTER_CODES[[ord(c) for c in ALPHABET]] = np.arange(len(ALPHABET))
 
 SHAKESPEARE_FILES = DatasetFiles(
@@ -40,22 +38,23 @@ Windows = tuple[NDArray[np.int8], NDArray[np.int64]]
 
 
 def read_shakespeare(path: Path | None = None) -> Source:
-    """All users' training windows, then all users' test windows."""
-    found = find_or_download(SHAKESPEARE_FILES, path)
-    if found.is_file():
-        files = [found]
+    """Read the training windows of all users, then the test windows of all users."""
+    local = find_or_download(SHAKESPEARE_FILES, path)
+    if local.is_file():
+        files = [local]
     else:
         train, test, *others = (
-            sorted(found.glob(p)) for form in SHAKESPEARE_FILES.alternatives for p in form
+            sorted(local.glob(p)) for names in SHAKESPEARE_FILES.alternatives for p in names
         )
         if train and test:
-            return build_source(found, read_leaf_json(train), read_leaf_json(test))
+            return build_source(local, read_leaf_json(train), read_leaf_json(test))
         files = next(filter(None, others))
-    whole = read_leaf_json(files) if files[0].suffix == ".json" else read_plain_text(files)
-    return build_source(found, *split_in_order(whole))
+    users = read_leaf_json(files) if files[0].suffix == ".json" else read_plain_text(files)
+    return build_source(local, *split_in_order(users))
 
 
 def build_source(path: Path, train: Mapping[str, Windows], test: Mapping[str, Windows]) -> Source:
+    """Join the windows of all users to one source."""
     names = sorted(train.keys() | test.keys())
     if not train:
         raise DataError(f"{path} has no user with enough text to train and to test")
@@ -72,13 +71,14 @@ def build_source(path: Path, train: Mapping[str, Windows], test: Mapping[str, Wi
     )
 
 
-def split_in_order(whole: Mapping[str, Windows]) -> tuple[dict[str, Windows], dict[str, Windows]]:
-    """The first windows of each user train; the test starts where no character is shared.
+def split_in_order(users: Mapping[str, Windows]) -> tuple[dict[str, Windows], dict[str, Windows]]:
+    """Split each user's windows: the first for training, the last for test.
 
-    Users whose text is too short for both are left out.
+    The windows between them are left out, so that training and test share no character. Users
+    whose text is too short for both are left out.
     """
     train, test = {}, {}
-    for user, (x, y) in whole.items():
+    for user, (x, y) in users.items():
         end = int(TRAIN_FRACTION * len(y))
         start = end + WINDOW_LENGTH - 1
         if start < len(y):
@@ -87,7 +87,7 @@ def split_in_order(whole: Mapping[str, Windows]) -> tuple[dict[str, Windows], di
 
 
 def encode_text(text: str) -> NDArray[np.int8]:
-    """The place of each character in the alphabet."""
+    """Return the position of each character in the alphabet."""
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     return CHARACTER_CODES[np.minimum(points, 255)]
 
@@ -96,27 +96,27 @@ def encode_text(text: str) -> NDArray[np.int8]:
 
 
 def read_leaf_json(files: Iterable[Path]) -> dict[str, Windows]:
-    """What every user of these files says."""
-    found: dict[str, Windows] = {}
+    """Read the windows of every user in these files."""
+    windows: dict[str, Windows] = {}
     for path in files:
         try:
             content = json.loads(path.read_text())
             users = {u: content["user_data"][u] for u in content["users"]}
         except (OSError, ValueError, KeyError, TypeError) as error:
-            said = f"lacks {error}" if isinstance(error, KeyError) else str(error)
-            raise DataError(f"{path} is not one of LEAF's files ({said})") from None
-        for user, said in users.items():
-            if user in found:
+            reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+            raise DataError(f"{path} is not one of LEAF's files ({reason})") from None
+        for user, texts in users.items():
+            if user in windows:
                 raise DataError(f"{path}: user '{user}' is also in another file")
-            found[str(user)] = parse_windows(said, f"{path}: user '{user}'")
-    return {u: w for u, w in found.items() if len(w[1])}
+            windows[str(user)] = parse_windows(texts, f"{path}: user '{user}'")
+    return {u: w for u, w in windows.items() if len(w[1])}
 
 
-def parse_windows(said: Any, where: str) -> Windows:
-    """One user's examples: strings of 80 characters, and the character after each."""
-    x, y = (said.get(k) for k in "xy") if isinstance(said, dict) else (None, None)
+def parse_windows(content: Any, where: str) -> Windows:
+    """Convert one user's examples: strings of 80 characters, and the character after each."""
+    x, y = (content.get(k) for k in "xy") if isinstance(content, dict) else (None, None)
     if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
-        raise DataError(f"{where} must have equally many x and y")
+        raise DataError(f"{where} must have lists x and y of equal length")
     for texts, length in ((x, WINDOW_LENGTH), (y, 1)):
         if not all(isinstance(t, str) and len(t) == length for t in texts):
             raise DataError(f"{where}: x must be strings of {WINDOW_LENGTH} characters, y of one")
@@ -127,9 +127,9 @@ def parse_windows(said: Any, where: str) -> Windows:
 
 # The text -----------------------------------------------------------------------------------
 
-SPEECH_START = re.compile(r"  ([A-Za-z][A-Za-z ]*)\. (.*)")  # two spaces, who speaks, a full stop
-SPEECH_CONTINUATION = re.compile(r"    (.*)")  # the speech goes on
-# one play is set differently
+SPEECH_START = re.compile(r"  ([A-Za-z][A-Za-z ]*)\. (.*)")  # two spaces, the role, a full stop
+SPEECH_CONTINUATION = re.compile(r"    (.*)")
+# one play has another layout
 COMEDY_OF_ERRORS = "THE COMEDY OF ERRORS"
 COMEDY_SPEECH_START, COMEDY_SPEECH_CONTINUATION = (
     re.compile(r"([A-Z][A-Z ]*)\. (.*)"),
@@ -139,7 +139,7 @@ AUTHOR_LINE = "by William Shakespeare"
 
 
 def read_plain_text(files: Iterable[Path]) -> dict[str, Windows]:
-    """What every speaking role with more than two lines says, play by play."""
+    """Read the windows of every role that speaks more than two lines in a play."""
     text = "\n".join(path.read_text("utf-8-sig", "replace") for path in files)
     roles = {
         role: lines
@@ -150,8 +150,8 @@ def read_plain_text(files: Iterable[Path]) -> dict[str, Windows]:
 
 
 def collect_lines_by_role(lines: list[str]) -> dict[str, list[str]]:
-    """The lines of each role, named PLAY_ROLE."""
-    found: dict[str, list[str]] = {}
+    """Collect the lines of each role, named PLAY_ROLE."""
+    spoken: dict[str, list[str]] = {}
     title, role = "", None
     for number, line in enumerate(lines):
         if AUTHOR_LINE in line:
@@ -161,29 +161,29 @@ def collect_lines_by_role(lines: list[str]) -> dict[str, list[str]]:
         if begun := (COMEDY_SPEECH_START if odd else SPEECH_START).match(line):
             name = begun[1].upper()  # some roles are written in several ways
             role = None if not title or (odd and name.startswith("ACT ")) else f"{title}_{name}"
-            said = begun[2]
+            words = begun[2]
         elif role and (
             more := (COMEDY_SPEECH_CONTINUATION if odd else SPEECH_CONTINUATION).match(line)
         ):
             role = None if odd and more[1].startswith("<") else role
-            said = more[1]
+            words = more[1]
         else:
             continue
         if role:
-            found.setdefault(re.sub(r"\W+", "_", role), []).append(said)
-    return found
+            spoken.setdefault(re.sub(r"\W+", "_", role), []).append(words)
+    return spoken
 
 
 def find_title(above: list[str]) -> str:
-    """A play's title stands two or three lines above its author."""
+    """Find the title of a play: it stands two or three lines above its author."""
     lines = [line.strip() for line in above]
     return next((line for line in reversed(lines) if line), "").upper()
 
 
 def slide_windows(text: str) -> Windows:
-    """Every window of 80 characters, one character apart, and the character after it."""
+    """Cut every window of 80 characters, one character apart, and the character after it."""
     code = encode_text(re.sub("  +", " ", text.replace("\n", " ")))
     if len(code) <= WINDOW_LENGTH:
         return np.empty((0, WINDOW_LENGTH), np.int8), np.empty(0, np.int64)
     x = np.lib.stride_tricks.sliding_window_view(code, WINDOW_LENGTH)[:-1]
-    return x, code[WINDOW_LENGTH:].astype(np.int64)  # x is a view: copied once, when put together
+    return x, code[WINDOW_LENGTH:].astype(np.int64)  # x is a view, copied only when joined

@@ -36,46 +36,48 @@ TINYIMAGENET_FILES = DatasetFiles(
 def read_tinyimagenet(
     path: Path | None = None, side: int = 64, name: str = "tinyimagenet"
 ) -> Source:
-    """Training images, then those of *val*, as the labels of *test* were never published."""
+    """Read the training images, then *val* as test: the labels of *test* were never published."""
     with open_archive(find_or_download(TINYIMAGENET_FILES, path), ARCHIVE_FOLDER) as files:
         ids = files.read_text("wnids.txt").split()
         label = {wnid: i for i, wnid in enumerate(ids)}
-        listed = [*list_training_images(files, label), *list_validation_images(files, label)]
-        x = np.empty((len(listed), 3, side, side), np.uint8)  # filled one by one: no second copy
-        for at, (file, _) in enumerate(listed):
+        images = [*list_training_images(files, label), *list_validation_images(files, label)]
+        x = np.empty(
+            (len(images), 3, side, side), np.uint8
+        )  # filled one by one, to avoid a second copy
+        for at, (file, _) in enumerate(images):
             x[at] = decode_image(files.read_first(file)[1], files.path / file, side=side)
         labels = read_class_names(files, ids)
-    official = sum(file.startswith("train/") for file, _ in listed)
-    y = np.array([label for _, label in listed], np.int64)
+    official = sum(file.startswith("train/") for file, _ in images)
+    y = np.array([label for _, label in images], np.int64)
     return Source(name, x, y, BYTES_TO_PLUS_MINUS_ONE, labels, official)
 
 
 def list_training_images(files: ArchiveFiles, label: dict[str, int]) -> list[tuple[str, int]]:
-    """Files below train, by class and name, with their labels."""
+    """List the files below ``train`` with their labels, by class and name."""
     pattern = re.compile(r"train/([^/]+)/images/[^/]+\.JPEG")
-    found = [(m[0], m[1]) for name in files.list_names() if (m := pattern.fullmatch(name))]
-    for file, wnid in found:
+    images = [(m[0], m[1]) for name in files.list_names() if (m := pattern.fullmatch(name))]
+    for file, wnid in images:
         if wnid not in label:
             raise DataError(f"{files.path / file}: wnids.txt does not have {wnid}")
-    if not found:
+    if not images:
         raise DataError(f"{files.path} has no train/…/images/….JPEG")
-    return sorted((file, label[wnid]) for file, wnid in found)
+    return sorted((file, label[wnid]) for file, wnid in images)
 
 
 def list_validation_images(files: ArchiveFiles, label: dict[str, int]) -> list[tuple[str, int]]:
-    """Files of val with their labels, by name."""
+    """List the files of ``val`` with their labels, by name."""
     lines = files.read_text("val/val_annotations.txt").splitlines()
-    found = []
+    images = []
     for number, line in enumerate(lines, 1):
         file, wnid = (*line.split("\t"), "", "")[:2]
         if wnid not in label:
             raise DataError(f"{files.path / 'val/val_annotations.txt'}:{number}: no known class")
-        found.append((f"val/images/{file}", label[wnid]))
-    return sorted(found)
+        images.append((f"val/images/{file}", label[wnid]))
+    return sorted(images)
 
 
 def read_class_names(files: ArchiveFiles, ids: list[str]) -> tuple[str, ...]:
-    """The first word for each class; its id where words.txt has none, or one that is taken."""
+    """Return the first word for each class; its id if words.txt has none, or one used twice."""
     pairs = (line.partition("\t") for line in files.read_text("words.txt").splitlines())
     words = {wnid: name.split(",")[0].strip() for wnid, _, name in pairs}
     names = [words.get(wnid) or wnid for wnid in ids]

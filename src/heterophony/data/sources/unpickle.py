@@ -1,7 +1,7 @@
-"""Reads the pickles of CIFAR without running anything that is in them.
+"""Read the pickles of CIFAR without running any code in them.
 
-Nothing is imported for a pickle: the few names that the official files mention stand for the
-harmless things below, and any other is refused before it is looked up.
+Nothing is imported for a pickle. The few names in the official files are replaced by the harmless
+classes and functions below; any other name is refused before it is looked up.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from ...core.errors import DataError
 
 
 class DtypeStub:
-    """Stands for numpy.dtype: bytes are the only kind there is."""
+    """Replaces numpy.dtype; bytes are the only type allowed."""
 
     def __init__(self, name: str | bytes, *_: object) -> None:
         if name not in ("u1", b"u1"):
             raise pickle.UnpicklingError(f"an array of {name!r}, not of bytes")
 
     def __setstate__(self, state: object) -> None:
-        pass  # the order of bytes, which single ones do not have
+        pass  # the byte order, which single bytes do not have
 
 
 class ArrayStub:
-    """Stands for numpy.ndarray while it is being read."""
+    """Replaces numpy.ndarray while it is being read."""
 
     values: NDArray[np.uint8]
 
@@ -40,12 +40,12 @@ class ArrayStub:
 
 
 def make_array_stub(*_: object) -> ArrayStub:
-    """Stands for numpy's function of that name."""
+    """Replace numpy's ``_reconstruct``."""
     return ArrayStub()
 
 
 def encode_latin1(text: str, code: str = "latin1") -> bytes:
-    """Stands for codecs.encode: how Python 3 writes bytes for Python 2."""
+    """Replace codecs.encode: it is how Python 3 writes bytes for Python 2."""
     return text.encode("latin1")
 
 
@@ -59,10 +59,10 @@ ALLOWED_GLOBALS = {
 
 
 class RestrictedUnpickler(pickle._Unpickler):
-    """Admits arrays of bytes, and what pickle makes by itself: bytes, str, numbers, list, dict.
+    """Allows arrays of bytes, and pickle's own types: bytes, str, numbers, list, dict.
 
-    It is the unpickler written in Python, as that in C gives a few bytes gigabytes of memory
-    if they ask for a high place in its table.
+    It is the unpickler written in Python: with the one in C, a few hostile bytes can allocate
+    gigabytes by storing to a high index of its memo table.
     """
 
     def find_class(self, module: str, name: str) -> Any:
@@ -73,11 +73,11 @@ class RestrictedUnpickler(pickle._Unpickler):
 
 
 def unpickle_safely(blob: bytes, where: object) -> dict[str, Any]:
-    """The dictionary in a pickle of Python 2 or 3; its keys as text, arrays as numpy's."""
+    """Return the dictionary in a pickle of Python 2 or 3, with keys as text."""
     try:
-        found = RestrictedUnpickler(io.BytesIO(blob), encoding="bytes").load()
-        pairs = {k.decode() if isinstance(k, bytes) else str(k): v for k, v in found.items()}
+        content = RestrictedUnpickler(io.BytesIO(blob), encoding="bytes").load()
+        pairs = {k.decode() if isinstance(k, bytes) else str(k): v for k, v in content.items()}
         return {k: v.values if isinstance(v, ArrayStub) else v for k, v in pairs.items()}
     except Exception as error:  # a damaged pickle can end in almost any
-        said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(f"{where} is not one of the published files, refused: {said}") from None
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{where} is not one of the published files, refused: {reason}") from None

@@ -1,0 +1,151 @@
+"""The list of data sets with a name, and how to read or download one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from ...core.errors import DataError, suggest_or_list
+from ..source import Source
+from . import cifar, huggingface, idx, shakespeare, tinyimagenet
+from .arrays import read_npz, read_npz_per_client
+from .digits import read_digits
+from .folder import read_image_folder
+from .photos import read_photos
+from .search_path import DatasetFiles, download_to_cache
+
+
+@dataclass(frozen=True)
+class DatasetSize:
+    """The size of a data set, known without reading it."""
+
+    examples: int
+    shape: tuple[int, ...]
+    classes: int
+
+
+GREY_SHAPE, COLOUR_SHAPE = (1, 28, 28), (3, 32, 32)
+
+
+@dataclass(frozen=True)
+class NamedDataset:
+    """A data set with a name: its description, its reader and its files."""
+
+    about: str
+    size: DatasetSize
+    read: Callable[[Path | None], Source]
+    files: DatasetFiles | None = None  # None: part of an installed package
+
+    @property
+    def available(self) -> bool:
+        """Whether it can be read without a download."""
+        return self.files is None or self.files.find_local() is not None
+
+
+def read_source(name: str, path: str | None = None) -> Source:
+    """Read the named data set; ``name`` may also be the path of an ``.npz`` file or a folder."""
+    if name in SOURCES:
+        return SOURCES[name].read(Path(path).expanduser() if path else None)
+    if name.startswith(huggingface.HF_PREFIX):
+        return huggingface.read_huggingface(name)
+    at = Path(name).expanduser()
+    if at.suffix == ".npz":
+        return read_npz(at)
+    if at.is_dir():
+        return read_npz_per_client(at) if any(at.glob("*.npz")) else read_image_folder(at)
+    raise DataError(
+        f"data.name: no data set '{name}' here, and no path to a .npz file or a folder"
+        f"{suggest_or_list(name, SOURCES)}"
+    )
+
+
+def fetch_dataset(name: str) -> Path:
+    """Download a data set into the cache, unless it is on this machine; return its path."""
+    if name.startswith(huggingface.HF_PREFIX):
+        return huggingface.fetch_huggingface(name)
+    files = SOURCES[name].files if name in SOURCES else None
+    if files is None or not files.remote_files:
+        known = ", ".join(sorted(k for k, v in SOURCES.items() if v.files and v.files.remote_files))
+        how = f"; {files.hint}" if files else f"; there is: {known}"
+        raise DataError(f"'{name}' is not a data set to download{how}")
+    return files.find_local() or download_to_cache(files)
+
+
+def make_emnist_entry(name: str, split: str) -> NamedDataset:
+    """Describe one of EMNIST's splits."""
+    labels, count, what = idx.EMNIST_SPLITS[split]
+    spaced = f"{count:,}".replace(",", " ")
+    about = f"{spaced} {what} (EMNIST, {split}), 28x28 grey, {len(labels)} classes"
+    size = DatasetSize(count, GREY_SHAPE, len(labels))
+    return NamedDataset(
+        about, size, partial(idx.read_emnist, split=split, name=name), idx.make_emnist_files(split)
+    )
+
+
+SOURCES = {
+    "digits": NamedDataset(
+        "1 797 handwritten digits, 8x8 grey, 10 classes; embedded",
+        DatasetSize(1797, (1, 8, 8), 10),
+        read_digits,
+    ),
+    "photos": NamedDataset(
+        "400 patches of two photographs, 32x32 colour, 10 classes; embedded",
+        DatasetSize(400, COLOUR_SHAPE, 10),
+        read_photos,
+    ),
+    "fmnist": NamedDataset(
+        "70 000 articles of clothing (Fashion-MNIST), 28x28 grey, 10 classes",
+        DatasetSize(70_000, GREY_SHAPE, 10),
+        idx.read_fmnist,
+        idx.FMNIST_FILES,
+    ),
+    "mnist": NamedDataset(
+        "70 000 handwritten digits (MNIST), 28x28 grey, 10 classes",
+        DatasetSize(70_000, GREY_SHAPE, 10),
+        idx.read_mnist,
+        idx.MNIST_FILES,
+    ),
+    "emnist": make_emnist_entry("emnist", "balanced"),
+    **{
+        f"emnist-{split}": make_emnist_entry(f"emnist-{split}", split)
+        for split in idx.EMNIST_SPLITS
+    },
+    "cifar10": NamedDataset(
+        "60 000 photographs (CIFAR-10), 32x32 colour, 10 classes",
+        DatasetSize(60_000, COLOUR_SHAPE, 10),
+        cifar.read_cifar10,
+        cifar.CIFAR10_LAYOUT.dataset_files,
+    ),
+    "cifar100": NamedDataset(
+        "60 000 photographs (CIFAR-100), 32x32 colour, 100 classes",
+        DatasetSize(60_000, COLOUR_SHAPE, 100),
+        cifar.read_cifar100,
+        cifar.CIFAR100_LAYOUT.dataset_files,
+    ),
+    "cifar100-coarse": NamedDataset(
+        "the same with 20 coarse classes",
+        DatasetSize(60_000, COLOUR_SHAPE, 20),
+        cifar.read_cifar100_coarse,
+        cifar.CIFAR100_LAYOUT.dataset_files,
+    ),
+    "tinyimagenet": NamedDataset(
+        "110 000 photographs (Tiny ImageNet), 64x64 colour, 200 classes",
+        DatasetSize(110_000, (3, 64, 64), 200),
+        tinyimagenet.read_tinyimagenet,
+        tinyimagenet.TINYIMAGENET_FILES,
+    ),
+    "tinyimagenet-32": NamedDataset(
+        "the same, resized to 32x32",
+        DatasetSize(110_000, COLOUR_SHAPE, 200),
+        partial(tinyimagenet.read_tinyimagenet, side=32, name="tinyimagenet-32"),
+        tinyimagenet.TINYIMAGENET_FILES,
+    ),
+    "shakespeare": NamedDataset(
+        "plays (LEAF): 80 characters, which of 80 comes next; by speaking role",
+        DatasetSize(4_226_158, (80,), 80),  # as LEAF counts its samples
+        shakespeare.read_shakespeare,
+        shakespeare.SHAKESPEARE_FILES,
+    ),
+}
