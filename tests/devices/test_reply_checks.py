@@ -60,7 +60,7 @@ def exchanged(
         place = FolderClientStore(Path(folder) / "clients", Path(folder) / "scratch")
         with Recorder(plan, place) as engine:
             for _ in range(2):
-                server, _ = run_round(plan, engine, server)
+                server, _, _ = run_round(plan, engine, server)
             log = engine.log
     return plan, log
 

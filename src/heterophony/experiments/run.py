@@ -35,9 +35,9 @@ from ..models import get_default_head_depth, get_model_builder
 from ..population.device_speeds import Devices
 from ..population.faults import Faults, check_participation
 from ..population.participation import Participation, Uniform
+from ..run.events import Event
 from ..run.result import Result
 from ..run.store import RunFolder
-from ..run.summary import Event
 from ..trackers import Tracker, select_trackers
 from .execute import execute_plan
 

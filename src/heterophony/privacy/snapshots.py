@@ -12,8 +12,8 @@ from ..core.errors import FolderError
 from ..core.files import translate_disk_errors, write_atomically
 from ..jobs.client_store import FolderClientStore, encode_folder_name
 from ..jobs.plan import Job, Plan
+from ..run.events import Event
 from ..run.store import RunFolder
-from ..run.summary import Event
 
 SNAPSHOT_FOLDER = "audited"
 

@@ -16,8 +16,9 @@ from ..core.errors import DataError
 from ..core.randomness import seeded
 from ..core.tensors import Tensors
 from ..jobs.plan import Job, Plan, select_tensors_after_joining
+from .events import Event
 from .store import RunFolder
-from .summary import Accuracy, ClientResult, Event, Fairness, Summary
+from .summary import Accuracy, ClientResult, Fairness, Summary
 
 
 class Result:

@@ -48,8 +48,8 @@ def measure_wire_bytes(algorithm: Algorithm) -> dict[str, int]:
         place = FolderClientStore(Path(folder) / "clients", Path(folder) / "scratch")
         with Serial(plan, place) as engine:
             for _ in range(2):
-                server, events = run_round(plan, engine, server)
-    return {way: int(events[-1][f"bytes_{way}"]) for way in ("down", "up")}
+                server, _, done = run_round(plan, engine, server)
+    return {"down": done["bytes_down"], "up": done["bytes_up"]}
 
 
 def measure_relative_to_fedavg(algorithm: Algorithm) -> dict[str, float]:
