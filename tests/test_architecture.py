@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "heterophony"
 MODULES = sorted(SOURCE.rglob("*.py"))
 ALGORITHMS = sorted(p for p in (SOURCE / "algorithms").glob("*.py") if p.name != "__init__.py")
-VOCABULARY = {"algorithm", "client", "errors", "fields", "net", "samples", "tensors"}
+VOCABULARY = {"algorithm", "client", "errors", "fields", "net", "samples", "tensors", "training"}
 OUTSIDE = {
     "torch",
     "math",

@@ -11,10 +11,10 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .core.algorithm import Algorithm, Client, Reply, Server, as_agreed, equally, mean, setting
-    from .core.client import Training
     from .core.errors import HeterophonyError
     from .core.net import Net, split
     from .core.tensors import Tensors, mix, params, weights
+    from .core.training import Training
     from .data.federation import Federation
     from .data.partitions import (
         IID,
@@ -67,7 +67,7 @@ PUBLIC = {  # name -> where it is defined; imported at first use, so that `--hel
     "Tensors": "core.tensors",
     "Terms": "data.partitions",
     "Trace": "population.availability",
-    "Training": "core.client",
+    "Training": "core.training",
     "Uniform": "population.participation",
     "as_agreed": "core.algorithm",
     "equally": "core.algorithm",

@@ -24,8 +24,7 @@ from helpers.support import (
     untimed,
 )
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
-from heterophony.core.client import state
-from heterophony.core.tensors import matches_any, tensor_to_bytes
+from heterophony.core.tensors import matches_any, state, tensor_to_bytes
 from heterophony.engines import base, serial
 from heterophony.jobs.plan import Job
 from heterophony.models.convnet import convnet

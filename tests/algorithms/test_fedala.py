@@ -11,7 +11,7 @@ from torch import nn
 import heterophony as hp
 from helpers.support import memory, model, net_with_batch_norm, played, same
 from heterophony.algorithms.fedala import FedALA
-from heterophony.core.client import state
+from heterophony.core.tensors import state
 
 ALL = {"participation": 1.0}
 

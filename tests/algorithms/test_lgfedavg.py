@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import heterophony as hp
 from helpers.support import digits, memory, model, net_with_batch_norm, played, same
 from heterophony.algorithms.lgfedavg import LGFedAvg
-from heterophony.core.client import state
+from heterophony.core.tensors import state
 
 
 def test_only_the_last_layer_travels():

@@ -11,7 +11,7 @@ import torch
 import heterophony as hp
 from helpers.support import digits, identical, memory, model, net_with_batch_norm, played, same
 from heterophony.algorithms.moon import MOON
-from heterophony.core.client import state
+from heterophony.core.tensors import state
 
 
 def close(a: hp.Tensors, b: hp.Tensors) -> bool:

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 import heterophony as hp
 from helpers.support import QUICK, digits, memory, model, net_with_batch_norm, played, same
 from heterophony.algorithms.perfedavg import PerFedAvg
-from heterophony.core.client import state
+from heterophony.core.tensors import state
 
 BETA = replace(QUICK, lr=0.05, momentum=0.0)
 

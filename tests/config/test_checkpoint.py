@@ -18,9 +18,9 @@ from heterophony.algorithms.centralized import Centralized
 from heterophony.cli import app
 from heterophony.config.checkpoint import save_checkpoint
 from heterophony.config.config import read_config
-from heterophony.core.client import state
 from heterophony.core.errors import ConfigError, FolderError
 from heterophony.core.randomness import seeded
+from heterophony.core.tensors import state
 from heterophony.models import get_model_builder
 
 QUICK = ("rounds=2", "data.clients=4", "local.epochs=1", "engine.name=serial", "model.name=mlp")

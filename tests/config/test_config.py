@@ -24,8 +24,8 @@ from heterophony.config.config import (
     parse_toml_value,
     read_config,
 )
-from heterophony.core.client import Training
 from heterophony.core.errors import ConfigError
+from heterophony.core.training import Training
 from heterophony.population.participation import Uniform
 
 DIRICHLET = {

@@ -9,9 +9,9 @@ import pytest
 
 from heterophony.algorithms.fedprox import FedProx
 from heterophony.algorithms.fedreg import FedReG
-from heterophony.core.client import Training
 from heterophony.core.errors import ConfigError, suggest_or_list
 from heterophony.core.fields import construct, describe_range, list_settings, setting
+from heterophony.core.training import Training
 from heterophony.data.partitions import IID, PARTITIONS, Classes, Dirichlet, build_partition
 from heterophony.population.participation import Uniform
 

@@ -31,10 +31,9 @@ from heterophony.algorithms.fedreg import FedReG
 from heterophony.analysis.new_clients import build_new_clients_section as reported
 from heterophony.analysis.runs import load_runs
 from heterophony.cli import app
-from heterophony.core.client import state
 from heterophony.core.errors import ConfigError
 from heterophony.core.samples import Scale
-from heterophony.core.tensors import tensor_to_bytes
+from heterophony.core.tensors import state, tensor_to_bytes
 from heterophony.data.federation import Federation
 from heterophony.engines import serial
 from heterophony.jobs.plan import Job, train_locally

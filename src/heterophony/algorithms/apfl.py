@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ..core.algorithm import Algorithm, Client, Net, Reply, Server, equally, mean, setting
-from ..core.client import answer, state
-from ..core.tensors import Tensors, params, weights
+from ..core.tensors import Tensors, answer, params, state, weights
 
 
 @dataclass(frozen=True)

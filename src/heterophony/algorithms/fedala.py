@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ..core.algorithm import Algorithm, Client, Net, setting
-from ..core.client import Loss, answer, load_into_net
+from ..core.client import Loss
 from ..core.samples import Samples
-from ..core.tensors import Tensors, params
+from ..core.tensors import Tensors, answer, load_into_net, params
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from ..core.algorithm import Algorithm, Client, Net, setting
-from ..core.client import answer, state
-from ..core.tensors import Tensors, frozen
+from ..core.tensors import Tensors, answer, frozen, state
 
 
 @dataclass(frozen=True)

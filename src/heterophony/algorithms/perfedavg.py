@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ..core.algorithm import Algorithm, Client, Reply, Server, equally, mean, setting
-from ..core.client import answer
-from ..core.tensors import Tensors, params
+from ..core.tensors import Tensors, answer, params
 
 
 @dataclass(frozen=True)

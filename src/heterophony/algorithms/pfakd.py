@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
 from ..core.algorithm import Algorithm, Client, Net, setting
-from ..core.client import BATCH_NORMS, Training
+from ..core.client import BATCH_NORMS
 from ..core.tensors import Tensors, frozen
+from ..core.training import Training
 from .parts.attention_transfer import compute_attention_loss, find_stages, forward_with_attention
 
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from ..core.algorithm import Algorithm, Client, Reply, Server, equally, mean, setting
-from ..core.client import answer, state
-from ..core.tensors import Tensors, mix, weights
+from ..core.tensors import Tensors, answer, mix, state, weights
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, softmax
 
 from ..core.algorithm import Algorithm, Client, setting
-from ..core.client import answer, state
-from ..core.tensors import Tensors
+from ..core.tensors import Tensors, answer, state
 
 
 @dataclass(frozen=True)

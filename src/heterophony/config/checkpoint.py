@@ -6,12 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from ..core.client import load_into_net
 from ..core.codec import BLOB_LIMIT, from_safetensors, to_safetensors
 from ..core.errors import CodecError, ConfigError
 from ..core.files import write_atomically
 from ..core.net import Net
-from ..core.tensors import Tensors
+from ..core.tensors import Tensors, load_into_net
 
 
 def begin_with_checkpoint(build: Callable[[], Net], path: str | None) -> Callable[[], Net]:

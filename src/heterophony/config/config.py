@@ -15,9 +15,9 @@ import torch
 
 from ..algorithms import get_algorithm_class
 from ..core.algorithm import Algorithm
-from ..core.client import Training
 from ..core.errors import ConfigError, DataError, suggest_or_list
 from ..core.fields import check_settings, construct, list_settings, setting
+from ..core.training import Training
 from ..data.client_folders import OWN_DATA, ExampleSpec, find_client_data, load_own_federation
 from ..data.federation import Federation
 from ..data.partitioning import partition_source

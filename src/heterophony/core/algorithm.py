@@ -1,4 +1,4 @@
-"""One federated round, cut at the wire: ``send`` (server), ``local`` (client), ``merge`` (server)."""
+"""The interface of a federated algorithm: ``send`` (server), ``local`` (client), ``merge`` (server)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from .client import Client
 from .fields import check_settings, setting
 from .net import Net
-from .tensors import Tensors, matches_any, mix
+from .tensors import Memory, Tensors, matches_any, mix
 
 __all__ = [
     "POOLED_CLIENT",
@@ -26,137 +26,154 @@ __all__ = [
     "setting",
 ]
 
+POOLED_CLIENT = "*"  # the id of the client that holds all data, if the algorithm is ``pooled``
+
 
 @dataclass(frozen=True)
 class Server:
-    """What the server knows after ``t`` rounds. ``memory`` is the algorithm's to fill."""
+    """The server's state after ``t`` rounds. It is immutable: ``merge`` returns a new one."""
 
     t: int
-    samples: Mapping[str, int]  # how much training data each client has; in client order
-    model: Tensors
-    memory: Mapping[str, Tensors] = field(default_factory=dict)
-    average: Tensors = field(default_factory=Tensors)  # of what stays; only to measure G
-    statistics: frozenset[str] = frozenset()  # names of buffers: averaged where they travel
+    samples: Mapping[str, int]  # the number of training examples of each client, in client order
+    model: Tensors  # the shared tensors
+    memory: Memory = field(default_factory=dict)  # what the algorithm keeps between rounds
+    average: Tensors = field(default_factory=Tensors)  # of personal tensors; only to measure G
+    statistics: frozenset[str] = frozenset()  # names of buffers (BatchNorm's running statistics)
 
     @property
     def learned(self) -> Tensors:
-        """The model without running statistics: what a server may step, a variance never."""
+        """The model without running statistics: what a server-side optimiser may step."""
         return Tensors({k: v for k, v in self.model.items() if k not in self.statistics})
 
     @property
     def clients(self) -> tuple[str, ...]:
+        """The ids of all clients, in order."""
         return tuple(self.samples)
 
     def update(self, model: Tensors | None = None, **memory: Tensors) -> Server:
-        """The same server with some tensors of the model, and some memories, replaced."""
+        """Return a server with these tensors of the model, and these memories, replaced."""
         model = self.model if model is None else self.model | model
         return replace(self, model=model, memory={**self.memory, **memory})
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What one client sent up. ``aside`` is for measurement, never for learning."""
+    """What a client returns from a job: its tensors for ``merge``, and measurements."""
 
     client: str
     kind: Literal["train", "evaluate", "join", "other"]
-    tensors: Tensors
-    samples: int
-    weight: float  # its share in a mean: its samples, or 1 where all clients count the same
+    tensors: Tensors  # what ``Algorithm.local`` returned
+    samples: int  # the number of training examples; of test examples where it evaluates
+    weight: float  # its weight in a mean: its samples, or 1 if all clients count the same
     metrics: Mapping[str, float] = field(default_factory=dict)
-    aside: Tensors = field(default_factory=Tensors)
-    turn: int = 0  # which of its turns, where a client trains several times in a round
-    examples: int = 0  # that it went through while learning: what takes a device time
-    kept: str = ""  # a digest of what the client keeps, told at the end of a run; never the tensors
-
-
-POOLED_CLIENT = "*"  # the one who holds everybody's data, where an algorithm is pooled
+    aside: Tensors = field(default_factory=Tensors)  # personal tensors, only to measure G
+    turn: int = 0  # counts the jobs of a client that is selected several times in a round
+    examples: int = 0  # how many examples it trained on, for the simulated clock
+    kept: str = ""  # the digest of the client's memory at the end of a run
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """As written it is FedAvg; every algorithm overrides only what its paper changes."""
+    """A federated algorithm. This base class is FedAvg; override what a paper changes.
+
+    A round: the server calls ``send`` for each selected client, the client calls ``local``, and
+    the server calls ``merge`` on all replies. ``send`` and ``merge`` must be pure functions.
+    Hyper-parameters are dataclass fields made with ``setting``.
+
+    Two accuracies are measured on every client's test data: G of the model that all clients have
+    in common (``generic``), and P of the client's personal model (``predict``).
+    """
 
     paper: ClassVar[str] = ""
-    personal: ClassVar[tuple[str, ...]] = ()  # names of the tensors that never leave the device
-    head_depth: ClassVar[int | None] = None  # layers of the head, where its paper says
+    personal: ClassVar[tuple[str, ...]] = ()  # patterns of parameters that never leave the client
+    head_depth: ClassVar[int | None] = None  # how many layers the head has, if the paper says so
     everybody: ClassVar[bool] = False  # do all clients train in every round?
-    common: ClassVar[bool] = True  # is there a model for everybody, hence a G?
-    pooled: ClassVar[bool] = False  # is it trained by one who holds everybody's data?
-    # in an audit, what a stranger takes for what stays: a net of its own, or everybody's at first,
-    # or the average over all clients
+    common: ClassVar[bool] = True  # do all clients have a model in common? Else there is no G
+    pooled: ClassVar[bool] = False  # is one model trained on the data of all clients together?
+    # the personal parameters that an outside attacker assumes in the privacy audit: newly
+    # initialised ones, those before the first round, or the average over all clients
     guess: ClassVar[Literal["fresh", "initial", "average"]] = "fresh"
 
     def __post_init__(self) -> None:
         check_settings(self)
 
-    # What exists ----------------------------------------------------------------------------
+    # The network ----------------------------------------------------------------------------
     def build(self, net: Net) -> Net:
-        """Add heads, adapters, gates or copies to the backbone."""
+        """Add what the algorithm needs to the network: heads, adapters, gates, copies."""
         return net
 
     def stays(self, net: Net) -> Iterable[str]:
-        """Patterns of the names that never leave the device."""
+        """Return patterns of the names of personal parameters; default: ``personal``."""
         return self.personal
 
     def shared(self, net: Net, t: int, buffers: bool = False) -> list[str]:
-        """Names of the tensors that travel; with ``buffers``, running statistics among them."""
+        """List the tensors that clients and server exchange in round ``t``: all but personal ones.
+
+        ``buffers`` includes running statistics.
+        """
         named = [*net.named_parameters(), *(net.named_buffers() if buffers else ())]
-        stay = list(self.stays(net))
-        return [k for k, v in named if v.is_floating_point() and not matches_any(k, stay)]
+        personal = list(self.stays(net))
+        return [k for k, v in named if v.is_floating_point() and not matches_any(k, personal)]
 
     # One round ------------------------------------------------------------------------------
     def send(self, server: Server, client: str) -> Tensors:
-        """Server: what goes down to this client."""
+        """On the server: return the tensors to send to this client.
+
+        Tensors that are not the net's have a ``/`` in their name; see ``client.received``.
+        """
         return server.model
 
     def local(self, client: Client) -> Tensors:
-        """Client: learn, and return what goes up."""
+        """On the client: train, and return the tensors to send to the server."""
         client.fit()
         return client.shared()
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
-        """Server: turn the replies, in client order, into the next state."""
+        """On the server: compute the next state from the replies, which are in client order."""
         return server.update(mean(replies))
 
     def measures(self, server: Server, replies: Sequence[Reply], after: Server) -> dict[str, float]:
-        """Server: numbers of a round worth recording; they influence nothing."""
+        """On the server: return numbers to record for this round. They influence nothing."""
         return {}
 
     def stranger(self) -> Algorithm:
-        """In an audit: as somebody takes it to be who sees only what travels."""
+        """Return the algorithm as an outside attacker would run it in the privacy audit."""
         return self
 
-    # Use ------------------------------------------------------------------------------------
+    # Evaluation -----------------------------------------------------------------------------
     def tune(self, client: Client) -> None:
-        """Client: get ready to predict; what it changes is not kept."""
+        """On the client: adapt the model before P is measured. The changes are not kept."""
 
     def ready(self, t: int) -> bool:
-        """Is P measured after ``t`` rounds? After the last one it always is."""
+        """Return whether P is measured after ``t`` rounds. After the last round it always is."""
         return True
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
-        """P: logits of the client's own model."""
+        """Return the logits of the client's personal model, for P."""
         return client.net(x)
 
     def generic(self, client: Client, x: Tensor) -> Tensor:
-        """G: logits of everybody's model. Here the client is nobody: what stays is averaged."""
+        """Return the logits of the model that all clients have in common, for G.
+
+        The personal parameters of ``client.net`` are averages over all clients here.
+        """
         return self.predict(client, x)
 
 
 def as_agreed(reply: Reply) -> float:
-    """The run's own rule: by the number of training examples, or all the same."""
+    """Weight a reply as the run is configured: by its training examples, or all the same."""
     return reply.weight
 
 
 def equally(reply: Reply) -> float:
-    """The same weight for every reply."""
+    """Give every reply the same weight."""
     return 1.0
 
 
 def mean(
     replies: Sequence[Reply], *names: str, weight: Callable[[Reply], float] = as_agreed
 ) -> Tensors:
-    """Weighted mean of the replies; ``names`` narrows it to one group of tensors."""
-    whole = sum(weight(r) for r in replies)
+    """Return the weighted mean of the replies' tensors; only of ``names`` (patterns), if given."""
+    total = sum(weight(r) for r in replies)
     parts = [r.tensors.only(*names) if names else r.tensors for r in replies]
-    return mix(parts, [weight(r) / whole for r in replies])
+    return mix(parts, [weight(r) / total for r in replies])

@@ -1,7 +1,7 @@
-"""Named tensors with a small header as bytes, and back. No I/O here; nothing is ever unpickled.
+"""Encode named tensors and a small header as bytes, and decode them. Nothing is ever unpickled.
 
-Layout: ``HET1``, four bytes of header length, a JSON object, then safetensors. Whoever decodes
-says how large it may be and, where known, exactly which tensors it must hold.
+Layout of a blob: ``HET1``, four bytes of header length, a JSON object, then safetensors. The
+decoder limits the size and, if it knows them, demands exactly the expected tensors.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from .client import Memory
 from .errors import CodecError
-from .tensors import Tensors
+from .tensors import Memory, Tensors
 
 MAGIC = b"HET1"
 HEADER_LIMIT = 1 << 20
@@ -30,7 +29,7 @@ ALLOWED_DTYPES = frozenset(
 
 
 def encode_blob(tensors: Tensors, header: Mapping[str, Any] | None = None) -> bytes:
-    """Tensors and header as bytes; equal content gives equal bytes."""
+    """Encode tensors and header; equal content gives equal bytes."""
     head = json.dumps(dict(header or {}), sort_keys=True, separators=(",", ":")).encode()
     body = to_safetensors(tensors)
     longest = max(len(head), int.from_bytes(body[:8], "little"))
@@ -42,43 +41,45 @@ def encode_blob(tensors: Tensors, header: Mapping[str, Any] | None = None) -> by
 def decode_blob(
     blob: bytes, like: Tensors | None = None, finite: bool = True, limit: int = BLOB_LIMIT
 ) -> tuple[Tensors, dict[str, Any]]:
-    """What ``encode`` made; anything else is refused before memory is spent on it.
+    """Decode what ``encode_blob`` made. Other bytes are refused before memory is spent on them.
 
     ``like`` demands exactly its names, shapes and types; ``finite`` refuses NaN and infinity.
     """
     header, body = split_blob(blob, limit)
-    found = from_safetensors(body, finite)
+    tensors = from_safetensors(body, finite)
     if like is not None:
-        check_same_structure(found, like)
-    return found, header
+        check_same_structure(tensors, like)
+    return tensors, header
 
 
 def to_safetensors(tensors: Tensors) -> bytes:
-    """The tensors alone, as plain safetensors: a checkpoint that others can read, too."""
+    """Encode the tensors as plain safetensors, which other programs can read."""
     for name, v in tensors.items():
         check_tensor_allowed(name, v)
-    # a copy each: safetensors refuses tensors that share their memory
-    apart = {k: v.detach().clone(memory_format=torch.contiguous_format) for k, v in tensors.items()}
-    return save(apart)
+    # safetensors refuses tensors that share memory, so copy each
+    copies = {
+        k: v.detach().clone(memory_format=torch.contiguous_format) for k, v in tensors.items()
+    }
+    return save(copies)
 
 
 def from_safetensors(body: bytes, finite: bool = True) -> Tensors:
-    """What ``pack`` made, or anybody's plain safetensors, with the same checks."""
+    """Decode and check plain safetensors, ours or those of other programs."""
     if int.from_bytes(body[:8], "little") > HEADER_LIMIT:
-        raise CodecError(f"a header of over {HEADER_LIMIT} bytes, or not a set of tensors")
+        raise CodecError(f"a header of over {HEADER_LIMIT} bytes, or not safetensors")
     try:
-        found = Tensors({k: v.clone() for k, v in load(body).items()})
+        tensors = Tensors({k: v.clone() for k, v in load(body).items()})
     except (SafetensorError, ValueError, KeyError, TypeError, OverflowError, RuntimeError) as error:
-        raise CodecError(f"not a set of tensors: {error}") from None
-    for name, v in found.items():
+        raise CodecError(f"not safetensors: {error}") from None
+    for name, v in tensors.items():
         check_tensor_allowed(name, v)
         if finite and v.is_floating_point() and not bool(torch.isfinite(v).all()):
             raise CodecError(f"tensor {name!r} holds NaN or infinity")
-    return found
+    return tensors
 
 
 def split_blob(blob: bytes, limit: int) -> tuple[dict[str, Any], bytes]:
-    """Header and body, after the checks that need no parsing."""
+    """Split a blob into header and safetensors, after checking its size and lengths."""
     if len(blob) > limit:
         raise CodecError(f"{len(blob)} bytes are over the limit of {limit}")
     size = int.from_bytes(blob[4:8], "big")
@@ -99,36 +100,36 @@ def split_blob(blob: bytes, limit: int) -> tuple[dict[str, Any], bytes]:
 
 
 def check_tensor_allowed(name: str, v: Tensor) -> None:
-    """The names and types that may travel, checked on both ends."""
+    """Check a tensor's name and type; both sender and receiver do."""
     if len(name) > NAME_LIMIT or v.dtype not in ALLOWED_DTYPES:
         raise CodecError(f"tensor {name[:80]!r} of type {v.dtype} is not allowed")
 
 
-def check_same_structure(found: Tensors, like: Tensors) -> None:
-    """Exactly these names, shapes and types."""
-    odd = sorted(found.keys() ^ like.keys())
+def check_same_structure(tensors: Tensors, like: Tensors) -> None:
+    """Check that the tensors have exactly the names, shapes and types of ``like``."""
+    odd = sorted(tensors.keys() ^ like.keys())
     if odd:
         raise CodecError(f"tensor {odd[0]!r} is {'missing' if odd[0] in like else 'not expected'}")
-    for name, v in found.items():
-        want = like[name]
-        if v.shape != want.shape or v.dtype != want.dtype:
+    for name, v in tensors.items():
+        expected = like[name]
+        if v.shape != expected.shape or v.dtype != expected.dtype:
             raise CodecError(
                 f"tensor {name!r} is {v.dtype} {tuple(v.shape)}, "
-                f"expected {want.dtype} {tuple(want.shape)}"
+                f"expected {expected.dtype} {tuple(expected.shape)}"
             )
 
 
 def encode_groups(groups: Memory, header: Mapping[str, Any] | None = None) -> bytes:
-    """Several named sets of tensors in one blob: a client's memory, a server's state."""
-    names = sorted(groups)  # a tensor is named by its group's number: a group's name may be any
+    """Encode several named sets of tensors, such as a client's memory, as one blob."""
+    names = sorted(groups)  # tensor names carry the group's number: its name may hold any character
     flat = Tensors({f"{i}|{k}": v for i, g in enumerate(names) for k, v in groups[g].items()})
     return encode_blob(flat, {**(header or {}), "groups": names})
 
 
 def decode_groups(blob: bytes, finite: bool = True) -> tuple[dict[str, Tensors], dict[str, Any]]:
-    """What ``encode_groups`` made."""
+    """Decode what ``encode_groups`` made: the groups and the header."""
     flat, header = decode_blob(blob, finite=finite)
     groups = header.pop("groups", None)
     if not isinstance(groups, list) or not all(isinstance(g, str) for g in groups):
-        raise CodecError("the header names no groups")
+        raise CodecError("the header has no list of groups")
     return {g: flat.below(f"{i}|") for i, g in enumerate(groups)}, header

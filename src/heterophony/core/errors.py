@@ -1,16 +1,16 @@
-"""Every error a user can meet: what went wrong, where, and what to do; each knows its exit code.
+"""All errors that users can meet, with their exit codes. Texts say what, where and what to do.
 
 HeterophonyError            1   anything below
 ├── ConfigError             3   a setting is unknown, of the wrong type or out of range
-├── DataError               3   data cannot be found, read or dealt
-├── FolderError             3   a run folder is torn, foreign or already used
-├── BusyError               1   another process works in this run folder, or has this port
-├── CodecError              1   bytes that are not what they should be were refused
-├── DivergedError           1   training left the finite numbers
-├── EngineError             1   a job cannot be carried out where it was sent
-├── BrokerError             1   the MQTT broker does not start, answer or end
-├── StorageError           74   the disk is full, read-only or broken; what was committed is intact
-└── StoppedError           75   stopped from outside; ``resume`` goes on
+├── DataError               3   data cannot be found, read or partitioned
+├── FolderError             3   a run folder is damaged, not a run folder, or already used
+├── BusyError               1   another process uses this run folder or this port
+├── CodecError              1   received or stored bytes are invalid
+├── DivergedError           1   a loss or a parameter became NaN or infinite
+├── EngineError             1   an engine cannot run a job
+├── BrokerError             1   the MQTT broker does not start, answer or stop
+├── StorageError           74   the disk is full, read-only or broken; committed rounds are intact
+└── StoppedError           75   stopped from outside; ``resume`` continues the run
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import ClassVar
 
 
 class HeterophonyError(Exception):
-    """Base of all errors that have a clear answer; the message is one line for people."""
+    """Base class of all errors whose message tells a user what to do, in one line."""
 
     exit_code: ClassVar[int] = 1
 
@@ -33,39 +33,39 @@ class ConfigError(HeterophonyError):
 
 
 class DataError(HeterophonyError):
-    """Data cannot be found, read or dealt to the clients."""
+    """Data cannot be found, read or partitioned."""
 
     exit_code = 3
 
 
 class FolderError(HeterophonyError):
-    """A run folder is torn, foreign or already used."""
+    """A run folder is damaged, not a run folder, or already used."""
 
     exit_code = 3
 
 
 class BusyError(HeterophonyError):
-    """Another process works in this run folder, or has this port."""
+    """Another process uses this run folder or this port."""
 
 
 class CodecError(HeterophonyError):
-    """Bytes that are not what they should be were refused."""
+    """Received or stored bytes are invalid."""
 
 
 class DivergedError(HeterophonyError):
-    """Training left the finite numbers."""
+    """A loss or a parameter became NaN or infinite."""
 
 
 class EngineError(HeterophonyError):
-    """A job cannot be carried out where it was sent."""
+    """An engine cannot run a job."""
 
 
 class BrokerError(HeterophonyError):
-    """The MQTT broker does not start, answer or end."""
+    """The MQTT broker does not start, answer or stop."""
 
 
 class StorageError(HeterophonyError):
-    """The disk is full, read-only or broken; what was committed before is intact."""
+    """The disk is full, read-only or broken; committed rounds are intact."""
 
     exit_code = 74
 
@@ -77,7 +77,7 @@ class StoppedError(HeterophonyError):
 
 
 def suggest_or_list(word: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` or, with nothing near, the list of what there is."""
+    """Return ``; did you mean 'x'?`` or, if no word is similar, all known words."""
     choices = sorted(known)
     return suggest_similar(word, choices) or (
         f"; there is: {', '.join(choices)}" if choices else ""
@@ -85,6 +85,6 @@ def suggest_or_list(word: str, known: Iterable[str]) -> str:
 
 
 def suggest_similar(word: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` or, with nothing near, nothing."""
+    """Return ``; did you mean 'x'?`` or, if no word is similar, an empty text."""
     near = get_close_matches(word, sorted(known), n=1, cutoff=0.5)
     return f"; did you mean '{near[0]}'?" if near else ""

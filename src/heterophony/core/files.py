@@ -1,4 +1,4 @@
-"""Files that are either wholly there or not at all, and disk trouble said in one line."""
+"""Write files atomically, lock folders, and turn disk errors into one clear line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .errors import BusyError, FolderError, StorageError
 
 @contextmanager
 def translate_disk_errors(path: Path) -> Iterator[None]:
-    """Trouble with the disk inside becomes a ``StorageError`` that names the path."""
+    """Turn every ``OSError`` inside the block into a ``StorageError`` that names the path."""
     try:
         yield
     except OSError as error:
@@ -29,10 +29,10 @@ def translate_disk_errors(path: Path) -> Iterator[None]:
 def write_atomically(
     path: Path, content: bytes, durable: bool = True, private: bool = False
 ) -> None:
-    """Write, fsync, rename: a reader sees the old file or the new one, also after a crash.
+    """Write, fsync, rename: readers see the old file or the new one, even after a crash.
 
-    Without ``durable`` it is the same for readers, but a power cut may lose the file.
-    What is ``private`` is never readable for other users, not even while it is written.
+    Without ``durable`` there is no fsync: a power cut may lose the file. A ``private`` file is
+    readable by its owner only, even while it is being written.
     """
     with translate_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,12 +52,12 @@ def write_atomically(
 
 
 def open_for_owner_only(path: str, flags: int) -> int:
-    """Opens a file that is made for its owner alone."""
+    """Open a file; if it is created, only its owner can read it."""
     return os.open(path, flags, 0o600)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power cut."""
+    """Flush a folder to the disk, so that its file names survive a power cut."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -66,7 +66,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def lock_folder(folder: Path) -> int:
-    """Refuse a second process; the lock ends with its owner, however that ends."""
+    """Lock a folder for this process. The lock ends with the process, even if that crashes."""
     with translate_disk_errors(folder):
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -80,12 +80,12 @@ def lock_folder(folder: Path) -> int:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """A JSON file for people and programs, atomically."""
+    """Write a JSON file atomically, indented for people."""
     write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
-    """A JSON file, or a clear answer."""
+    """Read a JSON file; raise a clear error if it is missing or damaged."""
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:

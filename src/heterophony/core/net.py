@@ -1,4 +1,4 @@
-"""A network in two parts, base and head: what every algorithm can tell apart."""
+"""A network in two parts, base and head, which algorithms can share, keep and train separately."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from .errors import ConfigError
+from .errors import ConfigError, suggest_or_list
 
 if TYPE_CHECKING:
 
     class TensorModule(nn.Module):
-        """A part of a net, for the type checker: calling it gives a tensor."""
+        """A part of a net, for the type checker: calling it returns a tensor."""
 
         def __call__(self, *args: Any) -> Tensor: ...
 
 
 class Net(nn.Module):
-    """``head(base(x))``; the activation before the split belongs to the base.
+    """A network that computes ``head(base(x))``.
 
-    Algorithms may add parts of their own (``net.own``). ``shape`` is that of one example, where
-    the net is part of a run.
+    The activation between the two belongs to the base. ``Algorithm.build`` may add further parts,
+    such as a second head ``net.own``. In a run, ``shape`` is the shape of one example.
     """
 
     shape: tuple[int, ...] = ()
@@ -41,21 +41,20 @@ class Net(nn.Module):
 
 
 def split(module: nn.Module, head: str | int | None = None) -> Net:
-    """Any module as base and head.
+    """Split a copy of any module into base and head.
 
-    ``head`` names the last part: a child (``"fc"``) that the module's forward calls last, or,
-    in a ``Sequential``, the index where the head begins. Default: the last child that has
-    parameters.
+    ``head`` is the name of the child that the module's forward calls last (``"fc"``) or, in a
+    ``Sequential``, the index of the head's first layer. Default: the last child with parameters.
     """
     module = deepcopy(module)
-    # named_children() leaves out the second use of a module, and every later index with it
+    # not named_children(): it skips the second use of a module, which shifts all later indices
     children = [(k, m) for k, m in module._modules.items() if m is not None]
     if head is None:
         owners = [i for i, (_, m) in enumerate(children) if any(True for _ in m.parameters())]
         if len(owners) < 2:
             raise ConfigError(
-                f"cannot split {type(module).__name__} by itself: fewer than two of its children "
-                "have parameters; name the head, as in hp.split(model, head='fc')"
+                f"cannot split {type(module).__name__} automatically: fewer than two of its"
+                " children have parameters; name the head, as in hp.split(model, head='fc')"
             )
         head = owners[-1] if isinstance(module, nn.Sequential) else children[owners[-1]][0]
     names = [name for name, _ in children]
@@ -63,12 +62,15 @@ def split(module: nn.Module, head: str | int | None = None) -> Net:
         at = head if isinstance(head, int) else names.index(head)
         if not 0 < (at + len(module) if at < 0 else at) < len(module):
             raise ConfigError(
-                f"cannot split a Sequential of {len(module)} at {head}: a part is empty"
+                f"cannot split a Sequential of {len(module)} at {head}: base or head would be empty"
             )
-        layers = list(module)  # a slice would call a subclass's own constructor
+        layers = list(module)  # a slice would call the constructor of a subclass
         return Net(nn.Sequential(*layers[:at]), nn.Sequential(*layers[at:]))
     if head not in dict(children):
-        raise ConfigError(f"{type(module).__name__} has no child '{head}' to be the head")
+        raise ConfigError(
+            f"{type(module).__name__} has no child '{head}' to be the head"
+            f"{suggest_or_list(str(head), names)}"
+        )
     last = module.get_submodule(str(head))
     setattr(module, str(head), nn.Identity())
     return Net(module, last)

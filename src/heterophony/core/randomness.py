@@ -1,4 +1,8 @@
-"""Randomness as a function of what it is for, never of when or where it is drawn."""
+"""Random numbers that depend only on their purpose, not on when or where they are drawn.
+
+Every purpose has its own generator, seeded by a key such as ``(seed, "fit", round, client)``. The
+same run therefore draws the same numbers on every engine, and new draws do not shift others.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +15,19 @@ import torch
 
 
 def derive_seed(*key: object) -> int:
-    """63 bits that depend on the key alone."""
+    """Compute a 63-bit seed from the key."""
     return int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:8], "big") >> 1
 
 
 def make_generator(*key: object) -> np.random.Generator:
-    """NumPy's randomness for one purpose."""
+    """Create a NumPy generator for the purpose that the key names."""
     return np.random.default_rng(derive_seed(*key))
 
 
 @contextmanager
 def seeded(*key: object) -> Iterator[None]:
-    """Inside, torch's randomness depends on ``key`` alone; outside, nothing has changed."""
+    """Seed torch's global generator by the key; restore its state at the end."""
     with torch.random.fork_rng(devices=[]):
-        # torch.manual_seed does the same and, for GPUs that are not there, a millisecond more
+        # torch.manual_seed also seeds GPUs, which takes a millisecond even where there are none
         torch.default_generator.manual_seed(derive_seed(*key))
         yield

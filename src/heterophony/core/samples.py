@@ -1,4 +1,4 @@
-"""What a client holds: labelled examples as they are stored, turned into input batch by batch."""
+"""A client's labelled examples: kept as stored, converted to network input batch by batch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from .image_transforms import ImageDraws, RandomImageTransform
 
 @dataclass(frozen=True)
 class Scale:
-    """How stored values become input: ``(x / unit - mean) / std``, per channel where given so.
+    """Convert stored values to network input: ``(x / unit - mean) / std``.
 
-    ``unit`` is the largest stored value (255 for bytes). Integer sequences pass unchanged.
+    ``unit`` is the largest stored value (255 for bytes). ``mean`` and ``std`` hold one number, or
+    one per channel. Sequences of integers (tokens) are not changed.
     """
 
     unit: float = 1.0
@@ -25,9 +26,9 @@ class Scale:
     std: tuple[float, ...] = (1.0,)
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Scale:
-        """From plain data, as ``dataclasses.asdict`` gives them."""
-        return cls(told["unit"], tuple(told["mean"]), tuple(told["std"]))
+    def from_dict(cls, values: Mapping[str, Any]) -> Scale:
+        """Rebuild a scale from the dict that ``dataclasses.asdict`` made of it."""
+        return cls(values["unit"], tuple(values["mean"]), tuple(values["std"]))
 
     def __call__(self, x: Tensor) -> Tensor:
         if not x.is_floating_point() and x.dtype != torch.uint8:
@@ -40,66 +41,68 @@ class Scale:
         return x.div_(self.unit).sub_(mean).div_(std)
 
 
-BYTES_TO_PLUS_MINUS_ONE = Scale(
-    255.0, (0.5,), (0.5,)
-)  # bytes to [-1, 1]: what the papers do with images
+# what most papers do with images
+BYTES_TO_PLUS_MINUS_ONE = Scale(unit=255.0, mean=(0.5,), std=(0.5,))
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Some rows of a pool of examples; the pool itself is shared, never copied per client."""
+    """Selected rows of a pool of examples. All clients share one pool; it is never copied.
 
-    x: Tensor
-    y: Tensor
+    Positions (``at``) count within the selection: position 0 is the first selected row.
+    """
+
+    x: Tensor  # the examples of the pool, as stored
+    y: Tensor  # the labels of the pool
     scale: Scale = Scale()
-    rows: Tensor | None = None
-    image_transform: RandomImageTransform | None = None  # of images that are trained on
+    rows: Tensor | None = None  # the selected rows of the pool; None: all
+    image_transform: RandomImageTransform | None = None  # applied in training only
 
     def __len__(self) -> int:
         return len(self.y if self.rows is None else self.rows)
 
     @cached_property
     def labels(self) -> Tensor:
-        """The labels of all examples, in order."""
+        """The labels of the selected examples, in order."""
         return self.y if self.rows is None else self.y[self.rows]
 
     def select_examples(self, at: Tensor) -> Samples:
-        """The examples at these positions alone."""
+        """Return samples with only the examples at these positions."""
         return replace(self, rows=at if self.rows is None else self.rows[at])
 
     def get_stored(self, at: Tensor) -> Tensor:
-        """The examples at these positions, as they are stored."""
+        """Return the examples at these positions, as stored."""
         return self.x[at if self.rows is None else self.rows[at]]
 
     def get_all_stored(self) -> Tensor:
-        """All examples, as they are stored."""
+        """Return all selected examples, as stored."""
         return self.x if self.rows is None else self.x[self.rows]
 
-    def batch(self, at: Tensor, chance: ImageDraws | None = None) -> tuple[Tensor, Tensor]:
-        """Input and labels of the examples at these positions, ready for a network.
+    def batch(self, at: Tensor, draws: ImageDraws | None = None) -> tuple[Tensor, Tensor]:
+        """Return network input and labels of the examples at these positions.
 
-        Only who gives ``chance`` trains on them: without it no image is moved.
+        Images are randomly transformed only if ``draws`` is given, as it is in training.
         """
         x = self.get_stored(at)
-        if self.image_transform is not None and chance is not None:
-            x = self.image_transform(x, chance(at if self.rows is None else self.rows[at]))
+        if self.image_transform is not None and draws is not None:
+            x = self.image_transform(x, draws(at if self.rows is None else self.rows[at]))
         x = self.scale(x)
         if x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)
         return x, self.labels[at]
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """All examples in order, none left out: for measuring, not for training."""
+        """Iterate over all examples in order, for evaluation: the last batch may be smaller."""
         return (self.batch(at) for at in torch.arange(len(self)).split(size))
 
     def count_classes(self, classes: int) -> Tensor:
-        """How many of each class."""
+        """Count the examples of each class."""
         return torch.bincount(self.labels, minlength=classes)
 
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    """One client's own examples."""
+    """The training and test examples of one client."""
 
     train: Samples
     test: Samples
@@ -107,5 +110,5 @@ class ClientData:
 
     @cached_property
     def counts(self) -> Tensor:
-        """Training examples per class: the whole set, nothing dropped."""
+        """The number of training examples of each class."""
         return self.train.count_classes(self.classes)

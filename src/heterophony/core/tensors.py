@@ -1,4 +1,8 @@
-"""Named tensors that add and scale like vectors: the only thing that travels or is stored."""
+"""Named tensors that add and scale like vectors: the form of every model, message and memory.
+
+The functions at the end convert between a module and its tensors: ``weights`` and ``state`` copy,
+``params`` gives the live parameters, ``frozen`` copies the module, ``load_into_net`` writes back.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +13,22 @@ from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 
 class Tensors(dict[str, Tensor]):
-    """A dict of tensors with the arithmetic of the papers: ``w - lr * g``, ``a.dot(b)``.
+    """A dict from names to tensors with vector arithmetic: ``w - lr * g``, ``a.dot(b)``.
 
-    Names are always in sorted order, however they came: sums over names then have one order,
-    and equal content has equal bits on every engine.
+    Names are always sorted, whatever the order of insertion. Sums over names are therefore
+    computed in one order, and equal content gives equal bits on every engine. The second operand
+    must have every name of the first.
     """
 
     def __init__(self, items: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]] = ()) -> None:
         super().__init__(sorted(dict(items).items()))
 
     def map(self, f: Callable[..., Tensor], *others: Tensors) -> Tensors:
-        """``f`` on every tensor, together with those of the same name in ``others``."""
+        """Apply ``f`` to every tensor and the tensors of the same name in ``others``."""
         return Tensors({k: f(v, *(o[k] for o in others)) for k, v in self.items()})
 
     def __add__(self, other: Tensors) -> Tensors:
@@ -43,44 +49,44 @@ class Tensors(dict[str, Tensor]):
         return Tensors({**self, **other})
 
     def dot(self, other: Tensors) -> Tensor:
-        """The inner product over all names, summed row by row whatever the memory format."""
+        """Return the inner product over all names; its bits do not depend on the memory format."""
         return sum_scalars((v.contiguous() * other[k].contiguous()).sum() for k, v in self.items())
 
     def square(self) -> Tensor:
-        """The squared norm."""
+        """Return the squared norm."""
         return self.dot(self)
 
     def sum(self) -> Tensor:
-        """The sum of all entries."""
+        """Return the sum of all entries of all tensors."""
         return sum_scalars(v.contiguous().sum() for v in self.values())
 
     def zeros(self) -> Tensors:
-        """The same names and shapes, all zero."""
+        """Return zeros with the same names, shapes and types."""
         return self.map(torch.zeros_like)
 
     def only(self, *patterns: str) -> Tensors:
-        """Those whose name matches one of the patterns."""
+        """Select the tensors whose name matches one of the patterns (``head.*``)."""
         return Tensors({k: v for k, v in self.items() if matches_any(k, patterns)})
 
     def without(self, *patterns: str) -> Tensors:
-        """Those whose name matches none of the patterns."""
+        """Select the tensors whose name matches none of the patterns."""
         return Tensors({k: v for k, v in self.items() if not matches_any(k, patterns)})
 
     def under(self, prefix: str) -> Tensors:
-        """The same tensors, every name with the prefix before it."""
+        """Put the prefix before every name: ``w`` becomes ``own.w`` under ``own.``."""
         return Tensors({prefix + k: v for k, v in self.items()})
 
     def below(self, prefix: str) -> Tensors:
-        """Those below the prefix, named without it."""
+        """Select the names that start with the prefix, and remove it from them."""
         return Tensors({k[len(prefix) :]: v for k, v in self.items() if k.startswith(prefix)})
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the values alone, without names."""
+        """The number of bytes of all values, without names."""
         return sum(v.numel() * v.element_size() for v in self.values())
 
     def digest(self) -> str:
-        """A sha256 of names, types, shapes and values: equal if and only if all are."""
+        """Return the sha256 of all names, types, shapes and values."""
         h = hashlib.sha256()
         for name, v in self.items():
             h.update(f"{name!r}|{v.dtype}|{tuple(v.shape)}|".encode())
@@ -88,13 +94,16 @@ class Tensors(dict[str, Tensor]):
         return h.hexdigest()
 
 
+Memory = Mapping[str, Tensors]  # named sets of tensors: what a client or a server remembers
+
+
 def tensor_to_bytes(tensor: Tensor) -> bytes:
-    """The values in row-major order, whatever the memory format."""
+    """Return the bytes of the values in row-major order, whatever the memory format."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def sum_scalars(terms: Iterable[Tensor]) -> Tensor:
-    """The sum of scalars in the order given; 0 where there are none."""
+    """Add scalars in the order given; the sum of none is 0."""
     out: Tensor | None = None
     for term in terms:
         out = term if out is None else out + term
@@ -102,10 +111,11 @@ def sum_scalars(terms: Iterable[Tensor]) -> Tensor:
 
 
 def mix(items: Sequence[Tensors], shares: Sequence[float]) -> Tensors:
-    """The weighted sum, accumulated in float64 and in the order given.
+    """Return the weighted sum of ``items``, accumulated in float64 in the order given.
 
-    Integer tensors (BatchNorm's counters) have no mean: the first one's are kept. All must have
-    the same names and shapes: nothing is left out of a sum, or spread over it, in silence.
+    Integer tensors, such as BatchNorm's counters, are not summed: those of the first item are
+    kept. All items must have the same names and shapes, so that no tensor is silently left out
+    or broadcast.
     """
     pairs = list(zip(items, shares, strict=True))
     shapes = [{k: v.shape for k, v in item.items()} for item in items]
@@ -116,7 +126,8 @@ def mix(items: Sequence[Tensors], shares: Sequence[float]) -> Tensors:
     def mix_tensor(name: str, first: Tensor) -> Tensor:
         if not first.is_floating_point():
             return first.clone()
-        out = torch.full(first.shape, -0.0, dtype=torch.float64)  # -0 + x is x, also for -0
+        # start from -0.0: -0.0 + x is x for every x, whereas 0.0 + -0.0 is 0.0
+        out = torch.full(first.shape, -0.0, dtype=torch.float64)
         for item, share in pairs:
             out.add_(item[name].double(), alpha=share)
         return out.to(first.dtype)
@@ -125,25 +136,45 @@ def mix(items: Sequence[Tensors], shares: Sequence[float]) -> Tensors:
 
 
 def matches_any(name: str, patterns: Iterable[str]) -> bool:
-    """Does the name match one of the patterns (``head.*``)?"""
+    """Return whether the whole name matches one of the patterns (``head.*``)."""
     return any(fnmatchcase(name, p) for p in patterns)
 
 
+def state(net: nn.Module) -> Tensors:
+    """Return a detached copy of the net's parameters and buffers."""
+    return Tensors({k: v.detach().clone() for k, v in net.state_dict().items()})
+
+
 def weights(module: nn.Module) -> Tensors:
-    """The module's parameters as they are now, detached."""
+    """Return a detached copy of the module's parameters, without buffers."""
     return Tensors({k: v.detach().clone() for k, v in module.named_parameters()})
 
 
 def params(module: nn.Module) -> Tensors:
-    """The module's live parameters, for the terms of a loss."""
+    """Return the module's parameters themselves, so that a loss on them has gradients."""
     return Tensors(module.named_parameters())
 
 
 def frozen(module: nn.Module) -> nn.Module:
-    """A still copy of the module: a teacher, an anchor."""
+    """Return a copy of the module that does not train: a teacher or a reference."""
     return deepcopy(module).requires_grad_(False)
 
 
 def match_memory_format(values: Tensor, like: Tensor) -> Tensor:
-    """The values in the other's memory format: with another, convolutions round differently."""
+    """Copy the values into the memory format of ``like``: convolutions round by format."""
     return torch.empty_strided(like.shape, like.stride(), dtype=values.dtype).copy_(values)
+
+
+def load_into_net(net: nn.Module, tensors: Tensors) -> None:
+    """Copy the tensors into the net's parameters and buffers of the same names."""
+    unknown = net.load_state_dict(tensors, strict=False).unexpected_keys
+    if unknown:
+        raise KeyError(
+            f"the net has no tensor named {unknown[0]!r}; extras have a '/' in their name"
+        )
+
+
+def answer(net: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """Run the net on ``x`` with ``tensors`` in place of its own; the net does not change."""
+    out: Tensor = functional_call(net, dict(tensors), (x,))
+    return out

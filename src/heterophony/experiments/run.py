@@ -24,10 +24,10 @@ from ..config.config import (
     choose_default_model,
 )
 from ..core.algorithm import Algorithm
-from ..core.client import Training
 from ..core.errors import ConfigError, FolderError
 from ..core.fields import construct
 from ..core.net import Net, split
+from ..core.training import Training
 from ..data.federation import Federation
 from ..engines.base import Cluster, check_engine_installed
 from ..jobs.plan import Plan

@@ -16,11 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.client import Memory
 from ..core.codec import decode_groups, encode_groups
 from ..core.files import translate_disk_errors, write_atomically
 from ..core.samples import Samples, Scale
-from ..core.tensors import Tensors
+from ..core.tensors import Memory, Tensors
 
 
 class ClientStore(ABC):

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from ..algorithms import ALGORITHM_CLASSES
 from ..core.algorithm import POOLED_CLIENT, Algorithm, Reply, Server
-from ..core.client import Client, Memory, Training, state
+from ..core.client import Client
 from ..core.errors import DivergedError
 from ..core.net import Net
 from ..core.randomness import derive_seed, seeded
 from ..core.samples import Samples
-from ..core.tensors import Tensors
+from ..core.tensors import Memory, Tensors, state
+from ..core.training import Training
 from ..data.federation import Federation
 from ..population.device_speeds import Devices
 from ..population.faults import Faults
@@ -154,18 +155,18 @@ class Plan:
         # whoever holds everybody's data draws as the first client would: alone, they are the same
         who = self.federation.clients[0] if job.client == POOLED_CLIENT else job.client
         return kind(
-            who,
-            job.t,
-            deepcopy(self.template),
-            data,
-            job.tensors,
-            memory,
-            self.training,
-            self.seed,
-            self.rounds,
-            self.list_shared_names,
-            load_derived,
-            self.derive_draw_seed(job.turn),
+            id=who,
+            t=job.t,
+            net=deepcopy(self.template),
+            data=data,
+            received=job.tensors,
+            memory=memory,
+            training=self.training,
+            seed=self.seed,
+            rounds=self.rounds,
+            list_shared=self.list_shared_names,
+            cache_derived=load_derived,
+            draw_seed=self.derive_draw_seed(job.turn),
         )
 
 

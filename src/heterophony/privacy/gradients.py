@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from ..core.algorithm import Algorithm
-from ..core.client import Client, Loss, Trainable, Training, iterate_parameters, state
+from ..core.client import Client, Loss, Trainable, iterate_parameters
 from ..core.randomness import seeded
 from ..core.samples import ClientData, Samples
-from ..core.tensors import Tensors, params
+from ..core.tensors import Tensors, params, state
+from ..core.training import Training
 from ..jobs.client_store import ClientStore
 from ..jobs.plan import Job, Plan, work
 
@@ -79,17 +80,17 @@ def make_stranger(plan: Plan, job: Job) -> RecordingClient:
     """Who has what was sent, and nothing of the client: no part that stays, no memory, no data."""
     algorithm = plan.algorithm.stranger()
     client = RecordingClient(
-        job.client,
-        job.t,
-        deepcopy(plan.template),
-        make_blank_data(plan.federation.data(job.client), plan.federation.shape),
-        job.tensors,
-        {"net": guess_personal_parameters(plan, job)},
-        plan.training,
-        plan.seed,
-        plan.rounds,
-        plan.list_shared_names,
-        lambda name, make: make(),
+        id=job.client,
+        t=job.t,
+        net=deepcopy(plan.template),
+        data=make_blank_data(plan.federation.data(job.client), plan.federation.shape),
+        received=job.tensors,
+        memory={"net": guess_personal_parameters(plan, job)},
+        training=plan.training,
+        seed=plan.seed,
+        rounds=plan.rounds,
+        list_shared=plan.list_shared_names,
+        cache_derived=lambda name, make: make(),
     )
     return record_local_training(plan, algorithm, job, client)
 

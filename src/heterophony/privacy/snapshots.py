@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.client import Memory
 from ..core.codec import decode_groups, encode_groups
 from ..core.errors import FolderError
 from ..core.files import translate_disk_errors, write_atomically
+from ..core.tensors import Memory
 from ..jobs.client_store import FolderClientStore, encode_folder_name
 from ..jobs.plan import Job, Plan
 from ..run.events import Event

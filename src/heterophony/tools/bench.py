@@ -18,8 +18,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from ..algorithms.fedavg import FedAvg
-from ..core.client import Training
 from ..core.samples import BYTES_TO_PLUS_MINUS_ONE
+from ..core.training import Training
 from ..data.federation import Federation
 from ..data.partitioning import partition_source
 from ..data.partitions import IID, Dirichlet, Partition

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from ..core.algorithm import Algorithm
-from ..core.client import Training
 from ..core.samples import BYTES_TO_PLUS_MINUS_ONE
+from ..core.training import Training
 from ..data.federation import Federation
 from ..engines.serial import Serial
 from ..jobs.client_store import FolderClientStore

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization
 
-from ...core.client import Training, answer
-from ...core.tensors import Tensors, match_memory_format, params
+from ...core.tensors import Tensors, answer, match_memory_format, params
+from ...core.training import Training
 
 FACTOR_PATTERNS = ("*.parametrizations.weight.0.*",)  # the names of A and B
 

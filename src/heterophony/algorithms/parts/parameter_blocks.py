@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ...core.client import answer
-from ...core.tensors import Tensors, match_memory_format
+from ...core.tensors import Tensors, answer, match_memory_format
 
 
 @dataclass(frozen=True)
