@@ -16,7 +16,7 @@ from helpers.testbench import HOLDS, LONG, Bench, Point, configured, preload, si
 from heterophony.core.algorithm import Reply
 from heterophony.devices.broker.broker import Broker
 from heterophony.jobs.client_store import FolderClientStore
-from heterophony.jobs.plan import work
+from heterophony.jobs.work import work
 from heterophony.run.loop import build_evaluation_jobs
 from heterophony.run.round_events import compute_model_sha256
 

@@ -72,7 +72,14 @@ class Snapshots:
                 f" of client {client}; choose another --out"
             )
         down, average = (read_groups(f) for f in (path, self.get_average_path(t)))
-        return Job("train", t, client, down["down"], average["average"], keeps_memory=False)
+        return Job(
+            kind="train",
+            t=t,
+            client=client,
+            tensors=down["down"],
+            generic_model=average["average"],
+            keeps_memory=False,
+        )
 
     @property
     def client_store(self) -> FolderClientStore:

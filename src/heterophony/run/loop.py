@@ -114,7 +114,17 @@ def build_training_jobs(
         left[c] -= 1
         if not is_dropped_out(plan, t, c):
             cost, last = sizes.get(c, 0), left[c] == 0
-            jobs.append(Job("train", t, c, down[c], cost=cost, turn=turns[c], keeps_memory=last))
+            jobs.append(
+                Job(
+                    kind="train",
+                    t=t,
+                    client=c,
+                    tensors=down[c],
+                    cost=cost,
+                    turn=turns[c],
+                    keeps_memory=last,
+                )
+            )
         turns[c] += 1
     return jobs
 
@@ -149,7 +159,14 @@ def build_evaluation_jobs(plan: Plan, server: Server) -> list[Job]:
     tests, validations = (plan.federation.sizes(part) for part in ("test", "validation"))
     send, average = plan.algorithm.send, server.average | server.model
     return [
-        Job("evaluate", server.t, c, send(server, c), average, tests[c] + validations[c])
+        Job(
+            kind="evaluate",
+            t=server.t,
+            client=c,
+            tensors=send(server, c),
+            generic_model=average,
+            cost=tests[c] + validations[c],
+        )
         for c in plan.federation.clients
     ]
 

@@ -22,6 +22,16 @@ def join_new_clients(plan: Plan, engine: Engine, server: Server) -> NewClientsEv
     begun = time.perf_counter()
     sizes = plan.federation.whole().sizes()
     average, send = server.average | server.model, plan.algorithm.send
-    jobs = [Job("join", server.t, c, send(server, c), average, sizes[c]) for c in new]
+    jobs = [
+        Job(
+            kind="join",
+            t=server.t,
+            client=c,
+            tensors=send(server, c),
+            generic_model=average,
+            cost=sizes[c],
+        )
+        for c in new
+    ]
     replies = list(engine.run(jobs))
     return make_new_clients_event(plan, server.t, replies, round(time.perf_counter() - begun, 4))
