@@ -25,7 +25,13 @@ OUTSIDE = {
     "itertools",
 }
 # modules that read many run folders, or that every command imports: no torch, so that they are quick
-WITHOUT_TORCH = {"core/errors.py", "core/files.py", "run/run_index.py", "run/summary.py"}
+WITHOUT_TORCH = {
+    "core/errors.py",
+    "core/files.py",
+    "run/events.py",
+    "run/run_index.py",
+    "run/summary.py",
+}
 
 
 def read_packages() -> dict[str, set[str]]:

@@ -229,7 +229,7 @@ def test_evaluating_less_often_or_not_sharing_features_changes_no_bit(monkeypatc
     seldom = played("fedreg", model="digitsnet", evaluate_every=2)
     assert often.model_sha256 == seldom.model_sha256
     assert [e["t"] for e in seldom.events if e["event"] == "evaluation"] == [0, 2, 3]
-    monkeypatch.setattr("heterophony.jobs.plan.has_same_base", lambda *_: False)
+    monkeypatch.setattr("heterophony.jobs.evaluation.has_same_base", lambda *_: False)
     assert identical(often, played("fedreg", model="digitsnet"))
 
 
@@ -251,9 +251,9 @@ def test_a_run_without_rounds_measures_the_untrained_model():
 
 def test_longest_client_first_and_evaluations_last():
     jobs = [
-        Job("evaluate", 0, "a", hp.Tensors(), cost=9),
-        Job("train", 0, "b", hp.Tensors(), cost=1),
-        Job("train", 0, "c", hp.Tensors(), cost=5),
+        Job(kind="evaluate", t=0, client="a", tensors=hp.Tensors(), cost=9),
+        Job(kind="train", t=0, client="b", tensors=hp.Tensors(), cost=1),
+        Job(kind="train", t=0, client="c", tensors=hp.Tensors(), cost=5),
     ]
     assert [j.client for j in base.sort_jobs(jobs)] == ["c", "b", "a"]
 

@@ -73,7 +73,7 @@ from heterophony.core.errors import ConfigError, DivergedError
 from heterophony.core.samples import ClientData
 from heterophony.engines import serial
 from heterophony.engines.serial import Serial
-from heterophony.jobs import plan
+from heterophony.jobs import evaluation, plan, work
 from heterophony.jobs.plan import Job
 from heterophony.models import get_model_builder
 from heterophony.population.participation import Uniform
@@ -110,7 +110,7 @@ def client_of(
     """Client 0 before its round: what it kept, and, beside the model, what else it received."""
     made = played(how, federation, rounds=0, training=training, model=net).plan
     sent = how.send(made.create_initial_server(), "0") | (extra or {})
-    return made.build_client(Job("train", 0, "0", sent), kept or {}, None)
+    return made.build_client(Job(kind="train", t=0, client="0", tensors=sent), kept or {}, None)
 
 
 def trained(how: Algorithm, client: Client) -> tuple[hp.Tensors, list[list[Batch]]]:
@@ -162,7 +162,9 @@ def refused(error: type[Exception], act: Callable[[], object]) -> bool:
 def received(change: Callable[[hp.Tensors], hp.Tensors]) -> Client:
     made = played("fedavg", rounds=0).plan
     return made.build_client(
-        Job("train", 0, "0", change(made.create_initial_server().model)), {}, None
+        Job(kind="train", t=0, client="0", tensors=change(made.create_initial_server().model)),
+        {},
+        None,
     )
 
 
@@ -756,7 +758,7 @@ def check_nobody_elses_randomness_is_used_or_changed():
 
 def batches_come_from_the_global_generator(patch: Patch) -> None:
     """One stream per process: the result depends on what ran before, and on how many workers."""
-    for room in (device, plan):
+    for room in (device, plan, work, evaluation):
         patch.setattr(room, "seeded", lambda *key: nullcontext())
 
 

@@ -10,7 +10,8 @@ import torch
 import heterophony as hp
 from helpers.support import QUICK, counts, digits, memory, model, net_with_batch_norm, played, same
 from heterophony.algorithms.fedamp import FedAMP
-from heterophony.jobs.plan import Job, work
+from heterophony.jobs.plan import Job
+from heterophony.jobs.work import work
 
 WHOLE = {"participation": 1.0}
 
@@ -92,7 +93,9 @@ def test_the_local_model_starts_at_the_cloud_model():
     server = one._server
     plan = replace(one.plan, algorithm=Watched(alpha=1.0, sigma=10.0), training=still)
     for c in server.clients:
-        reply = work(plan, Job("train", 1, c, cloud[c]), one._run_folder.client_store)
+        reply = work(
+            plan, Job(kind="train", t=1, client=c, tensors=cloud[c]), one._run_folder.client_store
+        )
         assert same(seen[c], cloud[c])
         assert same(reply.tensors, cloud[c])
 

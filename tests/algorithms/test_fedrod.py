@@ -34,7 +34,7 @@ def client_of(algorithm, t=0, who="0", model="digitsnet", federation=None):
     """A client as it is before its first round, and its plan."""
     plan = played(algorithm, federation, model=model, rounds=0).plan
     sent = algorithm.send(plan.create_initial_server(), who)
-    return plan.build_client(Job("train", t, who, sent), {}, None)
+    return plan.build_client(Job(kind="train", t=t, client=who, tensors=sent), {}, None)
 
 
 @HEADS

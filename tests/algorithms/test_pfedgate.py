@@ -287,7 +287,7 @@ def test_gates_look_at_the_whole_test_set_in_eval_mode(monkeypatch):
     assert torch.allclose(own(x), want, atol=1e-6)
     last = counts(result, "P")[-1]
     assert int((want.argmax(1) == y).sum()) == last[0]
-    monkeypatch.setattr("heterophony.jobs.plan.EVALUATION_BATCH", 3)
+    monkeypatch.setattr("heterophony.jobs.evaluation.EVALUATION_BATCH", 3)
     again = played(PFedGate(tested="received"), federation, model="digitsnet", **WHOLE)
     assert counts(again, "P") == counts(result, "P")
 

@@ -10,7 +10,7 @@ from helpers.brokers import mosquitto
 from helpers.devices_here import on_devices, one_at_a_time, simulated, small
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.devices.broker.enrolment import Enrolment
-from heterophony.run.summary import Event
+from heterophony.run.events import Event
 
 NAMES = sorted(set(ALGORITHM_CLASSES) - {"centralized"})  # which has no clients
 SHORTER = {"fedbabu": {"algorithm.tune_epochs": 1}, "fedala": {"algorithm.passes": 2}}

@@ -16,8 +16,9 @@ from helpers.testbench import HOLDS, LONG, Bench, Point, configured, preload, si
 from heterophony.core.algorithm import Reply
 from heterophony.devices.broker.broker import Broker
 from heterophony.jobs.client_store import FolderClientStore
-from heterophony.jobs.plan import work
-from heterophony.run.loop import build_evaluation_jobs, compute_model_sha256
+from heterophony.jobs.work import work
+from heterophony.run.loop import build_evaluation_jobs
+from heterophony.run.round_events import compute_model_sha256
 
 WORK = "heterophony.devices.device:work"
 
@@ -268,7 +269,8 @@ def test_who_stands_still_is_dropped_and_measured_in_the_end_with_its_own_head(b
     replies = [own(run, "one" if c in "02" else "two", c) for c in everybody]
     assert measured[2] == [r.metrics["P"] for r in replies]
     server = run.run.newest(run.plan.federation.sizes())
-    assert result["model_sha256"] == compute_model_sha256(run.plan, run.run, server, replies)
+    kept = run.run.client_store
+    assert result["model_sha256"] == compute_model_sha256(run.plan, kept, server, replies)
     kept = run.folder / "two" / run.run.path.name / "clients"
     assert len(list(kept.glob("*/0000001"))) == 1  # of the job it stood still in
 

@@ -49,7 +49,7 @@ from heterophony.jobs.plan import Job
 
 A, B = "ab" * 32, "cd" * 32
 MODEL = Tensors({"base.w": torch.arange(12.0).reshape(3, 4), "head.b": torch.tensor([1, 2])})
-JOB = Job("train", 3, "a", MODEL, turn=1, keeps_memory=False)
+JOB = Job(kind="train", t=3, client="a", tensors=MODEL, turn=1, keeps_memory=False)
 DOWN = job_codec.encode_tensors(MODEL)
 EMPTY = job_codec.encode_tensors(Tensors())
 TASK = job_codec.make_task("run", JOB, BlobRef.from_bytes(DOWN), BlobRef.from_bytes(EMPTY))

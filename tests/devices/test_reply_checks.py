@@ -50,7 +50,15 @@ def exchanged(
     how = get_algorithm_class(name)()
     build = partial(digitsnet, digits().shape, digits().classes)
     made = partial(build, how.head_depth or get_default_head_depth(digitsnet))
-    plan = Plan(how, made, digits(), 2, Uniform(rate=1.0), QUICK, clients_on_devices=apart)
+    plan = Plan(
+        algorithm=how,
+        model=made,
+        federation=digits(),
+        rounds=2,
+        participation=Uniform(rate=1.0),
+        training=QUICK,
+        clients_on_devices=apart,
+    )
     plan = replace(plan, share_personal=shares)
     log: list[tuple[Job, Reply]] = []
     server = replace(plan.create_initial_server(), statistics=plan.buffer_names)
@@ -60,7 +68,7 @@ def exchanged(
         place = FolderClientStore(Path(folder) / "clients", Path(folder) / "scratch")
         with Recorder(plan, place) as engine:
             for _ in range(2):
-                server, _ = run_round(plan, engine, server)
+                server, _, _ = run_round(plan, engine, server)
             log = engine.log
     return plan, log
 

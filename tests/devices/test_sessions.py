@@ -41,7 +41,7 @@ from heterophony.devices.protocol.topics import make_control_topic, make_device_
 from heterophony.engines import serial
 from heterophony.engines.serial import Serial
 from heterophony.jobs.client_store import FolderClientStore
-from heterophony.jobs.plan import work as plan_work
+from heterophony.jobs.work import work as plan_work
 
 DEVICES = {"pi-1": ["a", "b", "c"], "pi-2": ["d"], "pi-3": ["e", "f"]}
 CLIENTS = list("abcdef")

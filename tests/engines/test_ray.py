@@ -442,7 +442,11 @@ costs = st.lists(st.integers(0, 500), max_size=80)
 @given(costs, costs, st.integers(1, 8))
 def test_bundles_hold_every_job_once_and_none_more_than_its_share(train, evaluate, workers):
     kinds = {"train": train, "evaluate": evaluate}
-    jobs = [Job(k, 0, "c", hp.Tensors(), cost=n) for k, costs in kinds.items() for n in costs]
+    jobs = [
+        Job(kind=k, t=0, client="c", tensors=hp.Tensors(), cost=n)
+        for k, costs in kinds.items()
+        for n in costs
+    ]
     made = batching.batch_jobs(jobs, workers)
     assert sorted(map(id, (j for b in made for j in b))) == sorted(map(id, jobs))
     assert [b[0].kind for b in made] == sorted((b[0].kind for b in made), reverse=True)
@@ -459,14 +463,16 @@ def test_bundles_hold_every_job_once_and_none_more_than_its_share(train, evaluat
 
 def test_jobs_of_another_kind_travel_alone():
     made = batching.batch_jobs(
-        [Job("other", 0, str(i), hp.Tensors(), cost=1) for i in range(99)], 1
+        [Job(kind="other", t=0, client=str(i), tensors=hp.Tensors(), cost=1) for i in range(99)], 1
     )
     assert [len(b) for b in made] == [1] * 99
 
 
 def test_large_models_travel_alone():
     large = hp.Tensors({"w": __import__("torch").zeros(batching.MAX_BYTES // 4)})
-    made = batching.batch_jobs([Job("train", 0, str(i), large, cost=1) for i in range(99)], 1)
+    made = batching.batch_jobs(
+        [Job(kind="train", t=0, client=str(i), tensors=large, cost=1) for i in range(99)], 1
+    )
     assert [len(b) for b in made] == [1] * 99
 
 

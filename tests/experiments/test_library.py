@@ -19,7 +19,7 @@ from heterophony.algorithms.fedbabu import FedBABU
 from heterophony.algorithms.fedprox import FedProx
 from heterophony.core.errors import ConfigError, DataError, DivergedError, EngineError, FolderError
 from heterophony.data.sources import read_source
-from heterophony.run.loop import Event
+from heterophony.run.events import Event
 
 ALGORITHMS = sorted(ALGORITHM_CLASSES)
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)

@@ -233,5 +233,9 @@ def jobs_of(t: int, clients: Sequence[str], size: int = 100, tests: bool = True)
     """A round: all train on one model, all evaluate with one average."""
     model = Tensors({"w": torch.arange(size, dtype=torch.float32) + t, "b": torch.ones(3)})
     mean = model | {"head": torch.full((4,), float(t))}
-    jobs = [Job("train", t, c, model) for c in clients]
-    return jobs + ([Job("evaluate", t, c, model, mean) for c in clients] if tests else [])
+    jobs = [Job(kind="train", t=t, client=c, tensors=model) for c in clients]
+    return jobs + (
+        [Job(kind="evaluate", t=t, client=c, tensors=model, generic_model=mean) for c in clients]
+        if tests
+        else []
+    )

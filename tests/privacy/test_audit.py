@@ -81,7 +81,14 @@ def plan_of(name: str, **changes) -> Plan:
 def first(plan: Plan) -> Job:
     client, server = plan.federation.clients[0], plan.create_initial_server()
     sent = plan.algorithm.send(server, client)
-    return Job("train", 0, client, sent, server.average | server.model, keeps_memory=False)
+    return Job(
+        kind="train",
+        t=0,
+        client=client,
+        tensors=sent,
+        generic_model=server.average | server.model,
+        keeps_memory=False,
+    )
 
 
 # Numbers ------------------------------------------------------------------------------------

@@ -110,7 +110,17 @@ def stuck(folder: Path) -> None:
     task = Endless(folder / "worker")
     with create_engine("pool", 1, plan, place) as pool:
         list(
-            pool.run([Job("other", 0, plan.federation.clients[0], hp.Tensors(), custom_work=task)])
+            pool.run(
+                [
+                    Job(
+                        kind="other",
+                        t=0,
+                        client=plan.federation.clients[0],
+                        tensors=hp.Tensors(),
+                        custom_work=task,
+                    )
+                ]
+            )
         )
 
 

@@ -36,7 +36,8 @@ from heterophony.core.samples import Scale
 from heterophony.core.tensors import state, tensor_to_bytes
 from heterophony.data.federation import Federation
 from heterophony.engines import serial
-from heterophony.jobs.plan import Job, train_locally
+from heterophony.jobs.plan import Job
+from heterophony.jobs.work import train_locally
 from heterophony.report.page.html import render_report
 
 ALGORITHMS = sorted(ALGORITHM_CLASSES)
@@ -78,7 +79,7 @@ def learnt(result: hp.Result, client: str, rounds: int = 1) -> hp.Client:
     plan, server = result.plan, result._server
     sent, memory = plan.algorithm.send(server, client), {}
     for t in range(plan.rounds, plan.rounds + rounds):
-        job = Job("train", t, client, sent)
+        job = Job(kind="train", t=t, client=client, tensors=sent)
         trained = plan.build_client(job, memory, result._run_folder.client_store)
         train_locally(plan, job, trained)
         memory = {**trained.memory, "net": trained.stays()}
@@ -226,7 +227,14 @@ def test_with_fedrep_they_arrive_with_the_first_head_and_train_their_own():
         assert same(kept, state(trained.net))
         assert not any(torch.equal(kept[k], v) for k, v in first.items())
     arrived = result.plan.build_client(
-        Job("evaluate", 3, "0", result.plan.algorithm.send(result._server, "0")), {}, None
+        Job(
+            kind="evaluate",
+            t=3,
+            client="0",
+            tensors=result.plan.algorithm.send(result._server, "0"),
+        ),
+        {},
+        None,
     )
     assert same(state(arrived.net).only("head.*"), first)
     assert right(result, "0", arrived.net.eval()) == event(result)["before"][0]

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from ..run.summary import Event
+from ..run.events import Event, select_rounds
 
 CostColumns = dict[str, list[float]]
 
@@ -16,7 +16,7 @@ def compute_cumulative_costs(events: Sequence[Event], measured: Sequence[int]) -
 
     ``MB`` are 10⁶ bytes, up and down; ``simulated`` is there where devices have a clock.
     """
-    rounds = [e for e in events if e["event"] == "round"]
+    rounds = select_rounds(events)
     played = [e["t"] for e in rounds]
     before = [bisect_left(played, t) for t in measured]
 

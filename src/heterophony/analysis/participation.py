@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.algorithm import POOLED_CLIENT
+from ..run.events import select_rounds
 from .runs import Run
 
 NOT_SELECTED, NO_REPLY, TRAINED = (
@@ -51,7 +52,7 @@ def collect_participation(runs: Sequence[Run]) -> list[ParticipationMatrix]:
 
 
 def build_participation_matrix(run: Run, clients: Sequence[str]) -> NDArray[np.int8]:
-    rounds = [e for e in run.events if e["event"] == "round"]
+    rounds = select_rounds(run.events)
     column = {c: i for i, c in enumerate(clients)}
     matrix = np.full((len(rounds), len(clients)), NOT_SELECTED, np.int8)
     for row, event in zip(matrix, rounds, strict=True):

@@ -15,8 +15,9 @@ from typing import Any
 from ..core.errors import FolderError
 from ..core.fields import flatten_config
 from ..core.files import translate_disk_errors
+from ..run.events import EndEvent, Event, StartEvent, get_end, get_start, select_rounds
 from ..run.run_index import CONFIG_FILE, EVENTS_FILE, list_member_runs, read_events
-from ..run.summary import Event, Summary, compute_curves, summarise
+from ..run.summary import Summary, compute_curves, summarise
 from .devices import DeviceTable
 from .devices import read_device_table as read_devices
 
@@ -42,8 +43,8 @@ class Run:
     devices: DeviceTable | None = None  # of a run on devices
 
     @property
-    def start(self) -> Event:
-        return self.events[0]
+    def start(self) -> StartEvent:
+        return get_start(self.events)
 
     @property
     def algorithm(self) -> str:
@@ -58,7 +59,7 @@ class Run:
         """``finished``, or how far it got."""
         if self.summary:
             return "finished"
-        done = sum(e["event"] == "round" for e in self.events)
+        done = len(select_rounds(self.events))
         return f"round {done} of {self.start['rounds']}"
 
     @cached_property
@@ -66,8 +67,14 @@ class Run:
         """The summary, of an unfinished run as if it ended now; None before any evaluation."""
         if self.summary or not self.curves["P"]:
             return self.summary
-        idle = {"seconds": 0.0, "work": {"train": 0.0, "evaluate": 0.0}}
-        return summarise([*self.events, {"event": "end", "model_sha256": "", **idle}])
+        end: EndEvent = {
+            "event": "end",
+            "t": len(select_rounds(self.events)),
+            "model_sha256": "",
+            "seconds": 0.0,
+            "work": {"train": 0.0, "evaluate": 0.0},
+        }
+        return summarise([*self.events, end])
 
 
 def load_run(folder: Path) -> Run:
@@ -78,11 +85,13 @@ def load_run(folder: Path) -> Run:
     events = list(read_events(lines))
     if not events:
         raise FolderError(f"{folder} has not begun: it holds no events yet")
-    if not isinstance(events[0], dict) or events[0].get("event") != "start":
-        raise FolderError(f"{lines} is damaged: it does not begin with the start of a run")
-    finished = events[-1]["event"] == "end"
-    name = str(events[0]["algorithm"])
-    summary = summarise(events) if finished else None
+    try:
+        name = get_start(events)["algorithm"]
+    except FolderError:
+        raise FolderError(
+            f"{lines} is damaged: it does not begin with the start of a run"
+        ) from None
+    summary = summarise(events) if get_end(events) else None
     settings, devices = read_config_table(config), read_devices(folder)
     return Run(folder, name, name, settings, events, compute_curves(events), summary, devices)
 

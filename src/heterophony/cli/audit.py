@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from ..privacy.attack_job import AttackCase, AttackSettings
     from ..privacy.audit import AttackLog, Victims
     from ..privacy.snapshots import Snapshots
+    from ..run.events import Event
     from ..run.store import RunFolder
-    from ..run.summary import Event
 
 
 class AttackMethod(StrEnum):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..data.federation import Federation
     from ..engines.base import ClusterShare
     from ..jobs.plan import Plan
+    from ..run.events import Event
     from ..run.store import RunFolder
     from ..run.summary import Summary
 
@@ -296,7 +297,7 @@ def run_parallel_with_bars(
     with terminal.show_progress_bars(not quiet) as bars, exit_on_interrupt(how, bars.stop):
         begun: dict[Path, terminal.RunProgressBar] = {}
 
-        def on_event(path: Path, event: dict[str, Any]) -> None:
+        def on_event(path: Path, event: Event) -> None:
             if path not in begun:
                 begun[path] = terminal.RunProgressBar(bars, *shown[path])
             begun[path](event)

@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ..run.events import MEASURES, Event
 from ..run.summary import compute_accuracy
 
 STDOUT, STDERR = Console(), Console(stderr=True)
@@ -101,13 +102,15 @@ class RunProgressBar:
         self.task = progress.add_task(label, total=rounds, G="–", P="–")
         self.test = list(test)  # what a run says that begins, and not one that goes on
 
-    def __call__(self, event: dict[str, Any]) -> None:
+    def __call__(self, event: Event) -> None:
         if event["event"] == "start":
             self.test = event["test"]
         elif event["event"] == "evaluation" and self.test:
-            known = {k: event[k] for k in "GP" if event[k] is not None}  # P may be due later
+            known = {k: event[k] for k in MEASURES}  # P may be due later
             shown: dict[str, Any] = {
-                k: format_percent(compute_accuracy(right, self.test)) for k, right in known.items()
+                k: format_percent(compute_accuracy(right, self.test))
+                for k, right in known.items()
+                if right is not None
             }
             self.progress.update(self.task, completed=event["t"], **shown)
         elif event["event"] == "round":

@@ -193,19 +193,19 @@ class Config:
         build()  # a model that does not fit the data is said here, not in a worker
         begun = begin_with_checkpoint(build, model.init)
         return Plan(
-            self.algorithm,
-            begun,
-            federation,
-            self.top.rounds,
-            self.participation,
-            self.local,
-            self.top.seed,
-            self.evaluation.every,
-            self.aggregation.weights,
-            self.model.buffers,
-            self.evaluation.new_client_rounds,
-            self.faults,
-            self.devices,
+            algorithm=self.algorithm,
+            model=begun,
+            federation=federation,
+            rounds=self.top.rounds,
+            participation=self.participation,
+            training=self.local,
+            seed=self.top.seed,
+            evaluate_every=self.evaluation.every,
+            weights=self.aggregation.weights,
+            buffers=self.model.buffers,
+            new_client_rounds=self.evaluation.new_client_rounds,
+            faults=self.faults,
+            devices=self.devices,
         )
 
     def build_device_plan(self, federation: Federation) -> Plan:

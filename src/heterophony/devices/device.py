@@ -28,7 +28,8 @@ from ..core.tensors import tensor_to_bytes
 from ..data.client_folders import OWN_DATA
 from ..data.federation import Federation
 from ..jobs.client_store import FolderClientStore
-from ..jobs.plan import Job, Plan, work
+from ..jobs.plan import Job, Plan
+from ..jobs.work import work
 from ..population.device_speeds import Devices
 from ..population.participation import Uniform
 from .broker.enrolment import Enrolment

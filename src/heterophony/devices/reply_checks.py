@@ -20,7 +20,8 @@ from ..core.samples import BYTES_TO_PLUS_MINUS_ONE
 from ..core.tensors import Tensors
 from ..data.federation import Federation
 from ..jobs.client_store import FolderClientStore
-from ..jobs.plan import Job, Plan, train
+from ..jobs.plan import Job, Plan
+from ..jobs.work import train
 
 MAX_NORM_RATIO = 1000.0  # times that of what was sent: no training of ours comes near
 DUMMY_CLIENT = "0"
@@ -64,10 +65,10 @@ class ReplyValidator:
         with tempfile.TemporaryDirectory(prefix="heterophony-") as folder, torch.random.fork_rng():
             place = FolderClientStore(Path(folder) / "clients", Path(folder) / "scratch")
             job = Job(
-                "train",
-                0,
-                DUMMY_CLIENT,
-                dry.algorithm.send(dry.create_initial_server(), DUMMY_CLIENT),
+                kind="train",
+                t=0,
+                client=DUMMY_CLIENT,
+                tensors=dry.algorithm.send(dry.create_initial_server(), DUMMY_CLIENT),
             )
             return train(dry, job, {}, place)[0]
 

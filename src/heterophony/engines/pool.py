@@ -31,7 +31,8 @@ from ..core.files import translate_disk_errors, write_atomically
 from ..core.tensors import Tensors
 from ..data.federation import Federation
 from ..jobs.client_store import FolderClientStore
-from ..jobs.plan import Job, Plan, work
+from ..jobs.plan import Job, Plan
+from ..jobs.work import work
 from .base import sort_jobs
 
 CONTEXT = multiprocessing.get_context("forkserver")

@@ -9,7 +9,8 @@ import torch
 
 from ..core.algorithm import Reply
 from ..jobs.client_store import FolderClientStore
-from ..jobs.plan import Job, Plan, work
+from ..jobs.plan import Job, Plan
+from ..jobs.work import work
 
 
 class Serial:

@@ -11,9 +11,10 @@ from ..core.fields import flatten_config
 from ..core.files import write_json
 from ..engines.base import LOCAL_CLUSTER, Cluster, Engine, create_engine
 from ..jobs.plan import Plan
+from ..run.events import Event, get_end, get_start, is_event
 from ..run.loop import run_rounds
 from ..run.store import RunFolder
-from ..run.summary import Event, Summary, summarise
+from ..run.summary import Summary, summarise
 from ..trackers import NamedTracker, TrackedRun
 from ..trackers.following import follow_run
 
@@ -33,7 +34,7 @@ def execute_plan(
     ``where`` is an engine, or the name of one; ``cluster`` is for Ray.
     """
     events = list(folder.iterate_events())
-    if not all(isinstance(e, dict) and "event" in e for e in events):
+    if not all(map(is_event, events)):
         raise FolderError(f"{folder.events_file} is damaged: a line is not an event")
     check_same_data(plan, events)
     check_same_files(plan, events)
@@ -66,12 +67,12 @@ def describe_tracked_run(folder: RunFolder) -> TrackedRun:
 
 
 def is_finished(events: list[Event]) -> bool:
-    return bool(events) and events[-1]["event"] == "end"
+    return get_end(events) is not None
 
 
 def check_same_data(plan: Plan, events: list[Event]) -> None:
     """A run must not go on with other data than it began with."""
-    if events and events[0].get("data_sha256") != plan.federation.sha256:
+    if events and get_start(events).get("data_sha256") != plan.federation.sha256:
         raise FolderError(
             "the data are not those the run began with (data_sha256 differs);"
             " bring them back, or start a new run"
@@ -81,7 +82,7 @@ def check_same_data(plan: Plan, events: list[Event]) -> None:
 def check_same_files(plan: Plan, events: list[Event]) -> None:
     """Nor with other traces or devices."""
     for file, sha256 in plan.file_digests.items():
-        if events and events[0].get("files", {}).get(file) != sha256:
+        if events and get_start(events).get("files", {}).get(file) != sha256:
             raise FolderError(
                 f"{file} is not what it was when the run began (its sha256 differs);"
                 " bring it back, or start a new run"
@@ -90,7 +91,7 @@ def check_same_files(plan: Plan, events: list[Event]) -> None:
 
 def check_same_initial_model(plan: Plan, events: list[Event]) -> None:
     """Nor with another net: clients that come late begin with it."""
-    began = events[0].get("start_sha256") if events else None  # older runs do not say
+    began = get_start(events).get("start_sha256") if events else None  # older runs do not say
     if began is not None and began != plan.start_sha256:
         raise FolderError(
             "the net is not the one the run began with (start_sha256 differs);"

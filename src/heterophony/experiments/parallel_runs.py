@@ -20,8 +20,8 @@ from ..config.config import read_config
 from ..core.errors import DivergedError, EngineError, HeterophonyError
 from ..engines.base import ClusterShare
 from ..engines.pool import CONTEXT, MAX_ATTEMPTS, configure_worker_process, start_fork_server
+from ..run.events import Event
 from ..run.store import RunFolder
-from ..run.summary import Event
 from .execute import execute_plan
 
 EventListener = Callable[[Path, Event], None]

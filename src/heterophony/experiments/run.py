@@ -35,9 +35,9 @@ from ..models import get_default_head_depth, get_model_builder
 from ..population.device_speeds import Devices
 from ..population.faults import Faults, check_participation
 from ..population.participation import Participation, Uniform
+from ..run.events import Event
 from ..run.result import Result
 from ..run.store import RunFolder
-from ..run.summary import Event
 from ..trackers import Tracker, select_trackers
 from .execute import execute_plan
 
@@ -92,21 +92,21 @@ def run(
     asked = {"every": evaluate_every, "new_client_rounds": new_client_rounds}
     measured = construct(EvaluationSection, asked, "evaluation")
     plan = Plan(
-        how,
-        begin_with_checkpoint(
+        algorithm=how,
+        model=begin_with_checkpoint(
             make_net_builder(model, federation, section.head_depth or how.head_depth), section.init
         ),
-        federation,
-        TopSection(rounds=rounds).rounds,
-        make_participation(participation, len(federation.clients)),
-        training or Training(),
-        TopSection(seed=seed).seed,
-        measured.every,
-        construct(AggregationSection, {"weights": weights}, "aggregation").weights,
-        section.buffers,
-        measured.new_client_rounds,
-        faults or Faults(),
-        devices or Devices(),
+        federation=federation,
+        rounds=TopSection(rounds=rounds).rounds,
+        participation=make_participation(participation, len(federation.clients)),
+        training=training or Training(),
+        seed=TopSection(seed=seed).seed,
+        evaluate_every=measured.every,
+        weights=construct(AggregationSection, {"weights": weights}, "aggregation").weights,
+        buffers=section.buffers,
+        new_client_rounds=measured.new_client_rounds,
+        faults=faults or Faults(),
+        devices=devices or Devices(),
     )
     check_participation(plan.faults, plan.devices, plan.participation, federation.clients)
     trackers = select_trackers(track)

@@ -9,7 +9,8 @@ from math import log
 from statistics import fmean, stdev
 from typing import Literal
 
-from ..run.summary import Event, compute_curves
+from ..run.events import Event
+from ..run.summary import compute_curves
 from .table import Cell, Experiment, MeasurementRule, Ordering, PrintedNumber
 
 NOISE_BANDS = {

@@ -13,7 +13,7 @@ from ..core.errors import FolderError
 from ..core.files import translate_disk_errors
 from ..engines.base import Engine
 from ..jobs.plan import Job
-from ..run.run_index import read_events
+from ..run.run_index import read_json_lines
 from .attack_job import AttackCase, AttackSettings, GradientInversion
 from .gradients import list_sent_parameters
 from .records import Record, make_records
@@ -36,7 +36,7 @@ class AttackLog:
 
     def __init__(self, folder: Path, asked: Record) -> None:
         self.path = folder / ATTACK_LOG
-        found = list(read_events(self.path))
+        found = list(read_json_lines(self.path))
         with translate_disk_errors(self.path):
             lines = self.path.read_bytes() if self.path.exists() else b""
             if not lines.endswith(b"\n") and lines:  # the last one was cut short
@@ -48,7 +48,7 @@ class AttackLog:
             raise FolderError(f"{folder} holds an audit with other settings; choose another --out")
 
     def read_records(self) -> list[Record]:
-        return list(read_events(self.path))
+        return list(read_json_lines(self.path))
 
     def append_records(self, records: Sequence[Record]) -> None:
         """All of a case at once: a cut line is taken back, and its case attacked again."""

@@ -20,7 +20,8 @@ from ..core.samples import ClientData, Samples
 from ..core.tensors import Tensors, params, state
 from ..core.training import Training
 from ..jobs.client_store import ClientStore
-from ..jobs.plan import Job, Plan, work
+from ..jobs.plan import Job, Plan
+from ..jobs.work import work
 
 
 @dataclass(frozen=True)

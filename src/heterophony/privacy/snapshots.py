@@ -12,8 +12,8 @@ from ..core.files import translate_disk_errors, write_atomically
 from ..core.tensors import Memory
 from ..jobs.client_store import FolderClientStore, encode_folder_name
 from ..jobs.plan import Job, Plan
+from ..run.events import Event
 from ..run.store import RunFolder
-from ..run.summary import Event
 
 SNAPSHOT_FOLDER = "audited"
 
@@ -72,7 +72,14 @@ class Snapshots:
                 f" of client {client}; choose another --out"
             )
         down, average = (read_groups(f) for f in (path, self.get_average_path(t)))
-        return Job("train", t, client, down["down"], average["average"], keeps_memory=False)
+        return Job(
+            kind="train",
+            t=t,
+            client=client,
+            tensors=down["down"],
+            generic_model=average["average"],
+            keeps_memory=False,
+        )
 
     @property
     def client_store(self) -> FolderClientStore:

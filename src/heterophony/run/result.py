@@ -15,9 +15,11 @@ from ..core.client import Client
 from ..core.errors import DataError
 from ..core.randomness import seeded
 from ..core.tensors import Tensors
-from ..jobs.plan import Job, Plan, select_tensors_after_joining
+from ..jobs.plan import Job, Plan
+from ..jobs.work import select_tensors_after_joining
+from .events import Event
 from .store import RunFolder
-from .summary import Accuracy, ClientResult, Event, Fairness, Summary
+from .summary import Accuracy, ClientResult, Fairness, Summary
 
 
 class Result:
@@ -89,7 +91,7 @@ class Result:
         received = plan.algorithm.send(server, client) if client is not None else Tensors()
         if client in plan.federation.new:
             received = select_tensors_after_joining(plan.algorithm, received, memory)
-        job = Job("evaluate", server.t, who, received)
+        job = Job(kind="evaluate", t=server.t, client=who, tensors=received)
         made = plan.build_client(job, memory, self._run_folder.client_store)
         if client is not None:
             with seeded(plan.seed, "tune", server.t, client):  # as when P was measured

@@ -7,10 +7,11 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..core.errors import FolderError
 from ..core.files import read_json, translate_disk_errors
+from .events import Event
 
 CONFIG_FILE, EVENTS_FILE, RESULT_FILE = "config.toml", "events.jsonl", "result.json"
 DEVICES_FILE = "devices-now.json"  # how the devices of a run stand: to be looked at, nothing more
@@ -21,19 +22,24 @@ INTERNAL_FOLDERS = {
 TAIL_BYTES = 4096  # bytes; the last event of a finished run is far shorter
 
 
-def read_events(path: Path) -> Iterator[dict[str, Any]]:
-    """All events so far; a line that was cut short by a crash is left out."""
+def read_events(path: Path) -> Iterator[Event]:
+    """Read all events of a run so far."""
+    return cast(Iterator[Event], read_json_lines(path))
+
+
+def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Read a file with one JSON object per line; skip a last line that a crash cut short."""
     if not path.exists():
         return
     with translate_disk_errors(path), open(path, "rb") as file:
         for line in file:
             if not line.endswith(b"\n"):
                 return
-            yield parse_event(path, line)
+            yield parse_json_line(path, line)
 
 
-def read_last_event(path: Path) -> dict[str, Any] | None:
-    """The newest whole event, None before any; only the end of the file is read."""
+def read_last_event(path: Path) -> Event | None:
+    """Read the newest complete event from the end of the file; return None if there is none."""
     if not path.exists():
         return None
     with translate_disk_errors(path), open(path, "rb") as file:
@@ -44,15 +50,15 @@ def read_last_event(path: Path) -> dict[str, Any] | None:
             if len(whole) > 1 or wanted >= size:
                 break
             wanted *= 2
-    return parse_event(path, whole[-1]) if whole else None
+    return cast(Event, parse_json_line(path, whole[-1])) if whole else None
 
 
-def parse_event(path: Path, line: bytes) -> dict[str, Any]:
+def parse_json_line(path: Path, line: bytes) -> dict[str, Any]:
     try:
-        event: dict[str, Any] = json.loads(line)
+        content: dict[str, Any] = json.loads(line)
     except ValueError:
         raise FolderError(f"{path} is damaged: a line is not JSON") from None
-    return event
+    return content
 
 
 def find_runs(path: Path) -> Iterator[Path]:

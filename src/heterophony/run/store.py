@@ -16,6 +16,7 @@ from ..core.errors import CodecError, FolderError
 from ..core.files import lock_folder, translate_disk_errors, write_atomically
 from ..core.tensors import Tensors
 from ..jobs.client_store import FolderClientStore
+from .events import Event
 from .run_index import CONFIG_FILE, EVENTS_FILE, RESULT_FILE, read_events
 
 COMMIT_FORMAT = 1
@@ -70,13 +71,13 @@ class RunFolder:
             self._lock = None
 
     # Events ---------------------------------------------------------------------------------
-    def append_event(self, event: Mapping[str, Any]) -> None:
+    def append_event(self, event: Event) -> None:
         """Append one line."""
         line = json.dumps(event, separators=(",", ":")) + "\n"
         with translate_disk_errors(self.events_file), open(self.events_file, "ab") as file:
             file.write(line.encode())
 
-    def iterate_events(self) -> Iterator[dict[str, Any]]:
+    def iterate_events(self) -> Iterator[Event]:
         """All events so far; a line that was cut short by a crash is left out."""
         return read_events(self.events_file)
 

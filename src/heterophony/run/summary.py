@@ -9,8 +9,21 @@ from statistics import fmean, pstdev
 from typing import Any, Literal
 
 from ..core.errors import FolderError
+from .events import (
+    MEASURES,
+    VALIDATION_MEASURES,
+    Counts,
+    EvaluationEvent,
+    Event,
+    NewClientsEvent,
+    RoundEvent,
+    get_end,
+    get_new_clients,
+    get_start,
+    select_evaluations,
+    select_rounds,
+)
 
-Event = dict[str, Any]
 Curve = Sequence[tuple[int, float]]  # (round, accuracy)
 WORST_FRACTION = 0.1  # the share of clients that "worst" speaks of
 
@@ -114,25 +127,27 @@ class NewClients:
     clients: dict[str, NewClientResult]
 
     @classmethod
-    def from_event(cls, event: Event) -> NewClients:
-        before, own, generic = (
-            event[k] and [c / n for c, n in zip(event[k], event["test"], strict=True)]
-            for k in ("before", "P", "G")
-        )
+    def from_event(cls, event: NewClientsEvent) -> NewClients:
+        test, correct, generic = event["test"], event["P"], event["G"]
+        accuracies = [c / n for c, n in zip(correct, test, strict=True)]
         clients = {
             c: NewClientResult(
-                before[i],
-                own[i],
-                event["P"][i],
-                event["test"][i],
-                generic[i] if generic else None,
-                event["train"][i],
+                before=event["before"][i] / test[i],
+                accuracy=accuracies[i],
+                correct=correct[i],
+                total=test[i],
+                generic=generic[i] / test[i] if generic else None,
+                train=event["train"][i],
             )
             for i, c in enumerate(event["clients"])
         }
-        pooled = {k: event[k] and sum(event[k]) / sum(event["test"]) for k in ("before", "P", "G")}
         return cls(
-            event["rounds"], **pooled, fairness=Fairness.from_accuracies(own), clients=clients
+            rounds=event["rounds"],
+            before=sum(event["before"]) / sum(test),
+            P=sum(correct) / sum(test),
+            G=sum(generic) / sum(test) if generic else None,
+            fairness=Fairness.from_accuracies(accuracies),
+            clients=clients,
         )
 
 
@@ -168,26 +183,36 @@ class Summary:
 def compute_curves(
     events: Iterable[Event], clients: Literal["pooled", "mean"] = "pooled"
 ) -> dict[str, list[tuple[int, float]]]:
-    """(round, accuracy) of G, P and P right after local training (of round t, shown at t + 1).
+    """Return (round, accuracy) points of every measure; empty for one that was not measured.
 
-    Of G and P either all examples count alike, or all clients. ``G_valid`` and ``P_valid`` are
-    those on validation examples, where a run holds such out.
+    G and P either pool the test examples of all clients, or average the clients' accuracies.
+    ``G_valid`` and ``P_valid`` are the same on validation examples. ``P_local`` is P of a round's
+    clients right after local training; that of round t is at t + 1.
     """
     names = ("G", "P", "P_local", "G_valid", "P_valid")
     out: dict[str, list[tuple[int, float]]] = {k: [] for k in names}
-    sizes: dict[str, list[int]] = {}
+    test, validation = list[int](), list[int]()
     for e in events:
         if e["event"] == "start":
             test, validation = e["test"], e.get("validation", [])
-            sizes = {"G": test, "P": test, "G_valid": validation, "P_valid": validation}
         elif e["event"] == "evaluation":
-            for k, of in sizes.items():
-                if e.get(k) is not None:
-                    out[k].append((e["t"], compute_accuracy(e[k], of, clients)))
-        elif e["event"] == "round" and e["P_local"]:
-            right, seen = (sum(pair[i] for pair in e["P_local"]) for i in (0, 1))
-            out["P_local"].append((e["t"] + 1, right / seen))
+            for measure in MEASURES:
+                if (right := e.get(measure)) is not None:
+                    out[measure].append((e["t"], compute_accuracy(right, test, clients)))
+            for held_out in VALIDATION_MEASURES:
+                if (right := e.get(held_out)) is not None:
+                    out[held_out].append((e["t"], compute_accuracy(right, validation, clients)))
+        elif e["event"] == "round" and (local := compute_local_accuracy(e)) is not None:
+            out["P_local"].append((e["t"] + 1, local))
     return out
+
+
+def compute_local_accuracy(event: RoundEvent) -> float | None:
+    """Pool the accuracies right after local training; return None if they were not measured."""
+    if not event["P_local"]:
+        return None
+    right, seen = (sum(pair[i] for pair in event["P_local"]) for i in (0, 1))
+    return right / seen
 
 
 def compute_accuracy(
@@ -203,28 +228,35 @@ def compute_accuracy(
     return fmean(c / n for c, n in known)
 
 
-def find_last_evaluation(events: Sequence[Event]) -> Event | None:
-    """The last evaluation of everything; one that left P out tells nothing about clients.
+def find_last_evaluation(events: Iterable[Event]) -> EvaluationEvent | None:
+    """Return the last evaluation of personal models, None if there is none.
 
-    A client that did not answer then has what it had when it last did.
+    A client that did not reply then has the counts of its last reply.
     """
-    whole = [e for e in reversed(events) if e["event"] == "evaluation" and e["P"] is not None]
-    if not whole:
+    newest_first = [e for e in reversed(select_evaluations(events)) if e["P"] is not None]
+    if not newest_first:
         return None
-    known = {k: whole[0][k] and list(whole[0][k]) for k in ("G", "P")}
-    for earlier in whole[1:]:
-        if not any(None in counts for counts in known.values() if counts):
+    last, *earlier = newest_first
+    out = last.copy()
+    for measure in MEASURES:
+        out[measure] = fill_missing_counts(last[measure], [e[measure] for e in earlier])
+    return out
+
+
+def fill_missing_counts(counts: Counts | None, earlier: Iterable[Counts | None]) -> Counts | None:
+    """Replace each None by the newest count of the same client."""
+    for older in earlier:
+        if counts is None or None not in counts:
             break
-        for k, counts in known.items():
-            if counts and earlier[k]:
-                known[k] = [b if a is None else a for a, b in zip(counts, earlier[k], strict=True)]
-    return {**whole[0], **known}
+        if older:
+            counts = [b if a is None else a for a, b in zip(counts, older, strict=True)]
+    return counts
 
 
 def summarise(events: Sequence[Event]) -> Summary:
-    """The result of a finished run."""
-    if not events or events[0]["event"] != "start" or events[-1]["event"] != "end":
-        raise FolderError("the run is not finished; go on with `heterophony resume`")
+    """Compute the summary of a finished run."""
+    if get_end(events) is None or events[0]["event"] != "start":
+        raise FolderError("the run is not finished; continue it with `heterophony resume`")
     try:
         return build_summary(events)
     except (KeyError, TypeError, IndexError, ValueError):
@@ -232,24 +264,26 @@ def summarise(events: Sequence[Event]) -> Summary:
 
 
 def build_summary(events: Sequence[Event]) -> Summary:
-    start, end = events[0], events[-1]
-    last = find_last_evaluation(events)
-    if last is None:
-        raise ValueError("nothing was measured")
-    rounds = [e for e in events if e["event"] == "round"]
-    new = [e for e in events if e["event"] == "newcomers"]
-    timed, lines = [*rounds, *new, end], compute_curves(events)
-    own = [c / n for c, n in zip(last["P"], start["test"], strict=True)]
-    generic = last["G"] and [c / n for c, n in zip(last["G"], start["test"], strict=True)]
-    took_part = Counter(c for e in rounds for c in e["clients"])
+    start, end, last = get_start(events), get_end(events), find_last_evaluation(events)
+    if end is None or last is None or last["P"] is None:
+        raise ValueError("the run is not finished, or nothing was measured")
+    rounds, new, lines = select_rounds(events), get_new_clients(events), compute_curves(events)
+    timed = [*rounds, *([new] if new else []), end]
+    correct = require_counts(last["P"])
+    own = [c / n for c, n in zip(correct, start["test"], strict=True)]
+    generic: list[float] | None = None
+    if last["G"]:
+        counts = require_counts(last["G"])
+        generic = [c / n for c, n in zip(counts, start["test"], strict=True)]
+    participations = Counter(c for e in rounds for c in e["clients"])
     clients = {
         c: ClientResult(
-            own[i],
-            last["P"][i],
-            start["test"][i],
-            generic[i] if generic else None,
-            start["train"][i],
-            took_part[c],
+            accuracy=own[i],
+            correct=correct[i],
+            total=start["test"][i],
+            generic=generic[i] if generic else None,
+            train=start["train"][i],
+            participations=participations[c],
         )
         for i, c in enumerate(start["clients"])
     }
@@ -265,14 +299,28 @@ def build_summary(events: Sequence[Event]) -> Summary:
             "G": Fairness.from_accuracies(generic) if generic else None,
         },
         clients=clients,
-        bytes={k: sum(e[f"bytes_{k}"] for e in rounds) for k in ("up", "down")},
+        bytes={
+            "up": sum(e["bytes_up"] for e in rounds),
+            "down": sum(e["bytes_down"] for e in rounds),
+        },
         seconds=round(sum(e["seconds"] for e in timed), 3),
-        work={k: round(sum(e["work"][k] for e in timed), 3) for k in ("train", "evaluate")},
+        work={
+            "train": round(sum(e["work"]["train"] for e in timed), 3),
+            "evaluate": round(sum(e["work"]["evaluate"] for e in timed), 3),
+        },
         shared_parameters=start["shared_parameters"],
         data_sha256=start["data_sha256"],
         model_sha256=end["model_sha256"],
         version=start["version"],
         simulated_seconds=max((e["clock"] for e in rounds if "clock" in e), default=None),
-        new_clients=NewClients.from_event(new[0]) if new else None,
+        new_clients=NewClients.from_event(new) if new else None,
         personal_bytes=sum(e.get("personal_bytes", 0) for e in rounds) or None,
     )
+
+
+def require_counts(counts: Counts) -> list[int]:
+    """Return the counts if every client has one, else raise ValueError."""
+    known = [c for c in counts if c is not None]
+    if len(known) < len(counts):
+        raise ValueError("a client was never evaluated")
+    return known

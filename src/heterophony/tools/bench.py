@@ -122,7 +122,15 @@ def open_pool(
     """A pool at work on a federation, in a temporary folder."""
     build = partial(model, federation.shape, federation.classes, 1)
     how = Training(epochs=epochs, batch=BATCH)
-    plan = Plan(FedAvg(), build, federation, 1, Uniform(rate=1.0), how, evaluate_every=10**9)
+    plan = Plan(
+        algorithm=FedAvg(),
+        model=build,
+        federation=federation,
+        rounds=1,
+        participation=Uniform(rate=1.0),
+        training=how,
+        evaluate_every=10**9,
+    )
     with tempfile.TemporaryDirectory() as folder:
         place = RunFolder(Path(folder) / "run").client_store
         with Pool(plan, place, workers) as engine:
@@ -145,7 +153,7 @@ def measure_pool_rate(workers: int, samples: int) -> float:
 
 def make_training_jobs(plan: Plan, clients: tuple[str, ...]) -> list[Job]:
     sizes, model = plan.federation.sizes(), plan.create_initial_server().model
-    return [Job("train", 0, c, model, cost=sizes[c]) for c in clients]
+    return [Job(kind="train", t=0, client=c, tensors=model, cost=sizes[c]) for c in clients]
 
 
 def measure_evaluation_share() -> float:

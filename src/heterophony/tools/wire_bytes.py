@@ -31,9 +31,9 @@ def measure_wire_bytes(algorithm: Algorithm) -> dict[str, int]:
     """
     depth = algorithm.head_depth or get_default_head_depth(convnet)
     plan = Plan(
-        algorithm,
-        partial(convnet, IMAGE_SHAPE, CLASS_COUNT, depth),
-        make_reference_federation(),
+        algorithm=algorithm,
+        model=partial(convnet, IMAGE_SHAPE, CLASS_COUNT, depth),
+        federation=make_reference_federation(),
         rounds=9,
         participation=Uniform(rate=1.0),
         training=Training(
@@ -48,8 +48,8 @@ def measure_wire_bytes(algorithm: Algorithm) -> dict[str, int]:
         place = FolderClientStore(Path(folder) / "clients", Path(folder) / "scratch")
         with Serial(plan, place) as engine:
             for _ in range(2):
-                server, events = run_round(plan, engine, server)
-    return {way: int(events[-1][f"bytes_{way}"]) for way in ("down", "up")}
+                server, _, done = run_round(plan, engine, server)
+    return {"down": done["bytes_down"], "up": done["bytes_up"]}
 
 
 def measure_relative_to_fedavg(algorithm: Algorithm) -> dict[str, float]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from ..run.summary import Event, Summary
+from ..run.events import Event
+from ..run.summary import Summary
 from . import NamedTracker, TrackedRun, Tracker
 from .points import PointBuilder
 

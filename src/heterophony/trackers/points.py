@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..run.summary import Event, Fairness, Summary, compute_accuracy
+from ..run.events import (
+    MEASURES,
+    VALIDATION_MEASURES,
+    EvaluationEvent,
+    Event,
+    RoundEvent,
+)
+from ..run.summary import Fairness, Summary, compute_accuracy, compute_local_accuracy
 
 
 @dataclass(frozen=True)
@@ -34,34 +41,29 @@ class PointBuilder:
             return self._convert_round(event)
         return None
 
-    def _convert_evaluation(self, event: Event) -> Point:
-        known = {k: event[k] for k in ("G", "P") if event[k] is not None}
-        values = {
-            f"accuracy/{k}": compute_accuracy(right, self.test_sizes) for k, right in known.items()
-        }
-        held_out = {k: event[k] for k in ("G_valid", "P_valid") if event.get(k) is not None}
-        values |= {
-            f"accuracy/{k}": compute_accuracy(v, self.validation_sizes) for k, v in held_out.items()
-        }
-        clients = {
-            k: [c / n for c, n in zip(right, self.test_sizes, strict=True) if c is not None]
-            for k, right in known.items()
-        }
+    def _convert_evaluation(self, event: EvaluationEvent) -> Point:
+        values, clients = dict[str, float](), dict[str, list[float]]()
+        for measure in MEASURES:
+            if (counts := event[measure]) is not None:
+                values[f"accuracy/{measure}"] = compute_accuracy(counts, self.test_sizes)
+                pairs = zip(counts, self.test_sizes, strict=True)
+                clients[measure] = [c / n for c, n in pairs if c is not None]
+        for held_out in VALIDATION_MEASURES:
+            if (counts := event.get(held_out)) is not None:
+                values[f"accuracy/{held_out}"] = compute_accuracy(counts, self.validation_sizes)
         if "P" in clients:
             values["accuracy/P_worst10"] = Fairness.from_accuracies(clients["P"]).worst10
         return Point(event["t"], values, clients)
 
-    def _convert_round(self, event: Event) -> Point:
+    def _convert_round(self, event: RoundEvent) -> Point:
         self.totals["bytes/up"] += event["bytes_up"]
         self.totals["bytes/down"] += event["bytes_down"]
         self.totals["seconds"] += event["seconds"]
         values = {**self.totals}
-        values |= {
-            f"{kind}/{k}": v for kind in ("loss", "measures") for k, v in event[kind].items()
-        }
-        if event["P_local"]:
-            right, seen = (sum(pair[i] for pair in event["P_local"]) for i in (0, 1))
-            values["accuracy/P_local"] = right / seen
+        values |= {f"loss/{k}": v for k, v in event["loss"].items()}
+        values |= {f"measures/{k}": v for k, v in event["measures"].items()}
+        if (local := compute_local_accuracy(event)) is not None:
+            values["accuracy/P_local"] = local
         if "clock" in event:
             values["simulated_seconds"] = event["clock"]
         return Point(event["t"] + 1, values)

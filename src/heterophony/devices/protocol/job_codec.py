@@ -57,7 +57,15 @@ def make_job(task: Task, tensors: bytes, average: bytes) -> Job:
     """The job of a task whose blobs are here."""
     down, mean = (codec.decode_blob(b, finite=False)[0] for b in (tensors, average))
     kind: Any = task.job
-    return Job(kind, task.t, task.client, down, mean, turn=task.turn, keeps_memory=task.keeps)
+    return Job(
+        kind=kind,
+        t=task.t,
+        client=task.client,
+        tensors=down,
+        generic_model=mean,
+        turn=task.turn,
+        keeps_memory=task.keeps,
+    )
 
 
 def encode_tensors(tensors: Tensors) -> bytes:

@@ -20,8 +20,8 @@ from typing import Any
 from ...config.config import read_config
 from ...core.errors import EngineError, HeterophonyError
 from ...engines.pool import CONTEXT, configure_worker_process
+from ...run.events import Event
 from ...run.store import RunFolder
-from ...run.summary import Event
 from ..broker.enrolment import Enrolment
 from ..device import Device
 from ..server import serve

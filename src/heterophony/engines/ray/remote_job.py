@@ -27,7 +27,8 @@ from ...core.files import translate_disk_errors
 from ...core.tensors import Tensors
 from ...data.federation import Federation, write_federation
 from ...jobs.client_store import ClientStore
-from ...jobs.plan import Job, Plan, work
+from ...jobs.plan import Job, Plan
+from ...jobs.work import work
 from ..pool import configure_torch
 from .temp_folders import TempFolder, open_temp_folder
 

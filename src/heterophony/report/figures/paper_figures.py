@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from ...run.summary import Event
+from ...run.events import Event
 from . import paper_bars
 from . import paper_lines as numbers
 from . import paper_rounds as rounds

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ...analysis.runs import Curve
 from ...run import summary
-from ...run.summary import Event
+from ...run.events import Event, get_start, select_rounds
 from .style import (
     GRID_COLOR,
     PointLabel,
@@ -55,7 +55,7 @@ def draw_model_difference(figure: Figure, outcome: ReproductionResult, runs: Tas
     """How far clients are from their mean after every round, as the algorithm recorded it."""
 
     def read_difference(events: list[Event]) -> dict[str, Curve]:
-        rounds = [e for e in events if e["event"] == "round" and MODEL_DIFFERENCE in e["measures"]]
+        rounds = [e for e in select_rounds(events) if MODEL_DIFFERENCE in e["measures"]]
         return {MODEL_DIFFERENCE: [(e["t"] + 1, e["measures"][MODEL_DIFFERENCE]) for e in rounds]}
 
     draw_round_panels(
@@ -93,10 +93,9 @@ def compute_accuracy_curves(outcome: ReproductionResult, events: list[Event]) ->
 
 def count_draws_by_rank(events: list[Event]) -> Curve:
     """(rank, draws), the most drawn first; twice in a round are two draws."""
-    count = Counter(dict.fromkeys(events[0]["clients"], 0))
-    for event in events:
-        if event["event"] == "round":
-            count.update(event.get("asked", event["clients"]))
+    count = Counter(dict.fromkeys(get_start(events)["clients"], 0))
+    for event in select_rounds(events):
+        count.update(event.get("asked", event["clients"]))
     return [(i + 1, n) for i, n in enumerate(sorted(count.values(), reverse=True))]
 
 

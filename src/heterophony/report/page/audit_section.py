@@ -14,7 +14,7 @@ from ...privacy.summary import (
     format_psnr_by_round,
     list_rounds_if_several,
 )
-from ...run.run_index import read_events
+from ...run.run_index import read_json_lines
 
 AuditRecord = dict[str, Any]
 MAX_IMAGES = 8  # images: what is still looked at
@@ -28,7 +28,10 @@ def build_audit_section(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 
 def read_audit_section(folder: Path) -> dict[str, Any] | None:
-    content, records = read_json(folder / "audit.json"), list(read_events(folder / "attacks.jsonl"))
+    content, records = (
+        read_json(folder / "audit.json"),
+        list(read_json_lines(folder / "attacks.jsonl")),
+    )
     if not content["rows"]:
         return None
     originals, columns, found = select_images(records)

@@ -58,7 +58,8 @@ def build_page_data(runs: Sequence[Run]) -> Json:
         "newcomers": build_new_clients_section(runs),
         "audited": build_audit_section(runs),
         "federations": [
-            {k: federations[sha][k] for k in ("clients", "train", "test")} for sha in order
+            {"clients": start["clients"], "train": start["train"], "test": start["test"]}
+            for start in (federations[sha] for sha in order)
         ],
         "attendance": [
             {
@@ -127,7 +128,7 @@ def build_run_data(run: Run, federation: int, points: int) -> Json:
     known = run.current_summary
     result = known.to_dict() if known else None
     clients = result.pop("clients") if result else {}
-    last = find_last_evaluation(run.events) or {}
+    last = find_last_evaluation(run.events)
     curves = {k: thin_curve(run.curves[k], points) for k in "GP"}
     measured = sorted({int(t) for curve in curves.values() for t, _ in curve})
     return {
@@ -138,8 +139,8 @@ def build_run_data(run: Run, federation: int, points: int) -> Json:
         "curves": curves,
         "costs": compute_cumulative_costs(run.events, measured),
         "result": result,
-        "G": last.get("G"),
-        "P": last.get("P"),
+        "G": last and last["G"],
+        "P": last and last["P"],
         "participations": [c["participations"] for c in clients.values()],
     }
 

@@ -1,0 +1,109 @@
+"""Evaluate the personal and the generic model on one client's own examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from ..core.algorithm import Algorithm, Reply
+from ..core.client import Client
+from ..core.randomness import seeded
+from ..core.samples import Samples
+from ..core.tensors import Memory, Tensors, state
+from .client_store import ClientStore
+from .plan import Job, Plan
+
+EVALUATION_BATCH = 250  # larger batches are not faster, and need more memory
+
+Model = Callable[[Tensor], Tensor]
+
+
+def evaluate(plan: Plan, job: Job, memory: Memory, client_store: ClientStore) -> Reply:
+    """Count the correct answers of P and G on the client's test and validation examples."""
+    algorithm, client = plan.algorithm, plan.build_client(job, memory, client_store)
+    models = dict[str, Model]()
+    if job.t == plan.rounds or algorithm.ready(job.t):
+        with seeded(plan.seed, "tune", job.t, job.client):
+            algorithm.tune(client)
+        models["P"] = partial(algorithm.predict, client)
+    generic_job, generic_memory = replace(job, tensors=Tensors()), {"net": job.generic_model}
+    generic = plan.build_client(generic_job, generic_memory, client_store)
+    if algorithm.common and is_generic_model_known(plan, generic):
+        if has_same_base(algorithm, client, generic):
+            cache_last_output(client.net.base)
+            generic.net.base = client.net.base
+        models["G"] = partial(algorithm.generic, generic)
+    correct = count_correct(client, list(models.values()), client.data.test)
+    metrics = dict(zip(models, correct, strict=True))
+    if plan.federation.validates:  # read only here, so that no algorithm can use these examples
+        held_out = plan.federation.samples(job.client, "validation")
+        correct = count_correct(client, list(models.values()), held_out)
+        metrics |= {f"{k}_valid": n for k, n in zip(models, correct, strict=True)}
+    tested = len(client.data.test)
+    return Reply(job.client, "evaluate", Tensors(), tested, tested, metrics)
+
+
+def count_correct(client: Client, models: Sequence[Model], samples: Samples) -> list[int]:
+    """Count the correct answers of each model on the same examples, which may be none."""
+    client.net.eval()
+    counts = [0] * len(models)
+    with torch.inference_mode():
+        for x, y in samples.batches(EVALUATION_BATCH) if len(samples) else ():
+            for i, model in enumerate(models):
+                counts[i] += int((model(x).argmax(1) == y).sum())
+    return counts
+
+
+def is_generic_model_known(plan: Plan, generic: Client) -> bool:
+    """Tell whether the server has all parameters that G needs; of devices it has the shared ones."""
+    generic.net.eval()
+    return not plan.personal_stays_on_device or not needs_personal_parameters(plan, generic)
+
+
+def needs_personal_parameters(plan: Plan, generic: Client) -> bool:
+    """Tell whether the generic model uses personal parameters.
+
+    They are overwritten with NaN: if the model uses any of them, its output is not finite.
+    """
+    generic.net.eval()
+    shared = set(plan.list_shared_names(generic.net, generic.t))
+    personal = [v for k, v in generic.net.state_dict().items() if k not in shared]
+    if not personal:
+        return False
+    with torch.inference_mode():
+        for v in personal:
+            if v.is_floating_point():
+                v.fill_(torch.nan)
+        x, _ = next(iter(generic.data.test.batches(EVALUATION_BATCH)))
+        return not bool(torch.isfinite(plan.algorithm.generic(generic, x)).all())
+
+
+def has_tuning(algorithm: Algorithm) -> bool:
+    """Tell whether the algorithm changes a client's model before it predicts."""
+    return type(algorithm).tune is not Algorithm.tune
+
+
+def has_same_base(algorithm: Algorithm, client: Client, generic: Client) -> bool:
+    """Tell whether P and G have the same base; its features are then computed only once."""
+    bases = [state(c.net).only("base.*") for c in (client, generic)]
+    return not has_tuning(algorithm) and all(
+        torch.equal(v, bases[1][k]) for k, v in bases[0].items()
+    )
+
+
+def cache_last_output(module: nn.Module) -> None:
+    """Let a module return its last output if input and weights are the same again."""
+    compute = module.forward
+    last: list[tuple[Tensor, Tensor | None, Tensor]] = []
+
+    def forward(x: Tensor) -> Tensor:
+        weight = next(module.parameters(), None)  # functional_call temporarily replaces weights
+        if not (last and last[0][0] is x and last[0][1] is weight):
+            last[:] = [(x, weight, compute(x))]
+        return last[0][2]
+
+    module.forward = forward

@@ -1,0 +1,111 @@
+"""The work of one client in one round: train, evaluate, or join after training."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from ..core.algorithm import Algorithm, Reply
+from ..core.client import Client
+from ..core.errors import DivergedError
+from ..core.randomness import seeded
+from ..core.tensors import Memory, Tensors, state
+from .client_store import ClientStore
+from .evaluation import count_correct, evaluate, has_tuning, needs_personal_parameters
+from .plan import Job, Plan
+
+
+def work(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
+    """Do one job. Every engine, and every device, calls this function and no other."""
+    begun = time.perf_counter()
+    memory = client_store.load_memory(job.client, before=job.t)
+    if job.custom_work is not None:
+        reply = job.custom_work(plan, job, client_store)
+    elif job.kind == "evaluate":
+        last = job.t == plan.rounds
+        kept = client_store.digest_memory(job.client, before=job.t) if last else ""
+        reply = replace(evaluate(plan, job, memory, client_store), kept=kept)
+    elif job.kind == "join":
+        reply = join(plan, job, client_store)
+        reply = replace(reply, kept=client_store.digest_memory(job.client, before=job.t + 1))
+    else:
+        reply, memory = train(plan, job, memory, client_store)
+        if job.keeps_memory:
+            client_store.save_memory(job.client, job.t, memory)
+    seconds = time.perf_counter() - begun
+    return replace(reply, metrics={**reply.metrics, "seconds": seconds})
+
+
+def train(plan: Plan, job: Job, memory: Memory, client_store: ClientStore) -> tuple[Reply, Memory]:
+    """Train locally; return the reply to the server and the client's new memory."""
+    client = plan.build_client(job, memory, client_store)
+    update = train_locally(plan, job, client)
+    personal, samples = client.stays(), len(client.data.train)
+    metrics = dict(client.metrics)
+    # with tuning, the model before it is not the one that P measures
+    if plan.is_evaluated(job.t + 1) and not has_tuning(plan.algorithm):
+        own = partial(plan.algorithm.predict, client)
+        metrics["P_local"] = count_correct(client, [own], client.data.test)[0]
+    new_memory = {**client.memory, **({"net": personal} if personal else {})}
+    aside = personal if needs_personal_average(plan, job, client_store) else Tensors()
+    weight = samples if plan.weights == "samples" else 1
+    reply = Reply(job.client, "train", update, samples, weight, metrics, aside)
+    return replace(reply, turn=job.turn, examples=client.examples), new_memory
+
+
+def needs_personal_average(plan: Plan, job: Job, client_store: ClientStore) -> bool:
+    """Tell whether the reply contains personal parameters, to be averaged for G.
+
+    In a simulation it always does. Devices send them only if G needs them and the user agreed.
+    """
+    if not plan.algorithm.common or not plan.clients_on_devices:
+        return plan.algorithm.common
+    if plan.personal_stays_on_device:
+        return False
+    initial = {"net": state(plan.template)}
+    client = plan.build_client(replace(job, tensors=Tensors()), initial, client_store)
+    return needs_personal_parameters(plan, client)
+
+
+def train_locally(plan: Plan, job: Job, client: Client) -> Tensors:
+    """Run the algorithm on a client; return its update. Raise DivergedError if it is not finite."""
+    with seeded(plan.derive_draw_seed(job.turn), "local", job.t, job.client):
+        update = Tensors(plan.algorithm.local(client))
+    for name, v in update.items():
+        if v.is_floating_point() and not bool(torch.isfinite(v).all()):
+            raise DivergedError(
+                f"client {job.client}, round {job.t}: '{name}' of its update holds NaN or infinity;"
+                " lower local.lr"
+            )
+    return update
+
+
+def join(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
+    """Evaluate a new client, let it train alone for some rounds, and evaluate it again.
+
+    Every round begins with the same tensors from the server and with the client's own memory.
+    """
+    arrived = plan.build_client(job, {}, client_store)
+    own = partial(plan.algorithm.predict, arrived)
+    before = count_correct(arrived, [own], arrived.data.test)[0]
+    memory: Memory = {}
+    for t in range(job.t, job.t + plan.effective_new_client_rounds):
+        client = plan.build_client(replace(job, t=t), memory, client_store)
+        train_locally(plan, replace(job, t=t), client)
+        memory = {**client.memory, "net": state(client.net)}
+    client_store.save_memory(job.client, job.t, memory)
+    joined = replace(job, tensors=select_tensors_after_joining(plan.algorithm, job.tensors, memory))
+    reply = evaluate(plan, joined, memory, client_store)
+    return replace(reply, kind="join", metrics={**reply.metrics, "before": before})
+
+
+def select_tensors_after_joining(algorithm: Algorithm, sent: Tensors, memory: Memory) -> Tensors:
+    """Select the received tensors that a new client needs to predict.
+
+    Its memory has the whole network that it trained, so it needs only the extras. If the algorithm
+    tunes before it predicts, tuning begins with the server's tensors, as for every client.
+    """
+    return sent.only("*/*") if memory and not has_tuning(algorithm) else sent

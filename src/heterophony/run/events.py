@@ -1,0 +1,198 @@
+"""The events of a run: one JSON object per line of ``events.jsonl``, and typed readers for them.
+
+``docs/events.md`` is generated from this module by ``scripts/events_page``. A reader must accept
+keys and kinds of event that it does not know: other versions may record more, or less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Literal, NotRequired, TypedDict, TypeGuard
+
+from ..core.errors import FolderError
+
+Counts = list[int | None]
+"""Numbers of correct answers, in the order of the clients; null for a client without a reply."""
+
+Measure = Literal["G", "P"]
+MEASURES: tuple[Measure, ...] = ("G", "P")
+ValidationMeasure = Literal["G_valid", "P_valid"]
+VALIDATION_MEASURES: tuple[ValidationMeasure, ...] = ("G_valid", "P_valid")
+
+
+class WorkSeconds(TypedDict):
+    """Seconds that workers computed, added up over all workers."""
+
+    train: Annotated[float, "seconds of training"]
+    evaluate: Annotated[float, "seconds of evaluation"]
+
+
+class StartEvent(TypedDict):
+    """Recorded once, before the first round."""
+
+    event: Literal["start"]
+    version: Annotated[str, "version of heterophony that started the run"]
+    algorithm: Annotated[str, "name of the algorithm"]
+    seed: Annotated[int, "seed of the run"]
+    rounds: Annotated[int, "number of rounds the run will have"]
+    clients: Annotated[list[str], "names of the clients; all counts per client follow this order"]
+    train: Annotated[list[int], "training examples of each client"]
+    test: Annotated[list[int], "test examples of each client"]
+    validation: NotRequired[
+        Annotated[list[int], "validation examples of each client, if the run holds any out"]
+    ]
+    classes: Annotated[list[str], "names of the classes"]
+    labels: Annotated[list[list[int]], "training examples of each client, counted by class"]
+    shared_parameters: Annotated[int, "number of values in the shared model"]
+    data_sha256: Annotated[str, "digest of the data and of their partition"]
+    start_sha256: NotRequired[
+        Annotated[str, "digest of the initial model; missing in runs of early versions"]
+    ]
+    files: NotRequired[
+        Annotated[
+            dict[str, str],
+            "SHA-256 of each file that decides availability or device speeds, if there are any",
+        ]
+    ]
+
+
+class EvaluationEvent(TypedDict):
+    """Recorded where evaluation is due: before the training of round ``t``, and after the last."""
+
+    event: Literal["evaluation"]
+    t: Annotated[int, "number of rounds before this evaluation"]
+    G: Annotated[
+        Counts | None,
+        "correct answers of the generic model on each client's test examples;"
+        " null if there is no generic model, null for a client that did not reply",
+    ]
+    P: Annotated[
+        Counts | None,
+        "correct answers of each client's personal model on its own test examples;"
+        " null if personal models are not ready yet, null for a client that did not reply",
+    ]
+    G_valid: NotRequired[
+        Annotated[Counts | None, "as G, on validation examples, if the run holds any out"]
+    ]
+    P_valid: NotRequired[
+        Annotated[Counts | None, "as P, on validation examples, if the run holds any out"]
+    ]
+
+
+class RoundEvent(TypedDict):
+    """Recorded after each round of training.
+
+    ``asked``, ``dropped``, ``late`` and ``void`` are recorded if the configuration simulates faults
+    or device speeds, or if a client did not reply.
+    """
+
+    event: Literal["round"]
+    t: Annotated[int, "number of the round, counted from 0"]
+    clients: Annotated[
+        list[str],
+        "clients whose replies were merged, once per reply;"
+        ' `["*"]` if one model is trained on everybody\'s data',
+    ]
+    bytes_down: Annotated[int, "bytes of the tensors sent to the selected clients"]
+    bytes_up: Annotated[int, "bytes of the tensors in the replies, merged or not"]
+    personal_bytes: NotRequired[
+        Annotated[int, "bytes of personal parameters that devices sent, only to measure G"]
+    ]
+    loss: Annotated[
+        dict[str, float],
+        "training loss by phase, averaged over the merged clients by training examples",
+    ]
+    measures: Annotated[
+        dict[str, float],
+        "other numbers that the algorithm reports: those of clients averaged in the same way,"
+        " and those of the server",
+    ]
+    P_local: Annotated[
+        list[list[int]],
+        "[correct answers, test examples] of each merged client right after local training;"
+        " empty if no evaluation follows, or if the algorithm tunes before it predicts",
+    ]
+    work: Annotated[WorkSeconds, "seconds of training and evaluation, added up over all workers"]
+    asked: NotRequired[Annotated[list[str], "selected clients"]]
+    dropped: NotRequired[Annotated[list[str], "selected clients that sent no reply"]]
+    late: NotRequired[
+        Annotated[list[str], "clients whose replies arrived after the round had ended"]
+    ]
+    void: NotRequired[Annotated[bool, "true if no reply was merged"]]
+    simulated_seconds: NotRequired[
+        Annotated[float, "simulated duration of the round, if device speeds are simulated"]
+    ]
+    clock: NotRequired[
+        Annotated[float, "simulated time at the end of the round, if device speeds are simulated"]
+    ]
+    seconds: Annotated[float, "real duration of the round"]
+
+
+class NewClientsEvent(TypedDict):
+    """Recorded after the last evaluation, if clients join after training."""
+
+    event: Literal["newcomers"]
+    t: Annotated[int, "number of rounds before they joined"]
+    rounds: Annotated[int, "rounds that each new client trains alone"]
+    clients: Annotated[list[str], "names of the new clients; the lists below follow this order"]
+    train: Annotated[list[int], "training examples of each new client"]
+    test: Annotated[list[int], "test examples of each new client"]
+    before: Annotated[
+        list[int], "correct answers on its test examples before the client trains or tunes"
+    ]
+    P: Annotated[list[int], "correct answers of its personal model on its test examples"]
+    G: Annotated[
+        list[int] | None,
+        "correct answers of the generic model on its test examples; null if there is none",
+    ]
+    sha256: Annotated[list[str], "digest of what each new client keeps"]
+    seconds: Annotated[float, "real duration"]
+    work: Annotated[WorkSeconds, "seconds of training and evaluation, added up over all workers"]
+
+
+class EndEvent(TypedDict):
+    """Recorded once, when the run is finished."""
+
+    event: Literal["end"]
+    t: Annotated[int, "number of rounds of the run"]
+    model_sha256: Annotated[str, "digest of the server's tensors and of what each client keeps"]
+    seconds: Annotated[float, "real duration of the last evaluation"]
+    work: Annotated[WorkSeconds, "seconds of training and evaluation, added up over all workers"]
+
+
+Event = StartEvent | EvaluationEvent | RoundEvent | NewClientsEvent | EndEvent
+EVENT_TYPES = (StartEvent, EvaluationEvent, RoundEvent, NewClientsEvent, EndEvent)
+
+
+def is_event(line: object) -> TypeGuard[Event]:
+    """Tell whether a line of JSON is an event, of a known kind or not."""
+    return isinstance(line, dict) and "event" in line
+
+
+def get_start(events: Sequence[Event]) -> StartEvent:
+    """Return the first event; raise FolderError if it is not the start of a run."""
+    first = events[0] if events else None
+    if not is_event(first) or first["event"] != "start":
+        raise FolderError("events.jsonl is damaged: it does not begin with the start of a run")
+    return first
+
+
+def get_end(events: Sequence[Event]) -> EndEvent | None:
+    """Return the last event if the run is finished, else None."""
+    last = events[-1] if events else None
+    return last if last is not None and last["event"] == "end" else None
+
+
+def select_evaluations(events: Iterable[Event]) -> list[EvaluationEvent]:
+    """Return the evaluations, in their order."""
+    return [e for e in events if e["event"] == "evaluation"]
+
+
+def select_rounds(events: Iterable[Event]) -> list[RoundEvent]:
+    """Return the rounds of training, in their order."""
+    return [e for e in events if e["event"] == "round"]
+
+
+def get_new_clients(events: Iterable[Event]) -> NewClientsEvent | None:
+    """Return the event of the clients that joined after training, None if there were none."""
+    return next((e for e in events if e["event"] == "newcomers"), None)

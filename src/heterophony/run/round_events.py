@@ -1,0 +1,241 @@
+"""Make the events of a run from its plan and the replies of its clients."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+from .. import __version__
+from ..core.algorithm import POOLED_CLIENT, Reply, Server
+from ..core.tensors import Tensors
+from ..jobs.client_store import ClientStore
+from ..jobs.plan import Plan
+from ..population.faults import RoundEnd
+from .events import (
+    VALIDATION_MEASURES,
+    Counts,
+    EndEvent,
+    EvaluationEvent,
+    NewClientsEvent,
+    RoundEvent,
+    StartEvent,
+)
+
+LOSS_PREFIX = "loss/"  # of a client's metrics
+OWN_METRICS = ("P_local", "seconds")  # metrics with keys of their own in the event
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedRound:
+    """What one round of training consisted of."""
+
+    t: int
+    selected: Sequence[str]  # clients; one that was drawn twice is here twice
+    sent: Mapping[str, Tensors]  # by client
+    trained: Sequence[Reply]  # in client order
+    merged: Sequence[Reply]  # those of them that were merged
+    evaluated: Sequence[Reply]  # of the evaluation that shared the engine with the training
+    end: RoundEnd
+    clock: float  # simulated time at the beginning of the round
+    measures: Mapping[str, float]  # what the algorithm measured on the server
+
+
+# Parts of events: mypy accepts optional keys in the middle of an event only from such types
+class ValidationSizes(TypedDict, total=False):
+    validation: list[int]
+
+
+class FileDigests(TypedDict, total=False):
+    files: dict[str, str]
+
+
+class PersonalBytes(TypedDict, total=False):
+    personal_bytes: int
+
+
+class FaultFields(TypedDict, total=False):
+    asked: list[str]
+    dropped: list[str]
+    late: list[str]
+    void: bool
+    simulated_seconds: float
+    clock: float
+
+
+def make_start_event(plan: Plan, server: Server) -> StartEvent:
+    """Describe the run before its first round."""
+    federation = plan.federation
+    sizes = list(federation.sizes("validation").values())
+    validation: ValidationSizes = {"validation": sizes} if any(sizes) else {}
+    files: FileDigests = {"files": plan.file_digests} if plan.file_digests else {}
+    return {
+        "event": "start",
+        "version": __version__,
+        "algorithm": plan.algorithm_name,
+        "seed": plan.seed,
+        "rounds": plan.rounds,
+        "clients": list(federation.clients),
+        "train": list(federation.sizes().values()),
+        "test": list(federation.sizes("test").values()),
+        **validation,
+        "classes": list(federation.labels),
+        "labels": federation.counts().tolist(),
+        "shared_parameters": sum(v.numel() for v in server.model.values()),
+        "data_sha256": federation.sha256,
+        "start_sha256": plan.start_sha256,
+        **files,
+    }
+
+
+def make_evaluation_event(plan: Plan, t: int, replies: Sequence[Reply]) -> EvaluationEvent:
+    """Collect the correct answers of every client after ``t`` rounds."""
+    event: EvaluationEvent = {
+        "event": "evaluation",
+        "t": t,
+        "G": collect_counts(plan, replies, "G"),
+        "P": collect_counts(plan, replies, "P"),
+    }
+    if plan.federation.validates:
+        for measure in VALIDATION_MEASURES:
+            event[measure] = collect_counts(plan, replies, measure)
+    return event
+
+
+def collect_counts(plan: Plan, replies: Sequence[Reply], measure: str) -> Counts | None:
+    """List the correct answers in client order; None if no client measured them."""
+    metrics = {r.client: r.metrics for r in replies}
+    if not any(measure in known for known in metrics.values()):
+        return None
+    return [int(metrics[c][measure]) if c in metrics else None for c in plan.federation.clients]
+
+
+def make_round_event(plan: Plan, done: FinishedRound, seconds: float) -> RoundEvent:
+    """Describe a round of training that took so many seconds."""
+    tested = plan.federation.sizes("test")
+    tested[POOLED_CLIENT] = sum(tested.values())
+    means = {
+        k: average_metric(k, done.merged)
+        for r in done.merged
+        for k in r.metrics
+        if k not in OWN_METRICS
+    }
+    losses = {k.removeprefix(LOSS_PREFIX): v for k, v in sorted(means.items()) if is_loss(k)}
+    others = {k: v for k, v in sorted(means.items()) if not is_loss(k)}
+    pooled = plan.algorithm.pooled  # then nothing is sent
+    return {
+        "event": "round",
+        "t": done.t,
+        "clients": [r.client for r in done.merged],
+        "bytes_down": 0 if pooled else sum(done.sent[c].nbytes for c in done.selected),
+        "bytes_up": 0 if pooled else sum(r.tensors.nbytes for r in done.trained),
+        **describe_personal_bytes(plan, done.trained),
+        "loss": losses,
+        "measures": {**others, **done.measures},
+        "P_local": [
+            [int(r.metrics["P_local"]), tested[r.client]]
+            for r in done.merged
+            if "P_local" in r.metrics
+        ],
+        "work": {
+            "train": sum_work_seconds(done.trained),
+            "evaluate": sum_work_seconds(done.evaluated),
+        },
+        **describe_faults(plan, done),
+        "seconds": seconds,
+    }
+
+
+def is_loss(metric: str) -> bool:
+    return metric.startswith(LOSS_PREFIX)
+
+
+def describe_personal_bytes(plan: Plan, trained: Sequence[Reply]) -> PersonalBytes:
+    """Count the bytes of personal parameters that left a device; a simulation has no devices."""
+    sent = sum(r.aside.nbytes for r in trained) if plan.clients_on_devices else 0
+    return {"personal_bytes": sent} if sent else {}
+
+
+def describe_faults(plan: Plan, done: FinishedRound) -> FaultFields:
+    """List the clients without a merged reply, and the simulated time; empty without faults."""
+    if plan.fault_free and len(done.trained) == len(done.selected):
+        return {}
+    replied = {r.client for r in done.trained}
+    out: FaultFields = {
+        "asked": list(done.selected),
+        "dropped": [c for c in done.selected if c not in replied],
+        "late": [done.trained[i].client for i in done.end.late],
+        "void": not done.end.merged,
+    }
+    if plan.devices.simulates_time:
+        out["simulated_seconds"] = done.end.seconds
+        out["clock"] = done.clock + done.end.seconds
+    return out
+
+
+def average_metric(name: str, replies: Sequence[Reply]) -> float:
+    """Average a metric over the clients that report it, weighted by their training examples."""
+    pairs = [(r.metrics[name], r.samples) for r in replies if name in r.metrics]
+    return sum(v * n for v, n in pairs) / sum(n for _, n in pairs)
+
+
+def make_new_clients_event(
+    plan: Plan, t: int, replies: Sequence[Reply], seconds: float
+) -> NewClientsEvent:
+    """Describe the clients that joined after ``t`` rounds; each has sent one reply."""
+    new, by_client = plan.federation.new, {r.client: r for r in replies}
+    train, test = (plan.federation.whole().sizes(part) for part in ("train", "test"))
+    metrics = [by_client[c].metrics for c in new]
+    return {
+        "event": "newcomers",
+        "t": t,
+        "rounds": plan.effective_new_client_rounds,
+        "clients": list(new),
+        "train": [train[c] for c in new],
+        "test": [test[c] for c in new],
+        "before": [int(m["before"]) for m in metrics],
+        "P": [int(m["P"]) for m in metrics],
+        "G": [int(m["G"]) for m in metrics] if plan.algorithm.common else None,
+        "sha256": [by_client[c].kept for c in new],
+        "seconds": seconds,
+        "work": {"train": sum_work_seconds(replies), "evaluate": 0.0},
+    }
+
+
+def make_end_event(
+    plan: Plan,
+    client_store: ClientStore,
+    server: Server,
+    evaluated: Sequence[Reply],
+    seconds: float,
+) -> EndEvent:
+    """Describe the end of the run, whose last evaluation took so many seconds."""
+    return {
+        "event": "end",
+        "t": server.t,
+        "model_sha256": compute_model_sha256(plan, client_store, server, evaluated),
+        "seconds": seconds,
+        "work": {"train": 0.0, "evaluate": sum_work_seconds(evaluated)},
+    }
+
+
+def sum_work_seconds(replies: Sequence[Reply]) -> float:
+    """Add up the seconds that workers spent on these replies."""
+    return round(sum(r.metrics["seconds"] for r in replies), 4)
+
+
+def compute_model_sha256(
+    plan: Plan, client_store: ClientStore, server: Server, replies: Sequence[Reply]
+) -> str:
+    """Hash the server's tensors, and the digest of what every client keeps, in client order.
+
+    Clients send that digest with their last evaluation, so their tensors can stay where they are.
+    """
+    groups = {"model": server.model, **{f"memory/{k}": v for k, v in server.memory.items()}}
+    flat = Tensors({f"{g}|{k}": v for g, tensors in groups.items() for k, v in tensors.items()})
+    kept = {r.client: r.kept for r in replies}
+    clients = [kept.get(c, "") for c in plan.federation.clients]  # empty: it did not reply
+    if plan.algorithm.pooled:  # its memory is in the server's own store
+        clients.append(client_store.digest_memory(POOLED_CLIENT, before=server.t))
+    return hashlib.sha256("\n".join([flat.digest(), *clients]).encode()).hexdigest()

@@ -1,0 +1,120 @@
+"""The events of a run: what is recorded is what their module, and the page made from it, say."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+import heterophony as hp
+from helpers.support import played
+from heterophony.core.errors import FolderError
+from heterophony.data.sources import read_source
+from heterophony.run.events import (
+    EVENT_TYPES,
+    get_end,
+    get_new_clients,
+    get_start,
+    is_event,
+    select_evaluations,
+    select_rounds,
+)
+from heterophony.run.run_index import read_events, read_last_event
+from heterophony.run.summary import compute_curves, find_last_evaluation, summarise
+
+ROOT = Path(__file__).parents[2]
+KINDS = {get_args(get_type_hints(kind)["event"])[0]: kind for kind in EVENT_TYPES}
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory) -> list[dict[str, Any]]:
+    """A run with every kind of event, and with every key that a simulation can record."""
+    speeds = tmp_path_factory.mktemp("speeds") / "speeds.csv"
+    speeds.write_text("client,sample_seconds,bytes_per_second\n1,0.1,1000\n")
+    whole = read_source("digits")
+    federation = hp.federate(
+        (whole.x[:420] * 15, whole.y[:420]),
+        clients=6,
+        partition=hp.Dirichlet(0.3, min_size=12),
+        new_clients=0.2,
+        validation_fraction=0.2,
+        seed=1,
+    )
+    return played(
+        "fedper",
+        federation,
+        participation=1.0,
+        faults=hp.Faults(dropout=0.3),
+        devices=hp.Devices(sample_seconds=0.01, file=str(speeds)),
+    ).events
+
+
+def test_the_page_of_events_is_up_to_date():
+    page = runpy.run_path(str(ROOT / "scripts" / "events_page"))["page"]
+    assert (ROOT / "docs" / "events.md").read_text() == page(), "run scripts/events_page"
+
+
+def test_every_kind_is_recorded_with_the_documented_keys_in_the_documented_order(events):
+    assert {e["event"] for e in events} == set(KINDS)
+    for event in events:
+        kind = KINDS[event["event"]]
+        documented = list(get_type_hints(kind))
+        assert list(event) == [k for k in documented if k in event]
+        assert set(event) <= set(documented)
+
+
+def test_keys_that_are_always_there_are_there(events):
+    page = runpy.run_path(str(ROOT / "scripts" / "events_page"))
+    for event in events:
+        hints = get_type_hints(KINDS[event["event"]], include_extras=True)
+        rows = {k: page["write_row"](k, hint) for k, hint in hints.items()}
+        assert {k for k, row in rows.items() if "| yes |" in row} <= set(event)
+
+
+def test_readers_select_by_kind(events):
+    assert get_start(events) is events[0]
+    assert get_end(events) is events[-1]
+    assert [e["t"] for e in select_rounds(events)] == [0, 1, 2]
+    assert [e["t"] for e in select_evaluations(events)] == [0, 1, 2, 3]
+    assert get_new_clients(events) is events[-2]
+    assert get_end(events[:-1]) is get_end([]) is get_new_clients(events[:-2]) is None
+
+
+@pytest.mark.parametrize("lines", [[], [{"event": "round"}], [3], ["start"]])
+def test_events_without_a_start_are_refused(lines):
+    with pytest.raises(FolderError, match="does not begin with the start of a run"):
+        get_start(lines)
+
+
+def test_what_another_version_records_more_changes_nothing(events, tmp_path):
+    later = [{"event": "weather", "t": 1}, *({**e, "mood": "sunny"} for e in events[1:-1])]
+    newer = [{**events[0], "mood": "sunny"}, *later, events[-1]]
+    path = tmp_path / "events.jsonl"
+    path.write_text("".join(json.dumps(e) + "\n" for e in newer))
+    read = list(read_events(path))
+    assert read == newer
+    assert read_last_event(path) == events[-1]
+    assert all(map(is_event, read))
+    assert summarise(read) == summarise(events)
+    assert compute_curves(read) == compute_curves(events)
+
+
+def test_what_an_older_version_did_not_record_is_not_missed(events):
+    late = {"start_sha256", "files", "personal_bytes"}
+    older = [{k: v for k, v in e.items() if k not in late} for e in events]
+    assert summarise(older) == summarise(events)
+
+
+def evaluations(*counts: list[int | None] | None) -> Iterator[dict[str, Any]]:
+    for t, right in enumerate(counts):
+        yield {"event": "evaluation", "t": t, "G": None, "P": right}
+
+
+def test_the_last_evaluation_takes_missing_counts_from_earlier_ones():
+    found = find_last_evaluation(evaluations([1, 1, None], [2, None, None], [None, 3, None], None))
+    assert found == {"event": "evaluation", "t": 2, "G": None, "P": [2, 3, None]}
+    assert find_last_evaluation(evaluations(None)) is None
