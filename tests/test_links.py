@@ -1,10 +1,11 @@
-"""Links in the documents: files, headings and source files that they name exist."""
+"""What the documents point to exists: linked files and headings, source files, imported names."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("", "benchmarks", "docs", "examples", "results", "results/*")
 PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(f"{folder}/*.md".lstrip("/")))
 CODE = re.compile(r"^```.*?^```|^    .*?$|`[^`\n]*`", re.M | re.S)
+IMPORT = re.compile(r"^from (heterophony[\w.]*) import (.+)$", re.M)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 SOURCE_FILE = re.compile(r"`([\w./-]+/[\w.-]+\.py)`")
 
@@ -57,6 +59,13 @@ def test_every_source_file_named_exists(page):
     named = [path for path in SOURCE_FILE.findall(page.read_text()) if "foo" not in path]
     roots = (ROOT, ROOT / "src/heterophony")
     assert [path for path in named if not any((root / path).exists() for root in roots)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_import_in_an_example_works(page):
+    for module, names in IMPORT.findall(page.read_text()):
+        for name in names.split(","):
+            assert hasattr(import_module(module), name.strip()), f"{module}.{name}"
 
 
 def test_a_missing_file_and_a_missing_heading_are_noticed(tmp_path):
