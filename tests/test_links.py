@@ -1,0 +1,77 @@
+"""What the documents point to exists: linked files and headings, source files, imported names."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("", "benchmarks", "docs", "examples", "results", "results/*")
+PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(f"{folder}/*.md".lstrip("/")))
+CODE = re.compile(r"^```.*?^```|^    .*?$|`[^`\n]*`", re.M | re.S)
+IMPORT = re.compile(r"^from (heterophony[\w.]*) import (.+)$", re.M)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+SOURCE_FILE = re.compile(r"`([\w./-]+/[\w.-]+\.py)`")
+
+
+def read_links(page: Path) -> list[str]:
+    """List the targets of a page's links within the repository. Code is no text: skip it."""
+    targets = LINK.findall(CODE.sub("", page.read_text()))
+    return [target for target in targets if not re.match(r"[a-z]+:", target)]
+
+
+@cache
+def read_anchors(page: Path) -> set[str]:
+    """List the anchors GitHub gives to a page's headings, and those written as HTML."""
+    text = page.read_text()
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
+    anchors, seen = set(re.findall(r'<a (?:id|name)="([^"]+)"', text)), Counter[str]()
+    for heading in headings:
+        slug = re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+        anchors.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
+        seen[slug] += 1
+    return anchors
+
+
+def find_broken_links(page: Path) -> list[str]:
+    broken = []
+    for link in read_links(page):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in read_anchors(target)):
+            broken.append(link)
+    return broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page):
+    assert find_broken_links(page) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_source_file_named_exists(page):
+    """Paths are from the root of the repository or of the package; `fedfoo.py` is an example."""
+    named = [path for path in SOURCE_FILE.findall(page.read_text()) if "foo" not in path]
+    roots = (ROOT, ROOT / "src/heterophony")
+    assert [path for path in named if not any((root / path).exists() for root in roots)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_import_in_an_example_works(page):
+    for module, names in IMPORT.findall(page.read_text()):
+        for name in names.split(","):
+            assert hasattr(import_module(module), name.strip()), f"{module}.{name}"
+
+
+def test_a_missing_file_and_a_missing_heading_are_noticed(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# One heading, `two` words\n[a](#one-heading-two-words) [b](#two) [c](gone.md) [d](.)\n"
+        "```\n[e](in-code)\n```\n`[f](in-code)` [g](https://example.org)\n"
+    )
+    assert find_broken_links(page) == ["#two", "gone.md"]
