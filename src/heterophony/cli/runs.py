@@ -281,7 +281,7 @@ def run_on_cluster(
     shown: LabelledRuns, where: EngineSection, workers: int | None, quiet: bool, how: str
 ) -> dict[Path, str]:
     """Runs side by side, each on its part of a Ray cluster; which diverged, and how."""
-    from ..engines.ray.engine import share_cluster
+    from ..engines.ray.cluster import share_cluster
 
     with share_cluster(workers or where.workers, where, len(shown)) as (width, share):
         return run_parallel_with_bars(shown, width, quiet, how, share)

@@ -32,10 +32,9 @@ from ..core.tensors import Tensors
 from ..data.federation import Federation
 from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Job, Plan, work
-from .base import sort_jobs
+from .base import MAX_ATTEMPTS, sort_jobs
 
 CONTEXT = multiprocessing.get_context("forkserver")
-MAX_ATTEMPTS = 3
 
 
 def start_fork_server(*preload: str) -> None:

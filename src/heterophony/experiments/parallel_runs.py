@@ -18,8 +18,8 @@ from typing import Any
 
 from ..config.config import read_config
 from ..core.errors import DivergedError, EngineError, HeterophonyError
-from ..engines.base import ClusterShare
-from ..engines.pool import CONTEXT, MAX_ATTEMPTS, configure_worker_process, start_fork_server
+from ..engines.base import MAX_ATTEMPTS, ClusterShare
+from ..engines.pool import CONTEXT, configure_worker_process, start_fork_server
 from ..run.store import RunFolder
 from ..run.summary import Event
 from .execute import execute_plan
