@@ -29,7 +29,7 @@ from heterophony.cli import app
 from heterophony.config.config import read_config
 from heterophony.core.errors import ConfigError, DivergedError, EngineError, HeterophonyError
 from heterophony.engines import batching
-from heterophony.engines.pool import CONTEXT, start_fork_server
+from heterophony.engines.child_processes import CONTEXT, start_fork_server
 from heterophony.engines.ray import remote_job, temp_folders
 from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import Job

@@ -342,7 +342,7 @@ def warm_up_engine(config: Config) -> None:
 
     check_engine_installed(config.engine.name)
     if config.engine.name == "pool":
-        from ..engines.pool import start_fork_server
+        from ..engines.child_processes import start_fork_server
 
         start_fork_server()
 

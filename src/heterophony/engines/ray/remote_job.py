@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +27,7 @@ from ...core.tensors import Tensors
 from ...data.federation import Federation, write_federation
 from ...jobs.client_store import ClientStore
 from ...jobs.plan import Job, Plan, work
-from ..pool import configure_torch
+from ..child_processes import configure_torch, make_sendable
 from .temp_folders import TempFolder, open_temp_folder
 
 ByteArray = NDArray[np.uint8]
@@ -194,11 +193,8 @@ def run_remote_job(run: OpenRun, job: Job, memory: bytes) -> RemoteReply:
     store = CarriedClientStore(memory, run.temp_folder.path)
     try:
         reply = work(run.plan, job, store)
-    except HeterophonyError as error:
-        return RemoteReply(type(error)(str(error)))
     except Exception as error:
-        trace = traceback.format_exc()
-        return RemoteReply(EngineError(f"client {job.client}, round {job.t}: {error!r}\n{trace}"))
+        return RemoteReply(make_sendable(error, f"client {job.client}, round {job.t}"))
     return RemoteReply(
         replace(reply, tensors=Tensors(), aside=Tensors()),
         as_array(encode_groups({"up": reply.tensors, "aside": reply.aside})),
