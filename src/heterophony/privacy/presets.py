@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..papers.table import experiment
+from ..papers.table import load_table
 from .attack_job import AttackSettings
 from .audit import Victims
 from .preset_names import AuditPreset
@@ -44,7 +44,7 @@ def get_preset(name: AuditPreset) -> AuditSetup:
     """Return the preset of that name."""
     if name is AuditPreset.quick:
         return QUICK_AUDIT
-    table = experiment(LEAKAGE_TABLE)
+    table = load_table(LEAKAGE_TABLE)
     rows = [row["algorithm"]["name"] for row in table.rows.values()]
     settings = {**table.settings, "seed": table.measured.seeds[0]}
     victims = Victims((10, 20, 30, 40, 50), table.settings["data"]["clients"], 5)
@@ -53,5 +53,5 @@ def get_preset(name: AuditPreset) -> AuditSetup:
 
 def get_algorithm_settings(name: AuditPreset, algorithm: str) -> dict[str, Any]:
     """Return the settings of one algorithm in the published table; none for other presets."""
-    rows = experiment(LEAKAGE_TABLE).rows.values() if name is AuditPreset.paper else ()
+    rows = load_table(LEAKAGE_TABLE).rows.values() if name is AuditPreset.paper else ()
     return next((dict(r["algorithm"]) for r in rows if r["algorithm"]["name"] == algorithm), {})

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
-from ..papers.table import Experiment
+from ..papers.table import PublishedTable
 
 Record = dict[str, Any]
 PRIVATE_KNOWLEDGE = ("unknown", "known")
 IMAGE_KEYS = ("original", "picture")  # left out of ``audit.json``
 
 
-def summarise_audit(records: Sequence[Record], table: Experiment) -> dict[str, Any]:
+def summarise_audit(records: Sequence[Record], table: PublishedTable) -> dict[str, Any]:
     """Make the content of ``audit.json``; it does not depend on the order of the records."""
     asked = {k: v for k, v in records[0].items() if k != "event"}
     found = collect_attacks(records)
@@ -104,7 +104,7 @@ def collect_sent_parameters(
     }
 
 
-def check_orderings(rows: Sequence[Record], table: Experiment) -> list[Record]:
+def check_orderings(rows: Sequence[Record], table: PublishedTable) -> list[Record]:
     """Check the paper's claims that one algorithm leaks more than another."""
     names = {row: settings["algorithm"]["name"] for row, settings in table.rows.items()}
     out = []
