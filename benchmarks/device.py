@@ -56,7 +56,7 @@ def main() -> None:
 
     from heterophony.config.config import read_config
     from heterophony.devices.testbed.private_broker import PrivateBroker
-    from heterophony.devices.testbed.processes import SupervisedProcess, run_server
+    from heterophony.devices.testbed.processes import TestbedProcess, run_server
     from heterophony.devices.testbed.testbed import start_testbed_fork_server
     from heterophony.run.store import RunFolder
 
@@ -66,7 +66,7 @@ def main() -> None:
         folder.create(read_config(None, asked.pairs).to_toml())
         broker = PrivateBroker(home / "broker")
         try:
-            server = SupervisedProcess(
+            server = TestbedProcess(
                 "the server", run_server, folder.path, broker.read_server_enrolment()
             )
             broker.enrol_device("device")

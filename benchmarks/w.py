@@ -26,7 +26,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import heterophony as hp
-from heterophony.engines.pool import configure_worker_process, start_fork_server
+from heterophony.engines.child_processes import configure_torch, start_fork_server
 
 CLIENTS, PER_ROUND, EPOCHS, BATCH, LR = 20, 4, 5, 20, 0.01
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -129,7 +129,7 @@ def by_hand(federation: hp.Federation, rounds: int, fast: bool) -> dict[str, flo
 
 
 def hand(tasks, answers, fast, flat, replies, shared, rows) -> None:
-    configure_worker_process() if fast else torch.set_num_threads(1)
+    configure_torch() if fast else torch.set_num_threads(1)
     x, y = shared
     net = network(fast)
     if fast:

@@ -8,7 +8,7 @@ import signal
 import pytest
 import torch
 
-from heterophony.engines.pool import start_fork_server
+from heterophony.engines.child_processes import start_fork_server
 
 torch.set_num_threads(1)
 

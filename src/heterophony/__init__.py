@@ -132,6 +132,10 @@ class PublicModule(ModuleType):
         if not (name in PUBLIC and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle by name: Ray's pickler knows plain modules only."""
+        return import_module, (__name__,)
+
 
 sys.modules[__name__].__class__ = PublicModule
 

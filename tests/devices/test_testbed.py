@@ -23,7 +23,7 @@ from heterophony.devices.testbed.fault_injection import FAULT_KINDS, draw_fault,
 from heterophony.devices.testbed.private_broker import PrivateBroker
 from heterophony.devices.testbed.testbed import Testbed, assign_clients, start_testbed_fork_server
 from heterophony.devices.transport import link
-from heterophony.engines.pool import CONTEXT
+from heterophony.engines.child_processes import CONTEXT
 from heterophony.run.store import RunFolder
 
 QUICK = ("rounds=2", "data.clients=4", "data.partition.alpha=0.5", "local.epochs=1")
@@ -80,7 +80,7 @@ def test_killed_devices_and_brokers_cost_no_bit_and_the_same_command_shows_the_r
     other = refused(*SETTINGS, "-c", "seed=1")
     assert other == "runs/testbed holds a run with other settings; choose another --out"
     assert refused(*SETTINGS, "--devices", "3") == (
-        "runs/testbed was begun with 2 devices: say --devices 2, or choose another --out"
+        "runs/testbed was started with 2 devices: use --devices 2, or choose another --out"
     )
 
 

@@ -29,7 +29,7 @@ from heterophony.cli import app
 from heterophony.config.config import read_config
 from heterophony.core.errors import ConfigError, DivergedError, EngineError, HeterophonyError
 from heterophony.engines import batching
-from heterophony.engines.pool import CONTEXT, start_fork_server
+from heterophony.engines.child_processes import CONTEXT, start_fork_server
 from heterophony.engines.ray import remote_job, temp_folders
 from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import Job
@@ -77,7 +77,7 @@ class TwoNodes:
         return [p for p in children(psutil.Process(raylet.process.pid)) if p.name() in WORKERS]
 
 
-WORKERS = ("ray::IDLE", "ray::perform")
+WORKERS = ("ray::IDLE", "ray::run_batch")
 DAEMONS = ("raylet", "gcs_server")
 AGENTS = ("ray::DashboardA", "ray::RuntimeEnv")  # they end, too, when they have tried for a minute
 
@@ -101,13 +101,13 @@ def nodes() -> Iterator[TwoNodes]:
             patch.setenv(name, value)
         from ray.cluster_utils import Cluster
 
-        from heterophony.engines.ray import engine
+        from heterophony.engines.ray.cluster import connect_to_cluster, reload_ray_settings
 
-        engine.reload_ray_settings()
+        reload_ray_settings()
         cluster = Cluster()
         try:
             cluster.add_node(num_cpus=1, include_dashboard=False)
-            with engine.connect_to_cluster(None, hp.Cluster(address=cluster.address)):
+            with connect_to_cluster(None, hp.Cluster(address=cluster.address)):
                 daemons = [p for p in children(psutil.Process()) if p.name() in DAEMONS]
                 yield TwoNodes(cluster, cluster.address, token)
         finally:
@@ -181,11 +181,11 @@ def test_several_runs_share_the_cluster_and_each_has_its_bits(nodes, tmp_path):
 def test_the_nodes_remove_what_they_hold_of_a_run(nodes, monkeypatch):
     import ray
 
-    from heterophony.engines.ray import engine
+    from heterophony.engines.ray import cluster
 
-    monkeypatch.setattr(engine, "TIMEOUT_SECONDS", PATIENCE)
+    monkeypatch.setattr(cluster, "TIMEOUT_SECONDS", PATIENCE)
     ours = temp_folders.open_temp_folder("abandoned")
-    engine.clean_nodes("abandoned", [n["NodeID"] for n in ray.nodes() if n["Alive"]])
+    cluster.clean_nodes("abandoned", [n["NodeID"] for n in ray.nodes() if n["Alive"]])
     assert not ours.path.exists()
     ours.close()
 
@@ -366,25 +366,25 @@ def test_a_wrong_token_is_refused_in_one_line(nodes, tmp_path):
 
 
 def test_without_a_token_no_cluster_is_joined(monkeypatch, tmp_path):
-    from heterophony.engines.ray import engine
+    from heterophony.engines.ray import cluster
 
     for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     with (
         pytest.raises(ConfigError, match="joined with its token; put it into"),
-        engine.require_token(hp.Cluster(address="auto")),
+        cluster.require_token(hp.Cluster(address="auto")),
     ):
         pass
 
 
 def test_a_cluster_that_is_not_there_is_told_at_once():
-    from heterophony.engines.ray import engine
+    from heterophony.engines.ray import cluster
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(EngineError, match=rf"127.0.0.1:{port}: nothing answers there"):
-        engine.check_reachable(f"127.0.0.1:{port}")
+        cluster.check_reachable(f"127.0.0.1:{port}")
 
 
 @pytest.mark.parametrize("address", ["foo", "ray://head:10001", "head:", ":1"])
@@ -394,10 +394,10 @@ def test_an_address_is_that_of_a_head(address):
 
 
 def test_the_switch_that_mixes_clients_is_refused(monkeypatch):
-    from heterophony.engines.ray import engine
+    from heterophony.engines.ray import cluster
 
     monkeypatch.setenv("RAY_ENABLE_ZERO_COPY_TORCH_TENSORS", "1")
-    with pytest.raises(ConfigError, match="unset it"), engine.require_token(hp.Cluster()):
+    with pytest.raises(ConfigError, match="unset it"), cluster.require_token(hp.Cluster()):
         pass
 
 

@@ -17,7 +17,7 @@ from subprocess import TimeoutExpired
 from threading import Thread
 from typing import Any, TextIO
 
-from heterophony.engines.pool import CONTEXT, start_fork_server
+from heterophony.engines.child_processes import CONTEXT, start_fork_server
 
 
 class Forked:

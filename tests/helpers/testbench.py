@@ -29,7 +29,7 @@ from heterophony.devices.broker.broker import Broker
 from heterophony.devices.protocol import backoff, chunks
 from heterophony.devices.transport import link
 from heterophony.devices.transport.reconnect_backoff import BackoffSettings
-from heterophony.engines import pool
+from heterophony.engines import child_processes
 from heterophony.experiments.execute import execute_plan
 from heterophony.population.faults import Faults
 from heterophony.run.store import RunFolder
@@ -61,7 +61,7 @@ SETTINGS = {
 def preload() -> None:
     """Let processes begin with all imports done."""
     forkserver._forkserver._stop()  # one that others started knows less
-    pool.CONTEXT.set_forkserver_preload(SLOW)
+    child_processes.CONTEXT.set_forkserver_preload(SLOW)
     forkserver.ensure_running()
 
 
@@ -128,7 +128,8 @@ class Ways:
 
     def settle(self) -> None:
         """In the process: be quick, and be as a test wants."""
-        pool.configure_worker_process()
+        child_processes.configure_torch()
+        child_processes.set_parent_death_signal()
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         signal.signal(signal.SIGINT, signal.default_int_handler)
         chunks.CHUNK_BYTES = 4 << 10
@@ -242,7 +243,7 @@ class Bench:
         return self.start(home or name, enrolled, folder, held, Ways(points, **ways))
 
     def start(self, name: str, *how: Any) -> Any:
-        process = pool.CONTEXT.Process(
+        process = child_processes.CONTEXT.Process(
             target=live, args=(self.run.path.name, *how, self.folder / f"{name}.said")
         )
         process.start()

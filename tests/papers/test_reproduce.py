@@ -33,8 +33,8 @@ from heterophony.papers.table import (
     MeasurementRule,
     Ordering,
     PrintedNumber,
-    experiment,
-    load_experiments,
+    load_table,
+    load_tables,
 )
 from heterophony.papers.verdicts import (
     ComparedNumber,
@@ -60,7 +60,7 @@ def table(
     size: TableScale = TableScale.quick,
     seeds: Any = (0,),
 ) -> TableSelection:
-    return TableSelection(experiment(name), size, rows, columns, tuple(seeds))
+    return TableSelection(load_table(name), size, rows, columns, tuple(seeds))
 
 
 # A run's number -----------------------------------------------------------------------------
@@ -144,8 +144,8 @@ def line(row: str, values: dict[int, float], column: str = "c") -> ComparedNumbe
         ([line("b", {0: 1.0}), line("d", {1: 3.5})], False, "d is above it by 0.50, 2 seeds"),
         ([line("b", {})], None, "no numbers of b"),
         ([line("b", {7: 1.0})], None, "no numbers of b"),
-        ([], None, "not all of its rows were asked for"),
-        ([line("b", {0: 9.0}, "other column")], None, "not all of its rows were asked for"),
+        ([], None, "not all of its rows were selected"),
+        ([line("b", {0: 9.0}, "other column")], None, "not all of its rows were selected"),
     ],
 )
 def test_a_claim_is_checked_seed_by_seed(others, holds, why):
@@ -171,7 +171,7 @@ def test_every_line_shows_the_last_ten_beside_the_number():
 # The quick scale ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("found", load_experiments(), ids=lambda e: e.name)
+@pytest.mark.parametrize("found", load_tables(), ids=lambda e: e.name)
 def test_every_cell_has_a_quick_form_that_a_configuration_understands(found):
     for cell in found.cells:
         before = json.dumps(cell.config)
@@ -216,8 +216,8 @@ def test_columns_that_differ_only_in_their_data_are_one_at_quick_scale():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"rows": "X*"}, "no row is like 'X\\*'; there is: FedAvg; FedProx"),
-        ({"columns": "MNIST"}, "no column is like 'MNIST'; there is: CIFAR-100; Fashion-MNIST"),
+        ({"rows": "X*"}, "no row matches 'X\\*'; there is: FedAvg; FedProx"),
+        ({"columns": "MNIST"}, "no column matches 'MNIST'; there is: CIFAR-100; Fashion-MNIST"),
     ],
 )
 def test_a_pattern_that_fits_nothing_is_said_with_what_there_is(words, message):
@@ -251,7 +251,7 @@ def test_a_folder_with_other_settings_is_refused(tmp_path):
 
 
 def test_labels_are_names_of_folders_and_differ():
-    for found in load_experiments():
+    for found in load_tables():
         full = [CellRun(c, 0).folder_name for c in found.cells]
         assert len(set(full)) == len(full)
         assert all(Path(name).name == name and "\0" not in name for name in full)

@@ -15,10 +15,10 @@ from heterophony.config.config import resolve_config
 from heterophony.core.errors import ConfigError
 from heterophony.papers.table import (
     PrintedNumber,
-    experiment,
-    list_experiment_names,
-    load_experiments,
-    parse_experiment,
+    list_table_names,
+    load_table,
+    load_tables,
+    parse_table,
 )
 
 NAMES = [
@@ -97,23 +97,23 @@ b = [0.5, "-"]
 
 
 def printed(table: str, row: str, column: str) -> dict[str, PrintedNumber]:
-    (found,) = [c for c in experiment(table).cells if (c.row, c.column) == (row, column)]
+    (found,) = [c for c in load_table(table).cells if (c.row, c.column) == (row, column)]
     return found.printed
 
 
 def test_the_names_are_those_of_the_contract():
-    assert list(list_experiment_names()) == NAMES
-    assert [e.name for e in load_experiments()] == NAMES
+    assert list(list_table_names()) == NAMES
+    assert [e.name for e in load_tables()] == NAMES
 
 
 def test_every_table_has_all_its_cells():
-    counted = [len(e.cells) for e in load_experiments()]
+    counted = [len(e.cells) for e in load_tables()]
     assert counted == [n for numbers in CELLS.values() for n in numbers]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_configuration_of_every_cell_is_understood(name):
-    found = experiment(name)
+    found = load_table(name)
     for cell in found.cells:
         config = resolve_config(cell.config)
         assert config.top.rounds == cell.config["rounds"]
@@ -123,10 +123,10 @@ def test_the_configuration_of_every_cell_is_understood(name):
 
 
 def test_what_cannot_be_run_says_what_it_needs():
-    found = {e.name for e in load_experiments() if all(c.needs for c in e.cells)}
+    found = {e.name for e in load_tables() if all(c.needs for c in e.cells)}
     assert found == NOT_RUNNABLE
-    assert all(experiment(name).missing_requirements for name in NOT_RUNNABLE)
-    hybrid = experiment("fedavg2rep-table4-hybrid")
+    assert all(load_table(name).missing_requirements for name in NOT_RUNNABLE)
+    hybrid = load_table("fedavg2rep-table4-hybrid")
     assert {c.row.split(",")[0] for c in hybrid.cells if c.needs} == {"pre-trained FedRep"}
     assert "checkpoint" in str(hybrid.missing_requirements)
 
@@ -175,22 +175,22 @@ def test_deviations_are_as_printed_and_missing_ones_are_none():
 
 def test_tables_that_repeat_each_other_have_the_same_numbers():
     """Known from the works themselves: the same runs are printed twice."""
-    for row in experiment("fedreg-table2-sota").rows:
+    for row in load_table("fedreg-table2-sota").rows:
         fifty = printed("fedreg-table3-scalability", row, "50 clients")
         assert printed("fedreg-table2-sota", row, "CIFAR-10") == fifty
-    for row in experiment("pfakd-table3-ablation").rows:
-        for column in experiment("pfakd-table3-ablation").columns:
+    for row in load_table("pfakd-table3-ablation").rows:
+        for column in load_table("pfakd-table3-ablation").columns:
             again = printed("pfakd-table3-ablation", row, column)
             assert again == printed("pfakd-table1-main", row, column)
     one, other = (
-        experiment("fedreg-table1-augment-threshold"),
-        experiment("fedreb-table5-1-augment"),
+        load_table("fedreg-table1-augment-threshold"),
+        load_table("fedreb-table5-1-augment"),
     )
     assert one.printed == other.printed
 
 
 def test_the_score_of_figure_7_follows_from_table_3():
-    for cell in experiment("fedreg-fig7-overall-metric").cells:
+    for cell in load_table("fedreg-fig7-overall-metric").cells:
         from_table = printed("fedreg-table3-scalability", cell.row, cell.column)
         score = sum(math.log(from_table[m].value / 10) for m in "GP")
         assert round(score, 4) == cell.printed["score"].value
@@ -198,7 +198,7 @@ def test_the_score_of_figure_7_follows_from_table_3():
 
 def test_orderings_hold_in_the_printed_numbers():
     checked = 0
-    for found in load_experiments():
+    for found in load_tables():
         values = {(c.row, c.column): c.printed for c in found.cells}
         for o in found.orderings:
             pairs = [
@@ -214,7 +214,7 @@ def test_orderings_hold_in_the_printed_numbers():
 
 
 def test_exceptions_decide_last():
-    cells = {(c.row, c.column): c.config for c in experiment("feddecomp-table1").cells}
+    cells = {(c.row, c.column): c.config for c in load_table("feddecomp-table1").cells}
     algorithm = cells["FedDecomp", "CIFAR-100, alpha 0.5"]["algorithm"]
     assert (algorithm["conv_rank"], algorithm["linear_rank"]) == (0.8, 0.4)
     algorithm = cells["FedDecomp", "CIFAR-10, alpha 0.5"]["algorithm"]
@@ -222,7 +222,7 @@ def test_exceptions_decide_last():
     assert cells["pFedGate", "CIFAR-10, alpha 0.1"]["local"]["lr"] == 0.05
     assert cells["pFedSD", "CIFAR-10, alpha 0.1"]["local"]["lr"] == 0.01
     assert cells["FedAvg", "CIFAR-10, alpha 0.1"]["local"]["lr"] == 0.1
-    hybrid = {(c.row, c.column): c.config for c in experiment("fedavg2rep-table4-hybrid").cells}
+    hybrid = {(c.row, c.column): c.config for c in load_table("fedavg2rep-table4-hybrid").cells}
     asked = [(row, f"J = {j}") for row in ("FedRep", "FedAvg2Rep") for j in (4, 8, 16)]
     rounds = [hybrid[f"{row}, N_C = 5", column]["rounds"] for row, column in asked]
     assert rounds == [2000, 1000, 500, 2000, 1250, 875]
@@ -237,7 +237,7 @@ def test_no_file_mentions_a_path_of_a_machine():
 
 
 def test_cells_are_where_numbers_are():
-    first, second, third = parse_experiment("small", SMALL).cells
+    first, second, third = parse_table("small", SMALL).cells
     assert (first.row, first.column, first.needs) == ("a", "few", None)
     assert first.config == {
         "rounds": 2,
@@ -253,13 +253,13 @@ def test_cells_are_where_numbers_are():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('what = "w"', 'what = "w"\nclaim = []', "experiment.claim: unknown key; did you mean"),
-        ('what = "w"', "what = 1", "experiment.what: must be a text, not 1"),
-        ('what = "w"\n', "", "experiment.what: missing"),
-        ("a = [1.5", "c = [1.5", "experiment.printed.G: no 'c' here; there is: a, b"),
-        ("[1.5, ", "[", "experiment.printed.G.a: must have 2 numbers"),
-        ("[1.5, ", "['?', ", "experiment.printed.G.a: must be numbers, or '-' for none"),
-        ("[printed.G]", "[printed.H]", "experiment.printed.H: no 'H' here"),
+        ('what = "w"', 'what = "w"\nclaim = []', "table.claim: unknown key; did you mean"),
+        ('what = "w"', "what = 1", "table.what: must be a text, not 1"),
+        ('what = "w"\n', "", "table.what: missing"),
+        ("a = [1.5", "c = [1.5", "table.printed.G: no 'c' here; there is: a, b"),
+        ("[1.5, ", "[", "table.printed.G.a: must have 2 numbers"),
+        ("[1.5, ", "['?', ", "table.printed.G.a: must be numbers, or '-' for none"),
+        ("[printed.G]", "[printed.H]", "table.printed.H: no 'H' here"),
         ("[settings]", "[measured]\nround = 'best'\n[settings]", "measured.round: unknown key"),
         ("[settings]", "[[exceptions]]\nrows = 'z'\nset = {}\n[settings]", "no cell is in 'z'"),
         ("[settings]", "[[orderings]]\nmeasure = 'P'\nabove = 'a'\n[settings]", "no 'P' here"),
@@ -268,14 +268,14 @@ def test_cells_are_where_numbers_are():
 )
 def test_a_file_with_a_mistake_is_refused(old, new, message):
     with pytest.raises(ConfigError) as error:
-        parse_experiment("small", SMALL.replace(old, new, 1))
+        parse_table("small", SMALL.replace(old, new, 1))
     assert str(error.value).startswith("small.toml: ")
     assert message in str(error.value)
 
 
 def test_a_wrong_name_gets_the_nearest_right_one():
     with pytest.raises(ConfigError) as error:
-        experiment("fedreg-table2")
+        load_table("fedreg-table2")
     assert str(error.value) == (
         "reproduce: no 'fedreg-table2' here; did you mean 'fedreg-table2-sota'?"
     )
@@ -318,7 +318,7 @@ def test_a_dry_run_shows_what_is_different_in_each_cell():
     ("asked", "message"),
     [
         (["fedreg-table9", "--dry-run"], "did you mean 'fedreg-table"),
-        (["pfakd-table2-at", "--dry-run", "--rows", "X*"], "no row is like 'X*'; there is: PFAKD;"),
+        (["pfakd-table2-at", "--dry-run", "--rows", "X*"], "no row matches 'X*'; there is: PFAKD;"),
         (["feddecomp-setup", "--dry-run"], "nothing to run: each table holds these settings"),
     ],
 )

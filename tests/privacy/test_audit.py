@@ -370,7 +370,7 @@ def test_batches_steps_restarts_dlg_and_inferred_labels_are_told(tmp_path):
     assert found["notes"][1] == "labels inferred: 2 of 2 right"
     words = ("fedrod", "--attack", "dlg", "--labels", "joint", "--iterations", "1")
     found = audited(tmp_path / "c", *words, "--batch", "2", "--images", "2")
-    assert found["notes"][0].startswith("labels sought with the images: ")
+    assert found["notes"][0].startswith("labels optimised with the images: ")
     refused = call(tmp_path / "d", "gpfl", *words[1:])
     assert refused.exit_code == 3
     assert "gpfl looks things up by label" in refused.stderr
@@ -379,7 +379,7 @@ def test_batches_steps_restarts_dlg_and_inferred_labels_are_told(tmp_path):
 def test_who_sends_no_parameter_is_not_attacked(tmp_path):
     found = audited(tmp_path / "a", "local")
     assert found["rows"] == []
-    assert found["notes"] == ["local: no parameter travels, there is no gradient to invert"]
+    assert found["notes"] == ["local: it sends no parameters, so there is no gradient to invert"]
 
 
 def test_the_page_carries_the_audit(tmp_path):

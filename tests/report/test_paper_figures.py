@@ -20,7 +20,7 @@ from heterophony.cli import app
 from heterophony.core.errors import ConfigError
 from heterophony.papers.reproduce import CellRun, ReproductionResult, TableSelection
 from heterophony.papers.scale import TableScale
-from heterophony.papers.table import load_experiments, parse_experiment
+from heterophony.papers.table import load_tables, parse_table
 from heterophony.papers.verdicts import compare_numbers
 from heterophony.report.figures import augmentation, paper_figures
 from heterophony.report.figures.paper_rounds import count_draws_by_rank
@@ -40,7 +40,7 @@ Values = Mapping[tuple[str, str], Mapping[str, tuple[float, ...]]]
 
 def outcome(text: str, ours: Values, scale: TableScale = TableScale.full) -> ReproductionResult:
     """A table with these numbers of ours, by row and column, for seeds 0, 1, …"""
-    table = TableSelection(parse_experiment("t", HEAD + text), scale, "*", "*", (0, 1))
+    table = TableSelection(parse_table("t", HEAD + text), scale, "*", "*", (0, 1))
     by_seed: Any = {
         at: {
             s: {k: v[s] for m, v in cell.items() for k in (m, f"{m} last10")}
@@ -324,7 +324,7 @@ def test_the_same_outcome_gives_the_same_bytes(kind, tmp_path):
         assert len(one) > 1000
 
 
-@pytest.mark.parametrize("found", [e for e in load_experiments() if e.cells], ids=lambda e: e.name)
+@pytest.mark.parametrize("found", [e for e in load_tables() if e.cells], ids=lambda e: e.name)
 def test_every_table_can_be_drawn_before_anything_was_run(found):
     table = TableSelection(found, TableScale.full, "*", "*", (0,))
     figure = paper_figures.draw_paper_figure(
@@ -342,7 +342,7 @@ def test_every_table_can_be_drawn_before_anything_was_run(found):
 )
 def test_a_figure_that_does_not_exist_is_an_error(text, message):
     with pytest.raises(ConfigError, match=message):
-        parse_experiment("t", HEAD + text + TWO)
+        parse_table("t", HEAD + text + TWO)
 
 
 # Augmented samples --------------------------------------------------------------------------

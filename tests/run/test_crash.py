@@ -19,7 +19,7 @@ from heterophony.algorithms import ALGORITHM_CLASSES
 from heterophony.config.config import Config, read_config
 from heterophony.core.files import write_atomically
 from heterophony.engines.base import create_engine
-from heterophony.engines.pool import CONTEXT, start_fork_server
+from heterophony.engines.child_processes import CONTEXT, start_fork_server
 from heterophony.experiments.execute import execute_plan
 from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import Job

@@ -160,7 +160,7 @@ def run_audit(
     configs: dict[str, Config], victims: Victims, how: AttackSettings, parent: Path, quiet: bool
 ) -> dict[str, Any]:
     """Train what is left to train, attack who is left to attack, and sum it up."""
-    from ..papers.table import experiment
+    from ..papers.table import load_table
     from ..privacy.audit import AttackLog, list_cases, list_open_cases
     from ..privacy.presets import LEAKAGE_TABLE
     from ..privacy.snapshots import Snapshots
@@ -195,7 +195,7 @@ def run_audit(
     due = {name: open_ for name, mine in every.items() if (open_ := list_open_cases(mine, log))}
     run_pending_attacks(first.engine, runs, due, how, log, quiet)
     records = log.read_records()
-    content = summarise_audit(records, experiment(LEAKAGE_TABLE))
+    content = summarise_audit(records, load_table(LEAKAGE_TABLE))
     write_json(parent / "audit.json", content)
     if any(r["event"] == "attack" for r in records):
         save_figure(draw_contact_sheet(records), parent / "audit.png")

@@ -12,7 +12,7 @@ from . import terminal
 
 if TYPE_CHECKING:
     from ..papers.reproduce import ReproductionResult, TableSelection
-    from ..papers.table import Cell, Experiment
+    from ..papers.table import Cell, PublishedTable
 
 
 # Costs --------------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ def format_duration(seconds: float) -> str:
 
 def list_paper_tables() -> list[dict[str, Any]]:
     """All tables and figures, one line each."""
-    from ..papers.table import load_experiments
+    from ..papers.table import load_tables
 
     return [
         {
@@ -50,7 +50,7 @@ def list_paper_tables() -> list[dict[str, Any]]:
             "runnable": sum(c.needs is None for c in e.cells),
             "needs": e.missing_requirements,
         }
-        for e in load_experiments()
+        for e in load_tables()
     ]
 
 
@@ -59,10 +59,10 @@ def show_all_tables(json: bool) -> None:
     from ..engines.base import count_cores
     from ..papers.cost import estimate_seconds, measure_speed
     from ..papers.reproduce import TableSelection
-    from ..papers.table import load_experiments
+    from ..papers.table import load_tables
 
     rate, rows = measure_speed(), []
-    for found in load_experiments():
+    for found in load_tables():
         line: dict[str, Any] = {"name": found.name, "what": found.what}
         for scale in TableScale:
             if not any(c.needs is None for c in found.cells):
@@ -107,7 +107,7 @@ def show_cells(table: TableSelection, json: bool) -> None:
     from ..engines.base import count_cores
     from ..papers.reproduce import describe_duplicates
 
-    found, cells = table.experiment, table.distinct_cells
+    found, cells = table.published, table.distinct_cells
     able = [c for c in cells if c.needs is None]
     each = dict(zip(map(id, able), estimate_costs(able, count_cores()), strict=True))
     if json:
@@ -134,7 +134,7 @@ def show_cells(table: TableSelection, json: bool) -> None:
     print_scale_notes(table, describe_duplicates(table))
 
 
-def format_table_title(found: Experiment) -> str:
+def format_table_title(found: PublishedTable) -> str:
     return f"{found.paper}, {found.where}: {found.what}"
 
 
@@ -184,17 +184,17 @@ def show_table_result(outcome: ReproductionResult, parent: Path, json: bool) -> 
         return
     table = outcome.table
     terminal.print_table(
-        format_table_title(table.experiment),
+        format_table_title(table.published),
         COLUMN_TITLES,
         [format_table_row(line) for line in outcome.numbers],
         text=4,
     )
-    if not (outcome.claims or table.experiment.claims):
+    if not (outcome.claims or table.published.claims):
         terminal.print_note("this table claims no ordering")
     for claim in outcome.claims:
         word = {True: "holds", False: "does not hold", None: "cannot be told"}[claim.holds]
         terminal.print_note(f"{word}: {claim.text} ({claim.why})")
-    for words in table.experiment.claims:
+    for words in table.published.claims:
         terminal.print_note(f"also said, not checked: {words}")
     print_scale_notes(table, describe_duplicates(table))
     terminal.print_note(

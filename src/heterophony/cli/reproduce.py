@@ -68,9 +68,9 @@ def reproduce(
         return
     check_only_engine_settings(pairs)
     from ..papers.reproduce import TableSelection
-    from ..papers.table import experiment
+    from ..papers.table import load_table
 
-    found = experiment(name)
+    found = load_table(name)
     own = tuple(found.measured.seeds)
     usual = own if scale is TableScale.full else own[:1]
     chosen = usual if seeds is None else tuple(dict.fromkeys(parse_seeds(seeds)))
@@ -105,7 +105,7 @@ def run_table(
         why = dict.fromkeys(
             filter(None, (table.explain_unavailable(c) for c in table.distinct_cells))
         )
-        raise DataError(f"reproduce {table.experiment.name}: {'; '.join(why)}")
+        raise DataError(f"reproduce {table.published.name}: {'; '.join(why)}")
     how = "the same command goes on"
     create_run_folders(table, parent)
     due, width = list_unfinished(table, parent), workers or count_cores()

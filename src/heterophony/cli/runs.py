@@ -282,7 +282,7 @@ def run_on_cluster(
     shown: LabelledRuns, where: EngineSection, workers: int | None, quiet: bool, how: str
 ) -> dict[Path, str]:
     """Runs side by side, each on its part of a Ray cluster; which diverged, and how."""
-    from ..engines.ray.engine import share_cluster
+    from ..engines.ray.cluster import share_cluster
 
     with share_cluster(workers or where.workers, where, len(shown)) as (width, share):
         return run_parallel_with_bars(shown, width, quiet, how, share)
@@ -343,7 +343,7 @@ def warm_up_engine(config: Config) -> None:
 
     check_engine_installed(config.engine.name)
     if config.engine.name == "pool":
-        from ..engines.pool import start_fork_server
+        from ..engines.child_processes import start_fork_server
 
         start_fork_server()
 

@@ -1,4 +1,7 @@
-"""Where jobs run. An engine maps ``work`` over jobs and knows no algorithm."""
+"""What an engine is, the settings of a Ray cluster, and the registry of engines.
+
+An engine runs ``work`` on jobs. It knows no algorithm.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,12 @@ from ..jobs.plan import Job, Plan
 
 AUTO_ADDRESS = "auto"  # the cluster that this machine is a node of
 ENGINES = {"serial": "serial:Serial", "pool": "pool:Pool", "ray": "ray.engine:Ray"}
+MAX_ATTEMPTS = 3  # processes that may die on the same job before the run ends
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Which cluster the Ray engine uses, and what one job reserves of it; decides no bit."""
+    """Which cluster the Ray engine uses, and what one job reserves there. Changes no result."""
 
     address: str | None = setting(
         None,
@@ -42,52 +46,52 @@ class Cluster:
             )
 
 
-LOCAL_CLUSTER = Cluster()  # a Ray of this machine, for one run
+LOCAL_CLUSTER = Cluster()  # started on this machine for one run
 
 
 @dataclass(frozen=True)
 class ClusterShare:
-    """A run's part of a cluster that several runs use at a time, for a process of its own."""
+    """The part of a shared cluster that one run uses, for the process that executes the run."""
 
     cluster: Cluster
     workers: int
-    environment: Mapping[str, str]  # how the process gets in
+    environment: Mapping[str, str]  # variables with the token and address, to join the cluster
 
 
 class Engine(Protocol):
-    """Runs jobs somewhere; each client's memory is kept there too."""
+    """Runs the jobs of one run. Each client's memory is kept where its jobs run."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, kind: object, *_: object) -> None: ...
 
     def list_available_clients(self, clients: Sequence[str]) -> list[str]:
-        """Those of the clients who can be given work now, in their order."""
+        """List those of the clients that can be given a job now, in the same order."""
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
-        """The replies, in any order, as they come; some may never come."""
+        """Yield replies as they arrive, in any order. Some jobs may never reply."""
 
 
 def create_engine(
     name: str,
     workers: int | None,
     plan: Plan,
-    place: FolderClientStore,
+    client_store: FolderClientStore,
     cluster: Cluster = LOCAL_CLUSTER,
 ) -> Engine:
-    """The engine of that name for one run; without ``workers``, all cores are used."""
+    """Create the engine of that name for one run. Without ``workers`` it uses all cores."""
     if name not in ENGINES:
         raise ConfigError(f"engine.name: no '{name}' here{suggest_or_list(name, ENGINES)}")
     check_engine_installed(name)
     module, cls_name = ENGINES[name].split(":")
     cls = getattr(import_module(f".{module}", __package__), cls_name)
-    how = (workers, cluster) if name == "ray" else (workers or count_cores(),)
-    made: Engine = cls(plan, place, *how)
-    return made
+    options = (workers, cluster) if name == "ray" else (workers or count_cores(),)
+    engine: Engine = cls(plan, client_store, *options)
+    return engine
 
 
 def check_engine_installed(name: str) -> None:
-    """An engine whose package is not installed is a mistake to hear of before anything begins."""
+    """Raise an error, before anything is written, if the engine's package is not installed."""
     spec = find_spec("ray") if name == "ray" else None
     if name == "ray" and (spec is None or spec.origin is None):  # a mere folder has no origin
         raise ConfigError(
@@ -96,10 +100,10 @@ def check_engine_installed(name: str) -> None:
 
 
 def count_cores() -> int:
-    """The cores this process may use."""
+    """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def sort_jobs(jobs: Sequence[Job]) -> list[Job]:
-    """Training first, the longest first; evaluations fill the gaps at the end of the round."""
+    """Sort: training first, the longest first; evaluations fill the gaps at the end of a round."""
     return sorted(jobs, key=lambda j: (j.kind != "train", -j.cost))

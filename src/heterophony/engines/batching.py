@@ -1,4 +1,4 @@
-"""Small jobs in one bundle: what a message costs is shared, and no worker waits for another."""
+"""Group small jobs into batches: fewer messages, while no worker idles for long."""
 
 from __future__ import annotations
 
@@ -7,33 +7,32 @@ from collections.abc import Iterator, Sequence
 from ..jobs.plan import Job
 from .base import sort_jobs
 
-BATCHES_PER_WORKER = (
-    8  # bundles per worker and kind of job: at the end of a round some idle for one of them
-)
-MAX_JOBS = 32  # in a bundle, at most
-MAX_BYTES = 16 << 20  # of models in a bundle, at most, unless a single one has more
+BATCHES_PER_WORKER = 8  # per kind of job: at the end of a round a worker idles for one at most
+MAX_JOBS = 32  # in a batch
+MAX_BYTES = 16 << 20  # of models in a batch, unless a single model has more
 
 
 def batch_jobs(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
-    """The jobs in the order they should start, the longest first; those that are long, alone."""
+    """Batch jobs, in the order in which they should start: training first, the longest first."""
     ordered = sort_jobs(jobs)
-    learn = [j for j in ordered if j.kind == "train"]
-    measure = [j for j in ordered if j.kind not in ("train", "other")]
-    alone = [[j] for j in ordered if j.kind == "other"]  # nobody knows how long these are
-    return [*fill_batches(learn, workers), *fill_batches(measure, workers), *alone]
+    training = [j for j in ordered if j.kind == "train"]
+    evaluation = [j for j in ordered if j.kind not in ("train", "other")]
+    alone = [[j] for j in ordered if j.kind == "other"]  # their cost is unknown
+    return [*fill_batches(training, workers), *fill_batches(evaluation, workers), *alone]
 
 
 def fill_batches(jobs: Sequence[Job], workers: int) -> Iterator[list[Job]]:
+    """Fill batches of about equal cost, within the limits; a longer job is a batch of its own."""
     share = sum(j.cost for j in jobs) / (workers * BATCHES_PER_WORKER)
-    bundle: list[Job] = []
+    batch: list[Job] = []
     cost = size = 0
     for job in jobs:
-        own = job.tensors.nbytes
-        full = len(bundle) == MAX_JOBS or cost + job.cost > share or size + own > MAX_BYTES
-        if bundle and full:
-            yield bundle
-            bundle, cost, size = [], 0, 0
-        bundle.append(job)
-        cost, size = cost + job.cost, size + own
-    if bundle:
-        yield bundle
+        nbytes = job.tensors.nbytes
+        full = len(batch) == MAX_JOBS or cost + job.cost > share or size + nbytes > MAX_BYTES
+        if batch and full:
+            yield batch
+            batch, cost, size = [], 0, 0
+        batch.append(job)
+        cost, size = cost + job.cost, size + nbytes
+    if batch:
+        yield batch

@@ -1,93 +1,66 @@
-"""The pool engine: one stateless process per core; tensors go through files, not pipes.
+"""The pool engine: one stateless worker process per core; tensors go through files, not pipes.
 
-Workers come from a fork server that has imported torch already. A worker that dies is replaced
-and its job repeated: the result is the same, because all state is in the place, by round.
+A worker that dies is replaced and its job repeated. The result is the same, because all state is
+in the client store, by round.
 """
 
 from __future__ import annotations
 
-import ctypes
-import multiprocessing
 import os
 import pickle
-import signal
-import sys
-import threading
-import traceback
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from multiprocessing import connection, forkserver, resource_tracker
+from dataclasses import replace
+from multiprocessing import connection
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import torch
 
 from ..core.algorithm import Reply
 from ..core.codec import decode_groups, encode_groups
-from ..core.errors import EngineError, HeterophonyError
+from ..core.errors import EngineError
 from ..core.files import translate_disk_errors, write_atomically
 from ..core.tensors import Tensors
 from ..data.federation import Federation
 from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Job, Plan
 from ..jobs.work import work
-from .base import sort_jobs
-
-CONTEXT = multiprocessing.get_context("forkserver")
-MAX_ATTEMPTS = 3
+from .base import MAX_ATTEMPTS, sort_jobs
+from .child_processes import PIPE_CLOSED, ChildProcess, send_errors, start_fork_server
 
 
-def start_fork_server(*preload: str) -> None:
-    """Start the fork server now; it imports torch while this process does something else.
+class Worker(ChildProcess):
+    """A worker process, and the job that it runs now."""
 
-    One that runs already is left as it is, whatever else it was to import.
-
-    Ctrl-C reaches the whole terminal, but is the driver's alone to answer: blocked in the server.
-    """
-    CONTEXT.set_forkserver_preload([f"{__package__}.preload", *preload])
-    resource_tracker.ensure_running()  # it sets the mask itself, so before us
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@dataclass
-class Worker:
-    """A process, our end of its pipe, and the job it is on."""
-
-    process: Any
-    pipe: connection.Connection
     job: Job | None = None
 
 
 class Pool:
-    """So many workers for one run."""
+    """The workers of one run."""
 
-    def __init__(self, plan: Plan, place: FolderClientStore, workers: int) -> None:
-        self.plan, self.client_store, self.worker_count = plan, place, workers
+    def __init__(self, plan: Plan, client_store: FolderClientStore, workers: int) -> None:
+        self.plan, self.client_store, self.worker_count = plan, client_store, workers
         self.workers: list[Worker] = []
-        self.sent_files: dict[int, tuple[Tensors, Path]] = {}  # by identity; holds what it names
+        # by the id of the tensors; keeping the tensors keeps the id from being used again
+        self.sent_files: dict[int, tuple[Tensors, Path]] = {}
         self.file_number = 0
 
     def __enter__(self) -> Self:
         start_fork_server()
-        shared = self.client_store.scratch / "data"
-        self.plan.federation.save(shared)
-        blob = pickle_plan(self.plan)
+        data_folder = self.client_store.scratch / "data"
+        self.plan.federation.save(data_folder)
         self.worker_arguments = (
-            blob,
-            str(shared),
+            pickle_plan(self.plan),
+            str(data_folder),
             str(self.client_store.memory_folder),
             str(self.client_store.scratch),
         )
         try:
             for _ in range(self.worker_count):
                 self.workers.append(self.start_worker())
-        except BaseException as error:  # Ctrl-C here: no worker may outlive the folder
+        except BaseException as error:  # also Ctrl-C: no worker may outlive the folder
             self.__exit__(error)
             raise
         return self
@@ -101,49 +74,42 @@ class Pool:
             worker.process.join()
 
     def start_worker(self) -> Worker:
-        """A new process at work."""
-        ours, theirs = CONTEXT.Pipe()
-        process = CONTEXT.Process(
-            target=run_worker, args=(theirs, *self.worker_arguments), daemon=True
-        )
-        process.start()
-        theirs.close()
-        return Worker(process, ours)
+        return Worker(run_worker, *self.worker_arguments)
 
     def list_available_clients(self, clients: Sequence[str]) -> list[str]:
         return list(clients)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
-        waiting, tries = sort_jobs(jobs)[::-1], dict[int, int]()
-        left = len(jobs)
-        while left:
+        waiting, deaths = sort_jobs(jobs)[::-1], Counter[int]()
+        remaining = len(jobs)
+        while remaining:
             for worker in self.workers:
                 if worker.job is None and waiting:
                     self.assign_job(worker, waiting.pop())
             busy = {w.pipe: w for w in self.workers if w.job is not None}
             for pipe in connection.wait(list(busy)):
                 worker = busy[pipe]  # type: ignore[index]
-                job, worker_answer = worker.job, self.receive_reply(worker)
+                job, reply = worker.job, self.receive_reply(worker)
                 assert job is not None
-                if worker_answer is None:
-                    tries[id(job)] = tries.get(id(job), 0) + 1
-                    self.replace_worker(worker, job, tries[id(job)])
+                if reply is None:
+                    deaths[id(job)] += 1
+                    self.replace_worker(worker, job, deaths[id(job)])
                     waiting.append(job)
                 else:
-                    worker.job, left = None, left - 1
-                    yield worker_answer
+                    worker.job, remaining = None, remaining - 1
+                    yield reply
         self.delete_sent_files()
 
     def assign_job(self, worker: Worker, job: Job) -> None:
         files = [str(self.write_tensors(t)) for t in (job.tensors, job.generic_model)]
         bare = replace(job, tensors=Tensors(), generic_model=Tensors())
         worker.job = job
-        # one that died while idle is noticed where answers are read
+        # a worker that died while idle is noticed where replies are read
         with suppress(BrokenPipeError, ConnectionResetError):
             worker.pipe.send((bare, *files))
 
     def write_tensors(self, tensors: Tensors) -> Path:
-        """The tensors in a file; the same object for many clients is written once."""
+        """Write the tensors to a file; the same object for many clients is written only once."""
         if id(tensors) not in self.sent_files:
             self.file_number += 1
             path = self.client_store.scratch / "down" / f"{self.file_number}"
@@ -152,33 +118,30 @@ class Pool:
         return self.sent_files[id(tensors)][1]
 
     def receive_reply(self, worker: Worker) -> Reply | None:
-        """The reply of a worker; None if it died."""
+        """Receive the reply of a worker; None if the worker died."""
         try:
-            answer, path = worker.pipe.recv()
-        except (EOFError, ConnectionResetError):
+            reply, path = worker.receive()
+        except EOFError:
             return None
-        if isinstance(answer, BaseException):
-            raise answer
         with translate_disk_errors(Path(path)):
             groups, _ = decode_groups(Path(path).read_bytes(), finite=False)
             Path(path).unlink()
-        reply: Reply = replace(answer, tensors=groups["up"], aside=groups["aside"])
-        return reply
+        complete: Reply = replace(reply, tensors=groups["up"], aside=groups["aside"])
+        return complete
 
-    def replace_worker(self, worker: Worker, job: Job, tries: int) -> None:
-        """Replace a dead worker; a job that kills every worker ends the run."""
-        worker.pipe.close()
-        worker.process.join()
-        if worker.process.exitcode == 1:  # Python's own: it ended before it could take a job
+    def replace_worker(self, worker: Worker, job: Job, deaths: int) -> None:
+        """Replace a dead worker; a job on which several died ends the run."""
+        exit_code = worker.wait_for_exit()
+        if exit_code == 1:  # Python's own: the worker ended before it could take a job
             raise EngineError(
                 "a worker of the pool could not start, for the reason above; workers import the"
                 ' script again, so it must call the pool below `if __name__ == "__main__":` and'
                 " define models and algorithms above it, in a file (or use the serial engine)"
             )
-        if tries >= MAX_ATTEMPTS:
+        if deaths >= MAX_ATTEMPTS:
             raise EngineError(
                 f"client {job.client}, round {job.t}: {MAX_ATTEMPTS} workers died on this job"
-                f" (exit code {worker.process.exitcode}); is there enough memory?"
+                f" (exit code {exit_code}); is there enough memory?"
                 " fewer engine.workers need less"
             )
         self.workers[self.workers.index(worker)] = self.start_worker()
@@ -190,14 +153,14 @@ class Pool:
 
 
 def strip_data(plan: Plan) -> Plan:
-    """The plan for workers, who open the data themselves."""
+    """Return the plan without its data, which workers open from files."""
     empty = torch.empty(0)
     bare = replace(plan.federation, x=empty, y=empty, train={}, test={}, validation={})
     return replace(plan, federation=bare)
 
 
 def pickle_plan(plan: Plan) -> bytes:
-    """The plan for our own child processes."""
+    """Pickle the plan, for our own child processes only."""
     try:
         return pickle.dumps(strip_data(plan))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -211,53 +174,41 @@ def pickle_plan(plan: Plan) -> bytes:
 
 
 def run_worker(
-    pipe: connection.Connection, blob: bytes, shared: str, memories: str, scratch: str
+    pipe: connection.Connection, plan_pickle: bytes, data: str, memories: str, scratch: str
 ) -> None:
-    """A worker's life: jobs in, replies out, until the driver is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to answer
-    configure_worker_process()
-    threading.Thread(target=exit_with_parent, daemon=True).start()
+    """Receive jobs and send replies, until the driver closes the pipe or ends."""
     try:
-        federation = Federation.open(Path(shared))
+        federation = Federation.open(Path(data))
     except FileNotFoundError:  # the driver was stopped while we started, and cleaned up
         return
-    plan = replace(pickle.loads(blob), federation=federation)
-    place = FolderClientStore(Path(memories), Path(scratch))
-    inbox = TensorFileCache()
+    plan = replace(pickle.loads(plan_pickle), federation=federation)
+    client_store = FolderClientStore(Path(memories), Path(scratch))
+    cache = TensorFileCache()
     while True:
         try:
-            bare, tensors, average = pipe.recv()
-            pipe.send(answer_job(plan, place, inbox, bare, tensors, average))
-        except (EOFError, BrokenPipeError, ConnectionResetError):
+            job, tensors, generic_model = pipe.recv()
+            with send_errors(pipe, f"client {job.client}, round {job.t}"):
+                job = replace(
+                    job, tensors=cache.read(tensors), generic_model=cache.read(generic_model)
+                )
+                pipe.send(run_job(plan, client_store, job))
+        except PIPE_CLOSED:
             return
 
 
-def answer_job(
-    plan: Plan,
-    place: FolderClientStore,
-    inbox: TensorFileCache,
-    bare: Job,
-    tensors: str,
-    average: str,
-) -> tuple[Reply | BaseException, str]:
-    """A reply and the file with its tensors, or what went wrong."""
-    path = place.scratch / "up" / f"{os.getpid()}-{bare.kind}-{bare.t}-{bare.client.encode().hex()}"
-    try:
-        job = replace(bare, tensors=inbox.read(tensors), generic_model=inbox.read(average))
-        reply = work(plan, job, place)
-        write_atomically(
-            path, encode_groups({"up": reply.tensors, "aside": reply.aside}), durable=False
-        )
-        return replace(reply, tensors=Tensors(), aside=Tensors()), str(path)
-    except HeterophonyError as error:
-        return type(error)(str(error)), ""
-    except Exception as error:
-        trace = traceback.format_exc()
-        return EngineError(f"client {bare.client}, round {bare.t}: {error!r}\n{trace}"), ""
+def run_job(plan: Plan, client_store: FolderClientStore, job: Job) -> tuple[Reply, str]:
+    """Run a job; return the reply without its tensors, and the file that holds them."""
+    reply = work(plan, job, client_store)
+    name = f"{os.getpid()}-{job.kind}-{job.t}-{job.client.encode().hex()}"
+    path = client_store.scratch / "up" / name
+    write_atomically(
+        path, encode_groups({"up": reply.tensors, "aside": reply.aside}), durable=False
+    )
+    return replace(reply, tensors=Tensors(), aside=Tensors()), str(path)
 
 
 class TensorFileCache:
-    """The last few files read: all clients of a round share them."""
+    """Keeps the tensors of the last few files: many jobs of a round share them."""
 
     def __init__(self, size: int = 2) -> None:
         self.size, self.files = size, OrderedDict[str, Tensors]()
@@ -270,29 +221,3 @@ class TensorFileCache:
                 self.files.popitem(last=False)
         self.files.move_to_end(path)
         return self.files[path]
-
-
-def configure_worker_process() -> None:
-    """As every worker of ours; and end with the parent."""
-    configure_torch()
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: the fork server ends with the driver
-
-
-def exit_with_parent() -> None:
-    """End when the driver has ended, in the middle of whatever job, be it minutes long."""
-    driver = multiprocessing.parent_process()
-    assert driver is not None
-    driver.join()
-    os._exit(0)
-
-
-def configure_torch() -> None:
-    """One torch thread; keep freed memory instead of returning it."""
-    torch.set_num_threads(1)
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None, use_errno=True)
-        if hasattr(libc, "mallopt"):  # glibc: else every step maps and unmaps its activations
-            libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
-            libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD

@@ -14,10 +14,11 @@ from ..jobs.work import work
 
 
 class Serial:
-    """One torch thread, as in every worker: the same bits."""
+    """Uses one torch thread, as every worker does, so that all engines have the same bits."""
 
-    def __init__(self, plan: Plan, place: FolderClientStore, workers: int = 1) -> None:
-        self.plan, self.client_store, self.previous_threads = plan, place, torch.get_num_threads()
+    def __init__(self, plan: Plan, client_store: FolderClientStore, workers: int = 1) -> None:
+        self.plan, self.client_store = plan, client_store
+        self.previous_threads = torch.get_num_threads()
 
     def __enter__(self) -> Self:
         torch.set_num_threads(1)

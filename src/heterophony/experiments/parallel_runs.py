@@ -1,25 +1,21 @@
-"""Several runs side by side, a process each: faster than one by one where runs are short.
+"""Several runs at a time, each in a process of its own: faster than one by one for short runs.
 
-A run is made of rounds, and a round of few jobs: workers wait for its last one. Runs do not wait
-for each other. The process does the run's jobs itself, or sends them to a cluster.
+A round has few jobs, and workers idle until its last one is done. Runs do not wait for each other.
+Each process runs its jobs itself, or sends them to a Ray cluster.
 """
 
 from __future__ import annotations
 
 import os
-import signal
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
-from typing import Any
 
 from ..config.config import read_config
-from ..core.errors import DivergedError, EngineError, HeterophonyError
-from ..engines.base import ClusterShare
-from ..engines.pool import CONTEXT, MAX_ATTEMPTS, configure_worker_process, start_fork_server
+from ..core.errors import DivergedError, EngineError
+from ..engines.base import MAX_ATTEMPTS, ClusterShare
+from ..engines.child_processes import ChildProcess, send_errors, start_fork_server
 from ..run.events import Event
 from ..run.store import RunFolder
 from .execute import execute_plan
@@ -27,111 +23,80 @@ from .execute import execute_plan
 EventListener = Callable[[Path, Event], None]
 
 
-@dataclass
-class RunProcess:
-    """A process that plays one run, and our end of its pipe."""
+class RunProcess(ChildProcess):
+    """A process that executes one run."""
 
-    folder: Path
-    process: Any
-    pipe: connection.Connection
-    attempts: int
+    def __init__(self, folder: Path, attempt: int, share: ClusterShare | None) -> None:
+        self.folder, self.attempt = folder, attempt
+        super().__init__(run_in_child_process, folder, share)
 
 
 def run_in_parallel(
     folders: Sequence[Path], width: int, on_event: EventListener, share: ClusterShare | None = None
 ) -> dict[Path, str]:
-    """Play what is left of these runs, so many at a time; who dies is replaced and goes on.
+    """Continue these runs to their end, ``width`` at a time; a process that dies is replaced.
 
-    Returns which runs diverged, and how: that is a result, and no reason to end the others.
+    Returns the runs that diverged, with the reason: that is a result, and the others continue.
     """
     start_fork_server()
     diverged: dict[Path, str] = {}
     waiting = [(folder, 1) for folder in reversed(folders)]
-    with kill_runs_at_exit() as runners:
-        while waiting or runners:
-            while waiting and len(runners) < width:
-                runners.append(start_run_process(*waiting.pop(), share))
-            by_pipe = {r.pipe: r for r in runners}
+    with kill_runs_at_exit() as runs:
+        while waiting or runs:
+            while waiting and len(runs) < width:
+                runs.append(RunProcess(*waiting.pop(), share))
+            by_pipe = {r.pipe: r for r in runs}
             for pipe in connection.wait(list(by_pipe)):
-                runner = by_pipe[pipe]  # type: ignore[index]
+                run = by_pipe[pipe]  # type: ignore[index]
                 try:
-                    if forward_message(runner, on_event):
-                        continue
+                    event = run.receive()
                 except DivergedError as error:
-                    diverged[runner.folder] = str(error)
-                runners.remove(runner)
-                runner.process.join()
-                if runner.process.exitcode != 0:
-                    waiting.append(requeue_run(runner))
+                    diverged[run.folder] = str(error)
+                except EOFError:
+                    pass
+                else:
+                    on_event(run.folder, event)
+                    continue
+                runs.remove(run)
+                if run.wait_for_exit() != 0:
+                    waiting.append(requeue_run(run))
     return diverged
 
 
 @contextmanager
 def kill_runs_at_exit() -> Iterator[list[RunProcess]]:
-    """Runners that do not outlive what they are needed for."""
-    runners: list[RunProcess] = []
+    """Kill the processes that are left when this context ends; their runs can be resumed."""
+    runs: list[RunProcess] = []
     try:
-        yield runners
+        yield runs
     finally:
-        for runner in runners:
-            runner.process.kill()  # nothing is lost
-            runner.process.join()
+        for run in runs:
+            run.kill()
 
 
-def start_run_process(folder: Path, tries: int, share: ClusterShare | None) -> RunProcess:
-    ours, theirs = CONTEXT.Pipe()
-    process = CONTEXT.Process(
-        target=run_in_child_process, args=(theirs, str(folder), share), daemon=True
-    )
-    process.start()
-    theirs.close()
-    return RunProcess(folder, process, ours, tries)
-
-
-def forward_message(runner: RunProcess, on_event: EventListener) -> bool:
-    """Take one message; False when there will be no more."""
-    try:
-        message = runner.pipe.recv()
-    except (EOFError, ConnectionResetError):
-        runner.pipe.close()
-        return False
-    if isinstance(message, BaseException):
-        raise message
-    on_event(runner.folder, message)
-    return True
-
-
-def requeue_run(runner: RunProcess) -> tuple[Path, int]:
-    if runner.attempts >= MAX_ATTEMPTS:
+def requeue_run(run: RunProcess) -> tuple[Path, int]:
+    if run.attempt >= MAX_ATTEMPTS:
         raise EngineError(
-            f"{runner.folder}: {MAX_ATTEMPTS} processes died on this run (exit code"
-            f" {runner.process.exitcode}); is there enough memory? fewer --workers need less"
+            f"{run.folder}: {MAX_ATTEMPTS} processes died on this run (exit code"
+            f" {run.process.exitcode}); is there enough memory? fewer --workers need less"
         )
-    return runner.folder, runner.attempts + 1
-
-
-# In the process -----------------------------------------------------------------------------
+    return run.folder, run.attempt + 1
 
 
 def run_in_child_process(
-    pipe: connection.Connection, path: str, share: ClusterShare | None
+    pipe: connection.Connection, path: Path, share: ClusterShare | None
 ) -> None:
-    """Play one run to its end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to answer
-    configure_worker_process()
-    folder = RunFolder(Path(path))
-    try:
-        folder.reopen()
-        config = read_config(folder.config_file)
-        plan = config.build_plan(config.build_federation())
-        if share is None:
-            execute_plan(plan, folder, "serial", None, pipe.send)
-        else:
-            os.environ.update(share.environment)
-            execute_plan(plan, folder, "ray", share.workers, pipe.send, cluster=share.cluster)
-    except HeterophonyError as error:
-        pipe.send(type(error)(str(error)))
-    except Exception as error:
-        pipe.send(EngineError(f"{path}: {error!r}\n{traceback.format_exc()}"))
-    finally:
-        folder.close()
+    """Continue one run to its end, in the child process."""
+    folder = RunFolder(path)
+    with send_errors(pipe, str(path)):
+        try:
+            folder.reopen()
+            config = read_config(folder.config_file)
+            plan = config.build_plan(config.build_federation())
+            if share is None:
+                execute_plan(plan, folder, "serial", None, pipe.send)
+            else:
+                os.environ.update(share.environment)
+                execute_plan(plan, folder, "ray", share.workers, pipe.send, cluster=share.cluster)
+        finally:
+            folder.close()

@@ -1,1 +1,1 @@
-"""Published tables and figures as files, and how to run them."""
+"""Published tables and figures as TOML files, and their reproduction."""

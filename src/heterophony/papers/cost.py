@@ -1,6 +1,6 @@
-"""What a cell would cost on this machine: its arithmetic, at the speed measured here.
+"""Estimate how long a cell takes on this machine, from its arithmetic and the measured speed.
 
-Good to a factor of about two: it tells minutes from days before anything is run.
+The estimate is good to a factor of about two: it tells minutes from days before anything is run.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from ..data.sources import SOURCES, DatasetSize
 from ..models import get_default_head_depth, get_model_builder
 from ..tools.flops import count_forward_flops, count_training_flops, measure_sgemm_rate
 
-TRAINING_EFFICIENCY = (
-    0.45  # of a matrix product's speed that training reaches (`heterophony bench`)
-)
-SECONDS_PER_STEP = 0.0025  # seconds of a mini-batch beside its arithmetic
-SECONDS_TO_START = 2.0  # seconds of a run beside its rounds
-RELATIVE_WORK = {  # local work beside FedAvg's, as docs/comparison.md has it, for five epochs
+TRAINING_EFFICIENCY = 0.45  # speed of training over that of a matrix product (`heterophony bench`)
+SECONDS_PER_STEP = 0.0025  # of a mini-batch, besides its arithmetic
+SECONDS_TO_START = 2.0  # of a run, besides its rounds
+RELATIVE_WORK = {  # local work over FedAvg's with five epochs, from docs/comparison.md
     **dict.fromkeys(("apfl", "ditto", "feddecomp", "fedpac"), 2.0),
     **dict.fromkeys(("moon", "perfedavg", "pfedgate", "pfedpara"), 1.7),
     **dict.fromkeys(("fedproto", "pfakd", "pfedsd"), 1.5),
@@ -31,21 +29,22 @@ RELATIVE_WORK = {  # local work beside FedAvg's, as docs/comparison.md has it, f
 
 
 def estimate_seconds(raw: Mapping[str, Any], speed: float, cores: int) -> float:
-    """Of one run: local training and evaluation, on all cores."""
+    """Estimate the seconds of one run, training and evaluation, on so many cores."""
     config = resolve_config(dict(raw))
     size = SOURCES[config.data.name].size
     clients, rounds = config.data.clients, config.top.rounds
     train, test = count_examples(config, size)
-    asked = count_participants(config, clients)
+    participants = count_participants(config, clients)
     samples = train / clients * config.local.epochs
     if config.local.steps is not None:
         samples = config.local.steps * config.local.batch
     if config.algorithm.pooled:
-        asked, samples = 1, train * config.local.epochs
-    samples *= asked * RELATIVE_WORK.get(config.algorithm_name, 1.0)
-    learning, testing = count_flops(str(config.model.name), size.shape, size.classes)
+        participants, samples = 1, train * config.local.epochs
+    samples *= participants * RELATIVE_WORK.get(config.algorithm_name, 1.0)
+    training_flops, testing_flops = count_flops(str(config.model.name), size.shape, size.classes)
     evaluated = 2 * test / config.evaluation.every  # G and P
-    arithmetic = (samples * learning + evaluated * testing) / (TRAINING_EFFICIENCY * speed)
+    flops = samples * training_flops + evaluated * testing_flops
+    arithmetic = flops / (TRAINING_EFFICIENCY * speed)
     return (
         SECONDS_TO_START
         + rounds * (arithmetic + SECONDS_PER_STEP * samples / config.local.batch) / cores
@@ -53,17 +52,17 @@ def estimate_seconds(raw: Mapping[str, Any], speed: float, cores: int) -> float:
 
 
 def count_examples(config: Config, size: DatasetSize) -> tuple[float, float]:
-    """For training and for testing; some partitions take only so many."""
-    rule, clients = config.data.partition, config.data.clients
+    """Count training and test examples of all clients; some partitions use only a part."""
+    partition, clients = config.data.partition, config.data.clients
     for train, test in (("train", "test"), ("train_windows", "test_windows")):
-        if rule.get(train):
-            return rule[train] * clients, rule[test] * clients
-    share = config.data.train_fraction
-    return size.examples * share, size.examples * (1 - share)
+        if partition.get(train):
+            return partition[train] * clients, partition[test] * clients
+    fraction = config.data.train_fraction
+    return size.examples * fraction, size.examples * (1 - fraction)
 
 
 def count_participants(config: Config, clients: int) -> int:
-    """How many clients train in a round."""
+    """Count the clients that train in a round."""
     return (
         clients if config.algorithm.everybody else config.participation.compute_sample_size(clients)
     )
@@ -71,14 +70,14 @@ def count_participants(config: Config, clients: int) -> int:
 
 @cache
 def count_flops(model: str, shape: tuple[int, ...], classes: int) -> tuple[int, int]:
-    """Of training with one example, and of testing with it."""
+    """Count the floating-point operations to train on one example, and to test on one."""
     build = get_model_builder(model)
     net = build(shape, classes, get_default_head_depth(build))
     return count_training_flops(net, shape), sum(count_forward_flops(net, shape))
 
 
 def measure_speed() -> float:
-    """Of one core."""
+    """Measure the speed of one core, in operations per second."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

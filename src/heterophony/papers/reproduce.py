@@ -1,7 +1,7 @@
-"""A published table, run: cells become runs in a folder, and runs become numbers beside the printed.
+"""Reproduce a published table: each cell is run, and its numbers are compared with the printed.
 
-Nothing is kept but the runs: asked again, the same folder gives the same table, and goes on where
-it was left.
+Only the runs are stored. The same command with the same folder shows the same table, and continues
+runs that are not finished.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..run.events import Event
 from ..run.store import RunFolder
 from . import quick
 from .scale import TableScale
-from .table import Cell, Experiment
+from .table import Cell, PublishedTable
 from .verdicts import (
     Claim,
     ComparedNumber,
@@ -38,14 +38,14 @@ from .verdicts import (
 
 @dataclass(frozen=True)
 class CellRun:
-    """One run of a cell."""
+    """One run of a cell, with one seed."""
 
     cell: Cell
     seed: int
 
     @property
     def folder_name(self) -> str:
-        """The name of its folder."""
+        """The name of the run's folder."""
         parts = (self.cell.row, self.cell.column, str(self.seed))
         return "--".join(re.sub(r"[^\w.]+", "-", part).strip("-").lower() for part in parts)
 
@@ -56,34 +56,34 @@ class CellRun:
 
 @dataclass(frozen=True)
 class TableSelection:
-    """What is asked for: some rows, columns and seeds of a table, at a scale."""
+    """The rows, columns and seeds of a table to run, and the scale."""
 
-    experiment: Experiment
+    published: PublishedTable
     scale: TableScale
     rows: str
     columns: str
     seeds: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        for what, pattern, names in (
-            ("row", self.rows, self.experiment.rows),
-            ("column", self.columns, self.experiment.columns),
+        for kind, pattern, names in (
+            ("row", self.rows, self.published.rows),
+            ("column", self.columns, self.published.columns),
         ):
-            if self.experiment.rows and not any(fnmatchcase(n, pattern) for n in names):
+            if self.published.rows and not any(fnmatchcase(n, pattern) for n in names):
                 raise ConfigError(
-                    f"reproduce {self.experiment.name}: no {what} is like '{pattern}'; there is:"
+                    f"reproduce {self.published.name}: no {kind} matches '{pattern}'; there is:"
                     f" {'; '.join(names)}"
                 )
         if not self.selected_cells:
-            why = self.experiment.needs or "nothing is printed where these rows and columns meet"
-            raise ConfigError(f"reproduce {self.experiment.name}: {why}")
+            reason = self.published.needs or "no number is printed in these rows and columns"
+            raise ConfigError(f"reproduce {self.published.name}: {reason}")
 
     @cached_property
     def selected_cells(self) -> list[Cell]:
-        """The cells, with their settings at this scale."""
+        """The selected cells, with their settings at this scale."""
         chosen = [
             c
-            for c in self.experiment.cells
+            for c in self.published.cells
             if fnmatchcase(c.row, self.rows) and fnmatchcase(c.column, self.columns)
         ]
         if self.scale is TableScale.full:
@@ -92,7 +92,7 @@ class TableSelection:
 
     @cached_property
     def duplicates(self) -> dict[tuple[str, str], Cell]:
-        """Cells that at this scale are the same run as an earlier one, and that one."""
+        """Cells that at this scale are the same run as an earlier cell, with that cell."""
         seen: dict[str, Cell] = {}
         out = {}
         for cell in self.selected_cells:
@@ -103,11 +103,11 @@ class TableSelection:
 
     @property
     def distinct_cells(self) -> list[Cell]:
-        """Those to show."""
+        """The selected cells without duplicates."""
         return [c for c in self.selected_cells if (c.row, c.column) not in self.duplicates]
 
     def explain_unavailable(self, cell: Cell) -> str | None:
-        """Why a cell cannot be run here."""
+        """Say why a cell cannot be run here; None if it can."""
         if cell.needs:
             return f"needs {cell.needs}"
         name = cell.config["data"]["name"]
@@ -117,15 +117,15 @@ class TableSelection:
 
     @property
     def runs(self) -> list[CellRun]:
-        """All runs, cell by cell."""
-        able = [c for c in self.distinct_cells if self.explain_unavailable(c) is None]
-        return [CellRun(cell, seed) for cell in able for seed in self.seeds]
+        """All runs that are possible here, cell by cell."""
+        runnable = [c for c in self.distinct_cells if self.explain_unavailable(c) is None]
+        return [CellRun(cell, seed) for cell in runnable for seed in self.seeds]
 
 
 def create_run_folders(table: TableSelection, parent: Path) -> None:
-    """A folder for every run, its configuration written before any begins: all can go on."""
+    """Create the folder and configuration of every run before any starts, so all can resume."""
     if (parent / "config.toml").exists():
-        raise FolderError(f"{parent} is a run of its own; choose another --out")
+        raise FolderError(f"{parent} is the folder of a single run; choose another --out")
     for task in table.runs:
         folder = RunFolder(parent / task.folder_name)
         if folder.config_file.exists():
@@ -137,7 +137,7 @@ def create_run_folders(table: TableSelection, parent: Path) -> None:
 
 
 def check_same_settings(task: CellRun, folder: RunFolder) -> None:
-    """A folder from before must hold the very cell; data need not be there to see that."""
+    """Check that an existing folder holds the same cell; this does not need the data."""
     try:
         written = tomllib.loads(folder.config_file.read_text())
     except tomllib.TOMLDecodeError as error:
@@ -150,19 +150,19 @@ def check_same_settings(task: CellRun, folder: RunFolder) -> None:
 
 
 def find_differences(
-    asked: Mapping[str, Any], there: Any, above: str = ""
+    expected: Mapping[str, Any], written: Any, prefix: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Settings that are not as asked; what is not asked for has defaults."""
-    for key, value in asked.items():
-        found = there.get(key) if isinstance(there, dict) else None
+    """Find settings that differ from the expected; others may have their defaults."""
+    for key, value in expected.items():
+        found = written.get(key) if isinstance(written, dict) else None
         if isinstance(value, dict):
-            yield from find_differences(value, found, f"{above}{key}.")
+            yield from find_differences(value, found, f"{prefix}{key}.")
         elif found != value:
-            yield f"{above}{key}", value, found
+            yield f"{prefix}{key}", value, found
 
 
 def list_unfinished(table: TableSelection, parent: Path) -> list[CellRun]:
-    """Runs that are not finished."""
+    """List the runs that are not finished."""
     return [
         t
         for t in table.runs
@@ -171,7 +171,7 @@ def list_unfinished(table: TableSelection, parent: Path) -> list[CellRun]:
 
 
 def read_finished(table: TableSelection, parent: Path) -> Iterator[tuple[CellRun, list[Event]]]:
-    """Finished runs and their events, one at a time: those of a large table are many."""
+    """Yield finished runs with their events, one at a time, as those of all may be many."""
     for task in table.runs:
         events = list(RunFolder(parent / task.folder_name).iterate_events())
         if is_finished(events):
@@ -180,81 +180,81 @@ def read_finished(table: TableSelection, parent: Path) -> Iterator[tuple[CellRun
 
 @dataclass(frozen=True)
 class ReproductionResult:
-    """The table: its numbers, its claims, and what is not in it."""
+    """A reproduced table: its numbers beside the printed ones, and its claims."""
 
     table: TableSelection
     numbers: list[ComparedNumber]
     claims: list[Claim]
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        found = self.table.experiment
+        """Return the content of ``table.json``."""
+        published = self.table.published
         return {
-            "table": found.name,
-            "paper": f"{found.paper}, {found.where}",
-            "what": found.what,
+            "table": published.name,
+            "paper": f"{published.paper}, {published.where}",
+            "what": published.what,
             "scale": self.table.scale.value,
-            "rounds": found.measured.rounds,
-            "clients": found.measured.clients,
+            "rounds": published.measured.rounds,
+            "clients": published.measured.clients,
             "seeds": list(self.table.seeds),
-            "lines": [describe_number(line) for line in self.numbers],
+            "lines": [describe_number(number) for number in self.numbers],
             "claims": [vars(claim) for claim in self.claims],
-            "said": found.claims,
+            "said": published.claims,
         }
 
 
-def describe_number(line: ComparedNumber) -> dict[str, Any]:
-    printed, within = line.printed, compute_confidence_interval(line.values)
+def describe_number(number: ComparedNumber) -> dict[str, Any]:
+    printed, interval = number.printed, compute_confidence_interval(number.values)
     return {
-        "row": line.row,
-        "column": line.column,
-        "data": line.data,
-        "measure": line.measure,
+        "row": number.row,
+        "column": number.column,
+        "data": number.data,
+        "measure": number.measure,
         "printed": printed and {"value": printed.value, "std": printed.std},
-        "seeds": list(line.seeds),
-        "values": list(line.values),
-        "mean": line.mean,
-        "std": line.std,
-        "ci95": within and [within.low, within.high],
-        "last10": list(line.last10),
-        "difference": line.difference,
-        "verdict": line.verdict,
-        "why": line.why,
+        "seeds": list(number.seeds),
+        "values": list(number.values),
+        "mean": number.mean,
+        "std": number.std,
+        "ci95": interval and [interval.low, interval.high],
+        "last10": list(number.last10),
+        "difference": number.difference,
+        "verdict": number.verdict,
+        "why": number.why,
     }
 
 
 def build_result(
     table: TableSelection, parent: Path, failed: Mapping[str, str]
 ) -> ReproductionResult:
-    """Our numbers beside the printed ones; runs that are not finished are left out.
+    """Compare our numbers with the printed ones; runs that are not finished are left out.
 
-    ``failed`` says of runs, by label, why they have no end.
+    ``failed`` maps the folder names of runs that failed to the reason.
     """
     ours: dict[tuple[str, str], ValuesBySeed] = {}
-    why = {
+    reasons = {
         get_cell_key(c): reason
         for c in table.distinct_cells
         if (reason := table.explain_unavailable(c))
     }
     for task in table.runs:
         if task.folder_name in failed:
-            why[get_cell_key(task.cell)] = failed[task.folder_name]
+            reasons[get_cell_key(task.cell)] = failed[task.folder_name]
     for task, events in read_finished(table, parent):
-        found = measure_run(events, table.experiment.measured)
-        ours.setdefault(get_cell_key(task.cell), {})[task.seed] = found
+        measures = measure_run(events, table.published.measured)
+        ours.setdefault(get_cell_key(task.cell), {})[task.seed] = measures
     if table.scale is TableScale.quick:
-        why = {get_cell_key(c): "quick scale" for c in table.selected_cells} | why
-    for at, first in table.duplicates.items():
-        ours |= {at: ours[get_cell_key(first)]} if get_cell_key(first) in ours else {}
-    everything = compare_numbers(table.selected_cells, ours, why)
-    shown = [line for line in everything if (line.row, line.column) not in table.duplicates]
+        reasons = {get_cell_key(c): "quick scale" for c in table.selected_cells} | reasons
+    for key, first in table.duplicates.items():
+        ours |= {key: ours[get_cell_key(first)]} if get_cell_key(first) in ours else {}
+    numbers = compare_numbers(table.selected_cells, ours, reasons)
+    distinct = [n for n in numbers if (n.row, n.column) not in table.duplicates]
     return ReproductionResult(
-        table, shown, deduplicate_claims(check_claims(table.experiment, everything))
+        table, distinct, deduplicate_claims(check_claims(table.published, numbers))
     )
 
 
 def deduplicate_claims(claims: Iterable[Claim]) -> list[Claim]:
-    """Columns that are the same run at this scale make the same claim."""
+    """Drop repeated claims: columns that are the same run at this scale make the same one."""
     return list({(c.text.partition(": ")[2], c.why): c for c in reversed(list(claims))}.values())[
         ::-1
     ]
@@ -265,7 +265,7 @@ def get_cell_key(cell: Cell) -> tuple[str, str]:
 
 
 def describe_duplicates(table: TableSelection) -> list[str]:
-    """What became the same at this scale, in words."""
+    """Say which rows or columns became the same at this scale."""
     pairs: dict[str, str] = {}
     for (row, column), first in table.duplicates.items():
         if column != first.column:

@@ -1,10 +1,10 @@
-"""How much of a published table is run."""
+"""At which scale a published table is run. Imports no torch, so that --help is quick."""
 
 from enum import StrEnum
 
 
 class TableScale(StrEnum):
-    """In minutes, on small data; or as printed."""
+    """quick: in minutes, on small data; full: as in the paper."""
 
     quick = "quick"
     full = "full"

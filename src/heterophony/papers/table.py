@@ -1,8 +1,8 @@
-"""Published tables and figures as files: what was run, what was printed, what was claimed.
+"""Published tables and figures as files: their settings, printed numbers and claims.
 
-Each ``NAME.toml`` in the folder ``tables`` is one table: shared ``settings`` in the words of a
-configuration, ``rows`` and ``columns`` of changes to them, ``exceptions`` where a row and a
-column meet, and the numbers ``printed`` there. `docs/papers.md` explains every key.
+Each ``NAME.toml`` in the folder ``tables`` is one table: ``settings`` with the keys of a
+configuration, which all cells share; ``rows`` and ``columns`` that change them; ``exceptions`` for
+single cells; and the ``printed`` numbers. `docs/papers.md` explains every key.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ..core.errors import ConfigError, suggest_or_list
 from ..core.fields import check_settings, construct, setting
 
 TABLES = files(__package__) / "tables"
-NO_NUMBER = "-"  # in a list of printed numbers: the paper has none there
+NO_NUMBER = "-"  # in a list of printed numbers: the paper has no number there
 FigureKind = Literal["bars", "clients", "sweep", "grid", "curves", "difference", "participation"]
 MEASURES = ("G", "P", "score", "delta_sigma", "delta_tau", "psnr_mean", "psnr_max")
 
 
 @dataclass(frozen=True)
 class MeasurementRule:
-    """How the paper makes one number of a run, and of several runs."""
+    """How the paper computes one number from a run, and from several runs."""
 
     rounds: Literal["best", "last", "last10"] = setting("best", "which rounds of a run count")
     clients: Literal["pooled", "mean"] = setting("pooled", "all test examples, or clients, alike")
@@ -39,7 +39,7 @@ class MeasurementRule:
 
 @dataclass(frozen=True)
 class CellOverride:
-    """Settings of the cells where these rows and columns meet; both are patterns."""
+    """Settings of the cells in these rows and columns; both are patterns."""
 
     set: dict[str, Any]
     rows: str = "*"
@@ -54,7 +54,7 @@ class CellOverride:
 
 @dataclass(frozen=True)
 class Ordering:
-    """In these columns one row is above others; ``below`` and ``columns`` are patterns."""
+    """A claim that one row is above others; ``below`` and ``columns`` are patterns."""
 
     measure: str
     above: str
@@ -67,7 +67,7 @@ class Ordering:
 
 @dataclass(frozen=True)
 class PrintedNumber:
-    """As printed."""
+    """A number as printed, and its standard deviation if that is printed."""
 
     value: float
     std: float | None = None
@@ -75,7 +75,7 @@ class PrintedNumber:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a table (for each seed), ready for ``config.resolve``."""
+    """One cell of a table: a configuration, which is run once per seed, and its numbers."""
 
     row: str
     column: str
@@ -85,8 +85,8 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Experiment:
-    """A table or figure."""
+class PublishedTable:
+    """A published table, or a figure with the same structure."""
 
     name: str
     paper: str
@@ -94,7 +94,7 @@ class Experiment:
     what: str
     measured: MeasurementRule = MeasurementRule()
     figure: FigureKind = setting("bars", "how it is drawn")
-    draws: list[str] = field(default_factory=list)  # measures in the figure; none: all
+    draws: list[str] = field(default_factory=list)  # measures in the figure; empty: all
     settings: dict[str, Any] = field(default_factory=dict)
     rows: dict[str, Any] = field(default_factory=dict)
     columns: dict[str, Any] = field(default_factory=dict)
@@ -109,9 +109,9 @@ class Experiment:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        for table, numbers in (("printed", self.printed), ("std", self.std)):
+        for key, numbers in (("printed", self.printed), ("std", self.std)):
             for measure, rows in numbers.items():
-                self.check_numbers(f"{table}.{measure}", measure, rows)
+                self.check_numbers(f"{key}.{measure}", measure, rows)
         for measure in self.draws:
             check_choice(measure, MEASURES, "draws")
         for e in self.exceptions:
@@ -122,7 +122,7 @@ class Experiment:
             check_choice(o.measure, self.printed or MEASURES, "orderings.measure")
 
     def check_numbers(self, where: str, measure: str, rows: Mapping[str, Any]) -> None:
-        """Every row of numbers is a row of the table, and as long as its columns are many."""
+        """Check that every row exists in the table and has a number per column."""
         check_choice(measure, MEASURES, where)
         for row, numbers in rows.items():
             check_choice(row, self.rows, where)
@@ -133,25 +133,25 @@ class Experiment:
 
     @property
     def cells(self) -> list[Cell]:
-        """All of them, row by row; where numbers are printed, only those with one."""
+        """All cells, row by row. If the table has printed numbers, only cells with one."""
         return list(self._iterate_cells())
 
     def _iterate_cells(self) -> Iterator[Cell]:
-        for row, own in self.rows.items():
-            needs = own.get("needs", self.needs)
-            changes = {k: v for k, v in own.items() if k != "needs"}
-            for i, (column, across) in enumerate(self.columns.items()):
+        for row, row_settings in self.rows.items():
+            needs = row_settings.get("needs", self.needs)
+            row_changes = {k: v for k, v in row_settings.items() if k != "needs"}
+            for i, (column, column_changes) in enumerate(self.columns.items()):
                 printed = self.get_printed(row, i)
                 if self.printed and not printed:
                     continue
-                special = [e.set for e in self.exceptions if e.applies_to(row, column)]
+                exceptions = [e.set for e in self.exceptions if e.applies_to(row, column)]
                 config = deepcopy(self.settings)
-                for change in (across, changes, *special):
-                    merge_settings(config, change)
+                for changes in (column_changes, row_changes, *exceptions):
+                    merge_settings(config, changes)
                 yield Cell(row, column, config, printed, needs)
 
     def get_printed(self, row: str, column: int) -> dict[str, PrintedNumber]:
-        """What is printed in a cell, by measure."""
+        """Return the printed numbers of a cell, by measure."""
         out = {}
         for measure, rows in self.printed.items():
             value = rows.get(row, {column: NO_NUMBER})[column]
@@ -162,14 +162,14 @@ class Experiment:
 
     @property
     def missing_requirements(self) -> str | None:
-        """What some cells need and do not have here."""
-        wants = dict.fromkeys(c.needs for c in self.cells if c.needs)
-        return self.needs or "; ".join(wants) or None
+        """What cells need that is not available here, if anything."""
+        missing = dict.fromkeys(c.needs for c in self.cells if c.needs)
+        return self.needs or "; ".join(missing) or None
 
 
-def merge_settings(config: dict[str, Any], change: Mapping[str, Any]) -> None:
-    """Sections key by key; everything else is replaced."""
-    for key, value in change.items():
+def merge_settings(config: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Change a configuration: sections are merged key by key, other values replaced."""
+    for key, value in changes.items():
         if isinstance(value, dict) and isinstance(config.get(key), dict):
             merge_settings(config[key], value)
         else:
@@ -181,33 +181,33 @@ def check_choice(word: str, choices: Mapping[str, Any] | tuple[str, ...], where:
         raise ConfigError(f"{where}: no '{word}' here{suggest_or_list(word, choices)}")
 
 
-def parse_experiment(name: str, text: str) -> Experiment:
-    """An experiment from the text of its file; whatever it should not say is an error."""
+def parse_table(name: str, text: str) -> PublishedTable:
+    """Parse the text of a table's file; unknown keys and wrong values are errors."""
     try:
         raw = tomllib.loads(text)
         parts: dict[str, Any] = {
             "measured": construct(MeasurementRule, raw.pop("measured", {}), "measured")
         }
         for key, kind in (("exceptions", CellOverride), ("orderings", Ordering)):
-            parts[key] = [construct(kind, told, key) for told in raw.pop(key, [])]
-        return construct(Experiment, {"name": name, **raw, **parts}, "experiment")
+            parts[key] = [construct(kind, entry, key) for entry in raw.pop(key, [])]
+        return construct(PublishedTable, {"name": name, **raw, **parts}, "table")
     except (tomllib.TOMLDecodeError, ConfigError) as error:
         raise ConfigError(f"{name}.toml: {error}") from None
 
 
 @cache
-def list_experiment_names() -> tuple[str, ...]:
-    """Of all experiments, sorted."""
-    found = (p.name for p in TABLES.iterdir())
-    return tuple(sorted(n.removesuffix(".toml") for n in found if n.endswith(".toml")))
+def list_table_names() -> tuple[str, ...]:
+    """List the names of all tables, sorted."""
+    names = (p.name for p in TABLES.iterdir())
+    return tuple(sorted(n.removesuffix(".toml") for n in names if n.endswith(".toml")))
 
 
-def experiment(name: str) -> Experiment:
-    """The table or figure of that name."""
-    check_choice(name, list_experiment_names(), "reproduce")
-    return parse_experiment(name, (TABLES / f"{name}.toml").read_text(encoding="utf-8"))
+def load_table(name: str) -> PublishedTable:
+    """Load the table or figure of that name."""
+    check_choice(name, list_table_names(), "reproduce")
+    return parse_table(name, (TABLES / f"{name}.toml").read_text(encoding="utf-8"))
 
 
-def load_experiments() -> list[Experiment]:
-    """All of them, by name."""
-    return [experiment(name) for name in list_experiment_names()]
+def load_tables() -> list[PublishedTable]:
+    """Load all tables, sorted by name."""
+    return [load_table(name) for name in list_table_names()]

@@ -1,4 +1,4 @@
-"""Our numbers beside the printed ones: what differs by more than noise, and which claims hold."""
+"""Compare our numbers with the printed ones: differences beyond noise, and claims that hold."""
 
 from __future__ import annotations
 
@@ -11,30 +11,29 @@ from typing import Literal
 
 from ..run.events import Event
 from ..run.summary import compute_curves
-from .table import Cell, Experiment, MeasurementRule, Ordering, PrintedNumber
+from .table import Cell, MeasurementRule, Ordering, PrintedNumber, PublishedTable
 
-NOISE_BANDS = {
-    "G": 2.0,
-    "P": 0.7,
-    "score": 0.05,
-}  # between seeds and platforms, in the table's units
+# differences between seeds and platforms, in the table's units
+NOISE_BANDS = {"G": 2.0, "P": 0.7, "score": 0.05}
 ACCURACY_MEASURES = ("G", "P")
 Verdict = Literal["within noise", "better", "worse", "not comparable", "no number printed"]
-ValuesBySeed = dict[int, dict[str, float]]  # of a cell, by seed: measure, and "measure last10"
+ValuesBySeed = dict[
+    int, dict[str, float]
+]  # of one cell: by seed, the values of "MEASURE" and "MEASURE last10"
 
 
 @dataclass(frozen=True)
 class ComparedNumber:
-    """One number of a table: as printed, and as it came out here."""
+    """One number of a table: as printed, and as measured here."""
 
     row: str
     column: str
-    data: str  # what it was measured on here
+    data: str  # name of the data set used here
     measure: str
     printed: PrintedNumber | None
     seeds: tuple[int, ...]
-    values: tuple[float, ...]  # one for each seed, as the paper makes its number
-    last10: tuple[float, ...]  # the mean over the last ten evaluations, for each seed
+    values: tuple[float, ...]  # one per seed, computed as in the paper
+    last10: tuple[float, ...]  # mean over the last ten evaluations, one per seed
     verdict: Verdict
     why: str = ""
 
@@ -44,12 +43,12 @@ class ComparedNumber:
 
     @property
     def std(self) -> float | None:
-        """Over the seeds, of the sample."""
+        """The sample standard deviation over seeds."""
         return stdev(self.values) if len(self.values) > 1 else None
 
     @property
     def difference(self) -> float | None:
-        """Ours minus printed; None where the two measure different things."""
+        """Our mean minus the printed number; None if they are not comparable."""
         if self.mean is None or self.printed is None or self.verdict == "not comparable":
             return None
         return self.mean - self.printed.value
@@ -57,18 +56,18 @@ class ComparedNumber:
 
 @dataclass(frozen=True)
 class Claim:
-    """An ordering that the paper's numbers have, and whether ours have it; None: cannot be told."""
+    """An ordering in the paper's numbers, and whether it holds in ours; None if unknown."""
 
     text: str
     holds: bool | None
     why: str
 
 
-def measure_run(events: Sequence[Event], how: MeasurementRule) -> dict[str, float]:
-    """The numbers of one run, accuracies in percent: as the paper makes them, and the last ten."""
-    lines = compute_curves(events, how.clients)
+def measure_run(events: Sequence[Event], rule: MeasurementRule) -> dict[str, float]:
+    """Compute the numbers of one run, as in the paper and over the last ten; accuracies in percent."""
+    lines = compute_curves(events, rule.clients)
     out: dict[str, float] = {}
-    for rounds, suffix in ((how.rounds, ""), ("last10", " last10")):
+    for rounds, suffix in ((rule.rounds, ""), ("last10", " last10")):
         part = {
             m: 100 * aggregate_rounds([v for _, v in lines[m]], rounds)
             for m in ACCURACY_MEASURES
@@ -89,31 +88,31 @@ def compare_numbers(
     ours: Mapping[tuple[str, str], ValuesBySeed],
     reasons: Mapping[tuple[str, str], str],
 ) -> list[ComparedNumber]:
-    """Every number of these cells; a reason says why a cell cannot be compared."""
+    """Compare every number of these cells; ``reasons`` says why a cell cannot be compared."""
     out = []
     for cell in cells:
-        at = (cell.row, cell.column)
-        values, why = ours.get(at, {}), reasons.get(at, "")
+        key = (cell.row, cell.column)
+        values, reason = ours.get(key, {}), reasons.get(key, "")
         for measure in tuple(cell.printed) or ACCURACY_MEASURES:
             by_seed = {s: v for s, v in values.items() if measure in v}
             here = tuple(v[measure] for v in by_seed.values())
-            late = tuple(v[f"{measure} last10"] for v in by_seed.values())
+            last10 = tuple(v[f"{measure} last10"] for v in by_seed.values())
             printed, data = cell.printed.get(measure), cell.config["data"]["name"]
-            verdict, because = judge_number(measure, printed, here, why)
+            verdict, why = judge_number(measure, printed, here, reason)
             out.append(
                 ComparedNumber(
-                    *at, data, measure, printed, tuple(by_seed), here, late, verdict, because
+                    *key, data, measure, printed, tuple(by_seed), here, last10, verdict, why
                 )
             )
     return out
 
 
 def judge_number(
-    measure: str, printed: PrintedNumber | None, ours: Sequence[float], why: str
+    measure: str, printed: PrintedNumber | None, ours: Sequence[float], reason: str
 ) -> tuple[Verdict, str]:
-    """Noise is what seeds and platforms differ by, or twice the printed deviation if larger."""
-    if why or not ours:
-        return "not comparable", why or f"no {measure} was measured"
+    """Judge a number against the noise band, and say why."""
+    if reason or not ours:
+        return "not comparable", reason or f"no {measure} was measured"
     if printed is None:
         return "no number printed", ""
     band = compute_noise_band(measure, printed)
@@ -124,35 +123,32 @@ def judge_number(
 
 
 def compute_noise_band(measure: str, printed: PrintedNumber) -> float:
+    """The band of the measure, or twice the printed standard deviation if that is larger."""
     return max(NOISE_BANDS.get(measure, 0.0), 2 * (printed.std or 0.0))
 
 
 # Claims -------------------------------------------------------------------------------------
 
 
-def check_claims(found: Experiment, lines: Sequence[ComparedNumber]) -> list[Claim]:
-    """Every ordering of the table, in every column that was asked for."""
-    columns = dict.fromkeys(line.column for line in lines)
+def check_claims(table: PublishedTable, numbers: Sequence[ComparedNumber]) -> list[Claim]:
+    """Check every ordering of the table, in every selected column."""
+    columns = dict.fromkeys(n.column for n in numbers)
     return [
-        check_ordering(ordering, column, lines)
-        for ordering in found.orderings
+        check_ordering(ordering, column, numbers)
+        for ordering in table.orderings
         for column in columns
         if fnmatchcase(column, ordering.columns)
     ]
 
 
-def check_ordering(ordering: Ordering, column: str, lines: Sequence[ComparedNumber]) -> Claim:
-    here = {
-        line.row: line
-        for line in lines
-        if (line.column, line.measure) == (column, ordering.measure)
-    }
+def check_ordering(ordering: Ordering, column: str, numbers: Sequence[ComparedNumber]) -> Claim:
+    here = {n.row: n for n in numbers if (n.column, n.measure) == (column, ordering.measure)}
     others = [r for r in here if r != ordering.above and fnmatchcase(r, ordering.below)]
     below = "all others" if ordering.below == "*" else ordering.below
     text = f"{column}: {ordering.measure} of {ordering.above} is above {below}"
     top = here.get(ordering.above)
     if top is None or not others:
-        return Claim(text, None, "not all of its rows were asked for")
+        return Claim(text, None, "not all of its rows were selected")
     gaps = {r: gap for r in others if (gap := compute_mean_gap(top, here[r])) is not None}
     if len(gaps) < len(others):
         return Claim(text, None, f"no numbers of {', '.join(r for r in others if r not in gaps)}")
@@ -165,7 +161,7 @@ def check_ordering(ordering: Ordering, column: str, lines: Sequence[ComparedNumb
 
 
 def compute_mean_gap(a: ComparedNumber, b: ComparedNumber) -> float | None:
-    """The mean difference over the seeds that both have."""
+    """Return the mean difference over the seeds that both have; None without any."""
     ours, theirs = (dict(zip(x.seeds, x.values, strict=True)) for x in (a, b))
     common = [s for s in ours if s in theirs]
     return fmean(ours[s] - theirs[s] for s in common) if common else None

@@ -1,1 +1,1 @@
-"""The privacy audit: what can be recovered from what an algorithm sends."""
+"""The privacy audit: which training images can be recovered from what an algorithm sends."""

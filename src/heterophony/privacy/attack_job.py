@@ -1,4 +1,8 @@
-"""One victim in one round, attacked by who knows its private parts and by who does not: a job."""
+"""The attack on one client in one round, as a job for an engine.
+
+Each case is attacked twice: by an attacker who knows the client's personal parameters, and by one
+who does not.
+"""
 
 from __future__ import annotations
 
@@ -39,19 +43,20 @@ from .gradients import (
     make_stranger,
 )
 
-PRIVATE_UNKNOWN, PRIVATE_KNOWN = "unknown", "known"  # the parts that stay, to the attacker
+# does the attacker know the personal parameters?
+PRIVATE_UNKNOWN, PRIVATE_KNOWN = "unknown", "known"
 
 
 @dataclass(frozen=True)
 class AttackSettings:
-    """How every victim is attacked."""
+    """Settings of the attacks of one audit."""
 
     attack: AttackName = "inverting"
     iterations: int = 400
     tv: float = 0.01
-    labels: Literal["known", "inferred", "joint"] = "known"  # joint: sought with the images
+    labels: Literal["known", "inferred", "joint"] = "known"  # joint: optimised with the images
     batch: int = 1  # images in one gradient
-    steps: int = 1  # of the victim, before it sends
+    steps: int = 1  # that the victim trains before it sends
     restarts: int = 1
 
     @property
@@ -63,66 +68,66 @@ class AttackSettings:
 
 @dataclass(frozen=True)
 class AttackCase:
-    """Some images of one client, in the gradient after so many rounds."""
+    """Consecutive training images of one client, in one gradient, after ``round`` rounds."""
 
     algorithm: str
     round: int
     client: str
-    first_image: int  # the first one, by its position in the client's training data
+    first_image: int  # position in the client's training data
     image_count: int
-    tensor_names: tuple[str, ...]  # of the tensors that are seen
+    tensor_names: tuple[str, ...]  # of the tensors that the client sends
 
     @property
     def key(self) -> tuple[str, int, str, int]:
-        """What tells it from every other one."""
+        """Identifies the case within an audit."""
         return self.algorithm, self.round, self.client, self.first_image
 
     def load_batch(self, plan: Plan) -> tuple[Tensor, Tensor]:
-        """The true images, as the net gets them, and their labels."""
+        """Load the true images, as inputs of the net, and their labels."""
         train = plan.federation.data(self.client).train
         return train.batch(torch.arange(self.first_image, self.first_image + self.image_count))
 
 
 @dataclass(frozen=True)
 class GradientInversion:
-    """The work on one case, as an engine does it: what both kinds of attacker come to."""
+    """The attacks of both attackers on one case, called by an engine."""
 
     case: AttackCase
     settings: AttackSettings
 
-    def __call__(self, plan: Plan, job: Job, place: ClientStore) -> Reply:
-        victim, (x, y) = make_insider(plan, job, place), self.case.load_batch(plan)
-        seen = compute_update(victim, self.case.tensor_names, x, y, self.settings.steps)
+    def __call__(self, plan: Plan, job: Job, store: ClientStore) -> Reply:
+        victim, (x, y) = make_insider(plan, job, store), self.case.load_batch(plan)
+        observed = compute_update(victim, self.case.tensor_names, x, y, self.settings.steps)
         bias = find_last_bias(victim.net)
         inferred = self.settings.labels == "inferred" and bias in self.case.tensor_names
-        labels = infer_labels(seen[str(bias)], len(y)) if inferred else y
+        labels = infer_labels(observed[str(bias)], len(y)) if inferred else y
         low, high = compute_bounds(x, plan.federation.data(job.client).train.scale)
         makers: dict[str, Callable[[], RecordingClient]] = {
             PRIVATE_UNKNOWN: partial(make_stranger, plan, job),
-            PRIVATE_KNOWN: partial(make_insider, plan, job, place),
+            PRIVATE_KNOWN: partial(make_insider, plan, job, store),
         }
-        fights = {
+        attacks = {
             knowledge: CaseAttack(
                 self.case,
                 self.settings,
                 plan,
                 make,
-                AttackerKnowledge(seen, x.shape, labels, low, high),
+                AttackerKnowledge(observed, x.shape, labels, low, high),
             )
             for knowledge, make in makers.items()
         }
-        outcomes = {PRIVATE_UNKNOWN: fights[PRIVATE_UNKNOWN].run_restarts()}
-        # if nothing of what stays matters, it is the very same attack
-        same = are_equal(*(fight.compute_first_gradient() for fight in fights.values()))
-        outcomes[PRIVATE_KNOWN] = (
-            outcomes[PRIVATE_UNKNOWN] if same else fights[PRIVATE_KNOWN].run_restarts()
+        results = {PRIVATE_UNKNOWN: attacks[PRIVATE_UNKNOWN].run_restarts()}
+        # if personal parameters do not matter for the gradient, both attacks are the same
+        same = are_equal(*(a.compute_first_gradient() for a in attacks.values()))
+        results[PRIVATE_KNOWN] = (
+            results[PRIVATE_UNKNOWN] if same else attacks[PRIVATE_KNOWN].run_restarts()
         )
-        return pack_reply(self.case, inferred, outcomes)
+        return pack_reply(self.case, inferred, results)
 
 
 @dataclass(frozen=True)
 class AttackerKnowledge:
-    """What every attacker has: a gradient, and what it is a gradient of, but for the pixels."""
+    """What both attackers know: the observed gradient, and the images' shape, labels and range."""
 
     gradient: Tensors
     shape: tuple[int, ...]
@@ -133,7 +138,7 @@ class AttackerKnowledge:
 
 @dataclass(frozen=True)
 class CaseAttack:
-    """One attacker and one case."""
+    """The attack of one attacker on one case."""
 
     case: AttackCase
     settings: AttackSettings
@@ -142,7 +147,7 @@ class CaseAttack:
     knowledge: AttackerKnowledge
 
     def draw_start(self, restart: int) -> StartingPoint:
-        """It does not depend on the algorithm: equal gradients, equal images."""
+        """Draw the start. It is the same for every algorithm, so equal gradients give equal images."""
         key = (self.plan.seed, "attack", *self.case.key[1:], restart)
         images = draw_noise(self.knowledge.shape, *key).contiguous(
             memory_format=torch.channels_last
@@ -158,33 +163,39 @@ class CaseAttack:
         return partial(compute_gradients, client, self.case.tensor_names, differentiable=True)
 
     def compute_first_gradient(self) -> Tensors:
-        """What it computes first: who computes the same, attacks the same way."""
+        """Compute the gradient at the start; attackers with equal ones do the same attack."""
         start = self.draw_start(0)
         return compute_gradients(
             self.make_client(), self.case.tensor_names, start.images, to_probabilities(start.labels)
         )
 
     def run_restarts(self) -> tuple[int, Reconstruction]:
-        """The best restart, by its match with what was seen."""
-        seen, start = self.knowledge, self.draw_start(0)
-        if not seen.gradient.square() > 0:  # nothing that is sent was trained: no angle to match
-            flat = ((seen.low + seen.high) / 2).expand(seen.shape)
+        """Return the restart whose gradient matches the observed one best, and its number."""
+        known, start = self.knowledge, self.draw_start(0)
+        if (
+            not known.gradient.square() > 0
+        ):  # no sent tensor was trained: there is no angle to match
+            flat = ((known.low + known.high) / 2).expand(known.shape)
             return 0, Reconstruction(flat, to_classes(start.labels), float("inf"), finite=False)
-        tries = []
+        reconstructions = []
         for restart in range(self.settings.restarts):
             target = AttackTarget(
-                seen.gradient, self.make_gradient_function(self.make_client()), seen.low, seen.high
+                known.gradient,
+                self.make_gradient_function(self.make_client()),
+                known.low,
+                known.high,
             )
             try:
-                tries.append(self.settings.attack_method(target, self.draw_start(restart)))
+                found = self.settings.attack_method(target, self.draw_start(restart))
+                reconstructions.append(found)
             except IndexError:
                 if self.settings.labels != "joint":
                     raise
                 raise ConfigError(
-                    f"--labels joint: {self.case.algorithm} looks things up by label, which must"
-                    " then be a class; leave it out, or choose other --labels"
+                    f"--labels joint: {self.case.algorithm} looks things up by label, so"
+                    " labels must be classes; leave it out, or choose other --labels"
                 ) from None
-        return select_best(tries)
+        return select_best(reconstructions)
 
 
 def are_equal(a: Tensors, b: Tensors) -> bool:
@@ -192,31 +203,31 @@ def are_equal(a: Tensors, b: Tensors) -> bool:
 
 
 def compute_bounds(x: Tensor, scale: Scale) -> tuple[Tensor, Tensor]:
-    """The input that black and white become."""
+    """Return the inputs of the net that a black and a white image become."""
     black = torch.zeros(1, *x.shape[1:])
     return scale(black.clone()), scale(black + scale.unit)
 
 
-# There and back -----------------------------------------------------------------------------
+# To and from a reply ------------------------------------------------------------------------
 
 
 def pack_reply(
-    case: AttackCase, inferred: bool, outcomes: dict[str, tuple[int, Reconstruction]]
+    case: AttackCase, inferred: bool, results: dict[str, tuple[int, Reconstruction]]
 ) -> Reply:
-    """As engines carry it: tensors and numbers."""
+    """Pack the results as tensors and numbers, which every engine can send."""
     tensors, numbers = dict[str, Tensor](), {"t": case.round, "image": case.first_image}
     metrics: dict[str, float] = {**numbers, "inferred": inferred}
-    for knowledge, (restart, found) in outcomes.items():
+    for knowledge, (restart, found) in results.items():
         tensors |= {f"{knowledge}/images": found.images, f"{knowledge}/labels": found.labels}
-        own = {"restart": restart, "loss": found.loss, "finite": found.finite}
-        metrics |= {f"{knowledge}/{k}": v for k, v in own.items()}
+        numbers_of_attack = {"restart": restart, "loss": found.loss, "finite": found.finite}
+        metrics |= {f"{knowledge}/{k}": v for k, v in numbers_of_attack.items()}
     return Reply(
         case.client, "other", Tensors(tensors), case.image_count, case.image_count, metrics
     )
 
 
 def unpack_reply(reply: Reply, knowledge: str) -> tuple[int, Reconstruction]:
-    """The best restart of that attacker, and what it came to."""
+    """Return the number of the attacker's best restart, and its reconstruction."""
     restart, loss, finite = (
         reply.metrics[f"{knowledge}/{k}"] for k in ("restart", "loss", "finite")
     )

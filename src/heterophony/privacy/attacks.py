@@ -1,4 +1,4 @@
-"""Images from gradients: an image is changed until its gradient is the one that was seen."""
+"""Gradient inversion: change an image until its gradient matches the observed one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import Tensor
 from ..core.randomness import seeded
 from ..core.tensors import Tensors
 
-GradientFunction = Callable[[Tensor, Tensor], Tensors]  # of an attacker's images and labels
+GradientFunction = Callable[[Tensor, Tensor], Tensors]  # of images and labels
 
 
 @dataclass(frozen=True)
 class AttackTarget:
-    """What was seen, how an attacker computes the same of its own images, and their bounds."""
+    """The observed gradient, a function for the gradient of other images, and bounds of pixels."""
 
     observed_gradient: Tensors
     compute_gradient: GradientFunction
@@ -28,7 +28,7 @@ class AttackTarget:
 
 @dataclass(frozen=True)
 class StartingPoint:
-    """Noise, and labels: classes, or noise too, of which softmax makes what is then sought."""
+    """Images of noise, and labels: classes, or logits to be optimised, which are noise too."""
 
     images: Tensor
     labels: Tensor
@@ -36,17 +36,17 @@ class StartingPoint:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """What an attack came to; ``loss`` is how well it matches, all that an attacker knows."""
+    """The result of an attack. ``loss`` is its distance from the observed gradient."""
 
     images: Tensor
     labels: Tensor  # classes
     loss: float
-    finite: bool = True  # did it end well? If not, the images are the last finite ones
+    finite: bool = True  # if not, the images are those of the last finite step
 
 
 @dataclass(frozen=True)
 class InvertingGradients:
-    """Geiping et al., Inverting gradients, NeurIPS 2020: the angle, smoothness, signed Adam."""
+    """Geiping et al., Inverting gradients, NeurIPS 2020: cosine distance, total variation, signed Adam."""
 
     iterations: int
     tv: float
@@ -56,7 +56,7 @@ class InvertingGradients:
         x, y = make_variable(start.images), start.labels
         adam = torch.optim.Adam([x], lr=self.lr)
         drops = [int(self.iterations * k / 8) for k in (3, 5, 7)]
-        slower = torch.optim.lr_scheduler.MultiStepLR(adam, drops, gamma=0.1)
+        schedule = torch.optim.lr_scheduler.MultiStepLR(adam, drops, gamma=0.1)
         kept = start.images
         for _ in range(self.iterations):
             loss = cosine_distance(target, x, y) + self.tv * total_variation(x)
@@ -65,7 +65,7 @@ class InvertingGradients:
                 return Reconstruction(kept, y, float("inf"), finite=False)
             x.grad = slope.sign()
             adam.step()
-            slower.step()
+            schedule.step()
             with torch.no_grad():
                 x.clamp_(target.low, target.high)
             kept = x.detach().clone()
@@ -81,22 +81,22 @@ class DLG:
 
     def __call__(self, target: AttackTarget, start: StartingPoint) -> Reconstruction:
         x, y = make_variable(start.images), start.labels
-        sought = [x]
+        variables = [x]
         if y.is_floating_point():
-            sought.append(y := make_variable(y))
-        search = torch.optim.LBFGS(sought, lr=1.0, max_iter=self.inner_iterations)
+            variables.append(y := make_variable(y))
+        lbfgs = torch.optim.LBFGS(variables, lr=1.0, max_iter=self.inner_iterations)
         kept = Reconstruction(start.images, to_classes(y), float("inf"), finite=False)
 
         def closure() -> Tensor:
             value = squared_distance(target, x, to_probabilities(y))
-            for v, slope in zip(sought, torch.autograd.grad(value, sought), strict=True):
+            for v, slope in zip(variables, torch.autograd.grad(value, variables), strict=True):
                 v.grad = slope
             return value
 
         for _ in range(self.iterations):
-            search.step(closure)
+            lbfgs.step(closure)
             loss = squared_distance(target, x, to_probabilities(y)).item()
-            if not math.isfinite(loss) or not all(bool(torch.isfinite(v).all()) for v in sought):
+            if not math.isfinite(loss) or not all(bool(torch.isfinite(v).all()) for v in variables):
                 return replace(kept, finite=False)
             kept = Reconstruction(x.detach().clone(), to_classes(y), loss)
         return kept
@@ -107,9 +107,9 @@ AttackName = Literal["inverting", "dlg"]
 
 
 def cosine_distance(target: AttackTarget, x: Tensor, y: Tensor) -> Tensor:
-    """1 minus the cosine between what was seen and what these images give."""
-    mine, seen = target.compute_gradient(x, y), target.observed_gradient
-    return 1 - mine.dot(seen) / (mine.square().sqrt() * seen.square().sqrt())
+    """Return 1 minus the cosine between the gradient of these images and the observed one."""
+    ours, observed = target.compute_gradient(x, y), target.observed_gradient
+    return 1 - ours.dot(observed) / (ours.square().sqrt() * observed.square().sqrt())
 
 
 def squared_distance(target: AttackTarget, x: Tensor, y: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ def squared_distance(target: AttackTarget, x: Tensor, y: Tensor) -> Tensor:
 
 
 def total_variation(x: Tensor) -> Tensor:
-    """Mean absolute differences of neighbours, in both directions."""
+    """Sum the mean absolute differences of neighbours in both directions."""
     return x.diff(dim=-1).abs().mean() + x.diff(dim=-2).abs().mean()
 
 
@@ -126,26 +126,27 @@ def make_variable(start: Tensor) -> Tensor:
 
 
 def to_probabilities(labels: Tensor) -> Tensor:
-    """Classes as they are; where they are sought, the chance of each."""
+    """Turn logits into probabilities; classes stay as they are."""
     return labels.softmax(1) if labels.is_floating_point() else labels
 
 
 def to_classes(labels: Tensor) -> Tensor:
-    """The most likely ones."""
+    """Turn logits into the most likely classes; classes stay as they are."""
     return labels.detach().argmax(1) if labels.is_floating_point() else labels
 
 
 def draw_noise(shape: Sequence[int], *key: object) -> Tensor:
-    """To start from; it depends on the key alone."""
+    """Draw normal noise that depends only on the key."""
     with seeded(*key):
         return torch.randn(tuple(shape))
 
 
 def infer_labels(gradient: Tensor, images: int) -> Tensor:
-    """The classes of so many images, ascending, by the gradient of the last bias.
+    """Infer the classes of ``images`` images, ascending, from the gradient of the last bias.
 
-    With softmax and cross-entropy that is, class by class, the mean chance minus the share of
-    images: whoever is lowest has one more. Of one image this is exact; of several, an estimate.
+    With softmax and cross-entropy, its entry of a class is the mean probability minus the share of
+    images of that class. So the class with the lowest entry has an image; it is counted, and the
+    search repeated. This is exact for one image, and an estimate for several.
     """
     left, found = gradient.detach().clone(), []
     for _ in range(images):
@@ -155,6 +156,6 @@ def infer_labels(gradient: Tensor, images: int) -> Tensor:
 
 
 def select_best(found: list[Reconstruction]) -> tuple[int, Reconstruction]:
-    """The restart that matches best, and its number; the true images have no say."""
+    """Return the restart with the lowest loss, and its number. True images are not used."""
     order = sorted(range(len(found)), key=lambda i: (not found[i].finite, found[i].loss))
     return order[0], found[order[0]]

@@ -1,4 +1,4 @@
-"""Attacks on many victims, on any engine, recorded one by one: what was stopped can go on."""
+"""Attack many clients on any engine, and record each attack, so that an audit can continue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from ..core.files import translate_disk_errors
 from ..engines.base import Engine
 from ..jobs.plan import Job
 from ..run.run_index import read_json_lines
-from .attack_job import AttackCase, AttackSettings, GradientInversion
+from .attack_job import (
+    PRIVATE_KNOWN,
+    PRIVATE_UNKNOWN,
+    AttackCase,
+    AttackSettings,
+    GradientInversion,
+)
 from .gradients import list_sent_parameters
 from .records import Record, make_records
 from .snapshots import Snapshots
@@ -24,7 +30,7 @@ ATTACK_LOG = "attacks.jsonl"
 
 @dataclass(frozen=True)
 class Victims:
-    """Whom to attack: the first few clients and images, in these rounds."""
+    """The first ``clients`` clients and ``images`` images of each, attacked in these rounds."""
 
     rounds: tuple[int, ...]
     clients: int
@@ -32,26 +38,27 @@ class Victims:
 
 
 class AttackLog:
-    """``attacks.jsonl``: first what is asked, then a line for every image."""
+    """``attacks.jsonl``: the settings of the audit, then a line per image."""
 
-    def __init__(self, folder: Path, asked: Record) -> None:
+    def __init__(self, folder: Path, settings: Record) -> None:
+        """Open the log. It must have been started with the same settings."""
         self.path = folder / ATTACK_LOG
         found = list(read_json_lines(self.path))
         with translate_disk_errors(self.path):
             lines = self.path.read_bytes() if self.path.exists() else b""
-            if not lines.endswith(b"\n") and lines:  # the last one was cut short
+            if not lines.endswith(b"\n") and lines:  # the last line was cut short
                 os.truncate(self.path, lines.rfind(b"\n") + 1)
-        asked = json.loads(json.dumps({"event": "audit", **asked}))
+        header = json.loads(json.dumps({"event": "audit", **settings}))
         if not found:
-            self.append_records([asked])
-        elif found[0] != asked:
+            self.append_records([header])
+        elif found[0] != header:
             raise FolderError(f"{folder} holds an audit with other settings; choose another --out")
 
     def read_records(self) -> list[Record]:
         return list(read_json_lines(self.path))
 
     def append_records(self, records: Sequence[Record]) -> None:
-        """All of a case at once: a cut line is taken back, and its case attacked again."""
+        """Append all records of a case at once; after a crash, an incomplete case is repeated."""
         lines = "".join(json.dumps(r, separators=(",", ":")) + "\n" for r in records)
         with translate_disk_errors(self.path), open(self.path, "ab") as file:
             file.write(lines.encode())
@@ -59,37 +66,36 @@ class AttackLog:
             os.fsync(file.fileno())
 
 
-def record_sent_parameters(label: str, states: Snapshots, log: AttackLog) -> None:
-    """See, and record, what is sent in a real round of training from every state on."""
+def record_sent_parameters(label: str, snapshots: Snapshots, log: AttackLog) -> None:
+    """Train one round from every snapshot, and record the parameters that the client sends."""
     done = {(r["algorithm"], r["round"]) for r in log.read_records() if r["event"] == "visible"}
-    for t in states.rounds:
+    for t in snapshots.rounds:
         if (label, t) not in done:
-            seen = list_sent_parameters(
-                states.plan, states.make_job(t, states.clients[0]), states.client_store
-            )
+            job = snapshots.make_job(t, snapshots.clients[0])
+            names = list_sent_parameters(snapshots.plan, job, snapshots.client_store)
             log.append_records(
-                [{"event": "visible", "algorithm": label, "round": t, "names": seen}]
+                [{"event": "visible", "algorithm": label, "round": t, "names": names}]
             )
 
 
 def list_cases(
-    label: str, states: Snapshots, victims: Victims, how: AttackSettings, log: AttackLog
+    label: str, snapshots: Snapshots, victims: Victims, settings: AttackSettings, log: AttackLog
 ) -> list[AttackCase]:
-    """All of one run; where nothing is sent, there is none."""
+    """List every case of one run. Empty if the algorithm sends no parameters."""
     out = []
     for record in log.read_records():
         if record["event"] != "visible" or record["algorithm"] != label or not record["names"]:
             continue
-        for client in states.clients:
-            held = min(victims.images, len(states.plan.federation.train[client]))
-            for first in range(0, held, how.batch):
-                count, names = min(how.batch, held - first), tuple(record["names"])
+        for client in snapshots.clients:
+            images = min(victims.images, len(snapshots.plan.federation.train[client]))
+            for first in range(0, images, settings.batch):
+                count, names = min(settings.batch, images - first), tuple(record["names"])
                 out.append(AttackCase(label, record["round"], client, first, count, names))
     return out
 
 
 def list_open_cases(cases: Sequence[AttackCase], log: AttackLog) -> list[AttackCase]:
-    """Those without all their lines."""
+    """List the cases whose records are not complete."""
     done = {
         (r["algorithm"], r["round"], r["client"], r["image"], r["private"])
         for r in log.read_records()
@@ -101,30 +107,30 @@ def list_open_cases(cases: Sequence[AttackCase], log: AttackLog) -> list[AttackC
         if not all(
             (*c.key[:3], c.first_image + i, private) in done
             for i in range(c.image_count)
-            for private in ("unknown", "known")
+            for private in (PRIVATE_UNKNOWN, PRIVATE_KNOWN)
         )
     ]
 
 
 def invert_gradients(
-    due: Sequence[AttackCase], states: Snapshots, how: AttackSettings, engine: Engine
+    cases: Sequence[AttackCase], snapshots: Snapshots, settings: AttackSettings, engine: Engine
 ) -> Iterator[list[Record]]:
-    """What every case of a run comes to, in any order; the same on every engine.
+    """Attack the cases of a run, and yield the records of each, in any order.
 
-    Round by round: what is sent differs from client to client, and is all in memory meanwhile.
+    Rounds are attacked one by one, as what is sent to all clients is in memory meanwhile.
     """
-    for t in states.rounds:
-        now = {(c.client, c.first_image): c for c in due if c.round == t}
-        for reply in engine.run(list(make_jobs(now.values(), states, how))):
-            case = now[reply.client, int(reply.metrics["image"])]
-            yield make_records(states.plan, case, how, reply)
+    for t in snapshots.rounds:
+        by_image = {(c.client, c.first_image): c for c in cases if c.round == t}
+        for reply in engine.run(list(make_jobs(by_image.values(), snapshots, settings))):
+            case = by_image[reply.client, int(reply.metrics["image"])]
+            yield make_records(snapshots.plan, case, settings, reply)
 
 
-def make_jobs(cases: Iterable[AttackCase], states: Snapshots, how: AttackSettings) -> Iterator[Job]:
-    """What is sent to a client is the same object in all its jobs: engines carry it once."""
-    open_ = cache(states.make_job)
+def make_jobs(
+    cases: Iterable[AttackCase], snapshots: Snapshots, settings: AttackSettings
+) -> Iterator[Job]:
+    """Make a job per case. Jobs of one client share its tensors, so engines send them once."""
+    make_training_job = cache(snapshots.make_job)
     for case in cases:
-        job = open_(case.round, case.client)
-        yield replace(
-            job, kind="other", custom_work=GradientInversion(case, how), cost=case.image_count
-        )
+        job, task = make_training_job(case.round, case.client), GradientInversion(case, settings)
+        yield replace(job, kind="other", custom_work=task, cost=case.image_count)

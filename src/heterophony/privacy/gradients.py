@@ -1,7 +1,7 @@
-"""Who computes gradients in an audit: the victim, and the attacker who plays it.
+"""Gradients of the victim in an audit, and of the attacker who imitates it.
 
-Nothing is said here about any algorithm. Its own ``local`` is run on a client that learns nothing
-and only notes what it is asked to minimise, and over which tensors.
+No algorithm is named here. The algorithm's own ``local`` runs on a client that does not train, but
+records which losses it would minimise, and over which tensors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..jobs.work import work
 
 @dataclass(frozen=True)
 class TrainingPhase:
-    """One pass of a client's training: what is minimised, and over which tensors."""
+    """One pass of a client's training: the loss, and the tensors that are trained."""
 
     loss: Loss
     trained_names: frozenset[str]
@@ -34,7 +34,7 @@ class TrainingPhase:
 
 
 class RecordingClient(Client):
-    """A client that learns nothing; ``phases`` are what it would have done."""
+    """A client that does not train; ``phases`` records the passes that it would have done."""
 
     phases: tuple[TrainingPhase, ...] = ()
 
@@ -52,7 +52,7 @@ class RecordingClient(Client):
         after: Callable[[], None] | None = None,
         phase: str = "main",
     ) -> None:
-        """Note what would be minimised; a pass without a single mini-batch is none."""
+        """Record a pass, unless it has no mini-batch."""
         samples = self.data.train if data is None else data
         batches = self._iterate_batches(len(samples), how or self.training, epochs, steps)
         if next(batches, None) is None:
@@ -62,23 +62,23 @@ class RecordingClient(Client):
         self.phases += (TrainingPhase(loss or self.entropy, names, repeat),)
 
 
-def list_sent_parameters(plan: Plan, job: Job, place: ClientStore) -> list[str]:
-    """The parameters that are in the reply of a real training job, which changes nothing."""
-    sent = work(plan, job, place).tensors
+def list_sent_parameters(plan: Plan, job: Job, store: ClientStore) -> list[str]:
+    """Run a real training job that saves no memory, and list the parameters in its reply."""
+    sent = work(plan, job, store).tensors
     return sorted(k for k, _ in plan.template.named_parameters() if k in sent)
 
 
-def make_insider(plan: Plan, job: Job, place: ClientStore) -> RecordingClient:
-    """The client itself: its own parts, its memory, its class counts."""
+def make_insider(plan: Plan, job: Job, store: ClientStore) -> RecordingClient:
+    """Build the client with all that it knows: personal parameters, memory, class counts."""
     client = plan.build_client(
-        job, place.load_memory(job.client, before=job.t), place, RecordingClient
+        job, store.load_memory(job.client, before=job.t), store, RecordingClient
     )
     assert isinstance(client, RecordingClient)
     return record_local_training(plan, plan.algorithm, job, client)
 
 
 def make_stranger(plan: Plan, job: Job) -> RecordingClient:
-    """Who has what was sent, and nothing of the client: no part that stays, no memory, no data."""
+    """Build the client from sent parameters alone: no personal parameters, no memory, no data."""
     algorithm = plan.algorithm.stranger()
     client = RecordingClient(
         id=job.client,
@@ -97,7 +97,7 @@ def make_stranger(plan: Plan, job: Job) -> RecordingClient:
 
 
 def guess_personal_parameters(plan: Plan, job: Job) -> Tensors:
-    """What a stranger takes for what stays."""
+    """Return what a stranger uses in place of the personal parameters."""
     if plan.algorithm.guess == "average":
         return job.generic_model
     if plan.algorithm.guess == "initial":
@@ -109,7 +109,7 @@ def guess_personal_parameters(plan: Plan, job: Job) -> Tensors:
 
 
 def make_blank_data(data: ClientData, shape: tuple[int, ...]) -> ClientData:
-    """One empty image of every class: priors that are made of these counts say nothing."""
+    """Make data of one black image per class, so that class counts carry no information."""
     x = torch.zeros(data.classes, *shape, dtype=data.train.x.dtype)
     samples = Samples(x, torch.arange(data.classes), data.train.scale)
     return ClientData(samples, samples, data.classes)
@@ -118,9 +118,10 @@ def make_blank_data(data: ClientData, shape: tuple[int, ...]) -> ClientData:
 def record_local_training(
     plan: Plan, algorithm: Algorithm, job: Job, client: RecordingClient
 ) -> RecordingClient:
+    """Run the algorithm's ``local``, which records its passes on the client."""
     with seeded(plan.seed, "local", job.t, job.client):
         algorithm.local(client)
-    client.net.requires_grad_(True).eval()  # statistics of one image are none
+    client.net.requires_grad_(True).eval()  # batch statistics of one image mean nothing
     return client
 
 
@@ -134,19 +135,22 @@ def compute_gradients(
     y: Tensor,
     differentiable: bool = False,
 ) -> Tensors:
-    """Of what the client minimises, in all its passes; of a tensor that does not matter, zero."""
-    live = params(client.net).map(lambda p: p)
-    summed = {k: torch.zeros_like(live[k]) for k in names}
+    """Sum the gradients of all passes; zero for tensors that a pass does not train."""
+    parameters = params(client.net).map(lambda p: p)
+    summed = {k: torch.zeros_like(parameters[k]) for k in names}
     for phase in client.phases:
         wanted = [k for k in summed if k in phase.trained_names]
-        for _ in range(phase.repeat):  # also where nothing is wanted: a loss may count its calls
+        for _ in range(phase.repeat):  # even if no gradient is needed: a loss may count its calls
             value = phase.loss(x, y)
             if not wanted or not value.requires_grad:
                 continue
-            found = torch.autograd.grad(
-                value, [live[k] for k in wanted], create_graph=differentiable, allow_unused=True
+            gradients = torch.autograd.grad(
+                value,
+                [parameters[k] for k in wanted],
+                create_graph=differentiable,
+                allow_unused=True,
             )
-            for k, g in zip(wanted, found, strict=True):
+            for k, g in zip(wanted, gradients, strict=True):
                 if g is not None:
                     summed[k] = summed[k] + g
     return Tensors(summed)
@@ -155,25 +159,25 @@ def compute_gradients(
 def compute_update(
     client: RecordingClient, names: Collection[str], x: Tensor, y: Tensor, steps: int
 ) -> Tensors:
-    """What the server sees of so many steps on these images, as if it were one gradient.
+    """Compute the update that the server sees after ``steps`` steps on these images.
 
-    That is the mean of the gradients on the way: of one step, the gradient itself.
+    It is scaled to the mean of the steps' gradients, so one step gives the gradient itself.
     """
     if steps == 1:
         return compute_gradients(client, names, x, y)
     lr, trained = client.training.lr, {k for phase in client.phases for k in phase.trained_names}
     before = state(client.net)
     for _ in range(steps):
-        moved = compute_gradients(client, trained, x, y)
+        gradients = compute_gradients(client, trained, x, y)
         with torch.no_grad():
-            for k, g in moved.items():
+            for k, g in gradients.items():
                 client.net.get_parameter(k).sub_(g, alpha=lr)
     after = state(client.net)
     return Tensors({k: (before[k] - after[k]) / (lr * steps) for k in names})
 
 
 def find_last_bias(net: nn.Module) -> str | None:
-    """The name of the bias of the last linear layer before the answer."""
+    """Find the name of the bias of the last linear layer, if there is one."""
     linears = [m for part in ("base", "head") for m in net.get_submodule(part).modules()
                if isinstance(m, nn.Linear)]  # fmt: skip
     biases = {id(p): k for k, p in net.named_parameters()}

@@ -1,11 +1,11 @@
-"""Two ways to audit: in minutes on small data, or at the size of the published table."""
+"""Presets of an audit: minutes on small data, or the size of the published table."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from ..papers.table import experiment
+from ..papers.table import load_table
 from .attack_job import AttackSettings
 from .audit import Victims
 from .preset_names import AuditPreset
@@ -15,7 +15,7 @@ LEAKAGE_TABLE = "feddecomp-table7"
 
 @dataclass(frozen=True)
 class AuditSetup:
-    """What is trained, who is attacked, and how."""
+    """The runs to train, the clients to attack, and the settings of the attacks."""
 
     settings: dict[str, Any]
     algorithms: tuple[str, ...]
@@ -41,10 +41,10 @@ QUICK_AUDIT = AuditSetup(
 
 
 def get_preset(name: AuditPreset) -> AuditSetup:
-    """The audit of that name."""
+    """Return the preset of that name."""
     if name is AuditPreset.quick:
         return QUICK_AUDIT
-    table = experiment(LEAKAGE_TABLE)
+    table = load_table(LEAKAGE_TABLE)
     rows = [row["algorithm"]["name"] for row in table.rows.values()]
     settings = {**table.settings, "seed": table.measured.seeds[0]}
     victims = Victims((10, 20, 30, 40, 50), table.settings["data"]["clients"], 5)
@@ -52,6 +52,6 @@ def get_preset(name: AuditPreset) -> AuditSetup:
 
 
 def get_algorithm_settings(name: AuditPreset, algorithm: str) -> dict[str, Any]:
-    """What the table says of that algorithm alone."""
-    rows = experiment(LEAKAGE_TABLE).rows.values() if name is AuditPreset.paper else ()
+    """Return the settings of one algorithm in the published table; none for other presets."""
+    rows = load_table(LEAKAGE_TABLE).rows.values() if name is AuditPreset.paper else ()
     return next((dict(r["algorithm"]) for r in rows if r["algorithm"]["name"] == algorithm), {})

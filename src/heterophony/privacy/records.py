@@ -1,4 +1,4 @@
-"""What a case came to, as a line for every image, with what flat images and noise would come to."""
+"""One record per image of a case: PSNR and SSIM of the reconstruction and of reference images."""
 
 from __future__ import annotations
 
@@ -27,63 +27,65 @@ from .quality import make_reference_images, psnr, ssim
 Record = dict[str, Any]
 
 
-def make_records(plan: Plan, case: AttackCase, how: AttackSettings, reply: Reply) -> list[Record]:
-    """The lines of both attackers."""
+def make_records(
+    plan: Plan, case: AttackCase, settings: AttackSettings, reply: Reply
+) -> list[Record]:
+    """Make the records of both attackers."""
     scale = plan.federation.data(case.client).train.scale
     x, y = case.load_batch(plan)
-    known = how.labels == "inferred" and not reply.metrics["inferred"]
+    known = settings.labels == "inferred" and not reply.metrics["inferred"]
     common = {
         "event": "attack",
         "algorithm": case.algorithm,
         "round": case.round,
         "client": case.client,
-        "labels": "known" if known else how.labels,
+        "labels": "known" if known else settings.labels,
     }
     out = []
     for knowledge in (PRIVATE_UNKNOWN, PRIVATE_KNOWN):
         restart, found = unpack_reply(reply, knowledge)
         loss = found.loss if found.finite else None
-        ending = {"restart": restart, "finite": found.finite, "matching": loss}
-        for line in compare_images(case, found, to_pixels(x, scale), y, scale, plan.seed):
-            out.append({**common, "private": knowledge, **ending, **line})
+        attack = {"restart": restart, "finite": found.finite, "matching": loss}
+        for image in compare_images(case, found, to_pixels(x, scale), y, scale, plan.seed):
+            out.append({**common, "private": knowledge, **attack, **image})
     return out
 
 
 def compare_images(
     case: AttackCase, found: Reconstruction, true: Tensor, y: Tensor, scale: Scale, seed: int
 ) -> list[Record]:
-    """Each original, and what was made of it."""
-    made = to_pixels(found.images, scale)
-    order, right = match_images(true, made), match_labels(y, found.labels)
+    """Compare each original image with its reconstruction."""
+    pixels = to_pixels(found.images, scale)
+    order, right = match_images(true, pixels), match_labels(y, found.labels)
     out = []
     for i, original in enumerate(true):
-        image, mine = case.first_image + i, made[order[i]]
-        nothing = make_reference_images(original, seed, "reference", case.client, image)
+        image, reconstruction = case.first_image + i, pixels[order[i]]
+        references = make_reference_images(original, seed, "reference", case.client, image)
         out.append(
             {
                 "image": image,
-                "psnr": psnr(mine, original),
-                "ssim": ssim(mine, original),
+                "psnr": psnr(reconstruction, original),
+                "ssim": ssim(reconstruction, original),
                 "right": right[i],
                 "references": {
-                    k: [psnr(v, original), ssim(v, original)] for k, v in nothing.items()
+                    k: [psnr(v, original), ssim(v, original)] for k, v in references.items()
                 },
-                "sha256": Tensors({"image": mine}).digest(),
+                "sha256": Tensors({"image": reconstruction}).digest(),
                 "original": encode_image(original),
-                "picture": encode_image(mine),
+                "picture": encode_image(reconstruction),
             }
         )
     return out
 
 
 def match_images(true: Tensor, found: Tensor) -> list[int]:
-    """Images of one gradient come in no order: each goes to the original it is nearest to."""
+    """Assign reconstructions to originals for the highest PSNR: a gradient has no image order."""
     costs = [[-psnr(f, t) for f in found] for t in true]
     return [int(j) for j in linear_sum_assignment(costs)[1]]
 
 
 def match_labels(true: Tensor, found: Tensor) -> list[bool]:
-    """Whose labels are among those found, in whatever order, each as often as it was found."""
+    """Say which labels were found; each found label counts once, in any order."""
     left, out = Counter(found.tolist()), []
     for label in true.tolist():
         out.append(left[label] > 0)
@@ -92,11 +94,11 @@ def match_labels(true: Tensor, found: Tensor) -> list[bool]:
 
 
 def to_pixels(x: Tensor, scale: Scale) -> Tensor:
-    """Input as values from 0 to 1, each image contiguous."""
+    """Convert inputs of the net to pixel values from 0 to 1, each image contiguous."""
     low, high = compute_bounds(x, scale)
     return ((x - low) / (high - low)).clamp(0, 1).contiguous()
 
 
 def encode_image(image: Tensor) -> str:
-    """Bytes, channel by channel, as text."""
+    """Encode the pixels as base64, channel by channel, one byte each."""
     return base64.b64encode((255 * image).round().byte().numpy().tobytes()).decode()

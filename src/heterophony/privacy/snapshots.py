@@ -1,4 +1,4 @@
-"""The true state of a run at the audited rounds: what is sent to each victim, and what it keeps."""
+"""Snapshots of a run at the audited rounds: what is sent to each victim, and its memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SNAPSHOT_FOLDER = "audited"
 
 @dataclass(frozen=True)
 class Snapshots:
-    """Of one run, for some of its clients, at some of its rounds."""
+    """The snapshots of one run, for some of its clients and rounds."""
 
     plan: Plan
     folder: RunFolder
@@ -28,10 +28,10 @@ class Snapshots:
     clients: Sequence[str]
 
     def make_listener(self) -> Callable[[Event], None]:
-        """To be told every event of the run: its commits are overwritten as it goes on.
+        """Return a listener for the run's events that saves snapshots while the run continues.
 
-        When round t is recorded, its own commit is still to come, and that of the state before it
-        is the newest.
+        Later commits overwrite earlier ones. At the event of round t its own commit is still to
+        come, so the newest commit is the state before round t.
         """
         if 0 in self.rounds:
             self.save_round(0)
@@ -43,7 +43,7 @@ class Snapshots:
         return listen
 
     def save_last(self) -> None:
-        """The run is over, now or long since: its last commit is there."""
+        """Save the state after the last round, when the run is finished."""
         last = self.plan.rounds
         if last in self.rounds and not all(
             self.get_message_path(last, c).is_file() for c in self.clients
@@ -51,25 +51,25 @@ class Snapshots:
             self.save_round(last)
 
     def save_round(self, t: int) -> None:
-        """Put the state after ``t`` rounds aside."""
+        """Save the state after ``t`` rounds."""
         sizes = self.plan.federation.sizes()
         server = self.folder.load_commit(t, sizes) if t else self.plan.create_initial_server()
         average = server.average | server.model
         write_atomically(self.get_average_path(t), encode_groups({"average": average}))
         for client in self.clients:
-            if t:  # before that nobody has a memory
+            if t:  # before the first round no client has a memory
                 memory = self.folder.client_store.load_memory(client, before=t)
                 self.client_store.save_memory(client, t - 1, memory)
             sent = {"down": self.plan.algorithm.send(server, client)}
             write_atomically(self.get_message_path(t, client), encode_groups(sent))
 
     def make_job(self, t: int, client: str) -> Job:
-        """The training of that client from that state on; it changes nothing."""
+        """Make the job that trains the client from that state and saves no memory."""
         path = self.get_message_path(t, client)
         if not path.is_file():
             raise FolderError(
-                f"{self.folder.path} was trained without keeping the state after {t} rounds"
-                f" of client {client}; choose another --out"
+                f"{self.folder.path} has no snapshot of client {client} after {t} rounds, as it was"
+                " trained with other settings; choose another --out"
             )
         down, average = (read_groups(f) for f in (path, self.get_average_path(t)))
         return Job(
@@ -83,7 +83,7 @@ class Snapshots:
 
     @property
     def client_store(self) -> FolderClientStore:
-        """Where the clients are as they were then: each job finds the memory before its round."""
+        """The saved memories; a job finds its client's memory before its round."""
         return FolderClientStore(
             self.folder.path / SNAPSHOT_FOLDER / "clients", self.folder.scratch_folder
         )

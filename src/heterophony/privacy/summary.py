@@ -1,4 +1,4 @@
-"""What an audit came to: for every algorithm, mean and best of all attacks, and orderings."""
+"""The summary of an audit: per algorithm, mean and best of all attacks; and orderings."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
-from ..papers.table import Experiment
+from ..papers.table import PublishedTable
 
 Record = dict[str, Any]
 PRIVATE_KNOWLEDGE = ("unknown", "known")
-IMAGE_KEYS = ("original", "picture")  # left out where only numbers are wanted
+IMAGE_KEYS = ("original", "picture")  # left out of ``audit.json``
 
 
-def summarise_audit(records: Sequence[Record], table: Experiment) -> dict[str, Any]:
-    """``audit.json``: the same bits in whatever order the attacks came in."""
+def summarise_audit(records: Sequence[Record], table: PublishedTable) -> dict[str, Any]:
+    """Make the content of ``audit.json``; it does not depend on the order of the records."""
     asked = {k: v for k, v in records[0].items() if k != "event"}
     found = collect_attacks(records)
     rows = [
@@ -35,7 +35,7 @@ def summarise_audit(records: Sequence[Record], table: Experiment) -> dict[str, A
 
 
 def collect_attacks(records: Iterable[Record]) -> list[Record]:
-    """Each once, in the order of what is attacked."""
+    """Collect the records of attacks, each once, in a fixed order."""
     by_key = {
         (r["algorithm"], r["private"], r["round"], r["client"], r["image"]): r
         for r in records
@@ -44,40 +44,42 @@ def collect_attacks(records: Iterable[Record]) -> list[Record]:
     return [by_key[k] for k in sorted(by_key)]
 
 
-def summarise_row(name: str, private: str, mine: Sequence[Record]) -> Record:
-    rounds = sorted({r["round"] for r in mine})
+def summarise_row(name: str, private: str, attacks: Sequence[Record]) -> Record:
+    rounds = sorted({r["round"] for r in attacks})
     return {
         "algorithm": name,
         "private": private,
-        "attacks": len(mine),
-        "failed": sum(not r["finite"] for r in mine),
-        **summarise_quality(mine),
-        "rounds": {str(t): summarise_quality([r for r in mine if r["round"] == t]) for t in rounds},
+        "attacks": len(attacks),
+        "failed": sum(not r["finite"] for r in attacks),
+        **summarise_quality(attacks),
+        "rounds": {
+            str(t): summarise_quality([r for r in attacks if r["round"] == t]) for t in rounds
+        },
     }
 
 
-def summarise_quality(mine: Sequence[Record]) -> dict[str, float]:
+def summarise_quality(attacks: Sequence[Record]) -> dict[str, float]:
     return {
-        "psnr_mean": fmean(r["psnr"] for r in mine),
-        "psnr_max": max(r["psnr"] for r in mine),
-        "ssim_mean": fmean(r["ssim"] for r in mine),
-        "ssim_max": max(r["ssim"] for r in mine),
+        "psnr_mean": fmean(r["psnr"] for r in attacks),
+        "psnr_max": max(r["psnr"] for r in attacks),
+        "ssim_mean": fmean(r["ssim"] for r in attacks),
+        "ssim_max": max(r["ssim"] for r in attacks),
     }
 
 
 def list_rounds_if_several(content: Record) -> list[str]:
-    """The audited rounds, if there is more than one: levels differ, so each is shown."""
+    """List the audited rounds if there are several: PSNR differs between rounds."""
     rounds = [str(t) for t in content["asked"]["victims"]["rounds"]]
     return rounds if len(rounds) > 1 else []
 
 
 def format_psnr_by_round(row: Record, rounds: Sequence[str]) -> list[str]:
-    """The mean PSNR of a row in these rounds, as people read it."""
+    """Format the mean PSNR of a row in each of these rounds."""
     return [f"{row['rounds'][t]['psnr_mean']:.2f}" if t in row["rounds"] else "–" for t in rounds]
 
 
 def summarise_references(found: Sequence[Record]) -> dict[str, dict[str, float]]:
-    """What images that know nothing, or only a colour, come to on the same originals."""
+    """Summarise the quality of the reference images on the same originals."""
     once = {(r["client"], r["image"]): r["references"] for r in found}.values()
     names = list(next(iter(once), {}))
     return {
@@ -94,17 +96,17 @@ def summarise_references(found: Sequence[Record]) -> dict[str, dict[str, float]]
 def collect_sent_parameters(
     records: Iterable[Record], algorithms: Sequence[str]
 ) -> dict[str, dict[str, list[str]]]:
-    """The tensors that were in what a client sent, by algorithm and round."""
-    told = [r for r in records if r["event"] == "visible"]
+    """Collect the names of the sent parameters, by algorithm and round."""
+    visible = [r for r in records if r["event"] == "visible"]
     return {
-        name: {str(r["round"]): r["names"] for r in told if r["algorithm"] == name}
+        name: {str(r["round"]): r["names"] for r in visible if r["algorithm"] == name}
         for name in algorithms
     }
 
 
-def check_orderings(rows: Sequence[Record], table: Experiment) -> list[Record]:
-    """The paper's claims that one algorithm leaks more than another, and whether they hold here."""
-    names = {row: told["algorithm"]["name"] for row, told in table.rows.items()}
+def check_orderings(rows: Sequence[Record], table: PublishedTable) -> list[Record]:
+    """Check the paper's claims that one algorithm leaks more than another."""
+    names = {row: settings["algorithm"]["name"] for row, settings in table.rows.items()}
     out = []
     for private in PRIVATE_KNOWLEDGE:
         ours = {r["algorithm"]: r for r in rows if r["private"] == private}
@@ -128,30 +130,32 @@ def check_orderings(rows: Sequence[Record], table: Experiment) -> list[Record]:
 
 
 def collect_notes(records: Sequence[Record], found: Sequence[Record], asked: Record) -> list[str]:
-    """What must be known to read the table."""
+    """Collect notes that explain the table."""
     out = []
     names = collect_sent_parameters(records, asked["algorithms"])
     silent = [n for n, rounds in names.items() if rounds and not any(rounds.values())]
     if silent:
-        out.append(f"{', '.join(silent)}: no parameter travels, there is no gradient to invert")
+        out.append(
+            f"{', '.join(silent)}: it sends no parameters, so there is no gradient to invert"
+        )
     if asked["how"]["labels"] == "inferred":
         given = sorted({r["algorithm"] for r in found if r["labels"] == "known"})
         if given:
-            what = "the bias of the last layer is not sent, so labels were given, not inferred"
-            out.append(f"{', '.join(given)}: {what}")
+            reason = "the bias of the last layer is not sent, so labels were given, not inferred"
+            out.append(f"{', '.join(given)}: {reason}")
         inferred = [r for r in found if r["labels"] == "inferred"]
         if inferred:
             right = sum(r["right"] for r in inferred)
             out.append(f"labels inferred: {right} of {len(inferred)} right")
     if asked["how"]["labels"] == "joint":
         right = sum(r["right"] for r in found)
-        out.append(f"labels sought with the images: {right} of {len(found)} right")
+        out.append(f"labels optimised with the images: {right} of {len(found)} right")
     if asked["how"]["steps"] > 1:
         out.append(
             f"the victim made {asked['how']['steps']} steps on the same images; its update, divided"
-            " by rate and steps, was matched as if it were one gradient"
+            " by learning rate and steps, was matched as if it were one gradient"
         )
     failed = sum(not r["finite"] for r in found)
     if failed:
-        out.append(f"{failed} attacks left the finite numbers; their last finite image counts")
+        out.append(f"{failed} attacks left the finite numbers; their last finite image is used")
     return out

@@ -89,13 +89,13 @@ def save_paper_table(outcome: ReproductionResult, folder: Path) -> None:
 
 def describe_paper_table(outcome: ReproductionResult) -> list[str]:
     """What the table is, for whoever finds it alone: title, how numbers are made, what holds."""
-    table, how = outcome.table, outcome.table.experiment.measured
+    table, how = outcome.table, outcome.table.published.measured
     rounds = {"best": "best of all", "last": "last", "last10": "mean of the last ten"}[how.rounds]
     clients = {"pooled": "all test examples count alike", "mean": "all clients count alike"}
     seeds = ", ".join(map(str, table.seeds))
     words = {True: "holds", False: "does not hold", None: "cannot be told"}
     return [
-        f"{table.experiment.paper}, {table.experiment.where}: {table.experiment.what}",
+        f"{table.published.paper}, {table.published.where}: {table.published.what}",
         f"Ours: {rounds} evaluations, {clients[how.clients]}; seeds {seeds}; {table.scale} scale.",
         *([QUICK_SCALE_NOTE] if table.scale is TableScale.quick else []),
         *(f"{words[c.holds]}: {c.text} ({c.why})" for c in outcome.claims),

@@ -24,7 +24,8 @@ from ..data.federation import Federation
 from ..data.partitioning import partition_source
 from ..data.partitions import IID, Dirichlet, Partition
 from ..data.source import Source
-from ..engines.pool import CONTEXT, Pool
+from ..engines.child_processes import CONTEXT
+from ..engines.pool import Pool
 from ..jobs.plan import Job, Plan
 from ..models.convnet import convnet
 from ..models.mlp import mlp

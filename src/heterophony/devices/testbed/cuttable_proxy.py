@@ -1,4 +1,4 @@
-"""The way between one device and the broker, on the loopback, which can be cut."""
+"""A proxy between one device and the broker, on the loopback, whose connections can be cut."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ import threading
 from contextlib import suppress
 
 BUFFER_BYTES = 64 << 10
-RESET_ON_CLOSE = struct.pack(
-    "ii", 1, 0
-)  # closed with a reset, as when a router forgets a connection
+# SO_LINGER of zero seconds: close with a reset, as when a router forgets a connection
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class CuttableProxy:
-    """Listens on ``port`` and passes everything on to ``target``, both ways."""
+    """Listens on ``port`` and forwards all bytes to and from ``target_port``."""
 
-    def __init__(self, target: int) -> None:
-        self.target_port = target
+    def __init__(self, target_port: int) -> None:
+        self.target_port = target_port
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self.listener.getsockname()[1]
         self.sockets: list[socket.socket] = []
@@ -25,7 +24,7 @@ class CuttableProxy:
         threading.Thread(target=self.accept_connections, daemon=True).start()
 
     def cut(self) -> None:
-        """Whatever is connected is no more; who connects again is let through."""
+        """End all connections; new ones are let through."""
         with self.lock:
             ends, self.sockets = self.sockets, []
         for end in ends:
@@ -45,7 +44,7 @@ class CuttableProxy:
                 device, _ = self.listener.accept()
                 try:
                     broker = socket.create_connection(("127.0.0.1", self.target_port))
-                except OSError:  # the broker is down just now
+                except OSError:  # the broker is down
                     device.close()
                     continue
                 with self.lock:
@@ -54,10 +53,10 @@ class CuttableProxy:
                     threading.Thread(target=self.forward, args=ends, daemon=True).start()
 
     def forward(self, source: socket.socket, sink: socket.socket) -> None:
-        """One direction, to its end."""
+        """Forward one direction until it is closed."""
         with suppress(OSError):
-            while piece := source.recv(BUFFER_BYTES):
-                sink.sendall(piece)
+            while data := source.recv(BUFFER_BYTES):
+                sink.sendall(data)
         with suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
         with self.lock:

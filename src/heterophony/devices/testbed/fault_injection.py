@@ -1,4 +1,4 @@
-"""What goes wrong in a testbed on request: after each round one thing, drawn by the seed."""
+"""Faults that a testbed injects on request: one after each round, drawn from the seed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ FAULT_KINDS = ("devices", "server", "broker", "network")
 
 @dataclass(frozen=True)
 class InjectedFault:
-    """What is struck; of devices and of their links, which one."""
+    """The kind of fault; ``device`` is the device or the link that is hit, if the kind has one."""
 
     kind: str
     device: int
 
 
 def draw_fault(kinds: Sequence[str], seed: int, t: int, devices: int) -> InjectedFault | None:
-    """What happens after round ``t``; nothing if nothing was asked for."""
+    """Draw the fault after round ``t``; None if no kinds were requested."""
     if not kinds:
         return None
     draw = make_generator(seed, "testbed", t)
@@ -28,7 +28,7 @@ def draw_fault(kinds: Sequence[str], seed: int, t: int, devices: int) -> Injecte
 
 
 def parse_fault_kinds(words: Sequence[str]) -> tuple[str, ...]:
-    """``devices,broker`` or ``all``, once or several times, as kinds in their order."""
+    """Parse the values of --faults, such as ``devices,broker`` or ``all``, in a fixed order."""
     named = {name.strip() for word in words for name in word.split(",")}
     for name in sorted(named - {*FAULT_KINDS, "all"}):
         raise ConfigError(

@@ -1,3 +1,3 @@
-"""What the fork server of a testbed imports too before it forks: what its processes need."""
+"""Modules that the fork server of a testbed imports too before it forks."""
 
 from . import processes  # noqa: F401

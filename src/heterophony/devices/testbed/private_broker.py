@@ -1,4 +1,4 @@
-"""The broker of a testbed: new at every start, as nothing counts that it knows; ended with it."""
+"""The broker of a testbed: created anew at every start, and ended with the testbed."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from pathlib import Path
 
 from ...core.errors import BrokerError, BusyError, HeterophonyError
 from ...core.files import translate_disk_errors
-from ...engines.pool import CONTEXT
+from ...engines.child_processes import CONTEXT, wait_for_parent_exit
 from ..broker import enrolment, process
 from ..broker.broker import Broker
 from ..broker.enrolment import Enrolment
-from .processes import wait_for_testbed_exit
 
 
 class PrivateBroker:
-    """Mosquitto in a folder, for this machine alone, on a port that is free."""
+    """Mosquitto in a folder, on a free port, reachable from this machine only."""
 
     def __init__(self, folder: Path) -> None:
-        """One that a killed testbed left there is ended first."""
+        """Start it; a broker that a killed testbed left in the folder is ended first."""
         process.stop_mosquitto(folder)
         with translate_disk_errors(folder):
             shutil.rmtree(folder, ignore_errors=True)
@@ -32,7 +31,7 @@ class PrivateBroker:
             target=stop_after_testbed, args=(folder,), daemon=True
         )
         self.cleanup_process.start()
-        self.pidfd: int | None = None  # readable once Mosquitto is no more
+        self.pidfd: int | None = None  # becomes readable when Mosquitto has ended
         try:
             self.start()
         except BaseException:
@@ -40,19 +39,21 @@ class PrivateBroker:
             raise
 
     def start(self) -> None:
-        """Start it, at first on any port, then always on that one."""
-        first = None if self.broker.settings_file.exists() else 0
-        self.port = self.broker.start(lan=False, port=first)[0].port
-        number = self.broker.find_pid()
-        self.pidfd = None if number is None else os.pidfd_open(number)
+        """Start Mosquitto: the first time on any free port, later on the same port."""
+        port = None if self.broker.settings_file.exists() else 0
+        self.port = self.broker.start(lan=False, port=port)[0].port
+        pid = self.broker.find_pid()
+        self.pidfd = None if pid is None else os.pidfd_open(pid)
 
     def restart(self) -> None:
-        """Kill it, if it still lives, and start it again."""
+        """Kill Mosquitto, if it still runs, and start it again."""
         if self.pidfd is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
             if not select.select([self.pidfd], [], [], process.TIMEOUT_SECONDS)[0]:
-                raise BrokerError("Mosquitto does not end")
+                raise BrokerError(
+                    "Mosquitto does not end after SIGKILL; end it by hand, then repeat"
+                )
             self.close_pidfd()
         self.start()
 
@@ -63,7 +64,10 @@ class PrivateBroker:
         return enrolment.read_enrolment(self.broker.server_enrolment_file)
 
     def stop(self) -> None:
-        """It and its folder, which holds keys, are no more; what fails is left to the keeper."""
+        """End Mosquitto and delete its folder, which holds keys.
+
+        If that fails, the clean-up process ends Mosquitto after us.
+        """
         with suppress(HeterophonyError):
             process.stop_mosquitto(self.broker.folder)
             shutil.rmtree(self.broker.folder, ignore_errors=True)
@@ -78,13 +82,13 @@ class PrivateBroker:
 
 
 def stop_after_testbed(folder: Path) -> None:
-    """Mosquitto is nobody's child: when the testbed is no more, it is ended from here."""
+    """Wait for the end of the testbed, then end Mosquitto, which is no child of the testbed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    wait_for_testbed_exit()
-    until = time.monotonic() + process.TIMEOUT_SECONDS
-    while time.monotonic() < until:
+    wait_for_parent_exit()
+    deadline = time.monotonic() + process.TIMEOUT_SECONDS
+    while time.monotonic() < deadline:
         try:
             process.stop_mosquitto(folder)
             return
-        except BusyError:  # it is just being started
+        except BusyError:  # it is being started
             time.sleep(process.POLL_SECONDS)

@@ -1,7 +1,7 @@
-"""A whole testbed on one machine: a broker of its own, the server, and devices, as processes.
+"""A testbed on one machine: a private broker, the server, and devices, each as a process.
 
-The testbed only looks after them. Who is killed, by it or by anybody, is started again, and what
-they know is in the run's folder: the result has the bits of a simulation, whatever happened.
+The testbed supervises them. A process that is killed, by the testbed or from outside, is started
+again; its state is in the run's folder. So the result has the same bits as a simulation.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import Self
 
 from ...core.errors import ConfigError, EngineError, FolderError, HeterophonyError
 from ...core.files import read_json, translate_disk_errors, write_json
-from ...engines.pool import start_fork_server
+from ...engines.child_processes import start_fork_server
 from ...run.events import Event
 from ...run.store import RunFolder
 from ..broker.enrolment import Enrolment
 from .cuttable_proxy import CuttableProxy
 from .fault_injection import draw_fault
 from .private_broker import PrivateBroker
-from .processes import ProcessMessage, SupervisedProcess, run_device, run_server
+from .processes import ProcessMessage, TestbedProcess, run_device, run_server
 
-DEFAULT_DEVICES = 10  # devices, if there are so many clients
-EXIT_SECONDS = 10.0  # seconds that devices may take to hear that the run has ended
-Say = Callable[[str], None]
+DEFAULT_DEVICES = 10  # or one per client, if there are fewer clients
+EXIT_SECONDS = 10.0  # for devices to learn that the run has ended
+PrintLine = Callable[[str], None]
 
 
 class Testbed:
-    """The processes of one run. The folder must be ours (locked).
+    """The processes of one run. The caller must hold the lock of the folder.
 
-    ``faults`` are the kinds of strikes to choose from after every round.
+    After every round, one fault of a kind in ``faults`` is injected.
     """
 
     __test__ = False  # for pytest it is no test
@@ -42,35 +42,29 @@ class Testbed:
     def __init__(
         self,
         folder: RunFolder,
-        hands: Sequence[Sequence[str]],
+        clients_by_device: Sequence[Sequence[str]],
         seed: int,
         faults: Sequence[str],
-        say: Say,
+        say: PrintLine,
         on_event: Callable[[Event], None],
     ) -> None:
-        self.run_folder, self.clients_by_device, self.seed, self.faults = (
-            folder.path.absolute(),
-            hands,
-            seed,
-            faults,
-        )
+        self.run_folder, self.clients_by_device = folder.path.absolute(), clients_by_device
+        self.seed, self.faults = seed, faults
         self.folder = get_testbed_folder(folder)
         self.say, self.on_event = say, on_event
         self.broker: PrivateBroker | None = None
-        self.devices: list[SupervisedProcess] = []
-        self.processes: list[
-            SupervisedProcess
-        ] = []  # the server and the devices, as long as they live
+        self.devices: list[TestbedProcess] = []
+        self.processes: list[TestbedProcess] = []  # the server and devices that have not ended
         self.proxies: list[CuttableProxy] = []
-        self.last_fault_round = -1  # the last round after which there was a strike
+        self.last_fault_round = -1  # the last round with a fault
 
-    # Beginning and end ----------------------------------------------------------------------
+    # Start and end --------------------------------------------------------------------------
     def __enter__(self) -> Self:
         start_testbed_fork_server()
         write_json(self.folder / "testbed.json", {"devices": len(self.clients_by_device)})
         try:
             self.broker = PrivateBroker(self.folder / "broker")
-            self.server = SupervisedProcess(
+            self.server = TestbedProcess(
                 "the server",
                 self.server_target,
                 self.run_folder,
@@ -79,9 +73,9 @@ class Testbed:
             self.processes.append(self.server)
             for i, clients in enumerate(self.clients_by_device):
                 folder = self.folder / "devices" / f"{i + 1}"
-                known = self.enrol_device(self.broker, f"device-{i + 1}")
+                enrolment = self.enrol_device(self.broker, f"device-{i + 1}")
                 self.devices.append(
-                    SupervisedProcess(f"device {i + 1}", run_device, known, folder, clients)
+                    TestbedProcess(f"device {i + 1}", run_device, enrolment, folder, clients)
                 )
                 self.processes.append(self.devices[-1])
         except BaseException:
@@ -93,27 +87,27 @@ class Testbed:
         self.stop()
 
     def enrol_device(self, broker: PrivateBroker, name: str) -> Enrolment:
-        """A device's enrolment; where links are to be cut, its way leads through a cable."""
-        known = broker.enrol_device(name)
+        """Enrol a device; if links are to be cut, it connects through a proxy that can be cut."""
+        enrolment = broker.enrol_device(name)
         if "network" not in self.faults:
-            return known
+            return enrolment
         self.proxies.append(CuttableProxy(broker.port))
-        return replace(known, port=self.proxies[-1].port)
+        return replace(enrolment, port=self.proxies[-1].port)
 
     def stop(self) -> None:
-        """Nothing that was started is left; also in the answer to a signal."""
+        """End everything that was started. Also called in a signal handler."""
         for part in self.processes:
             part.process.kill()
         for part in self.processes:
             part.wait_for_exit()
-        for cable in self.proxies:
-            cable.close()
+        for proxy in self.proxies:
+            proxy.close()
         if self.broker:
             self.broker.stop()
 
     # While it runs --------------------------------------------------------------------------
     def supervise(self) -> None:
-        """Look after all, until the server has ended the run."""
+        """Handle messages and restart what was killed, until the server has finished the run."""
         assert self.broker is not None
         while True:
             pipes = {part.pipe: part for part in self.processes}
@@ -124,31 +118,33 @@ class Testbed:
                     self.say("the broker was killed; it is started again")
                 elif (part := pipes[ready]).pipe is ready and self.handle_message(part):  # type: ignore[index]
                     return self.wait_for_devices()
-                break  # it may have changed all others
+                break  # the handler may have changed the other processes
 
-    def handle_message(self, part: SupervisedProcess) -> bool:
-        """Hear what a process has to say; was that the end of the run?"""
+    def handle_message(self, part: TestbedProcess) -> bool:
+        """Handle one message or the end of a process. Returns whether the run has ended."""
         try:
-            said: ProcessMessage = part.pipe.recv()
+            message: ProcessMessage = part.receive()
         except EOFError:
             return self.handle_exit(part)
-        if isinstance(said, HeterophonyError):
-            raise type(said)(str(said) if part is self.server else f"{part.name}: {said}")
-        if isinstance(said, dict):
-            self.on_event(said)
-            if said["event"] == "round":
-                self.inject_fault(said["t"])
+        except HeterophonyError as error:
+            if part is self.server:
+                raise
+            raise type(error)(f"{part.name}: {error}") from None
+        if isinstance(message, dict):
+            self.on_event(message)
+            if message["event"] == "round":
+                self.inject_fault(message["t"])
         elif part is self.server:
-            self.say(said)
-        else:  # of use only where something is wrong
+            self.say(message)
+        else:  # of use only if something is wrong
             with translate_disk_errors(self.folder), open(self.folder / "devices.log", "a") as log:
-                log.write(f"{part.name}: {said}\n")
+                log.write(f"{part.name}: {message}\n")
         return False
 
-    def handle_exit(self, part: SupervisedProcess) -> bool:
-        """Was that the end of the run? Who was killed, by hand or for memory, starts again."""
+    def handle_exit(self, part: TestbedProcess) -> bool:
+        """Restart a process that was killed, by hand or for memory. Returns whether the run has ended."""
         code = part.wait_for_exit()
-        if code == 0:  # a device goes when it has heard of the end
+        if code == 0:  # a device exits when it learns that the run has ended
             self.processes.remove(part)
             return part is self.server
         if code is None or code > 0:
@@ -158,27 +154,27 @@ class Testbed:
         return False
 
     def wait_for_devices(self) -> None:
-        """Devices hear of the end; one that was just started may not, and needs not."""
-        until = time.monotonic() + EXIT_SECONDS
+        """Give devices time to learn that the run has ended; one just started may never do so."""
+        deadline = time.monotonic() + EXIT_SECONDS
         for part in self.processes:
-            part.wait_for_exit(max(0.0, until - time.monotonic()))
+            part.wait_for_exit(max(0.0, deadline - time.monotonic()))
 
     def inject_fault(self, t: int) -> None:
-        """What goes wrong after round ``t``, once: a server killed then may tell of it again."""
-        due = draw_fault(self.faults, self.seed, t, len(self.devices))
-        if due is None or t <= self.last_fault_round:
+        """Inject the fault of round ``t``, once: a restarted server may report the round again."""
+        fault = draw_fault(self.faults, self.seed, t, len(self.devices))
+        if fault is None or t <= self.last_fault_round:
             return
-        self.last_fault_round, victim = t, self.devices[due.device]
-        if due.kind == "network":
-            self.proxies[due.device].cut()
+        self.last_fault_round, victim = t, self.devices[fault.device]
+        if fault.kind == "network":
+            self.proxies[fault.device].cut()
             self.say(f"round {t}: the link of {victim.name} cut")
-        elif due.kind == "broker":
+        elif fault.kind == "broker":
             assert self.broker is not None
             self.broker.restart()
             self.say(f"round {t}: the broker killed, back")
         else:
-            victim = self.server if due.kind == "server" else victim
-            if victim not in self.processes:  # a device that has heard of the end already
+            victim = self.server if fault.kind == "server" else victim
+            if victim not in self.processes:  # a device that has exited, as the run has ended
                 return
             victim.kill()
             victim.start()
@@ -186,25 +182,25 @@ class Testbed:
 
 
 def start_testbed_fork_server() -> None:
-    """Start the fork server; it imports torch while the data are read."""
+    """Start the fork server early; it imports torch while the data are read."""
     start_fork_server(f"{__package__}.preload")
 
 
 def get_testbed_folder(folder: RunFolder) -> Path:
-    """Where all but the run itself lies: what devices keep, and the broker."""
+    """Return the folder of the devices and the broker, inside the run folder."""
     return folder.path.absolute() / "testbed"
 
 
 def assign_clients(
     clients: Sequence[str], devices: int | None, folder: RunFolder
 ) -> list[list[str]]:
-    """The clients of each device, as evenly as it goes; in a run that goes on, as before."""
+    """Assign clients to devices evenly, in order; a resumed run must have as many as before."""
     record = get_testbed_folder(folder) / "testbed.json"
-    begun: int | None = read_json(record)["devices"] if record.exists() else None
-    count = devices or begun or min(DEFAULT_DEVICES, len(clients))
-    if begun and count != begun:
+    previous: int | None = read_json(record)["devices"] if record.exists() else None
+    count = devices or previous or min(DEFAULT_DEVICES, len(clients))
+    if previous and count != previous:
         raise FolderError(
-            f"{folder.path} was begun with {begun} devices: say --devices {begun},"
+            f"{folder.path} was started with {previous} devices: use --devices {previous},"
             " or choose another --out"
         )
     if count > len(clients):

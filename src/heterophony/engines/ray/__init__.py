@@ -1,1 +1,16 @@
-"""The Ray engine: jobs as stateless tasks, on this machine or on a cluster."""
+"""The Ray engine. Ray reads some environment variables when it is imported; they are set here.
+
+Python runs this file before any module of the package, so before any ``import ray``.
+"""
+
+import os
+
+from ..base import MAX_ATTEMPTS
+
+RAY_VARIABLES = {  # also read by every process that Ray starts
+    "RAY_AUTH_MODE": "token",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else Ray prints a warning per process
+    "RAY_task_oom_retries": str(MAX_ATTEMPTS),  # else Ray retries without end
+}
+os.environ.update(RAY_VARIABLES)

@@ -1,6 +1,6 @@
-"""A job far away: all it needs comes with it, all it leaves goes back with its reply.
+"""A job on another machine: its client's memory comes with it and goes back with the reply.
 
-The machine it runs on keeps nothing but the run's data, which can be sent again.
+The machine keeps nothing but a copy of the run's data, which can be sent again.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,38 +28,38 @@ from ...data.federation import Federation, write_federation
 from ...jobs.client_store import ClientStore
 from ...jobs.plan import Job, Plan
 from ...jobs.work import work
-from ..pool import configure_torch
+from ..child_processes import configure_torch, make_sendable
 from .temp_folders import TempFolder, open_temp_folder
 
 ByteArray = NDArray[np.uint8]
-Fetch = Callable[[Any], Any]  # what a reference stands for
+Fetch = Callable[[Any], Any]  # returns the object of a Ray reference: ``ray.get``
 
 
 @dataclass(frozen=True)
 class EncodedTensors:
-    """Tensors on their way: their bytes, or a reference to them; equal keys, equal tensors."""
+    """Encoded tensors, or a reference to them. Equal keys mean equal tensors."""
 
     key: int
     content: Any
 
     def fetch_bytes(self, fetch: Fetch) -> bytes:
-        found = self.content if isinstance(self.content, np.ndarray) else fetch(self.content)
-        return bytes(found)
+        inline = isinstance(self.content, np.ndarray)
+        return bytes(self.content if inline else fetch(self.content))
 
 
 @dataclass(frozen=True)
 class RemoteJob:
-    """A job without its tensors, and what it needs beside them."""
+    """A job whose tensors are encoded, with its client's memory."""
 
     job: Job
     tensors: EncodedTensors
     generic_model: EncodedTensors
-    memory: ByteArray  # of its client, as the server's folder has it
+    memory: ByteArray  # the newest in the run's folder that is older than the job's round
 
 
 @dataclass(frozen=True)
 class RemoteReply:
-    """A reply without its tensors, or what went wrong; and what there is to keep, if anything."""
+    """A reply whose tensors are encoded, with the client's new memory; or an error."""
 
     reply: Reply | HeterophonyError
     tensors: ByteArray | None = None
@@ -69,24 +68,24 @@ class RemoteReply:
 
 @dataclass(frozen=True)
 class RunBundle:
-    """A run, as its workers get it: references to the plan and to the data."""
+    """What a worker needs to open a run: references to the plan and to the data."""
 
     versions: tuple[str, str]
-    module_paths: tuple[str, ...]  # where the driver finds modules
+    module_paths: tuple[str, ...]  # the driver's ``sys.path``
     plan_ref: Any
     federation_header: str
     array_refs: Mapping[str, Any]
 
 
 class CarriedClientStore(ClientStore):
-    """One client's memory, which came with the job."""
+    """Holds the one client memory that came with the job."""
 
     def __init__(self, memory: bytes, scratch: Path) -> None:
         self.scratch, self.memories = scratch, {-1: memory}
 
     @property
     def saved_memory(self) -> bytes | None:
-        """What the job stored."""
+        """The memory that the job saved, if it saved one."""
         return next((blob for t, blob in self.memories.items() if t >= 0), None)
 
     def read_blob(self, client: str, before: int) -> bytes:
@@ -97,12 +96,12 @@ class CarriedClientStore(ClientStore):
 
 
 def get_versions() -> tuple[str, str]:
-    """What must be the same wherever a run's jobs are done."""
+    """Versions that must be the same on all nodes, for the same bits."""
     return __version__, torch.__version__
 
 
 def as_array(blob: bytes) -> ByteArray:
-    """Bytes as Ray hands them on without a copy: read-only."""
+    """View bytes as a read-only array, which Ray passes on without a copy."""
     return np.frombuffer(blob, np.uint8)
 
 
@@ -110,100 +109,95 @@ def as_array(blob: bytes) -> ByteArray:
 
 
 class OpenRun:
-    """A run on this machine, open in this process: its plan, its data, the last tensors."""
+    """A run that this worker process has opened: its plan, its data, the tensors last read."""
 
     def __init__(
-        self, run: str, luggage: RunBundle, fetch: Fetch, loads: Callable[..., Any]
+        self, run: str, bundle: RunBundle, fetch: Fetch, loads: Callable[..., Any]
     ) -> None:
-        if luggage.versions != get_versions():
-            theirs, ours = (" and torch ".join(v) for v in (luggage.versions, get_versions()))
+        if bundle.versions != get_versions():
+            driver, node = (" and torch ".join(v) for v in (bundle.versions, get_versions()))
             raise EngineError(
-                f"this run is played with heterophony {theirs}, but a node of the cluster has"
-                f" {ours}; install the same on all nodes"
+                f"this run uses heterophony {driver}, but a node of the cluster has {node};"
+                " install the same versions on all nodes"
             )
         configure_torch()
         self.run_id = run
         self.temp_folder: TempFolder = open_temp_folder(run)
         data = self.temp_folder.path / "data"
         if not data.exists():
-            write_data_once(data, luggage, fetch)
-        known = [p for p in luggage.module_paths if p not in sys.path and Path(p).is_dir()]
-        sys.path += known  # a user's own modules, if this machine has them, too
-        plan: Plan = loads(bytes(fetch(luggage.plan_ref)))
+            write_data_once(data, bundle, fetch)
+        # a user's own modules are found if this machine has them under the same path
+        sys.path += [p for p in bundle.module_paths if p not in sys.path and Path(p).is_dir()]
+        plan: Plan = loads(bytes(fetch(bundle.plan_ref)))
         self.plan = replace(plan, federation=Federation.open(data))
-        self.tensor_cache = OrderedDict[int, Tensors]()  # all clients of a round share them
+        self.tensor_cache = OrderedDict[int, Tensors]()  # many jobs of a round share them
 
-    def load_tensors(self, parcel: EncodedTensors, fetch: Fetch) -> Tensors:
-        if parcel.key not in self.tensor_cache:
-            content = parcel.fetch_bytes(fetch)
-            self.tensor_cache[parcel.key] = decode_groups(content, finite=False)[0]["down"]
+    def load_tensors(self, encoded: EncodedTensors, fetch: Fetch) -> Tensors:
+        """Decode tensors; the last two that were read are kept."""
+        if encoded.key not in self.tensor_cache:
+            content = encoded.fetch_bytes(fetch)
+            self.tensor_cache[encoded.key] = decode_groups(content, finite=False)[0]["down"]
             while len(self.tensor_cache) > 2:
                 self.tensor_cache.popitem(last=False)
-        self.tensor_cache.move_to_end(parcel.key)
-        return self.tensor_cache[parcel.key]
+        self.tensor_cache.move_to_end(encoded.key)
+        return self.tensor_cache[encoded.key]
 
 
-def write_data_once(folder: Path, luggage: RunBundle, fetch: Fetch) -> None:
-    """The data as files of this machine; of several processes that begin, one is the first."""
+def write_data_once(folder: Path, bundle: RunBundle, fetch: Fetch) -> None:
+    """Write the data to local files; if several processes do so at once, the first one wins."""
     with translate_disk_errors(folder):
-        mine = Path(tempfile.mkdtemp(dir=folder.parent))
+        temporary = Path(tempfile.mkdtemp(dir=folder.parent))
         write_federation(
-            mine,
-            luggage.federation_header,
-            {k: fetch(ref) for k, ref in luggage.array_refs.items()},
+            temporary,
+            bundle.federation_header,
+            {k: fetch(ref) for k, ref in bundle.array_refs.items()},
         )
         try:
-            mine.rename(folder)
+            temporary.rename(folder)
         except OSError:
-            shutil.rmtree(mine)
+            shutil.rmtree(temporary)
             if not folder.exists():
                 raise
 
 
-OPEN_RUNS: list[OpenRun] = []  # the run that this process last worked for
+OPEN_RUNS: list[OpenRun] = []  # at most one: the run whose job this process ran last
 
 
 def open_run(
-    run: str, luggage: Callable[[], RunBundle], fetch: Fetch, loads: Callable[..., Any]
+    run: str, get_bundle: Callable[[], RunBundle], fetch: Fetch, loads: Callable[..., Any]
 ) -> OpenRun:
-    """The run in this process, opened once."""
+    """Return the run, opened once per process; a run opened before is closed."""
     if not OPEN_RUNS or OPEN_RUNS[0].run_id != run:
-        for before in OPEN_RUNS:
-            before.temp_folder.close()
-        OPEN_RUNS[:] = [OpenRun(run, luggage(), fetch, loads)]
+        for previous in OPEN_RUNS:
+            previous.temp_folder.close()
+        OPEN_RUNS[:] = [OpenRun(run, get_bundle(), fetch, loads)]
     return OPEN_RUNS[0]
 
 
-def run_remote_jobs(here: OpenRun, errands: Sequence[RemoteJob], fetch: Fetch) -> list[RemoteReply]:
-    """The jobs of a bundle, one after the other, up to the first that goes wrong."""
-    outcomes: list[RemoteReply] = []
-    for errand in errands:
-        tensors, average = (
-            here.load_tensors(p, fetch) for p in (errand.tensors, errand.generic_model)
+def run_remote_jobs(
+    run: OpenRun, remote_jobs: Sequence[RemoteJob], fetch: Fetch
+) -> list[RemoteReply]:
+    """Run the jobs of a batch one after the other, and stop at the first error."""
+    replies: list[RemoteReply] = []
+    for remote in remote_jobs:
+        tensors, generic_model = (
+            run.load_tensors(t, fetch) for t in (remote.tensors, remote.generic_model)
         )
-        outcomes.append(
-            run_remote_job(
-                here, replace(errand.job, tensors=tensors, generic_model=average), errand
-            )
-        )
-        if isinstance(outcomes[-1].reply, HeterophonyError):
+        job = replace(remote.job, tensors=tensors, generic_model=generic_model)
+        replies.append(run_remote_job(run, job, bytes(remote.memory)))
+        if isinstance(replies[-1].reply, HeterophonyError):
             break
-    return outcomes
+    return replies
 
 
-def run_remote_job(here: OpenRun, job: Job, errand: RemoteJob) -> RemoteReply:
-    place = CarriedClientStore(bytes(errand.memory), here.temp_folder.path)
+def run_remote_job(run: OpenRun, job: Job, memory: bytes) -> RemoteReply:
+    store = CarriedClientStore(memory, run.temp_folder.path)
     try:
-        reply = work(here.plan, job, place)
-    except HeterophonyError as error:
-        return RemoteReply(type(error)(str(error)))
+        reply = work(run.plan, job, store)
     except Exception as error:
-        trace = traceback.format_exc()
-        return RemoteReply(EngineError(f"client {job.client}, round {job.t}: {error!r}\n{trace}"))
-    tensors = encode_groups({"up": reply.tensors, "aside": reply.aside})
-    bare = replace(reply, tensors=Tensors(), aside=Tensors())
+        return RemoteReply(make_sendable(error, f"client {job.client}, round {job.t}"))
     return RemoteReply(
-        bare,
-        as_array(tensors),
-        None if place.saved_memory is None else as_array(place.saved_memory),
+        replace(reply, tensors=Tensors(), aside=Tensors()),
+        as_array(encode_groups({"up": reply.tensors, "aside": reply.aside})),
+        None if store.saved_memory is None else as_array(store.saved_memory),
     )

@@ -1,7 +1,7 @@
-"""Folders of this machine that outlive no one who uses them, not even after kill -9.
+"""Temporary folders that are removed even if the processes that use them are killed.
 
-Whoever uses one holds a lock beside it, and locks end with their owner; whoever claims another
-removes those that nobody holds.
+Every process that uses a folder holds a lock file beside it, and the system releases a lock when
+its process ends. Opening a folder removes all others whose lock nobody holds.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ MAX_PATH_LENGTH = 40  # a socket's path has at most 107 bytes, of which Ray uses
 
 @dataclass(frozen=True)
 class TempFolder:
-    """A folder, and the lock that keeps it."""
+    """A folder, and this process's lock on it."""
 
     path: Path
     lock: int
 
     def delete(self) -> None:
-        """Remove it; what others have mapped of it, they keep."""
+        """Remove the folder; processes that have mapped its files can still read them."""
         remove_temp_folder(self.path.name)
         self.close()
 
     def close(self) -> None:
-        """Leave it to the others who hold it."""
+        """Release our lock; the folder stays as long as another process holds one."""
         os.close(self.lock)
 
 
 def open_temp_folder(name: str) -> TempFolder:
-    """The folder of that name, which is there for all processes that claim it."""
-    base = find_temp_root()
-    with translate_disk_errors(base):
-        base.mkdir(mode=0o700, exist_ok=True)
-        if base.is_symlink() or base.stat().st_uid != os.getuid():
-            raise PermissionError(f"{base} belongs to somebody else")
-        remove_abandoned(base, name)
-        folder = base / name
+    """Open or create the folder of that name; processes that use the same name share it."""
+    root = find_temp_root()
+    with translate_disk_errors(root):
+        root.mkdir(mode=0o700, exist_ok=True)
+        if root.is_symlink() or root.stat().st_uid != os.getuid():
+            raise PermissionError(f"{root} belongs to another user")
+        remove_abandoned(root, name)
+        folder = root / name
         lock = os.open(make_lock_path(folder), os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.flock(lock, fcntl.LOCK_SH)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -52,25 +52,25 @@ def open_temp_folder(name: str) -> TempFolder:
 
 
 def remove_temp_folder(name: str) -> None:
-    """Remove a folder, whoever holds it."""
+    """Remove a folder, even if a process holds its lock."""
     shutil.rmtree(find_temp_root() / name, ignore_errors=True)
     make_lock_path(find_temp_root() / name).unlink(missing_ok=True)
 
 
 def find_temp_root() -> Path:
-    """Short, whatever the user's temporary folder is called."""
-    usual = Path(tempfile.gettempdir())
-    root = usual if len(str(usual)) < MAX_PATH_LENGTH else Path("/tmp")  # noqa: S108
-    return root / f"heterophony-{os.getuid()}"
+    """Find where the folders are: below the user's temporary folder, or /tmp if that is long."""
+    users = Path(tempfile.gettempdir())
+    parent = users if len(str(users)) < MAX_PATH_LENGTH else Path("/tmp")  # noqa: S108
+    return parent / f"heterophony-{os.getuid()}"
 
 
 def make_lock_path(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.lock")
 
 
-def remove_abandoned(base: Path, name: str) -> None:
-    """Remove what is left of those who were killed."""
-    for path in base.glob("*.lock"):
+def remove_abandoned(root: Path, name: str) -> None:
+    """Remove all folders but ``name`` whose lock nobody holds: their processes were killed."""
+    for path in root.glob("*.lock"):
         folder = path.with_suffix("")
         with suppress(OSError):
             if folder.name == name:

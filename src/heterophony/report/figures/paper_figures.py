@@ -39,7 +39,7 @@ def draw_paper_figure(
     outcome: ReproductionResult, runs: Iterable[tuple[CellRun, list[Event]]]
 ) -> Figure:
     """The figure that suits the table; only those of rounds read the runs."""
-    kind, draws = outcome.table.experiment.figure, outcome.table.experiment.draws
+    kind, draws = outcome.table.published.figure, outcome.table.published.draws
     outcome = replace(
         outcome, numbers=[x for x in outcome.numbers if not draws or x.measure in draws]
     )
@@ -65,7 +65,7 @@ def draw_paper_figure(
 
 def describe_figure(outcome: ReproductionResult) -> list[str]:
     """What the figure shows; and, where it is so, that nothing here compares with the paper."""
-    found = outcome.table.experiment
+    found = outcome.table.published
     said = [f"{found.paper}, {found.where}: {found.what}"]
     if not numbers.is_comparable(outcome):
         data = ", ".join(dict.fromkeys(line.data for line in outcome.numbers))

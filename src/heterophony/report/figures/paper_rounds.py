@@ -87,7 +87,7 @@ def list_columns(outcome: ReproductionResult) -> list[str]:
 
 
 def compute_accuracy_curves(outcome: ReproductionResult, events: list[Event]) -> dict[str, Curve]:
-    found = summary.compute_curves(events, outcome.table.experiment.measured.clients)
+    found = summary.compute_curves(events, outcome.table.published.measured.clients)
     return {m: found[m] for m in ACCURACY_MEASURES}
 
 

@@ -1,0 +1,152 @@
+"""Child processes: started from a fork server, supervised through a pipe, ended with their parent.
+
+The fork server has imported torch already, so a child starts in milliseconds. A child sends its
+errors through the pipe, and its parent raises them as the same type.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import connection, forkserver, resource_tracker
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from ..core.errors import EngineError, HeterophonyError
+
+CONTEXT = multiprocessing.get_context("forkserver")
+PIPE_CLOSED = (EOFError, BrokenPipeError, ConnectionResetError)  # the other process has ended
+PR_SET_PDEATHSIG, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = 1, -1, -3  # of Linux and glibc
+
+
+def start_fork_server(*preload: str) -> None:
+    """Start the fork server now; it imports torch while this process does something else.
+
+    ``preload`` names more modules to import. A server that runs already is left as it is.
+
+    Ctrl-C reaches every process of the terminal, but only the parent must act on it: the server
+    blocks it, and its children with it.
+    """
+    CONTEXT.set_forkserver_preload([f"{__package__}.preload", *preload])
+    resource_tracker.ensure_running()  # sets the signal mask itself, so before we do
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class ChildProcess:
+    """A process that runs ``target(pipe, *args)``, and our end of the pipe.
+
+    It can be started again after it has ended. ``target`` must be importable.
+    """
+
+    def __init__(self, target: Callable[..., None], *args: object) -> None:
+        self.target, self.args = target, args
+        self.start()
+
+    def start(self) -> None:
+        self.pipe, theirs = CONTEXT.Pipe()
+        self.process: Any = CONTEXT.Process(
+            target=run_child, args=(theirs, self.target, *self.args), daemon=True
+        )
+        self.process.start()
+        theirs.close()
+
+    def receive(self) -> Any:
+        """Return the next message, or raise the error that the child sent; EOFError if it ended."""
+        try:
+            message = self.pipe.recv()
+        except ConnectionResetError:
+            raise EOFError from None
+        if isinstance(message, BaseException):
+            raise message
+        return message
+
+    def kill(self) -> None:
+        """End the process as kill -9 does."""
+        self.process.kill()
+        self.wait_for_exit()
+
+    def wait_for_exit(self, seconds: float | None = None) -> int | None:
+        """Wait until the process has ended and return its exit code; None if that takes longer."""
+        self.process.join(seconds)
+        if self.process.exitcode is not None:
+            self.pipe.close()
+        exit_code: int | None = self.process.exitcode
+        return exit_code
+
+
+# In the child -------------------------------------------------------------------------------
+
+
+def run_child(pipe: Connection, target: Callable[..., None], *args: object) -> None:
+    """Prepare this process, then run the target."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to act on
+    configure_torch()
+    set_parent_death_signal()
+    threading.Thread(target=exit_with_parent, daemon=True).start()
+    target(pipe, *args)
+
+
+@contextmanager
+def send_errors(pipe: Connection, where: str = "") -> Iterator[None]:
+    """Send an error raised inside to the parent, instead of raising it here."""
+    try:
+        yield
+    except Exception as error:
+        with suppress(*PIPE_CLOSED):
+            pipe.send(make_sendable(error, where))
+
+
+def make_sendable(error: Exception, where: str = "") -> HeterophonyError:
+    """Copy an error for another process: one of ours keeps its type, others keep their trace.
+
+    Of ours only the text is sent, as causes and tracebacks may not be picklable.
+    """
+    if isinstance(error, HeterophonyError):
+        return type(error)(str(error))
+    trace = "".join(traceback.format_exception(error))
+    return EngineError(f"{where}{': ' if where else ''}{error!r}\n{trace}")
+
+
+def configure_torch() -> None:
+    """Use one torch thread, and keep freed memory instead of returning it to the system."""
+    torch.set_num_threads(1)
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        if hasattr(libc, "mallopt"):  # glibc: else every step maps and unmaps its activations
+            libc.mallopt(M_MMAP_THRESHOLD, 1 << 30)
+            libc.mallopt(M_TRIM_THRESHOLD, 1 << 30)
+
+
+def set_parent_death_signal() -> None:
+    """Have Linux kill this process when the fork server, its parent by fork, ends."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def exit_with_parent() -> None:
+    """End this process when its parent has ended, even in the middle of a long job.
+
+    The signal alone is not enough: the fork server lives as long as any of its children.
+    """
+    wait_for_parent_exit()
+    os._exit(1)
+
+
+def wait_for_parent_exit() -> None:
+    """Return when the process that started this one has ended, by whatever signal."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
