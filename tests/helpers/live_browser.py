@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright import sync_api as playwright
 
-from helpers.made_runs import browser
+from helpers.browser import browser
 
 LONG = 120_000  # milliseconds; a machine may be busy
 

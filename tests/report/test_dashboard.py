@@ -64,7 +64,7 @@ def test_a_folder_of_folders_is_a_list_with_the_newest_first(tmp_path: Path) -> 
     for age, run in enumerate((going, alone, waiting, torn)):
         for file in run.iterdir():
             os.utime(file, ns=(0, 10**18 - age))
-    rows = parts(views.ViewLoader(tmp_path).load_view().message)["board"]
+    rows = parts(views.ViewLoader(tmp_path).load_view().message)["run_list"]
     last10 = [summarise(played(FIRST)).to_dict()[k]["last10"]["mean"] for k in "GP"]
     so_far = runs.load_run(going).current_summary.to_dict()
     assert [list(row.values()) for row in rows] == [

@@ -16,7 +16,7 @@ import pytest
 
 from helpers.crash import recorded
 from helpers.forked import Forked
-from helpers.live_browser import until
+from helpers.live_browser import chromium, tab, until  # noqa: F401
 from helpers.made_runs import FIRST, SECOND, played, stored
 from heterophony.analysis import runs, tables
 from heterophony.run.store import RunFolder

@@ -50,9 +50,9 @@ def read_audit_section(folder: Path) -> dict[str, Any] | None:
         "shape": content["asked"]["shape"],
         "round": originals[0]["round"],
         "columns": ["original", *(f"{name}, {private}" for name, private in columns)],
-        "pictures": [
+        "images": [
             [
-                {"pixels": o["original"], "below": f"client {o['client']}"},
+                {"pixels": o["original"], "caption": f"client {o['client']}"},
                 *(build_thumbnail(found[name, p, o["client"], o["image"]]) for name, p in columns),
             ]
             for o in originals
@@ -62,7 +62,7 @@ def read_audit_section(folder: Path) -> dict[str, Any] | None:
 
 
 def build_thumbnail(r: AuditRecord) -> dict[str, str]:
-    return {"pixels": r["picture"], "below": f"{r['psnr']:.1f} dB"}
+    return {"pixels": r["picture"], "caption": f"{r['psnr']:.1f} dB"}
 
 
 def format_metrics(r: AuditRecord) -> list[str]:

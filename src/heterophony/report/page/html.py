@@ -17,7 +17,7 @@ from ...core.files import write_atomically as write_file
 from .page_data import build_page_data
 
 SCRIPTS = (  # one script in the end; the first makes it strict
-    "page.js",
+    "report.js",
     "elements.js",
     "drawing.js",
     "saving.js",
@@ -28,10 +28,10 @@ SCRIPTS = (  # one script in the end; the first makes it strict
     "statistics.js",
     "target.js",
     "clients.js",
-    "attendance.js",
-    "audited.js",
+    "participation.js",
+    "audit.js",
     "devices.js",
-    "held.js",
+    "label_distribution.js",
 )
 
 
@@ -47,10 +47,10 @@ def render_report(runs: Sequence[Run], live: bool = False) -> str:
     """
     data = build_page_data(runs)
     html, css = (
-        read_asset("page.html"),
-        read_asset("page.css") + (read_asset("live.css") if live else ""),
+        read_asset("report.html"),
+        read_asset("page.css") + (read_asset("dashboard.css") if live else ""),
     )
-    js = "\n".join(read_asset(name) for name in (*SCRIPTS, *(["live.js"] if live else [])))
+    js = "\n".join(read_asset(name) for name in (*SCRIPTS, *(["live_updates.js"] if live else [])))
     return Template(html).substitute(
         title=escape(data["title"]),
         policy=build_security_policy(css, js, live),

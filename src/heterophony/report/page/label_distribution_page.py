@@ -29,7 +29,7 @@ def write_label_page(held: LabelDistribution, path: Path) -> None:
 def render_label_page(held: LabelDistribution) -> str:
     """The page as text: no request leaves it, and no script may run in it."""
     css = read_asset("page.css") + EXTRA_CSS
-    return Template(read_asset("holdings.html")).substitute(
+    return Template(read_asset("label_distribution.html")).substitute(
         policy=f"default-src 'none'; style-src '{compute_csp_hash(css)}'",
         css=css,
         title=escape(held.title),

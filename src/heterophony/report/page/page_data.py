@@ -50,27 +50,27 @@ def build_page_data(runs: Sequence[Run]) -> Json:
             }
             for name, group in group_by_series(runs).items()
         ],
-        "every": max(compute_stride(len(r.curves[k]), points) for r in runs for k in "GP"),
+        "stride": max(compute_stride(len(r.curves[k]), points) for r in runs for k in "GP"),
         "table": build_comparison_section(table),
         "csv": format_comparison_csv(table),
         "differences": build_differences_section(table),
         "statistics": build_statistics_section(table),
-        "newcomers": build_new_clients_section(runs),
-        "audited": build_audit_section(runs),
+        "new_clients": build_new_clients_section(runs),
+        "audit": build_audit_section(runs),
         "federations": [
             {k: federations[sha][k] for k in ("clients", "train", "test")} for sha in order
         ],
-        "attendance": [
+        "participation": [
             {
                 "labels": seen.run_labels,
                 "federation": order.index(seen.data_sha256),
-                "asked": seen.rounds_selected.tolist(),
-                "took_part": seen.rounds_trained.tolist(),
+                "rounds_selected": seen.rounds_selected.tolist(),
+                "rounds_trained": seen.rounds_trained.tolist(),
             }
             for seen in collect_participation(runs)
         ],
         "devices": [build_devices_section(r.devices, r.label) for r in runs if r.devices],
-        "held": build_label_distribution_section(runs[0], several=len(order) > 1),
+        "label_distribution": build_label_distribution_section(runs[0], several=len(order) > 1),
         "settings": build_settings_section(runs),
     }
 
@@ -185,7 +185,7 @@ def build_label_distribution_section(run: Run, several: bool) -> Json:
     """Who holds what, in the first run's federation."""
     start = run.start
     return {
-        "of": run.label if several else "",
+        "run": run.label if several else "",
         "clients": start["clients"][:MAX_HEATMAP_CLIENTS],
         "left_out": max(0, len(start["clients"]) - MAX_HEATMAP_CLIENTS),
         "classes": start["classes"],

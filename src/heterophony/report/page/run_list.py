@@ -98,7 +98,7 @@ def build_run_list_rows(
         {
             "name": decode_name(place.name),
             "address": f"?of={quote(place.name, safe='/', errors='surrogateescape')}",
-            "inside": place.is_nested,
+            "nested": place.is_nested,
             **merge_progress_rows([standings[run] for run in place.runs]),
         }
         for place in found

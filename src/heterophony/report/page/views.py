@@ -60,9 +60,9 @@ class View:
         """The page that shows it, and follows from there."""
         if self.runs:
             return html.render_report(self.runs, live=True)
-        js = "\n".join(html.read_asset(name) for name in ("board.js", "devices.js", "live.js"))
-        css = html.read_asset("page.css") + html.read_asset("live.css")
-        return Template(html.read_asset("board.html")).substitute(
+        js = "\n".join(html.read_asset(name) for name in ("run_list.js", "devices.js", "live_updates.js"))
+        css = html.read_asset("page.css") + html.read_asset("dashboard.css")
+        return Template(html.read_asset("run_list.html")).substitute(
             policy=html.build_security_policy(css, js, live=True),
             title=escape(self.name),
             note=escape(self.note),
@@ -173,7 +173,7 @@ def create_view(name: str, note: str, **what: Any) -> View:
     if view.runs:
         parts.append(f"data: {html.dump_safe_json(build_page_data(view.runs))}\n\n")
     elif view.rows is not None:
-        parts.append(f"event: board\ndata: {html.dump_safe_json(view.rows)}\n\n")
+        parts.append(f"event: run_list\ndata: {html.dump_safe_json(view.rows)}\n\n")
     return replace(view, message_parts=("".join(parts).encode(),))
 
 

@@ -1,13 +1,13 @@
 // Who holds what: a map of clients and classes.
 
-function drawHeld() {
-  const { clients, classes, counts, of, left_out } = data.held;
+function drawLabelDistribution() {
+  const { clients, classes, counts, run, left_out } = data.label_distribution;
   const notes = ["A column is a client, a row a class; the colour is the number of training examples.",
-    of && `The data of ${of}.`, left_out && `${left_out} more clients are not drawn.`];
-  byId("held-of").textContent = notes.filter(Boolean).join(" ");
+    run && `The data of ${run}.`, left_out && `${left_out} more clients are not drawn.`];
+  byId("label-distribution-note").textContent = notes.filter(Boolean).join(" ");
   const tall = Math.max(6, Math.min(24, 640 / classes.length));
   const bottom = tall * classes.length;
-  const [drawing, width] = picture(byId("held"), bottom + 56, heldInWords());
+  const [drawing, width] = startDrawing(byId("label-distribution"), bottom + 56, describeLabelDistribution());
   const left = 16 + 7 * Math.min(16, Math.max(...classes.map((c) => c.length), 5));
   const map = { drawing, left, tall, wide: (width - left) / clients.length, bottom };
   const most = greatest([1, ...counts.map((row) => greatest(row))]);
@@ -19,19 +19,19 @@ function drawHeld() {
   }));
   drawing.append(svg("rect", { class: "lane", x: left, y: 0, width: width - left, height: bottom }));
   levels.forEach((paths, level) => level && drawing.append(svg("path", { class: `h${level}`, d: paths.join("") })));
-  nameHeld(map, clients, classes, most);
-  exploreHeld(map, clients, classes, counts);
+  labelAxes(map, clients, classes, most);
+  exploreCells(map, clients, classes, counts);
 }
 
-function heldInWords() {
-  const { clients, classes, counts } = data.held;
+function describeLabelDistribution() {
+  const { clients, classes, counts } = data.label_distribution;
   const sizes = counts.map((row) => row.reduce((a, b) => a + b, 0));
   const kinds = counts.map((row) => row.filter(Boolean).length);
   return `Training examples of ${classes.length} classes at ${clients.length} clients: ${least(sizes)} to ${greatest(sizes)}`
     + ` examples and ${least(kinds)} to ${greatest(kinds)} classes per client`;
 }
 
-function nameHeld({ drawing, left, tall, wide, bottom }, clients, classes, most) {
+function labelAxes({ drawing, left, tall, wide, bottom }, clients, classes, most) {
   const short = (name) => (name.length > 16 ? `${name.slice(0, 15)}…` : name);
   const every = (size, room) => [1, 2, 5, 10, 20, 50, 100, 200, 500].find((n) => n * size >= room) ?? 1000;
   const rows = every(tall, 13);
@@ -47,13 +47,13 @@ function nameHeld({ drawing, left, tall, wide, bottom }, clients, classes, most)
     svg("text", { x: left + 194, y: bottom + 46 }, `${most} examples`));
 }
 
-function exploreHeld({ drawing, left, tall, wide }, clients, classes, counts) {
+function exploreCells({ drawing, left, tall, wide }, clients, classes, counts) {
   const border = svg("rect", { class: "cell-border cursor", width: wide, height: tall, visibility: "hidden" });
   drawing.append(border);
   const show = (i, j, x, y) => {
     if (!(i in clients) || !(j in classes)) return false;
-    positions.set("held", [i, j]);
-    fill(border, { x: left + i * wide, y: j * tall, visibility: "visible" }, []);
+    keyboardPositions.set("label-distribution", [i, j]);
+    update(border, { x: left + i * wide, y: j * tall, visibility: "visible" });
     const text = `client ${clients[i]}: ${counts[i][j]} of class ${classes[j]}`;
     return showTip(x, y, html("p", {}, text));
   };
@@ -61,7 +61,7 @@ function exploreHeld({ drawing, left, tall, wide }, clients, classes, counts) {
     point: (px, py, x, y) => show(Math.floor((px - left) / wide), Math.floor(py / tall), x, y),
     step(dx, dy) {
       const box = drawing.getBoundingClientRect();
-      const at = positions.get("held") ?? [-1, 0];
+      const at = keyboardPositions.get("label-distribution") ?? [-1, 0];
       const [i, j] = [at[0] + dx, at[1] + dy];
       return show(i, j, box.left + left + i * wide, box.top + (j + 1) * tall);
     },
