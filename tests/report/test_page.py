@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import fmean
@@ -14,7 +12,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from playwright import sync_api as api
 
 from helpers.made_runs import HOSTILE, played, stored
 from heterophony.analysis import costs, exports, runs, tables
@@ -59,21 +56,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[runs.Run]:
     return runs.load_runs([folder])
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if not program and os.environ.get("CI") == "true":
-        pytest.fail("there is no browser")
-    if not program:
-        pytest.skip("no browser; install one with `apt-get install chromium`")
-    with api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
 @pytest.fixture
-def visit(browser: Any, tmp_path: Path) -> Iterator[Open]:
+def visit(chromium: Any, tmp_path: Path) -> Iterator[Open]:
     """Opens a page of runs. In the end, nothing complained and nobody was asked for anything."""
     problems: list[str] = []
     asked: list[str] = []
@@ -82,7 +66,7 @@ def visit(browser: Any, tmp_path: Path) -> Iterator[Open]:
     def opened(of: list[runs.Run], **how: Any) -> Any:
         path = tmp_path / "page.html"
         html.write_report(of, path)
-        context.append(browser.new_context(viewport={"width": 1280, "height": 900}, **how))
+        context.append(chromium.new_context(viewport={"width": 1280, "height": 900}, **how))
         tab = context[-1].new_page()
         tab.on("console", lambda message: problems.append(message.text))
         tab.on("pageerror", lambda error: problems.append(str(error)))
@@ -352,7 +336,9 @@ def test_the_tab_key_passes_through_all_of_the_page(tab: Any) -> None:
             break
     assert len(seen) < 60
     drawings = tab.locator("svg").evaluate_all("all => all.map(e => e.dataset.key)")
-    assert {*drawings, "smoothing", "scatter-value", "target-measure", "target", "save-table"} <= {*seen}
+    assert {*drawings, "smoothing", "scatter-value", "target-measure", "target", "save-table"} <= {
+        *seen
+    }
     outline = tab.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid"
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import re
-import subprocess
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from helpers.browser import browser
+from helpers.browser import dump_dom
 from helpers.made_runs import FIRST, HOSTILE, SECOND, Reader, data_of, played, stored
 from heterophony.analysis import exports, participation, runs, statistics, tables
 from heterophony.core.errors import ConfigError, FolderError
@@ -418,24 +417,9 @@ def test_thinning_keeps_the_last_point() -> None:
     assert page_data.thin_curve([], 4) == []
 
 
-def drawn(folder: Path, text: str) -> str:
-    """The body of the page after its script ran."""
-    (folder / "page.html").write_text(text)
-    quiet = "--disable-gpu --disable-background-networking --disable-component-update --disable-sync --no-first-run"
-    options = [
-        "--headless",
-        "--no-sandbox",
-        *quiet.split(),
-        f"--user-data-dir={folder / 'profile'}",
-    ]
-    command = [browser(), *options, "--dump-dom", f"file://{folder / 'page.html'}"]
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    return dom.split('<script type="application/json"')[0]
-
-
 def test_a_browser_draws_the_statistics(tmp_path: Path) -> None:
     found = runs.load_runs([repeated(tmp_path / "runs", 3, fedavg=5, fedper=7)])
-    body = drawn(tmp_path, html.render_report(found))
+    body = dump_dom(tmp_path, html.render_report(found))
     section = body.split('<section id="statistics"')[1].split("</section>")[0]
     assert " hidden" not in section.split(">")[0]
     assert section.count("too few for p &lt; 0.05: at least 6.") == 1
@@ -444,7 +428,7 @@ def test_a_browser_draws_the_statistics(tmp_path: Path) -> None:
 
 
 def test_a_browser_draws_it_all(tmp_path: Path) -> None:
-    body = drawn(tmp_path, hostile_page(tmp_path))
+    body = dump_dom(tmp_path, hostile_page(tmp_path))
     assert body.count('class="curve ') == 2
     assert body.count('class="dots ') == 2
     assert body.count('class="bar ') == 2
@@ -504,7 +488,12 @@ def test_who_took_part_and_who_was_lost_is_counted_per_client(tmp_path: Path) ->
         [participation.NOT_SELECTED, participation.TRAINED],
     ]
     (told,) = page_data.build_page_data(found)["participation"]
-    assert told == {"labels": ("fedavg",), "federation": 0, "rounds_selected": [1, 2], "rounds_trained": [0, 2]}
+    assert told == {
+        "labels": ("fedavg",),
+        "federation": 0,
+        "rounds_selected": [1, 2],
+        "rounds_trained": [0, 2],
+    }
     assert run_figures.draw_participation(found).legends, "what lost means is said"
 
 
