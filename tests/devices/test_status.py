@@ -360,7 +360,7 @@ def test_a_browser_shows_devices_live_before_and_in_a_run_and_only_as_text(
         region.focus()
         evil = {"state": "refused", "wrong": 3, "why": HOSTILE}
         written(run, world, pi_2=evil, pi_1={"doing": [{"what": "train", "client": "b", "t": 2}]})
-        until(tab, "3 refused replies and messages", "#devices-told")
+        until(tab, "3 refused replies and messages", "#devices-summary")
         assert tab.evaluate("() => document.activeElement.getAttribute('role')") == "region"
         rows = tab.locator("#devices tbody tr")
         assert "training client b, round 2" in rows.nth(0).inner_text()
@@ -370,7 +370,7 @@ def test_a_browser_shows_devices_live_before_and_in_a_run_and_only_as_text(
         assert "as of" in tab.locator("#devices caption").inner_text()
         assert tab.get_by_role("link", name="Devices").count() == 1
         (run / "devices-now.json").write_text("{")
-        until(tab, "is damaged", "#devices-told")
+        until(tab, "is damaged", "#devices-summary")
         assert tab.locator("#devices table").count() == 0
         assert tab.complaints == []
     finally:

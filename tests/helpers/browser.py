@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
+QUIET = "--disable-gpu --disable-background-networking --disable-component-update --disable-sync --no-first-run"
 
-def browser() -> str:
-    found = shutil.which("chromium") or shutil.which("google-chrome")
-    if not found and os.environ.get("CI") == "true":
+
+def find_browser() -> str:
+    """The path of a browser. Without one, the test is skipped; in CI it fails."""
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    if not path and os.environ.get("CI") == "true":
         pytest.fail("there is no browser")
-    if not found:
+    if not path:
         pytest.skip("no browser; install one with `apt-get install chromium`")
-    return found
+    return path
+
+
+def dump_dom(folder: Path, text: str) -> str:
+    """The body of a page after its script ran, without its scripts."""
+    (folder / "page.html").write_text(text)
+    profile = f"--user-data-dir={folder / 'profile'}"
+    options = ["--headless", "--no-sandbox", *QUIET.split(), profile, "--dump-dom"]
+    command = [find_browser(), *options, f"file://{folder / 'page.html'}"]
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    return dom.split('<script type="application/json"')[0]

@@ -1,4 +1,4 @@
-"""A browser tab that records what its console complained of, for tests of the dashboard."""
+"""Fixtures: a browser, and a tab that records console errors and requests."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from typing import Any
 import pytest
 from playwright import sync_api as playwright
 
-from helpers.made_runs import browser
+from helpers.browser import find_browser
 
-LONG = 120_000  # milliseconds; a machine may be busy
+TIMEOUT_MILLISECONDS = 120_000  # a machine may be busy
 
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    path = browser()
+    """A running browser."""
+    path = find_browser()
     with playwright.sync_playwright() as driver:
-        found = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield found
-        found.close()
+        started = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield started
+        started.close()
 
 
 @pytest.fixture
 def tab(chromium: Any) -> Iterator[Any]:
-    """A page that keeps what its console complained of, and what it asked whom for."""
+    """A page that records the errors of its console (complaints) and its requests (asked)."""
     page = chromium.new_page()
-    page.set_default_timeout(LONG)
+    page.set_default_timeout(TIMEOUT_MILLISECONDS)
     page.complaints, page.asked = [], set()
     page.on("console", lambda m: page.complaints.append(m.text) if m.type == "error" else None)
     page.on("pageerror", lambda error: page.complaints.append(str(error)))
@@ -36,7 +37,7 @@ def tab(chromium: Any) -> Iterator[Any]:
 
 
 def until(tab: Any, text: str, within: str = "main") -> None:
-    """Wait for the words."""
+    """Wait until an element contains the text."""
     tab.wait_for_function(
         "([where, text]) => document.querySelector(where)?.textContent.includes(text)",
         arg=[within, text],

@@ -64,7 +64,7 @@ def test_a_folder_of_folders_is_a_list_with_the_newest_first(tmp_path: Path) -> 
     for age, run in enumerate((going, alone, waiting, torn)):
         for file in run.iterdir():
             os.utime(file, ns=(0, 10**18 - age))
-    rows = parts(views.ViewLoader(tmp_path).load_view().message)["board"]
+    rows = parts(views.ViewLoader(tmp_path).load_view().message)["run_list"]
     last10 = [summarise(played(FIRST)).to_dict()[k]["last10"]["mean"] for k in "GP"]
     so_far = runs.load_run(going).current_summary.to_dict()
     assert [list(row.values()) for row in rows] == [
@@ -115,10 +115,10 @@ def test_only_what_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_an_empty_folder_and_none_say_so_and_fill_themselves(tmp_path: Path) -> None:
     board = views.ViewLoader(tmp_path / "runs")
-    assert "is not there" in board.load_view().note
+    assert "does not exist yet" in board.load_view().note
     (tmp_path / "runs").mkdir()
-    assert "No run is in" in board.load_view().note
-    assert "No run is in" in board.load_view().render_html()
+    assert "There is no run in" in board.load_view().note
+    assert "There is no run in" in board.load_view().render_html()
     stored(tmp_path / "runs" / "one", [])
     view = board.load_view()
     assert (view.note, [row["state"] for row in view.rows]) == ("", ["not begun"])
@@ -302,7 +302,7 @@ def test_a_head_has_no_body(served: Dashboard, target: str) -> None:
 def test_there_is_nothing_else(served: Dashboard, target: str) -> None:
     answer = ask(served, target)
     assert answer.status == 404
-    assert answer.read() == f"not here; all there is: {served.url}\n".encode()
+    assert answer.read() == f"not found; open {served.url}\n".encode()
 
 
 def test_the_stream_begins_with_what_is_and_tells_what_comes(
@@ -319,7 +319,7 @@ def test_the_stream_begins_with_what_is_and_tells_what_comes(
     (line,) = message(stream)
     assert json.loads(line.removeprefix(b"data: "))["title"] == "fedper on digits"
     shutil.rmtree(tmp_path / "runs" / "one")
-    assert b"one is not there" in message(stream)[1]
+    assert b"one does not exist yet" in message(stream)[1]
     stream.close()
 
 

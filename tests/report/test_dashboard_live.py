@@ -73,7 +73,7 @@ def test_the_page_follows_a_run_through_kill_and_resume_and_its_own_restart(
     out = tmp_path / "runs" / "mine"
     dashboard, url = processes.dashboard(tmp_path / "runs")
     tab.goto(url)
-    until(tab, "is not there", "#note")
+    until(tab, "does not exist yet", "#note")
 
     how = ["rounds=20", "data.clients=4", "model.name=mlp", "engine.name=serial", "local.epochs=2"]
     pairs = [word for pair in how for word in ("-c", pair)]
@@ -127,7 +127,7 @@ def test_a_run_that_breaks_while_shown_is_said_in_words_and_comes_back(
     until(tab, "fedavg, round 2 of 60", "#legend")
     whole = (run / "events.jsonl").read_text()
     (run / "events.jsonl").write_text("nonsense\n")
-    until(tab, "one cannot be shown now", "#note")
+    until(tab, "one cannot be shown", "#note")
     until(tab, "fedavg, round 2 of 60", "#legend")
     os.truncate(run / "events.jsonl", 0)
     until(tab, "one has not begun yet", "#note")
@@ -143,7 +143,7 @@ def test_the_list_fills_itself_and_keeps_the_focus(
 ) -> None:
     _, url = processes.dashboard(tmp_path)
     tab.goto(url)
-    until(tab, "No run is in", "#note")
+    until(tab, "There is no run in", "#note")
     stored(tmp_path / "one", played(FIRST))
     link = tab.get_by_role("link", name="one")
     link.focus()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
 
 import heterophony as hp
+from helpers.browser import dump_dom
+from helpers.made_runs import Reader, data_of
 from helpers.support import digits, played
 from heterophony.algorithms.fedreg import FedReG
 from heterophony.algorithms.parts.rebalancing import rebalance
@@ -21,7 +21,7 @@ from heterophony.analysis.label_distribution import (
 )
 from heterophony.core.randomness import seeded
 from heterophony.report.figures import label_distribution, run_figures
-from heterophony.report.page import label_distribution_page
+from heterophony.report.page import html, label_page
 
 HOSTILE = "</title><script>alert(1)</script>"
 SIZES = [(1, 2), (10, 10), (20, 10), (200, 10), (20, 47), (100, 100), (200, 200)]
@@ -161,29 +161,66 @@ def test_long_names_are_cut_and_many_names_are_thinned():
 
 
 @pytest.mark.parametrize("balanced", [True, False])
-def test_the_page_draws_every_number_and_names_every_client(balanced):
+def test_a_browser_draws_every_number_of_the_page(balanced, tmp_path):
     what = held(4, 3, balanced=balanced)
-    page = label_distribution_page.render_label_page(what)
+    body = dump_dom(tmp_path, label_page.render_label_page(what))
     some = np.count_nonzero(what.label_counts)
-    assert page.count("<title>client ") == 2 * some + (12 if balanced else 4)
-    assert "<title>client c0: 400 of class 1</title>" in page
-    assert page.count('<th scope="row">') == 4
-    assert ("of it augmented" in page) == balanced
-    for drawing in re.findall(r"<svg.*?</svg>", page):
-        ElementTree.fromstring(drawing)
+    heatmap, bubbles, sizes = re.findall(r"<svg.*?</svg>", body)
+    shades = "".join(re.findall(r'<path class="h\d" d="(.*?)"', heatmap))
+    assert shades.count("M") == some
+    discs, *legend = re.findall(r'<path class="disc" d="(.*?)"', bubbles)
+    assert discs.count("M") == some
+    assert len(legend) == 3
+    bars = re.findall(r'<path class="bar \w+" d="(.*?)"', sizes)
+    assert [d.count("M") for d in bars] == ([4, 4, 4] if balanced else [4])
+    assert all(f">{client}</text>" in drawing for client in what.clients
+               for drawing in (heatmap, bubbles, sizes))  # fmt: skip
+    assert body.count('<th scope="row">') == 4
+    assert ("of it augmented" in body) == balanced
 
 
-def test_hostile_names_are_inert_in_the_page():
+def test_the_page_holds_the_numbers_that_the_figures_show():
+    what = held(4, 3)
+    data = data_of(label_page.render_label_page(what))
+    assert data["counts"] == what.label_counts.tolist()
+    (own,), (kept, copies) = data["stacks"]
+    assert own["values"] == what.train_sizes.tolist()
+    assert what.balanced is not None
+    assert kept["values"] == what.balanced.num_kept.tolist()
+    assert copies["values"] == what.balanced.num_copies.tolist()
+    assert data["table"]["rows"][0][:3] == ["c0", int(what.train_sizes[0]), 0]
+
+
+def test_a_cell_says_its_number_to_the_mouse_and_to_the_arrow_keys(tab, tmp_path):
+    what = held(4, 3)
+    label_page.write_label_page(what, tmp_path / "page.html")
+    tab.goto((tmp_path / "page.html").as_uri())
+    tab.locator("#heatmap svg").press("ArrowRight")
+    tab.locator("#heatmap svg").press("ArrowDown")
+    assert tab.locator("#tip").text_content() == "client c0: 400 of class 1"
+    tab.locator("#bubbles svg").press("ArrowRight")  # the same cells, one client further
+    assert tab.locator("#tip").text_content() == f"client c1: {what.label_counts[1, 1]} of class 1"
+    tab.locator("#heatmap svg").hover(position={"x": 80, "y": 36})
+    assert tab.locator("#tip").text_content() == "client c0: 400 of class 1"
+    tab.locator("#sizes svg").press("ArrowRight")
+    assert "augmented copies" in tab.locator("#tip").text_content()
+    assert tab.complaints == []
+
+
+def test_hostile_names_are_inert_in_the_page(tmp_path):
     what = LabelDistribution(HOSTILE, (HOSTILE,), (HOSTILE,), np.array([[3]]), np.array([1]))
-    assert "<script" not in label_distribution_page.render_label_page(what)
+    page = label_page.render_label_page(what)
+    assert [tag for tag, _ in Reader(page).tags].count("script") == 2
+    assert "alert" not in Reader(page).scripts[1]
+    assert "<script>alert" not in dump_dom(tmp_path, page)
 
 
-def test_the_page_asks_nobody_for_anything_and_runs_no_script():
-    page = label_distribution_page.render_label_page(held(3, 2))
+def test_the_page_asks_nobody_for_anything_and_runs_only_its_own_script():
+    page = label_page.render_label_page(held(3, 2))
     assert "default-src 'none'; style-src 'sha256-" in page
-    assert not re.search(r"https?://|<script|src=|@import|url\(", page)
+    assert html.compute_csp_hash(Reader(page).scripts[1]) in page
+    assert not re.search(r"https?://(?!www.w3.org/2000/svg)|src=|@import|url\(|fetch\(", page)
 
 
-def test_a_page_of_many_clients_and_classes_stays_small(tmp_path: Path):
-    label_distribution_page.write_label_page(held(200, 200), tmp_path / "page.html")
-    assert (tmp_path / "page.html").stat().st_size < 8_000_000
+def test_a_page_of_many_clients_and_classes_stays_small():
+    assert len(label_page.render_label_page(held(200, 200))) < 300_000

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import fmean
@@ -14,7 +12,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from playwright import sync_api as api
 
 from helpers.made_runs import HOSTILE, played, stored
 from heterophony.analysis import costs, exports, runs, tables
@@ -59,21 +56,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[runs.Run]:
     return runs.load_runs([folder])
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if not program and os.environ.get("CI") == "true":
-        pytest.fail("there is no browser")
-    if not program:
-        pytest.skip("no browser; install one with `apt-get install chromium`")
-    with api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
 @pytest.fixture
-def visit(browser: Any, tmp_path: Path) -> Iterator[Open]:
+def visit(chromium: Any, tmp_path: Path) -> Iterator[Open]:
     """Opens a page of runs. In the end, nothing complained and nobody was asked for anything."""
     problems: list[str] = []
     asked: list[str] = []
@@ -82,7 +66,7 @@ def visit(browser: Any, tmp_path: Path) -> Iterator[Open]:
     def opened(of: list[runs.Run], **how: Any) -> Any:
         path = tmp_path / "page.html"
         html.write_report(of, path)
-        context.append(browser.new_context(viewport={"width": 1280, "height": 900}, **how))
+        context.append(chromium.new_context(viewport={"width": 1280, "height": 900}, **how))
         tab = context[-1].new_page()
         tab.on("console", lambda message: problems.append(message.text))
         tab.on("pageerror", lambda error: problems.append(str(error)))
@@ -149,7 +133,7 @@ def test_the_table_has_the_values_of_the_result(tab: Any) -> None:
 
 def test_the_scatter_places_every_series_at_its_G_and_P(tab: Any, found: list[runs.Run]) -> None:
     for of in ("last10", "best"):
-        tab.locator("#scatter-of").select_option(of)
+        tab.locator("#scatter-value").select_option(of)
         texts = tab.locator("#scatter text").evaluate_all(
             "all => all.map(e => [e.textContent, +e.getAttribute('x'), +e.getAttribute('y'),"
             " e.getAttribute('text-anchor')])"
@@ -170,7 +154,7 @@ def test_the_scatter_places_every_series_at_its_G_and_P(tab: Any, found: list[ru
         expected = [(place(G, across), place(P, up)) for G, P in values]
         assert [pytest.approx(e, abs=0.06) for e in expected] == [tuple(m) for m in marks]
     assert tab.locator("#scatter .seed-mark").count() == 4
-    assert "local (P " in tab.locator("#scatter-alone").text_content()
+    assert "local (P " in tab.locator("#scatter-without-g").text_content()
     assert {t[0] for t in texts} >= {"fedavg", "fedper"}
 
 
@@ -226,7 +210,7 @@ def test_smoothing_changes_the_line_and_never_the_measured_value(tab: Any) -> No
     mean = [fmean(v) for v in zip(*([v for _, v in evaluated("fedavg", s, "G")] for s in (0, 1)), strict=True)]  # fmt: skip
     assert told[0] == percent(mean[5])
     tab.locator("#smoothing").fill("3")
-    assert tab.locator("#smoothing-told").text_content() == "mean over the last 3 evaluations"
+    assert tab.locator("#smoothing-value").text_content() == "mean over the last 3 evaluations"
     assert paths(tab, "G")[0] != line
     assert paths(tab, "G")[0].count("L") == 10
     tab.locator("#curve-G svg").focus()
@@ -236,7 +220,7 @@ def test_smoothing_changes_the_line_and_never_the_measured_value(tab: Any) -> No
     assert told == [G, P]
     assert smooth == percent(fmean(mean[3:6]))
     tab.locator("#smoothing").press("Home")
-    assert tab.locator("#smoothing-told").text_content() == "off"
+    assert tab.locator("#smoothing-value").text_content() == "off"
     assert paths(tab, "G")[0] == line
 
 
@@ -245,7 +229,7 @@ def test_smoothing_changes_the_line_and_never_the_measured_value(tab: Any) -> No
 def test_what_it_takes_is_up_to_the_first_evaluation_there(
     tab: Any, measure: str, target: int
 ) -> None:
-    tab.locator("#target-of").select_option(measure)
+    tab.locator("#target-measure").select_option(measure)
     tab.locator("#target").fill(str(target))
     shown = table_of(tab, "#target-table")
     for name, seeds in {"fedavg": (0, 1), "fedper": (0, 1), "local": (0,)}.items():
@@ -272,8 +256,8 @@ def test_the_accuracy_to_reach_is_proposed_until_one_is_chosen(tab: Any) -> None
     tab.locator("#target").fill("50")
     tab.evaluate("show(data)")
     assert tab.locator("#target").input_value() == "50"
-    assert "3 of 3 series reach P ≥ 50 %" in tab.locator("#target-told").text_content()
-    tab.locator("#target-of").select_option("G")
+    assert "3 of 3 series reach P ≥ 50 %" in tab.locator("#target-summary").text_content()
+    tab.locator("#target-measure").select_option("G")
     assert tab.locator("#target").input_value() == "71.2"  # of 75 %
 
 
@@ -331,9 +315,9 @@ def test_arrow_keys_walk_through_every_kind_of_drawing(tab: Any) -> None:
     assert next(iter(walk_to(tab, "#scatter", 1))) == "fedper"  # the lowest G first
     assert next(iter(walk_to(tab, "#scatter", 1))) == "fedavg"
     assert walk_to(tab, "#strips figure:first-child", 2)["P"] == ["100.00 % (6 of 6)"]
-    walk_to(tab, "#attendance figure:first-child", 1)
+    walk_to(tab, "#participation figure:first-child", 1)
     assert tab.locator("#tip").text_content() == "client a: 5 rounds"
-    walk_to(tab, "#held", 2)
+    walk_to(tab, "#label-distribution", 2)
     assert tab.locator("#tip").text_content() == "client b: 9 of class cat"
     tab.keyboard.press("Escape")
     assert not tab.locator("#tip").is_visible()
@@ -352,7 +336,9 @@ def test_the_tab_key_passes_through_all_of_the_page(tab: Any) -> None:
             break
     assert len(seen) < 60
     drawings = tab.locator("svg").evaluate_all("all => all.map(e => e.dataset.key)")
-    assert {*drawings, "smoothing", "scatter-of", "target-of", "target", "save-table"} <= {*seen}
+    assert {*drawings, "smoothing", "scatter-value", "target-measure", "target", "save-table"} <= {
+        *seen
+    }
     outline = tab.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid"
 
@@ -367,8 +353,8 @@ def test_every_drawing_says_its_numbers_in_words(tab: Any) -> None:
     )
     assert labels["scatter"].startswith("G against P: fedavg G ")
     assert labels["strip local 0"].endswith("P from 100.00 % to 100.00 %, mean 100.00 %")
-    assert labels["attendance 0"].endswith("from 5 to 5")
-    assert labels["held"].endswith("12 to 18 examples and 1 to 2 classes per client")
+    assert labels["participation 0"].endswith("from 5 to 5")
+    assert labels["label-distribution"].endswith("12 to 18 examples and 1 to 2 classes per client")
     assert tab.locator("header, main, nav[aria-label]").count() == 3
     unnamed = "all => all.filter(e => !(e.ariaLabel || e.labels?.length || e.textContent.trim()))"
     assert tab.locator("button, input, select, a").evaluate_all(unnamed + ".length") == 0
@@ -428,7 +414,7 @@ def test_a_drawing_is_saved_as_a_file_of_its_own(
     visit: Open, found: list[runs.Run], tmp_path: Path
 ) -> None:
     tab = visit(found, accept_downloads=True)
-    for place, name in {"#curve-G": "g-the-common-model.svg", "#held": None}.items():
+    for place, name in {"#curve-G": "g-the-common-model.svg", "#label-distribution": None}.items():
         with tab.expect_download() as download:
             tab.locator(f"{place} .save").click()
         assert download.value.suggested_filename == (name or download.value.suggested_filename)
@@ -506,15 +492,15 @@ def test_fifty_runs_of_a_hundred_clients_stay_small_and_light(visit: Open, tmp_p
     fifty = runs.load_runs([tmp_path / "many"])
     text = html.render_report(fifty)
     assert len(text.encode()) < 2_000_000
-    assert json.loads(re.findall(r'id="data">(.*?)</script>', text)[0])["every"] == 1
+    assert json.loads(re.findall(r'id="data">(.*?)</script>', text)[0])["stride"] == 1
     tab = visit(fifty)
     assert [d.count("L") for d in paths(tab, "P")] == [100] * 50
     assert tab.locator("*").count() < 8_000
     assert tab.locator("#strips figure").count() == 12
-    assert tab.locator("#attendance figure").count() == 12
+    assert tab.locator("#participation figure").count() == 12
     tab.locator("#strips-more").click()
     assert tab.locator("#strips figure").count() == 50
-    assert tab.locator("#strips-more").text_content() == "Show the first 12 alone"
+    assert tab.locator("#strips-more").text_content() == "Show only the first 12"
     tab.get_by_role("button", name="none").click()
     assert paths(tab, "P") == []
     tab.get_by_role("button", name="all", exact=True).click()

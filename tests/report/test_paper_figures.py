@@ -368,10 +368,10 @@ def test_the_copies_are_those_that_a_run_trains_on(way, copies, monkeypatch):
     trained = made[copies.client]
     for copied in copies.classes:
         label = digits().labels.index(copied.label)
-        mine = trained.stored_all()[trained.labels == label]
-        assert len(mine) == copied.held + copied.added
+        mine = trained.get_all_stored()[trained.labels == label]
+        assert len(mine) == copied.num_examples + copied.num_copies
         shown = copied.images[way]
-        assert mine[copied.held : copied.held + len(shown)].equal(shown)
+        assert mine[copied.num_examples : copied.num_examples + len(shown)].equal(shown)
 
 
 def test_beside_them_stand_the_images_they_were_made_of(copies):
@@ -379,7 +379,7 @@ def test_beside_them_stand_the_images_they_were_made_of(copies):
     for copied in copies.classes:
         label = digits().labels.index(copied.label)
         mine = train.get_all_stored()[train.labels == label]
-        assert len(mine) == copied.held
+        assert len(mine) == copied.num_examples
         for image in copied.images[augmentation.ORIGINAL]:
             assert any(image.equal(other) for other in mine)
 
@@ -390,7 +390,7 @@ def test_every_image_is_drawn_in_its_row(copies):
     expected = [image for c in copies.classes for images in c.images.values() for image in images]
     assert len(shown) == len(expected)
     for pixels, image in zip(shown, expected, strict=True):
-        assert np.array_equal(pixels, (image.float() / copies.unit)[0].numpy())
+        assert np.array_equal(pixels, (image.float() / copies.max_value)[0].numpy())
 
 
 def test_a_client_that_is_not_there_is_named_with_the_nearest():

@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import re
-import subprocess
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from helpers.browser import browser
+from helpers.browser import dump_dom
 from helpers.made_runs import FIRST, HOSTILE, SECOND, Reader, data_of, played, stored
 from heterophony.analysis import exports, participation, runs, statistics, tables
 from heterophony.core.errors import ConfigError, FolderError
@@ -230,7 +229,7 @@ def test_seeds_that_do_not_agree_show_no_difference(tmp_path: Path) -> None:
 def test_the_page_has_the_statistics(tmp_path: Path, compared: Path) -> None:
     found = runs.load_runs([repeated(tmp_path / "three", 3, fedavg=5, fedper=7)])
     shown = data_of(html.render_report(found))["statistics"]
-    assert shown["says"] == statistics.list_conclusions(tables.build_comparison_rows(found))
+    assert shown["conclusions"] == statistics.list_conclusions(tables.build_comparison_rows(found))
     assert [m["title"] for m in shown["measures"]] == ["G last 10", "P last 10"]
     first, second = shown["measures"][1]["rows"]
     assert first["cells"] == ["50.00", "50.00 … 50.00", "–", "–", "–"]
@@ -331,7 +330,7 @@ def test_the_page_holds_the_numbers_of_the_result(tmp_path: Path) -> None:
         assert (federation["train"][i], tested) == (client["train"], client["total"])
         assert run["participations"][i] == client["participations"]
     assert data["series"][0]["mean"]["G"] == [[0, 0.2], [1, 0.6], [2, 0.4]]
-    assert data["held"]["counts"] == [[12, 0], [9, 9]]
+    assert data["label_distribution"]["counts"] == [[12, 0], [9, 9]]
 
 
 def test_the_page_holds_the_table(compared: Path) -> None:
@@ -405,7 +404,7 @@ def test_a_long_comparison_stays_small(tmp_path: Path) -> None:
         folders.append(stored(tmp_path / str(seed), played(long, seed=seed)))
     text = html.render_report(runs.load_runs(folders))
     assert len(text.encode()) < 2_000_000
-    assert data_of(text)["every"] == 2
+    assert data_of(text)["stride"] == 2
     points = data_of(text)["series"][0]["mean"]["P"]
     assert points[-1][0] == 3000
     assert len(points) < 3001
@@ -418,24 +417,9 @@ def test_thinning_keeps_the_last_point() -> None:
     assert page_data.thin_curve([], 4) == []
 
 
-def drawn(folder: Path, text: str) -> str:
-    """The body of the page after its script ran."""
-    (folder / "page.html").write_text(text)
-    quiet = "--disable-gpu --disable-background-networking --disable-component-update --disable-sync --no-first-run"
-    options = [
-        "--headless",
-        "--no-sandbox",
-        *quiet.split(),
-        f"--user-data-dir={folder / 'profile'}",
-    ]
-    command = [browser(), *options, "--dump-dom", f"file://{folder / 'page.html'}"]
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    return dom.split('<script type="application/json"')[0]
-
-
 def test_a_browser_draws_the_statistics(tmp_path: Path) -> None:
     found = runs.load_runs([repeated(tmp_path / "runs", 3, fedavg=5, fedper=7)])
-    body = drawn(tmp_path, html.render_report(found))
+    body = dump_dom(tmp_path, html.render_report(found))
     section = body.split('<section id="statistics"')[1].split("</section>")[0]
     assert " hidden" not in section.split(">")[0]
     assert section.count("too few for p &lt; 0.05: at least 6.") == 1
@@ -444,7 +428,7 @@ def test_a_browser_draws_the_statistics(tmp_path: Path) -> None:
 
 
 def test_a_browser_draws_it_all(tmp_path: Path) -> None:
-    body = drawn(tmp_path, hostile_page(tmp_path))
+    body = dump_dom(tmp_path, hostile_page(tmp_path))
     assert body.count('class="curve ') == 2
     assert body.count('class="dots ') == 2
     assert body.count('class="bar ') == 2
@@ -503,8 +487,13 @@ def test_who_took_part_and_who_was_lost_is_counted_per_client(tmp_path: Path) ->
         [participation.NO_REPLY, participation.TRAINED],
         [participation.NOT_SELECTED, participation.TRAINED],
     ]
-    (told,) = page_data.build_page_data(found)["attendance"]
-    assert told == {"labels": ("fedavg",), "federation": 0, "asked": [1, 2], "took_part": [0, 2]}
+    (told,) = page_data.build_page_data(found)["participation"]
+    assert told == {
+        "labels": ("fedavg",),
+        "federation": 0,
+        "rounds_selected": [1, 2],
+        "rounds_trained": [0, 2],
+    }
     assert run_figures.draw_participation(found).legends, "what lost means is said"
 
 

@@ -372,10 +372,10 @@ def test_the_page_has_a_table_of_them_and_none_where_there_are_none(tmp_path):
         g = "–" if n.G is None else f"{100 * n.G:.2f}"
         accuracies = [f"{100 * v:.2f}" for v in (n.before, n.P, n.fairness.worst10)]
         assert row["cells"] == ["2", "1", g, *accuracies]
-    assert '"newcomers":{"titles"' in render_report(runs)
+    assert '"new_clients":{"titles"' in render_report(runs)
     played("fedper", without(), out=tmp_path / "c")
     assert reported(load_runs([tmp_path / "c"])) is None
-    assert '"newcomers":null' in render_report(load_runs([tmp_path / "c"]))
+    assert '"new_clients":null' in render_report(load_runs([tmp_path / "c"]))
 
 
 def test_the_commands_show_them(tmp_path):

@@ -117,7 +117,7 @@ def parse_device_row(name: str, told: Json, written: float) -> DeviceRow:
 def build_devices_section(found: DeviceTable, label: str = "", now: float | None = None) -> Json:
     """As the page shows it; a server that has written nothing for long ``now`` is named."""
     if found.problem:
-        return {"of": label, "summary": found.problem, "caption": "", "titles": [], "rows": []}
+        return {"run": label, "summary": found.problem, "caption": "", "titles": [], "rows": []}
     ended = found.state == "ended"
     when = format_time(found.written_at, now or found.written_at)
     words = [describe_device_table(found), "The run has ended." if ended else ""]
@@ -126,7 +126,7 @@ def build_devices_section(found: DeviceTable, label: str = "", now: float | None
     caption = "at the end of the run" if ended else f"as of {when}"
     rows = [{"name": r.name, "state": r.state, "cells": r.cells} for r in found.rows]
     return {
-        "of": label,
+        "run": label,
         "summary": " ".join(filter(None, words)),
         "caption": ", ".join(filter(None, (label, caption))),
         "titles": COLUMN_TITLES,

@@ -20,7 +20,7 @@ def build_statistics_section(table: Sequence[Row]) -> dict[str, Any] | None:
     known = {k: v for k, v in MEASURES.items() if any(k in r["over_seeds"] for r in table)}
     measures = known if several else {}
     return {
-        "says": list_conclusions(table),
+        "conclusions": list_conclusions(table),
         "titles": list(COLUMN_TITLES),
         "measures": [
             {"title": title, "rows": [build_statistics_row(row, key) for row in table]}

@@ -144,7 +144,7 @@ def save_label_distribution(
 
     held = compute_label_distribution(federation, how)
     if out.suffix == ".html":
-        from ..report.page.label_distribution_page import write_label_page
+        from ..report.page.label_page import write_label_page
 
         if kind is not ChartChoice.all:
             raise ConfigError(f"{out}: a page has every picture; leave out --kind, or draw a .png")

@@ -1,1 +1,1 @@
-"""Runs as people look at them: tables, figures, and one HTML page; all from the events alone."""
+"""The HTML page, the dashboard and figures, all computed from the run folders."""

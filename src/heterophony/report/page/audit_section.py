@@ -1,4 +1,4 @@
-"""What the page shows of an audit: its table, and some of the images that were recovered."""
+"""The privacy audit on the report page: its table, and some of the recovered images."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ...privacy.summary import (
 from ...run.run_index import read_json_lines
 
 AuditRecord = dict[str, Any]
-MAX_IMAGES = 8  # images: what is still looked at
+MAX_IMAGES = 8  # rows of images
 
 
 def build_audit_section(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """What the page shows of the audit these runs belong to; None where there is none."""
+    """The section of the audit that these runs belong to; None if they belong to none."""
     folders = dict.fromkeys(r.folder.parent for r in runs)
-    there = [f for f in folders if (f / "audit.json").is_file()]
-    return read_audit_section(there[0]) if there else None
+    audited = [f for f in folders if (f / "audit.json").is_file()]
+    return read_audit_section(audited[0]) if audited else None
 
 
 def read_audit_section(folder: Path) -> dict[str, Any] | None:
@@ -34,7 +34,7 @@ def read_audit_section(folder: Path) -> dict[str, Any] | None:
     )
     if not content["rows"]:
         return None
-    originals, columns, found = select_images(records)
+    originals, columns, attacks = select_images(records)
     rounds = list_rounds_if_several(content)
     rows = [
         [f"{r['algorithm']}, {r['private']}", *format_metrics(r), *format_psnr_by_round(r, rounds)]
@@ -53,10 +53,13 @@ def read_audit_section(folder: Path) -> dict[str, Any] | None:
         "shape": content["asked"]["shape"],
         "round": originals[0]["round"],
         "columns": ["original", *(f"{name}, {private}" for name, private in columns)],
-        "pictures": [
+        "images": [
             [
-                {"pixels": o["original"], "below": f"client {o['client']}"},
-                *(build_thumbnail(found[name, p, o["client"], o["image"]]) for name, p in columns),
+                {"pixels": o["original"], "caption": f"client {o['client']}"},
+                *(
+                    build_thumbnail(attacks[name, p, o["client"], o["image"]])
+                    for name, p in columns
+                ),
             ]
             for o in originals
         ],
@@ -65,7 +68,7 @@ def read_audit_section(folder: Path) -> dict[str, Any] | None:
 
 
 def build_thumbnail(r: AuditRecord) -> dict[str, str]:
-    return {"pixels": r["picture"], "below": f"{r['psnr']:.1f} dB"}
+    return {"pixels": r["picture"], "caption": f"{r['psnr']:.1f} dB"}
 
 
 def format_metrics(r: AuditRecord) -> list[str]:
@@ -76,15 +79,15 @@ def format_metrics(r: AuditRecord) -> list[str]:
 def select_images(
     records: Sequence[AuditRecord],
 ) -> tuple[list[AuditRecord], list[tuple[str, str]], Any]:
-    """The images to show, one of each client first, of the last round; the columns; all attacks."""
-    asked, found = records[0], collect_attacks(records)
-    last = max(r["round"] for r in found)
+    """Images of the last round, one of each client first; their columns; and the attacks by key."""
+    start, attacks = records[0], collect_attacks(records)
+    last = max(r["round"] for r in attacks)
     by_key = {
         (r["algorithm"], r["private"], r["client"], r["image"]): r
-        for r in found
+        for r in attacks
         if r["round"] == last
     }
     originals = {(r["image"], r["client"]): r for r in by_key.values()}
-    kinds = [(a, p) for a in asked["algorithms"] for p in PRIVATE_KNOWLEDGE]
+    kinds = [(a, p) for a in start["algorithms"] for p in PRIVATE_KNOWLEDGE]
     columns = [k for k in kinds if any(key[:2] == k for key in by_key)]
     return [originals[k] for k in sorted(originals)][:MAX_IMAGES], columns, by_key

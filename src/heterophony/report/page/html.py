@@ -1,4 +1,4 @@
-"""One HTML file that shows runs to people: self-contained, safe against its data, for offline use."""
+"""The HTML page of runs: one self-contained file that works offline and is safe against its data."""
 
 from __future__ import annotations
 
@@ -13,14 +13,20 @@ from string import Template
 from typing import Any
 
 from ...analysis.runs import Run
-from ...core.files import write_atomically as write_file
+from ...core.files import write_atomically
 from .page_data import build_page_data
 
-SCRIPTS = (  # one script in the end; the first makes it strict
-    "page.js",
+# The scripts of a page are joined into one; its first file says "use strict".
+DRAWING_SCRIPTS = (
     "elements.js",
     "drawing.js",
     "saving.js",
+    "client_bars.js",
+    "label_distribution.js",
+)
+REPORT_SCRIPTS = (
+    "report.js",
+    *DRAWING_SCRIPTS,
     "legend.js",
     "curves.js",
     "scatter.js",
@@ -28,31 +34,35 @@ SCRIPTS = (  # one script in the end; the first makes it strict
     "statistics.js",
     "target.js",
     "clients.js",
-    "attendance.js",
-    "audited.js",
+    "participation.js",
+    "audit.js",
     "devices.js",
-    "held.js",
 )
 
 
 def write_report(runs: Sequence[Run], path: Path) -> None:
-    """The page of these runs, as one file."""
-    write_file(path, render_report(runs).encode())
+    """Write the page of these runs as one file."""
+    write_atomically(path, render_report(runs).encode())
 
 
 def render_report(runs: Sequence[Run], live: bool = False) -> str:
-    """The page as text: no request leaves it, and only its own script may run in it.
-
-    A live page also asks where it came from, and nobody else, for news.
-    """
+    """Render the page of these runs as text; a live page also follows the dashboard."""
     data = build_page_data(runs)
-    html, css = (
-        read_asset("page.html"),
-        read_asset("page.css") + (read_asset("live.css") if live else ""),
-    )
-    js = "\n".join(read_asset(name) for name in (*SCRIPTS, *(["live.js"] if live else [])))
-    return Template(html).substitute(
-        title=escape(data["title"]),
+    return render_page("report.html", REPORT_SCRIPTS, data, live, title=data["title"])
+
+
+def render_page(
+    template: str, scripts: Sequence[str], data: Any, live: bool = False, **texts: str
+) -> str:
+    """Fill a template with style, script, data and escaped texts.
+
+    The page sends no request, and the browser runs no script in it but its own. A live page may
+    also connect to the server that it came from.
+    """
+    css = read_asset("page.css") + (read_asset("dashboard.css") if live else "")
+    js = "\n".join(read_asset(name) for name in (*scripts, *(["live_updates.js"] if live else [])))
+    return Template(read_asset(template)).substitute(
+        {name: escape(text) for name, text in texts.items()},
         policy=build_security_policy(css, js, live),
         css=css,
         js=js,
@@ -60,14 +70,14 @@ def render_report(runs: Sequence[Run], live: bool = False) -> str:
     )
 
 
-def build_security_policy(css: str, js: str, live: bool = False) -> str:
-    """What the page may do, for the browser to hold it to."""
+def build_security_policy(css: str, js: str, live: bool) -> str:
+    """Allow exactly this style and this script, and a live page its own server."""
     own = f"default-src 'none'; style-src '{compute_csp_hash(css)}'; script-src '{compute_csp_hash(js)}'"
     return f"{own}; connect-src 'self'" if live else own
 
 
 def dump_safe_json(data: Any) -> str:
-    """Data that no script can be hidden in."""
+    """Serialise data so that it cannot close the script element that holds it."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")
 
@@ -77,5 +87,5 @@ def read_asset(name: str) -> str:
 
 
 def compute_csp_hash(text: str) -> str:
-    """The name under which a content security policy knows an inline script or style."""
+    """Hash an inline script or style as a content security policy names it."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,4 +1,4 @@
-"""What the page knows: every number and name it shows, as plain data."""
+"""The data of the report page: every number and name that its script draws."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from ...run.summary import find_last_evaluation
 from .audit_section import build_audit_section
 
 Json = dict[str, Any]
-MAX_CURVE_POINTS = 30_000  # of all curves together: what keeps the page small
-MAX_HEATMAP_CLIENTS = 1000  # the heat map's columns are a pixel wide then
+MAX_CURVE_POINTS = 30_000  # in all curves together; keeps the page under 2 MB
+MAX_HEATMAP_CLIENTS = 1000  # more columns would be narrower than a pixel
 
 
 def build_page_data(runs: Sequence[Run]) -> Json:
-    """Everything the script shows, as plain data."""
+    """Collect all data of the page, ready for JSON."""
     table = build_comparison_rows(runs)
     federations = {str(r.start["data_sha256"]): r.start for r in reversed(runs)}
     order = list(reversed(federations))
@@ -42,7 +42,9 @@ def build_page_data(runs: Sequence[Run]) -> Json:
         "series": [
             {
                 "name": name,
-                "key": name.removesuffix(f", {group[0].state}"),  # the same while a run goes on
+                "key": name.removesuffix(
+                    f", {group[0].state}"
+                ),  # without the round, so that it stays the same while a run continues
                 "mean": {k: thin_curve(compute_mean_curve(group, k), points) for k in "GP"},
                 "runs": [
                     build_run_data(r, order.index(r.start["data_sha256"]), points) for r in group
@@ -50,45 +52,45 @@ def build_page_data(runs: Sequence[Run]) -> Json:
             }
             for name, group in group_by_series(runs).items()
         ],
-        "every": max(compute_stride(len(r.curves[k]), points) for r in runs for k in "GP"),
+        "stride": max(compute_stride(len(r.curves[k]), points) for r in runs for k in "GP"),
         "table": build_comparison_section(table),
         "csv": format_comparison_csv(table),
         "differences": build_differences_section(table),
         "statistics": build_statistics_section(table),
-        "newcomers": build_new_clients_section(runs),
-        "audited": build_audit_section(runs),
+        "new_clients": build_new_clients_section(runs),
+        "audit": build_audit_section(runs),
         "federations": [
             {"clients": start["clients"], "train": start["train"], "test": start["test"]}
             for start in (federations[sha] for sha in order)
         ],
-        "attendance": [
+        "participation": [
             {
-                "labels": seen.run_labels,
-                "federation": order.index(seen.data_sha256),
-                "asked": seen.rounds_selected.tolist(),
-                "took_part": seen.rounds_trained.tolist(),
+                "labels": p.run_labels,
+                "federation": order.index(p.data_sha256),
+                "rounds_selected": p.rounds_selected.tolist(),
+                "rounds_trained": p.rounds_trained.tolist(),
             }
-            for seen in collect_participation(runs)
+            for p in collect_participation(runs)
         ],
         "devices": [build_devices_section(r.devices, r.label) for r in runs if r.devices],
-        "held": build_label_distribution_section(runs[0], several=len(order) > 1),
+        "label_distribution": build_label_distribution_section(runs[0], several=len(order) > 1),
         "settings": build_settings_section(runs),
     }
 
 
 def format_title(runs: Sequence[Run]) -> str:
     names = list(dict.fromkeys(r.algorithm for r in runs))
-    told = (
+    algorithms = (
         f"{len(names)} algorithms"
         if len(names) > 5
         else " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
     )
     data = dict.fromkeys(Path(str(r.config.get("data", {}).get("name", ""))).stem for r in runs)
-    return " on ".join(filter(None, (told, ", ".join(filter(None, data)))))
+    return " on ".join(filter(None, (algorithms, ", ".join(filter(None, data)))))
 
 
 def describe_runs(runs: Sequence[Run], table: Sequence[Row]) -> str:
-    """The page in one line: what was compared, and who leads."""
+    """Summarise the page in one line: what is compared, and which series has the highest G and P."""
     sizes = [
         format_count([len(r.start["clients"]) for r in runs], "clients"),
         format_count([r.start["rounds"] for r in runs], "rounds"),
@@ -100,33 +102,33 @@ def describe_runs(runs: Sequence[Run], table: Sequence[Row]) -> str:
             if [row["name"]] == find_leaders(table, key):
                 value = f"{key[0]} ({100 * row['over_seeds'][key]['mean']:.2f} %)"
                 leading.setdefault(row["name"], []).append(value)
-    who = [f"{name} has the highest {' and '.join(values)}" for name, values in leading.items()]
-    told = f" Over the last ten evaluations {' and '.join(who)}." if who else ""
-    return f"{', '.join(sizes)}.{told}"
+    leaders = [f"{name} has the highest {' and '.join(values)}" for name, values in leading.items()]
+    lead = f" Over the last ten evaluations {' and '.join(leaders)}." if leaders else ""
+    return f"{', '.join(sizes)}.{lead}"
 
 
 def format_count(numbers: Sequence[int], word: str) -> str:
-    """``20 clients``, ``10–20 clients``, ``1 seed``."""
+    """Format a range with its noun: ``20 clients``, ``10–20 clients``, ``1 seed``."""
     low, high = min(numbers), max(numbers)
     span = f"{low}–{high}" if low < high else f"{low}"
     return f"{span} {word.removesuffix('s') if high == 1 else word}"
 
 
 def thin_curve(curve: Curve, points: int) -> list[list[float]]:
-    """At most so many of its points, evenly, always the last; precise enough to draw and read."""
+    """Keep at most ``points`` evenly spaced points, always the last one, rounded to five digits."""
     kept = curve[:: -compute_stride(len(curve), points)]
     return [[t, round(v, 5)] for t, v in reversed(kept)]
 
 
 def compute_stride(length: int, points: int) -> int:
-    """Every how many-th of so many is kept."""
+    """The distance between kept points; 1 keeps all."""
     return -(-length // points) or 1
 
 
 def build_run_data(run: Run, federation: int, points: int) -> Json:
-    """One run: result.json, with the clients as columns of counts instead of objects."""
-    known = run.current_summary
-    result = known.to_dict() if known else None
+    """The data of one run: its result.json, with clients as columns of counts instead of objects."""
+    summary = run.current_summary
+    result = summary.to_dict() if summary else None
     clients = result.pop("clients") if result else {}
     last = find_last_evaluation(run.events)
     curves = {k: thin_curve(run.curves[k], points) for k in "GP"}
@@ -146,18 +148,18 @@ def build_run_data(run: Run, federation: int, points: int) -> Json:
 
 
 def build_comparison_section(table: Sequence[Row]) -> Json:
-    shown = select_columns(table)
-    best = {k: find_leaders(table, k) for k in shown}
+    columns = select_columns(table)
+    best = {k: find_leaders(table, k) for k in columns}
     return {
-        "columns": list(shown),
-        "titles": list(shown.values()),
+        "columns": list(columns),
+        "titles": list(columns.values()),
         "rows": [
             {
                 "name": row["name"],
                 "seeds": row["seeds"],
-                "cells": [format_cell(row, k) for k in shown],
-                "best": [row["name"] in best[k] for k in shown],
-                "values": [row["over_seeds"].get(k, {}).get("mean") for k in shown],
+                "cells": [format_cell(row, k) for k in columns],
+                "best": [row["name"] in best[k] for k in columns],
+                "values": [row["over_seeds"].get(k, {}).get("mean") for k in columns],
             }
             for row in table
         ],
@@ -183,10 +185,10 @@ def build_differences_section(table: Sequence[Row]) -> Json | None:
 
 
 def build_label_distribution_section(run: Run, several: bool) -> Json:
-    """Who holds what, in the first run's federation."""
+    """Training examples per client and class in the first run's federation."""
     start = run.start
     return {
-        "of": run.label if several else "",
+        "run": run.label if several else "",
         "clients": start["clients"][:MAX_HEATMAP_CLIENTS],
         "left_out": max(0, len(start["clients"]) - MAX_HEATMAP_CLIENTS),
         "classes": start["classes"],
@@ -195,7 +197,7 @@ def build_label_distribution_section(run: Run, several: bool) -> Json:
 
 
 def build_settings_section(runs: Sequence[Run]) -> list[Json]:
-    """Every setting's value in every series."""
+    """The value of every setting in every series."""
     groups = [
         [dict(iterate_setting_texts(r.config)) for r in group]
         for group in group_by_series(runs).values()

@@ -1,4 +1,4 @@
-"""The live page over HTTP: on this machine only, to be read only, for its own address only."""
+"""The dashboard's HTTP server: read-only, on this machine only, under its own address only."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .watcher import ViewWatcher
 
 ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 8765
-PORTS_TO_TRY = 20  # ports, before the system chooses one
-MAX_STREAMS = 32  # that are open at once
-RETRY_MILLISECONDS = 1000  # milliseconds after which a browser connects again
+PORTS_TO_TRY = 20  # before the system chooses one
+MAX_STREAMS = 32  # open at once
+RETRY_MILLISECONDS = 1000  # after which a browser reconnects
 HEADERS = {
-    # the page's own policy says which script may run; this adds what a page cannot say of itself
+    # the page's own policy allows its script; these directives only work in a header
     "Content-Security-Policy": "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Frame-Options": "DENY",
     "X-Content-Type-Options": "nosniff",
@@ -35,10 +35,10 @@ HEADERS = {
 
 
 class Dashboard(ThreadingHTTPServer):
-    """Answers with what a board shows."""
+    """Serves the views of a folder."""
 
     daemon_threads = True
-    allow_reuse_port = False  # else a second one could take the port without a word
+    allow_reuse_port = False  # otherwise a second dashboard could silently share the port
 
     def __init__(self, root: Path, port: int) -> None:
         self.view_loader = ViewLoader(root)
@@ -52,7 +52,7 @@ class Dashboard(ThreadingHTTPServer):
         return f"http://{ADDRESS}:{self.server_port}/"
 
     def server_bind(self) -> None:
-        """As the base class does, but without asking the network for our name."""
+        """Bind as the base class does, but without a DNS lookup of the host name."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = ADDRESS, self.server_address[1]
 
@@ -61,44 +61,44 @@ class Dashboard(ThreadingHTTPServer):
         self.watcher.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """That somebody hangs up is no error."""
+        """Ignore connections that the browser closed."""
         if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
             super().handle_error(request, client_address)
 
 
 def open_dashboard(root: Path, port: int | None) -> Dashboard:
-    """A dashboard at this port; without one, at the usual port or the next that is free."""
+    """Open a dashboard at this port or, if None, at the first free port from the default one on."""
     if port is None:
-        for usual in range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TO_TRY):
+        for candidate in range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TO_TRY):
             with suppress(OSError):
-                return Dashboard(root, usual)
+                return Dashboard(root, candidate)
     try:
         return Dashboard(root, port or 0)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise BusyError(
-                f"port {port} is in use by another process; choose another --port, or none"
+                f"port {port} is in use by another process; choose another --port, or leave it out"
             ) from None
         raise ConfigError(f"--port {port} cannot be used: {error.strerror}") from None
 
 
 class DashboardRequestHandler(BaseHTTPRequestHandler):
-    """One request: ``/`` is a page, ``/events`` its stream, and there is nothing else."""
+    """Answers one request: ``/`` is the page, ``/events`` its stream; there is nothing else."""
 
     server: Dashboard
     server_version, sys_version = "heterophony", ""
-    timeout = 60  # seconds for one who neither asks nor reads
+    timeout = 60  # seconds without a request or a read
 
     def do_GET(self) -> None:
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or hosts[0] not in self.server.hosts:
-            # a foreign name that leads here is how another site would try to read this one
-            self._send_text(HTTPStatus.FORBIDDEN, f"please ask for {self.server.url}")
+            # DNS rebinding: another site points its own name here to read this page
+            self._send_text(HTTPStatus.FORBIDDEN, f"open {self.server.url} instead")
             return
         path, name = self._parse_target()
         view = self.server.view_loader.load_view(name) if path else None
         if not view:
-            self._send_text(HTTPStatus.NOT_FOUND, f"not here; all there is: {self.server.url}")
+            self._send_text(HTTPStatus.NOT_FOUND, f"not found; open {self.server.url}")
         elif path == "/":
             page = view.render_html().encode(errors="replace")
             self._send(HTTPStatus.OK, "text/html; charset=utf-8", page)
@@ -109,7 +109,7 @@ class DashboardRequestHandler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def _parse_target(self) -> tuple[str, str]:
-        """The path and the name in the query; no path if this is not exactly as we ask."""
+        """The path, and the name in the query; an empty path for any other target."""
         try:
             target = urlsplit(self.path)
             query = parse_qsl(target.query, True, errors="surrogateescape", max_num_fields=1)
@@ -122,14 +122,14 @@ class DashboardRequestHandler(BaseHTTPRequestHandler):
 
     def _send_stream(self, name: str, view: View) -> None:
         if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-            self._send_text(HTTPStatus.FORBIDDEN, "for the page's own script only")
+            self._send_text(HTTPStatus.FORBIDDEN, "only the page's own script may read this")
             return
         if self.command == "HEAD":
             self._send(HTTPStatus.OK, "text/event-stream", b"")
             return
         messages = self.server.watcher.subscribe(name, view)
         if messages is None:
-            self._send_text(HTTPStatus.SERVICE_UNAVAILABLE, "too many pages follow already")
+            self._send_text(HTTPStatus.SERVICE_UNAVAILABLE, "too many pages are open")
             return
         try:
             self._write_messages(messages)
@@ -164,10 +164,10 @@ class DashboardRequestHandler(BaseHTTPRequestHandler):
         super().end_headers()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the base class refuses, without repeating what was asked."""
-        unknown = code == HTTPStatus.NOT_IMPLEMENTED  # any method but ours
+        """Send the base class's errors without repeating the request."""
+        unknown = code == HTTPStatus.NOT_IMPLEMENTED  # any method but GET and HEAD
         status = HTTPStatus.METHOD_NOT_ALLOWED if unknown else HTTPStatus(code)
         self._send_text(status, status.phrase)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody reads what a page asks twice a second."""
+        """Log no requests: open pages send many."""

@@ -1,4 +1,4 @@
-"""One thread that looks at a board for everybody who follows it, and tells them what is new."""
+"""One thread that polls the folder for all open pages and sends them what changed."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from time import monotonic
 
 from .views import View, ViewLoader
 
-POLL_SECONDS = 0.5  # seconds between two looks
-REST_FACTOR = 5  # times as long as a look took: runs need the processor more than we do
-HEARTBEAT_SECONDS = 15.0  # seconds without news after which a stream says that it is alive
+POLL_SECONDS = 0.5  # between two reads of the folder
+REST_FACTOR = 5  # pause at least this many times as long as a read took: runs need the processor
+HEARTBEAT_SECONDS = 15.0  # without a change, after which a stream sends a sign of life
 
 
 class ViewWatcher:
-    """Looks only at what somebody follows, and speaks only of what changed."""
+    """Polls only views that a page subscribed to, and sends only the parts that changed."""
 
-    def __init__(self, board: ViewLoader, limit: int) -> None:
-        self.view_loader, self.limit = board, limit
+    def __init__(self, view_loader: ViewLoader, limit: int) -> None:
+        self.view_loader, self.limit = view_loader, limit
         self.subscribers: Counter[str] = Counter()
-        self.messages: dict[str, tuple[bytes, ...]] = {}  # in parts
+        self.messages: dict[str, tuple[bytes, ...]] = {}  # the parts of each view's message
         self.changed = Condition()
         self.closed = False
         Thread(target=self._poll, name="watch", daemon=True).start()
 
     def subscribe(self, name: str, first: View) -> Iterator[bytes] | None:
-        """Messages as they come, the present one first; None if too many follow already."""
+        """Stream messages, the current one first; None if there are too many subscribers."""
         with self.changed:
             if self.subscribers.total() >= self.limit:
                 return None
@@ -36,7 +36,7 @@ class ViewWatcher:
         return self._stream_messages(name)
 
     def unsubscribe(self, name: str) -> None:
-        """One who followed is gone."""
+        """Remove one subscriber."""
         with self.changed:
             self.subscribers[name] -= 1
             if not self.subscribers[name]:
@@ -44,22 +44,22 @@ class ViewWatcher:
             self.changed.notify_all()
 
     def close(self) -> None:
-        """The end, for all who follow."""
+        """End all streams."""
         with self.changed:
             self.closed = True
             self.changed.notify_all()
 
     def _stream_messages(self, name: str) -> Iterator[bytes]:
-        seen: tuple[bytes, ...] = ()
+        sent: tuple[bytes, ...] = ()
         while not self.closed:
             with self.changed:
-                self._wait_for_change(name, seen)
-                before, seen = seen, self.messages[name]
-            yield b"".join(part for part in seen if part not in before) or b": alive\n\n"
+                self._wait_for_change(name, sent)
+                before, sent = sent, self.messages[name]
+            yield b"".join(part for part in sent if part not in before) or b": alive\n\n"
 
-    def _wait_for_change(self, name: str, seen: tuple[bytes, ...]) -> bool:
+    def _wait_for_change(self, name: str, sent: tuple[bytes, ...]) -> bool:
         return self.changed.wait_for(
-            lambda: self.closed or self.messages[name] != seen, HEARTBEAT_SECONDS
+            lambda: self.closed or self.messages[name] != sent, HEARTBEAT_SECONDS
         )
 
     def _poll(self) -> None:
@@ -67,12 +67,12 @@ class ViewWatcher:
             with self.changed:
                 self.changed.wait_for(lambda: self.closed or self.subscribers)
                 names = list(self.subscribers)
-            began = monotonic()
+            started = monotonic()
             for name in names:
                 if view := self.view_loader.load_view(name):
                     with self.changed:
                         self.messages[name] = view.message_parts
                         self.changed.notify_all()
-            rest = max(POLL_SECONDS, REST_FACTOR * (monotonic() - began))
+            rest = max(POLL_SECONDS, REST_FACTOR * (monotonic() - started))
             with self.changed:
                 self.changed.wait_for(lambda: self.closed, rest)

@@ -1,18 +1,18 @@
-// Clients: every one's accuracy after the last round, a strip per run.
+// Accuracy of every client after the last round: one strip of dots per run.
 
 let strips = [];
 
 function drawStrips() {
   const runs = data.series.flatMap((s, index) => s.runs.filter((r) => r.P).map((run) => ({ run, index, key: s.key })));
-  const shown = few("strips", runs, drawStrips);
-  const figures = shown.map(({ run, index, key }) => figureOf(`strip ${key} ${run.seed}`, swatch(index), run.label));
-  byId("strips").replaceChildren(...figures); // all, before the first is measured
+  const shown = limitItems("strips", runs, drawStrips);
+  const figures = shown.map(({ run, index, key }) => createFigure(`strip ${key} ${run.seed}`, createSwatch(index), run.label));
+  byId("strips").replaceChildren(...figures); // insert all before drawing: their widths depend on each other
   strips = shown.map(({ run, index }, i) => drawStrip(figures[i], run, index));
 }
 
-function drawStrip(place, run, index) {
-  const [drawing, width] = picture(place, 82, stripInWords(run));
-  const x = scale(0, 1, 28, width - 20);
+function drawStrip(figure, run, index) {
+  const [drawing, width] = startDrawing(figure, 82, describeStrip(run));
+  const x = createScale(0, 1, 28, width - 20);
   const federation = data.federations[run.federation];
   const rings = svg("g", { class: "cursor" });
   const dots = [];
@@ -20,7 +20,7 @@ function drawStrip(place, run, index) {
     drawLane(drawing, x, 4 + 32 * lane, measure, run[measure] ? "" : "no common model");
     if (run[measure]) dots.push(...drawDots(drawing, x, 4 + 32 * lane, run[measure], federation.test, index));
   }
-  for (const t of ticks(0, 1, 5)) {
+  for (const t of listTicks(0, 1, 5)) {
     drawing.append(svg("text", { x: x(t), y: 80, "text-anchor": "middle" }, `${100 * t} %`));
   }
   drawing.append(rings);
@@ -29,13 +29,13 @@ function drawStrip(place, run, index) {
   return strip;
 }
 
-function stripInWords(run) {
+function describeStrip(run) {
   const { test } = data.federations[run.federation];
-  const told = ["P", "G"].filter((measure) => run[measure]).map((measure) => {
+  const texts = ["P", "G"].filter((measure) => run[measure]).map((measure) => {
     const each = run[measure].map((n, client) => n / test[client]);
-    return `${measure} from ${percent(least(each))} to ${percent(greatest(each))}, mean ${percent(average(each))}`;
+    return `${measure} from ${formatPercent(least(each))} to ${formatPercent(greatest(each))}, mean ${formatPercent(average(each))}`;
   });
-  return `Accuracy of every client under ${run.label}: ${told.join("; ")}`;
+  return `Accuracy of every client under ${run.label}: ${texts.join("; ")}`;
 }
 
 function drawLane(drawing, x, top, measure, note) {
@@ -46,25 +46,25 @@ function drawLane(drawing, x, top, measure, note) {
   );
 }
 
-// All dots are one path of zero-length strokes: thousands of clients stay quick to draw.
-function drawDots(drawing, x, top, right, tested, index) {
-  const dots = right.map((n, client) => ({
+// One path of zero-length strokes for all dots keeps thousands of clients fast to draw.
+function drawDots(drawing, x, top, correct, tested, index) {
+  const dots = correct.map((n, client) => ({
     client, px: x(n / tested[client]), py: top + 5 + 18 * (((client + 1) * 0.618034) % 1),
   }));
-  const size = right.length > 500 ? 4 : right.length > 100 ? 6 : 8;
-  const mean = x(right.reduce((sum, n, client) => sum + n / tested[client], 0) / right.length);
+  const size = correct.length > 500 ? 4 : correct.length > 100 ? 6 : 8;
+  const mean = x(average(correct.map((n, client) => n / tested[client])));
   drawing.append(
-    svg("path", { class: `dots ${colour(index)}`, "stroke-width": size, d: dots.map((d) => `M${d.px.toFixed(1)} ${d.py.toFixed(1)}h0`).join("") }),
-    svg("line", { class: `mean ${colour(index)}`, x1: mean, x2: mean, y1: top, y2: top + 28 }),
+    svg("path", { class: `dots ${getColourClass(index)}`, "stroke-width": size, d: dots.map((d) => `M${d.px.toFixed(1)} ${d.py.toFixed(1)}h0`).join("") }),
+    svg("line", { class: `mean ${getColourClass(index)}`, x1: mean, x2: mean, y1: top, y2: top + 28 }),
   );
   return dots;
 }
 
 function exploreStrip(strip) {
   const show = (client, x, y) => {
-    positions.set("strips", client);
+    keyboardPositions.set("strips", client);
     markClient(strip.federation, client);
-    showTip(x, y, clientTable(strip, client));
+    showTip(x, y, createClientTable(strip, client));
   };
   explore(strip.drawing, {
     point(px, py, x, y) {
@@ -72,7 +72,7 @@ function exploreStrip(strip) {
       show(strip.dots.reduce((a, b) => (away(a) <= away(b) ? a : b)).client, x, y);
     },
     step(dx) {
-      const client = Math.min(positions.get("strips") ?? -1, strip.federation.clients.length) + dx;
+      const client = Math.min(keyboardPositions.get("strips") ?? -1, strip.federation.clients.length) + dx;
       if (!dx || !(client in strip.federation.clients)) return false;
       const box = strip.drawing.getBoundingClientRect();
       return show(client, box.left, box.bottom);
@@ -88,11 +88,11 @@ function markClient(federation, client) {
   }
 }
 
-function clientTable({ run, federation }, client) {
+function createClientTable({ run, federation }, client) {
   const tested = federation.test[client];
-  const accuracy = (right) => (right ? `${percent(right[client] / tested)} (${right[client]} of ${tested})` : "–");
+  const accuracy = (correct) => (correct ? `${formatPercent(correct[client] / tested)} (${correct[client]} of ${tested})` : "–");
   const facts = { P: accuracy(run.P), G: accuracy(run.G), "training examples": federation.train[client],
     "rounds taken part": run.participations[client] };
   const rows = Object.entries(facts).map(([k, v]) => html("tr", {}, html("th", { scope: "row" }, k), html("td", {}, String(v))));
-  return table([`client ${federation.clients[client]}`, ""], rows);
+  return createTable([`client ${federation.clients[client]}`, ""], rows);
 }

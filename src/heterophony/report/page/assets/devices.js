@@ -1,33 +1,36 @@
-// Devices: who is here, what each is doing, what it cost. Text only ever enters as a text node.
+// The table of devices, on the report and on the run list. Text is only ever inserted as text nodes.
 
-// A screen reader is told when somebody comes, goes or is refused; not what changes all the time.
+// Only the summary is a live region: screen readers announce arrivals, departures and refusals,
+// not the numbers that change every second.
 function drawDevices(devices) {
-  const put = (tag, attributes, ...children) => {
-    const made = document.createElement(tag);
-    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-    made.append(...children);
-    return made;
+  const createElement = (tag, attributes, ...children) => {
+    const element = document.createElement(tag);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    element.append(...children);
+    return element;
   };
 
-  const row = ({ name, state, cells }) => put("tr", { "data-state": state },
-    put("th", { scope: "row" }, name), ...cells.map((text) => put("td", {}, text)));
+  const createRow = ({ name, state, cells }) => createElement("tr", { "data-state": state },
+    createElement("th", { scope: "row" }, name), ...cells.map((text) => createElement("td", {}, text)));
 
-  const tableOf = ({ caption, titles, rows }) => put("table", {}, put("caption", {}, caption),
-    put("thead", {}, put("tr", {}, ...titles.map((title) => put("th", { scope: "col" }, title)))),
-    put("tbody", {}, ...rows.map(row)));
+  const createDeviceTable = ({ caption, titles, rows }) => createElement("table", {}, createElement("caption", {}, caption),
+    createElement("thead", {}, createElement("tr", {}, ...titles.map((title) => createElement("th", { scope: "col" }, title)))),
+    createElement("tbody", {}, ...rows.map(createRow)));
 
-  const place = document.getElementById("devices-tables");
-  const told = document.getElementById("devices-told");
-  const words = devices.map(({ of, summary }) => (devices.length > 1 ? `${of}: ${summary}` : summary)).join(" ");
-  if (told.textContent !== words) told.textContent = words;
+  const summary = document.getElementById("devices-summary");
+  const text = devices.map((d) => (devices.length > 1 ? `${d.run}: ${d.summary}` : d.summary)).join(" ");
+  if (summary.textContent !== text) summary.textContent = text;
   document.getElementById("devices").hidden = !devices.length;
 
-  // regions stay, so that focus and scroll position do
+  // Reuse the scrolling regions, so that focus and scroll position survive an update.
+  const container = document.getElementById("devices-tables");
   const tables = devices.filter(({ rows }) => rows.length);
-  while (place.children.length > tables.length) place.lastChild.remove();
-  while (place.children.length < tables.length) place.append(put("div", { class: "scroll", role: "region", tabindex: 0 }));
-  tables.forEach((one, i) => {
-    place.children[i].setAttribute("aria-label", one.caption);
-    place.children[i].replaceChildren(tableOf(one));
+  while (container.children.length > tables.length) container.lastChild.remove();
+  while (container.children.length < tables.length) {
+    container.append(createElement("div", { class: "scroll", role: "region", tabindex: 0 }));
+  }
+  tables.forEach((section, i) => {
+    container.children[i].setAttribute("aria-label", section.caption);
+    container.children[i].replaceChildren(createDeviceTable(section));
   });
 }

@@ -1,10 +1,10 @@
-// Drawings: a picture in its figure, scales, and pointing at it with the mouse, a finger or keys.
+// SVG drawings: creating one in its figure, scales, and exploring it with mouse, touch or keyboard.
 
-const positions = new Map(); // where the arrow keys are in a drawing, by its key
-let pointer = null; // what the tip was last shown for, on the screen
+const keyboardPositions = new Map(); // what the arrow keys last selected, by the kind of drawing
+let lastPointer = null; // screen coordinates at which the tip was last shown
 
-// A figure keeps its caption and its button; the drawing in it is a new one.
-function picture(figure, height, label) {
+// Replace the figure's drawing by an empty one; the caption and the save button stay.
+function startDrawing(figure, height, label) {
   const width = Math.max(300, figure.clientWidth);
   const key = figure.dataset.name ?? figure.id;
   const drawing = svg("svg", {
@@ -12,47 +12,47 @@ function picture(figure, height, label) {
   });
   figure.querySelector("svg")?.remove();
   figure.append(drawing);
-  if (!figure.querySelector(".save")) figure.querySelector("figcaption").append(saveButton(figure, key));
-  figure.querySelector(".save").setAttribute("aria-label", `Save as SVG: ${captionOf(figure)}`);
+  if (!figure.querySelector(".save")) figure.querySelector("figcaption").append(createSaveButton(figure, key));
+  figure.querySelector(".save").setAttribute("aria-label", `Save as SVG: ${getCaption(figure)}`);
   return [drawing, width];
 }
 
-const captionOf = (figure) => figure.querySelector("figcaption span").textContent;
+const getCaption = (figure) => figure.querySelector("figcaption span").textContent;
 
-const figureOf = (name, ...caption) =>
+const createFigure = (name, ...caption) =>
   html("figure", { "data-name": name }, html("figcaption", {}, html("span", {}, ...caption)));
 
 // Scales ----------------------------------------------------------------------------------------
 
-const scale = (low, high, from, to) => (value) =>
+const createScale = (low, high, from, to) => (value) =>
   from + ((value - low) / (high - low || 1)) * (to - from);
 
-function tickStep(low, high, about) {
+function chooseTickStep(low, high, about) {
   const rough = (high - low || 1) / about;
   const power = 10 ** Math.floor(Math.log10(rough));
   return power * [1, 2, 5, 10].find((n) => n * power >= rough);
 }
 
-function ticks(low, high, about) {
-  const step = tickStep(low, high, about);
-  return steps(Math.ceil(low / step - 1e-9), Math.floor(high / step + 1e-9), step);
+function listTicks(low, high, about) {
+  const step = chooseTickStep(low, high, about);
+  return listMultiples(Math.ceil(low / step - 1e-9), Math.floor(high / step + 1e-9), step);
 }
 
-const steps = (first, last, step) =>
+const listMultiples = (first, last, step) =>
   Array.from({ length: last - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)));
 
-// Round numbers around these accuracies.
-function accuracyTicks(values) {
-  if (!values.length) return ticks(0, 1, 5);
+// Round numbers that enclose these accuracies.
+function listAccuracyTicks(values) {
+  if (!values.length) return listTicks(0, 1, 5);
   const [low, high] = [least(values), greatest(values)];
-  const step = tickStep(low, high, 5);  // of the values: around them there may be one or two more
+  const step = chooseTickStep(low, high, 5); // enclosing the values may add one or two ticks
   const first = Math.floor(low / step + 1e-9), last = Math.ceil(high / step - 1e-9);
-  return steps(first, Math.max(first, last), step);
+  return listMultiples(first, Math.max(first, last), step);
 }
 
-const tickPercent = (v) => `${Number((100 * v).toFixed(2))} %`;
+const formatTick = (v) => `${Number((100 * v).toFixed(2))} %`;
 
-// The tip: one box for everything that is pointed at ----------------------------------------------
+// The tip: one box with the numbers under the pointer ---------------------------------------------
 
 function showTip(x, y, ...children) {
   const tip = byId("tip");
@@ -67,13 +67,13 @@ const hideTip = () => { byId("tip").hidden = true; };
 
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
-// Pointing at a drawing and walking through it with the arrow keys do the same thing.
+// Call point(x, y, …) for the pointer, step(dx, dy) for the arrow keys, leave() when either ends.
 function explore(drawing, { point, step, leave }) {
-  const stop = () => { pointer = null; hideTip(); leave(); };
+  const stop = () => { lastPointer = null; hideTip(); leave(); };
   const at = (event) => {
     const box = drawing.getBoundingClientRect();
     const zoom = drawing.viewBox.baseVal.width / box.width;
-    pointer = { x: event.clientX, y: event.clientY };
+    lastPointer = { x: event.clientX, y: event.clientY };
     point((event.clientX - box.left) * zoom, (event.clientY - box.top) * zoom, event.clientX, event.clientY);
   };
   for (const name of ["pointermove", "pointerdown"]) drawing.addEventListener(name, at);
@@ -86,11 +86,11 @@ function explore(drawing, { point, step, leave }) {
   for (const name of ["pointerleave", "blur"]) drawing.addEventListener(name, stop);
 }
 
-// After a redrawing, the tip tells of what is now under the mouse.
-function pointAgain() {
+// After a redraw, show the tip of what is now under the pointer.
+function refreshTip() {
   hideTip();
-  if (!pointer) return;
-  const { x: clientX, y: clientY } = pointer;
+  if (!lastPointer) return;
+  const { x: clientX, y: clientY } = lastPointer;
   const under = document.elementFromPoint(clientX, clientY)?.closest("figure svg");
   under?.dispatchEvent(new PointerEvent("pointermove", { clientX, clientY }));
 }

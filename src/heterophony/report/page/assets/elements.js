@@ -1,49 +1,49 @@
-// Elements, words and colours that all parts of the page use.
+// Helpers for elements, texts and colours that all sections use.
 
-const FEW = 12; // of what there may be dozens, until the reader wants all
-const opened = new Set(); // places whose reader does
+const MAX_SHOWN = 12; // of long lists, until the reader asks for all
+const expandedLists = new Set(); // ids of the lists that are shown in full
 
 const byId = (id) => document.getElementById(id);
-const percent = (value) => (value == null ? "–" : `${(100 * value).toFixed(2)} %`);
-const colour = (i) => `c${i % 8}${i % 16 > 7 ? " again" : ""}`;
-const seriesIndex = (name) => data.series.findIndex((s) => s.name === name);
+const formatPercent = (value) => (value == null ? "–" : `${(100 * value).toFixed(2)} %`);
+const getColourClass = (i) => `c${i % 8}${i % 16 > 7 ? " again" : ""}`;
+const findSeriesIndex = (name) => data.series.findIndex((s) => s.name === name);
 
-// Text only ever enters as a text node, so no name can become markup.
-function fill(element, attributes, children) {
+// Set attributes and append children. Text is only ever inserted as text nodes, so no name can become markup.
+function update(element, attributes, children = []) {
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   element.append(...children);
   return element;
 }
 
 const html = (tag, attributes = {}, ...children) =>
-  fill(document.createElement(tag), attributes, children);
+  update(document.createElement(tag), attributes, children);
 
 const svg = (tag, attributes = {}, ...children) =>
-  fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+  update(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 
-const swatch = (i) => html("span", { class: `swatch ${colour(i)}`, "aria-hidden": "true" });
+const createSwatch = (i) => html("span", { class: `swatch ${getColourClass(i)}`, "aria-hidden": "true" });
 
-function table(titles, rows) {
+function createTable(titles, rows) {
   const head = titles.map((title) => html("th", { scope: "col" }, title));
   return html("table", {}, html("thead", {}, html("tr", {}, ...head)), html("tbody", {}, ...rows));
 }
 
-// The first few of many, and a button (#…-more) that brings the others.
-function few(id, items, drawAgain) {
+// The first items of a long list; the button #…-more shows the others.
+function limitItems(id, items, redraw) {
   const button = byId(`${id}-more`);
-  button.hidden = items.length <= FEW;
-  button.textContent = opened.has(id) ? `Show the first ${FEW} alone` : `Show all ${items.length}`;
+  button.hidden = items.length <= MAX_SHOWN;
+  button.textContent = expandedLists.has(id) ? `Show only the first ${MAX_SHOWN}` : `Show all ${items.length}`;
   button.onclick = () => {
-    if (!opened.delete(id)) opened.add(id);
-    inPlace(drawAgain);
+    if (!expandedLists.delete(id)) expandedLists.add(id);
+    preserveView(redraw);
   };
-  return opened.has(id) ? items : items.slice(0, FEW);
+  return expandedLists.has(id) ? items : items.slice(0, MAX_SHOWN);
 }
 
-// For ears: as much of a list as one wants to hear.
-function listed(items) {
-  const rest = items.length - FEW;
-  return rest > 0 ? `${items.slice(0, FEW).join(", ")} and ${rest} more` : items.join(", ");
+// A list for screen readers, shortened when it is long.
+function joinItems(items) {
+  const rest = items.length - MAX_SHOWN;
+  return rest > 0 ? `${items.slice(0, MAX_SHOWN).join(", ")} and ${rest} more` : items.join(", ");
 }
 
 const least = (values) => values.reduce((a, b) => Math.min(a, b));

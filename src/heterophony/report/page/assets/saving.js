@@ -1,33 +1,33 @@
-// Saving: a drawing as an SVG file of its own, a table as CSV; nothing is sent anywhere.
+// Saving a drawing as an SVG file, a table as CSV. Nothing is sent anywhere.
 
-const LOOK = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linecap", "stroke-linejoin",
+const STYLE_PROPERTIES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linecap", "stroke-linejoin",
   "opacity", "font-size", "font-weight", "font-family"];
 
-function save(name, type, text) {
+function saveFile(name, type, text) {
   const address = URL.createObjectURL(new Blob([text], { type: `${type};charset=utf-8` }));
   html("a", { href: address, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 10_000); // when surely written
+  setTimeout(() => URL.revokeObjectURL(address), 10_000); // long after the file is written
 }
 
-function saveButton(figure, key) {
+function createSaveButton(figure, key) {
   const button = html("button", { type: "button", class: "save", "data-key": `save ${key}` }, "SVG");
   button.addEventListener("click", () => {
-    const caption = captionOf(figure);
-    save(`${fileName(caption)}.svg`, "image/svg+xml", standalone(figure, caption));
+    const caption = getCaption(figure);
+    saveFile(`${makeFileName(caption)}.svg`, "image/svg+xml", buildStandaloneSvg(figure, caption));
   });
   return button;
 }
 
-const fileName = (text) =>
+const makeFileName = (text) =>
   text.normalize("NFKD").replace(/[^A-Za-z0-9]+/g, "-").replace(/^-|-$/g, "").toLowerCase().slice(0, 60) || "drawing";
 
-// The drawing with its caption above and, where colours need it, the legend below.
-function standalone(figure, caption) {
+// The drawing with its caption above and, if its colours need one, the legend below.
+function buildStandaloneSvg(figure, caption) {
   const drawing = figure.querySelector("svg");
   const { width, height } = drawing.viewBox.baseVal;
-  const copy = resolved(drawing);
-  fill(copy, { x: 0, y: 30, width, height, overflow: "visible" }, []);
-  const rows = figure.dataset.legend === "" ? legendRows(width) : [];
+  const copy = inlineStyles(drawing);
+  update(copy, { x: 0, y: 30, width, height, overflow: "visible" });
+  const rows = figure.dataset.legend === "" ? layOutLegend(width) : [];
   const tall = height + 40 + 20 * rows.length;
   const page = getComputedStyle(document.body);
   const words = { "font-family": page.fontFamily, "font-size": "13px", fill: page.color };
@@ -39,16 +39,16 @@ function standalone(figure, caption) {
     svg("path", { d: `M${x} ${height + 44 + 20 * i}h20`, "stroke-width": 3, ...look }),
     svg("text", { ...words, x: x + 26, y: height + 48 + 20 * i }, name))));
   const text = new XMLSerializer().serializeToString(whole);
-  return text.replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/g, "\ufffd"); // no XML could hold them
+  return text.replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/g, "\ufffd"); // characters that XML does not allow
 }
 
-// A copy that needs no style sheet, and without what only shows where the reader points.
-function resolved(drawing) {
+// A copy that needs no style sheet, without the cursor.
+function inlineStyles(drawing) {
   const copy = drawing.cloneNode(true);
   const copies = copy.querySelectorAll("*");
   drawing.querySelectorAll("*").forEach((element, i) => {
     const style = getComputedStyle(element);
-    for (const property of LOOK) copies[i].setAttribute(property, style.getPropertyValue(property));
+    for (const property of STYLE_PROPERTIES) copies[i].setAttribute(property, style.getPropertyValue(property));
   });
   copy.querySelectorAll(".cursor").forEach((element) => element.remove());
   for (const element of [copy, ...copy.querySelectorAll("*")]) {
@@ -57,10 +57,10 @@ function resolved(drawing) {
   return copy;
 }
 
-function legendRows(width) {
+function layOutLegend(width) {
   const rows = [[]];
   let x = 0;
-  for (const { name, index } of shownSeries()) {
+  for (const { name, index } of getVisibleSeries()) {
     const swatch = byId("legend").querySelectorAll(".swatch")[index];
     const wide = 40 + 7.2 * name.length;
     if (x && x + wide > width) {

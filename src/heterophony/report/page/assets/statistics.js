@@ -1,14 +1,14 @@
-// What can be concluded from so many seeds: means, intervals, paired differences.
+// The statistics section: conclusions in words, then means, intervals and paired differences.
 
 function drawStatistics() {
   byId("statistics").hidden = !data.statistics;
   if (!data.statistics) return;
-  const { says, titles, measures } = data.statistics;
-  byId("statistics-says").replaceChildren(...says.map((sentence) => html("p", {}, sentence)));
-  byId("statistics-about").hidden = !measures.length;
+  const { conclusions, titles, measures } = data.statistics;
+  byId("statistics-conclusions").replaceChildren(...conclusions.map((sentence) => html("p", {}, sentence)));
+  byId("statistics-note").hidden = !measures.length;
   byId("statistics-tables").replaceChildren(...measures.map(({ title, rows }) => {
-    const compared = table(["algorithm", "seed", ...titles], rows.map(comparisonRow));
-    compared.prepend(html("caption", {}, `${title}, in percent`));
-    return html("div", { class: "scroll", role: "region", "aria-label": `Statistics of ${title}`, tabindex: "0" }, compared);
+    const table = createComparisonTable({ titles, rows });
+    table.prepend(html("caption", {}, `${title}, in percent`));
+    return html("div", { class: "scroll", role: "region", "aria-label": `Statistics of ${title}`, tabindex: "0" }, table);
   }));
 }

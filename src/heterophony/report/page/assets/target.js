@@ -1,31 +1,31 @@
-// What it takes to reach an accuracy: rounds, traffic and time until the first evaluation there.
+// Cost to reach an accuracy: rounds, bytes and time until a run's first evaluation at or above it.
 
-let chosen = false; // whether the reader set the accuracy; else the page proposes one
+let targetChosen = false; // whether the reader typed an accuracy; otherwise the page proposes one
 
-function startTarget() {
+function initTarget() {
   byId("target").addEventListener("input", () => {
-    chosen = byId("target").value !== "";
-    drawReached();
+    targetChosen = byId("target").value !== "";
+    drawTargetTable();
   });
-  byId("target-of").addEventListener("change", () => {
-    chosen = false;
+  byId("target-measure").addEventListener("change", () => {
+    targetChosen = false;
     drawTarget();
   });
 }
 
 function drawTarget() {
-  if (!chosen) byId("target").value = proposed(byId("target-of").value);
-  drawReached();
+  if (!targetChosen) byId("target").value = proposeTarget(byId("target-measure").value);
+  drawTargetTable();
 }
 
-// 95 % of the highest final value, in percent.
-function proposed(measure) {
+// 95 % of the highest final accuracy, in percent.
+function proposeTarget(measure) {
   const finals = data.series.map((s) => s.mean[measure].at(-1)?.[1] ?? 0);
   return (Math.floor(950 * greatest([0, ...finals])) / 10).toFixed(1);
 }
 
-// Of every seed that gets there: the round of its first evaluation at or above, and the cost until then.
-function reached(series, measure, target) {
+// For every seed that reaches the target: the round of its first such evaluation, and the cost until then.
+function computeCostsToTarget(series, measure, target) {
   return series.runs.flatMap(({ curves, costs }) => {
     const first = curves[measure].find(([, v]) => v >= target - 1e-9);
     if (!first) return [];
@@ -34,42 +34,41 @@ function reached(series, measure, target) {
   });
 }
 
-function drawReached() {
-  const measure = byId("target-of").value;
+function drawTargetTable() {
+  const measure = byId("target-measure").value;
   const target = Number(byId("target").value) / 100;
-  const clocked = data.series.some((s) => s.runs.some((r) => r.costs.simulated));
-  const columns = { rounds: "rounds", MB: "MB up + down", seconds: "seconds", ...(clocked ? { simulated: "simulated s" } : {}) };
-  const found = data.series.map((series, index) => {
-    const there = reached(series, measure, target);
-    return { series, index, there, means: Object.keys(columns).map((k) => meanCost(there, k)) };
+  const hasClock = data.series.some((s) => s.runs.some((r) => r.costs.simulated));
+  const columns = { rounds: "rounds", MB: "MB up + down", seconds: "seconds", ...(hasClock ? { simulated: "simulated s" } : {}) };
+  const results = data.series.map((series, index) => {
+    const costs = computeCostsToTarget(series, measure, target); // one entry for each seed that reaches it
+    return { series, index, costs, means: Object.keys(columns).map((k) => averageCost(costs, k)) };
   });
-  const lowest = Object.keys(columns).map((_, k) => least([Infinity, ...found.map((f) => f.means[k] ?? Infinity)]));
-  const rows = found.map((f) => reachedRow(f, measure, lowest));
-  byId("target-table").replaceChildren(table(["algorithm", "seeds there", ...Object.values(columns)], rows));
-  tellReached(found, measure, target);
+  const lowest = Object.keys(columns).map((_, k) => least([Infinity, ...results.map((r) => r.means[k] ?? Infinity)]));
+  const rows = results.map((r) => createTargetRow(r, measure, lowest));
+  byId("target-table").replaceChildren(createTable(["algorithm", "seeds that reach it", ...Object.values(columns)], rows));
+  byId("target-summary").textContent = describeTarget(results, measure, target);
 }
 
-function meanCost(there, key) {
-  const each = there.map((r) => r[key]).filter((v) => v !== undefined);
-  return each.length && each.length === there.length ? average(each) : null;
+function averageCost(costs, key) {
+  const values = costs.map((c) => c[key]).filter((v) => v !== undefined);
+  return values.length && values.length === costs.length ? average(values) : null;
 }
 
-function reachedRow({ series, index, there, means }, measure, lowest) {
-  const name = html("th", { scope: "row" }, swatch(index), series.name);
-  if (!there.length) {
+function createTargetRow({ series, index, costs, means }, measure, lowest) {
+  const name = html("th", { scope: "row" }, createSwatch(index), series.name);
+  if (!costs.length) {
     const why = series.mean[measure].length ? "not reached" : measure === "G" ? "no common model" : "nothing measured yet";
-    const none = means.slice(1).map(() => html("td", {}, "–"));
-    return html("tr", {}, name, html("td", {}, `0 of ${series.runs.length}`), html("td", { class: "not" }, why), ...none);
+    const empty = means.slice(1).map(() => html("td", {}, "–"));
+    return html("tr", {}, name, html("td", {}, `0 of ${series.runs.length}`), html("td", { class: "not" }, why), ...empty);
   }
   const digits = (k, v) => (k === 0 ? (Number.isInteger(v) ? 0 : 1) : v < 10 ? 2 : 1);
   const cells = means.map((v, k) => html("td", v === lowest[k] ? { class: "best" } : {}, v === null ? "–" : v.toFixed(digits(k, v))));
-  return html("tr", {}, name, html("td", {}, `${there.length} of ${series.runs.length}`), ...cells);
+  return html("tr", {}, name, html("td", {}, `${costs.length} of ${series.runs.length}`), ...cells);
 }
 
-function tellReached(found, measure, target) {
-  const there = found.filter((f) => f.there.length);
-  const first = there.reduce((a, b) => (a && a.means[0] <= b.means[0] ? a : b), null);
-  const quickest = first ? `; the fewest rounds takes ${first.series.name}` : "";
-  byId("target-told").textContent =
-    `${there.length} of ${found.length} series reach ${measure} ≥ ${Number((100 * target).toFixed(4))} %${quickest}.`;
+function describeTarget(results, measure, target) {
+  const reached = results.filter((r) => r.costs.length);
+  const first = reached.reduce((a, b) => (a && a.means[0] <= b.means[0] ? a : b), null);
+  const quickest = first ? `; ${first.series.name} needs the fewest rounds` : "";
+  return `${reached.length} of ${results.length} series reach ${measure} ≥ ${Number((100 * target).toFixed(4))} %${quickest}.`;
 }
