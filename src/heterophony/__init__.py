@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -121,6 +123,17 @@ __all__ = [  # noqa: RUF022  # sorted as PUBLIC; a test compares the two
     "split",
     "weights",
 ]
+
+
+class PublicModule(ModuleType):
+    """A module whose public names are not hidden by packages of the same name, as ``run`` would be."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in PUBLIC and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = PublicModule
 
 
 def __getattr__(name: str) -> Any:
