@@ -13,7 +13,7 @@ MEASURED = json.loads((ROOT / "docs" / "comparison.json").read_text())
 
 
 def test_measured_algorithms_exist_were_measured_everywhere_and_are_better_than_chance():
-    """An algorithm that was not measured yet is no error: a measurement takes hours."""
+    """An algorithm that was not measured yet is no error: measuring takes a while."""
     measured = set(MEASURED["digits"])
     assert measured <= set(ALGORITHM_CLASSES)
     assert all(set(runs) == measured for runs in MEASURED.values())
