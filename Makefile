@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test check clean
+.PHONY: demo test test-one check clean
 
 demo: .venv/ready  ## four algorithms on the embedded digits: a table and a page
 	$(BIN)/heterophony compare fedavg fedper fedrod fedreg -c rounds=60 -c participation.rate=0.25 --out runs/demo
@@ -12,6 +12,9 @@ demo: .venv/ready  ## four algorithms on the embedded digits: a table and a page
 test: .venv/dev check  ## every check and every test
 	scripts/system
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-one: .venv/dev  ## everything that concerns one algorithm, in under a minute: make test-one NAME=ditto
+	$(BIN)/python scripts/test_one $(NAME)
 
 check: .venv/dev  ## lint, format, types
 	$(BIN)/ruff check

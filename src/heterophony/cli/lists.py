@@ -88,25 +88,26 @@ def format_setting(setting: dict[str, Any]) -> str:
 
 
 def list_algorithms() -> list[dict[str, Any]]:
-    from ..algorithms import ALGORITHM_CLASSES, get_algorithm_class
+    from ..algorithms import ALGORITHM_CLASSES
+
+    return [describe_algorithm(name) for name in sorted(ALGORITHM_CLASSES)]
+
+
+def describe_algorithm(name: str) -> dict[str, Any]:
+    from ..algorithms import get_algorithm_class
     from ..tools.wire_bytes import measure_relative_to_fedavg
 
-    rows = []
-    for name in sorted(ALGORITHM_CLASSES):
-        cls = get_algorithm_class(name)
-        traffic = measure_relative_to_fedavg(cls())
-        rows.append(
-            {
-                "name": name,
-                "about": (cls.__doc__ or "").splitlines()[0],
-                "paper": cls.paper,
-                "stays": describe_personal_parameters(cls),
-                "bytes_down": round(traffic["down"], 4),
-                "bytes_up": round(traffic["up"], 4),
-                "settings": describe_settings(cls),
-            }
-        )
-    return rows
+    cls = get_algorithm_class(name)
+    traffic = measure_relative_to_fedavg(cls())
+    return {
+        "name": name,
+        "about": (cls.__doc__ or "").splitlines()[0],
+        "paper": cls.paper,
+        "stays": describe_personal_parameters(cls),
+        "bytes_down": round(traffic["down"], 4),
+        "bytes_up": round(traffic["up"], 4),
+        "settings": describe_settings(cls),
+    }
 
 
 def describe_personal_parameters(cls: type[Algorithm]) -> str:

@@ -1,4 +1,4 @@
-"""What an algorithm puts on the wire, measured: the bytes of one round on a reference network."""
+"""Measure the bytes that an algorithm sends and receives in one round on a reference network."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from ..core.algorithm import Algorithm
+from ..core.net import Net
 from ..core.samples import BYTES_TO_PLUS_MINUS_ONE
 from ..core.training import Training
 from ..data.federation import Federation
@@ -21,55 +22,55 @@ from ..models.convnet import convnet
 from ..population.participation import Uniform
 from ..run.loop import run_round
 
-IMAGE_SHAPE, CLASS_COUNT = (3, 32, 32), 10  # ConvNet on CIFAR-10
+IMAGE_SHAPE, CLASS_COUNT = (3, 32, 32), 10  # those of CIFAR-10
 
 
 def measure_wire_bytes(algorithm: Algorithm) -> dict[str, int]:
-    """Bytes down to and up from one client that holds every class, in its second round.
+    """Measure the bytes down to and up from one client that holds every class.
 
-    In the first one, what a server learns from its clients is not there yet.
+    They are those of its second round: before that, the server has nothing from its clients.
     """
-    depth = algorithm.head_depth or get_default_head_depth(convnet)
     plan = Plan(
         algorithm=algorithm,
-        model=partial(convnet, IMAGE_SHAPE, CLASS_COUNT, depth),
+        model=partial(make_reference_net, algorithm),
         federation=make_reference_federation(),
         rounds=9,
         participation=Uniform(rate=1.0),
-        training=Training(
-            epochs=0, batch=CLASS_COUNT, momentum=0.0
-        ),  # what is sent has its size anyway
+        # nothing is trained: tensors have their size anyway
+        training=Training(epochs=0, batch=CLASS_COUNT, momentum=0.0),
         evaluate_every=9,
     )
-    server = replace(
-        plan.create_initial_server(), t=1, statistics=plan.buffer_names
-    )  # nothing is measured then
+    # from round 1 on: round 0 would be evaluated
+    server = replace(plan.create_initial_server(), t=1, statistics=plan.buffer_names)
     with tempfile.TemporaryDirectory(prefix="heterophony-") as folder:
-        place = FolderClientStore(Path(folder) / "clients", Path(folder) / "scratch")
-        with Serial(plan, place) as engine:
+        store = FolderClientStore(Path(folder) / "clients", Path(folder) / "scratch")
+        with Serial(plan, store) as engine:
             for _ in range(2):
                 server, _, done = run_round(plan, engine, server)
     return {"down": done["bytes_down"], "up": done["bytes_up"]}
 
 
 def measure_relative_to_fedavg(algorithm: Algorithm) -> dict[str, float]:
-    """The same as parts of what FedAvg costs."""
+    """Measure the bytes down and up, divided by FedAvg's."""
     return {way: n / measure_fedavg()[way] for way, n in measure_wire_bytes(algorithm).items()}
 
 
 @cache
 def measure_fedavg() -> dict[str, int]:
-    """FedAvg's."""
     return measure_wire_bytes(Algorithm())
 
 
+def make_reference_net(algorithm: Algorithm) -> Net:
+    """ConvNet for CIFAR-10, with the algorithm's own head depth where its paper says one."""
+    depth = algorithm.head_depth or get_default_head_depth(convnet)
+    return convnet(IMAGE_SHAPE, CLASS_COUNT, depth)
+
+
 def make_reference_federation() -> Federation:
-    """One client with an example of every class; only shapes and labels matter."""
+    """Make one client with an example of every class: only shapes and labels matter."""
     rows = torch.arange(CLASS_COUNT)
-    x, labels = (
-        torch.zeros(CLASS_COUNT, *IMAGE_SHAPE, dtype=torch.uint8),
-        tuple(map(str, range(CLASS_COUNT))),
-    )
+    x = torch.zeros(CLASS_COUNT, *IMAGE_SHAPE, dtype=torch.uint8)
+    labels = tuple(map(str, range(CLASS_COUNT)))
     return Federation(
         "reference", x, rows, BYTES_TO_PLUS_MINUS_ONE, labels, {"0": rows}, {"0": rows[:1]}
     )
