@@ -20,7 +20,6 @@ from heterophony.core.algorithm import Reply
 from heterophony.core.errors import CodecError, ConfigError
 from heterophony.core.tensors import Tensors
 from heterophony.devices.protocol import chunks, framing, job_codec, topics
-from heterophony.devices.protocol.backoff import ResendTimer
 from heterophony.devices.protocol.chunks import CHUNK_BYTES, Chunk, IncomingBlob, OutgoingBlob
 from heterophony.devices.protocol.message_fields import BlobRef, to_single_line
 from heterophony.devices.protocol.messages import (
@@ -45,6 +44,7 @@ from heterophony.devices.protocol.messages import (
     decode_message,
     encode_message,
 )
+from heterophony.devices.protocol.resend_timer import ResendTimer
 from heterophony.jobs.plan import Job
 
 A, B = "ab" * 32, "cd" * 32

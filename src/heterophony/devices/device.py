@@ -38,8 +38,9 @@ from .protocol.device_session import DeviceSession
 from .protocol.messages import ClientSummary, Control, decode_message
 from .protocol.reply_store import ReplyStore
 from .protocol.topics import Publication
+from .transport.endpoint import BrokerEndpoint, Will
 from .transport.inbox import ConnectionEvent, ReceivedMessage
-from .transport.link import BrokerEndpoint, MqttTransport, Will
+from .transport.mqtt_transport import MqttTransport
 
 MAX_BLOB_BYTES = 1 << 30  # bytes of what one task sends down
 POLL_SECONDS = 0.05
@@ -78,7 +79,7 @@ class Device:
                 enrolment.address, enrolment.port, enrolment.device, enrolment.make_ssl_context()
             ),
             topics.list_device_subscriptions(run, enrolment.device),
-            standing={here.topic: here.payload},
+            retained={here.topic: here.payload},
             will=Will(gone.topic, gone.payload),
         )
         self.jobs: queue.Queue[Job] = queue.Queue(1)

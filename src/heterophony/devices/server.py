@@ -26,7 +26,8 @@ from .protocol.server_session import ServerSession
 from .remote_federation import DataSummary, RemoteFederation, make_remote_federation
 from .reply_checks import ReplyValidator
 from .status_writer import StatusWriter
-from .transport.link import BrokerEndpoint, MqttTransport, Will
+from .transport.endpoint import BrokerEndpoint, Will
+from .transport.mqtt_transport import MqttTransport
 
 MAX_REPLY_BYTES = 1 << 30  # bytes of one reply
 JOURNAL_FILE = "devices.json"

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from ...core.errors import CodecError
 from . import chunks, messages, topics
-from .backoff import ResendTimer
 from .messages import (
     ClientSummary,
     Control,
@@ -27,6 +26,7 @@ from .messages import (
     Welcome,
 )
 from .reply_store import ReplyStore
+from .resend_timer import ResendTimer
 from .task_queue import ReadyTask, TaskQueue
 from .topics import ParsedTopic, Publication
 
