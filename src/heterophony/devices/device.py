@@ -239,7 +239,7 @@ def wait_for_run(enrolment: Enrolment, say: Say) -> str:
         enrolment.address, enrolment.port, enrolment.device, enrolment.make_ssl_context()
     )
     say("waiting for a server")
-    with MqttTransport(peer, [f"{topics.TOPIC_ROOT}/+/ctl"]) as link:
+    with MqttTransport(peer, [topics.make_any_control_pattern()]) as link:
         while True:
             item = link.inbox.get()
             if isinstance(item, ConnectionEvent):

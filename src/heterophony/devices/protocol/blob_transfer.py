@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from .chunks import Chunk, IncomingBlob
-from .message_fields import BlobRef
-from .messages import Want
+from .messages import BlobRef, Want
 from .resend_timer import ResendTimer
 
 

@@ -30,8 +30,6 @@ from .resend_timer import ResendTimer
 from .task_queue import ReadyTask, TaskQueue
 from .topics import ParsedTopic, Publication
 
-RUN_STATES = ("waiting", "playing", "ended")
-
 
 class DeviceSession:
     """One device in one run; ``session`` is new at each start, ``limit`` is of a blob's bytes."""
@@ -194,4 +192,4 @@ class DeviceSession:
 
 def rank_control(control: Control) -> tuple[int, int, int]:
     """Controls in the order in which a server says them."""
-    return control.epoch, control.t, RUN_STATES.index(control.state)
+    return control.epoch, control.t, messages.RUN_STATES.index(control.state)

@@ -12,8 +12,8 @@ from ...jobs.plan import Job
 from . import job_codec
 from .blob_cache import BlobCache
 from .chunks import Chunk
-from .message_fields import BlobRef, to_single_line
-from .messages import Control, Done, Failed, Message, Task, Want
+from .message_fields import to_single_line
+from .messages import BlobRef, Control, Done, Failed, Message, Task, Want
 from .reply_store import ReplyStore
 from .resend_timer import ResendTimer
 
