@@ -29,7 +29,7 @@ from heterophony.devices.protocol import chunks
 from heterophony.devices.testbed import processes
 from heterophony.devices.testbed.testbed import Testbed, assign_clients, start_testbed_fork_server
 from heterophony.devices.transport.inbox import ReceivedMessage
-from heterophony.devices.transport.link import MqttTransport
+from heterophony.devices.transport.mqtt_transport import MqttTransport
 from heterophony.experiments.execute import execute_plan
 from heterophony.run.store import RunFolder
 from heterophony.run.summary import summarise
@@ -86,7 +86,12 @@ def counted(tell: processes.SendMessage, folder: Path, enrolment: Enrolment) -> 
     server.MqttTransport = Counted  # type: ignore[misc]
     processes.run_server(tell, folder, enrolment)
     link = links[0]
-    counts = {"sent": link.sent, "received": link.received, "down": down.bytes(), "up": up.bytes()}
+    counts = {
+        "sent": link.byte_counts.sent,
+        "received": link.byte_counts.received,
+        "down": down.bytes(),
+        "up": up.bytes(),
+    }
     (folder / "wire.json").write_text(json.dumps(counts))
 
 

@@ -276,19 +276,21 @@ def test_a_certificate_of_another_authority_is_refused(shared, name):
 
 def test_a_certificate_that_has_run_out_is_refused(shared):
     broker, known = shared
-    pair = broker._authority().for_device("cam-1", datetime.now(UTC) - timedelta(seconds=2))
+    pair = broker._load_authority().issue_for_device(
+        "cam-1", datetime.now(UTC) - timedelta(seconds=2)
+    )
     assert not lets_in(replace(known["cam-1"], certificate=pair.certificate, key=pair.key))
 
 
 def test_the_certificate_of_the_broker_is_no_enrolment(shared):
     broker, known = shared
-    pair = broker._authority().for_broker(["server"])
+    pair = broker._load_authority().issue_for_broker(["server"])
     assert not lets_in(replace(known["server"], certificate=pair.certificate, key=pair.key))
 
 
 def test_a_device_believes_its_broker_and_no_device_that_poses_as_one(shared):
     broker, known = shared
-    device, other = known["cam-1"].context(), known["cam-2"]
+    device, other = known["cam-1"].make_ssl_context(), known["cam-2"]
     genuine = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     genuine.load_cert_chain(broker.folder / "broker.pem", broker.folder / "broker.key")
     handshake(device, genuine, "127.0.0.1")
@@ -303,7 +305,7 @@ def test_a_device_believes_its_broker_and_no_device_that_poses_as_one(shared):
 
 def test_old_versions_of_tls_are_refused(shared):
     _, known = shared
-    trust = known["cam-1"].context()
+    trust = known["cam-1"].make_ssl_context()
     trust.set_ciphers("ALL:@SECLEVEL=0")
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):
         trust.minimum_version = trust.maximum_version = ssl.TLSVersion.TLSv1_1
@@ -312,7 +314,9 @@ def test_old_versions_of_tls_are_refused(shared):
 
 def test_who_is_revoked_has_no_rights_at_once_and_is_not_let_in_again(broker, join):
     lost, kept = enrolled(broker), enrolled(broker, "cam-2")
-    server, thief, other = (join(e) for e in (enrolment.read_enrolment(broker.server), lost, kept))
+    server, thief, other = (
+        join(e) for e in (enrolment.read_enrolment(broker.server_enrolment_file), lost, kept)
+    )
     server.subscribe("het/1/#")
     thief.subscribe(f"{RUN}/d/cam-1/down/#")
     assert thief.publish(f"{RUN}/d/cam-1/up", b"before") == "Success"
@@ -341,16 +345,16 @@ def test_a_revoked_name_can_be_enrolled_again_and_its_old_file_stays_worthless(b
     device = join(new)
     assert device.publish(f"{RUN}/d/cam-1/up") != DENIED
     broker.revoke("cam-1")
-    broker.down()
-    broker.up()
+    broker.stop()
+    broker.start()
     assert (lets_in(old), lets_in(new)) == (False, False)
 
 
 def test_revoking_while_the_broker_is_down_counts_from_its_next_start(broker):
     lost, kept = enrolled(broker), enrolled(broker, "cam-2")
-    broker.down()
+    broker.stop()
     broker.revoke("cam-1")
-    broker.up()
+    broker.start()
     assert (lets_in(lost), lets_in(kept)) == (False, True)
 
 
@@ -381,14 +385,14 @@ def test_what_was_acknowledged_outlives_the_end_of_the_broker(broker, join, end)
     first = Client(device, session=True)
     first.subscribe(f"{RUN}/d/cam-1/down/#")
     first.close()
-    server = Client(enrolment.read_enrolment(broker.server))
+    server = Client(enrolment.read_enrolment(broker.server_enrolment_file))
     server.publish(f"{RUN}/ctl", b"round 3", retain=True)
     sent = [(f"{RUN}/d/cam-1/down", b"%d" % i) for i in range(50)]
     assert [server.publish(*message) for message in sent] == ["Success"] * 50
     server.publish(f"{RUN}/last")
     end(broker)
     server.close()
-    broker.up()
+    broker.start()
     again = join(device, session=True)
     assert again.resumed
     assert list(dict.fromkeys(again.until(sent[-1]))) == sent[:-1]
@@ -430,8 +434,13 @@ def test_status_says_where_it_is_and_who_is_enrolled(broker):
     told = json.loads(good("status", broker.folder, "--json").stdout)
     devices = [device["name"] for device in told.pop("devices")]
     assert devices == ["cam-10", "cam-2"]
-    assert told == {"up": True, "pid": broker.pid(), "port": broker.place().port, "lan": False}
-    broker.down()
+    assert told == {
+        "up": True,
+        "pid": broker.find_pid(),
+        "port": broker.read_listen_settings().port,
+        "lan": False,
+    }
+    broker.stop()
     assert good("status", broker.folder).stdout.startswith("down; port ")
 
 
@@ -439,14 +448,14 @@ def test_a_killed_broker_is_seen_to_be_down_and_its_old_id_harms_nobody(broker):
     killed(broker)
     assert (broker.folder / mosquitto.PID_FILE).exists()
     (broker.folder / mosquitto.PID_FILE).write_text(f"{os.getpid()}")
-    assert broker.pid() is None
-    assert not broker.down()  # and this process lives
-    broker.up()
-    assert broker.pid() not in (None, os.getpid())
+    assert broker.find_pid() is None
+    assert not broker.stop()  # and this process lives
+    broker.start()
+    assert broker.find_pid() not in (None, os.getpid())
 
 
 def test_with_the_lock_held_an_id_of_another_program_is_not_believed(broker):
-    number = broker.pid()
+    number = broker.find_pid()
     (broker.folder / mosquitto.PID_FILE).write_text(f"{os.getpid()}")
     assert "just being started" in refused(1, "down", broker.folder)
     (broker.folder / mosquitto.PID_FILE).write_text(f"{number}")
@@ -459,13 +468,15 @@ def test_two_brokers_do_not_disturb_each_other(brokers, tmp_path):
     assert not lets_in(replace(first, port=second.port))
     assert not lets_in(replace(first, port=second.port, ca=second.ca))
     one.revoke("cam-1")
-    one.down()
+    one.stop()
     assert lets_in(second)
 
 
 def test_other_settings_want_it_ended_first(broker):
-    assert "is up with other settings; end it first" in refused(1, "up", broker.folder, "--lan")
-    assert "is up with other settings" in refused(1, "up", broker.folder, "--port", 1)
+    assert "is running with other settings; stop it first" in refused(
+        1, "up", broker.folder, "--lan"
+    )
+    assert "is running with other settings" in refused(1, "up", broker.folder, "--port", 1)
 
 
 def test_a_port_that_is_taken_is_one_clear_line(tmp_path):
@@ -473,7 +484,7 @@ def test_a_port_that_is_taken_is_one_clear_line(tmp_path):
         port = taken.getsockname()[1]
         line = refused(1, "up", tmp_path / "broker", "--port", port)
     assert line == (
-        f"another program has port {port}; end it, or choose another with --port"
+        f"another program uses port {port}; stop it, or choose another port with --port"
     )  # fmt: skip
     good("up", tmp_path / "broker", "--port", 0)
     good("down", tmp_path / "broker")
@@ -507,15 +518,15 @@ def test_only_with_lan_other_machines_can_come(brokers, tmp_path, monkeypatch):
     device = enrolled(outer, "cam-2")
     assert lets_in(device)
     assert not lets_in(replace(enrolled(inner, "cam-2"), address="127.0.0.2"))
-    assert lets_in(enrolment.read_enrolment(outer.server))
-    outer.down()
-    outer.up()
+    assert lets_in(enrolment.read_enrolment(outer.server_enrolment_file))
+    outer.stop()
+    outer.start()
     assert lets_in(device)  # as it was before
 
 
 def test_without_a_network_lan_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(network, "list_lan_addresses", list)
-    with pytest.raises(ConfigError, match="no address in a network"):
+    with pytest.raises(ConfigError, match="no network address"):
         network.select_advertised_address(lan=True)
 
 
@@ -536,9 +547,9 @@ def test_everything_in_the_folder_is_for_its_owner_alone(broker):
         enrolled(broker)
         enrolled(broker, "cam-2")
         broker.revoke("cam-2")
-        broker.down()
+        broker.stop()
         broker.folder.chmod(0o755)
-        broker.up()
+        broker.start()
     finally:
         os.umask(before)
     modes = {p: stat.S_IMODE(p.stat().st_mode) for p in broker.folder.rglob("*")}
@@ -575,7 +586,7 @@ def test_a_devices_key_is_nowhere_but_in_its_file(broker):
 def test_a_folder_with_other_things_is_left_alone(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()
-    assert "holds other things" in refused(3, "up", tmp_path / "mine", "--port", 0)
+    assert "holds other files" in refused(3, "up", tmp_path / "mine", "--port", 0)
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
 
 
@@ -586,10 +597,10 @@ def test_where_there_is_no_broker_it_says_so_and_makes_nothing(tmp_path, words):
 
 
 def test_a_damaged_authority_is_not_replaced(broker):
-    broker.down()
+    broker.stop()
     (broker.folder / "ca.key").write_text("x")
     with pytest.raises(FolderError, match=r"authority in .* is damaged"):
-        broker.up()
+        broker.start()
     (broker.folder / "ca.key").write_text(CertificateAuthority.create().export_pem().key)
     with pytest.raises(FolderError, match=r"authority in .* is damaged"):
         enrolled(broker)
@@ -609,7 +620,11 @@ def test_enrolling_writes_one_small_file_that_says_it_all(broker):
     done = good("enrol", "cam-1", broker.folder, "-o", "pi.toml")
     assert done.stdout == "pi.toml\n"
     found = enrolment.read_enrolment(Path("pi.toml"))
-    assert (found.device, found.address, found.port) == ("cam-1", "127.0.0.1", broker.place().port)
+    assert (found.device, found.address, found.port) == (
+        "cam-1",
+        "127.0.0.1",
+        broker.read_listen_settings().port,
+    )
     assert Path("pi.toml").stat().st_size < 4096
     assert lets_in(found)
 
@@ -618,18 +633,18 @@ def test_a_device_is_enrolled_once_and_no_file_is_overwritten(broker):
     good("enrol", "cam-1", broker.folder)
     content = Path("cam-1.toml").read_bytes()
     line = refused(3, "enrol", "cam-2", broker.folder, "-o", "cam-1.toml")
-    assert line.startswith("cam-1.toml is already there")
+    assert line.startswith("cam-1.toml already exists")
     assert "is already enrolled" in refused(3, "enrol", "cam-1", broker.folder, "-o", "x.toml")
     assert Path("cam-1.toml").read_bytes() == content
     assert not Path("x.toml").exists()
-    assert [device.name for device in broker.register.enrolled()] == ["cam-1"]
+    assert [device.name for device in broker.certificate_store.list_enrolled()] == ["cam-1"]
 
 
 def test_an_enrolment_that_cannot_be_written_is_none(broker):
     Path("file").touch()
     with pytest.raises(HeterophonyError):
         broker.enrol("cam-1", Path("file") / "cam-1.toml")
-    assert broker.register.enrolled() == []
+    assert broker.certificate_store.list_enrolled() == []
 
 
 def test_the_servers_name_is_not_for_devices(broker):
@@ -673,7 +688,7 @@ DAMAGES = {
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_enrolment_is_one_clear_line(shared, damage):
     _, known = shared
-    Path("e.toml").write_text(damage(known["cam-1"].toml().decode()))
+    Path("e.toml").write_text(damage(known["cam-1"].to_toml().decode()))
     with pytest.raises(ConfigError) as error:
         enrolment.read_enrolment(Path("e.toml"))
     assert "\n" not in str(error.value)
@@ -683,16 +698,16 @@ def test_a_damaged_enrolment_is_one_clear_line(shared, damage):
 def test_damaged_certificates_and_keys_are_one_clear_line(shared, part):
     _, known = shared
     with pytest.raises(ConfigError, match="is damaged; copy it again"):
-        replace(known["cam-1"], **{part: "x"}).context()
+        replace(known["cam-1"], **{part: "x"}).make_ssl_context()
 
 
 def test_an_enrolment_that_is_over_says_what_to_do(shared):
     _, known = shared
-    with pytest.raises(ConfigError, match="ended on 2020-01-01; where the broker is"):
-        replace(known["cam-1"], until=datetime(2020, 1, 1, tzinfo=UTC)).context()
+    with pytest.raises(ConfigError, match="expired on 2020-01-01; on the broker's machine"):
+        replace(known["cam-1"], until=datetime(2020, 1, 1, tzinfo=UTC)).make_ssl_context()
 
 
 def test_an_enrolment_is_read_as_it_was_written(shared):
     _, known = shared
-    Path("e.toml").write_bytes(known["cam-1"].toml())
+    Path("e.toml").write_bytes(known["cam-1"].to_toml())
     assert enrolment.read_enrolment(Path("e.toml")) == known["cam-1"]

@@ -87,7 +87,10 @@ DEVICE_DIES = {
         "after", "heterophony.devices.protocol.reply_store:ReplyStore.put", 2
     ),
     "while it sends chunks": Point(
-        "before", "heterophony.devices.transport.link:MqttTransport.publish", 5, "up/chunk"
+        "before",
+        "heterophony.devices.transport.mqtt_transport:MqttTransport.publish",
+        5,
+        "up/chunk",
     ),
     "after Taken": Point(
         "after", "heterophony.devices.protocol.task_queue:TaskQueue.handle_taken", 3

@@ -9,26 +9,29 @@ import sys
 import tracemalloc
 from contextlib import suppress
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import heterophony
 from heterophony.core import codec
 from heterophony.core.algorithm import Reply
 from heterophony.core.errors import CodecError, ConfigError
 from heterophony.core.tensors import Tensors
+from heterophony.devices.broker import mosquitto
 from heterophony.devices.protocol import chunks, framing, job_codec, topics
-from heterophony.devices.protocol.backoff import ResendTimer
 from heterophony.devices.protocol.chunks import CHUNK_BYTES, Chunk, IncomingBlob, OutgoingBlob
-from heterophony.devices.protocol.message_fields import BlobRef, to_single_line
+from heterophony.devices.protocol.message_fields import to_single_line
 from heterophony.devices.protocol.messages import (
     FROM_DEVICE,
     FROM_SERVER,
     MAX_BYTES,
     MAX_HELLO_BYTES,
     MAX_WANTED_CHUNKS,
+    BlobRef,
     ClientSummary,
     Control,
     Done,
@@ -45,6 +48,7 @@ from heterophony.devices.protocol.messages import (
     decode_message,
     encode_message,
 )
+from heterophony.devices.protocol.resend_timer import ResendTimer
 from heterophony.jobs.plan import Job
 
 A, B = "ab" * 32, "cd" * 32
@@ -122,6 +126,21 @@ def test_any_other_topic_is_refused_or_comes_back_as_it_was(topic):
 def test_a_device_subscribes_to_its_own_topics_and_the_control_alone():
     assert topics.list_device_subscriptions("r", "pi") == ["het/1/r/ctl", "het/1/r/d/pi/down/#"]
     assert topics.list_server_subscriptions("r") == ["het/1/r/d/+/status", "het/1/r/d/+/up/#"]
+
+
+def test_the_brokers_rights_follow_the_version_of_the_topics(monkeypatch):
+    """A new version of the protocol has other topics; the access list must grant those."""
+    monkeypatch.setattr(topics, "TOPIC_ROOT", "het/9")
+    rights = [line.split()[-1] for line in mosquitto.format_acl([]).splitlines() if "het/" in line]
+    assert len(rights) == 1 + len(topics.list_device_rights("%u"))
+    assert all(topic.startswith("het/9/") for topic in rights)
+    assert topics.make_device_topic("r", "pi", "up").startswith("het/9/")
+
+
+@pytest.mark.parametrize("literal", [r'"het/', r"[A-Za-z0-9._-]", r"{0,63}"])
+def test_the_topic_root_and_the_pattern_of_names_are_written_once(literal):
+    source = Path(heterophony.__file__).parent
+    assert sum(path.read_text().count(literal) for path in source.rglob("*.py")) <= 1
 
 
 # Messages -----------------------------------------------------------------------------------
@@ -398,7 +417,7 @@ def test_a_job_comes_back_and_its_task_is_named_by_its_content():
     assert (
         job_codec.make_task("run", JOB, BlobRef.from_bytes(DOWN), BlobRef.from_bytes(EMPTY)) == TASK
     )
-    others = [replace(JOB, **c) for c in ({"t": 4}, {"client": "b"}, {"turn": 0}, {"keeps": True},
+    others = [replace(JOB, **c) for c in ({"t": 4}, {"client": "b"}, {"turn": 0}, {"keeps_memory": True},
                                           {"kind": "evaluate"})]  # fmt: skip
     ids = {
         job_codec.make_task("run", j, BlobRef.from_bytes(DOWN), BlobRef.from_bytes(EMPTY)).id
@@ -520,14 +539,14 @@ from heterophony.devices.protocol import chunks, job_codec, messages, topics
 from heterophony.devices.protocol.messages import Control, Status, Task
 
 payloads = eval(pathlib.Path(sys.argv[1]).read_text())  # our own test's list of bytes
-task = messages.decode(payloads[0], Task)
+task = messages.decode_message(payloads[0], Task)
 every = (*messages.FROM_SERVER, *messages.FROM_DEVICE, Control, Status)
 
 def attempt(payload):
-    for f in (lambda: messages.decode(payload, *every), lambda: chunks.decode(payload),
+    for f in (lambda: messages.decode_message(payload, *every), lambda: chunks.decode_chunk(payload),
               lambda: job_codec.decode_reply(payload, task, 1.0),
-              lambda: job_codec.job_of(task, payload, payload),
-              lambda: topics.read(payload.decode("latin1"))):
+              lambda: job_codec.make_job(task, payload, payload),
+              lambda: topics.parse_topic(payload.decode("latin1"))):
         try:
             f()
         except CodecError:

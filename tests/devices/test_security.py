@@ -37,8 +37,7 @@ from heterophony.devices.protocol import framing, messages, topics
 from heterophony.devices.protocol.chunks import Chunk
 from heterophony.devices.protocol.chunks import encode_chunk as chunk
 from heterophony.devices.protocol.device_stats import DeviceStats
-from heterophony.devices.protocol.message_fields import BlobRef
-from heterophony.devices.protocol.messages import Control, Done, Failed, Rejected, Status
+from heterophony.devices.protocol.messages import BlobRef, Control, Done, Failed, Rejected, Status
 from heterophony.devices.protocol.server_session import ServerSession
 from heterophony.engines.serial import Serial
 

@@ -24,8 +24,8 @@ from helpers.support import QUICK, digits, identical, model, same
 from heterophony.core.algorithm import Reply
 from heterophony.core.errors import CodecError
 from heterophony.devices.protocol import chunks, job_codec
-from heterophony.devices.protocol.message_fields import BlobRef
 from heterophony.devices.protocol.messages import (
+    BlobRef,
     Done,
     Failed,
     Hello,
@@ -74,7 +74,7 @@ def test_a_storm_changes_nothing_but_the_time(tmp_path, seed):
 
 
 def test_a_storm_with_several_turns_of_a_client_keeps_them_apart(tmp_path):
-    jobs = [replace(j, turn=turn, keeps=turn == 1) for j in jobs_of(0, "ab", tests=False)
+    jobs = [replace(j, turn=turn, keeps_memory=turn == 1) for j in jobs_of(0, "ab", tests=False)
             for turn in (0, 1)]  # fmt: skip
     world = World(tmp_path, {"pi-1": ["a", "b"]}, STORM, seed=3)
     assert content(world.play(jobs)) == expected(jobs)

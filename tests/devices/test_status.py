@@ -21,8 +21,7 @@ from heterophony.devices.protocol.device_stats import (
     MAX_UNADMITTED_DEVICES,
     DeviceStats,
 )
-from heterophony.devices.protocol.message_fields import BlobRef
-from heterophony.devices.protocol.messages import Done, Status, Want, encode_message
+from heterophony.devices.protocol.messages import BlobRef, Done, Status, Want, encode_message
 from heterophony.devices.protocol.rate_limited_log import (
     MAX_BURST_LINES,
     SECONDS_PER_LINE,

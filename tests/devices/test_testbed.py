@@ -11,8 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from paho.mqtt.client import Client as Paho
-from paho.mqtt.enums import CallbackAPIVersion
 from typer.testing import CliRunner, Result
 
 from helpers.brokers import installed
@@ -22,7 +20,6 @@ from heterophony.devices.testbed.cuttable_proxy import CuttableProxy
 from heterophony.devices.testbed.fault_injection import FAULT_KINDS, draw_fault, parse_fault_kinds
 from heterophony.devices.testbed.private_broker import PrivateBroker
 from heterophony.devices.testbed.testbed import Testbed, assign_clients, start_testbed_fork_server
-from heterophony.devices.transport import link
 from heterophony.engines.child_processes import CONTEXT
 from heterophony.run.store import RunFolder
 
@@ -199,17 +196,3 @@ def test_a_cable_carries_both_ways_until_it_is_cut_and_then_again():
                             assert side.recv(1) == b""
         finally:
             cable.close()
-
-
-def test_a_link_counts_the_bytes_of_its_packets(monkeypatch):
-    monkeypatch.setattr(Paho, "_sock_send", lambda self, buf: len(buf) - 1)  # a socket takes less
-    monkeypatch.setattr(Paho, "_sock_recv", lambda self, size: b"abc"[:size])
-    client = link._CountingClient(CallbackAPIVersion.VERSION2, "cam-1")
-    with link.MqttTransport(
-        link.BrokerEndpoint("127.0.0.1", 1, "cam-1")
-    ) as counted:  # nobody is there
-        client.mqtt_transport = counted
-        assert (client._sock_send(b"12345"), client._sock_recv(2), client._sock_recv(9)) == (
-            *(4, b"ab", b"abc"),
-        )
-        assert (counted.sent_bytes, counted.received_bytes) == (4, 5)

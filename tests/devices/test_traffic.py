@@ -13,7 +13,8 @@ from heterophony.core.errors import CodecError
 from heterophony.core.tensors import Tensors, matches_any, tensor_to_bytes
 from heterophony.devices import device as devices
 from heterophony.devices.protocol import chunks
-from heterophony.devices.transport.link import MqttTransport, _CountingClient
+from heterophony.devices.transport.mqtt_transport import MqttTransport
+from heterophony.devices.transport.paho_client import CountingPahoClient
 
 
 class Tap:
@@ -23,7 +24,7 @@ class Tap:
         self.sent: dict[object, list[bytes]] = defaultdict(list)  # by connection
         self.pieces: dict[str, dict[int, bytes]] = defaultdict(dict)  # by blob
         self.up: list[Tensors] = []
-        send, publish, work = _CountingClient._sock_send, MqttTransport.publish, devices.work
+        send, publish, work = CountingPahoClient._sock_send, MqttTransport.publish, devices.work
 
         def sending(client, content):
             count = send(client, content)
@@ -41,7 +42,7 @@ class Tap:
             self.up.append(reply.tensors)
             return reply
 
-        patch.setattr(_CountingClient, "_sock_send", sending)
+        patch.setattr(CountingPahoClient, "_sock_send", sending)
         patch.setattr(MqttTransport, "publish", publishing)
         patch.setattr(devices, "work", working)
 
@@ -77,7 +78,7 @@ def test_nothing_personal_is_in_the_traffic(name, tmp_path, monkeypatch):
         """At what the clients keep on their devices after the round."""
         for device in company.devices.values() if event["event"] == "round" else ():
             for client in device.clients:
-                kept = device.place.memory(client, before=event["t"] + 1)
+                kept = device.client_store.load_memory(client, before=event["t"] + 1)
                 for tensors in kept.values():
                     own.update(learned(Tensors({k: tensors[k] for k in personal & set(tensors)})))
 

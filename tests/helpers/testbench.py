@@ -26,8 +26,10 @@ from heterophony.devices import device as device_module
 from heterophony.devices import server as server_module
 from heterophony.devices.broker import enrolment
 from heterophony.devices.broker.broker import Broker
-from heterophony.devices.protocol import backoff, chunks
-from heterophony.devices.transport import link
+from heterophony.devices.protocol import chunks, resend_timer
+from heterophony.devices.transport import mqtt_transport
+from heterophony.devices.transport.endpoint import BrokerEndpoint, Will
+from heterophony.devices.transport.mqtt_transport import MqttTransport
 from heterophony.devices.transport.reconnect_backoff import BackoffSettings
 from heterophony.engines import child_processes
 from heterophony.experiments.execute import execute_plan
@@ -133,11 +135,13 @@ class Ways:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         signal.signal(signal.SIGINT, signal.default_int_handler)
         chunks.CHUNK_BYTES = 4 << 10
-        backoff.FIRST_WAIT = 0.2
-        link.BackoffSettings = partial(BackoffSettings, first=0.05, most=0.2, refused=0.5)
+        resend_timer.FIRST_WAIT = 0.2
+        mqtt_transport.BackoffSettings = partial(
+            BackoffSettings, first=0.05, longest=0.2, first_after_refusal=0.5
+        )
         for module in (device_module, server_module):
-            module.Peer = partial(link.BrokerEndpoint, keepalive=self.keepalive)
-            module.Will = partial(link.Will, delay=self.will_delay)
+            module.BrokerEndpoint = partial(BrokerEndpoint, keepalive=self.keepalive)
+            module.Will = partial(Will, delay=self.will_delay)
         for point in self.points:
             point.install()
         if self.replays:
@@ -154,11 +158,9 @@ class Replaying:
         self.held: list[tuple[str, bytes]] = []
 
     def install(self) -> None:
-        publish = link.MqttTransport.publish
+        publish = MqttTransport.publish
 
-        def wrapped(
-            to: link.MqttTransport, topic: str, payload: bytes, retain: bool = False
-        ) -> bool:
+        def wrapped(to: MqttTransport, topic: str, payload: bytes, retain: bool = False) -> bool:
             self.keep(topic, payload)
             late, self.held = self.held, []
             if not retain and self.draw.random() < 0.1:
@@ -170,7 +172,7 @@ class Replaying:
                 publish(to, *old)
             return taken
 
-        link.MqttTransport.publish = wrapped
+        MqttTransport.publish = wrapped
 
     def keep(self, topic: str, payload: bytes) -> None:
         self.said.append((topic, payload))

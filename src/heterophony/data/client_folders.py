@@ -6,7 +6,6 @@ so a device with one client computes the same bits as a simulation of all client
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import ConfigError, DataError, suggest_or_list
+from ..core.names import NAME_PATTERN, NAME_RULE
 from ..core.samples import BYTES_TO_PLUS_MINUS_ONE
 from .federation import Federation
 from .partitioning import split_into_clients
@@ -24,7 +24,6 @@ from .sources.folder import list_images, list_train_and_test_images
 from .sources.images import decode_image, read_image_header
 
 OWN_DATA = "own"  # the value of data.name
-CLIENT_NAME_PATTERN = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,64}")
 
 
 @dataclass(frozen=True)
@@ -111,11 +110,8 @@ def list_client_paths(path: Path) -> dict[str, Path]:
 
 def check_client_name(client: str) -> str:
     """Return the name, or raise an error if a client cannot have it."""
-    if not CLIENT_NAME_PATTERN.fullmatch(client):
-        raise DataError(
-            f"'{client}' cannot be a client's name; use 1 to 64 letters, digits, '.', '_' or '-',"
-            " not beginning with '.'"
-        )
+    if not NAME_PATTERN.fullmatch(client):
+        raise DataError(f"'{client}' cannot be a client's name; {NAME_RULE}")
     return client
 
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from .. import __version__
 from ..config.config import Config
 from ..core.errors import ConfigError
-from ..data.client_folders import CLIENT_NAME_PATTERN, OWN_DATA, ExampleSpec, sort_client_names
+from ..core.names import NAME_PATTERN
+from ..data.client_folders import OWN_DATA, ExampleSpec, sort_client_names
 from .protocol.messages import ClientSummary, Hello
 
 
@@ -54,7 +55,7 @@ def find_membership_objection(
     if config.data.name != OWN_DATA:
         unknown = [c for c in clients if c not in list_clients(config, held)]
         return f"the run has no client '{unknown[0]}'" if unknown else ""
-    nameless = [c for c in clients if not CLIENT_NAME_PATTERN.fullmatch(c)]
+    nameless = [c for c in clients if not NAME_PATTERN.fullmatch(c)]
     if nameless:
         return f"'{nameless[0]}' cannot be a client's name"
     fresh, places = [c for c in clients if c not in held], config.data.clients - len(held)

@@ -39,8 +39,9 @@ from .protocol.device_session import DeviceSession
 from .protocol.messages import ClientSummary, Control, decode_message
 from .protocol.reply_store import ReplyStore
 from .protocol.topics import Publication
+from .transport.endpoint import BrokerEndpoint, Will
 from .transport.inbox import ConnectionEvent, ReceivedMessage
-from .transport.link import BrokerEndpoint, MqttTransport, Will
+from .transport.mqtt_transport import MqttTransport
 
 MAX_BLOB_BYTES = 1 << 30  # bytes of what one task sends down
 POLL_SECONDS = 0.05
@@ -79,7 +80,7 @@ class Device:
                 enrolment.address, enrolment.port, enrolment.device, enrolment.make_ssl_context()
             ),
             topics.list_device_subscriptions(run, enrolment.device),
-            standing={here.topic: here.payload},
+            retained={here.topic: here.payload},
             will=Will(gone.topic, gone.payload),
         )
         self.jobs: queue.Queue[Job] = queue.Queue(1)
@@ -239,7 +240,7 @@ def wait_for_run(enrolment: Enrolment, say: Say) -> str:
         enrolment.address, enrolment.port, enrolment.device, enrolment.make_ssl_context()
     )
     say("waiting for a server")
-    with MqttTransport(peer, [f"{topics.TOPIC_ROOT}/+/ctl"]) as link:
+    with MqttTransport(peer, [topics.make_any_control_pattern()]) as link:
         while True:
             item = link.inbox.get()
             if isinstance(item, ConnectionEvent):

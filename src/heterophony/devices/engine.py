@@ -21,7 +21,7 @@ from .protocol.server_session import ServerSession
 from .protocol.topics import Publication
 from .reply_checks import ReplyValidator
 from .transport.inbox import ConnectionEvent, ReceivedMessage
-from .transport.link import MqttTransport
+from .transport.mqtt_transport import MqttTransport
 
 POLL_SECONDS = 0.05  # seconds between looks at the clock
 JobKey = tuple[str, str, int]

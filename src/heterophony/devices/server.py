@@ -22,12 +22,14 @@ from .admission import check_devices_can_run, find_objection, list_clients
 from .broker.enrolment import Enrolment
 from .engine import DeviceEngine, announce_end, process_messages, publish_all
 from .protocol import topics
+from .protocol.message_fields import parse_record
 from .protocol.messages import ClientSummary, Hello
 from .protocol.server_session import ServerSession
 from .remote_federation import DataSummary, RemoteFederation, make_remote_federation
 from .reply_checks import ReplyValidator
 from .status_writer import StatusWriter
-from .transport.link import BrokerEndpoint, MqttTransport, Will
+from .transport.endpoint import BrokerEndpoint, Will
+from .transport.mqtt_transport import MqttTransport
 
 MAX_REPLY_BYTES = 1 << 30  # bytes of one reply
 JOURNAL_FILE = "devices.json"
@@ -44,7 +46,7 @@ class Journal:
         self.device_of_client: dict[str, str] = told.get("holders", {})
         self.folder_ids: dict[str, str] = told.get("homes", {})  # by device
         self.client_summaries: dict[str, ClientSummary] = {
-            name: ClientSummary(**{**h, "labels": tuple(h["labels"]), "shape": tuple(h["shape"])})
+            name: parse_record(ClientSummary, {"type": "uint8", **h}, f"{self.path}, client {name}")
             for name, h in told.get("held", {}).items()
         }
         self.save()
@@ -94,7 +96,7 @@ def serve(
     peer = BrokerEndpoint(
         enrolment.address, enrolment.port, enrolment.device, enrolment.make_ssl_context()
     )
-    will = Will(f"{topics.TOPIC_ROOT}/{run}/server", b"gone")
+    will = Will(topics.make_server_topic(run), b"gone")
     now, text = time.monotonic(), folder.config_file.read_bytes()
     hub = ServerSession(
         run,

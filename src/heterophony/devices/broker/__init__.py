@@ -1,1 +1,1 @@
-"""The broker: Mosquitto, its certificates, and who is enrolled."""
+"""The broker: Mosquitto, its certificates, and the devices enrolled with it."""

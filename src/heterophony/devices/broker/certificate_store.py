@@ -1,7 +1,7 @@
-"""The register of a broker: the certificates of all who are enrolled, and those taken back.
+"""The certificates of all enrolled devices of a broker, and those that were revoked.
 
-It is two folders of files, each made or moved in one step: no two commands can lose an entry of
-each other. Keys of devices are not kept.
+The store is two folders of files, each created or moved in one step: two commands at the same time
+cannot lose each other's entries. Private keys of devices are not kept.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from .certificates import read_expiry, read_serial_number
 
 @dataclass(frozen=True)
 class EnrolledDevice:
-    """Who is enrolled, and until when."""
+    """A device's name, and when its enrolment expires."""
 
     name: str
     until: datetime
 
 
 class CertificateStore:
-    """Who may come, and who no longer may."""
+    """Certificates by device: enrolled ones in ``devices/``, revoked ones in ``revoked/``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -35,56 +35,49 @@ class CertificateStore:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def add(self, name: str, certificate: str) -> None:
-        """Before anybody has the key: what is not in here could not be revoked."""
-        record, new = (
-            self._certificate_path(name),
-            self.folder / f".{read_serial_number(certificate)}.pem",
-        )
-        write_atomically(new, certificate.encode(), private=True)
-        with translate_disk_errors(record):
+        """Store a certificate before anybody gets its key: only stored ones can be revoked."""
+        path = self._certificate_path(name)
+        temporary = self.folder / f".{read_serial_number(certificate)}.pem"
+        write_atomically(temporary, certificate.encode(), private=True)
+        with translate_disk_errors(path):
             try:
-                record.hardlink_to(new)  # of two at the same time, one is told
+                path.hardlink_to(temporary)  # of two commands at the same time, one fails
             except FileExistsError:
                 raise ConfigError(
                     f"{name} is already enrolled; to replace its file:"
                     f" heterophony broker revoke {name} {self.folder}, then enrol it again"
                 ) from None
             finally:
-                new.unlink()
+                temporary.unlink()
             sync_folder(self.enrolled_folder)
 
     def remove(self, name: str) -> None:
-        """As if it had never been added, for a key that nobody has."""
+        """Undo ``add`` for a certificate whose key nobody received."""
         self._certificate_path(name).unlink()
 
     def revoke(self, name: str) -> None:
-        record, names = (
-            self._certificate_path(name),
-            [device.name for device in self.list_enrolled()],
-        )
+        path = self._certificate_path(name)
+        names = [device.name for device in self.list_enrolled()]
         if name not in names:
             raise ConfigError(
                 f"{name} is not enrolled in {self.folder}{suggest_similar(name, names)}"
             )
-        with translate_disk_errors(record):
-            record.rename(
-                self.revoked_folder / f"{name}.{read_serial_number(record.read_text())}.pem"
-            )
+        with translate_disk_errors(path):
+            path.rename(self.revoked_folder / f"{name}.{read_serial_number(path.read_text())}.pem")
             sync_folder(self.revoked_folder)
 
     def list_enrolled(self) -> list[EnrolledDevice]:
-        """By name."""
+        """Return all enrolled devices, sorted by name."""
         return [
             EnrolledDevice(path.stem, read_expiry(text))
             for path, text in read_certificates(self.enrolled_folder)
         ]
 
     def list_revoked_certificates(self) -> list[str]:
-        """All certificates that were revoked."""
         return [text for _, text in read_certificates(self.revoked_folder)]
 
     def list_revoked_names(self) -> set[str]:
-        """Names, also of those who were enrolled again."""
+        """Return all names that were ever revoked, also those enrolled again since."""
         return {path.stem.rpartition(".")[0] for path, _ in read_certificates(self.revoked_folder)}
 
     def _certificate_path(self, name: str) -> Path:
@@ -92,12 +85,12 @@ class CertificateStore:
 
 
 def read_certificates(folder: Path) -> list[tuple[Path, str]]:
-    """The certificates in a folder, by name."""
+    """Return all certificates in a folder, sorted by file name."""
     with translate_disk_errors(folder):
-        found = [(path, path.read_text()) for path in sorted(folder.iterdir())]
-    for path, text in found:
+        certificates = [(path, path.read_text()) for path in sorted(folder.iterdir())]
+    for path, text in certificates:
         try:
             read_expiry(text)
         except ValueError:
-            raise FolderError(f"{path} is damaged: it is no certificate") from None
-    return found
+            raise FolderError(f"{path} is damaged: it is not a certificate") from None
+    return certificates

@@ -1,4 +1,4 @@
-"""Certificates: an authority of one's own, what it signs, and the list of what it takes back."""
+"""Certificates: the broker's own authority, what it signs, and its revocation list."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-CLOCK_TOLERANCE = timedelta(days=1)  # clocks of small devices are late
-AUTHORITY_LIFETIME = timedelta(days=20 * 365)  # of the authority; nothing it signs outlives it
+CLOCK_TOLERANCE = timedelta(days=1)  # clocks of small devices run late
+AUTHORITY_LIFETIME = timedelta(days=20 * 365)  # nothing the authority signs is valid for longer
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class CertificateAndKey:
 
 
 class CertificateAuthority:
-    """Signs certificates that only its own broker and devices believe."""
+    """Signs certificates that only its own broker and devices trust."""
 
     def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
         self.certificate, self.key = certificate, key
@@ -47,11 +47,11 @@ class CertificateAuthority:
 
     @classmethod
     def load(cls, pair: CertificateAndKey) -> Self:
-        """Raises ValueError where the two are damaged or do not belong together."""
+        """Load a certificate and its key; raise ValueError if damaged or not a pair."""
         certificate = x509.load_pem_x509_certificate(pair.certificate.encode())
         key = serialization.load_pem_private_key(pair.key.encode(), password=None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise ValueError("not a key of an authority")
+            raise ValueError("the key is not an elliptic curve key")
         if certificate.public_key() != key.public_key():
             raise ValueError("the key belongs to another certificate")
         return cls(certificate, key)
@@ -59,13 +59,13 @@ class CertificateAuthority:
     def export_pem(self) -> CertificateAndKey:
         return CertificateAndKey(encode_certificate(self.certificate), encode_private_key(self.key))
 
-    def issue_for_broker(self, reached: Sequence[str]) -> CertificateAndKey:
-        """To be known by: the names and addresses under which the broker is reached."""
-        names = x509.SubjectAlternativeName([make_alternative_name(name) for name in reached])
+    def issue_for_broker(self, hosts: Sequence[str]) -> CertificateAndKey:
+        """Issue a certificate for all names and addresses under which the broker is reached."""
+        names = x509.SubjectAlternativeName([make_alternative_name(name) for name in hosts])
         return self._issue("broker", self.valid_until, ExtendedKeyUsageOID.SERVER_AUTH, names)
 
     def issue_for_device(self, name: str, until: datetime) -> CertificateAndKey:
-        """To be known by the broker; no use for posing as a broker."""
+        """Issue a certificate with which a device can authenticate, but not act as a broker."""
         return self._issue(name, min(until, self.valid_until), ExtendedKeyUsageOID.CLIENT_AUTH)
 
     def _issue(
@@ -93,10 +93,10 @@ class CertificateAuthority:
             encode_certificate(builder.sign(self.key, hashes.SHA256())), encode_private_key(key)
         )
 
-    def build_revocation_list(self, taken_back: Sequence[str]) -> str:
-        """The list of certificates that count no longer, PEM.
+    def build_revocation_list(self, revoked: Sequence[str]) -> str:
+        """Return the list of revoked certificates, PEM.
 
-        It lasts as long as the authority: with a list that has run out, nobody would be let in.
+        It is valid as long as the authority: with an expired list nobody would be admitted.
         """
         now = datetime.now(UTC)
         builder = (
@@ -105,21 +105,21 @@ class CertificateAuthority:
             .last_update(now - CLOCK_TOLERANCE)
             .next_update(self.valid_until)
         )
-        for certificate in taken_back:
+        for certificate in revoked:
             number = x509.load_pem_x509_certificate(certificate.encode()).serial_number
             entry = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(now)
             builder = builder.add_revoked_certificate(entry.build())
-        made = builder.sign(self.key, hashes.SHA256())
-        return made.public_bytes(serialization.Encoding.PEM).decode()
+        signed = builder.sign(self.key, hashes.SHA256())
+        return signed.public_bytes(serialization.Encoding.PEM).decode()
 
 
 def read_expiry(certificate: str) -> datetime:
-    """When a certificate runs out."""
+    """Return when a certificate expires."""
     return x509.load_pem_x509_certificate(certificate.encode()).not_valid_after_utc
 
 
 def read_serial_number(certificate: str) -> str:
-    """What tells a certificate from all others of its authority."""
+    """Return the number that is unique among all certificates of an authority."""
     return f"{x509.load_pem_x509_certificate(certificate.encode()).serial_number:x}"
 
 
@@ -143,7 +143,7 @@ def make_builder(
 
 
 def make_key_usage(signs: bool) -> x509.KeyUsage:
-    """An authority signs certificates and lists; everybody else signs handshakes."""
+    """Allow an authority to sign certificates and lists, everybody else to sign handshakes."""
     return x509.KeyUsage(
         digital_signature=not signs,
         key_cert_sign=signs,

@@ -1,4 +1,4 @@
-"""Mosquitto in the background: started, told by signals, ended; its lock says whether it lives."""
+"""Start, reload and stop Mosquitto in the background; a lock file shows whether it runs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from .enrolment import Enrolment
 from .mosquitto import CONFIG_FILE, LOG_FILE, PID_FILE
 
 LOCK_FILE = "lock"
-TIMEOUT_SECONDS = 15.0  # seconds for a start or an end, on slow cards and busy machines
-POLL_SECONDS = 0.02  # seconds between two looks
+TIMEOUT_SECONDS = 15.0  # for a start or a stop, on slow disks and busy machines
+POLL_SECONDS = 0.02
 
 
 def find_mosquitto() -> str:
-    """Mosquitto's, which Debian puts where only root looks."""
+    """Return the path of Mosquitto; Debian puts it where only root's PATH leads."""
     path = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/usr/local/sbin"
     if found := shutil.which("mosquitto", path=path):
         return found
@@ -35,9 +35,9 @@ def find_mosquitto() -> str:
 
 
 def find_running_pid(folder: Path) -> int | None:
-    """The id of the process that serves this folder, None if there is none.
+    """Return the id of the process that serves this folder; None if there is none.
 
-    Mosquitto inherits a lock that ends with it, so a file with an old id misleads nobody.
+    Mosquitto inherits a lock that ends with it, so an old id in the file is never believed.
     """
     try:
         lock = os.open(folder / LOCK_FILE, os.O_RDONLY)
@@ -53,7 +53,7 @@ def find_running_pid(folder: Path) -> int | None:
 
 
 def read_pid(folder: Path) -> int:
-    """The id in the file, if that process works in the folder."""
+    """Return the id in the file, if that process works in the folder."""
     try:
         number = int((folder / PID_FILE).read_text())
         if Path(f"/proc/{number}/cwd").samefile(folder):
@@ -64,12 +64,12 @@ def read_pid(folder: Path) -> int:
 
 
 def make_busy_error(folder: Path) -> BusyError:
-    return BusyError(f"the broker in {folder} is just being started or ended; try again")
+    return BusyError(f"the broker in {folder} is just being started or stopped; try again")
 
 
 @contextmanager
 def hold_lock(folder: Path) -> Iterator[IO[str]]:
-    """Nobody else can start Mosquitto here meanwhile; the lock is for ``start``."""
+    """Keep others from starting Mosquitto here; pass the lock on to ``start_mosquitto``."""
     with translate_disk_errors(folder):
         lock = open(folder / LOCK_FILE, "a", opener=open_for_owner_only)  # noqa: SIM115
     with lock:
@@ -80,11 +80,11 @@ def hold_lock(folder: Path) -> Iterator[IO[str]]:
         yield lock
 
 
-def start_mosquitto(folder: Path, lock: IO[str], known_as: Enrolment) -> int:
-    """Mosquitto in the background, answering; its process id."""
+def start_mosquitto(folder: Path, lock: IO[str], server: Enrolment) -> int:
+    """Start Mosquitto in the background and wait until it answers; return its process id."""
     mosquitto, log = find_mosquitto(), folder / LOG_FILE
     with translate_disk_errors(log), open(log, "a", opener=open_for_owner_only) as out:
-        before = out.tell()
+        log_start = out.tell()
         (folder / PID_FILE).unlink(missing_ok=True)
         subprocess.run(
             [mosquitto, "-d", "-c", CONFIG_FILE],
@@ -94,67 +94,72 @@ def start_mosquitto(folder: Path, lock: IO[str], known_as: Enrolment) -> int:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
-            check=False,  # how it went is seen by the lock, and told by the log
+            check=False,  # the lock shows whether it started, the log why not
         )
-    lock.close()  # now it is Mosquitto's alone
-    return wait_until_answering(folder, known_as, before)
+    lock.close()  # now only Mosquitto holds it
+    return wait_until_answering(folder, server, log_start)
 
 
-def wait_until_answering(folder: Path, known_as: Enrolment, before: int) -> int:
-    """Wait until it shakes hands; where it ends instead, its log beyond ``before`` says why."""
+def wait_until_answering(folder: Path, server: Enrolment, log_start: int) -> int:
+    """Wait for a TLS handshake; if Mosquitto ends instead, raise with the error in its log."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         try:
             number = find_running_pid(folder)
-        except BusyError:  # it has not written its id yet
+        except BusyError:  # its id is not written yet
             number = 0
         if number is None:
             raise BrokerError(
-                f"Mosquitto does not start: {read_first_error(folder / LOG_FILE, before)}"
+                f"Mosquitto does not start: {read_first_error(folder / LOG_FILE, log_start)}"
             )
-        if number and can_handshake(known_as):
+        if number and can_handshake(server):
             return number
         time.sleep(POLL_SECONDS)
-    raise BrokerError(f"Mosquitto does not answer; {folder / LOG_FILE} may say why")
+    raise BrokerError(f"Mosquitto does not answer; see {folder / LOG_FILE}")
 
 
-def can_handshake(known_as: Enrolment) -> bool:
-    """Do both sides believe each other? Nobody signs in: that would end the session of a server."""
-    trust = known_as.make_ssl_context()
-    trust.maximum_version = ssl.TLSVersion.TLSv1_2  # in 1.3 the client never hears the verdict
+def can_handshake(server: Enrolment) -> bool:
+    """Return whether both sides trust each other.
+
+    Nobody signs in to MQTT: that would end the session of a running server.
+    """
+    context = server.make_ssl_context()
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # in 1.3 a client is not told of a refusal
     try:
         with (
-            socket.create_connection((known_as.address, known_as.port), TIMEOUT_SECONDS) as plain,
-            trust.wrap_socket(plain, server_hostname=known_as.address),
+            socket.create_connection((server.address, server.port), TIMEOUT_SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname=server.address),
         ):
             return True
     except OSError:
         return False
 
 
-def read_first_error(log: Path, before: int) -> str:
-    """The first error it wrote since; others follow from it."""
-    lines = log.read_bytes()[before:].decode(errors="replace").splitlines()
+def read_first_error(log: Path, start: int) -> str:
+    """Return the first error in the log from ``start`` on; later ones follow from it."""
+    lines = log.read_bytes()[start:].decode(errors="replace").splitlines()
     errors = (line.partition("Error: ")[2] for line in lines)
-    return next((said for said in errors if said), f"see {log}")
+    return next((error for error in errors if error), f"see {log}")
 
 
 def reload_mosquitto(folder: Path) -> None:
-    """Let it read rights and revocations again, if there is one."""
+    """Make a running Mosquitto read access list and revocations again."""
     if number := find_running_pid(folder):
         os.kill(number, signal.SIGHUP)
 
 
 def stop_mosquitto(folder: Path) -> int | None:
-    """End it in order, everything saved; its process id, None if there was none."""
+    """Stop Mosquitto in order, with everything saved; return its process id, if it was running."""
     number = find_running_pid(folder)
     if number is None:
         return None
-    watched = os.pidfd_open(number)
+    pidfd = os.pidfd_open(number)
     try:
-        signal.pidfd_send_signal(watched, signal.SIGTERM)
-        if not select.select([watched], [], [], TIMEOUT_SECONDS)[0]:
-            raise BrokerError(f"Mosquitto, process {number}, does not end")
+        signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+        if not select.select([pidfd], [], [], TIMEOUT_SECONDS)[0]:
+            raise BrokerError(
+                f"Mosquitto, process {number}, does not stop; see {folder / LOG_FILE}"
+            )
     finally:
-        os.close(watched)
+        os.close(pidfd)
     return number

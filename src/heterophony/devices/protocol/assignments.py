@@ -11,12 +11,12 @@ from ...core.errors import CodecError
 from ...core.tensors import Tensors
 from ...jobs.plan import Job
 from . import job_codec
-from .backoff import ResendTimer
 from .blob_transfer import BlobTransfer
 from .chunks import Chunk, OutgoingBlob, count_chunks
 from .device_registry import DeviceRegistry, RegisteredDevice
-from .message_fields import BlobRef, to_single_line
-from .messages import Done, Failed, Message, Rejected, Taken, Task, Want
+from .message_fields import to_single_line
+from .messages import BlobRef, Done, Failed, Message, Rejected, Taken, Task, Want
+from .resend_timer import ResendTimer
 
 MAX_ATTEMPTS = 3  # that a task has before it is given up
 ReplyCheck = Callable[[Job, Reply], None]  # raises CodecError with words

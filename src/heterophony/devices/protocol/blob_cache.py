@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from .blob_transfer import BlobTransfer
 from .chunks import Chunk
-from .message_fields import BlobRef
-from .messages import Want
+from .messages import BlobRef, Want
 
 MAX_SPARE_BLOBS = 3  # blobs kept beyond those in need: the next task often wants one of them
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from .backoff import ResendTimer
 from .chunks import Chunk, IncomingBlob
-from .message_fields import BlobRef
-from .messages import Want
+from .messages import BlobRef, Want
+from .resend_timer import ResendTimer
 
 
 class BlobTransfer:

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...core.errors import CodecError
-from .message_fields import BlobRef
-from .messages import MAX_WANTED_CHUNKS, Want
+from .messages import MAX_WANTED_CHUNKS, BlobRef, Want
 
 MAGIC = b"HETC"
 HEADER = struct.Struct(">4s32sI")

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from ...core.errors import CodecError
 from . import chunks, messages, topics
-from .backoff import ResendTimer
 from .messages import (
     ClientSummary,
     Control,
@@ -27,10 +26,9 @@ from .messages import (
     Welcome,
 )
 from .reply_store import ReplyStore
+from .resend_timer import ResendTimer
 from .task_queue import ReadyTask, TaskQueue
 from .topics import ParsedTopic, Publication
-
-RUN_STATES = ("waiting", "playing", "ended")
 
 
 class DeviceSession:
@@ -194,4 +192,4 @@ class DeviceSession:
 
 def rank_control(control: Control) -> tuple[int, int, int]:
     """Controls in the order in which a server says them."""
-    return control.epoch, control.t, RUN_STATES.index(control.state)
+    return control.epoch, control.t, messages.RUN_STATES.index(control.state)

@@ -8,42 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any
+from dataclasses import asdict, replace
+from typing import Any
 
 from ...core import codec
 from ...core.algorithm import Reply
 from ...core.errors import CodecError
 from ...core.tensors import Tensors
 from ...jobs.plan import Job
-from .message_fields import (
-    BlobRef,
-    ClientName,
-    Count,
-    FiniteNumber,
-    NumberMap,
-    matching,
-    one_of,
-    parse_record,
-)
-from .messages import Task
+from .message_fields import parse_record
+from .messages import BlobRef, ReplyHeader, Task
 
 ASIDE_PREFIX = "aside:"  # before the names of what is only measured, where a run asks for it
-
-
-@dataclass(frozen=True)
-class ReplyScalars:
-    """What a reply says besides its tensors."""
-
-    client: ClientName
-    kind: Annotated[str, one_of("train", "evaluate", "join")]
-    samples: Count
-    weight: FiniteNumber
-    metrics: NumberMap
-    turn: Count
-    examples: Count
-    kept: Annotated[str, matching(re.compile("([0-9a-f]{64})?"), "a sha256 or nothing")]
 
 
 def make_task(run: str, job: Job, tensors: BlobRef, average: BlobRef) -> Task:
@@ -80,7 +56,7 @@ def encode_reply(reply: Reply, aside: bool = False) -> bytes:
     """
     metrics = {k: v for k, v in reply.metrics.items() if k != "seconds"}
     said = {k: v for k, v in vars(reply).items() if k not in ("tensors", "aside")}
-    scalars = parse_record(ReplyScalars, {**said, "metrics": metrics}, "a reply")
+    scalars = parse_record(ReplyHeader, {**said, "metrics": metrics}, "a reply")
     extra = {ASIDE_PREFIX + k: v for k, v in reply.aside.items()} if aside else {}
     return codec.encode_blob(Tensors({**reply.tensors, **extra}), asdict(scalars))
 
@@ -88,7 +64,7 @@ def encode_reply(reply: Reply, aside: bool = False) -> bytes:
 def decode_reply(blob: bytes, task: Task, seconds: float) -> Reply:
     """The reply to a task, finite and of a form that can be trusted; others check its content."""
     found, header = codec.decode_blob(blob)
-    said = parse_record(ReplyScalars, header, "a reply")
+    said = parse_record(ReplyHeader, header, "a reply")
     if (said.client, said.kind, said.turn) != (task.client, task.job, task.turn):
         raise CodecError(f"a reply is not that to the task of client {task.client!r}")
     said = replace(said, metrics={**said.metrics, "seconds": seconds})

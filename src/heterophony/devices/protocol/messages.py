@@ -1,20 +1,26 @@
-"""Messages as bytes and back: JSON of a known form, and nothing else gets through."""
+"""Every message between server and devices: its fields, and how it becomes bytes and back.
+
+The dataclasses are the only description of the fields. What they do not describe is refused, also by
+the side that sends. The lower-case name of a class is its ``kind`` on the wire.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, ClassVar, TypeVar
 
 from ...core.errors import CodecError
 from . import framing
 from .message_fields import (
-    BlobRefField,
     Boolean,
     ClientName,
     Count,
     FiniteNumber,
     Integers,
+    JobKind,
     NumberMap,
+    OptionalSha256,
     Sha256,
     Text,
     TextMap,
@@ -28,24 +34,74 @@ from .message_fields import (
 )
 from .topics import PROTOCOL_VERSION
 
-MAX_BYTES, MAX_HELLO_BYTES = 16 << 10, 256 << 10  # bytes of a message; of the one with all clients
-MAX_WANTED_CHUNKS = 16  # chunks in one request
+MAX_BYTES, MAX_HELLO_BYTES = 16 << 10, 256 << 10  # of a message; of a Hello, which lists clients
+MAX_WANTED_CHUNKS = 16  # in one request
+RUN_STATES = ("waiting", "playing", "ended")  # in the order in which a server enters them
+
+
+# Records within messages and replies --------------------------------------------------------
+@dataclass(frozen=True)
+class BlobRef:
+    """Names bytes by their content; they are then pulled in chunks."""
+
+    sha256: Sha256
+    size: Annotated[int, integer(1, 1 << 40)]
+
+    @staticmethod
+    def from_bytes(content: bytes) -> BlobRef:
+        return BlobRef(hashlib.sha256(content).hexdigest(), len(content))
+
+
+BlobRefField = Annotated[BlobRef, record_of(BlobRef)]
 
 
 @dataclass(frozen=True)
+class ClientSummary:
+    """A client on a device: how much data it has, and of what kind; never the data."""
+
+    name: ClientName
+    train: Count
+    test: Count
+    validation: Count
+    labels: Integers  # training examples of each class
+    data_sha256: Sha256
+    shape: Integers
+    classes: Count
+    type: Annotated[str, one_of("uint8", "float32", "int64")] = "uint8"  # of stored examples
+
+
+@dataclass(frozen=True)
+class ReplyHeader:
+    """Everything in a reply except its tensors."""
+
+    client: ClientName
+    kind: JobKind
+    samples: Count
+    weight: FiniteNumber
+    metrics: NumberMap
+    turn: Count
+    examples: Count
+    kept: OptionalSha256
+
+
+# Messages -----------------------------------------------------------------------------------
+@dataclass(frozen=True)
 class Message:
-    """One of the kinds below."""
+    """Base of all messages."""
 
     max_bytes: ClassVar[int] = MAX_BYTES
 
 
 @dataclass(frozen=True)
 class Control(Message):
-    """Server, retained: how the run stands. Memories of rounds before ``oldest`` are not needed."""
+    """From the server, retained: the state of the run.
+
+    Memories of rounds before ``oldest`` are no longer needed.
+    """
 
     run: TopicName
     epoch: Count  # how often the server has started
-    state: Annotated[str, one_of("waiting", "playing", "ended")]
+    state: Annotated[str, one_of(*RUN_STATES)]
     t: Count
     rounds: Count
     oldest: Count
@@ -54,44 +110,31 @@ class Control(Message):
 
 @dataclass(frozen=True)
 class Status(Message):
-    """Device, retained, and its last will: is it here?"""
+    """From a device, retained, and its last will: whether it is connected."""
 
     state: Annotated[str, one_of("here", "gone")]
-    session: TopicName  # of this start of the device
-
-
-@dataclass(frozen=True)
-class ClientSummary:
-    """A client on a device: how much data, of what kind; never the data."""
-
-    name: ClientName
-    train: Count
-    test: Count
-    validation: Count
-    labels: Integers
-    data_sha256: Sha256
-    shape: Integers
-    classes: Count
-    type: Annotated[str, one_of("uint8", "float32", "int64")] = "uint8"  # of stored examples
+    session: TopicName  # new at each start of the device
 
 
 @dataclass(frozen=True)
 class Hello(Message):
-    """Device: which clients it holds, and what it is."""
+    """From a device: the clients it holds, its version and its hardware."""
 
     max_bytes: ClassVar[int] = MAX_HELLO_BYTES
     session: TopicName
-    epoch: Count  # of the server that is greeted
+    epoch: Count  # of the server it introduces itself to
     version: Annotated[str, text(64)]  # of heterophony
     config_sha256: Sha256
-    clients: Annotated[tuple[ClientSummary, ...], list_of(record_of(ClientSummary), 1024, least=1)]
+    clients: Annotated[
+        tuple[ClientSummary, ...], list_of(record_of(ClientSummary), 1024, min_length=1)
+    ]
     hardware: TextMap = field(default_factory=dict)
-    home: Annotated[str, text(64)] = ""  # the folder where what its clients keep lies
+    home: Annotated[str, text(64)] = ""  # id of the folder with its clients' memories
 
 
 @dataclass(frozen=True)
 class Welcome(Message):
-    """Server: the device takes part, with all its clients."""
+    """From the server: the device takes part with all its clients."""
 
     session: TopicName
     epoch: Count
@@ -99,7 +142,7 @@ class Welcome(Message):
 
 @dataclass(frozen=True)
 class Refused(Message):
-    """Server: the device does not take part, and why."""
+    """From the server: the device does not take part, and why."""
 
     session: TopicName
     epoch: Count
@@ -108,48 +151,52 @@ class Refused(Message):
 
 @dataclass(frozen=True)
 class Task(Message):
-    """Server: work for a client. The id is of the content: the same work is the same task."""
+    """From the server: a job for a client. The id is a digest of the content: equal jobs, equal ids."""
 
     id: Sha256
     client: ClientName
-    job: Annotated[str, one_of("train", "evaluate", "join")]
+    job: JobKind
     t: Count
     turn: Count
     keeps: Boolean
     tensors: BlobRefField
     average: BlobRefField
-    attempt: Count  # how often it was given again; not part of the id
+    attempt: Count  # how often it was assigned again; not part of the id
 
 
 @dataclass(frozen=True)
 class Done(Message):
-    """Device: the reply to a task is there to be pulled."""
+    """From a device: the reply to a task is ready to be pulled."""
 
     id: Sha256
     attempt: Count
     t: Count
     reply: BlobRefField
-    seconds: FiniteNumber  # of work; beside the reply, so that equal work is an equal blob
+    seconds: (
+        FiniteNumber  # that the job took; not in the reply, so that equal work is an equal blob
+    )
 
 
 @dataclass(frozen=True)
 class Want(Message):
-    """Either side: these chunks of a blob, please. Pull, acknowledgement and resume in one."""
+    """From either side: send these chunks of a blob. Requests, acknowledges and resumes at once."""
 
     sha256: Sha256
-    chunks: Annotated[tuple[int, ...], list_of(integer(0, 1 << 32), MAX_WANTED_CHUNKS, least=1)]
+    chunks: Annotated[
+        tuple[int, ...], list_of(integer(0, 1 << 32), MAX_WANTED_CHUNKS, min_length=1)
+    ]
 
 
 @dataclass(frozen=True)
 class Taken(Message):
-    """Server: the reply has arrived and is good; no need to announce it any more."""
+    """From the server: the reply arrived and is valid; the device need not announce it again."""
 
     id: Sha256
 
 
 @dataclass(frozen=True)
 class Rejected(Message):
-    """Server: the reply is not taken, and why; the device drops it."""
+    """From the server: the reply is not accepted, and why; the device deletes it."""
 
     id: Sha256
     attempt: Count
@@ -158,7 +205,7 @@ class Rejected(Message):
 
 @dataclass(frozen=True)
 class Failed(Message):
-    """Device: the task could not be done, and why; could it be, if tried again?"""
+    """From a device: the task failed, and why; ``again`` says whether another attempt can help."""
 
     id: Sha256
     attempt: Count
@@ -168,7 +215,7 @@ class Failed(Message):
 
 @dataclass(frozen=True)
 class Metrics(Message):
-    """Device: numbers to be shown live; they influence nothing."""
+    """From a device: numbers to show live; they influence nothing."""
 
     values: NumberMap
 
@@ -179,7 +226,7 @@ M = TypeVar("M", bound=Message)
 
 
 def encode_message(message: Message) -> bytes:
-    """A sealed object; what ``decode`` would refuse is refused here already."""
+    """Return the bytes of a message; refuse what ``decode_message`` would refuse."""
     cls = type(message)
     content = {"v": PROTOCOL_VERSION, "kind": cls.__name__.lower(), **asdict(message)}
     payload = framing.encode_frame(content)
@@ -188,7 +235,7 @@ def encode_message(message: Message) -> bytes:
 
 
 def decode_message(payload: bytes, *kinds: type[M]) -> M:
-    """A message of one of these kinds, whole and in range."""
+    """Return a valid message of one of these kinds; refuse everything else."""
     if len(payload) > max(k.max_bytes for k in kinds):
         raise CodecError(f"a message of {len(payload)} bytes is too long")
     content = framing.decode_frame(payload)

@@ -15,10 +15,10 @@ from ...engines.base import sort_jobs
 from ...jobs.plan import Job
 from . import chunks, messages, topics
 from .assignments import Assignments, LostJob, ReplyCheck
-from .backoff import ResendTimer
 from .chunks import OutgoingBlob
 from .device_registry import AdmissionCheck, DeviceRegistry
 from .messages import Control, Done, Failed, Hello, Message, Metrics, Status, Want, Welcome
+from .resend_timer import ResendTimer
 from .topics import ParsedTopic, Publication
 
 

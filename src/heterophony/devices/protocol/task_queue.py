@@ -10,12 +10,12 @@ from typing import NamedTuple
 from ...core.errors import CodecError
 from ...jobs.plan import Job
 from . import job_codec
-from .backoff import ResendTimer
 from .blob_cache import BlobCache
 from .chunks import Chunk
-from .message_fields import BlobRef, to_single_line
-from .messages import Control, Done, Failed, Message, Task, Want
+from .message_fields import to_single_line
+from .messages import BlobRef, Control, Done, Failed, Message, Task, Want
 from .reply_store import ReplyStore
+from .resend_timer import ResendTimer
 
 OutgoingMessages = list[Message | bytes]
 

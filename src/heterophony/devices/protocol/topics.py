@@ -1,18 +1,17 @@
-"""The names of topics: who may write where is told by the name alone.
+"""The topics of the protocol: how they are named, who subscribes to them, who may read and write them.
 
-All of a device is below ``d/<device>/``, so two patterns by authenticated name guard it.
+Everything of a device is below ``d/<device>/``, so the broker can guard it by authenticated name.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Literal, NamedTuple
 
 from ...core.errors import CodecError, ConfigError
+from ...core.names import NAME_PATTERN, NAME_RULE
 
-PROTOCOL_VERSION = 1  # of the protocol: other versions have other topics, and never meet
+PROTOCOL_VERSION = 1  # other versions use other topics and never meet
 TOPIC_ROOT = f"het/{PROTOCOL_VERSION}"
-TOPIC_NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,64}")
 
 Channel = Literal["status", "up", "up/chunk", "down", "down/chunk"]
 CHANNELS: dict[str, Channel] = {
@@ -25,7 +24,7 @@ CHANNELS: dict[str, Channel] = {
 
 
 class Publication(NamedTuple):
-    """One message for the broker."""
+    """A message to publish."""
 
     topic: str
     payload: bytes
@@ -33,7 +32,7 @@ class Publication(NamedTuple):
 
 
 class ParsedTopic(NamedTuple):
-    """What a topic says; the control topic is of no device."""
+    """The parts of a topic; the control topic has no device."""
 
     run: str
     device: str
@@ -41,40 +40,63 @@ class ParsedTopic(NamedTuple):
 
 
 def check_name(of: str, value: str) -> str:
-    """A run's or device's name, if it may be part of a topic."""
-    if not TOPIC_NAME.fullmatch(value):
-        raise ConfigError(
-            f"{of}: '{value}' cannot be a name; use 1 to 64 letters, digits, '.', '_' or '-',"
-            " not beginning with '.'"
-        )
+    """Return the name of a run or device, if it can be part of a topic."""
+    if not NAME_PATTERN.fullmatch(value):
+        raise ConfigError(f"{of}: '{value}' cannot be a name; {NAME_RULE}")
     return value
 
 
+# Topics -------------------------------------------------------------------------------------
 def make_control_topic(run: str) -> str:
-    """Where the server says how the run stands; retained."""
+    """Return the retained topic on which the server publishes the state of a run."""
     return f"{TOPIC_ROOT}/{check_name('run', run)}/ctl"
 
 
+def make_server_topic(run: str) -> str:
+    """Return the topic of the server's own last will."""
+    return f"{TOPIC_ROOT}/{check_name('run', run)}/server"
+
+
 def make_device_topic(run: str, device: str, channel: Channel) -> str:
-    """A topic of one device."""
     return f"{TOPIC_ROOT}/{check_name('run', run)}/d/{check_name('device', device)}/{channel}"
 
 
+# Subscriptions and rights -------------------------------------------------------------------
+def make_any_control_pattern() -> str:
+    """Return the pattern of the control topics of all runs."""
+    return f"{TOPIC_ROOT}/+/ctl"
+
+
 def list_server_subscriptions(run: str) -> list[str]:
-    """What the server subscribes to."""
     devices = f"{TOPIC_ROOT}/{check_name('run', run)}/d/+"
     return [f"{devices}/status", f"{devices}/up/#"]
 
 
 def list_device_subscriptions(run: str, device: str) -> list[str]:
-    """What a device subscribes to; ``down/#`` holds ``down`` too."""
+    """Return what a device subscribes to; ``down/#`` includes ``down`` itself."""
     return [make_control_topic(run), make_device_topic(run, device, "down") + "/#"]
 
 
+def make_server_pattern() -> str:
+    """Return the pattern of everything that the server may read and write."""
+    return f"{TOPIC_ROOT}/#"
+
+
+def list_device_rights(device: str) -> list[tuple[str, str]]:
+    """Return what a device may do, in all runs: pairs of a right and a pattern of topics."""
+    own = f"{TOPIC_ROOT}/+/d/{device}"
+    return [
+        ("read", make_any_control_pattern()),
+        ("read", f"{own}/down/#"),
+        ("write", f"{own}/up/#"),
+        ("readwrite", f"{own}/status"),
+    ]
+
+
 def parse_topic(topic: str) -> ParsedTopic:
-    """Run, device and channel of a topic of ours."""
+    """Return run, device and channel of a topic; refuse topics that are not of this protocol."""
     parts = topic.split("/", 5) if len(topic) <= 200 else []
-    if "/".join(parts[:2]) != TOPIC_ROOT or len(parts) < 4 or not TOPIC_NAME.fullmatch(parts[2]):
+    if "/".join(parts[:2]) != TOPIC_ROOT or len(parts) < 4 or not NAME_PATTERN.fullmatch(parts[2]):
         raise CodecError(f"{topic[:80]!r} is not a topic of this protocol")
     run, rest = parts[2], parts[3:]
     if rest == ["ctl"]:
@@ -82,7 +104,7 @@ def parse_topic(topic: str) -> ParsedTopic:
     if (
         len(rest) != 3
         or rest[0] != "d"
-        or not TOPIC_NAME.fullmatch(rest[1])
+        or not NAME_PATTERN.fullmatch(rest[1])
         or rest[2] not in CHANNELS
     ):
         raise CodecError(f"{topic[:80]!r} is not a topic of this protocol")

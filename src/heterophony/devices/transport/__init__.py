@@ -1,1 +1,1 @@
-"""The MQTT connection: reconnects forever, delivers messages in order."""
+"""MQTT: a connection that is made again for ever, with bounded queues to and from it."""

@@ -1,4 +1,4 @@
-"""What a link hands to its owner, in order: messages, and what became of the connection."""
+"""The queue from a transport to its owner: received messages and connection events, in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EVENT_SLOTS = 64
 
 @dataclass(frozen=True)
 class ReceivedMessage:
-    """One message as it came; nothing of it has been looked at."""
+    """One message as it arrived, unchecked."""
 
     topic: str
     payload: bytes
@@ -19,9 +19,9 @@ class ReceivedMessage:
 
 @dataclass(frozen=True)
 class ConnectionEvent:
-    """What became of the connection, or of one message (``denied``); the words are for people.
+    """A change of the connection, or a message the broker refused (``denied``), in words.
 
-    ``nudge`` says only that the owner has something to look at besides.
+    ``nudge`` only wakes the owner: there is something to do outside the inbox.
     """
 
     kind: Literal["connected", "lost", "refused", "denied", "nudge"]
@@ -29,24 +29,24 @@ class ConnectionEvent:
 
 
 class Inbox(queue.Queue[ReceivedMessage | ConnectionEvent]):
-    """A queue that never blocks the network and never grows beyond its bounds.
+    """A bounded queue that never blocks the network thread.
 
-    A message that finds it full is dropped and counted: blocking would stop the pings, and so cost
-    the connection. The broker is a lossy pipe in any case: whoever misses something asks again.
-    Events have places of their own, so that a flood of messages does not hide a lost connection.
+    A message that does not fit is dropped and counted. Blocking would stop the pings and so cost the
+    connection; and the protocol asks again for whatever is lost. Events have slots of their own, so
+    that a flood of messages cannot hide a lost connection.
     """
 
-    def __init__(self, messages: int, memory: int) -> None:
-        super().__init__(messages + EVENT_SLOTS)
-        self.max_messages = messages
-        self.max_bytes = memory
+    def __init__(self, *, max_messages: int, max_bytes: int) -> None:
+        super().__init__(max_messages + EVENT_SLOTS)
+        self.max_messages = max_messages
+        self.max_bytes = max_bytes
         self.held_bytes = 0
         self.dropped = 0
 
     def offer(self, item: ReceivedMessage | ConnectionEvent) -> None:
-        """Take the item if there is room; any thread may offer."""
+        """Add the item if it fits; callable from any thread."""
         with self.mutex:
-            size = _payload_bytes(item)
+            size = _count_payload_bytes(item)
             limit = self.max_messages if isinstance(item, ReceivedMessage) else self.maxsize
             if self._qsize() >= limit or self.held_bytes + size > self.max_bytes:
                 self.dropped += 1
@@ -56,13 +56,13 @@ class Inbox(queue.Queue[ReceivedMessage | ConnectionEvent]):
 
     def _put(self, item: ReceivedMessage | ConnectionEvent) -> None:
         super()._put(item)
-        self.held_bytes += _payload_bytes(item)
+        self.held_bytes += _count_payload_bytes(item)
 
     def _get(self) -> ReceivedMessage | ConnectionEvent:
         item = super()._get()
-        self.held_bytes -= _payload_bytes(item)
+        self.held_bytes -= _count_payload_bytes(item)
         return item
 
 
-def _payload_bytes(item: ReceivedMessage | ConnectionEvent) -> int:
+def _count_payload_bytes(item: ReceivedMessage | ConnectionEvent) -> int:
     return len(item.payload) if isinstance(item, ReceivedMessage) else 0

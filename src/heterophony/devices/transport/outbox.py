@@ -1,21 +1,19 @@
-"""What one connection still has to send: a store of what waits, a window of what flies."""
+"""Packets that one connection still has to send: first waiting, then in flight."""
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
 
-PACKET_OVERHEAD = 32  # bytes of a packet beside topic and payload, at most
-MAX_IN_FLIGHT_BYTES = (
-    1 << 20
-)  # bytes sent and not acknowledged; also what a ping may have to wait behind
-MAX_WAITING_BYTES = 1 << 26  # bytes waiting: a window of chunks for each of thirty devices
-MIN_COST = 4096  # what a message costs at least: this bounds their number
+PACKET_OVERHEAD = 32  # bytes of a packet besides topic and payload, at most
+MAX_IN_FLIGHT_BYTES = 1 << 20  # sent and not acknowledged; a ping may have to wait behind so many
+MAX_WAITING_BYTES = 1 << 26  # a window of chunks for each of thirty devices
+MIN_COST = 4096  # bytes that a packet counts for at least: this bounds the number of packets
 
 
 @dataclass(frozen=True)
 class OutgoingPacket:
-    """A message on its way out."""
+    """A message to publish."""
 
     topic: str
     payload: bytes
@@ -27,60 +25,57 @@ class OutgoingPacket:
 
 
 class Outbox:
-    """Parcels in order, first waiting, then flying until they are acknowledged.
+    """Packets in order: waiting until the window has room, then in flight until acknowledged.
 
-    The owner's thread puts, the network's thread does the rest.
+    The owner's thread calls ``put``; the network thread calls everything else.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: dict[OutgoingPacket, None] = {}  # in order
+        self._waiting: dict[OutgoingPacket, None] = {}  # an ordered set
         self._in_flight: dict[int, OutgoingPacket] = {}
-        self._waiting_bytes = 0  # costs of what waits
-        self._in_flight_bytes = 0  # of what flies
+        self._waiting_bytes = 0
+        self._in_flight_bytes = 0
 
-    def put(self, parcel: OutgoingPacket, always: bool = False) -> bool:
-        """Take the parcel, if there is room for it (alone, it always has).
+    def put(self, packet: OutgoingPacket, always: bool = False) -> bool:
+        """Queue a packet if there is room; an empty queue always has room.
 
-        On a slow way out the same is asked for again while it still waits: it is sent once.
+        On a slow connection the same chunk is requested again while it still waits: it is sent once.
         """
-        cost = _compute_cost(parcel)
+        cost = _compute_cost(packet)
         with self._lock:
-            if parcel in self._waiting:
+            if packet in self._waiting:
                 return True
-            if (
-                not always
-                and self._waiting_bytes
-                and self._waiting_bytes + cost > MAX_WAITING_BYTES
-            ):
+            full = self._waiting_bytes and self._waiting_bytes + cost > MAX_WAITING_BYTES
+            if full and not always:
                 return False
             self._waiting_bytes += cost
-            self._waiting[parcel] = None
+            self._waiting[packet] = None
         return True
 
-    def take_next(self, most: int) -> OutgoingPacket | None:
-        """The next to send, while fewer than ``most`` are flying and the window has room."""
+    def take_next(self, max_in_flight: int) -> OutgoingPacket | None:
+        """Return the next packet to send; None while too many packets or bytes are in flight."""
         with self._lock:
-            if not self._waiting or self.in_flight >= most:
+            if not self._waiting or self.in_flight >= max_in_flight:
                 return None
-            parcel = next(iter(self._waiting))
-            cost = _compute_cost(parcel)
+            packet = next(iter(self._waiting))
+            cost = _compute_cost(packet)
             if self._in_flight and self._in_flight_bytes + cost > MAX_IN_FLIGHT_BYTES:
                 return None
             self._waiting_bytes -= cost
-            del self._waiting[parcel]
-        return parcel
+            del self._waiting[packet]
+        return packet
 
-    def record_sent(self, number: int, parcel: OutgoingPacket) -> None:
-        self._in_flight[number] = parcel
-        self._in_flight_bytes += _compute_cost(parcel)
+    def record_sent(self, number: int, packet: OutgoingPacket) -> None:
+        self._in_flight[number] = packet
+        self._in_flight_bytes += _compute_cost(packet)
 
     def record_acknowledged(self, number: int) -> OutgoingPacket | None:
-        """The parcel of that number has arrived, or was refused; None for an unknown number."""
-        parcel = self._in_flight.pop(number, None)
-        if parcel:
-            self._in_flight_bytes -= _compute_cost(parcel)
-        return parcel
+        """Return the packet of that number, which arrived or was refused; None if unknown."""
+        packet = self._in_flight.pop(number, None)
+        if packet:
+            self._in_flight_bytes -= _compute_cost(packet)
+        return packet
 
     @property
     def in_flight(self) -> int:
@@ -91,5 +86,5 @@ class Outbox:
         return not self._waiting and not self._in_flight
 
 
-def _compute_cost(parcel: OutgoingPacket) -> int:
-    return max(parcel.size, MIN_COST)
+def _compute_cost(packet: OutgoingPacket) -> int:
+    return max(packet.size, MIN_COST)

@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt to connect."""
+"""Compute how long to wait before the next attempt to connect."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from zlib import crc32
 
 @dataclass(frozen=True)
 class BackoffSettings:
-    """Seconds between attempts: ``first``, then twice as many each time, at most ``most``.
+    """Seconds between attempts: ``first``, doubled after each failure, at most ``longest``.
 
-    After a refusal (wrong credentials, or another process took the identity over) nothing gets
-    better by haste, and two processes of one name would throw each other out for ever: these waits
-    begin at ``refused`` and end at ten times that.
+    After a refusal (wrong credentials, or another process uses the name) hurry does not help, and two
+    processes of one name would disconnect each other for ever. So these waits start at
+    ``first_after_refusal`` and end at ten times that.
     """
 
     first: float = 0.5
@@ -20,30 +20,28 @@ class BackoffSettings:
     first_after_refusal: float = 60.0
 
     def select_bounds(self, refused: bool) -> tuple[float, float]:
-        return (
-            (self.first_after_refusal, 10 * self.first_after_refusal)
-            if refused
-            else (self.first, self.longest)
-        )
+        if refused:
+            return self.first_after_refusal, 10 * self.first_after_refusal
+        return self.first, self.longest
 
 
 class ReconnectBackoff:
-    """The waits of one link; each is shortened by a share that depends on its name.
+    """The waits of one transport, each shortened by a fraction that depends on its name.
 
-    The share keeps devices that lost the same broker from returning in the same instant.
+    The fraction keeps devices that lost the same broker from returning at the same instant.
     """
 
-    def __init__(self, name: str, pace: BackoffSettings) -> None:
+    def __init__(self, name: str, settings: BackoffSettings) -> None:
         self.name = name
-        self.settings = pace
+        self.settings = settings
         self.failures = 0
 
-    def compute_wait(self, refused: bool, lived: float) -> float:
-        """The wait after a connection that worked for ``lived`` seconds."""
+    def compute_wait(self, refused: bool, active_seconds: float) -> float:
+        """Return the wait after a connection that was active for so many seconds."""
         shortest, longest = self.settings.select_bounds(refused)
-        if lived > 2 * longest:  # not shorter: who is thrown out after every wait is still failing
+        if active_seconds > 2 * longest:  # a name that is refused after every wait still fails
             self.failures = 0
         wait = min(longest, shortest * 2.0 ** min(self.failures, 30))
         self.failures += 1
-        share = crc32(f"{self.name} {self.failures}".encode()) / 2**33
-        return wait * (1 - share)
+        fraction = crc32(f"{self.name} {self.failures}".encode()) / 2**33
+        return wait * (1 - fraction)

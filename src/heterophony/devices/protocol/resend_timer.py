@@ -1,4 +1,4 @@
-"""When to say it again: after a silence that doubles each time, up to a minute."""
+"""When to repeat a message that got no answer: the wait doubles each time, up to a minute."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ FIRST_WAIT, LONGEST_WAIT = 2.0, 60.0  # seconds
 
 
 class ResendTimer:
-    """Waits for an answer; the clock is the caller's."""
+    """Waits for an answer; the caller supplies the time."""
 
     def __init__(self, now: float) -> None:
         self.reset(now)
 
     def reset(self, now: float) -> None:
-        """There was a sign of life: be patient from here."""
+        """Start over with the shortest wait, because the other side made progress."""
         self.wait_seconds = FIRST_WAIT
         self.due_at = now + self.wait_seconds
 
     def advance_if_due(self, now: float) -> bool:
-        """Is it time to say it again? Then the next time is later."""
+        """Return whether it is time to repeat the message; if so, double the next wait."""
         if now < self.due_at:
             return False
         self.wait_seconds = min(2 * self.wait_seconds, LONGEST_WAIT)

@@ -1,4 +1,4 @@
-"""The link, with the real Mosquitto behind it and a proxy between them that does harm."""
+"""The transport, with the real Mosquitto behind it and a proxy between them that does harm."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from pathlib import Path
 from queue import Empty
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from paho.mqtt.client import Client, MQTTv5
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
@@ -24,18 +22,13 @@ from paho.mqtt.properties import Properties
 
 from helpers.fault_proxy import FaultProxy
 from heterophony.core.errors import CodecError
-from heterophony.devices.transport.inbox import EVENT_SLOTS, ConnectionEvent, Inbox, ReceivedMessage
-from heterophony.devices.transport.link import BrokerEndpoint, MqttTransport, Will
-from heterophony.devices.transport.outbox import (
-    MAX_IN_FLIGHT_BYTES,
-    MAX_WAITING_BYTES,
-    Outbox,
-    OutgoingPacket,
-)
-from heterophony.devices.transport.reconnect_backoff import BackoffSettings, ReconnectBackoff
+from heterophony.devices.transport.endpoint import BrokerEndpoint, Will
+from heterophony.devices.transport.inbox import ConnectionEvent, ReceivedMessage
+from heterophony.devices.transport.mqtt_transport import MqttTransport
+from heterophony.devices.transport.reconnect_backoff import BackoffSettings
 
 MOSQUITTO = shutil.which("mosquitto", path=os.environ["PATH"] + ":/usr/sbin:/usr/local/sbin")
-PATIENCE = 60.0  # a condition that does not come true in this time never will
+MAX_SECONDS = 60.0  # a condition that does not come true in this time never will
 FAST = BackoffSettings(first=0.05, longest=0.4)
 CHUNK = 128 << 10
 
@@ -103,12 +96,12 @@ def proxy(broker):
 
 
 @pytest.fixture
-def links():
-    """Makes links, and closes them."""
+def transports():
+    """Makes transports, and closes them."""
     made: list[MqttTransport] = []
 
     def make(port: int, identity: str, *topics: str, keepalive: int = 30, **how) -> MqttTransport:
-        how.setdefault("pace", FAST)
+        how.setdefault("backoff", FAST)
         made.append(
             MqttTransport(
                 BrokerEndpoint("127.0.0.1", port, identity, keepalive=keepalive), topics, **how
@@ -117,52 +110,54 @@ def links():
         return made[-1]
 
     yield make
-    for link in made:
-        link.close()
-        assert not link._thread.is_alive()
+    for transport in made:
+        transport.close()
+        assert not transport._thread.is_alive()
 
 
-def upcoming(link: MqttTransport, wanted) -> list[ReceivedMessage | ConnectionEvent]:
+def upcoming(transport: MqttTransport, wanted) -> list[ReceivedMessage | ConnectionEvent]:
     """All that comes, up to and with the first that is wanted."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + MAX_SECONDS
     found: list[ReceivedMessage | ConnectionEvent] = []
     while not found or not wanted(found[-1]):
-        found.append(link.inbox.get(timeout=max(0, end - time.monotonic())))
+        found.append(transport.inbox.get(timeout=max(0, end - time.monotonic())))
     return found
 
 
-def event(link: MqttTransport, kind: str) -> str:
+def event(transport: MqttTransport, kind: str) -> str:
     """The words of the next event of that kind."""
-    return upcoming(link, lambda item: isinstance(item, ConnectionEvent) and item.kind == kind)[
-        -1
-    ].text
+    return upcoming(
+        transport, lambda item: isinstance(item, ConnectionEvent) and item.kind == kind
+    )[-1].text
 
 
-def message(link: MqttTransport, topic: str) -> bytes:
+def message(transport: MqttTransport, topic: str) -> bytes:
     """The payload of the next message of that topic."""
-    found = upcoming(link, lambda item: isinstance(item, ReceivedMessage) and item.topic == topic)
+    found = upcoming(
+        transport, lambda item: isinstance(item, ReceivedMessage) and item.topic == topic
+    )
     return found[-1].payload
 
 
 def eventually(condition) -> None:
-    end, pause = time.monotonic() + PATIENCE, threading.Event()
+    end, pause = time.monotonic() + MAX_SECONDS, threading.Event()
     while not condition():
         assert time.monotonic() < end
         pause.wait(0.01)
 
 
-def say(link: MqttTransport, topic: str, payload: bytes, **how) -> None:
+def say(transport: MqttTransport, topic: str, payload: bytes, **how) -> None:
     """Publish, as soon as there is a connection and room in its window."""
-    eventually(lambda: link.publish(topic, payload, **how))
+    eventually(lambda: transport.publish(topic, payload, **how))
 
 
 def chunk(n: int) -> bytes:
     return n.to_bytes(4, "big") * (CHUNK // 4)
 
 
-def test_messages_go_both_ways_also_as_large_as_a_chunk(broker, links):
-    server = links(broker.port, "server", "up/+")
-    device = links(broker.port, "device", "down")
+def test_messages_go_both_ways_also_as_large_as_a_chunk(broker, transports):
+    server = transports(broker.port, "server", "up/+")
+    device = transports(broker.port, "device", "down")
     assert "server" in event(server, "connected")
     event(device, "connected")
     for n in range(12):
@@ -172,10 +167,10 @@ def test_messages_go_both_ways_also_as_large_as_a_chunk(broker, links):
     assert [message(device, "down") for _ in range(12)] == [chunk(n + 100) for n in range(12)]
 
 
-def test_a_broker_that_was_killed_and_forgot_everything_is_told_it_again(broker, links):
-    standing = {"status/device": b"here"}
-    device = links(broker.port, "device", "down", standing=standing)
-    server = links(broker.port, "server", "status/+", "up")
+def test_a_broker_that_was_killed_and_forgot_everything_is_told_it_again(broker, transports):
+    retained = {"status/device": b"here"}
+    device = transports(broker.port, "device", "down", retained=retained)
+    server = transports(broker.port, "server", "status/+", "up")
     event(device, "connected")
     assert message(server, "status/device") == b"here"
     say(device, "status/device", b"here, busy", retain=True)
@@ -192,19 +187,19 @@ def test_a_broker_that_was_killed_and_forgot_everything_is_told_it_again(broker,
     assert message(device, "down") == b"a task"
 
 
-def test_a_broker_that_is_not_there_yet_is_waited_for_and_told_of_once(broker, links):
+def test_a_broker_that_is_not_there_yet_is_waited_for_and_told_of_once(broker, transports):
     broker.kill()
-    device = links(broker.port, "device")
+    device = transports(broker.port, "device")
     assert "refused" in event(device, "lost")
-    eventually(lambda: device._waits.failures > 3)
+    eventually(lambda: device._backoff.failures > 3)
     broker.start()
     assert [e.kind for e in upcoming(device, lambda e: e.kind != "lost")] == ["connected"]
 
 
 @pytest.mark.parametrize("fault", ["reset", "stall", "cut"])
-def test_a_broken_connection_is_noticed_and_mended(broker, proxy, links, fault):
-    device = links(proxy.port, "device", "down", keepalive=2)
-    server = links(broker.port, "server", "up")
+def test_a_broken_connection_is_noticed_and_mended(broker, proxy, transports, fault):
+    device = transports(proxy.port, "device", "down", keepalive=2)
+    server = transports(broker.port, "server", "up")
     event(device, "connected")
     event(server, "connected")
     if fault == "cut":
@@ -222,8 +217,8 @@ def test_a_broken_connection_is_noticed_and_mended(broker, proxy, links, fault):
     assert message(device, "down") == b"and back"
 
 
-def test_an_idle_half_open_connection_is_noticed_too(proxy, links):
-    device = links(proxy.port, "device", keepalive=2)
+def test_an_idle_half_open_connection_is_noticed_too(proxy, transports):
+    device = transports(proxy.port, "device", keepalive=2)
     event(device, "connected")
     proxy.stall()
     assert "Keep alive timeout" in event(device, "lost")
@@ -231,18 +226,18 @@ def test_an_idle_half_open_connection_is_noticed_too(proxy, links):
     event(device, "connected")
 
 
-def test_a_broker_that_accepts_and_says_nothing_is_given_up(proxy, links):
+def test_a_broker_that_accepts_and_says_nothing_is_given_up(proxy, transports):
     proxy.stall()
-    device = links(proxy.port, "device", keepalive=1)
+    device = transports(proxy.port, "device", keepalive=1)
     event(device, "lost")
     proxy.mend()
     event(device, "connected")
 
 
-def test_a_slow_link_with_a_short_keepalive_stays_connected(broker, proxy, links):
+def test_a_slow_link_with_a_short_keepalive_stays_connected(broker, proxy, transports):
     """Three megabytes take several keepalives, but no chunk and no window takes two."""
-    device = links(proxy.port, "device", keepalive=2)
-    server = links(broker.port, "server", "up")
+    device = transports(proxy.port, "device", keepalive=2)
+    server = transports(broker.port, "server", "up")
     event(device, "connected")
     event(server, "connected")
     proxy.rate, proxy.delay, proxy.jitter = 700_000, 0.001, 0.001
@@ -253,9 +248,9 @@ def test_a_slow_link_with_a_short_keepalive_stays_connected(broker, proxy, links
     assert device.inbox.empty()
 
 
-def test_damaged_bytes_cost_the_connection_and_nothing_else(broker, proxy, links):
-    device = links(proxy.port, "device", "down", keepalive=2)
-    server = links(broker.port, "server")
+def test_damaged_bytes_cost_the_connection_and_nothing_else(broker, proxy, transports):
+    device = transports(proxy.port, "device", "down", keepalive=2)
+    server = transports(broker.port, "server")
     event(device, "connected")
     event(server, "connected")
     proxy.corrupt = 7
@@ -269,8 +264,8 @@ def test_damaged_bytes_cost_the_connection_and_nothing_else(broker, proxy, links
     upcoming(device, lambda item: item == ReceivedMessage("down", b"this will"))
 
 
-def test_what_is_over_the_limit_is_refused_before_it_is_sent(broker, links):
-    device = links(broker.port, "device", "own")
+def test_what_is_over_the_limit_is_refused_before_it_is_sent(broker, transports):
+    device = transports(broker.port, "device", "own")
     event(device, "connected")
     with pytest.raises(CodecError, match="over the limit of 1048576 bytes"):
         device.publish("own", bytes(1 << 20))
@@ -279,9 +274,9 @@ def test_what_is_over_the_limit_is_refused_before_it_is_sent(broker, links):
     assert device.connected
 
 
-def test_a_smaller_limit_of_the_broker_holds(brokers, links):
+def test_a_smaller_limit_of_the_broker_holds(brokers, transports):
     small = brokers("allow_anonymous true", "max_packet_size 20000")
-    device = links(small.port, "device", standing={"status": bytes(30_000)})
+    device = transports(small.port, "device", retained={"status": bytes(30_000)})
     event(device, "connected")
     assert "30038 bytes to status is over the limit of 20000" in event(device, "denied")
     with pytest.raises(CodecError, match="over the limit of 20000 bytes"):
@@ -289,8 +284,8 @@ def test_a_smaller_limit_of_the_broker_holds(brokers, links):
     assert device.connected
 
 
-def test_a_message_that_paho_cannot_read_is_dropped_and_not_delivered_for_ever(broker, links):
-    server = links(broker.port, "server", "up")
+def test_a_message_that_paho_cannot_read_is_dropped_and_not_delivered_for_ever(broker, transports):
+    server = transports(broker.port, "server", "up")
     event(server, "connected")
     evil = Client(CallbackAPIVersion.VERSION2, "evil", protocol=MQTTv5)
     evil.connect("127.0.0.1", broker.port)
@@ -298,19 +293,21 @@ def test_a_message_that_paho_cannot_read_is_dropped_and_not_delivered_for_ever(b
     odd = Properties(PacketTypes.PUBLISH)
     odd.UserProperty = ("a", "\ufeff")
     for qos in (0, 1):
-        evil.publish("up", b"poison", qos, retain=True, properties=odd).wait_for_publish(PATIENCE)
-    evil.publish("up", b"after", 1).wait_for_publish(PATIENCE)
+        evil.publish("up", b"poison", qos, retain=True, properties=odd).wait_for_publish(
+            MAX_SECONDS
+        )
+    evil.publish("up", b"after", 1).wait_for_publish(MAX_SECONDS)
     evil.disconnect()
     evil.loop_stop()
     assert upcoming(server, lambda item: True) == [ReceivedMessage("up", b"after")]
-    late = links(broker.port, "late", "up")
+    late = transports(broker.port, "late", "up")
     event(late, "connected")
     say(late, "up", b"late")
     assert message(late, "up") == b"late"
 
 
-def test_an_error_while_a_message_is_taken_does_not_end_the_thread(broker, links, monkeypatch):
-    device = links(broker.port, "device", "own")
+def test_an_error_while_a_message_is_taken_does_not_end_the_thread(broker, transports, monkeypatch):
+    device = transports(broker.port, "device", "own")
     event(device, "connected")
     offer = device.inbox.offer
 
@@ -324,41 +321,41 @@ def test_an_error_while_a_message_is_taken_does_not_end_the_thread(broker, links
     assert upcoming(device, lambda item: True) == [ReceivedMessage("own", b"second")]
 
 
-def test_who_is_not_let_in_is_told_so_and_tries_again_slowly(brokers, links):
+def test_who_is_not_let_in_is_told_so_and_tries_again_slowly(brokers, transports):
     closed = brokers("allow_anonymous false")
-    device = links(closed.port, "stranger")
-    assert "stranger is not let in (Not authorized); is it enrolled there?" in event(
+    device = transports(closed.port, "stranger")
+    assert "stranger is not admitted (Not authorized); is it enrolled at this broker?" in event(
         device, "refused"
     )
     assert not device.connected
 
 
-def test_what_the_access_list_forbids_is_told(brokers, links, tmp_path):
+def test_what_the_access_list_forbids_is_told(brokers, transports, tmp_path):
     acl = tmp_path / "acl"
     acl.write_text("topic readwrite open/#\n")
     acl.chmod(0o600)
     strict = brokers("allow_anonymous true", f"acl_file {acl}")
-    device = links(strict.port, "device", "open/x")
+    device = transports(strict.port, "device", "open/x")
     event(device, "connected")
     say(device, "closed/x", b"no")
-    assert "does not take what device says on closed/x: Not authorized" in event(device, "denied")
+    assert "refuses messages of device to closed/x: Not authorized" in event(device, "denied")
     say(device, "open/x", b"yes")
     assert message(device, "open/x") == b"yes"
 
 
-def test_two_of_one_name_do_not_throw_each_other_out_for_ever(broker, links):
+def test_two_of_one_name_do_not_throw_each_other_out_for_ever(broker, transports):
     def how(session: bytes) -> dict[str, object]:
         return {
-            "standing": {"status": session},
+            "retained": {"status": session},
             "will": Will("status", b"gone"),
-            "pace": BackoffSettings(),
+            "backoff": BackoffSettings(),
         }
 
-    watcher = links(broker.port, "watcher", "status")
-    old = links(broker.port, "twin", "twin", **how(b"old"))
+    watcher = transports(broker.port, "watcher", "status")
+    old = transports(broker.port, "twin", "twin", **how(b"old"))
     assert message(watcher, "status") == b"old"
-    new = links(broker.port, "twin", "twin", **how(b"new"))
-    assert "another process came as twin and took its place" in event(old, "refused")
+    new = transports(broker.port, "twin", "twin", **how(b"new"))
+    assert "another process connected as twin" in event(old, "refused")
     eventually(lambda: new.connected and not old.connected)
     eventually(lambda: hears_itself(new, ReceivedMessage("twin", b"mine")))
     assert message(watcher, "status") == b"new"
@@ -366,11 +363,11 @@ def test_two_of_one_name_do_not_throw_each_other_out_for_ever(broker, links):
     assert new.connected
 
 
-def hears_itself(link: MqttTransport, wanted: ReceivedMessage) -> bool:
+def hears_itself(transport: MqttTransport, wanted: ReceivedMessage) -> bool:
     """Its session is its twin's, too: who comes once more may take a message with it."""
-    link.publish(wanted.topic, wanted.payload)
+    transport.publish(wanted.topic, wanted.payload)
     with suppress(Empty):
-        while link.inbox.get(timeout=1) != wanted:
+        while transport.inbox.get(timeout=1) != wanted:
             pass
         return True
     return False
@@ -378,10 +375,12 @@ def hears_itself(link: MqttTransport, wanted: ReceivedMessage) -> bool:
 
 CHILD = """
 import sys, threading
-from heterophony.devices.transport.link import Link, Peer, Will
+from heterophony.devices.transport.endpoint import BrokerEndpoint, Will
+from heterophony.devices.transport.mqtt_transport import MqttTransport
 port, name, delay = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 will = Will(f"status/{name}", b"gone", delay)
-link = Link(Peer("127.0.0.1", port, name), standing={f"status/{name}": b"here"}, will=will)
+retained = {f"status/{name}": b"here"}
+transport = MqttTransport(BrokerEndpoint("127.0.0.1", port, name), retained=retained, will=will)
 threading.Event().wait()
 """
 
@@ -389,7 +388,7 @@ threading.Event().wait()
 def kill_once_here(
     server: MqttTransport, broker: Broker, name: str, delay: int
 ) -> list[ReceivedMessage]:
-    """Start a process with a link, kill it when the server knows of it; what the server heard."""
+    """Start a process with a transport, kill it when the server knows of it; what the server heard."""
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(broker.port), name, str(delay)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -407,17 +406,17 @@ def statuses(server: MqttTransport, last: ReceivedMessage) -> list[ReceivedMessa
     return [item for item in found if isinstance(item, ReceivedMessage)]
 
 
-def test_a_killed_process_is_reported_gone_after_the_delay(broker, links):
-    server = links(broker.port, "server", "status/+")
+def test_a_killed_process_is_reported_gone_after_the_delay(broker, transports):
+    server = transports(broker.port, "server", "status/+")
     kill_once_here(server, broker, "device", 1)
     gone = ReceivedMessage("status/device", b"gone")
     assert statuses(server, gone) == [gone]
 
 
-def test_who_returns_within_the_delay_was_never_gone(broker, links):
-    server = links(broker.port, "server", "status/+")
+def test_who_returns_within_the_delay_was_never_gone(broker, transports):
+    server = transports(broker.port, "server", "status/+")
     kill_once_here(server, broker, "device", 4)
-    device = links(broker.port, "device", standing={"status/device": b"back"})
+    device = transports(broker.port, "device", retained={"status/device": b"back"})
     event(device, "connected")
     heard = kill_once_here(server, broker, "later", 5)
     heard += statuses(
@@ -426,10 +425,10 @@ def test_who_returns_within_the_delay_was_never_gone(broker, links):
     assert [m.payload for m in heard if m.topic == "status/device"] == [b"back"]
 
 
-def test_an_orderly_end_says_gone_after_all_that_was_handed_over(broker, links):
-    server = links(broker.port, "server", "#")
+def test_an_orderly_end_says_gone_after_all_that_was_handed_over(broker, transports):
+    server = transports(broker.port, "server", "#")
     event(server, "connected")
-    device = links(broker.port, "device", will=Will("status/device", b"gone", 30))
+    device = transports(broker.port, "device", will=Will("status/device", b"gone", 30))
     event(device, "connected")
     assert device.publish("up", b"last")
     device.close()
@@ -439,96 +438,9 @@ def test_an_orderly_end_says_gone_after_all_that_was_handed_over(broker, links):
     device.close()
 
 
-def test_closing_does_not_wait_for_a_broker_that_is_not_there(broker, links):
+def test_closing_does_not_wait_for_a_broker_that_is_not_there(broker, transports):
     broker.kill()
-    device = links(broker.port, "device", will=Will("status/device", b"gone"))
+    device = transports(broker.port, "device", will=Will("status/device", b"gone"))
     event(device, "lost")
     device.close()
     assert not device._thread.is_alive()
-
-
-def test_a_full_inbox_drops_messages_but_no_events():
-    inbox = Inbox(messages=2, memory=100)
-    for n in range(4):
-        inbox.offer(ReceivedMessage("t", bytes([n])))
-    inbox.offer(ConnectionEvent("lost", "why"))
-    assert inbox.dropped == 2
-    items = [inbox.get_nowait() for _ in range(3)]
-    assert items == [
-        ReceivedMessage("t", b"\0"),
-        ReceivedMessage("t", b"\1"),
-        ConnectionEvent("lost", "why"),
-    ]
-    for n in (60, 41, 40):
-        inbox.offer(ReceivedMessage("t", bytes(n)))
-    assert (inbox.dropped, inbox.held_bytes, inbox.qsize()) == (3, 100, 2)
-    for _ in range(EVENT_SLOTS + 9):
-        inbox.offer(ConnectionEvent("lost", "why"))
-    assert inbox.qsize() == 2 + EVENT_SLOTS
-
-
-@given(st.lists(st.integers(0, 2 * MAX_IN_FLIGHT_BYTES), max_size=90))
-def test_an_outbox_sends_within_its_window_and_keeps_the_order(sizes):
-    outbox, parcels = Outbox(), [OutgoingPacket(f"t/{i}", bytes(n)) for i, n in enumerate(sizes)]
-    taken = [p for p in parcels if outbox.put(p)]
-    assert sum(p.size for p in taken) <= MAX_WAITING_BYTES
-    assert (
-        len(taken) == len(parcels)
-        or sum(p.size for p in parcels) > MAX_WAITING_BYTES - 2 * MAX_IN_FLIGHT_BYTES
-    )
-    sent, answered = [], 0
-    while len(sent) < len(taken):
-        while parcel := outbox.take_next(most=300):
-            outbox.record_sent(len(sent), parcel)
-            sent.append(parcel)
-        flying = sent[answered:]
-        assert len(flying) == 1 or sum(p.size for p in flying) <= MAX_IN_FLIGHT_BYTES
-        assert outbox.record_acknowledged(answered) is sent[answered]
-        answered += 1
-    assert sent == taken
-    assert [outbox.record_acknowledged(n) for n in range(answered, len(sent))] == sent[answered:]
-    assert outbox.empty
-    assert outbox.record_acknowledged(0) is None
-
-
-def test_an_outbox_takes_no_more_than_it_has_room_for():
-    outbox, parcels = (
-        Outbox(),
-        [OutgoingPacket(f"t/{i:02d}", bytes(MAX_IN_FLIGHT_BYTES)) for i in range(70)],
-    )
-    taken = [p for p in parcels if outbox.put(p)]
-    assert taken == parcels[: MAX_WAITING_BYTES // parcels[0].size]
-    assert outbox.put(parcels[-1], always=True)
-    assert outbox.take_next(most=1) is parcels[0]
-
-
-def test_what_still_waits_is_not_taken_twice():
-    outbox, parcel = Outbox(), OutgoingPacket("t", b"a chunk")
-    assert [outbox.put(parcel), outbox.put(OutgoingPacket("t", b"a chunk"))] == [True, True]
-    assert [outbox.take_next(most=9), outbox.take_next(most=9)] == [parcel, None]
-    outbox.record_sent(1, parcel)
-    assert outbox.put(parcel)  # asked for again after it was sent: it may be lost
-    assert outbox.take_next(most=9) is parcel
-
-
-@given(st.text(max_size=5), st.integers(0, 60), st.booleans())
-def test_waits_double_up_to_their_bound_and_are_not_the_same_for_all(name, before, refused):
-    waits = ReconnectBackoff(name, BackoffSettings(first=1, longest=30, first_after_refusal=60))
-    waits.failures = before
-    shortest, longest = (60, 600) if refused else (1, 30)
-    whole = min(longest, shortest * 2**before)
-    assert whole / 2 <= waits.compute_wait(refused, lived=longest) <= whole
-    assert shortest / 2 <= waits.compute_wait(refused, lived=2 * longest + 1) <= shortest
-    assert waits.failures == 1
-
-
-def test_devices_that_lost_one_broker_do_not_return_in_one_instant():
-    assert (
-        len(
-            {
-                ReconnectBackoff(f"device-{n}", BackoffSettings()).compute_wait(False, 0.0)
-                for n in range(100)
-            }
-        )
-        == 100
-    )

@@ -1,0 +1,146 @@
+"""A connection to the broker that is made again for ever, an inbox, and ``publish``.
+
+One thread makes one connection after the other, each with a fresh client that only this thread uses.
+So nothing of a broken connection reaches the next one: messages that were not acknowledged are
+forgotten, and the protocol asks for them again. A client that is kept would resend them by itself,
+and a message over the broker's limit would then break every later connection.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Self
+
+from ...core.errors import CodecError
+from .connection import MAX_POLL_SECONDS, Connection, describe_oversize
+from .endpoint import BrokerEndpoint, Will
+from .inbox import ConnectionEvent, Inbox
+from .outbox import OutgoingPacket
+from .ownership import Ownership
+from .paho_client import ByteCounts
+from .reconnect_backoff import BackoffSettings, ReconnectBackoff
+
+MAX_PACKET_BYTES = 1 << 20  # of one packet
+CLOSE_SECONDS = 5.0  # for an orderly end
+
+
+class MqttTransport:
+    """Connected to a broker from construction to ``close``; no network error raises.
+
+    ``inbox`` receives messages and connection events. ``retained`` maps topics to payloads that are
+    published, retained, at every connect: a broker that was killed may have lost them.
+    """
+
+    def __init__(
+        self,
+        endpoint: BrokerEndpoint,
+        subscriptions: Sequence[str] = (),
+        *,
+        retained: Mapping[str, bytes] | None = None,
+        will: Will | None = None,
+        backoff: BackoffSettings | None = None,
+        max_packet_bytes: int = MAX_PACKET_BYTES,
+        inbox_messages: int = 1024,
+        inbox_bytes: int = 64 << 20,
+    ) -> None:
+        self.endpoint = endpoint
+        self.subscriptions = tuple(subscriptions)
+        self.will = will
+        self.max_packet_bytes = max_packet_bytes
+        self.ownership = Ownership(will)
+        self.inbox = Inbox(max_messages=inbox_messages, max_bytes=inbox_bytes)
+        self.byte_counts = ByteCounts()
+        self.wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_sender.setblocking(False)
+        self._retained = dict(retained or {})
+        self._backoff = ReconnectBackoff(endpoint.identity, backoff or BackoffSettings())
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None  # only while it is active
+        self._last_event: ConnectionEvent | None = None
+        self._closing = threading.Event()
+        self._close_deadline = 0.0
+        self._thread = threading.Thread(
+            target=self._run, name=f"MQTT transport of {endpoint.identity}", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the broker answered and confirmed all subscriptions."""
+        return self._connection is not None
+
+    def publish(self, topic: str, payload: bytes, retain: bool = False) -> bool:
+        """Queue a message; return False when there is no connection or too much is waiting.
+
+        True does not mean that it arrives. A retained message also replaces the entry of
+        ``retained`` for its topic, so it is published at the next connect if it cannot be now. A
+        message over the limit raises: it can never be sent, and the broker would end the connection.
+        """
+        packet = OutgoingPacket(topic, payload, retain)
+        with self._lock:
+            connection = self._connection
+            limit = connection.max_packet_bytes if connection else self.max_packet_bytes
+            if packet.size > limit:
+                raise CodecError(describe_oversize(packet, limit, self.endpoint))
+            if retain:
+                self._retained[topic] = payload
+            if connection is None or self._closing.is_set():
+                return False
+            queued = connection.outbox.put(packet)
+        self._wake()
+        return queued
+
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Send what is queued, publish the will, disconnect; take at most so many seconds."""
+        if not self._closing.is_set():
+            self._close_deadline = time.monotonic() + seconds
+            self._closing.set()
+            self._wake()
+        self._thread.join(seconds + MAX_POLL_SECONDS)
+        if not self._thread.is_alive():  # else it waits for a network that does not answer
+            self.wake_receiver.close()
+            self._wake_sender.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def get_close_deadline(self) -> float | None:
+        """Return when closing must be finished; None while the transport is open."""
+        return self._close_deadline if self._closing.is_set() else None
+
+    def activate(self, connection: Connection) -> None:
+        """Use this connection from now on; publish the retained messages first."""
+        with self._lock:
+            for topic, payload in self._retained.items():
+                connection.outbox.put(OutgoingPacket(topic, payload, retain=True), always=True)
+            self._connection = connection
+        text = f"connected to {self.endpoint} as {self.endpoint.identity}"
+        self.report_event(ConnectionEvent("connected", text))
+
+    def report_event(self, event: ConnectionEvent) -> None:
+        """Put the event into the inbox, unless it repeats the last one."""
+        if event != self._last_event:
+            self._last_event = event
+            self.inbox.offer(event)
+
+    def _wake(self) -> None:
+        with suppress(OSError):  # full: it wakes anyway; closed: the thread has ended
+            self._wake_sender.send(b"!")
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            connection = Connection(self)
+            ended = connection.run()
+            with self._lock:
+                self._connection = None
+            self.report_event(ended)
+            start = connection.active_since
+            active_seconds = time.monotonic() - start if start is not None else 0.0
+            self._closing.wait(self._backoff.compute_wait(ended.kind == "refused", active_seconds))

@@ -1,0 +1,115 @@
+"""Inbox, outbox, reconnect waits and byte counts of a transport, without a broker."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from paho.mqtt.client import Client as Paho
+from paho.mqtt.enums import CallbackAPIVersion
+
+from heterophony.devices.transport.inbox import EVENT_SLOTS, ConnectionEvent, Inbox, ReceivedMessage
+from heterophony.devices.transport.outbox import (
+    MAX_IN_FLIGHT_BYTES,
+    MAX_WAITING_BYTES,
+    Outbox,
+    OutgoingPacket,
+)
+from heterophony.devices.transport.paho_client import ByteCounts, CountingPahoClient
+from heterophony.devices.transport.reconnect_backoff import BackoffSettings, ReconnectBackoff
+
+
+def test_a_full_inbox_drops_messages_but_no_events():
+    inbox = Inbox(max_messages=2, max_bytes=100)
+    for n in range(4):
+        inbox.offer(ReceivedMessage("t", bytes([n])))
+    inbox.offer(ConnectionEvent("lost", "why"))
+    assert inbox.dropped == 2
+    items = [inbox.get_nowait() for _ in range(3)]
+    assert items == [
+        ReceivedMessage("t", b"\0"),
+        ReceivedMessage("t", b"\1"),
+        ConnectionEvent("lost", "why"),
+    ]
+    for n in (60, 41, 40):
+        inbox.offer(ReceivedMessage("t", bytes(n)))
+    assert (inbox.dropped, inbox.held_bytes, inbox.qsize()) == (3, 100, 2)
+    for _ in range(EVENT_SLOTS + 9):
+        inbox.offer(ConnectionEvent("lost", "why"))
+    assert inbox.qsize() == 2 + EVENT_SLOTS
+
+
+@given(st.lists(st.integers(0, 2 * MAX_IN_FLIGHT_BYTES), max_size=90))
+def test_an_outbox_sends_within_its_window_and_keeps_the_order(sizes):
+    outbox, packets = Outbox(), [OutgoingPacket(f"t/{i}", bytes(n)) for i, n in enumerate(sizes)]
+    taken = [p for p in packets if outbox.put(p)]
+    assert sum(p.size for p in taken) <= MAX_WAITING_BYTES
+    assert (
+        len(taken) == len(packets)
+        or sum(p.size for p in packets) > MAX_WAITING_BYTES - 2 * MAX_IN_FLIGHT_BYTES
+    )
+    sent, answered = [], 0
+    while len(sent) < len(taken):
+        while packet := outbox.take_next(max_in_flight=300):
+            outbox.record_sent(len(sent), packet)
+            sent.append(packet)
+        in_flight = sent[answered:]
+        assert len(in_flight) == 1 or sum(p.size for p in in_flight) <= MAX_IN_FLIGHT_BYTES
+        assert outbox.record_acknowledged(answered) is sent[answered]
+        answered += 1
+    assert sent == taken
+    assert [outbox.record_acknowledged(n) for n in range(answered, len(sent))] == sent[answered:]
+    assert outbox.empty
+    assert outbox.record_acknowledged(0) is None
+
+
+def test_an_outbox_takes_no_more_than_it_has_room_for():
+    outbox, packets = (
+        Outbox(),
+        [OutgoingPacket(f"t/{i:02d}", bytes(MAX_IN_FLIGHT_BYTES)) for i in range(70)],
+    )
+    taken = [p for p in packets if outbox.put(p)]
+    assert taken == packets[: MAX_WAITING_BYTES // packets[0].size]
+    assert outbox.put(packets[-1], always=True)
+    assert outbox.take_next(max_in_flight=1) is packets[0]
+
+
+def test_what_still_waits_is_not_taken_twice():
+    outbox, packet = Outbox(), OutgoingPacket("t", b"a chunk")
+    assert [outbox.put(packet), outbox.put(OutgoingPacket("t", b"a chunk"))] == [True, True]
+    assert [outbox.take_next(max_in_flight=9), outbox.take_next(max_in_flight=9)] == [packet, None]
+    outbox.record_sent(1, packet)
+    assert outbox.put(packet)  # asked for again after it was sent: it may be lost
+    assert outbox.take_next(max_in_flight=9) is packet
+
+
+@given(st.text(max_size=5), st.integers(0, 60), st.booleans())
+def test_waits_double_up_to_their_bound_and_are_not_the_same_for_all(name, before, refused):
+    waits = ReconnectBackoff(name, BackoffSettings(first=1, longest=30, first_after_refusal=60))
+    waits.failures = before
+    shortest, longest = (60, 600) if refused else (1, 30)
+    whole = min(longest, shortest * 2**before)
+    assert whole / 2 <= waits.compute_wait(refused, active_seconds=longest) <= whole
+    assert shortest / 2 <= waits.compute_wait(refused, active_seconds=2 * longest + 1) <= shortest
+    assert waits.failures == 1
+
+
+def test_devices_that_lost_one_broker_do_not_return_in_one_instant():
+    assert (
+        len(
+            {
+                ReconnectBackoff(f"device-{n}", BackoffSettings()).compute_wait(False, 0.0)
+                for n in range(100)
+            }
+        )
+        == 100
+    )
+
+
+def test_a_client_counts_the_bytes_of_its_packets(monkeypatch):
+    monkeypatch.setattr(Paho, "_sock_send", lambda self, buf: len(buf) - 1)  # a socket takes less
+    monkeypatch.setattr(Paho, "_sock_recv", lambda self, size: b"abc"[:size])
+    client = CountingPahoClient(CallbackAPIVersion.VERSION2, "cam-1")
+    client.byte_counts = ByteCounts()
+    assert client._sock_send(b"12345") == 4
+    assert (client._sock_recv(2), client._sock_recv(9)) == (b"ab", b"abc")
+    assert client.byte_counts == ByteCounts(sent=4, received=5)
