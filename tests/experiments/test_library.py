@@ -501,13 +501,28 @@ def test_the_configuration_describes_own_things_too(tmp_path):
 # What is public ---------------------------------------------------------------------------------
 
 
-def test_the_public_names_are_sorted_and_all_there():
-    assert list(hp.PUBLIC) == hp.__all__ == sorted(hp.PUBLIC)
+def test_the_public_names_are_all_there():
+    assert {"Algorithm", "Samples", "answer", "frozen", "run", "setting", "state"} <= set(
+        hp.__all__
+    )
     for name, module in hp.PUBLIC.items():
         assert getattr(hp, name) is getattr(sys.modules[f"heterophony.{module}"], name)
     assert dir(hp) == sorted([*hp.__all__, "__version__"])
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = hp.nothing
+
+
+def test_the_stub_for_editors_has_one_line_for_every_public_name():
+    stub = Path(hp.__file__).with_suffix(".pyi").read_text()
+    lines = [line for line in stub.splitlines() if line and not line.startswith('"""')]
+    assert lines == [*(f"from .{m} import {n} as {n}" for n, m in hp.PUBLIC.items()),
+                     "__version__: str"]  # fmt: skip
+
+
+def test_a_package_below_does_not_hide_the_public_function_of_its_name():
+    code = "import heterophony.run.store, heterophony; print(heterophony.run.__module__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "heterophony.experiments.run\n"
 
 
 def test_importing_it_does_not_import_torch():
