@@ -16,7 +16,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from ..config.config import read_config
+from ..config.reading import read_config
 from ..core.errors import DivergedError, EngineError, HeterophonyError
 from ..engines.base import ClusterShare
 from ..engines.pool import CONTEXT, MAX_ATTEMPTS, configure_worker_process, start_fork_server

@@ -15,13 +15,13 @@ from torch import nn
 
 from ..algorithms import get_algorithm_class as named
 from ..config.checkpoint import begin_with_checkpoint
-from ..config.config import (
+from ..config.config import choose_default_model
+from ..config.sections import (
     AggregationSection,
     EngineSection,
     EvaluationSection,
     ModelSection,
     TopSection,
-    choose_default_model,
 )
 from ..core.algorithm import Algorithm
 from ..core.client import Training

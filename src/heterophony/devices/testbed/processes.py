@@ -17,7 +17,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from ...config.config import read_config
+from ...config.reading import read_config
 from ...core.errors import EngineError, HeterophonyError
 from ...engines.pool import CONTEXT, configure_worker_process
 from ...run.store import RunFolder
