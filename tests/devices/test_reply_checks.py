@@ -50,7 +50,8 @@ def exchanged(
     how = get_algorithm_class(name)()
     build = partial(digitsnet, digits().shape, digits().classes)
     made = partial(build, how.head_depth or get_default_head_depth(digitsnet))
-    plan = Plan(how, made, digits(), 2, Uniform(rate=1.0), QUICK, clients_on_devices=apart)
+    plan = Plan(algorithm=how, model=made, federation=digits(), rounds=2, training=QUICK,
+                participation=Uniform(rate=1.0), clients_on_devices=apart)  # fmt: skip
     plan = replace(plan, share_personal=shares)
     log: list[tuple[Job, Reply]] = []
     server = replace(plan.create_initial_server(), statistics=plan.buffer_names)

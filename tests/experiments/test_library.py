@@ -391,7 +391,7 @@ def test_a_huge_learning_rate_is_said():
         ),
         ({"model": "digitnet"}, "model.name: no 'digitnet' here; did you mean 'digitsnet'?"),
         ({"participation": True}, "participation: must be a share, a number or a rule"),
-        ({"participation": 1.5}, "rate: must be above 0 and at most 1, not 1.5"),
+        ({"participation": 1.5}, "participation.rate: must be above 0 and at most 1, not 1.5"),
         ({"participation": 7}, "participation.count: 7 clients are to take part in a round"),
     ],
 )
@@ -496,6 +496,27 @@ def test_the_configuration_describes_own_things_too(tmp_path):
     assert '[model]\nname = "Own"\n' in text
     assert '[algorithm]\nname = "mine"\npart = 0.25\n\n' in text
     assert '[library]\nparticipation = "Everybody"\n' in text
+
+
+def test_the_configuration_names_an_algorithm_as_the_events_do(tmp_path):
+    result = played("fedrep_full", out=tmp_path / "run", rounds=1)
+    assert result.summary.algorithm == "fedrep_full"
+    assert '[algorithm]\nname = "fedrep_full"\n' in (tmp_path / "run" / "config.toml").read_text()
+
+
+def test_a_run_whose_configuration_names_the_class_as_before_continues(tmp_path):
+    out = tmp_path / "run"
+    with pytest.raises(StopError):
+        played("fedrep_full", out=out, on_event=stop_at_round_1)
+    text = (out / "config.toml").read_text()
+    (out / "config.toml").write_text(text.replace('"fedrep_full"', '"fedrepfull"'))
+    assert identical(played("fedrep_full", out=out, resume=True), played("fedrep_full"))
+
+
+def test_a_run_leaves_torchs_generator_as_it_was():
+    before = torch.random.get_rng_state()
+    played("fedavg", rounds=1)
+    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 # What is public ---------------------------------------------------------------------------------

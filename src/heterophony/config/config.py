@@ -101,6 +101,7 @@ class Config:
             new_client_rounds=self.evaluation.new_client_rounds,
             faults=self.faults,
             devices=self.devices,
+            name=self.algorithm_name,
         )
 
     def choose_net_builder(self, federation: Federation) -> Callable[[], Net]:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..core.errors import ConfigError, suggest_or_list
-from ..core.fields import check_settings, construct, list_settings, setting
+from ..core.errors import ConfigError, choose
+from ..core.fields import check_keys, check_settings, construct, list_settings, setting
 from ..population.availability import Availability, Diurnal, Trace
 from ..population.faults import Faults
 from ..population.participation import Participation, Skewed, Uniform
@@ -31,9 +31,7 @@ def parse_participation(given: Mapping[str, Any]) -> tuple[Uniform | Skewed, Fau
     """Read the rule of selection and the faults, which share one section."""
     where, fault_keys = "participation", [f.name for f in list_settings(Faults)]
     known = [*(f.name for f in list_settings(Uniform)), "skew", *fault_keys]
-    for key in given:
-        if key not in known:
-            raise ConfigError(f"{where}.{key}: unknown key{suggest_or_list(key, known)}")
+    check_keys(given, known, f"{where}.")
     faulty = {k: v for k, v in given.items() if k in fault_keys}
     if isinstance(faulty.get("availability"), dict | list | str | bool):
         faulty["availability"] = parse_availability(faulty["availability"], f"{where}.availability")
@@ -55,11 +53,7 @@ def parse_availability(given: Any, where: str) -> Availability:
         raise ConfigError(f"{where}: must be a number, or a table as in {{ kind = 'diurnal' }}")
     values = dict(given)
     kind = str(values.pop("kind", "trace" if "file" in values else "diurnal"))
-    if kind not in AVAILABILITY_RULES:
-        raise ConfigError(
-            f"{where}.kind: no '{kind}' here{suggest_or_list(kind, AVAILABILITY_RULES)}"
-        )
-    return construct(AVAILABILITY_RULES[kind], values, where)
+    return construct(choose(AVAILABILITY_RULES, kind, f"{where}.kind"), values, where)
 
 
 def describe_participation(participation: Participation, faults: Faults) -> dict[str, Any]:

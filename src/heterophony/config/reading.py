@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..algorithms import get_algorithm_class
-from ..core.errors import ConfigError, suggest_or_list
-from ..core.fields import construct
+from ..core.errors import ConfigError
+from ..core.fields import check_keys, construct
 from ..models import get_model_builder
 from .config import Config
 from .participation import parse_participation
@@ -44,9 +44,8 @@ def read_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
 def resolve_config(raw: Mapping[str, Any]) -> Config:
     """Build a configuration from nested plain data, checked and completed with defaults."""
     known = [*TOP_KEYS, *SECTIONS, "algorithm", "participation"]
+    check_keys(raw, known)
     for key, value in raw.items():
-        if key not in known:
-            raise ConfigError(f"{key}: unknown key{suggest_or_list(key, known)}")
         if key not in TOP_KEYS and not isinstance(value, dict):
             raise ConfigError(f"{key}: must be a section, as in [{key}]")
     settings = dict(raw.get("algorithm", {}))

@@ -15,9 +15,11 @@ HeterophonyError            1   anything below
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import ClassVar
+from typing import ClassVar, TypeVar
+
+T = TypeVar("T")
 
 
 class HeterophonyError(Exception):
@@ -76,8 +78,15 @@ class StoppedError(HeterophonyError):
     exit_code = 75
 
 
+def choose(choices: Mapping[str, T], name: str, where: str) -> T:
+    """Return the choice of that name, or raise with the nearest name: ``where: no 'x' here; …``."""
+    if name not in choices:
+        raise ConfigError(f"{where}: no '{name}' here{suggest_or_list(name, choices)}")
+    return choices[name]
+
+
 def suggest_or_list(word: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` or, with nothing near, the list of what there is."""
+    """Return ``; did you mean 'x'?`` or, if no name is near, the list of all names."""
     choices = sorted(known)
     return suggest_similar(word, choices) or (
         f"; there is: {', '.join(choices)}" if choices else ""
@@ -85,6 +94,6 @@ def suggest_or_list(word: str, known: Iterable[str]) -> str:
 
 
 def suggest_similar(word: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` or, with nothing near, nothing."""
+    """Return ``; did you mean 'x'?`` or, if no name is near, nothing."""
     near = get_close_matches(word, sorted(known), n=1, cutoff=0.5)
     return f"; did you mean '{near[0]}'?" if near else ""

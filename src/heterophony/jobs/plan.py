@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..algorithms import ALGORITHM_CLASSES
+from ..algorithms import get_algorithm_name
 from ..core.algorithm import POOLED_CLIENT, Algorithm, Reply, Server
 from ..core.client import Client, Memory, Training, state
 from ..core.errors import DivergedError
@@ -30,7 +30,7 @@ from .client_store import ClientStore
 EVALUATION_BATCH = 250  # as fast as larger ones, and workers stay small
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """Equal plans give equal bits, wherever and by however many workers they are played."""
 
@@ -51,12 +51,12 @@ class Plan:
         False  # are clients on devices, where what stays is not even averaged for G?
     )
     share_personal: bool = False  # there, is it sent aside all the same, where G needs it?
+    name: str = ""  # of the algorithm, where it was chosen by name; default: by its class
 
     @property
     def algorithm_name(self) -> str:
-        """The algorithm's registered name; of one that is not registered, its class's."""
-        cls = type(self.algorithm).__name__
-        return {v: k for k, v in ALGORITHM_CLASSES.items()}.get(cls, cls.lower())
+        """Return the algorithm's name in events and results."""
+        return self.name or get_algorithm_name(self.algorithm)
 
     @cached_property
     def template(self) -> Net:

@@ -122,7 +122,15 @@ def open_pool(
     """A pool at work on a federation, in a temporary folder."""
     build = partial(model, federation.shape, federation.classes, 1)
     how = Training(epochs=epochs, batch=BATCH)
-    plan = Plan(FedAvg(), build, federation, 1, Uniform(rate=1.0), how, evaluate_every=10**9)
+    plan = Plan(
+        algorithm=FedAvg(),
+        model=build,
+        federation=federation,
+        rounds=1,
+        participation=Uniform(rate=1.0),
+        training=how,
+        evaluate_every=10**9,
+    )
     with tempfile.TemporaryDirectory() as folder:
         place = RunFolder(Path(folder) / "run").client_store
         with Pool(plan, place, workers) as engine:

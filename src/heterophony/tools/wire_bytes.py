@@ -31,9 +31,9 @@ def measure_wire_bytes(algorithm: Algorithm) -> dict[str, int]:
     """
     depth = algorithm.head_depth or get_default_head_depth(convnet)
     plan = Plan(
-        algorithm,
-        partial(convnet, IMAGE_SHAPE, CLASS_COUNT, depth),
-        make_reference_federation(),
+        algorithm=algorithm,
+        model=partial(convnet, IMAGE_SHAPE, CLASS_COUNT, depth),
+        federation=make_reference_federation(),
         rounds=9,
         participation=Uniform(rate=1.0),
         training=Training(
