@@ -54,7 +54,7 @@ def main() -> None:
     if asked.greet:
         return greet(*asked.greet)
 
-    from heterophony.config.config import read_config
+    from heterophony.config.reading import read_config
     from heterophony.devices.testbed.private_broker import PrivateBroker
     from heterophony.devices.testbed.processes import TestbedProcess, run_server
     from heterophony.devices.testbed.testbed import start_testbed_fork_server

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from heterophony.config.config import read_config
+from heterophony.config.reading import read_config
 from heterophony.core.files import write_json
 from heterophony.run.summary import summarise
 

@@ -20,7 +20,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from heterophony.config.config import Config, read_config
+from heterophony.config.config import Config
+from heterophony.config.reading import read_config
 from heterophony.core.codec import decode_blob
 from heterophony.core.errors import CodecError
 from heterophony.devices import server

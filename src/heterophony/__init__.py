@@ -2,127 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
-    from .core.algorithm import Algorithm, Client, Reply, Server, as_agreed, equally, mean, setting
-    from .core.errors import HeterophonyError
-    from .core.net import Net, split
-    from .core.tensors import Tensors, mix, params, weights
-    from .core.training import Training
-    from .data.federation import Federation
-    from .data.partitions import (
-        IID,
-        Classes,
-        Dirichlet,
-        FromFile,
-        Natural,
-        PerClientDirichlet,
-        Quantity,
-        Shards,
-        Share,
-        Terms,
-    )
-    from .data.skew import Noise, Rotation
-    from .engines.base import Cluster
-    from .experiments.federate import federate
-    from .experiments.run import run
-    from .population.availability import Availability, Diurnal, Trace
-    from .population.device_speeds import Devices
-    from .population.faults import Faults
-    from .population.participation import Skewed, Uniform
-    from .run.result import Result
-
-PUBLIC = {  # name -> where it is defined; imported at first use, so that `--help` needs no torch
-    "Algorithm": "core.algorithm",
-    "Availability": "population.availability",
-    "Classes": "data.partitions",
-    "Client": "core.algorithm",
-    "Cluster": "engines.base",
-    "Devices": "population.device_speeds",
-    "Dirichlet": "data.partitions",
-    "Diurnal": "population.availability",
-    "Faults": "population.faults",
-    "Federation": "data.federation",
-    "FromFile": "data.partitions",
-    "HeterophonyError": "core.errors",
-    "IID": "data.partitions",
-    "Natural": "data.partitions",
-    "Net": "core.net",
-    "Noise": "data.skew",
-    "PerClientDirichlet": "data.partitions",
-    "Quantity": "data.partitions",
-    "Reply": "core.algorithm",
-    "Result": "run.result",
-    "Rotation": "data.skew",
-    "Server": "core.algorithm",
-    "Shards": "data.partitions",
-    "Share": "data.partitions",
-    "Skewed": "population.participation",
-    "Tensors": "core.tensors",
-    "Terms": "data.partitions",
-    "Trace": "population.availability",
-    "Training": "core.training",
-    "Uniform": "population.participation",
-    "as_agreed": "core.algorithm",
-    "equally": "core.algorithm",
-    "federate": "experiments.federate",
-    "mean": "core.algorithm",
-    "mix": "core.tensors",
-    "params": "core.tensors",
-    "run": "experiments.run",
-    "setting": "core.algorithm",
-    "split": "core.net",
-    "weights": "core.tensors",
-}
-
-__all__ = [  # noqa: RUF022  # sorted as PUBLIC; a test compares the two
-    "Algorithm",
-    "Availability",
-    "Classes",
-    "Client",
-    "Cluster",
-    "Devices",
-    "Dirichlet",
-    "Diurnal",
-    "Faults",
-    "Federation",
-    "FromFile",
-    "HeterophonyError",
-    "IID",
-    "Natural",
-    "Net",
-    "Noise",
-    "PerClientDirichlet",
-    "Quantity",
-    "Reply",
-    "Result",
-    "Rotation",
-    "Server",
-    "Shards",
-    "Share",
-    "Skewed",
-    "Tensors",
-    "Terms",
-    "Trace",
-    "Training",
-    "Uniform",
-    "as_agreed",
-    "equally",
-    "federate",
-    "mean",
-    "mix",
-    "params",
-    "run",
-    "setting",
-    "split",
-    "weights",
-]
+# The stub beside this file lists the public names, and where each one is defined. They are imported
+# at first use, so that `heterophony --help` does not need torch.
+STUB = Path(__file__).with_suffix(".pyi").read_text()
+PUBLIC = {name: module for module, name in re.findall(r"from \.(\S+) import (\w+) as", STUB)}
+__all__ = sorted(PUBLIC)  # editors and type checkers read the stub
 
 
 class PublicModule(ModuleType):

@@ -17,7 +17,7 @@ from helpers.support import digits, identical, model, net_with_batch_norm, playe
 from heterophony.algorithms.centralized import Centralized
 from heterophony.cli import app
 from heterophony.config.checkpoint import save_checkpoint
-from heterophony.config.config import read_config
+from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError, FolderError
 from heterophony.core.randomness import seeded
 from heterophony.core.tensors import state

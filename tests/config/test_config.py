@@ -11,18 +11,15 @@ import torch
 from heterophony.algorithms.fedavg import FedAvg
 from heterophony.algorithms.fedprox import FedProx
 from heterophony.algorithms.fedreg import FedReG
-from heterophony.config.config import (
+from heterophony.config.config import Config, choose_default_model
+from heterophony.config.reading import find_line, parse_toml_value, read_config
+from heterophony.config.sections import (
     AggregationSection,
-    Config,
     DataSection,
     EngineSection,
     EvaluationSection,
     ModelSection,
     TopSection,
-    choose_default_model,
-    find_line,
-    parse_toml_value,
-    read_config,
 )
 from heterophony.core.errors import ConfigError
 from heterophony.core.training import Training

@@ -9,7 +9,7 @@ import pytest
 
 from heterophony.algorithms.fedprox import FedProx
 from heterophony.algorithms.fedreg import FedReG
-from heterophony.core.errors import ConfigError, suggest_or_list
+from heterophony.core.errors import ConfigError, choose, suggest_or_list
 from heterophony.core.fields import construct, describe_range, list_settings, setting
 from heterophony.core.training import Training
 from heterophony.data.partitions import IID, PARTITIONS, Classes, Dirichlet, build_partition
@@ -259,3 +259,9 @@ def test_suggestions():
     assert suggest_or_list("fedporx", ["fedavg", "fedprox"]) == "; did you mean 'fedprox'?"
     assert suggest_or_list("x", ["b", "a"]) == "; there is: a, b"
     assert suggest_or_list("x", []) == ""
+
+
+def test_a_choice_is_returned_or_refused_with_the_nearest_name():
+    assert choose({"fedavg": 1, "fedprox": 2}, "fedprox", "algorithm.name") == 2
+    with pytest.raises(ConfigError, match=r"^a\.b: no 'fedporx' here; did you mean 'fedprox'\?$"):
+        choose({"fedavg": 1, "fedprox": 2}, "fedporx", "a.b")

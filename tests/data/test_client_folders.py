@@ -19,7 +19,8 @@ from PIL import Image
 
 from helpers.brokers import mosquitto
 from heterophony import __version__
-from heterophony.config.config import Config, read_config
+from heterophony.config.config import Config
+from heterophony.config.reading import read_config
 from heterophony.core import codec
 from heterophony.core.errors import ConfigError, DataError
 from heterophony.data.client_folders import (

@@ -20,7 +20,8 @@ from helpers.support import identical
 from heterophony.algorithms.fedavg import FedAvg
 from heterophony.algorithms.fedreg import FedReG
 from heterophony.cli import app
-from heterophony.config.config import DataSection, resolve_config
+from heterophony.config.reading import resolve_config
+from heterophony.config.sections import DataSection
 from heterophony.core.errors import ConfigError, DataError
 from heterophony.core.image_transforms import DRAWS_PER_IMAGE, RandomImageTransform
 from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE, Samples, Scale

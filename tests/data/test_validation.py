@@ -25,7 +25,7 @@ from heterophony.analysis.label_distribution import compute_label_distribution
 from heterophony.analysis.runs import load_runs
 from heterophony.analysis.tables import build_comparison_rows, select_columns
 from heterophony.cli import app
-from heterophony.config.config import read_config
+from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError, DataError
 from heterophony.core.randomness import make_generator
 from heterophony.core.samples import Scale

@@ -26,7 +26,7 @@ from helpers.support import CALM, calm, identical, played, untimed
 from heterophony.algorithms import ALGORITHM_CLASSES
 from heterophony.algorithms.fedper import FedPer
 from heterophony.cli import app
-from heterophony.config.config import read_config
+from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError, DivergedError, EngineError, HeterophonyError
 from heterophony.engines import batching
 from heterophony.engines.child_processes import CONTEXT, start_fork_server

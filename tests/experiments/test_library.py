@@ -391,7 +391,7 @@ def test_a_huge_learning_rate_is_said():
         ),
         ({"model": "digitnet"}, "model.name: no 'digitnet' here; did you mean 'digitsnet'?"),
         ({"participation": True}, "participation: must be a share, a number or a rule"),
-        ({"participation": 1.5}, "rate: must be above 0 and at most 1, not 1.5"),
+        ({"participation": 1.5}, "participation.rate: must be above 0 and at most 1, not 1.5"),
         ({"participation": 7}, "participation.count: 7 clients are to take part in a round"),
     ],
 )
@@ -498,16 +498,52 @@ def test_the_configuration_describes_own_things_too(tmp_path):
     assert '[library]\nparticipation = "Everybody"\n' in text
 
 
+def test_the_configuration_names_an_algorithm_as_the_events_do(tmp_path):
+    result = played("fedrep_full", out=tmp_path / "run", rounds=1)
+    assert result.summary.algorithm == "fedrep_full"
+    assert '[algorithm]\nname = "fedrep_full"\n' in (tmp_path / "run" / "config.toml").read_text()
+
+
+def test_a_run_whose_configuration_names_the_class_as_before_continues(tmp_path):
+    out = tmp_path / "run"
+    with pytest.raises(StopError):
+        played("fedrep_full", out=out, on_event=stop_at_round_1)
+    text = (out / "config.toml").read_text()
+    (out / "config.toml").write_text(text.replace('"fedrep_full"', '"fedrepfull"'))
+    assert identical(played("fedrep_full", out=out, resume=True), played("fedrep_full"))
+
+
+def test_a_run_leaves_torchs_generator_as_it_was():
+    before = torch.random.get_rng_state()
+    played("fedavg", rounds=1)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
 # What is public ---------------------------------------------------------------------------------
 
 
-def test_the_public_names_are_sorted_and_all_there():
-    assert list(hp.PUBLIC) == hp.__all__ == sorted(hp.PUBLIC)
+def test_the_public_names_are_all_there():
+    assert {"Algorithm", "Samples", "answer", "frozen", "run", "setting", "state"} <= set(
+        hp.__all__
+    )
     for name, module in hp.PUBLIC.items():
         assert getattr(hp, name) is getattr(sys.modules[f"heterophony.{module}"], name)
     assert dir(hp) == sorted([*hp.__all__, "__version__"])
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = hp.nothing
+
+
+def test_the_stub_for_editors_has_one_line_for_every_public_name():
+    stub = Path(hp.__file__).with_suffix(".pyi").read_text()
+    lines = [line for line in stub.splitlines() if line and not line.startswith('"""')]
+    assert lines == [*(f"from .{m} import {n} as {n}" for n, m in hp.PUBLIC.items()),
+                     "__version__: str"]  # fmt: skip
+
+
+def test_a_package_below_does_not_hide_the_public_function_of_its_name():
+    code = "import heterophony.run.store, heterophony; print(heterophony.run.__module__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "heterophony.experiments.run\n"
 
 
 def test_importing_it_does_not_import_torch():

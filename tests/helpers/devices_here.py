@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from heterophony.config.config import Config, read_config
+from heterophony.config.config import Config
+from heterophony.config.reading import read_config
 from heterophony.data.federation import Federation
 from heterophony.devices import device as devices
 from heterophony.devices import reply_checks

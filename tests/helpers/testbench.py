@@ -20,7 +20,8 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-from heterophony.config.config import Config, read_config
+from heterophony.config.config import Config
+from heterophony.config.reading import read_config
 from heterophony.core.errors import HeterophonyError
 from heterophony.devices import device as device_module
 from heterophony.devices import server as server_module
@@ -42,7 +43,7 @@ SLOW = [  # to import: once, not in every process
     "heterophony.engines.preload",
     *("heterophony.devices.device", "heterophony.devices.server"),
     *(
-        "heterophony.config.config",
+        "heterophony.config.reading",
         "heterophony.devices.broker.broker",
         "kornia",
         "sklearn.datasets",

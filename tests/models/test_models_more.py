@@ -9,7 +9,8 @@ from torch import nn
 
 import heterophony as hp
 from helpers.support import identical
-from heterophony.config.config import ModelSection, read_config
+from heterophony.config.reading import read_config
+from heterophony.config.sections import ModelSection
 from heterophony.core.errors import ConfigError
 from heterophony.core.randomness import seeded
 from heterophony.models import MODEL_DESCRIPTIONS, get_default_head_depth, get_model_builder

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from heterophony.cli import app
-from heterophony.config.config import resolve_config
+from heterophony.config.reading import resolve_config
 from heterophony.core.errors import ConfigError, DataError, EngineError, FolderError
 from heterophony.experiments import parallel_runs
 from heterophony.papers import cost

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from heterophony.cli import app
-from heterophony.config.config import resolve_config
+from heterophony.config.reading import resolve_config
 from heterophony.core.errors import ConfigError
 from heterophony.papers.table import (
     PrintedNumber,

@@ -14,7 +14,7 @@ from helpers.support import QUICK, Turns, digits, identical, memory, model, play
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.analysis.runs import load_runs
 from heterophony.analysis.tables import build_comparison_rows
-from heterophony.config.config import read_config
+from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError, DataError, FolderError
 from heterophony.population.availability import Diurnal, RandomAvailability, Trace
 from heterophony.population.device_speeds import Devices

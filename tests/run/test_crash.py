@@ -16,7 +16,8 @@ import heterophony as hp
 from helpers.crash import begin, command, killed, recorded
 from helpers.support import CALM, calm, identical, played
 from heterophony.algorithms import ALGORITHM_CLASSES
-from heterophony.config.config import Config, read_config
+from heterophony.config.config import Config
+from heterophony.config.reading import read_config
 from heterophony.core.files import write_atomically
 from heterophony.engines.base import create_engine
 from heterophony.engines.child_processes import CONTEXT, start_fork_server

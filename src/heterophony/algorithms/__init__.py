@@ -1,11 +1,17 @@
-"""The algorithms, one file each. A new one needs its file and its line here."""
+"""The algorithms, one file each. A new one needs its file and its line here.
+
+An algorithm outside the package needs neither: its name is ``package.module:Class``.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from importlib import import_module
+from types import ModuleType
 
 from ..core.algorithm import Algorithm
-from ..core.errors import ConfigError, suggest_or_list
+from ..core.errors import ConfigError, choose, suggest_or_list
 
 ALGORITHM_CLASSES = {  # file name, which is the name users write, and its class
     "apfl": "APFL",
@@ -49,10 +55,87 @@ ALGORITHM_CLASSES = {  # file name, which is the name users write, and its class
 
 
 def get_algorithm_class(name: str) -> type[Algorithm]:
-    """The class behind a name."""
-    if name not in ALGORITHM_CLASSES:
-        raise ConfigError(
-            f"algorithm.name: no '{name}' here{suggest_or_list(name, ALGORITHM_CLASSES)}"
-        )
-    cls: type[Algorithm] = getattr(import_module(f".{name}", __name__), ALGORITHM_CLASSES[name])
+    """Return the class of a name: that of a file here, or ``package.module:Class`` from outside."""
+    if ":" in name:
+        return import_algorithm_class(name)
+    class_name = choose(ALGORITHM_CLASSES, name, "algorithm.name")
+    cls: type[Algorithm] = getattr(import_module(f".{name}", __name__), class_name)
     return cls
+
+
+def get_algorithm_name(algorithm: Algorithm) -> str:
+    """Return the registered name of an algorithm; for any other, its class in lower case."""
+    cls = type(algorithm)
+    for name, class_name in ALGORITHM_CLASSES.items():
+        if (cls.__module__, cls.__name__) == (f"{__name__}.{name}", class_name):
+            return name
+    return cls.__name__.lower()
+
+
+def shorten_name(name: str) -> str:
+    """Return the part of a name for folders and labels: ``my_fedavg`` of ``lab.ideas:My_FedAvg``."""
+    return name.rpartition(":")[2].lower() if ":" in name else name
+
+
+# Algorithms outside the package -----------------------------------------------------------------
+
+
+def import_algorithm_class(name: str) -> type[Algorithm]:
+    """Import ``package.module:Class``; every mistake is one line."""
+    module_name, _, class_name = name.partition(":")
+    if not all(part.isidentifier() for part in (*module_name.split("."), class_name)):
+        raise ConfigError(f"algorithm.name: '{name}' must be package.module:Class")
+    module = import_outside_module(module_name)
+    cls = vars(module).get(class_name)
+    if cls is None:
+        known = [k for k, v in vars(module).items() if is_algorithm_class(v) and v is not Algorithm]
+        raise ConfigError(
+            f"algorithm.name: {module_name} has no class '{class_name}'"
+            f"{suggest_or_list(class_name, known)}"
+        )
+    if not is_algorithm_class(cls):
+        raise ConfigError(f"algorithm.name: {name} is not a subclass of heterophony.Algorithm")
+    check_complete(cls, name)
+    checked: type[Algorithm] = cls
+    return checked
+
+
+def import_outside_module(name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{name}.".startswith(f"{error.name}."):
+            raise ConfigError(
+                f"algorithm.name: there is no module '{error.name}' on this machine; install the"
+                " package that has it, or start in the folder that holds it"
+            ) from None
+        raise make_import_error(name, error) from None
+    except Exception as error:  # whatever the code of another package raises
+        raise make_import_error(name, error) from None
+
+
+def make_import_error(name: str, error: Exception) -> ConfigError:
+    reason = " ".join(str(error).split())
+    return ConfigError(f"algorithm.name: cannot import {name}: {type(error).__name__}: {reason}")
+
+
+def is_algorithm_class(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Algorithm)
+
+
+def check_complete(cls: type[Algorithm], name: str) -> None:
+    """Refuse a class that cannot be instantiated, or whose settings would be ignored."""
+    if inspect.isabstract(cls):
+        missing = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
+        raise ConfigError(f"algorithm.name: {name} is abstract; it does not define {missing}")
+    # @dataclass replaces fields by their defaults: one that is left was never made a setting
+    ignored = [k for c in cls.__mro__ for k, v in vars(c).items() if is_field(v)]
+    if ignored:
+        raise ConfigError(
+            f"algorithm.name: {name} has a setting '{ignored[0]}' but is not a dataclass;"
+            " write @dataclass(frozen=True) above it"
+        )
+
+
+def is_field(value: object) -> bool:
+    return isinstance(value, dataclasses.Field)

@@ -27,7 +27,8 @@ from .runs import (
 )
 
 if TYPE_CHECKING:
-    from ..config.config import Config, EngineSection
+    from ..config.config import Config
+    from ..config.sections import EngineSection
     from ..privacy.attack_job import AttackCase, AttackSettings
     from ..privacy.audit import AttackLog, Victims
     from ..privacy.snapshots import Snapshots
@@ -137,7 +138,7 @@ def build_configs(
 ) -> dict[str, Config]:
     """A configuration for every algorithm: the preset's, then what the command says."""
     from ..algorithms import get_algorithm_class
-    from ..config.config import apply_override, resolve_config
+    from ..config.reading import apply_override, resolve_config
     from ..privacy.presets import get_algorithm_settings
 
     out = {}

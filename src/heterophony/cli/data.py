@@ -93,7 +93,7 @@ def partition(
     json: JsonOption = False,
 ) -> None:
     """Deal a data set to clients, and show who holds what."""
-    from ..config.config import read_config
+    from ..config.reading import read_config
 
     config = read_config(file, pairs or [])
     federation = config.build_federation()
@@ -123,7 +123,7 @@ def augment(
 ) -> None:
     """Draw what FedReG's augmentations make of a client's images, as in a run."""
     from ..algorithms.fedreg import FedReG
-    from ..config.config import read_config
+    from ..config.reading import read_config
     from ..report.figures.augmentation import draw_augmented_copies, make_augmented_copies
     from ..report.figures.run_figures import save_figure
 

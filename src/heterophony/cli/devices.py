@@ -32,7 +32,7 @@ def server(
     json: JsonOption = False,
 ) -> None:
     """Serve a run to devices; killed and started again, it goes on."""
-    from ..config.config import read_config
+    from ..config.reading import read_config
     from ..devices.broker.enrolment import read_enrolment as enrolled
     from ..devices.server import serve
     from ..run.store import RunFolder

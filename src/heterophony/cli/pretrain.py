@@ -28,7 +28,7 @@ def pretrain(
     """Train one model on everybody's data, for `model.init`; the same again goes on."""
     from ..algorithms.centralized import Centralized
     from ..config.checkpoint import save_checkpoint
-    from ..config.config import read_config
+    from ..config.reading import read_config
     from ..run.store import RunFolder
 
     config = read_config(file, pairs or [])

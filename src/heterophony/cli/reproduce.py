@@ -95,7 +95,7 @@ def run_table(
     pairs: list[str] | None = None,
 ) -> ReproductionResult:
     """Play what is left of the table's runs."""
-    from ..config.config import read_config
+    from ..config.reading import read_config
     from ..engines.base import check_engine_installed, count_cores
     from ..papers.reproduce import build_result, create_run_folders, list_unfinished
 

@@ -18,7 +18,8 @@ from . import terminal
 from .result_tables import show_comparison, show_run
 
 if TYPE_CHECKING:
-    from ..config.config import Config, EngineSection
+    from ..config.config import Config
+    from ..config.sections import EngineSection
     from ..data.federation import Federation
     from ..engines.base import ClusterShare
     from ..jobs.plan import Plan
@@ -65,7 +66,7 @@ def run(
     json: JsonOption = False,
 ) -> None:
     """Run one algorithm: a progress bar, a table of G and P, a run folder."""
-    from ..config.config import read_config
+    from ..config.reading import read_config
 
     config = read_config(file, pairs or [])
     check_trackers(track)
@@ -116,7 +117,7 @@ def compare(
     json: JsonOption = False,
 ) -> None:
     """The same federation for every algorithm and seed; again with the same --out, it goes on."""
-    from ..config.config import read_config
+    from ..config.reading import read_config
 
     check_trackers(track)
     configs: dict[str, Config] = {}
@@ -193,7 +194,7 @@ def continue_runs(
     pairs: list[str] | None = None,
 ) -> list[Summary]:
     """Play what is left of existing runs."""
-    from ..config.config import read_config
+    from ..config.reading import read_config
 
     deal, tasks = create_federation_cache(), []
     for folder in folders:

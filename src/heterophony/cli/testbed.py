@@ -49,7 +49,7 @@ def run_testbed(
 
     find_mosquitto()
     open_broker(out)  # says if its packages are missing
-    from ..config.config import read_config
+    from ..config.reading import read_config
     from ..devices.admission import check_devices_can_run
     from ..devices.testbed.fault_injection import parse_fault_kinds
     from ..devices.testbed.testbed import Testbed, assign_clients, start_testbed_fork_server

@@ -1,4 +1,4 @@
-"""A warm start: weights trained before, from a checkpoint, in the place of random ones."""
+"""Checkpoints: begin a run with weights that were trained before, in place of random ones."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from ..core.tensors import Tensors, load_into_net
 
 
 def begin_with_checkpoint(build: Callable[[], Net], path: str | None) -> Callable[[], Net]:
-    """The same nets, begun with the checkpoint's weights; one that does not fit is said here."""
+    """Return a builder of the same nets with the checkpoint's weights; raise if they do not fit."""
     if path is None:
         return build
-    begun = partial(build_from_checkpoint, build, read_checkpoint(Path(path).expanduser()), path)
-    begun()
-    return begun
+    checkpoint = read_checkpoint(Path(path).expanduser())
+    build_with_weights = partial(build_from_checkpoint, build, checkpoint, path)
+    build_with_weights()  # so that a mistake is reported here, not by a worker
+    return build_with_weights
 
 
 def build_from_checkpoint(build: Callable[[], Net], checkpoint: Tensors, path: str) -> Net:
-    """Every tensor is the checkpoint's, but for the head's layers of another shape: they stay new."""
+    """Build a net and load the checkpoint; layers of the head with another shape keep new weights."""
     net = build()
     own = Tensors(net.state_dict())
     for name in sorted(own.keys() ^ checkpoint.keys()):
@@ -32,23 +33,24 @@ def build_from_checkpoint(build: Callable[[], Net], checkpoint: Tensors, path: s
             f"model.init: {path} {has} tensor '{name}', unlike this model; it must come from the"
             " same model.name and model.head_depth"
         )
-    other = [k for k, v in own.items() if v.shape != checkpoint[k].shape]
-    for name in other:
+    reshaped = [k for k, v in own.items() if v.shape != checkpoint[k].shape]
+    for name in reshaped:
         if not name.startswith("head."):
-            sizes = [tuple(t[name].shape) for t in (checkpoint, own)]
+            shapes = [tuple(t[name].shape) for t in (checkpoint, own)]
             raise ConfigError(
-                f"model.init: tensor '{name}' of {path} has the shape {sizes[0]}, here it is"
-                f" {sizes[1]}; only the head may differ"
+                f"model.init: tensor '{name}' of {path} has the shape {shapes[0]}, here it is"
+                f" {shapes[1]}; only the head may differ"
             )
-    new = {name.rpartition(".")[0] for name in other}
+    new_layers = {name.rpartition(".")[0] for name in reshaped}
     load_into_net(
-        net, Tensors({k: v for k, v in checkpoint.items() if k.rpartition(".")[0] not in new})
+        net,
+        Tensors({k: v for k, v in checkpoint.items() if k.rpartition(".")[0] not in new_layers}),
     )
     return net
 
 
 def read_checkpoint(path: Path) -> Tensors:
-    """The tensors of a safetensors file; nothing is ever unpickled."""
+    """Read the tensors of a safetensors file; nothing is ever unpickled."""
     try:
         if path.stat().st_size > BLOB_LIMIT:
             raise ConfigError(f"model.init: {path} is larger than {BLOB_LIMIT} bytes")
@@ -60,5 +62,5 @@ def read_checkpoint(path: Path) -> Tensors:
 
 
 def save_checkpoint(path: Path, net: Tensors) -> None:
-    """A checkpoint: all tensors of a net, as plain safetensors."""
+    """Write all tensors of a net as plain safetensors."""
     write_atomically(path, to_safetensors(net))

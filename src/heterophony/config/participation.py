@@ -1,4 +1,4 @@
-"""The section ``[participation]``: who is asked, and what goes wrong, read and told."""
+"""The section ``[participation]``: which clients are selected, and which faults are simulated."""
 
 from __future__ import annotations
 
@@ -6,62 +6,59 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..core.errors import ConfigError, suggest_or_list
-from ..core.fields import check_settings, construct, list_settings, setting
+from ..core.errors import ConfigError, choose
+from ..core.fields import check_keys, check_settings, construct, list_settings, setting
 from ..population.availability import Availability, Diurnal, Trace
 from ..population.faults import Faults
-from ..population.participation import Skewed, Uniform
+from ..population.participation import Participation, Skewed, Uniform
 
 AVAILABILITY_RULES: dict[str, type[Availability]] = {"diurnal": Diurnal, "trace": Trace}
 
 
 @dataclass(frozen=True)
 class ParticipationSkew:
-    """How unevenly clients are drawn."""
+    """How unevenly clients are selected."""
 
-    gamma: float = setting(0.1, "of the Dirichlet distribution of probabilities", above=0)
+    gamma: float = setting(
+        0.1, "concentration of the Dirichlet distribution of probabilities", above=0
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)
 
 
 def parse_participation(given: Mapping[str, Any]) -> tuple[Uniform | Skewed, Faults]:
-    """Who is asked and what goes wrong, both from the one section for it."""
-    where, own = "participation", [f.name for f in list_settings(Faults)]
-    known = [*(f.name for f in list_settings(Uniform)), "skew", *own]
-    for key in given:
-        if key not in known:
-            raise ConfigError(f"{where}.{key}: unknown key{suggest_or_list(key, known)}")
-    wrong = {k: v for k, v in given.items() if k in own}
-    if isinstance(wrong.get("availability"), dict | list | str | bool):
-        wrong["availability"] = parse_availability(wrong["availability"], f"{where}.availability")
-    drawn = {k: v for k, v in given.items() if k not in own}
-    if not {"rate", "count"} & drawn.keys():
-        drawn["rate"] = 0.2
-    faults, skew = construct(Faults, wrong, where), drawn.pop("skew", None)
+    """Read the rule of selection and the faults, which share one section."""
+    where, fault_keys = "participation", [f.name for f in list_settings(Faults)]
+    known = [*(f.name for f in list_settings(Uniform)), "skew", *fault_keys]
+    check_keys(given, known, f"{where}.")
+    faulty = {k: v for k, v in given.items() if k in fault_keys}
+    if isinstance(faulty.get("availability"), dict | list | str | bool):
+        faulty["availability"] = parse_availability(faulty["availability"], f"{where}.availability")
+    selection = {k: v for k, v in given.items() if k not in fault_keys}
+    if not {"rate", "count"} & selection.keys():
+        selection["rate"] = 0.2
+    faults, skew = construct(Faults, faulty, where), selection.pop("skew", None)
     if skew is None:
-        return construct(Uniform, drawn, where), faults
+        return construct(Uniform, selection, where), faults
     if not isinstance(skew, dict):
         raise ConfigError(f"{where}.skew: must be a table, as in {{ gamma = 0.1 }}")
     gamma = construct(ParticipationSkew, skew, f"{where}.skew").gamma
-    return construct(Skewed, {**drawn, "gamma": gamma}, where), faults
+    return construct(Skewed, {**selection, "gamma": gamma}, where), faults
 
 
 def parse_availability(given: Any, where: str) -> Availability:
-    """The rule of that kind; a file makes it a trace."""
+    """Read a rule of availability; one with a file is a trace."""
     if not isinstance(given, dict):
         raise ConfigError(f"{where}: must be a number, or a table as in {{ kind = 'diurnal' }}")
     values = dict(given)
     kind = str(values.pop("kind", "trace" if "file" in values else "diurnal"))
-    if kind not in AVAILABILITY_RULES:
-        raise ConfigError(
-            f"{where}.kind: no '{kind}' here{suggest_or_list(kind, AVAILABILITY_RULES)}"
-        )
-    return construct(AVAILABILITY_RULES[kind], values, where)
+    return construct(choose(AVAILABILITY_RULES, kind, f"{where}.kind"), values, where)
 
 
-def describe_participation(participation: Uniform | Skewed, faults: Faults) -> dict[str, Any]:
-    """The section that ``taking_part`` reads."""
+def describe_participation(participation: Participation, faults: Faults) -> dict[str, Any]:
+    """Return the section that ``parse_participation`` reads."""
+    assert isinstance(participation, Uniform | Skewed)  # others cannot be read from a file
     section = asdict(participation) | asdict(faults)
     if "gamma" in section:
         section["skew"] = {"gamma": section.pop("gamma")}

@@ -15,9 +15,11 @@ HeterophonyError            1   anything below
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import ClassVar
+from typing import ClassVar, TypeVar
+
+T = TypeVar("T")
 
 
 class HeterophonyError(Exception):
@@ -74,6 +76,13 @@ class StoppedError(HeterophonyError):
     """Stopped from outside; the run can be resumed."""
 
     exit_code = 75
+
+
+def choose(choices: Mapping[str, T], name: str, where: str) -> T:
+    """Return the choice of that name, or raise with the nearest name: ``where: no 'x' here; …``."""
+    if name not in choices:
+        raise ConfigError(f"{where}: no '{name}' here{suggest_or_list(name, choices)}")
+    return choices[name]
 
 
 def suggest_or_list(word: str, known: Iterable[str]) -> str:

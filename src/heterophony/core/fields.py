@@ -1,9 +1,9 @@
-"""Settings of algorithms and partitions: dataclass fields with a type, a range and a sentence."""
+"""Settings: dataclass fields with a type, a range and a description, checked when they are set."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -29,7 +29,7 @@ def setting(
     above: float | None = None,
     below: float | None = None,
 ) -> Any:
-    """A dataclass field that explains itself and knows its range.
+    """Define a dataclass field with a description and a range.
 
     ``above`` and ``below`` exclude their ends, ``low`` and ``high`` do not.
     """
@@ -38,16 +38,13 @@ def setting(
 
 
 def list_settings(cls: type) -> list[dataclasses.Field[Any]]:
-    """The fields of a class that its users may set, in order."""
+    """List the fields of a class that its users may set, in order."""
     return [f for f in dataclasses.fields(cls) if f.init]
 
 
 def construct(cls: type[T], values: Mapping[str, Any], where: str) -> T:
-    """An instance from what a user wrote; unknown names get the nearest right one."""
-    known = [f.name for f in list_settings(cls)]
-    for name in values:
-        if name not in known:
-            raise ConfigError(f"{where}.{name}: unknown key{suggest_or_list(name, known)}")
+    """Build an instance from what a user wrote; an error begins with ``where`` and the key."""
+    check_keys(values, [f.name for f in list_settings(cls)], f"{where}.")
     missing = [f.name for f in list_settings(cls) if is_required(f) and f.name not in values]
     if missing:
         raise ConfigError(f"{where}.{missing[0]}: missing")
@@ -57,8 +54,15 @@ def construct(cls: type[T], values: Mapping[str, Any], where: str) -> T:
         raise ConfigError(f"{where}.{error}") from None
 
 
+def check_keys(values: Mapping[str, Any], known: Collection[str], prefix: str = "") -> None:
+    """Refuse a key that is unknown, and name the nearest right one."""
+    for key in values:
+        if key not in known:
+            raise ConfigError(f"{prefix}{key}: unknown key{suggest_or_list(key, known)}")
+
+
 def check_settings(instance: Any) -> None:
-    """Types and ranges of all settings of a dataclass; called where it is made, by whomever."""
+    """Check types and ranges of all settings of a dataclass; call it in ``__post_init__``."""
     hints = get_type_hints(type(instance))
     for f in list_settings(type(instance)):
         value, hint = getattr(instance, f.name), hints[f.name]
@@ -85,11 +89,11 @@ def is_of_type(value: object, hint: Any) -> bool:
     kinds = list_admitted_types(hint)
     if isinstance(value, bool):
         return bool in kinds
-    return isinstance(value, (*kinds, int) if float in kinds else kinds)  # an int is a good float
+    return isinstance(value, (*kinds, int) if float in kinds else kinds)  # 1 is a valid float
 
 
 def list_admitted_types(hint: Any) -> tuple[type, ...]:
-    """The types that a hint admits."""
+    """List the types that a type hint admits."""
     alternatives = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     return tuple(get_origin(a) or a for a in alternatives)
 
@@ -118,7 +122,7 @@ def is_in_range(value: float, f: dataclasses.Field[Any]) -> bool:
 
 
 def describe_range(f: dataclasses.Field[Any]) -> str:
-    """The range in words: ``at least 0``; a number without limits is ``finite``."""
+    """Describe the range in words: ``at least 0``; without limits, ``a finite number``."""
     low, high, above, below = (f.metadata.get(k) for k in ("low", "high", "above", "below"))
     words = [f"at least {low:g}"] if low is not None else []
     words += [f"above {above:g}"] if above is not None else []
@@ -128,7 +132,7 @@ def describe_range(f: dataclasses.Field[Any]) -> str:
 
 
 def flatten_config(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Every setting of a configuration under its dotted key, as ``-c`` takes it."""
+    """Iterate over the settings of a configuration with their dotted keys, as ``-c`` takes them."""
     for key, value in config.items():
         if isinstance(value, dict):
             yield from flatten_config(value, f"{above}{key}.")

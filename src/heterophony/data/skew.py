@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
-from ..core.errors import ConfigError, DataError, suggest_or_list
+from ..core.errors import DataError, choose
 from ..core.fields import check_settings, construct, setting
 from ..core.randomness import make_generator
 from ..core.samples import Samples
@@ -96,9 +96,7 @@ def build_skew(values: Mapping[str, Any]) -> Skew:
     """Build a skew from its configuration: ``{kind = "rotation", degrees = 45}``."""
     rest = dict(values)
     kind = str(rest.pop("kind", ""))
-    if kind not in SKEWS:
-        raise ConfigError(f"data.feature_skew.kind: no '{kind}' here{suggest_or_list(kind, SKEWS)}")
-    return construct(SKEWS[kind], rest, "data.feature_skew")
+    return construct(choose(SKEWS, kind, "data.feature_skew.kind"), rest, "data.feature_skew")
 
 
 def describe_skew(how: Skew) -> dict[str, Any]:

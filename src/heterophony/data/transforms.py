@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.errors import ConfigError, DataError, suggest_or_list
+from ..core.errors import ConfigError, DataError, choose
 from ..core.image_transforms import RandomImageTransform
 from ..core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
 
@@ -61,11 +61,9 @@ TRANSFORMS: dict[str, Callable[[tuple[int, ...], int], Transform]] = {
 
 def build_transform(name: str, x: Tensor, classes: int, frozen: bool = False) -> Transform | None:
     """Return the named transform for these examples; None for the data set's own scale."""
-    if name != UNCHANGED and name not in TRANSFORMS:
-        known = [UNCHANGED, *TRANSFORMS]
-        raise ConfigError(f"data.transform: no '{name}' here{suggest_or_list(name, known)}")
+    make = choose({UNCHANGED: None, **TRANSFORMS}, name, "data.transform")
     shape = tuple(x.shape[1:])
-    transform = None if name == UNCHANGED else TRANSFORMS[name](shape, classes)
+    transform = None if make is None else make(shape, classes)
     if transform is not None and x.dtype != torch.uint8:
         raise DataError(
             f"data.transform = '{name}' needs images stored as bytes, not"

@@ -21,7 +21,8 @@ from pathlib import Path
 import torch
 
 from .. import __version__
-from ..config.config import Config, resolve_config
+from ..config.config import Config
+from ..config.reading import resolve_config
 from ..core.algorithm import Reply
 from ..core.errors import ConfigError, DivergedError, HeterophonyError
 from ..core.tensors import tensor_to_bytes

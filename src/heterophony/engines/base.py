@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import Protocol, Self
 
 from ..core.algorithm import Reply
-from ..core.errors import ConfigError, suggest_or_list
+from ..core.errors import ConfigError, choose
 from ..core.fields import check_settings, setting
 from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Job, Plan
@@ -80,10 +80,8 @@ def create_engine(
     cluster: Cluster = LOCAL_CLUSTER,
 ) -> Engine:
     """Create the engine of that name for one run. Without ``workers`` it uses all cores."""
-    if name not in ENGINES:
-        raise ConfigError(f"engine.name: no '{name}' here{suggest_or_list(name, ENGINES)}")
+    module, cls_name = choose(ENGINES, name, "engine.name").split(":")
     check_engine_installed(name)
-    module, cls_name = ENGINES[name].split(":")
     cls = getattr(import_module(f".{module}", __package__), cls_name)
     options = (workers, cluster) if name == "ray" else (workers or count_cores(),)
     engine: Engine = cls(plan, client_store, *options)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset
 
-from ..config.config import DataSection
+from ..config.sections import DataSection
 from ..core.errors import DataError
 from ..core.fields import construct
 from ..data.federation import Federation

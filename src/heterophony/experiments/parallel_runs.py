@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from multiprocessing import connection
 from pathlib import Path
 
-from ..config.config import read_config
+from ..config.reading import read_config
 from ..core.errors import DivergedError, EngineError
 from ..engines.base import MAX_ATTEMPTS, ClusterShare
 from ..engines.child_processes import ChildProcess, send_errors, start_fork_server

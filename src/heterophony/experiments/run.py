@@ -1,11 +1,11 @@
-"""``run``: an algorithm on a federation, in a folder that survives anything, from Python."""
+"""``run``: run an algorithm on a federation from Python, in a folder that an interrupted run can resume."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -13,16 +13,9 @@ from typing import Any, Literal
 import tomli_w
 from torch import nn
 
-from ..algorithms import get_algorithm_class as named
-from ..config.checkpoint import begin_with_checkpoint
-from ..config.config import (
-    AggregationSection,
-    EngineSection,
-    EvaluationSection,
-    ModelSection,
-    TopSection,
-    choose_default_model,
-)
+from ..algorithms import get_algorithm_name
+from ..config.config import Config, choose_default_model
+from ..config.reading import resolve_config
 from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, FolderError
 from ..core.fields import construct
@@ -30,10 +23,8 @@ from ..core.net import Net, split
 from ..core.training import Training
 from ..data.federation import Federation
 from ..engines.base import Cluster, check_engine_installed
-from ..jobs.plan import Plan
-from ..models import get_default_head_depth, get_model_builder
 from ..population.device_speeds import Devices
-from ..population.faults import Faults, check_participation
+from ..population.faults import Faults
 from ..population.participation import Participation, Uniform
 from ..run.events import Event
 from ..run.result import Result
@@ -41,12 +32,14 @@ from ..run.store import RunFolder
 from ..trackers import Tracker, select_trackers
 from .execute import execute_plan
 
+Model = str | nn.Module | Callable[[], nn.Module]
+
 
 def run(
     algorithm: str | Algorithm,
     federation: Federation,
     *,
-    model: str | nn.Module | Callable[[], nn.Module] | None = None,
+    model: Model | None = None,
     rounds: int = 100,
     participation: float | int | Participation = 1.0,
     training: Training | None = None,
@@ -67,131 +60,131 @@ def run(
     on_event: Callable[[Event], None] = lambda event: None,
     track: Sequence[str | Tracker] = (),
 ) -> Result:
-    """One run. ``participation`` is a share (float), a number (int) or a rule.
+    """Run one algorithm on a federation, and return its result.
 
-    ``model`` is a name, a module (its weights are the start) or a function that makes one.
-    Without ``out`` the run lives in a temporary folder, as long as its result does. With
-    ``resume``, an interrupted run in ``out`` goes on. ``weights`` says what a client counts in a
-    mean, ``buffers`` whether BatchNorm's running statistics stay or travel. ``init`` is a checkpoint
-    to begin with: of the same model, but for the head, which is new where its shape differs.
-    Clients who join after training play ``new_client_rounds`` alone. ``faults`` says what goes
-    wrong in a round, ``devices`` what the simulated clock counts. ``cluster`` says where the engine
-    "ray" runs, if not on this machine, and what one job reserves there. ``track`` names trackers, or
-    holds objects with ``begin``, ``log`` and ``end``.
+    ``algorithm`` is a name, as in ``heterophony list algorithms``, ``"package.module:Class"``, or an
+    instance. ``participation`` is the share (float) or number (int) of clients per round, or a rule.
+    ``model`` is a name, a module (its weights are the initial ones) or a function that builds one.
+
+    ``weights`` decides what a client counts in a mean; ``buffers``, whether BatchNorm's running
+    statistics are personal or averaged. ``init`` is a checkpoint of the same model to begin with; the
+    head is new where its shape differs. Clients who join after training train ``new_client_rounds``
+    alone. ``faults`` are simulated; ``devices`` are the speeds that the simulated clock counts.
+
+    Without ``out`` the run lives in a temporary folder, as long as its result does. With ``resume``,
+    an interrupted run in ``out`` continues. ``cluster`` is for the engine "ray": where it runs, if not
+    on this machine, and what one job reserves. ``track`` lists names of trackers, or objects with
+    ``begin``, ``log`` and ``end``.
     """
-    how = named(algorithm)() if isinstance(algorithm, str) else algorithm
-    there = cluster or Cluster()
-    construct(EngineSection, {"name": engine, "workers": workers, **asdict(there)}, "engine")
-    check_engine_installed(engine)
-    said = {
-        "head_depth": head_depth,
-        "buffers": buffers,
-        "init": None if init is None else str(init),
-    }
-    section = construct(ModelSection, said, "model")
-    asked = {"every": evaluate_every, "new_client_rounds": new_client_rounds}
-    measured = construct(EvaluationSection, asked, "evaluation")
-    plan = Plan(
-        algorithm=how,
-        model=begin_with_checkpoint(
-            make_net_builder(model, federation, section.head_depth or how.head_depth), section.init
-        ),
-        federation=federation,
-        rounds=TopSection(rounds=rounds).rounds,
+    config = resolve_config(
+        {
+            "seed": seed,
+            "rounds": rounds,
+            "algorithm": {"name": algorithm} if isinstance(algorithm, str) else {},
+            "model": {
+                "name": model if isinstance(model, str) else None,
+                "head_depth": head_depth,
+                "buffers": buffers,
+                "init": None if init is None else str(init),
+            },
+            "aggregation": {"weights": weights},
+            "evaluation": {"every": evaluate_every, "new_client_rounds": new_client_rounds},
+            "engine": {"name": engine, "workers": workers, **asdict(cluster or Cluster())},
+        }
+    )
+    if isinstance(algorithm, Algorithm):
+        name = get_algorithm_name(algorithm)
+        config = replace(config, algorithm=algorithm, algorithm_name=name)
+    config = replace(
+        config,
+        data=replace(config.data, name=federation.name, clients=len(federation.clients)),
+        local=training or Training(),
         participation=make_participation(participation, len(federation.clients)),
-        training=training or Training(),
-        seed=TopSection(seed=seed).seed,
-        evaluate_every=measured.every,
-        weights=construct(AggregationSection, {"weights": weights}, "aggregation").weights,
-        buffers=section.buffers,
-        new_client_rounds=measured.new_client_rounds,
         faults=faults or Faults(),
         devices=devices or Devices(),
     )
-    check_participation(plan.faults, plan.devices, plan.participation, federation.clients)
+    check_engine_installed(engine)
+    net = None if model is None or isinstance(model, str) else partial(build_own_net, model)
+    plan = config.build_plan(federation, net)
     trackers = select_trackers(track)
     temporary = None if out is not None else tempfile.mkdtemp(prefix="heterophony-")
     folder = RunFolder(Path(temporary or str(out)))
     try:
         if not (resume and folder.config_file.exists()):
-            folder.create(format_run_toml(plan, model, section.init))
-        elif folder.reopen() != format_run_toml(plan, model, section.init):
+            folder.create(format_run_toml(config, federation, model))
+        elif folder.reopen() not in list_accepted_texts(config, federation, model):
             raise FolderError(f"{out} holds a run with other settings; choose another out=")
-        summary = execute_plan(plan, folder, engine, workers, on_event, trackers, cluster=there)
+        where = config.engine
+        summary = execute_plan(plan, folder, engine, workers, on_event, trackers, cluster=where)
     finally:
         folder.close()
     return Result(summary, plan, folder, temporary)
 
 
-def make_net_builder(
-    model: str | nn.Module | Callable[[], nn.Module] | None,
-    federation: Federation,
-    depth: int | None,
-) -> Callable[[], Net]:
-    """Something that makes the net, whatever the user gave."""
-    if model is None or isinstance(model, str):
-        build = get_model_builder(
-            model or choose_default_model(federation.shape, federation.x.dtype)
-        )
-        depth = depth or get_default_head_depth(build)
-        return partial(build, federation.shape, federation.classes, depth)
-    return partial(as_net, model)
-
-
-def as_net(model: nn.Module | Callable[[], nn.Module]) -> Net:
-    made = deepcopy(model) if isinstance(model, nn.Module) else model()
-    return made if isinstance(made, Net) else split(made)
+def build_own_net(model: nn.Module | Callable[[], nn.Module]) -> Net:
+    """Build the net of a user's module (a copy of it) or function, cut into base and head."""
+    module = deepcopy(model) if isinstance(model, nn.Module) else model()
+    return module if isinstance(module, Net) else split(module)
 
 
 def make_participation(participation: float | int | Participation, clients: int) -> Participation:
+    """Turn a share or a number into a rule; a rule is returned as it is."""
     if isinstance(participation, bool):
         raise ConfigError("participation: must be a share, a number or a rule, not a truth value")
-    if isinstance(participation, int):
-        rule = Uniform(count=participation)
-    elif isinstance(participation, float):
-        rule = Uniform(rate=participation)
-    else:
+    if not isinstance(participation, int | float):
         return participation
-    rule.compute_sample_size(clients)
+    key = "count" if isinstance(participation, int) else "rate"
+    rule = construct(Uniform, {key: participation}, "participation")
+    rule.compute_sample_size(clients)  # raises if there are not so many
     return rule
 
 
-def format_run_toml(plan: Plan, model: object, init: str | None = None) -> str:
-    """The configuration of a run begun from Python: for people; its data are not in it."""
-    federation, name = plan.federation, type(plan.algorithm).__name__.lower()
+# The text of config.toml ------------------------------------------------------------------------
+
+
+def format_run_toml(config: Config, federation: Federation, model: Model | None) -> str:
+    """Format the configuration of a run begun from Python: for people to read, without its data."""
     net = model or choose_default_model(federation.shape, federation.x.dtype)
-    rule = plan.participation
-    how = federation.transform
+    rule, transform = config.participation, federation.transform
     sections: dict[str, dict[str, Any]] = {
         "data": {
             "name": federation.name,
             "clients": len(federation.clients),
-            "transform": how and how.name,
-            "frozen_augment": how and how.moves and how.moves.frozen,
+            "transform": transform and transform.name,
+            "frozen_augment": transform and transform.moves and transform.moves.frozen,
             "validation": sum(federation.sizes("validation").values()) or None,
         },
         "model": {
             "name": net if isinstance(net, str) else type(net).__name__,
-            "buffers": plan.buffers,
-            "init": init,
+            "buffers": config.model.buffers,
+            "init": config.model.init,
         },
-        "algorithm": {"name": name, **asdict(plan.algorithm)},
-        "local": asdict(plan.training),
-        "aggregation": {"weights": plan.weights},
-        "evaluation": {"every": plan.evaluate_every, "new_client_rounds": plan.new_client_rounds},
-        # the default repr holds an address, which another process does not have
+        "algorithm": {"name": config.algorithm_name, **asdict(config.algorithm)},
+        "local": asdict(config.local),
+        "aggregation": asdict(config.aggregation),
+        "evaluation": {
+            "every": config.evaluation.every,
+            "new_client_rounds": config.evaluation.new_client_rounds,
+        },
+        # the default repr holds an address, which differs between processes
         "library": {"participation": repr(rule) if is_dataclass(rule) else type(rule).__name__},
     }
-    if plan.faults != Faults():
-        sections["library"]["faults"] = repr(plan.faults)
-    if plan.devices != Devices():
-        sections["library"]["devices"] = repr(plan.devices)
-    told = {
+    if config.faults != Faults():
+        sections["library"]["faults"] = repr(config.faults)
+    if config.devices != Devices():
+        sections["library"]["devices"] = repr(config.devices)
+    plain = {
         k: {n: to_toml_value(v) for n, v in d.items() if v is not None} for k, d in sections.items()
     }
-    return tomli_w.dumps({"seed": plan.seed, "rounds": plan.rounds, **told})
+    return tomli_w.dumps({**asdict(config.top), **plain})
+
+
+def list_accepted_texts(config: Config, federation: Federation, model: Model | None) -> list[str]:
+    """List the texts that describe the same run; older runs name the class, as in ``fedrepfull``."""
+    older = replace(config, algorithm_name=type(config.algorithm).__name__.lower())
+    return [format_run_toml(c, federation, model) for c in (config, older)]
 
 
 def to_toml_value(value: Any) -> bool | int | float | str:
-    """A setting as TOML can hold it; one of a user's own types as text."""
+    """Return a setting as TOML can hold it; one of a user's own type as text."""
     return value if isinstance(value, bool | int | float | str) else repr(value)

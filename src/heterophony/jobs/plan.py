@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from ..algorithms import ALGORITHM_CLASSES
+from ..algorithms import get_algorithm_name
 from ..core.algorithm import POOLED_CLIENT, Algorithm, Reply, Server
 from ..core.client import Client
 from ..core.net import Net
@@ -47,12 +47,12 @@ class Plan:
     share_personal: bool = (
         False  # on devices, send them to the server all the same, if G needs them
     )
+    name: str = ""  # the name that the algorithm was chosen by; default: that of its class
 
     @property
     def algorithm_name(self) -> str:
-        """The algorithm's registered name; of one that is not registered, its class's."""
-        cls = type(self.algorithm).__name__
-        return {v: k for k, v in ALGORITHM_CLASSES.items()}.get(cls, cls.lower())
+        """Return the algorithm's name in events and results."""
+        return self.name or get_algorithm_name(self.algorithm)
 
     @cached_property
     def template(self) -> Net:

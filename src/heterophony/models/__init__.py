@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from inspect import signature
 
-from ..core.errors import ConfigError, suggest_or_list
+from ..core.errors import choose
 from ..core.net import Net
 
 InputShape = tuple[int, ...]
@@ -29,10 +29,7 @@ MODEL_DESCRIPTIONS = {  # name, and what it is
 
 def get_model_builder(name: str) -> ModelBuilder:
     """The function behind a name."""
-    if name not in MODEL_DESCRIPTIONS:
-        raise ConfigError(
-            f"model.name: no '{name}' here{suggest_or_list(name, MODEL_DESCRIPTIONS)}"
-        )
+    choose(MODEL_DESCRIPTIONS, name, "model.name")
     build: ModelBuilder = getattr(import_module(f".{name}", __name__), name)
     return build
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from ..config.config import Config, resolve_config
+from ..config.config import Config
+from ..config.reading import resolve_config
 from ..data.sources import SOURCES, DatasetSize
 from ..models import get_default_head_depth, get_model_builder
 from ..tools.flops import count_forward_flops, count_training_flops, measure_sgemm_rate
@@ -63,9 +64,7 @@ def count_examples(config: Config, size: DatasetSize) -> tuple[float, float]:
 
 def count_participants(config: Config, clients: int) -> int:
     """Count the clients that train in a round."""
-    return (
-        clients if config.algorithm.everybody else config.participation.compute_sample_size(clients)
-    )
+    return clients if config.algorithm.everybody else config.count_selected_clients(clients)
 
 
 @cache

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.significance import compute_confidence_interval
-from ..config.config import resolve_config
+from ..config.reading import resolve_config
 from ..core.errors import ConfigError, FolderError
 from ..data.sources import SOURCES
 from ..experiments.execute import is_finished

@@ -16,7 +16,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
-from ..core.errors import ConfigError, suggest_or_list
+from ..core.errors import ConfigError, choose
 from ..core.fields import check_settings, construct, setting
 
 TABLES = files(__package__) / "tables"
@@ -177,8 +177,7 @@ def merge_settings(config: dict[str, Any], changes: Mapping[str, Any]) -> None:
 
 
 def check_choice(word: str, choices: Mapping[str, Any] | tuple[str, ...], where: str) -> None:
-    if word not in choices:
-        raise ConfigError(f"{where}: no '{word}' here{suggest_or_list(word, choices)}")
+    choose(dict.fromkeys(choices), word, where)
 
 
 def parse_table(name: str, text: str) -> PublishedTable:

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from ..core.errors import ConfigError, suggest_or_list
+from ..core.errors import ConfigError, choose
 from ..run.summary import Summary
 from .points import Point
 
@@ -58,15 +58,14 @@ def select_trackers(track: Sequence[str | Tracker]) -> list[NamedTracker]:
 
 def load_tracker(name: str) -> Tracker:
     """The tracker behind a name; its package is imported only here."""
-    if name not in CLASSES:
-        raise ConfigError(f"--track: no '{name}' here{suggest_or_list(name, CLASSES)}")
+    class_name = choose(CLASSES, name, "--track")
     try:
         module = import_module(f".{name}", __name__)
     except ImportError:
         raise ConfigError(
             f"--track {name} needs {name}; install it with pip install 'heterophony[{name}]'"
         ) from None
-    made: Tracker = getattr(module, CLASSES[name])()
+    made: Tracker = getattr(module, class_name)()
     return made
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...core.errors import ConfigError, suggest_or_list
+from ...core.errors import choose
 from ...core.fields import construct
 from .base import (
     DatasetPartition,
@@ -62,9 +62,6 @@ def build_partition(values: Mapping[str, Any]) -> Partition:
     """Build a partition from its configuration: ``{kind = "dirichlet", alpha = 0.1}``."""
     rest = dict(values)
     kind = str(rest.pop("kind", "dirichlet"))
-    if kind not in PARTITIONS:
-        raise ConfigError(
-            f"data.partition.kind: no '{kind}' here{suggest_or_list(kind, PARTITIONS)}"
-        )
-    partition: Partition = construct(PARTITIONS[kind], rest, "data.partition")
+    cls = choose(PARTITIONS, kind, "data.partition.kind")
+    partition: Partition = construct(cls, rest, "data.partition")
     return partition

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from ...config.config import read_config
+from ...config.reading import read_config
 from ...engines.child_processes import ChildProcess, send_errors
 from ...run.events import Event
 from ...run.store import RunFolder

@@ -14,7 +14,7 @@ from ...algorithms.fedreg import FedReG
 from ...algorithms.parts.augmentation import AUGMENTATIONS
 from ...algorithms.parts.rebalancing import choose_examples, rebalance
 from ...analysis.label_distribution import compute_class_targets, describe_target_rule
-from ...core.errors import ConfigError, suggest_or_list
+from ...core.errors import ConfigError, choose
 from ...core.randomness import seeded
 from ...data.federation import Federation
 from .style import STYLE, TEXT_COLOR
@@ -48,8 +48,7 @@ def make_augmented_copies(
     """Of a client, or of the one who gets most copies; the very copies of a run of that seed."""
     goals = dict(zip(federation.clients, compute_class_targets(federation, algorithm), strict=True))
     name = find_most_augmented_client(federation, goals) if client is None else client
-    if name not in goals:
-        raise ConfigError(f"--client: no '{name}' here{suggest_or_list(name, goals)}")
+    choose(goals, name, "--client")
     train = federation.data(name).train
     with seeded(*build_seed_key(seed, name)):
         originals, sources = choose_examples(train, goals[name])

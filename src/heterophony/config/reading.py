@@ -1,0 +1,124 @@
+"""Read a configuration from a TOML file and ``-c`` overrides; errors name the file and the line."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..algorithms import get_algorithm_class
+from ..core.errors import ConfigError
+from ..core.fields import check_keys, construct
+from ..models import get_model_builder
+from .config import Config
+from .participation import parse_participation
+from .sections import SECTIONS, TopSection, drop_cluster_settings, fill_data_defaults
+
+TOP_KEYS = ("seed", "rounds")
+
+
+def read_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
+    """Read a configuration file and apply ``key=value`` pairs to it; without a file, to the defaults."""
+    try:
+        text = "" if path is None else path.read_text()
+        raw = tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not valid TOML: it is not text (UTF-8)") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    drop_replaced_settings(raw, overrides)
+    overridden = [apply_override(raw, pair) for pair in overrides]
+    try:
+        return resolve_config(raw)
+    except ConfigError as error:
+        key = str(error).split(":")[0]
+        from_override = any(f"{key}.".startswith(f"{o}.") for o in overridden)
+        line = None if from_override else find_line(text, key)
+        raise ConfigError(f"{path}:{line}: {error}" if line else str(error)) from None
+
+
+def resolve_config(raw: Mapping[str, Any]) -> Config:
+    """Build a configuration from nested plain data, checked and completed with defaults."""
+    known = [*TOP_KEYS, *SECTIONS, "algorithm", "participation"]
+    check_keys(raw, known)
+    for key, value in raw.items():
+        if key not in TOP_KEYS and not isinstance(value, dict):
+            raise ConfigError(f"{key}: must be a section, as in [{key}]")
+    settings = dict(raw.get("algorithm", {}))
+    name = str(settings.pop("name", "fedavg"))
+    sections: dict[str, Any] = {k: construct(c, raw.get(k, {}), k) for k, c in SECTIONS.items()}
+    sections["data"] = fill_data_defaults(sections["data"])
+    if sections["model"].name is not None:
+        get_model_builder(sections["model"].name)  # report a wrong name before data are read
+    participation, faults = parse_participation(raw.get("participation", {}))
+    return Config(
+        top=TopSection(**{k: v for k, v in raw.items() if k in TOP_KEYS}),
+        algorithm=construct(get_algorithm_class(name), settings, "algorithm"),
+        algorithm_name=name,
+        participation=participation,
+        faults=faults,
+        **sections,
+    )
+
+
+def drop_replaced_settings(raw: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Drop the file's settings of an algorithm, partition or skew that ``-c`` replaces by another."""
+    data = raw["data"] if isinstance(raw.get("data"), dict) else {}
+    sections = {
+        "algorithm.name": raw.get("algorithm"),
+        "data.partition.kind": data.get("partition"),
+        "data.feature_skew.kind": data.get("feature_skew"),
+    }
+    for key, section in sections.items():
+        pairs, name = (p.partition("=") for p in overrides), key.split(".")[-1]
+        chosen = [parse_toml_value(value.strip()) for k, _, value in pairs if k.strip() == key]
+        if chosen and isinstance(section, dict) and section.get(name, chosen[-1]) != chosen[-1]:
+            section.clear()
+
+
+def apply_override(raw: dict[str, Any], pair: str) -> str:
+    """Write ``key=value`` into the raw configuration; return the key."""
+    key, sign, value = pair.partition("=")
+    key = key.strip()
+    if not sign or not key:
+        raise ConfigError(f"-c {pair}: must be key=value, as in -c local.lr=0.01")
+    *path, last = key.split(".")
+    section = raw
+    for step in path:
+        section = section.setdefault(step, {})
+        if not isinstance(section, dict):
+            raise ConfigError(f"-c {pair}: '{step}' is not a section")
+    if path == ["participation"]:  # rate and count exclude each other: the later one wins
+        section.pop({"rate": "count", "count": "rate"}.get(last, ""), None)
+    section[last] = parse_toml_value(value.strip())
+    if key == "engine.name" and section[last] != "ray":  # a run that leaves its cluster
+        drop_cluster_settings(section)
+    return key
+
+
+def parse_toml_value(text: str) -> Any:
+    """Parse a TOML value; a bare word is a string."""
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def find_line(text: str, key: str) -> int | None:
+    """Find the line of a TOML text that sets a dotted key, or else its closest parent."""
+    section, line, length = "", None, 0
+    for number, content in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[([^\]]+)\]", content):
+            section = header[1].strip()
+            here = section
+        elif pair := re.match(r"\s*([\w.\"'-]+)\s*=", content):
+            here = ".".join(filter(None, [section, pair[1].strip("\"'")]))
+        else:
+            continue
+        if (key == here or key.startswith(f"{here}.")) and len(here) > length:
+            line, length = number, len(here)
+    return line

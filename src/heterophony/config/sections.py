@@ -1,0 +1,178 @@
+"""The sections of a configuration, as dataclasses: their keys, defaults and ranges."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from ..core.errors import ConfigError
+from ..core.fields import check_settings, list_settings, setting
+from ..core.training import Training
+from ..data.client_folders import OWN_DATA, ExampleSpec
+from ..data.partitions import build_partition
+from ..data.skew import build_skew
+from ..engines.base import LOCAL_CLUSTER, Cluster
+from ..population.device_speeds import Devices
+
+
+@dataclass(frozen=True)
+class TopSection:
+    """The keys outside all sections."""
+
+    seed: int = setting(0, "decides everything random", low=0)
+    rounds: int = setting(100, "communication rounds", low=0)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True)
+class DataSection:
+    """Which data set, and how it is partitioned among the clients."""
+
+    name: str = setting(
+        "digits",
+        "a data set's name, a path to an .npz file or a folder; own: every client has its own",
+    )
+    path: str | None = setting(None, "the folder or archive that holds the data set's files")
+    clients: int = setting(20, "number of clients", low=1)
+    partition: dict[str, Any] = field(default_factory=lambda: {"kind": "dirichlet", "alpha": 0.1})
+    train_fraction: float = setting(
+        0.75, "share of a client's examples for training", above=0, high=1
+    )
+    validation_fraction: float = setting(
+        0.0,
+        "share of a client's training examples that is held out, to choose a round by",
+        low=0,
+        below=1,
+    )
+    transform: Literal["half", "fedavg2rep", "feddecomp"] = setting(
+        "half", "how stored examples become input: scaled to [-1, 1], or as in a paper"
+    )
+    frozen_augment: bool = setting(
+        False,
+        "transform each training image in one random way for the whole run, not anew each time",
+    )
+    split: Literal["merged", "official"] = setting(
+        "merged", "partition training and test set as one, or the test set like the training set"
+    )
+    feature_skew: dict[str, Any] | None = setting(None, "how each client sees its examples")
+    new_clients: float = setting(
+        0.0, "share of the clients that join only after training", low=0, high=1
+    )
+    classes: list[str] | int | None = setting(
+        None, "own data: the names of the classes in their order, or how many", low=1
+    )
+    shape: list[int] | None = setting(None, "own data: shape of one example, as in [3, 32, 32]")
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True)
+class ModelSection:
+    """Which network; by default the one that suits the data and the algorithm's paper."""
+
+    name: str | None = setting(None, "a model's name; default: by the shape of the data")
+    head_depth: int | None = setting(None, "layers of the head; default: the paper's", low=1)
+    buffers: Literal["local", "average"] = setting(
+        "local", "running statistics are personal, or shared and averaged"
+    )
+    init: str | None = setting(None, "a checkpoint (.safetensors) to begin with")
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True)
+class AggregationSection:
+    """How clients are weighted."""
+
+    weights: Literal["samples", "uniform"] = setting("samples", "weight of a client in a mean")
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True)
+class EvaluationSection:
+    """When G and P are measured."""
+
+    every: int = setting(1, "rounds between evaluations", low=1)
+    new_client_rounds: int = setting(1, "rounds that a new client trains alone", low=0)
+    share_personal: bool = setting(
+        False, "on devices: send personal parameters where G is computed from their average"
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True)
+class EngineSection(Cluster):
+    """Where jobs run; never changes the result."""
+
+    name: Literal["serial", "pool", "ray"] = setting(
+        "pool", "one process, one per core, or a Ray cluster"
+    )
+    workers: int | None = setting(
+        None, "jobs at a time; default: one per core, or as many as fit on the cluster", low=1
+    )
+    device: Literal["cpu"] = setting("cpu", "the hardware that computes")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key, usual in asdict(LOCAL_CLUSTER).items():
+            if self.name != "ray" and getattr(self, key) != usual:
+                raise ConfigError(f"{key}: only with engine.name = 'ray'; leave it out")
+
+
+SECTIONS: dict[str, type] = {
+    "data": DataSection,
+    "model": ModelSection,
+    "local": Training,
+    "aggregation": AggregationSection,
+    "evaluation": EvaluationSection,
+    "engine": EngineSection,
+    "devices": Devices,
+}
+
+
+# Completing the section [data] ----------------------------------------------------------------
+
+
+def fill_data_defaults(data: DataSection) -> DataSection:
+    """Return the section with every default of its partition and skew; raise where one is wrong."""
+    if data.name == OWN_DATA:
+        return clear_partition_settings(data)
+    for key in ("classes", "shape"):
+        if getattr(data, key) is not None:
+            raise ConfigError(f"data.{key}: only where data.name = '{OWN_DATA}'; leave it out")
+    partition, skew = data.partition, data.feature_skew
+    kind = partition.get("kind", "dirichlet")
+    complete = {"kind": kind, **list_rule_settings(build_partition(partition))}
+    if skew is not None:
+        skew = {"kind": skew.get("kind"), **list_rule_settings(build_skew(skew))}
+    return replace(data, partition=complete, feature_skew=skew)
+
+
+def clear_partition_settings(data: DataSection) -> DataSection:
+    """Return the section for clients with own data; refuse settings that need all data in one place."""
+    ExampleSpec.from_config(data.shape, data.classes)
+    usual = DataSection()
+    for key in ("partition", "split", "feature_skew", "frozen_augment"):
+        if getattr(data, key) not in (getattr(usual, key), {}):
+            raise ConfigError(f"data.{key}: not with data.name = '{OWN_DATA}'; leave it out")
+    return replace(data, partition={})
+
+
+def list_rule_settings(rule: Any) -> dict[str, Any]:
+    """List the settings of a partition or skew; leave out None, which TOML cannot express."""
+    values = {f.name: getattr(rule, f.name) for f in list_settings(type(rule))}
+    return {k: v for k, v in values.items() if v is not None}
+
+
+def drop_cluster_settings(engine: dict[str, Any]) -> None:
+    """Delete the keys of the section [engine] that only Ray understands."""
+    for key in asdict(LOCAL_CLUSTER):
+        engine.pop(key, None)
