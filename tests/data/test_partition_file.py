@@ -1,4 +1,4 @@
-"""A partition in a file: what was saved is read again, and what does not fit the data is refused."""
+"""Partitions in files: reading what was saved, and errors for files that do not fit the data."""
 
 from __future__ import annotations
 

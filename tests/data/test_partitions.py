@@ -1,4 +1,4 @@
-"""Partitions: every example to exactly one client, by the rule of the spec and the seed alone."""
+"""Partitions: each example goes to exactly one client, and only data and seed decide which."""
 
 from __future__ import annotations
 

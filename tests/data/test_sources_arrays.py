@@ -1,4 +1,4 @@
-"""A user's own data: one file per client, torch's datasets; and sets of the Hugging Face hub."""
+"""Data of users: one file per client, torch datasets, and the Hugging Face hub."""
 
 from __future__ import annotations
 

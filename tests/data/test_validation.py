@@ -1,4 +1,4 @@
-"""Validation examples: held out of training, counted beside the test, and what they choose."""
+"""Validation examples: held out of training, measured beside the test, and used to choose a round."""
 
 from __future__ import annotations
 
