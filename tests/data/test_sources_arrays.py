@@ -109,7 +109,7 @@ LABELS = torch.arange(40) % 4
     ],
     ids=["tensors", "list", "pictures"],
 )
-def test_a_dataset_is_dealt_like_its_arrays(made):
+def test_a_dataset_is_partitioned_like_its_arrays(made):
     how = {"clients": 3, "partition": hp.IID(), "seed": 1}
     expected = hp.federate((BYTES.numpy(), LABELS.numpy()), **how)
     federation = hp.federate(made, **how)
