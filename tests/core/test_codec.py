@@ -1,4 +1,4 @@
-"""Bytes and back: what was encoded comes back bit for bit, and everything else is refused."""
+"""Codec: tensors decode bit for bit as encoded, and invalid bytes are refused."""
 
 from __future__ import annotations
 

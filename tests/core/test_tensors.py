@@ -1,4 +1,4 @@
-"""Named tensors: a vector space whose bits depend on the content alone, never on its history."""
+"""Tensors: arithmetic, selection by name, and digests that depend on content alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients with data of their own: read, refused, and on devices with the bits of a simulation."""
+"""Data that each client has itself: reading, errors, and equal bits on devices and in simulation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A federation: who holds what, the same on disk and in memory, and known by its digest."""
+"""Federation: partitioning a source, storing and opening it, and its digest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How unlike the clients are, in numbers that are known by hand."""
+"""Label statistics, compared with numbers computed by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A partition in a file: what was saved is read again, and what does not fit the data is refused."""
+"""Partitions in files: reading what was saved, and errors for files that do not fit the data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def source(n: int = 60, official: int | None = None) -> Source:
     [Dirichlet(1.0, 2), Natural(), PerClientDirichlet(0.5, 10, 20, repeat_test=True)],
     ids=lambda r: type(r).__name__,
 )
-def test_what_was_saved_is_dealt_again_whatever_the_seed(tmp_path, ending, rule):
+def test_a_saved_partition_is_read_again_whatever_the_seed(tmp_path, ending, rule):
     path, data = tmp_path / f"who.{ending}", source(60, 45)
     federation = partition_source(data, 3, rule, 0.75, 1)
     federation.save_partition(path)

@@ -66,7 +66,7 @@ def equal(a: list[Share], b: list[Share]) -> bool:
     least=st.integers(1, 6),
     seed=st.integers(0, 2**32),
 )
-def test_topped_up_every_example_is_dealt_once_and_nobody_has_too_few(
+def test_topped_up_every_example_is_given_once_and_nobody_has_too_few(
     n, classes, clients, alpha, least, seed
 ):
     labels, rule = draw(seed).integers(0, classes, n), Dirichlet(alpha, least, top_up=True)
@@ -120,7 +120,7 @@ def test_200_clients_hold_rows_of_one_pool_and_nothing_else():
     least=st.integers(1, 12),
     seed=st.integers(0, 2**32),
 )
-def test_quantity_deals_every_example_once_and_everybody_the_minimum(
+def test_quantity_gives_every_example_once_and_everybody_the_minimum(
     n, clients, alpha, least, seed
 ):
     rule, labels = Quantity(alpha, least), draw(seed).integers(0, 5, n)
@@ -414,7 +414,7 @@ def test_things_are_apportioned_by_largest_remainder(n, weights):
     clients=st.integers(1, 6),
     seed=st.integers(0, 2**32),
 )
-def test_every_test_example_of_a_class_somebody_holds_is_dealt_once_in_proportion(
+def test_every_test_example_of_a_class_somebody_holds_is_given_once_in_proportion(
     classes, first, rest, clients, seed
 ):
     y = draw(seed).integers(0, classes, first + rest)

@@ -1,4 +1,4 @@
-"""Partitions: every example to exactly one client, by the rule of the spec and the seed alone."""
+"""Partitions: each example goes to exactly one client, and only data and seed decide which."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def same(one, two) -> bool:
 
 @quick
 @given(n=st.integers(1, 300), clients=st.integers(1, 40), seed=st.integers(0, 2**32))
-def test_iid_deals_every_example_once_in_equal_parts(n, clients, seed):
+def test_iid_gives_every_example_once_in_equal_parts(n, clients, seed):
     labels = spread(n, 5, seed)
     parts = IID().deal(labels, 5, clients, draw(seed))
     assert len(parts) == clients
@@ -61,7 +61,7 @@ def test_iid_deals_every_example_once_in_equal_parts(n, clients, seed):
     min_size=st.integers(1, 5),
     seed=st.integers(0, 2**32),
 )
-def test_dirichlet_deals_every_example_once_and_nobody_less_than_asked(
+def test_dirichlet_gives_every_example_once_and_nobody_less_than_asked(
     n, classes, clients, alpha, min_size, seed
 ):
     labels = spread(n, classes, seed)
@@ -83,7 +83,7 @@ def test_dirichlet_deals_every_example_once_and_nobody_less_than_asked(
     balanced=st.booleans(),
     seed=st.integers(0, 2**32),
 )
-def test_classes_deals_every_example_once_to_holders_of_few_classes(
+def test_classes_gives_every_example_once_to_holders_of_few_classes(
     n, classes, clients, per_client, balanced, seed
 ):
     assume(per_client <= classes)
@@ -177,13 +177,13 @@ def test_small_alpha_is_skewed_and_large_alpha_is_alike():
     assert alike == [10] * 10
 
 
-def test_extreme_alpha_still_deals_everything():
+def test_extreme_alpha_still_gives_every_example():
     labels = np.arange(300) % 3
     for alpha in (1e-300, 1e300, 1e308):
         assert each_example_once(Dirichlet(alpha, 1).deal(labels, 3, 2, draw()), labels)
 
 
-def test_what_cannot_be_dealt_is_said_with_the_numbers():
+def test_an_impossible_partition_is_an_error_with_the_numbers():
     labels = np.arange(90) % 10
     with pytest.raises(DataError) as caught:
         Dirichlet(0.1, min_size=10, max_retries=300).deal(labels, 10, 10, draw())

@@ -1,4 +1,4 @@
-"""Feature skew: each client its own view of one pool, the same bits wherever it is looked at."""
+"""Feature skew: each client's examples are altered in its own way, with the same bits everywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data sets: read as they are published, refused with a clear answer when they are not."""
+"""Data sets of the MNIST family and .npz files: reading, and errors for damaged files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own data: one file per client, torch's datasets; and sets of the Hugging Face hub."""
+"""Data of users: one file per client, torch datasets, and the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ LABELS = torch.arange(40) % 4
     ],
     ids=["tensors", "list", "pictures"],
 )
-def test_a_dataset_is_dealt_like_its_arrays(made):
+def test_a_dataset_is_partitioned_like_its_arrays(made):
     how = {"clients": 3, "partition": hp.IID(), "seed": 1}
     expected = hp.federate((BYTES.numpy(), LABELS.numpy()), **how)
     federation = hp.federate(made, **how)

@@ -1,4 +1,4 @@
-"""CIFAR as it is published, and pickles that are refused without being run."""
+"""CIFAR: reading the published files, and refusing pickles without running them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where data sets are looked for, and downloads: checked, resumed, and clear when they fail."""
+"""Finding and downloading data sets: search path, checksums, resumed downloads, errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny ImageNet as it is published, and folders of a user's own images."""
+"""Tiny ImageNet, and folders of a user's own images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transforms per paper: exact constants, images moved only in training, and only by pixels."""
+"""Transforms of published works: exact constants, and random image transforms in training only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Validation examples: held out of training, counted beside the test, and what they choose."""
+"""Validation examples: held out of training, measured beside the test, and used to choose a round."""
 
 from __future__ import annotations
 
@@ -365,7 +365,7 @@ def test_who_holds_out_nothing_is_counted_as_nothing():
     assert all(e[1] == 0 for e in counts(result, "P_valid"))
 
 
-def test_newcomers_hold_out_like_everybody_and_are_measured_on_their_test_data_alone():
+def test_new_clients_hold_out_like_everybody_and_are_measured_on_their_test_data_alone():
     result = played("fedavg", split(new=("1",)))
     (said,) = [e for e in result.events if e["event"] == "newcomers"]
     assert said["train"] == [split().sizes()["1"]]
@@ -481,7 +481,7 @@ def test_run_shows_it_only_with_a_split(tmp_path):
     assert "validation" not in said("run", *QUICK, "--out", tmp_path / "b")
 
 
-def test_run_shows_nothing_for_newcomers_and_where_there_is_no_common_model(tmp_path):
+def test_run_shows_nothing_for_new_clients_and_where_there_is_no_common_model(tmp_path):
     more = ["-c", "data.new_clients=0.25", "-c", "algorithm.name=local"]
     lines = said("run", *QUICK, *SPLIT, *more, "--out", tmp_path / "a").splitlines()
     assert [line.rstrip().endswith("–") for line in lines[3:]] == [True, False, True, True, True]
