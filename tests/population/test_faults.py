@@ -74,7 +74,7 @@ def attendance(events):
     ],
 )
 def test_a_round_closes(faults, arrivals, closing):
-    assert faults.close(arrivals) == closing
+    assert faults.determine_round_end(arrivals) == closing
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
