@@ -433,12 +433,16 @@ def test_attendance_is_by_round_and_client():
 @pytest.mark.parametrize(
     ("faults", "devices", "said"),
     [
-        (Faults(deadline=3), Devices(), "participation.deadline: time does not pass"),
-        (Faults(quorum=6), Devices(), "quorum: 6 replies are needed, but only 5 are asked"),
+        (Faults(deadline=3), Devices(), "participation.deadline: no time is simulated"),
+        (
+            Faults(quorum=6),
+            Devices(),
+            "quorum: 6 replies are needed, but only 5 clients are selected",
+        ),
         (
             Faults(availability=Diurnal(unit="seconds")),
             Devices(),
-            "participation.availability.unit: seconds do not pass",
+            "participation.availability.unit: no time is simulated",
         ),
     ],
 )
@@ -462,7 +466,7 @@ def test_settings_that_contradict_each_other_are_refused(faults, devices, said):
         ("t.json", '{"c0": [[null, null]]}', "client c0 has an interval .* never starts"),
         ("t.csv", f"client,start,end\nc0,1,{'2' * 200_000}\n", "is not CSV: field larger"),
         ("t.json", '{"x9": [[1, 3]]}', "there is no client 'x9'"),
-        ("t.csv", "client,start\nc0,1\n", "its first line does not name the column 'end'"),
+        ("t.csv", "client,start\nc0,1\n", "its first line does not have the column 'end'"),
         ("t.csv", "client,start,end\nc0,1,soon\n", "client c0 needs rows of start, end"),
     ],
 )
@@ -543,7 +547,7 @@ def test_each_of_them_leaves_the_others_as_they_are(pair, found):
         ("participation.deadline=0", "participation.deadline: must be above 0, not 0"),
         (
             "participation.quorum=1.5",
-            "participation.quorum: must be a share of at most 1 or a whole",
+            "participation.quorum: must be a fraction of at most 1 or a whole",
         ),
         ("participation.skew=0.1", "participation.skew: must be a table, as in { gamma = 0.1 }"),
         ("participation.skew.gamma=0", "participation.skew.gamma: must be above 0, not 0"),
@@ -556,7 +560,10 @@ def test_each_of_them_leaves_the_others_as_they_are(pair, found):
             "participation.availability.kind: no 'dirunal'",
         ),
         ("participation.availability.kind=trace", "participation.availability.file: missing"),
-        ("devices.spread=1", "devices.spread: of nothing; set sample_seconds or bytes_per_second"),
+        (
+            "devices.spread=1",
+            "devices.spread: has no effect unless sample_seconds or bytes_per_second is set",
+        ),
         (
             "participation.availability=often",
             "participation.availability: must be a number, or a table as in { kind = 'diurnal' }",

@@ -275,7 +275,9 @@ def test_a_new_folder_holds_its_configuration_and_a_lock(folder):
 
 
 def test_a_folder_with_a_run_is_not_overwritten(folder):
-    with pytest.raises(FolderError, match="already holds a run; go on with `heterophony resume"):
+    with pytest.raises(
+        FolderError, match="already holds a run; continue it with `heterophony resume"
+    ):
         RunFolder(folder.path).create("other")
     assert folder.config_file.read_text() == "rounds = 3\n"
 

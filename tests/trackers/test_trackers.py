@@ -148,7 +148,7 @@ def test_a_tracker_that_fails_is_dropped_with_one_line_and_the_run_goes_on(at, a
     with pytest.warns(UserWarning, match="Fails stopped tracking") as seen:
         result = played("fedavg", track=[bad, good], **CALM)
     (warning,) = seen
-    said = "Fails stopped tracking: the network is unreachable; the run goes on"
+    said = "Fails stopped tracking: the network is unreachable; the run continues"
     assert str(warning.message).startswith(said)
     assert "\n" not in str(warning.message)
     assert result.model_sha256 == calm("fedavg").model_sha256
@@ -252,7 +252,7 @@ def test_a_failing_tracker_is_one_line_on_stderr(tmp_path, monkeypatch):
     assert done.exit_code == 0
     json.loads(done.stdout)
     (line,) = [s for s in done.stderr.splitlines() if "tracking" in s]
-    assert line.startswith("wandb stopped tracking: the network is unreachable; the run goes on")
+    assert line.startswith("wandb stopped tracking: the network is unreachable; the run continues")
 
 
 # TensorBoard ----------------------------------------------------------------------------------
