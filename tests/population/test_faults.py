@@ -1,4 +1,4 @@
-"""Unreachable, vanished, late, twice in a round: the same bits wherever, and nothing merged twice."""
+"""Clients unreachable, dropped out, late or drawn twice: same bits on every engine and resume."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rounds(result):
     return [e for e in result.events if e["event"] == "round"]
 
 
-# When a round closes ------------------------------------------------------------------------
+# When a round ends --------------------------------------------------------------------------
 
 
 def attendance(events):
@@ -57,9 +57,9 @@ def attendance(events):
         (Faults(), [3.0, 1.0, 2.0], RoundEnd(3.0, (0, 1, 2), ())),
         (Faults(), [3.0, None, 2.0], RoundEnd(3.0, (0, 2), ())),
         (Faults(), [None, None], RoundEnd(0.0, (), ())),
-        (Faults(deadline=2), [1.0, 1.5], RoundEnd(1.5, (0, 1), ())),  # all are there: it ends
+        (Faults(deadline=2), [1.0, 1.5], RoundEnd(1.5, (0, 1), ())),  # all replies have arrived
         (Faults(deadline=2), [3.0, 1.0, 2.0], RoundEnd(2, (1, 2), (0,))),
-        (Faults(deadline=2), [None, 1.0], RoundEnd(2, (1,), ())),  # it may still come back
+        (Faults(deadline=2), [None, 1.0], RoundEnd(2, (1,), ())),  # waits until the deadline
         (Faults(deadline=2), [None, None], RoundEnd(2, (), ())),
         (Faults(deadline=2), [3.0, 4.0], RoundEnd(2, (), (0, 1))),
         (Faults(deadline=2, quorum=1), [3.0, 4.0], RoundEnd(3.0, (0,), (1,))),
@@ -134,7 +134,7 @@ def test_a_file_decides_for_whom_it_names(tmp_path):
 
 
 def test_the_clock_of_a_run_is_the_sum_of_its_rounds_by_hand():
-    """One epoch, batches of 16, the short one left out; a round lasts as long as its slowest."""
+    """One epoch of full batches of 16; a round is as long as its slowest client needs."""
     devices = Devices(sample_seconds=0.5, bytes_per_second=1000)
     result = played("fedavg", devices=devices, participation=Turns([0, 1], [2], [3, 4]))
     sizes = list(result.plan.federation.sizes().values())
@@ -185,7 +185,7 @@ def test_a_trace_says_from_when_up_to_when(tmp_path):
         rule = Trace(str(tmp_path / name))
         told = [t for t in range(9) if rule.reachable("c0", t, 0.0, 0)]
         assert told == [2, 3, 6, 7, 8]
-        assert rule.reachable("c2", 0, 0.0, 0)  # not named: always
+        assert rule.reachable("c2", 0, 0.0, 0)  # clients not in the file: always
     assert not rule.reachable("c1", 3, 0.0, 0)
     late = Trace(str(tmp_path / "t.json"), unit="seconds")
     assert (late.reachable("c0", 3, 0.5, 0), late.reachable("c0", 0, 3.5, 0)) == (False, True)
@@ -307,7 +307,7 @@ def test_a_round_without_its_quorum_is_void():
         assert e["void"] == bool(e["dropped"])
         assert e["clients"] == ([] if e["void"] else e["asked"])
         replied = len(e["asked"]) - len(e["dropped"])
-        assert e["bytes_up"] == replied * model(result).nbytes  # it came, and was not used
+        assert e["bytes_up"] == replied * model(result).nbytes  # it arrived, but was not merged
 
 
 def test_whoever_is_late_is_not_merged_but_has_learned():
@@ -331,7 +331,7 @@ def test_whoever_is_late_is_not_merged_but_has_learned():
 
 
 def test_merging_part_of_the_replies_is_asking_those_alone():
-    """Nothing of the lost ones is in the model: the mean is over those who replied."""
+    """Dropped clients are not in the model: the mean is over the replies."""
     faults = Faults(dropout=0.5)
     result = played("fedavg", rounds=1, participation=1.0, faults=faults)
     (event,) = rounds(result)

@@ -1,4 +1,4 @@
-"""A run's folder and its clients' memories: whole or not there, whatever ends the process."""
+"""The run folder and client memories: files are complete or missing, however a process ends."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def test_derived_data_that_were_cut_short_or_lost_are_made_again(client_store, p
     assert names(file.parent) == ["balanced.x.npy", "balanced.y.npy"], "nothing half-written stays"
 
 
-# Owning a folder ----------------------------------------------------------------------------
+# Ownership ----------------------------------------------------------------------------------
 
 
 def test_a_new_folder_holds_its_configuration_and_a_lock(folder):
@@ -478,9 +478,9 @@ def test_other_files_among_the_commits_are_no_commits(folder):
     assert folder.find_oldest_commit() == 1
 
 
-# Ends of all kinds (P2) ---------------------------------------------------------------------
+# How processes end --------------------------------------------------------------------------
 
-# One process imports torch and forks a child for each end: run in the folder of that name.
+# One process imports torch and forks a child for each case, which uses the folder of that name.
 ENDS = """
 import json, os, pathlib, resource, signal, sys, traceback
 import torch
@@ -551,7 +551,7 @@ def killed_in_fsync(path):
     folder, real, calls = begun(path), os.fsync, []
     folder.append_event({"t": 2})
 
-    def second(fd):  # the first is the events'
+    def second(fd):  # the first call is for the events
         calls.append(fd)
         die() if len(calls) == 2 else real(fd)
 
@@ -601,7 +601,7 @@ ALL = ["second_owner", "killed_owner", "full_disk", "no_room_for_events", *KILLS
 
 @pytest.fixture(scope="module")
 def ends(tmp_path_factory) -> tuple[Path, dict[str, int]]:
-    """The folder in which all of it happened, and how each process ended."""
+    """The folder of all cases, and the exit code of each process."""
     root = tmp_path_factory.mktemp("ends")
     mine = RunFolder(root / "second_owner")
     mine.create("x")
