@@ -189,7 +189,7 @@ def test_a_mistake_in_a_file_is_said_with_its_line():
 
 def test_a_used_or_foreign_folder_is_refused(finished):
     assert refused(3, "run", *pairs(*QUICK), "--out", finished) == (
-        f"{finished} already holds a run; go on with `heterophony resume {finished}`"
+        f"{finished} already holds a run; continue it with `heterophony resume {finished}`"
         " or choose another --out"
     )
     Path("mine").mkdir()
@@ -264,10 +264,10 @@ def replace_data(folder: RunFolder) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (cut, "mine/events.jsonl is shorter than its commit says: it was cut by hand"),
+        (cut, "mine/events.jsonl is shorter than its commit says: it was edited; restore it,"),
         (scribble, "mine/events.jsonl is damaged: a line is not JSON"),
         (foreign, "mine/events.jsonl is damaged: a line is not an event"),
-        (spoil, "mine/commits is damaged: none of its commits can be read; start the run anew"),
+        (spoil, "mine/commits is damaged: none of its commits can be read; start the run again"),
         (unsettle, "mine/config.toml: not valid TOML: Invalid value (at line 1, column 10)"),
         (replace_data, "the data are not those the run began with (data_sha256 differs);"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,7 +23,8 @@ from helpers.conversation import (
 )
 from helpers.support import QUICK, digits, identical, model, same
 from heterophony.core.algorithm import Reply
-from heterophony.core.errors import CodecError
+from heterophony.core.errors import CodecError, DivergedError, EngineError, NotFiniteError
+from heterophony.devices.engine import DeviceEngine
 from heterophony.devices.protocol import chunks, job_codec
 from heterophony.devices.protocol.messages import (
     BlobRef,
@@ -352,6 +354,22 @@ def test_work_that_fails_is_tried_again_only_where_that_can_help(tmp_path, error
     world.until(lambda: bool(world.hub.assignments.lost_jobs))
     (lost,) = world.hub.take_lost_jobs()
     assert (lost.device, lost.why, len(calls)) == ("pi-1", str(error), tries)
+    assert lost.diverged == (tries == 1)
+
+
+@pytest.mark.parametrize("error", [NotFiniteError("a norm of 1e9"), CodecError("NaN or infinity")])
+def test_a_reply_diverged_by_the_type_of_its_error_and_not_by_its_words(tmp_path, error):
+    def refuse(job, reply):
+        raise error
+
+    world = World(tmp_path, {"pi-1": ["a"]}, check=refuse)
+    world.publish("", world.hub.submit_jobs(jobs_of(0, "a", tests=False), world.now))
+    world.until(lambda: bool(world.hub.assignments.lost_jobs))
+    (lost,) = world.hub.take_lost_jobs()
+    assert (lost.why, lost.diverged) == (str(error), isinstance(error, NotFiniteError))
+    engine = SimpleNamespace(deadline=None)
+    with pytest.raises(DivergedError if lost.diverged else EngineError, match=str(error)):
+        DeviceEngine.handle_lost_job(engine, lost)
 
 
 def test_of_two_devices_that_claim_a_client_the_first_keeps_it(tmp_path):

@@ -1,4 +1,4 @@
-"""Unreachable, vanished, late, twice in a round: the same bits wherever, and nothing merged twice."""
+"""Clients unreachable, dropped out, late or drawn twice: same bits on every engine and resume."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rounds(result):
     return [e for e in result.events if e["event"] == "round"]
 
 
-# When a round closes ------------------------------------------------------------------------
+# When a round ends --------------------------------------------------------------------------
 
 
 def attendance(events):
@@ -57,9 +57,9 @@ def attendance(events):
         (Faults(), [3.0, 1.0, 2.0], RoundEnd(3.0, (0, 1, 2), ())),
         (Faults(), [3.0, None, 2.0], RoundEnd(3.0, (0, 2), ())),
         (Faults(), [None, None], RoundEnd(0.0, (), ())),
-        (Faults(deadline=2), [1.0, 1.5], RoundEnd(1.5, (0, 1), ())),  # all are there: it ends
+        (Faults(deadline=2), [1.0, 1.5], RoundEnd(1.5, (0, 1), ())),  # all replies have arrived
         (Faults(deadline=2), [3.0, 1.0, 2.0], RoundEnd(2, (1, 2), (0,))),
-        (Faults(deadline=2), [None, 1.0], RoundEnd(2, (1,), ())),  # it may still come back
+        (Faults(deadline=2), [None, 1.0], RoundEnd(2, (1,), ())),  # waits until the deadline
         (Faults(deadline=2), [None, None], RoundEnd(2, (), ())),
         (Faults(deadline=2), [3.0, 4.0], RoundEnd(2, (), (0, 1))),
         (Faults(deadline=2, quorum=1), [3.0, 4.0], RoundEnd(3.0, (0,), (1,))),
@@ -74,7 +74,7 @@ def attendance(events):
     ],
 )
 def test_a_round_closes(faults, arrivals, closing):
-    assert faults.close(arrivals) == closing
+    assert faults.determine_round_end(arrivals) == closing
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
@@ -134,7 +134,7 @@ def test_a_file_decides_for_whom_it_names(tmp_path):
 
 
 def test_the_clock_of_a_run_is_the_sum_of_its_rounds_by_hand():
-    """One epoch, batches of 16, the short one left out; a round lasts as long as its slowest."""
+    """One epoch of full batches of 16; a round is as long as its slowest client needs."""
     devices = Devices(sample_seconds=0.5, bytes_per_second=1000)
     result = played("fedavg", devices=devices, participation=Turns([0, 1], [2], [3, 4]))
     sizes = list(result.plan.federation.sizes().values())
@@ -185,7 +185,7 @@ def test_a_trace_says_from_when_up_to_when(tmp_path):
         rule = Trace(str(tmp_path / name))
         told = [t for t in range(9) if rule.reachable("c0", t, 0.0, 0)]
         assert told == [2, 3, 6, 7, 8]
-        assert rule.reachable("c2", 0, 0.0, 0)  # not named: always
+        assert rule.reachable("c2", 0, 0.0, 0)  # clients not in the file: always
     assert not rule.reachable("c1", 3, 0.0, 0)
     late = Trace(str(tmp_path / "t.json"), unit="seconds")
     assert (late.reachable("c0", 3, 0.5, 0), late.reachable("c0", 0, 3.5, 0)) == (False, True)
@@ -307,7 +307,7 @@ def test_a_round_without_its_quorum_is_void():
         assert e["void"] == bool(e["dropped"])
         assert e["clients"] == ([] if e["void"] else e["asked"])
         replied = len(e["asked"]) - len(e["dropped"])
-        assert e["bytes_up"] == replied * model(result).nbytes  # it came, and was not used
+        assert e["bytes_up"] == replied * model(result).nbytes  # it arrived, but was not merged
 
 
 def test_whoever_is_late_is_not_merged_but_has_learned():
@@ -331,7 +331,7 @@ def test_whoever_is_late_is_not_merged_but_has_learned():
 
 
 def test_merging_part_of_the_replies_is_asking_those_alone():
-    """Nothing of the lost ones is in the model: the mean is over those who replied."""
+    """Dropped clients are not in the model: the mean is over the replies."""
     faults = Faults(dropout=0.5)
     result = played("fedavg", rounds=1, participation=1.0, faults=faults)
     (event,) = rounds(result)
@@ -433,12 +433,16 @@ def test_attendance_is_by_round_and_client():
 @pytest.mark.parametrize(
     ("faults", "devices", "said"),
     [
-        (Faults(deadline=3), Devices(), "participation.deadline: time does not pass"),
-        (Faults(quorum=6), Devices(), "quorum: 6 replies are needed, but only 5 are asked"),
+        (Faults(deadline=3), Devices(), "participation.deadline: no time is simulated"),
+        (
+            Faults(quorum=6),
+            Devices(),
+            "quorum: 6 replies are needed, but only 5 clients are selected",
+        ),
         (
             Faults(availability=Diurnal(unit="seconds")),
             Devices(),
-            "participation.availability.unit: seconds do not pass",
+            "participation.availability.unit: no time is simulated",
         ),
     ],
 )
@@ -462,7 +466,7 @@ def test_settings_that_contradict_each_other_are_refused(faults, devices, said):
         ("t.json", '{"c0": [[null, null]]}', "client c0 has an interval .* never starts"),
         ("t.csv", f"client,start,end\nc0,1,{'2' * 200_000}\n", "is not CSV: field larger"),
         ("t.json", '{"x9": [[1, 3]]}', "there is no client 'x9'"),
-        ("t.csv", "client,start\nc0,1\n", "its first line does not name the column 'end'"),
+        ("t.csv", "client,start\nc0,1\n", "its first line does not have the column 'end'"),
         ("t.csv", "client,start,end\nc0,1,soon\n", "client c0 needs rows of start, end"),
     ],
 )
@@ -543,7 +547,7 @@ def test_each_of_them_leaves_the_others_as_they_are(pair, found):
         ("participation.deadline=0", "participation.deadline: must be above 0, not 0"),
         (
             "participation.quorum=1.5",
-            "participation.quorum: must be a share of at most 1 or a whole",
+            "participation.quorum: must be a fraction of at most 1 or a whole",
         ),
         ("participation.skew=0.1", "participation.skew: must be a table, as in { gamma = 0.1 }"),
         ("participation.skew.gamma=0", "participation.skew.gamma: must be above 0, not 0"),
@@ -556,7 +560,10 @@ def test_each_of_them_leaves_the_others_as_they_are(pair, found):
             "participation.availability.kind: no 'dirunal'",
         ),
         ("participation.availability.kind=trace", "participation.availability.file: missing"),
-        ("devices.spread=1", "devices.spread: of nothing; set sample_seconds or bytes_per_second"),
+        (
+            "devices.spread=1",
+            "devices.spread: has no effect unless sample_seconds or bytes_per_second is set",
+        ),
         (
             "participation.availability=often",
             "participation.availability: must be a number, or a table as in { kind = 'diurnal' }",

@@ -1,4 +1,4 @@
-"""Who takes part: so many as the rule says, a function of the seed and the round alone."""
+"""Selection of clients: as many as the rule says, and a function of seed and round alone."""
 
 from __future__ import annotations
 
@@ -96,11 +96,11 @@ def test_more_than_there_are_is_a_wrong_setting():
         Uniform(count=21).chosen(0, CLIENTS, seed=0)
 
 
-# Skewed, twice, and among those who can be reached --------------------------------------------
+# Skewed, with replacement, and among reachable clients --------------------------------------------
 
 
 def drawn(rule, rounds, clients=CLIENTS, seed=0):
-    """How often each client is drawn."""
+    """Count how often each client is drawn."""
     counts = dict.fromkeys(clients, 0)
     for t in range(rounds):
         for c in rule.chosen(t, clients, seed):

@@ -1,4 +1,4 @@
-"""Clients that cannot be given work, or never answer: the round goes on, and nothing is made up."""
+"""Clients that are not available, or never reply: the round continues without invented numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from heterophony.trackers.points import PointBuilder
 
 
 class Unsteady(Serial):
-    """An engine that some clients are away from, and whose jobs are sometimes lost."""
+    """An engine where some clients are not available, and some jobs are lost."""
 
     away: ClassVar[dict[int, set[str]]] = {}  # by round
     lost: ClassVar[set[tuple[str, int, str]]] = set()  # (kind, round, client)

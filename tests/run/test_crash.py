@@ -1,4 +1,4 @@
-"""Kill -9 anything, resume, same bits: a few kills per algorithm; `tests/crash.py` does more."""
+"""Kill any process, resume, and get the same bits; `tests/helpers/crash.py` kills more often."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from heterophony.jobs.plan import Job
 from heterophony.run.store import RunFolder
 
 ALGORITHMS = sorted(ALGORITHM_CLASSES)
-# one of each kind of memory: none, the client's, the server's, both, own data, nobody's, everybody's
+# one algorithm for each kind of memory: none, the client's, the server's, both, derived data, …
 KINDS = ["centralized", "fedavg", "fedper", "fedreg", "fedamp", "local", "scaffold"]
 
 
@@ -37,22 +37,22 @@ def drive(name: str, out: Path) -> None:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_killed_driver_resumes_to_the_same_bits(name, tmp_path):
-    """The driver comes from the fork server, which has imported everything: it starts at once."""
+    """Kill drivers at random moments. They start fast: the fork server has imported everything."""
     start_fork_server()
     rng, out = random.Random(name), tmp_path / "run"
     kills = [rng.randrange(1, 4), 5] if name in KINDS else [rng.randrange(1, 6)]
-    for at in kills:  # of seven events, and the end
+    for at in kills:  # the run has seven events before its end
         driver = CONTEXT.Process(target=drive, args=(name, out))
         driver.start()
         while driver.is_alive() and recorded(out / "events.jsonl") < at:
-            driver.join(rng.random() / 200)  # spreads the kills over all moments of a round
+            driver.join(rng.random() / 200)  # spread the kills over a round
         driver.kill()
         driver.join()
     assert identical(calm(name), played(name, out=out, resume=True, **CALM))
 
 
 def storm(out: Path | None = None) -> hp.Result:
-    """Clients twice in a round, vanished and late."""
+    """With clients drawn twice in a round, dropped out and late."""
     how = {"participation": hp.Skewed(count=5, gamma=0.5), "rounds": 6}
     how |= {"faults": hp.Faults(availability=0.9, dropout=0.3, deadline=40.0)}
     how |= {"devices": hp.Devices(sample_seconds=0.5, spread=0.5)}
@@ -77,7 +77,7 @@ def test_a_killed_driver_resumes_the_same_faults_to_the_same_bits(tmp_path):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_killed_worker_is_replaced_and_its_job_repeated(name):
-    """The engine knows no algorithm: one of each kind will do."""
+    """The engine does not depend on the algorithm, so one of each kind is enough."""
     victims: list[int] = []
 
     def kill_one(event):
@@ -94,7 +94,7 @@ def test_a_killed_worker_is_replaced_and_its_job_repeated(name):
 
 @dataclass(frozen=True)
 class Endless:
-    """A task that tells who does it, and does not end."""
+    """A task that reports its process id and does not end."""
 
     told: Path
 
@@ -141,7 +141,7 @@ def test_a_worker_in_the_middle_of_a_job_ends_with_its_driver(tmp_path):
 
 
 def test_the_command_survives_kills_of_driver_and_workers(tmp_path):
-    """Twice from the start, as every start takes its time; `tests/crash.py` does it more often."""
+    """Only two kills, because every start is slow; `tests/helpers/crash.py` kills more often."""
     rng, out, events = random.Random(1), tmp_path / "run", tmp_path / "run" / "events.jsonl"
     assert killed(begin(out, "fedreg"), events, 3, "driver", rng) == -signal.SIGKILL
     before = recorded(events)

@@ -1,4 +1,4 @@
-"""Clients who join after training: training does not know them, and they follow the same rule."""
+"""Clients that join after training: they do not influence it, and train by the same algorithm."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ NEW = ("0", "3")
 
 @cache
 def held_back() -> hp.Federation:
-    """Six clients, two of whom come late."""
+    """Six clients, two of which join after training."""
     return replace(digits(), new=NEW)
 
 
 @cache
 def without() -> hp.Federation:
-    """The same federation had those two never been heard of."""
+    """The same federation without these two clients."""
     whole = digits()
     train, test = (
         {c: v for c, v in rows.items() if c not in NEW} for rows in (whole.train, whole.test)
@@ -69,13 +69,13 @@ def late(name: str) -> hp.Result:
 
 
 def event(result: hp.Result) -> dict:
-    """The one event about newcomers, without what a clock says."""
+    """The event of the new clients, without its durations."""
     (found,) = [e for e in result.events if e["event"] == "newcomers"]
     return {k: v for k, v in found.items() if k not in ("seconds", "work")}
 
 
 def learnt(result: hp.Result, client: str, rounds: int = 1) -> hp.Client:
-    """The client after so many rounds by the algorithm's rule, which nobody merged."""
+    """The client after training alone for so many rounds."""
     plan, server = result.plan, result._server
     sent, memory = plan.algorithm.send(server, client), {}
     for t in range(plan.rounds, plan.rounds + rounds):
@@ -87,13 +87,13 @@ def learnt(result: hp.Result, client: str, rounds: int = 1) -> hp.Client:
 
 
 def right(result: hp.Result, client: str, answers) -> int:
-    """How many of the client's test examples that model gets right."""
+    """Count the client's test examples that the model classifies correctly."""
     test = result.plan.federation.data(client).test
     with torch.inference_mode():
         return sum(int((answers(x).argmax(1) == y).sum()) for x, y in test.batches(250))
 
 
-# Training does not know them ------------------------------------------------------------------
+# No influence on training ----------------------------------------------------------------------
 
 
 @every_algorithm
@@ -169,7 +169,7 @@ def test_a_job_that_was_lost_half_way_is_repeated_as_if_for_the_first_time(tmp_p
     out = tmp_path / "run"
     with pytest.raises(LostError):
         played("fedrep", held_back(), out=out, on_event=lose)
-    assert (out / "commits" / "clients" / "0" / "0000003").is_file()  # what it kept is there
+    assert (out / "commits" / "clients" / "0" / "0000003").is_file()  # its memory is still there
     assert event(played("fedrep", held_back(), out=out, resume=True)) == event(late("fedrep"))
 
 
@@ -203,7 +203,7 @@ def test_nothing_of_theirs_is_in_any_job_or_reply_of_training(name, monkeypatch)
     assert not any(place.list_rounds(c) not in ([], [3]) for c in NEW)
 
 
-# By the algorithm's own rule ------------------------------------------------------------------
+# The algorithm's own training -----------------------------------------------------------------
 
 
 def test_with_fedavg_they_train_what_they_are_sent_once():
@@ -305,7 +305,7 @@ def test_feddyn_tells_them_the_usual_size_of_those_who_trained():
     assert float(usual) == sum(sizes.values()) / len(sizes)
 
 
-# Who is new -----------------------------------------------------------------------------------
+# Selection ------------------------------------------------------------------------------------
 
 
 @given(st.integers(2, 40), st.floats(0, 1), st.integers(0, 99))
@@ -358,7 +358,7 @@ def test_participation_counts_only_those_who_are_there():
         played("fedavg", held_back(), participation=5)
 
 
-# Shown ----------------------------------------------------------------------------------------
+# Output ---------------------------------------------------------------------------------------
 
 
 def test_the_page_has_a_table_of_them_and_none_where_there_are_none(tmp_path):

@@ -1,4 +1,4 @@
-"""A run's folder and its clients' memories: whole or not there, whatever ends the process."""
+"""The run folder and client memories: files are complete or missing, however a process ends."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from heterophony.core.files import read_json, translate_disk_errors, write_atomi
 from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE, Samples
 from heterophony.core.tensors import Tensors
 from heterophony.jobs.client_store import FolderClientStore
+from heterophony.run import store
 from heterophony.run.store import RunFolder
 
 SAMPLES = {"0": 10, "1": 20}
@@ -106,102 +107,108 @@ def test_disk_trouble_becomes_one_line_with_the_path():
 
 
 @pytest.fixture
-def place(tmp_path) -> FolderClientStore:
+def client_store(tmp_path) -> FolderClientStore:
     return FolderClientStore(tmp_path / "memories", tmp_path / "scratch")
 
 
-def kept(place: FolderClientStore, client: str, before: int) -> float | None:
-    memory = place.load_memory(client, before)
+def kept(client_store: FolderClientStore, client: str, before: int) -> float | None:
+    memory = client_store.load_memory(client, before)
     return memory["m"]["w"][0].item() if memory else None
 
 
-def test_a_round_gets_the_newest_memory_older_than_itself(place):
+def test_a_round_gets_the_newest_memory_older_than_itself(client_store):
     for t in (0, 3, 7):
-        place.keep("c", t, {"m": tensors(t)})
-    assert [kept(place, "c", t) for t in range(10)] == [None, 0, 0, 0, 3, 3, 3, 3, 7, 7]
-    assert place.memory("nobody", 5) == {}
+        client_store.save_memory("c", t, {"m": tensors(t)})
+    assert [kept(client_store, "c", t) for t in range(10)] == [None, 0, 0, 0, 3, 3, 3, 3, 7, 7]
+    assert client_store.load_memory("nobody", 5) == {}
 
 
-def test_a_memory_comes_back_bit_for_bit_nan_and_all(place):
+def test_a_memory_comes_back_bit_for_bit_nan_and_all(client_store):
     odd = Tensors({"x": torch.tensor([float("nan"), -0.0, float("inf")]), "n": torch.tensor(3)})
     memory = {"net": odd, "momentum/own": tensors(1), "empty": Tensors()}
-    place.keep("c", 0, memory)
-    found = place.memory("c", 1)
+    client_store.save_memory("c", 0, memory)
+    found = client_store.load_memory("c", 1)
     assert sorted(found) == sorted(memory)
     assert all(found[k].digest() == memory[k].digest() for k in memory)
 
 
-def test_a_round_done_twice_keeps_the_second_and_sees_the_same_past(place):
-    place.keep("c", 0, {"m": tensors(0)})
-    place.keep("c", 1, {"m": tensors(1)})
-    assert kept(place, "c", 1) == 0
-    place.keep("c", 1, {"m": tensors(11)})
-    assert kept(place, "c", 1) == 0
-    assert kept(place, "c", 2) == 11
+def test_a_round_done_twice_keeps_the_second_and_sees_the_same_past(client_store):
+    client_store.save_memory("c", 0, {"m": tensors(0)})
+    client_store.save_memory("c", 1, {"m": tensors(1)})
+    assert kept(client_store, "c", 1) == 0
+    client_store.save_memory("c", 1, {"m": tensors(11)})
+    assert kept(client_store, "c", 1) == 0
+    assert kept(client_store, "c", 2) == 11
 
 
-def test_who_keeps_nothing_leaves_nothing(place):
-    place.keep("c", 0, {})
-    assert place.memory("c", 1) == {}
-    assert not place.memories.exists()
+def test_who_keeps_nothing_leaves_nothing(client_store):
+    client_store.save_memory("c", 0, {})
+    assert client_store.load_memory("c", 1) == {}
+    assert not client_store.memory_folder.exists()
 
 
-def test_who_no_longer_keeps_anything_does_not_get_the_old_again(place):
-    place.keep("c", 0, {"m": tensors(0)})
-    place.keep("c", 1, {})
-    assert place.memory("c", 2) == {}
-    assert kept(place, "c", 1) == 0
+def test_who_no_longer_keeps_anything_does_not_get_the_old_again(client_store):
+    client_store.save_memory("c", 0, {"m": tensors(0)})
+    client_store.save_memory("c", 1, {})
+    assert client_store.load_memory("c", 2) == {}
+    assert kept(client_store, "c", 1) == 0
 
 
 @pytest.mark.parametrize("client", ["../x", "a/b", ".", "..", "ä ö", "%2F", "", "0" * 50])
-def test_a_clients_name_cannot_leave_its_folder(place, client):
-    place.keep("other", 0, {"m": tensors(9)})
-    place.keep(client, 0, {"m": tensors(1)})
-    assert kept(place, client, 1) == 1
-    assert kept(place, "other", 1) == 9
-    assert place.folder(client).parent == place.memories
+def test_a_clients_name_cannot_leave_its_folder(client_store, client):
+    client_store.save_memory("other", 0, {"m": tensors(9)})
+    client_store.save_memory(client, 0, {"m": tensors(1)})
+    assert kept(client_store, client, 1) == 1
+    assert kept(client_store, "other", 1) == 9
+    assert client_store.client_folder(client).parent == client_store.memory_folder
 
 
-def test_forgetting_keeps_all_that_a_resume_can_ask_for(place):
+def test_forgetting_keeps_all_that_a_resume_can_ask_for(client_store):
     for t in range(8):
-        place.keep("c", t, {"m": tensors(t)})
-    place.keep("rare", 1, {"m": tensors(1)})
-    before = {t: (kept(place, "c", t), kept(place, "rare", t)) for t in range(5, 10)}
-    place.forget(["c", "rare", "nobody"], before=5)
-    assert place.rounds("c") == [4, 5, 6, 7]
-    assert place.rounds("rare") == [1]
-    assert {t: (kept(place, "c", t), kept(place, "rare", t)) for t in range(5, 10)} == before
-    place.forget(["c"], before=5)
-    assert place.rounds("c") == [4, 5, 6, 7]
-    place.forget(["rare"], before=0)
-    assert place.rounds("rare") == [1]
+        client_store.save_memory("c", t, {"m": tensors(t)})
+    client_store.save_memory("rare", 1, {"m": tensors(1)})
+    before = {t: (kept(client_store, "c", t), kept(client_store, "rare", t)) for t in range(5, 10)}
+    client_store.delete_old_memories(["c", "rare", "nobody"], before=5)
+    assert client_store.list_rounds("c") == [4, 5, 6, 7]
+    assert client_store.list_rounds("rare") == [1]
+    assert {
+        t: (kept(client_store, "c", t), kept(client_store, "rare", t)) for t in range(5, 10)
+    } == before
+    client_store.delete_old_memories(["c"], before=5)
+    assert client_store.list_rounds("c") == [4, 5, 6, 7]
+    client_store.delete_old_memories(["rare"], before=0)
+    assert client_store.list_rounds("rare") == [1]
 
 
-def test_a_half_written_memory_is_not_one(place):
-    place.keep("c", 0, {"m": tensors(0)})
-    (place.folder("c") / ".0000001.77.new").write_bytes(b"half")
-    assert place.rounds("c") == [0]
-    assert kept(place, "c", 5) == 0
+def test_a_half_written_memory_is_not_one(client_store):
+    client_store.save_memory("c", 0, {"m": tensors(0)})
+    (client_store.client_folder("c") / ".0000001.77.new").write_bytes(b"half")
+    assert client_store.list_rounds("c") == [0]
+    assert kept(client_store, "c", 5) == 0
 
 
-def test_a_damaged_memory_is_refused(place):
-    place.keep("c", 0, {"m": tensors(0)})
-    file = place.file("c", 0)
+def test_a_damaged_memory_is_refused(client_store):
+    client_store.save_memory("c", 0, {"m": tensors(0)})
+    file = client_store.memory_file("c", 0)
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(CodecError):
-        place.memory("c", 1)
+        client_store.load_memory("c", 1)
 
 
-def test_the_digest_of_a_memory_is_of_its_content(place):
-    place.keep("a", 0, {"m": tensors(1), "n": tensors(2)})
-    place.keep("b", 4, {"n": tensors(2), "m": tensors(1)})
-    place.keep("c", 0, {"m": tensors(2), "n": tensors(1)})
-    assert place.digest("a", 1) == place.digest("b", 5)
-    assert place.digest("a", 1) != place.digest("c", 1)
-    assert place.digest("a", 0) == place.digest("nobody", 9) == Tensors().digest()
+def test_the_digest_of_a_memory_is_of_its_content(client_store):
+    client_store.save_memory("a", 0, {"m": tensors(1), "n": tensors(2)})
+    client_store.save_memory("b", 4, {"n": tensors(2), "m": tensors(1)})
+    client_store.save_memory("c", 0, {"m": tensors(2), "n": tensors(1)})
+    assert client_store.digest_memory("a", 1) == client_store.digest_memory("b", 5)
+    assert client_store.digest_memory("a", 1) != client_store.digest_memory("c", 1)
+    assert (
+        client_store.digest_memory("a", 0)
+        == client_store.digest_memory("nobody", 9)
+        == Tensors().digest()
+    )
 
 
-def test_derived_data_are_made_once_and_made_again_when_lost(place):
+def test_derived_data_are_made_once_and_made_again_when_lost(client_store):
     made = []
 
     def make() -> Samples:
@@ -210,16 +217,17 @@ def test_derived_data_are_made_once_and_made_again_when_lost(place):
         return Samples(x, torch.arange(12), BYTES_TO_PLUS_MINUS_ONE, rows=torch.tensor([3, 1, 11]))
 
     first, second = (
-        place.derived("c", "balanced", BYTES_TO_PLUS_MINUS_ONE, make) for _ in range(2)
+        client_store.load_derived_samples("c", "balanced", BYTES_TO_PLUS_MINUS_ONE, make)
+        for _ in range(2)
     )
     assert len(made) == 1
     for each in (first, second):
         assert each.labels.tolist() == [3, 1, 11]
-        assert torch.equal(each.stored_all(), make().get_all_stored())
+        assert torch.equal(each.get_all_stored(), make().get_all_stored())
         assert each.scale == BYTES_TO_PLUS_MINUS_ONE
     made.clear()
-    place.derived("c", "other", BYTES_TO_PLUS_MINUS_ONE, make)
-    place.derived("d", "balanced", BYTES_TO_PLUS_MINUS_ONE, make)
+    client_store.load_derived_samples("c", "other", BYTES_TO_PLUS_MINUS_ONE, make)
+    client_store.load_derived_samples("d", "balanced", BYTES_TO_PLUS_MINUS_ONE, make)
     assert len(made) == 2
 
 
@@ -227,45 +235,51 @@ def labelled(n: int) -> Samples:
     return Samples(torch.arange(4 * n, dtype=torch.uint8).reshape(n, 1, 2, 2), torch.arange(n))
 
 
-def test_derived_data_are_mapped_and_nobody_can_change_the_file(place):
+def test_derived_data_are_mapped_and_nobody_can_change_the_file(client_store):
     made = [
-        place.derived("c", "balanced", BYTES_TO_PLUS_MINUS_ONE, lambda: labelled(5))
+        client_store.load_derived_samples(
+            "c", "balanced", BYTES_TO_PLUS_MINUS_ONE, lambda: labelled(5)
+        )
         for _ in range(2)
     ]
     maps = Path("/proc/self/maps").read_text()
     for part in ("x", "y"):
-        assert maps.count(str(place.scratch / "once" / "c" / f"balanced.{part}.npy")) == 2
+        assert maps.count(str(client_store.scratch / "once" / "c" / f"balanced.{part}.npy")) == 2
     made[0].x.zero_()
     assert torch.equal(made[1].x, labelled(5).x)
 
 
 @pytest.mark.parametrize("part", ["x", "y"])
 @pytest.mark.parametrize("left", [0, 4, 100, -1, None])
-def test_derived_data_that_were_cut_short_or_lost_are_made_again(place, part, left):
-    place.derived("c", "balanced", BYTES_TO_PLUS_MINUS_ONE, lambda: labelled(5))
-    file = place.scratch / "once" / "c" / f"balanced.{part}.npy"
+def test_derived_data_that_were_cut_short_or_lost_are_made_again(client_store, part, left):
+    client_store.load_derived_samples("c", "balanced", BYTES_TO_PLUS_MINUS_ONE, lambda: labelled(5))
+    file = client_store.scratch / "once" / "c" / f"balanced.{part}.npy"
     if left is None:
         file.unlink()
     else:
         file.write_bytes(file.read_bytes()[:left])
-    again = place.derived("c", "balanced", BYTES_TO_PLUS_MINUS_ONE, lambda: labelled(5))
+    again = client_store.load_derived_samples(
+        "c", "balanced", BYTES_TO_PLUS_MINUS_ONE, lambda: labelled(5)
+    )
     assert torch.equal(again.x, labelled(5).x)
     assert torch.equal(again.y, labelled(5).y)
     assert names(file.parent) == ["balanced.x.npy", "balanced.y.npy"], "nothing half-written stays"
 
 
-# Owning a folder ----------------------------------------------------------------------------
+# Ownership ----------------------------------------------------------------------------------
 
 
 def test_a_new_folder_holds_its_configuration_and_a_lock(folder):
     assert names(folder.path) == ["config.toml", "lock"]
-    assert folder.config.read_text() == "rounds = 3\n"
+    assert folder.config_file.read_text() == "rounds = 3\n"
 
 
 def test_a_folder_with_a_run_is_not_overwritten(folder):
-    with pytest.raises(FolderError, match="already holds a run; go on with `heterophony resume"):
+    with pytest.raises(
+        FolderError, match="already holds a run; continue it with `heterophony resume"
+    ):
         RunFolder(folder.path).create("other")
-    assert folder.config.read_text() == "rounds = 3\n"
+    assert folder.config_file.read_text() == "rounds = 3\n"
 
 
 def test_a_foreign_folder_is_neither_used_nor_touched(tmp_path):
@@ -303,12 +317,12 @@ def test_two_owners_are_one_too_many(folder):
 
 
 def test_who_is_refused_does_not_remove_the_owners_scratch(folder):
-    write_atomically(folder.scratch / "x", b"")
+    write_atomically(folder.scratch_folder / "x", b"")
     with pytest.raises(BusyError):
         RunFolder(folder.path).reopen()
-    assert (folder.scratch / "x").exists()
+    assert (folder.scratch_folder / "x").exists()
     folder.close()
-    assert not folder.scratch.exists()
+    assert not folder.scratch_folder.exists()
 
 
 # Events -------------------------------------------------------------------------------------
@@ -317,28 +331,28 @@ EVENTS = [{"event": "start", "x": "ä\n"}, {"event": "round", "t": 0}, {"event":
 
 
 def test_events_come_back_in_order(folder):
-    assert list(folder.read()) == []
+    assert list(folder.iterate_events()) == []
     for event in EVENTS:
-        folder.record(event)
-    assert list(folder.read()) == EVENTS
-    assert folder.events.read_bytes().count(b"\n") == 3
+        folder.append_event(event)
+    assert list(folder.iterate_events()) == EVENTS
+    assert folder.events_file.read_bytes().count(b"\n") == 3
 
 
 def test_a_half_line_is_left_out_wherever_it_was_cut(folder):
     for event in EVENTS:
-        folder.record(event)
-    whole = folder.events.read_bytes()
+        folder.append_event(event)
+    whole = folder.events_file.read_bytes()
     first, second = (i for i, b in enumerate(whole) if b == ord("\n") and i < len(whole) - 1)
     for n in range(len(whole) + 1):
-        folder.events.write_bytes(whole[:n])
+        folder.events_file.write_bytes(whole[:n])
         expected = (n > first) + (n > second) + (n == len(whole))
-        assert list(folder.read()) == EVENTS[:expected]
+        assert list(folder.iterate_events()) == EVENTS[:expected]
 
 
 def test_a_damaged_line_is_said(folder):
-    folder.events.write_bytes(b'{"event":"start"}\n{"eve\n')
+    folder.events_file.write_bytes(b'{"event":"start"}\n{"eve\n')
     with pytest.raises(FolderError, match="is damaged: a line is not JSON"):
-        list(folder.read())
+        list(folder.iterate_events())
 
 
 # Commits ------------------------------------------------------------------------------------
@@ -351,27 +365,27 @@ def played(folder: RunFolder, rounds: int) -> None:
 
 
 def test_before_any_commit_there_is_no_server_and_no_events(folder):
-    folder.record({"event": "start"})
-    assert folder.newest(SAMPLES) is None
-    assert folder.events.read_bytes() == b""
-    assert folder.oldest() == 0
+    folder.append_event({"event": "start"})
+    assert folder.restore_newest_commit(SAMPLES) is None
+    assert folder.events_file.read_bytes() == b""
+    assert folder.find_oldest_commit() == 0
 
 
 def test_a_commit_comes_back_bit_for_bit(folder):
     played(folder, 1)
-    assert same(folder.newest(SAMPLES), server(1))
-    found = folder.newest(SAMPLES)
+    assert same(folder.restore_newest_commit(SAMPLES), server(1))
+    found = folder.restore_newest_commit(SAMPLES)
     assert found is not None
     assert found.memory["empty"] == Tensors()
 
 
 def test_the_newest_of_two_kept_commits_is_taken(folder):
     played(folder, 5)
-    assert names(folder.commits) == ["0000004", "0000005"]
-    assert folder.oldest() == 4
-    assert same(folder.newest(SAMPLES), server(5))
+    assert names(folder.commits_folder) == ["0000004", "0000005"]
+    assert folder.find_oldest_commit() == 4
+    assert same(folder.restore_newest_commit(SAMPLES), server(5))
     folder.commit(server(5))
-    assert names(folder.commits) == ["0000004", "0000005"]
+    assert names(folder.commits_folder) == ["0000004", "0000005"]
 
 
 def test_the_same_state_gives_the_same_bytes(folder, tmp_path):
@@ -380,91 +394,93 @@ def test_the_same_state_gives_the_same_bytes(folder, tmp_path):
     other.create("rounds = 3\n")
     played(other, 2)
     other.close()
-    for name in names(folder.commits):
-        assert (folder.commits / name).read_bytes() == (other.commits_folder / name).read_bytes()
+    for name in names(folder.commits_folder):
+        assert (folder.commits_folder / name).read_bytes() == (
+            other.commits_folder / name
+        ).read_bytes()
 
 
 def test_events_are_put_back_to_the_moment_of_the_commit(folder):
     played(folder, 2)
-    committed = folder.events.read_bytes()
-    folder.record({"t": 3})
-    with open(folder.events, "ab") as file:
+    committed = folder.events_file.read_bytes()
+    folder.append_event({"t": 3})
+    with open(folder.events_file, "ab") as file:
         file.write(b'{"half')
-    assert same(folder.newest(SAMPLES), server(2))
-    assert folder.events.read_bytes() == committed
-    assert list(folder.read()) == [{"t": 1}, {"t": 2}]
+    assert same(folder.restore_newest_commit(SAMPLES), server(2))
+    assert folder.events_file.read_bytes() == committed
+    assert list(folder.iterate_events()) == [{"t": 1}, {"t": 2}]
 
 
 def test_a_newest_commit_cut_short_at_any_length_gives_way_to_the_older(folder):
     played(folder, 3)
-    path = folder.commits / "0000003"
-    whole, events = path.read_bytes(), folder.events.read_bytes()
+    path = folder.commits_folder / "0000003"
+    whole, events = path.read_bytes(), folder.events_file.read_bytes()
     for n in [*range(0, len(whole), 7), len(whole) - 1]:
         path.write_bytes(whole[:n])
-        folder.events.write_bytes(events)
-        assert same(folder.newest(SAMPLES), server(2))
-        assert list(folder.read()) == [{"t": 1}, {"t": 2}]
+        folder.events_file.write_bytes(events)
+        assert same(folder.restore_newest_commit(SAMPLES), server(2))
+        assert list(folder.iterate_events()) == [{"t": 1}, {"t": 2}]
 
 
 def test_any_changed_byte_of_the_newest_commit_is_seen(folder):
     played(folder, 2)
-    path = folder.commits / "0000002"
-    whole, events = path.read_bytes(), folder.events.read_bytes()
+    path = folder.commits_folder / "0000002"
+    whole, events = path.read_bytes(), folder.events_file.read_bytes()
     for i in range(len(whole)):
         path.write_bytes(whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :])
-        folder.events.write_bytes(events)
-        assert same(folder.newest(SAMPLES), server(1)), f"byte {i}"
+        folder.events_file.write_bytes(events)
+        assert same(folder.restore_newest_commit(SAMPLES), server(1)), f"byte {i}"
 
 
 def test_after_falling_back_the_round_is_committed_again(folder):
     played(folder, 3)
-    (folder.commits / "0000003").write_bytes(b"torn")
-    assert same(folder.newest(SAMPLES), server(2))
-    folder.record({"t": 3})
+    (folder.commits_folder / "0000003").write_bytes(b"torn")
+    assert same(folder.restore_newest_commit(SAMPLES), server(2))
+    folder.append_event({"t": 3})
     folder.commit(server(3))
-    assert same(folder.newest(SAMPLES), server(3))
-    assert list(folder.read()) == [{"t": 1}, {"t": 2}, {"t": 3}]
+    assert same(folder.restore_newest_commit(SAMPLES), server(3))
+    assert list(folder.iterate_events()) == [{"t": 1}, {"t": 2}, {"t": 3}]
 
 
 def test_when_all_are_torn_it_is_said_and_nothing_is_changed(folder):
     played(folder, 3)
-    for name in names(folder.commits):
-        (folder.commits / name).write_bytes(b"torn")
-    events = folder.events.read_bytes()
+    for name in names(folder.commits_folder):
+        (folder.commits_folder / name).write_bytes(b"torn")
+    events = folder.events_file.read_bytes()
     with pytest.raises(FolderError, match="none of its commits can be read"):
-        folder.newest(SAMPLES)
-    assert folder.events.read_bytes() == events
+        folder.restore_newest_commit(SAMPLES)
+    assert folder.events_file.read_bytes() == events
 
 
 def test_events_shorter_than_the_commit_are_not_glossed_over(folder):
     played(folder, 2)
-    folder.events.write_bytes(folder.events.read_bytes()[:-1])
+    folder.events_file.write_bytes(folder.events_file.read_bytes()[:-1])
     with pytest.raises(FolderError, match="shorter than its commit says"):
-        folder.newest(SAMPLES)
-    folder.events.unlink()
+        folder.restore_newest_commit(SAMPLES)
+    folder.events_file.unlink()
     with pytest.raises(FolderError, match="shorter than its commit says"):
-        folder.newest(SAMPLES)
+        folder.restore_newest_commit(SAMPLES)
 
 
 def test_a_commit_of_another_format_is_not_guessed_at(folder, monkeypatch):
-    monkeypatch.setattr("heterophony.run.store.COMMIT_FORMAT", 2)
+    monkeypatch.setattr(store, "COMMIT_FORMAT", 2)
     played(folder, 1)
     monkeypatch.undo()
     with pytest.raises(FolderError, match="has format 2, this version reads 1"):
-        folder.newest(SAMPLES)
+        folder.restore_newest_commit(SAMPLES)
 
 
 def test_other_files_among_the_commits_are_no_commits(folder):
     played(folder, 1)
-    (folder.commits / ".0000009.123.new").write_bytes(b"half")
-    folder.place.keep("c", 0, {"m": tensors(0)})
-    assert same(folder.newest(SAMPLES), server(1))
-    assert folder.oldest() == 1
+    (folder.commits_folder / ".0000009.123.new").write_bytes(b"half")
+    folder.client_store.save_memory("c", 0, {"m": tensors(0)})
+    assert same(folder.restore_newest_commit(SAMPLES), server(1))
+    assert folder.find_oldest_commit() == 1
 
 
-# Ends of all kinds (P2) ---------------------------------------------------------------------
+# How processes end --------------------------------------------------------------------------
 
-# One process imports torch and forks a child for each end: run in the folder of that name.
+# One process imports torch and forks a child for each case, which uses the folder of that name.
 ENDS = """
 import json, os, pathlib, resource, signal, sys, traceback
 import torch
@@ -482,7 +498,7 @@ def server(t, n=3):
 def begun(path):
     folder = RunFolder(path)
     folder.create("x")
-    folder.record({"t": 1})
+    folder.append_event({"t": 1})
     folder.commit(server(1))
     return folder
 
@@ -508,15 +524,15 @@ def killed_owner(path):
 def full_disk(path):
     folder = begun(path)
     room(20_000)
-    folder.record({"t": 2})
+    folder.append_event({"t": 2})
     folder.commit(server(2, n=100_000))
 
 
 def no_room_for_events(path):
     folder = begun(path)
-    size = folder.events.stat().st_size
+    size = folder.events_file.stat().st_size
     room(size + 5)
-    folder.record({"t": 2, "long": "x" * 1000})
+    folder.append_event({"t": 2, "long": "x" * 1000})
 
 
 def killed_in_write(path):
@@ -526,16 +542,16 @@ def killed_in_write(path):
         die()
 
     folder = begun(path)
-    folder.record({"t": 2})
+    folder.append_event({"t": 2})
     files.open = half
     folder.commit(server(2))
 
 
 def killed_in_fsync(path):
     folder, real, calls = begun(path), os.fsync, []
-    folder.record({"t": 2})
+    folder.append_event({"t": 2})
 
-    def second(fd):  # the first is the events'
+    def second(fd):  # the first call is for the events
         calls.append(fd)
         die() if len(calls) == 2 else real(fd)
 
@@ -545,14 +561,14 @@ def killed_in_fsync(path):
 
 def killed_before_rename(path):
     folder = begun(path)
-    folder.record({"t": 2})
+    folder.append_event({"t": 2})
     os.replace = die
     folder.commit(server(2))
 
 
 def killed_after_rename(path):
     folder, real = begun(path), os.replace
-    folder.record({"t": 2})
+    folder.append_event({"t": 2})
 
     def renamed(*args):
         real(*args)
@@ -585,7 +601,7 @@ ALL = ["second_owner", "killed_owner", "full_disk", "no_room_for_events", *KILLS
 
 @pytest.fixture(scope="module")
 def ends(tmp_path_factory) -> tuple[Path, dict[str, int]]:
-    """The folder in which all of it happened, and how each process ended."""
+    """The folder of all cases, and the exit code of each process."""
     root = tmp_path_factory.mktemp("ends")
     mine = RunFolder(root / "second_owner")
     mine.create("x")
@@ -694,6 +710,6 @@ def test_json_files_come_back_or_say_what_is_wrong(tmp_path):
 def test_a_message_is_no_commit(folder):
     played(folder, 1)
     for blob in (encode_blob(tensors(1)), encode_groups({"model": tensors(1)})):
-        (folder.commits / "0000001").write_bytes(blob)
+        (folder.commits_folder / "0000001").write_bytes(blob)
         with pytest.raises(FolderError, match="none of its commits can be read"):
-            folder.newest(SAMPLES)
+            folder.restore_newest_commit(SAMPLES)

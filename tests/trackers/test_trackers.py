@@ -1,4 +1,4 @@
-"""Trackers: all rounds exactly once, whatever happens; and the run is the same with and without."""
+"""Trackers get every round exactly once, also after a resume, and do not change the run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EACH = [pytest.param(name, marks=needs(name)) for name in sorted(CLASSES)]
 
 @pytest.fixture(autouse=True)
 def offline(tmp_path, monkeypatch):
-    """No test reaches for a network, and MLflow's store is a folder of the test's."""
+    """No test uses a network, and MLflow writes to the test's folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")
     for name, value in {
@@ -50,7 +50,7 @@ def offline(tmp_path, monkeypatch):
 
 
 class Told:
-    """A tracker that keeps what it is told."""
+    """A tracker that keeps what it receives."""
 
     def __init__(self) -> None:
         self.points, self.ends, self.runs = [], [], []
@@ -70,7 +70,7 @@ class Told:
 
 
 class Fails(Told):
-    """A tracker whose disk or network is gone at some point."""
+    """A tracker that fails at some point."""
 
     def __init__(self, at: str, after: int = 0) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class StopHereError(Exception):
 
 
 def stopping(kind: str, t: int):
-    """Ends the run where such an event is recorded and not yet committed."""
+    """Stop the run when such an event is recorded, before it is committed."""
 
     def stop(event):
         if (event["event"], event.get("t")) == (kind, t):
@@ -99,7 +99,7 @@ def stopping(kind: str, t: int):
 
 
 def stopped_and_resumed(out: Path, track) -> hp.Result:
-    """A run that was stopped twice: its trackers begin three times."""
+    """A run that was stopped and resumed twice: its trackers begin three times."""
     for kind, t in (("round", 1), ("evaluation", 2)):
         with pytest.raises(StopHereError):
             played("fedavg", out=out, resume=True, track=track, on_event=stopping(kind, t))
@@ -113,7 +113,7 @@ def expected(events) -> dict[str, list[int]]:
     }
 
 
-# The seam -------------------------------------------------------------------------------------
+# The protocol ---------------------------------------------------------------------------------
 
 
 def test_a_tracker_is_told_the_curves_of_the_result(tmp_path):
@@ -148,7 +148,7 @@ def test_a_tracker_that_fails_is_dropped_with_one_line_and_the_run_goes_on(at, a
     with pytest.warns(UserWarning, match="Fails stopped tracking") as seen:
         result = played("fedavg", track=[bad, good], **CALM)
     (warning,) = seen
-    said = "Fails stopped tracking: the network is unreachable; the run goes on"
+    said = "Fails stopped tracking: the network is unreachable; the run continues"
     assert str(warning.message).startswith(said)
     assert "\n" not in str(warning.message)
     assert result.model_sha256 == calm("fedavg").model_sha256
@@ -252,7 +252,7 @@ def test_a_failing_tracker_is_one_line_on_stderr(tmp_path, monkeypatch):
     assert done.exit_code == 0
     json.loads(done.stdout)
     (line,) = [s for s in done.stderr.splitlines() if "tracking" in s]
-    assert line.startswith("wandb stopped tracking: the network is unreachable; the run goes on")
+    assert line.startswith("wandb stopped tracking: the network is unreachable; the run continues")
 
 
 # TensorBoard ----------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ def test_tensorboard_has_every_round_once_after_resumes(tmp_path):
         (3, pytest.approx(result.P.last10.mean, abs=1e-7))
     ]
     files = list((tmp_path / "run/tensorboard").iterdir())
-    assert len(files) == 1  # also who reads files one by one meets no point twice
+    assert len(files) == 1  # readers of single files meet no point twice either
 
 
 @needs("tensorboard")
@@ -331,7 +331,7 @@ def test_mlflow_begins_a_run_of_its_own_in_another_store(tmp_path, monkeypatch):
 
 
 @needs("mlflow")
-@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")  # of MLflow's own making
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")  # a warning of MLflow's own
 def test_mlflow_has_every_round_in_its_own_database_too(tmp_path, monkeypatch):
     from mlflow import MlflowClient
 

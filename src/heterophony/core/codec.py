@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from .errors import CodecError
+from .errors import CodecError, NotFiniteError
 from .tensors import Memory, Tensors
 
 MAGIC = b"HET1"
@@ -74,7 +74,7 @@ def from_safetensors(body: bytes, finite: bool = True) -> Tensors:
     for name, v in tensors.items():
         check_tensor_allowed(name, v)
         if finite and v.is_floating_point() and not bool(torch.isfinite(v).all()):
-            raise CodecError(f"tensor {name!r} holds NaN or infinity")
+            raise NotFiniteError(f"tensor {name!r} holds NaN or infinity")
     return tensors
 
 

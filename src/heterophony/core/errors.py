@@ -6,6 +6,7 @@ HeterophonyError            1   anything below
 ├── FolderError             3   a run folder is damaged, not a run folder, or already used
 ├── BusyError               1   another process uses this run folder or this port
 ├── CodecError              1   received or stored bytes are invalid
+│   └── NotFiniteError      1   a received or stored tensor holds NaN or infinity
 ├── DivergedError           1   a loss or a parameter became NaN or infinite
 ├── EngineError             1   an engine cannot run a job
 ├── BrokerError             1   the MQTT broker does not start, answer or stop
@@ -52,6 +53,10 @@ class BusyError(HeterophonyError):
 
 class CodecError(HeterophonyError):
     """Received or stored bytes are invalid."""
+
+
+class NotFiniteError(CodecError):
+    """A received or stored tensor holds NaN or infinity."""
 
 
 class DivergedError(HeterophonyError):

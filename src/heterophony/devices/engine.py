@@ -17,6 +17,7 @@ from typing import Self
 from ..core.algorithm import Reply
 from ..core.errors import DivergedError, EngineError
 from ..jobs.plan import Job, Plan
+from .protocol.assignments import LostJob
 from .protocol.server_session import ServerSession
 from .protocol.topics import Publication
 from .reply_checks import ReplyValidator
@@ -83,7 +84,7 @@ class DeviceEngine:
                     yield self.reply_validator.set_trusted_weight(reply, job)
             for lost in self.server_session.take_lost_jobs():
                 open_jobs.pop((lost.job.client, lost.job.kind, lost.job.turn), None)
-                self.handle_lost_job(lost.job, lost.device, lost.why)
+                self.handle_lost_job(lost)
             if open_jobs and self.is_round_over(jobs, begun, trained, training):
                 self.server_session.abandon_open_tasks()
                 return
@@ -96,12 +97,13 @@ class DeviceEngine:
             return False
         return trained >= min(training, self.count_needed(training))
 
-    def handle_lost_job(self, job: Job, device: str, why: str) -> None:
+    def handle_lost_job(self, lost: LostJob) -> None:
         """With a deadline the round goes on without it, whatever a device says or sends."""
-        where = f"device {device}, client {job.client}, round {job.t}: {why}"
+        client, t = lost.job.client, lost.job.t
+        where = f"device {lost.device}, client {client}, round {t}: {lost.why}"
         if self.deadline is not None:
             self.say(where)
-        elif "NaN or infinity" in why:
+        elif lost.diverged:
             raise DivergedError(where)
         else:
             raise EngineError(f"{where}; mend it and resume: nothing is lost")

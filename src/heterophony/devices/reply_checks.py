@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..core.algorithm import Reply
 from ..core.codec import check_same_structure
-from ..core.errors import CodecError
+from ..core.errors import CodecError, NotFiniteError
 from ..core.samples import BYTES_TO_PLUS_MINUS_ONE
 from ..core.tensors import Tensors
 from ..data.federation import Federation
@@ -97,7 +97,7 @@ class ReplyValidator:
                     f" expected {want.dtype} {tuple(want.shape)}"
                 )
             if v.is_floating_point() and not bool(torch.isfinite(v).all()):
-                raise CodecError(f"tensor {name!r} holds NaN or infinity")
+                raise NotFiniteError(f"tensor {name!r} holds NaN or infinity")
         if missing := sorted(self.required_names - set(found)):
             raise CodecError(f"tensor {missing[0]!r} is missing")
         self.check_norms(found, job.tensors, self.plan.federation.whole().sizes()[job.client])
@@ -113,7 +113,7 @@ class ReplyValidator:
         check_same_structure(found, like)
         for name, v in found.items():
             if v.is_floating_point() and not bool(torch.isfinite(v).all()):
-                raise CodecError(f"tensor {name!r} holds NaN or infinity")
+                raise NotFiniteError(f"tensor {name!r} holds NaN or infinity")
 
     def check_norms(self, found: Tensors, sent: Tensors, samples: int) -> None:
         """What was sent and came back, by how long it was; the rest may be sums over examples."""

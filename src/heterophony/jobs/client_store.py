@@ -1,7 +1,7 @@
-"""Where jobs run: each client's memory, one file per round it took part in, and derived data.
+"""The memories of clients, one file per round they trained in, and data derived from their own.
 
-A job of round t gets the newest memory *older than t*. So a server that lost a round, a job done
-twice and a worker that outlived its driver are all harmless: nobody has to tell anybody.
+A job of round t gets the newest memory *older than t*. So a job may safely run again after the
+server lost a round, run twice, or run in a worker whose driver has died: no messages are needed.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from ..core.tensors import Memory, Tensors
 
 
 class ClientStore(ABC):
-    """What a job asks of where it runs, wherever the bytes are; ``scratch`` can be made again."""
+    """What a job stores and loads where it runs; files in ``scratch`` can be computed again."""
 
     scratch: Path
 
     @abstractmethod
     def read_blob(self, client: str, before: int) -> bytes:
-        """The newest memory older than that round, encoded; empty where there is none."""
+        """Return the newest memory older than round ``before``, encoded; empty if there is none."""
 
     @abstractmethod
     def write_blob(self, client: str, t: int, blob: bytes) -> None:
-        """Store a memory of round ``t``, encoded; an empty one has no bytes."""
+        """Store the encoded memory of round ``t``; an empty memory has no bytes."""
 
     def load_memory(self, client: str, before: int) -> Memory:
-        """What the client kept when it last trained before that round."""
+        """Load what the client kept when it last trained before that round."""
         blob = self.read_blob(client, before)
         return decode_groups(blob, finite=False)[0] if blob else {}
 
     def save_memory(self, client: str, t: int, memory: Memory) -> None:
-        """Keep what the client holds after training in round ``t``."""
+        """Store what the client keeps after training in round ``t``."""
         self.write_blob(client, t, encode_groups(memory) if memory else b"")
 
     def digest_memory(self, client: str, before: int) -> str:
-        """A digest of what the client keeps; it may be told, the tensors may not."""
+        """Compute a digest of what the client keeps; unlike the tensors, it may leave the device."""
         memory = self.load_memory(client, before)
         flat = {f"{g}|{k}": v for g, tensors in memory.items() for k, v in tensors.items()}
         return Tensors(flat).digest()
@@ -53,22 +53,25 @@ class ClientStore(ABC):
     def load_derived_samples(
         self, client: str, name: str, scale: Scale, make: Callable[[], Samples]
     ) -> Samples:
-        """Data computed once per client, kept and memory-mapped; losing them costs only time."""
+        """Return data that are computed once per client, and stored in memory-mapped files.
+
+        If the files are lost or damaged, the data are computed again.
+        """
         path = self.scratch / "once" / encode_folder_name(client) / name
         files = [path.with_name(f"{name}.{part}.npy") for part in ("x", "y")]
         try:
             x, y = map(map_npy_file, files)
-        except (OSError, ValueError, EOFError):  # not there, or cut short
-            made = make()
-            write_atomically(files[0], encode_npy(made.get_all_stored()), durable=False)
-            write_atomically(files[1], encode_npy(made.labels), durable=False)
+        except (OSError, ValueError, EOFError):  # missing or damaged
+            derived = make()
+            write_atomically(files[0], encode_npy(derived.get_all_stored()), durable=False)
+            write_atomically(files[1], encode_npy(derived.labels), durable=False)
             with translate_disk_errors(path):
                 x, y = map(map_npy_file, files)
         return Samples(x, y, scale)
 
 
 class FolderClientStore(ClientStore):
-    """One folder for what clients keep, one for what can be computed again."""
+    """Keeps memories in one folder, and data that can be computed again in another."""
 
     def __init__(self, memories: Path, scratch: Path) -> None:
         self.memory_folder, self.scratch = memories, scratch
@@ -81,11 +84,11 @@ class FolderClientStore(ClientStore):
             return self.memory_file(client, rounds[-1]).read_bytes()
 
     def write_blob(self, client: str, t: int, blob: bytes) -> None:
-        if blob or self.list_rounds(client):  # nothing is kept too, where there was something
+        if blob or self.list_rounds(client):  # an empty memory must replace an older one
             write_atomically(self.memory_file(client, t), blob or encode_groups({}))
 
     def delete_old_memories(self, clients: Iterable[str], before: int) -> None:
-        """Drop what no job of that round or a later one can ask for."""
+        """Delete memories that no job of round ``before`` or later can read."""
         for client in clients:
             for t in [t for t in self.list_rounds(client) if t < before][:-1]:
                 self.memory_file(client, t).unlink(missing_ok=True)
@@ -97,7 +100,7 @@ class FolderClientStore(ClientStore):
         return self.client_folder(client) / f"{t:07d}"
 
     def list_rounds(self, client: str) -> list[int]:
-        """The rounds a memory is there for, ascending."""
+        """List the rounds that have a stored memory, in ascending order."""
         folder = self.client_folder(client)
         if not folder.is_dir():
             return []
@@ -105,18 +108,18 @@ class FolderClientStore(ClientStore):
 
 
 def encode_folder_name(client: str) -> str:
-    """A client's name as that of a folder: never '..', never another client's, never none."""
+    """Encode a client's name as a unique folder name that is never empty and never '..'."""
     return quote(client, safe="").replace(".", "%2E") or "%"
 
 
 def encode_npy(tensor: Tensor) -> bytes:
-    """The content of a ``.npy`` file."""
+    """Encode a tensor as the content of a ``.npy`` file."""
     content = BytesIO()
     np.save(content, tensor.contiguous().numpy(), allow_pickle=False)
     return content.getvalue()
 
 
 def map_npy_file(path: Path) -> Tensor:
-    """The tensor in a ``.npy`` file, which comes into memory page by page, as it is used."""
-    # mode "c" (copy on write): torch may have it, and no process can change the file
+    """Open the tensor in a ``.npy`` file; its pages are read when they are used."""
+    # mode "c" (copy on write): torch needs a writable array, and the file cannot change
     return torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))

@@ -1,4 +1,4 @@
-"""When a client can be reached: by chance, by day and night, or as a file says."""
+"""When clients can be reached: at random, at certain times of day, or as a file says."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TimeUnit = Literal["rounds", "seconds"]
 
 
 class Availability:
-    """Whether a client can be asked, in round ``t``, at ``now`` of the simulated clock."""
+    """Decides whether a client can be reached in round ``t``, at ``now`` of the simulated time."""
 
     def __repr__(self) -> str:
         return type(self).__name__
@@ -26,16 +26,16 @@ class Availability:
         raise NotImplementedError
 
     def wait(self, client: str, now: float, seed: int) -> float:
-        """Simulated seconds until it can be reached again; 0 where they have no part in it."""
+        """Return the simulated seconds until the client can be reached; 0 if time does not matter."""
         return 0.0
 
     def know(self, clients: Iterable[str]) -> None:
-        """Refuse, before a run, what does not fit its clients."""
+        """Check, before a run, that the rule fits its clients; raise DataError if not."""
 
 
 @dataclass(frozen=True)
 class RandomAvailability(Availability):
-    """In every round anew."""
+    """Each client can be reached with the same probability in every round."""
 
     share: float
 
@@ -45,7 +45,7 @@ class RandomAvailability(Availability):
 
 @dataclass(frozen=True)
 class Diurnal(Availability):
-    """A part of every day, which begins for each client at another time."""
+    """Each client can be reached during a part of every day; its day begins at a random time."""
 
     period: float = setting(24.0, "length of a day, in rounds or simulated seconds", above=0)
     share: float = setting(0.5, "part of the day in which a client can be reached", above=0, high=1)
@@ -55,7 +55,7 @@ class Diurnal(Availability):
         check_settings(self)
 
     def compute_time_of_day(self, client: str, when: float, seed: int) -> float:
-        """The time of the client's day, from 0 to 1."""
+        """Compute how much of the client's day has passed, from 0 to 1."""
         return (when / self.period + draw_uniform(seed, "day", client)) % 1
 
     def reachable(self, client: str, t: int, now: float, seed: int) -> bool:
@@ -73,7 +73,7 @@ class Diurnal(Availability):
 
 @dataclass(frozen=True)
 class Trace(Availability):
-    """From ``start`` up to, but not with, ``end``, as a file says; whom it does not name, always."""
+    """Clients can be reached from ``start`` to before ``end``, as a file says; others always."""
 
     file: str = setting("", "CSV (client, start, end) or JSON (client: [[start, end], …])")
     unit: TimeUnit = setting("rounds", "rounds | seconds: what the file counts in")
@@ -81,25 +81,25 @@ class Trace(Availability):
     def __post_init__(self) -> None:
         check_settings(self)
         if not self.file:
-            raise ConfigError("file: missing")
+            raise ConfigError("file: missing; give a CSV or JSON file")
 
     @cached_property
     def intervals(self) -> RowsByClient:
         return read_per_client_file(self.file, ("start", "end"))
 
     def know(self, clients: Iterable[str]) -> None:
-        strangers = self.intervals.keys() - set(clients)
-        if strangers:
-            raise DataError(f"{self.file}: there is no client '{min(strangers)}'")
-        for client, known in self.intervals.items():
-            if any(start == inf or start > end for start, end in known):
+        unknown = self.intervals.keys() - set(clients)
+        if unknown:
+            raise DataError(f"{self.file}: there is no client '{min(unknown)}'")
+        for client, intervals in self.intervals.items():
+            if any(start == inf or start > end for start, end in intervals):
                 raise DataError(f"{self.file}: client {client} has an interval that ends before"
                                 " it starts, or never starts")  # fmt: skip
 
     def reachable(self, client: str, t: int, now: float, seed: int) -> bool:
         when = t if self.unit == "rounds" else now
-        known = self.intervals.get(client)
-        return known is None or any(start <= when < end for start, end in known)
+        intervals = self.intervals.get(client)
+        return intervals is None or any(start <= when < end for start, end in intervals)
 
     def wait(self, client: str, now: float, seed: int) -> float:
         if self.unit == "rounds":
@@ -109,5 +109,5 @@ class Trace(Availability):
 
 
 def draw_uniform(*key: object) -> float:
-    """A number from 0 to below 1 that depends on the key alone."""
+    """Draw a number from 0 to below 1 that depends only on the key."""
     return (derive_seed(*key) >> 10) / 2**53

@@ -1,4 +1,4 @@
-"""Who is asked in a round: a function of the seed and the round, the same for every algorithm."""
+"""Select the clients of a round: a function of seed and round, the same for every algorithm."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ..core.randomness import make_generator
 
 
 class Participation(Protocol):
-    """Anything that picks the clients of a round."""
+    """An object that selects the clients of each round."""
 
     def chosen(self, t: int, clients: Sequence[str], seed: int) -> list[str]:
-        """The clients of round ``t``, in client order; one that is named twice trains twice."""
+        """Return the clients of round ``t``, in client order; one listed twice trains twice."""
 
 
 @dataclass(frozen=True)
 class RandomParticipation:
-    """So many clients in every round, drawn at random."""
+    """Selects a fixed number of clients at random in every round."""
 
-    rate: float | None = setting(None, "share of the clients in every round", above=0, high=1)
+    rate: float | None = setting(None, "fraction of the clients in every round", above=0, high=1)
     count: int | None = setting(None, "number of clients in every round", low=1)
 
     def __post_init__(self) -> None:
@@ -34,7 +34,7 @@ class RandomParticipation:
             raise ConfigError("rate: give either rate or count")
 
     def compute_sample_size(self, clients: int) -> int:
-        """How many of so many clients; a rate is rounded down, but never to nobody."""
+        """Compute how many clients are selected; a rate is rounded down, but to one at least."""
         if self.count is None:
             return max(1, int((self.rate or 0.0) * clients + 1e-9))
         if self.count > clients:
@@ -50,21 +50,21 @@ class RandomParticipation:
     def select_among(
         self, t: int, clients: Sequence[str], reachable: Sequence[str], seed: int
     ) -> list[str]:
-        """As many as of all clients, but of those who can be reached; fewer if they are fewer."""
+        """Select among the reachable clients as many as of all, or all of them if they are fewer."""
         size = min(self.compute_sample_size(len(clients)), len(reachable))
-        picked = self.draw_positions(t, clients, reachable, size, seed)
-        return [reachable[i] for i in sorted(picked)]
+        positions = self.draw_positions(t, clients, reachable, size, seed)
+        return [reachable[i] for i in sorted(positions)]
 
     def draw_positions(
         self, t: int, clients: Sequence[str], reachable: Sequence[str], size: int, seed: int
     ) -> NDArray[np.int64]:
-        """Positions among the reachable."""
+        """Draw positions in the list of reachable clients."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Uniform(RandomParticipation):
-    """So many clients in every round, each as likely as any other."""
+    """Selects a fixed number of clients in every round, all with the same probability."""
 
     replacement: bool = setting(False, "may a client be drawn twice in a round?")
 
@@ -77,24 +77,26 @@ class Uniform(RandomParticipation):
 
 @dataclass(frozen=True)
 class Skewed(RandomParticipation):
-    """So many draws in every round from probabilities that are drawn once: p ~ Dirichlet(gamma)."""
+    """Selects clients with unequal probabilities, drawn once per run from a Dirichlet(gamma)."""
 
-    gamma: float = setting(0.1, "evenness: the smaller, the fewer clients do most", above=0)
+    gamma: float = setting(
+        0.1, "evenness: with smaller values, fewer clients are selected most of the time", above=0
+    )
     replacement: bool = setting(True, "may a client be drawn twice in a round?")
 
     def draw_positions(
         self, t: int, clients: Sequence[str], reachable: Sequence[str], size: int, seed: int
     ) -> NDArray[np.int64]:
-        likely = dict(zip(clients, self.draw_log_probabilities(len(clients), seed), strict=True))
-        scores = np.array([likely[c] for c in reachable])
+        log_p = dict(zip(clients, self.draw_log_probabilities(len(clients), seed), strict=True))
+        scores = np.array([log_p[c] for c in reachable])
         draw = make_generator(seed, "participation", t)
-        if self.replacement:  # the highest of scores plus Gumbel noise is a draw from p
+        if self.replacement:  # Gumbel-max: the highest of log p + noise is a draw from p
             draws = scores + draw.gumbel(size=(size, len(scores)))
             return np.asarray(draws.argmax(1))
         return np.argsort(-(scores + draw.gumbel(size=len(scores))), kind="stable")[:size]
 
     def draw_log_probabilities(self, clients: int, seed: int) -> NDArray[np.float64]:
-        """The logarithms of p, but for a constant: p itself may be too small for a number."""
+        """Draw the logarithms of p, up to a constant; p itself may be too small for a float."""
         draw = make_generator(seed, "skew")
         # Gamma(γ) is Gamma(γ + 1) times U^(1/γ); 1 - U is never 0
         whole, part = draw.gamma(self.gamma + 1, size=clients), 1 - draw.random(clients)
@@ -104,7 +106,7 @@ class Skewed(RandomParticipation):
 def select_from_reachable(
     rule: Participation, t: int, clients: Sequence[str], reachable: Sequence[str], seed: int
 ) -> list[str]:
-    """Who is asked, where only some can be; a rule of the user's own sees those alone."""
+    """Select among the reachable clients; a rule of the user's own only sees these."""
     if not reachable:
         return []
     if isinstance(rule, RandomParticipation):

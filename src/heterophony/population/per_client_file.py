@@ -1,4 +1,4 @@
-"""A user's numbers by client, from a CSV or a JSON file."""
+"""Read numbers for each client from a CSV or JSON file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RowsByClient = dict[str, list[tuple[float, ...]]]
 
 
 def read_per_client_file(file: str, columns: Sequence[str]) -> RowsByClient:
-    """Each client's rows of numbers, in the order of ``columns``; what is left empty is infinite.
+    """Read each client's rows of numbers, in the order of ``columns``; an empty value is infinity.
 
     CSV: a column ``client`` beside the others. JSON: an object with, for each client, a row or
     a list of rows, each an array or an object.
@@ -39,7 +39,7 @@ def read_per_client_file(file: str, columns: Sequence[str]) -> RowsByClient:
 
 
 def hash_file(file: str) -> str:
-    """Of the file as it is now."""
+    """Compute the SHA-256 of a file."""
     return hashlib.sha256(read_file_bytes(file)).hexdigest()
 
 
@@ -56,7 +56,7 @@ def group_csv_by_client(
     lines = csv.DictReader(text.splitlines(), skipinitialspace=True)
     missing = [c for c in ("client", *columns) if c not in (lines.fieldnames or ())]
     if missing:
-        raise DataError(f"{file}: its first line does not name the column '{missing[0]}'")
+        raise DataError(f"{file}: its first line does not have the column '{missing[0]}'")
     found: dict[str, list[Mapping[str, Any]]] = {}
     for line in lines:
         found.setdefault(str(line["client"]), []).append(line)
@@ -64,21 +64,21 @@ def group_csv_by_client(
 
 
 def list_rows(value: Any) -> Iterable[Any]:
-    """The rows of a client: a row alone is one of them."""
+    """List the rows of a client; its value may be a list of rows or a single row."""
     if isinstance(value, list) and all(isinstance(v, list | dict) for v in value):
         return value
     return [value]
 
 
 def parse_row(file: str, client: str, given: Any, columns: Sequence[str]) -> tuple[float, ...]:
-    said = f"{file}: client {client} needs rows of {', '.join(columns)}, numbers of at least 0"
+    problem = f"{file}: client {client} needs rows of {', '.join(columns)}, numbers of at least 0"
     try:
         values = [given[c] for c in columns] if isinstance(given, dict) else given
-        if isinstance(values, str):  # its letters are no numbers
+        if isinstance(values, str):  # iterating over it would give its characters
             raise TypeError
         numbers = tuple(inf if v in (None, "") else float(v) for v in values)
     except (KeyError, TypeError, ValueError, OverflowError):
-        raise DataError(said) from None
+        raise DataError(problem) from None
     if len(numbers) != len(columns) or not all(v >= 0 for v in numbers):
-        raise DataError(said)
+        raise DataError(problem)
     return numbers

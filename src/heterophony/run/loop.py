@@ -1,4 +1,4 @@
-"""The loop on the server: evaluate and train side by side, merge, commit; again."""
+"""The server's loop over rounds: train and evaluate on an engine, merge, record, commit."""
 
 from __future__ import annotations
 
@@ -106,11 +106,12 @@ def finish_run(plan: Plan, engine: Engine, folder: RunFolder, server: Server) ->
 
 
 def build_training_jobs(
-    plan: Plan, t: int, chosen: list[str], down: Mapping[str, Tensors]
+    plan: Plan, t: int, selected: list[str], sent: Mapping[str, Tensors]
 ) -> list[Job]:
-    """The work of those who do not vanish; a client that was drawn twice has two turns."""
-    sizes, left, turns, jobs = plan.federation.sizes(), Counter(chosen), Counter[str](), list[Job]()
-    for c in chosen:
+    """Make a job for each selected client that does not drop out; one drawn twice has two turns."""
+    sizes, left = plan.federation.sizes(), Counter(selected)
+    turns, jobs = Counter[str](), list[Job]()
+    for c in selected:
         left[c] -= 1
         if not is_dropped_out(plan, t, c):
             cost, last = sizes.get(c, 0), left[c] == 0
@@ -119,7 +120,7 @@ def build_training_jobs(
                     kind="train",
                     t=t,
                     client=c,
-                    tensors=down[c],
+                    tensors=sent[c],
                     cost=cost,
                     turn=turns[c],
                     keeps_memory=last,
@@ -134,28 +135,26 @@ def is_dropped_out(plan: Plan, t: int, client: str) -> bool:
 
 
 def simulate_round_end(
-    plan: Plan, chosen: list[str], down: Mapping[str, Tensors], trained: list[Reply], now: float
+    plan: Plan, selected: list[str], sent: Mapping[str, Tensors], trained: list[Reply], clock: float
 ) -> RoundEnd:
-    """How the round ends; replies count from 0 in their order, then those who never reply."""
+    """Simulate when replies arrive and when the round ends; replies are named by their position."""
     if plan.fault_free:
         return RoundEnd(0.0, tuple(range(len(trained))), ())
-    if not chosen:
-        return RoundEnd(
-            plan.faults.compute_idle_seconds(plan.federation.clients, now, plan.seed), (), ()
-        )
+    if not selected:
+        clients = plan.federation.clients
+        return RoundEnd(plan.faults.compute_idle_seconds(clients, clock, plan.seed), (), ())
     arrivals, busy = list[float | None](), dict[str, float]()
-    for r in trained:  # a device has one turn after the other
-        up, examples = r.tensors.nbytes, r.examples
-        took = plan.devices.compute_round_seconds(
-            r.client, down[r.client].nbytes, examples, up, plan.seed
-        )
-        busy[r.client] = busy.get(r.client, 0.0) + took
+    for r in trained:  # a client that was drawn twice trains one turn after the other
+        down, up = sent[r.client].nbytes, r.tensors.nbytes
+        seconds = plan.devices.compute_round_seconds(r.client, down, r.examples, up, plan.seed)
+        busy[r.client] = busy.get(r.client, 0.0) + seconds
         arrivals.append(busy[r.client])
-    return plan.faults.determine_round_end([*arrivals, *[None] * (len(chosen) - len(trained))])
+    never = [None] * (len(selected) - len(trained))
+    return plan.faults.determine_round_end([*arrivals, *never])
 
 
 def build_evaluation_jobs(plan: Plan, server: Server) -> list[Job]:
-    """Every client's test, with what it would be sent now."""
+    """Make an evaluation job for every client, with the tensors that it would be sent now."""
     tests, validations = (plan.federation.sizes(part) for part in ("test", "validation"))
     send, average = plan.algorithm.send, server.average | server.model
     return [
@@ -172,9 +171,9 @@ def build_evaluation_jobs(plan: Plan, server: Server) -> list[Job]:
 
 
 def average_personal(replies: list[Reply]) -> Tensors:
-    """The mean of what stays: for G alone, never for learning."""
-    whole = sum(r.weight for r in replies)
-    return mix([r.aside for r in replies], [r.weight / whole for r in replies])
+    """Average the clients' personal parameters. Only G uses the average; no client trains on it."""
+    total = sum(r.weight for r in replies)
+    return mix([r.aside for r in replies], [r.weight / total for r in replies])
 
 
 def record_events(folder: RunFolder, events: Iterable[Event]) -> Iterator[Event]:

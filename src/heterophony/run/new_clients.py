@@ -1,4 +1,4 @@
-"""Clients that join after training: they receive the shared model, personalise it, and are evaluated."""
+"""Let clients join after training: they receive the model, personalise it, and are evaluated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A finished run as an object: its numbers, its events, and its models ready to use."""
+"""The result of a finished run: its numbers, its events, and its trained models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .summary import Accuracy, ClientResult, Fairness, Summary
 
 
 class Result:
-    """A finished run: its numbers, its events, and its models ready to use."""
+    """A finished run: its numbers, its events, and its trained models."""
 
     def __init__(
         self,
@@ -66,16 +66,18 @@ class Result:
         return list(self._run_folder.iterate_events())
 
     def personal(self, client: str) -> Model:
-        """The client's own model."""
+        """Return the personal model of a client."""
         if client not in self.plan.federation.train:
             raise DataError(f"there is no client '{client}'")
-        last = self.summary.rounds + (client in self.plan.federation.new)  # they came after it
+        last = self.summary.rounds + (
+            client in self.plan.federation.new
+        )  # new clients train after the last round
         return self._build_model(
             client, self._run_folder.client_store.load_memory(client, before=last)
         )
 
     def generic(self) -> Model:
-        """Everybody's model."""
+        """Return the generic model."""
         if not self.plan.algorithm.common:
             raise DataError(f"{self.summary.algorithm} has no common model")
         server = self._server
@@ -87,20 +89,20 @@ class Result:
 
     def _build_model(self, client: str | None, memory: dict[str, Tensors] | Any) -> Model:
         plan, server = self.plan, self._server
-        who = client or plan.federation.clients[0]
+        name = client or plan.federation.clients[0]
         received = plan.algorithm.send(server, client) if client is not None else Tensors()
         if client in plan.federation.new:
             received = select_tensors_after_joining(plan.algorithm, received, memory)
-        job = Job(kind="evaluate", t=server.t, client=who, tensors=received)
-        made = plan.build_client(job, memory, self._run_folder.client_store)
+        job = Job(kind="evaluate", t=server.t, client=name, tensors=received)
+        built = plan.build_client(job, memory, self._run_folder.client_store)
         if client is not None:
             with seeded(plan.seed, "tune", server.t, client):  # as when P was measured
-                plan.algorithm.tune(made)
-        return Model(plan.algorithm, made, generic=client is None)
+                plan.algorithm.tune(built)
+        return Model(plan.algorithm, built, generic=client is None)
 
 
 class Model(nn.Module):
-    """A trained model: give it examples as stored (bytes) or as scaled numbers; returns logits."""
+    """A trained model. It takes stored examples (bytes) or scaled numbers, and returns logits."""
 
     def __init__(self, algorithm: Algorithm, client: Client, generic: bool) -> None:
         super().__init__()

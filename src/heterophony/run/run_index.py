@@ -1,4 +1,4 @@
-"""Run folders as they lie on the disk: which there are, and their events. It needs no torch."""
+"""Find run folders on disk and read their events. This module needs no torch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,9 @@ from ..core.files import read_json, translate_disk_errors
 from .events import Event
 
 CONFIG_FILE, EVENTS_FILE, RESULT_FILE = "config.toml", "events.jsonl", "result.json"
-DEVICES_FILE = "devices-now.json"  # how the devices of a run stand: to be looked at, nothing more
-INTERNAL_FOLDERS = {
-    "commits",
-    "scratch",
-}  # what a run keeps for itself: a folder for every client, no runs
-TAIL_BYTES = 4096  # bytes; the last event of a finished run is far shorter
+DEVICES_FILE = "devices-now.json"  # state of a run's devices, only to be displayed
+INTERNAL_FOLDERS = {"commits", "scratch"}  # of a run; they never contain other runs
+TAIL_BYTES = 4096  # the last event of a finished run is far shorter
 
 
 def read_events(path: Path) -> Iterator[Event]:
@@ -46,7 +43,7 @@ def read_last_event(path: Path) -> Event | None:
         size, wanted = file.seek(0, os.SEEK_END), TAIL_BYTES
         while True:
             file.seek(max(0, size - wanted))
-            *whole, _ = file.read().split(b"\n")  # after the last line end: nothing, or a cut line
+            *whole, _ = file.read().split(b"\n")  # the last part is empty, or a cut line
             if len(whole) > 1 or wanted >= size:
                 break
             wanted *= 2
@@ -62,7 +59,7 @@ def parse_json_line(path: Path, line: bytes) -> dict[str, Any]:
 
 
 def find_runs(path: Path) -> Iterator[Path]:
-    """Every run folder at or below the path."""
+    """Find every run folder at or below the path."""
     for folder, inside, files in os.walk(path):
         if CONFIG_FILE in files:
             inside[:] = [name for name in inside if name not in INTERNAL_FOLDERS]
@@ -70,14 +67,14 @@ def find_runs(path: Path) -> Iterator[Path]:
 
 
 def list_member_runs(parent: Path) -> list[Path]:
-    """The run folders in a folder: in the order they were asked for, else by name and number."""
+    """List the run folders in a folder, in the order of ``compare.json``, else by name and number."""
     order = parent / "compare.json"
-    asked = read_json(order)["runs"] if order.is_file() else []
-    rank = {name: i for i, name in enumerate(asked)}
+    names = read_json(order)["runs"] if order.is_file() else []
+    rank = {name: i for i, name in enumerate(names)}
     found = [f.parent for f in parent.glob(f"*/{CONFIG_FILE}")]
     return sorted(found, key=lambda f: (rank.get(f.name, len(rank)), make_natural_sort_key(f.name)))
 
 
 def make_natural_sort_key(name: str) -> list[tuple[int, str]]:
-    """Sorts ``fedavg-2`` before ``fedavg-10``."""
+    """Make a key that sorts ``fedavg-2`` before ``fedavg-10``."""
     return [(int(p), "") if p.isdecimal() else (0, p) for p in re.split(r"(\d+)", name)]

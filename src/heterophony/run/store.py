@@ -1,4 +1,4 @@
-"""A run's folder: its configuration, its events, its commits; atomic, resumable, one owner."""
+"""A run folder: configuration, events, commits. One process owns it; a crash can be resumed."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class RunFolder:
         self.client_store = FolderClientStore(self.commits_folder / "clients", self.scratch_folder)
         self._lock: int | None = None
 
-    # Owning it ------------------------------------------------------------------------------
+    # Ownership ------------------------------------------------------------------------------
     def create(self, config: str) -> None:
-        """A new run; a folder that holds anything already is refused."""
+        """Create a new run; refuse a folder that is not empty."""
         if self.config_file.exists():
             raise FolderError(
-                f"{self.path} already holds a run; go on with `heterophony resume {self.path}`"
-                " or choose another --out"
+                f"{self.path} already holds a run; continue it with"
+                f" `heterophony resume {self.path}` or choose another --out"
             )
         if self.path.exists() and not (self.path.is_dir() and is_empty_folder(self.path)):
             raise FolderError(f"{self.path} is not empty; choose another --out")
@@ -51,7 +51,7 @@ class RunFolder:
         write_atomically(self.config_file, config.encode())
 
     def reopen(self) -> str:
-        """An existing run; returns its configuration."""
+        """Open an existing run and return its configuration."""
         if not self.config_file.is_file():
             raise FolderError(f"{self.path} is not a run folder: it has no config.toml")
         self.lock()
@@ -59,12 +59,12 @@ class RunFolder:
             return self.config_file.read_text()
 
     def lock(self) -> None:
-        """Refuse a second process, and clean up after an earlier one."""
+        """Refuse if another process owns the folder; delete temporary files of an earlier one."""
         self._lock = lock_folder(self.path)
         shutil.rmtree(self.scratch_folder, ignore_errors=True)
 
     def close(self) -> None:
-        """Give the folder back; what can be computed again is removed."""
+        """Release the folder and delete its temporary files."""
         if self._lock is not None:
             shutil.rmtree(self.scratch_folder, ignore_errors=True)
             os.close(self._lock)
@@ -72,18 +72,18 @@ class RunFolder:
 
     # Events ---------------------------------------------------------------------------------
     def append_event(self, event: Event) -> None:
-        """Append one line."""
+        """Append an event as one line."""
         line = json.dumps(event, separators=(",", ":")) + "\n"
         with translate_disk_errors(self.events_file), open(self.events_file, "ab") as file:
             file.write(line.encode())
 
     def iterate_events(self) -> Iterator[Event]:
-        """All events so far; a line that was cut short by a crash is left out."""
+        """Read all events so far; skip a last line that a crash cut short."""
         return read_events(self.events_file)
 
     # Commits --------------------------------------------------------------------------------
     def commit(self, server: Server) -> None:
-        """Make the state after ``server.t`` rounds, and all events so far, survive anything."""
+        """Store the state after ``server.t`` rounds, and all events so far, durably on disk."""
         with translate_disk_errors(self.events_file), open(self.events_file, "ab") as file:
             os.fsync(file.fileno())
             written = file.tell()
@@ -104,7 +104,7 @@ class RunFolder:
         self._prune_commits()
 
     def restore_newest_commit(self, samples: Mapping[str, int]) -> Server | None:
-        """The newest whole commit, with the events put back to that moment; None before any."""
+        """Load the newest undamaged commit and truncate the events to it; None without commits."""
         names = self._list_commits()
         for name in reversed(names):
             try:
@@ -113,8 +113,8 @@ class RunFolder:
                 continue
         if names:
             raise FolderError(
-                f"{self.commits_folder} is damaged: none of its commits can be read; start the run anew"
-                f" with `heterophony run {self.config_file}`"
+                f"{self.commits_folder} is damaged: none of its commits can be read;"
+                f" start the run again with `heterophony run {self.config_file}`"
             )
         if self.events_file.exists():
             with translate_disk_errors(self.events_file):
@@ -122,16 +122,17 @@ class RunFolder:
         return None
 
     def load_commit(self, t: int, samples: Mapping[str, int]) -> Server:
-        """The server after ``t`` rounds, whose commit must be one of those that are kept."""
+        """Load the server after ``t`` rounds; its commit must be one of those still kept."""
         return build_server(self._decode_commit(self.commits_folder / f"{t:07d}"), samples)
 
     def _restore_commit(self, path: Path, samples: Mapping[str, int]) -> Server:
-        """The server of a commit, with the events put back to that moment."""
+        """Load a commit and truncate the events to what was recorded before it."""
         groups, header = self._decode_commit(path)
         size = self.events_file.stat().st_size if self.events_file.exists() else 0
         if size < header["events"]:
             raise FolderError(
-                f"{self.events_file} is shorter than its commit says: it was cut by hand"
+                f"{self.events_file} is shorter than its commit says: it was edited;"
+                " restore it, or start the run again"
             )
         with translate_disk_errors(self.events_file):
             os.truncate(self.events_file, header["events"])
@@ -147,7 +148,7 @@ class RunFolder:
         if header.get("format") != COMMIT_FORMAT:
             raise FolderError(
                 f"{path} has format {header.get('format')}, this version reads {COMMIT_FORMAT};"
-                " resume with the version that began the run"
+                " resume with the version that started the run"
             )
         return groups, header
 
@@ -162,7 +163,7 @@ class RunFolder:
             (self.commits_folder / name).unlink(missing_ok=True)
 
     def find_oldest_commit(self) -> int:
-        """The oldest round a resume could go back to: memories before it are not needed."""
+        """Find the oldest round that a resume may return to; it needs no older memories."""
         names = self._list_commits()
         return int(names[0]) if names else 0
 
@@ -170,7 +171,7 @@ class RunFolder:
 def build_server(
     commit: tuple[Mapping[str, Tensors], Mapping[str, Any]], samples: Mapping[str, int]
 ) -> Server:
-    """The server as a commit tells it."""
+    """Build the server from the content of a commit."""
     groups, header = commit
     memory = {k[7:]: v for k, v in groups.items() if k.startswith("memory/")}
     average = groups.get("average", Tensors())
@@ -178,5 +179,5 @@ def build_server(
 
 
 def is_empty_folder(folder: Path) -> bool:
-    """Nothing in it but what a run that died at its very beginning leaves."""
+    """Tell whether a folder is empty, or has only files of a run that crashed at its creation."""
     return all(f.name == "lock" or f.name.startswith(".") for f in folder.iterdir())

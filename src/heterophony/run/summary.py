@@ -1,4 +1,4 @@
-"""What a run amounts to, computed from its events alone: G and P, fairness, bytes, seconds."""
+"""The summary of a run, computed from its events alone: accuracies, fairness, bytes, seconds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .events import (
 )
 
 Curve = Sequence[tuple[int, float]]  # (round, accuracy)
-WORST_FRACTION = 0.1  # the share of clients that "worst" speaks of
+WORST_FRACTION = 0.1  # the fraction of clients in ``worst10``
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class MeanStd:
 
 @dataclass(frozen=True)
 class ValidationChoice:
-    """The round that validation chooses, and what the test, which had no say, found there."""
+    """The round with the best validation accuracy, and the test accuracy in that round."""
 
     round: int
     validation: float
@@ -51,16 +51,16 @@ class ValidationChoice:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """One accuracy over the rounds: its best, its last, and its last ten evaluations.
+    """One accuracy over the rounds: the best, the last, and the mean of the last ten evaluations.
 
-    And that of the round, the first of several, whose validation accuracy is the highest.
+    ``chosen`` is the first round with the highest validation accuracy.
     """
 
     best: float
     best_round: int
     last: float
     last10: MeanStd
-    chosen: ValidationChoice | None = None  # without validation examples there is no choice
+    chosen: ValidationChoice | None = None  # None without validation examples
 
     @classmethod
     def from_curve(cls, curve: Curve, validation: Curve = ()) -> Accuracy:
@@ -74,13 +74,13 @@ class Accuracy:
 
 
 def find_highest_point(curve: Curve) -> tuple[int, float]:
-    """The first of its highest points."""
+    """Find the highest point of a curve; of several, the first."""
     return max(curve, key=lambda p: (p[1], -p[0]))
 
 
 @dataclass(frozen=True)
 class Fairness:
-    """How a measure is spread over the clients after the last round."""
+    """How much accuracies differ between clients after the last round."""
 
     worst10: float  # mean accuracy of the worst tenth of the clients, at least one
     std: float
@@ -93,7 +93,7 @@ class Fairness:
 
 @dataclass(frozen=True)
 class ClientResult:
-    """One client after the last round: its own model and the common one on its own test data."""
+    """Accuracies of the personal and the generic model on one client's test data, at the end."""
 
     accuracy: float
     correct: int
@@ -105,7 +105,7 @@ class ClientResult:
 
 @dataclass(frozen=True)
 class NewClientResult:
-    """One client who joined after training: as it arrived, and with its own model."""
+    """One client that joined after training, before and after it personalised the model."""
 
     before: float
     accuracy: float
@@ -117,10 +117,10 @@ class NewClientResult:
 
 @dataclass(frozen=True)
 class NewClients:
-    """Those who joined after training; accuracies are pooled over their test examples."""
+    """The clients that joined after training; accuracies are pooled over their test examples."""
 
-    rounds: int  # that each of them played alone
-    before: float  # P of the model as it arrives, neither trained nor tuned
+    rounds: int  # that each of them trained alone
+    before: float  # accuracy before they train or tune
     P: float
     G: float | None
     fairness: Fairness  # of P
@@ -160,23 +160,23 @@ class Summary:
     rounds: int
     G: Accuracy | None
     P: Accuracy
-    P_local: Accuracy | None  # right after local training, over each round's participants
+    P_local: Accuracy | None  # right after local training, of each round's clients
     fairness: dict[str, Fairness | None]
     clients: dict[str, ClientResult]
     bytes: dict[str, int]
     seconds: float
-    work: dict[str, float]  # worker seconds, training and evaluating
+    work: dict[str, float]  # seconds of training and evaluation, added up over workers
     shared_parameters: int
     data_sha256: str
     model_sha256: str
     version: str
-    simulated_seconds: float | None = None  # on the devices' clock, where there is one
+    simulated_seconds: float | None = None  # None if device speeds are not simulated
     extra: dict[str, Any] = field(default_factory=dict)
     new_clients: NewClients | None = None
-    personal_bytes: int | None = None  # of what stays, sent by devices only to measure G
+    personal_bytes: int | None = None  # personal parameters that devices sent, only to measure G
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the summary as plain data for JSON."""
         return asdict(self)
 
 
@@ -218,9 +218,9 @@ def compute_local_accuracy(event: RoundEvent) -> float | None:
 def compute_accuracy(
     right: Sequence[int | None], of: Sequence[int], clients: str = "pooled"
 ) -> float:
-    """The share of right answers: of all examples, or the mean of every client's own.
+    """Compute the accuracy over all examples ("pooled"), or the mean of the clients' accuracies.
 
-    Clients that were not measured, or have nothing to be measured on, do not count.
+    Clients that did not reply, or have no examples, do not count.
     """
     known = [(c, n) for c, n in zip(right, of, strict=True) if c is not None and n]
     if clients == "pooled":

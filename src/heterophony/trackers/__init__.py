@@ -1,4 +1,4 @@
-"""Trackers: programs that a run's numbers are also sent to. A new one is a file and a line here."""
+"""Trackers: other programs that receive a run's numbers. A new one is a file and a line here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..core.errors import ConfigError, choose
 from ..run.summary import Summary
 from .points import Point
 
-CLASSES = {  # file name, which is the name users write and that of the extra, and its class
+CLASSES = {  # name of the file, of the --track option and of the pip extra: the class
     "mlflow": "MLflow",
     "tensorboard": "TensorBoard",
     "wandb": "WandB",
@@ -21,7 +21,7 @@ CLASSES = {  # file name, which is the name users write and that of the extra, a
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told first; ``config`` is flat, as in ``{"local.lr": 0.01}``."""
+    """A run as trackers see it; ``config`` is flat, as in ``{"local.lr": 0.01}``."""
 
     name: str
     folder: Path
@@ -30,9 +30,9 @@ class TrackedRun:
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Is told everything from the first round on, also where a run was resumed in between.
+    """Receives all numbers of a run, from the first round on.
 
-    So one that remembers what it was told before a resume must not write it again.
+    After a resume it receives the earlier ones again: if it still has them, it must skip them.
     """
 
     def begin(self, run: TrackedRun) -> None: ...
@@ -40,14 +40,14 @@ class Tracker(Protocol):
     def log(self, point: Point) -> None: ...
 
     def end(self, summary: Summary | None) -> None:
-        """``None``: the run did not finish, or this tracker failed."""
+        """End the run; ``None`` means that it did not finish, or that this tracker failed."""
 
 
 NamedTracker = tuple[str, Tracker]
 
 
 def select_trackers(track: Sequence[str | Tracker]) -> list[NamedTracker]:
-    """The trackers asked for, by name or as objects of one's own, each with a name for people."""
+    """Load the trackers, given by name or as objects, each with a name for messages."""
     track = [track] if isinstance(track, str) else track
     asked = [t for i, t in enumerate(track) if t not in track[:i]]
     return [
@@ -57,7 +57,7 @@ def select_trackers(track: Sequence[str | Tracker]) -> list[NamedTracker]:
 
 
 def load_tracker(name: str) -> Tracker:
-    """The tracker behind a name; its package is imported only here."""
+    """Load the tracker of that name; only now is its package imported."""
     class_name = choose(CLASSES, name, "--track")
     try:
         module = import_module(f".{name}", __name__)

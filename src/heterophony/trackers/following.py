@@ -1,4 +1,4 @@
-"""Trackers told of a run as it goes on; one that fails is dropped, and the run goes on."""
+"""Send a run's events to trackers; a tracker that fails is dropped, and the run continues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def follow_run(
     recorded: Callable[[], Iterable[Event]],
     warn: Callable[[str], None],
 ) -> Iterator[RunFollower]:
-    """Inside, pass the events on, and the summary at the end; an error is told to the trackers."""
+    """Yield a follower that receives the run's events; on an error, end its trackers."""
     follower = RunFollower(trackers, run, recorded, warn)
     try:
         yield follower
@@ -29,7 +29,7 @@ def follow_run(
 
 
 class RunFollower:
-    """Tells of each event; of the first one with all that was ``recorded`` before a resume."""
+    """Sends each event to the trackers; with the first one also those ``recorded`` before a resume."""
 
     def __init__(
         self,
@@ -43,14 +43,14 @@ class RunFollower:
         self.point_builder, self.begun = PointBuilder(), False
 
     def __call__(self, event: Event) -> None:
-        """The event is already recorded."""
+        """Send an event, which must already be recorded."""
         if self.begun:
             self._log_event(event)
         else:
             self._begin()
 
     def end(self, summary: Summary) -> None:
-        if not self.begun:  # nothing was left to play
+        if not self.begun:  # no round was left to run
             self._begin()
         self.call_each(lambda tracker: tracker.end(summary))
 
@@ -64,18 +64,18 @@ class RunFollower:
         if self.trackers and (point := self.point_builder.convert_event(event)) is not None:
             self.call_each(lambda tracker: tracker.log(point))
 
-    def call_each(self, tell: Callable[[Tracker], None], ending: bool = True) -> None:
-        """Tell all; whoever fails is told that it is over, if it can still hear that."""
+    def call_each(self, call: Callable[[Tracker], None], ending: bool = True) -> None:
+        """Call a function with each tracker; drop a tracker that fails, and try to end it."""
         for name, tracker in list(self.trackers):
             try:
-                tell(tracker)
-            except Exception as error:  # whatever another program may raise
+                call(tracker)
+            except Exception as error:  # other programs may raise anything
                 self.trackers.remove((name, tracker))
                 if ending:
                     with suppress(Exception):
                         tracker.end(None)
                 lines = str(error).strip().splitlines() or [type(error).__name__]
                 self.warn(
-                    f"{name} stopped tracking: {lines[0]}; the run goes on, and resuming it"
-                    " with the tracker, even when it is finished, writes what is missing"
+                    f"{name} stopped tracking: {lines[0]}; the run continues; resume it with"
+                    " the tracker, even after it has finished, to write what is missing"
                 )

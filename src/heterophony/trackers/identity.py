@@ -1,4 +1,4 @@
-"""The name that a tracker's own store has for a run, kept in the run folder for a resume."""
+"""The id that a tracker gave to a run, stored in the run folder for a resume."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ..core.files import write_atomically
 
 
 def read_run_id(path: Path) -> str | None:
-    """The id in a file; None where there is none, or none that can be read."""
+    """Read the id from a file; return None if it is missing or damaged."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError):
         return None
-    found = content.get("id") if isinstance(content, dict) else None
-    return found if isinstance(found, str) else None
+    run_id = content.get("id") if isinstance(content, dict) else None
+    return run_id if isinstance(run_id, str) else None
 
 
 def write_run_id(path: Path, id: str) -> None:

@@ -1,4 +1,4 @@
-"""MLflow: one of its runs, wherever MLFLOW_TRACKING_URI or its own default says."""
+"""MLflow: writes one MLflow run to MLFLOW_TRACKING_URI, or to MLflow's default."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from .identity import read_run_id, write_run_id
 from .points import Point, collect_final_values
 
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
-MAX_PARAMS_PER_CALL = 100  # that MLflow takes at once
-MAX_VALUE_LENGTH = 500  # value of a parameter, in the oldest version we allow
+MAX_PARAMS_PER_CALL = 100  # a limit of MLflow
+MAX_VALUE_LENGTH = 500  # of a parameter, in the oldest supported version
 
 
 class MLflow:
-    """Goes on with the same MLflow run after a resume, and logs only what it does not have yet."""
+    """Continues the same MLflow run after a resume, and logs only what it does not have yet."""
 
     def __init__(self) -> None:
         self.uri = mlflow.get_tracking_uri()
         if self.uri.startswith(DATABASES) and find_spec("sqlalchemy") is None:
             raise ConfigError(
-                "--track mlflow has no place to write: set MLFLOW_TRACKING_URI to a server, or"
-                " pip install sqlalchemy alembic for a database of MLflow's own"
+                "--track mlflow cannot write to a database without sqlalchemy: set MLFLOW_TRACKING_URI to a server, or"
+                " pip install sqlalchemy alembic"
             )
 
     def begin(self, run: TrackedRun) -> None:
@@ -49,7 +49,7 @@ class MLflow:
         try:
             names = self.client.get_run(id).data.metrics
         except MlflowException as error:
-            if error.error_code == "RESOURCE_DOES_NOT_EXIST":  # another store than before
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":  # the store is not the same as before
                 return False
             raise
         for name in names:
@@ -59,14 +59,14 @@ class MLflow:
 
     def _create_run(self, run: TrackedRun) -> str:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "heterophony")
-        found = self.client.get_experiment_by_name(name)
-        experiment = found.experiment_id if found else self.client.create_experiment(name)
-        made = str(self.client.create_run(experiment, run_name=run.name).info.run_id)
+        known = self.client.get_experiment_by_name(name)
+        experiment = known.experiment_id if known else self.client.create_experiment(name)
+        run_id = str(self.client.create_run(experiment, run_name=run.name).info.run_id)
         params = [Param(k, str(v)[:MAX_VALUE_LENGTH]) for k, v in run.config.items()]
         for i in range(0, len(params), MAX_PARAMS_PER_CALL):
-            self.client.log_batch(made, params=params[i : i + MAX_PARAMS_PER_CALL])
-        self.client.log_batch(made, tags=[RunTag("folder", str(run.folder.absolute()))])
-        return made
+            self.client.log_batch(run_id, params=params[i : i + MAX_PARAMS_PER_CALL])
+        self.client.log_batch(run_id, tags=[RunTag("folder", str(run.folder.absolute()))])
+        return run_id
 
     def log(self, point: Point) -> None:
         self._log_values(point.step, point.values)
@@ -83,5 +83,5 @@ class MLflow:
             self._log_values(summary.rounds, collect_final_values(summary))
             tag = RunTag("model_sha256", summary.model_sha256)
             self.client.log_batch(self.id, tags=[tag])
-        with redirect_stdout(sys.stderr):  # it prints an address, and stdout is for results
+        with redirect_stdout(sys.stderr):  # it prints a URL, and stdout is for results
             self.client.set_terminated(self.id, "FAILED" if summary is None else "FINISHED")

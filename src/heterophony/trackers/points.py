@@ -1,4 +1,4 @@
-"""A run's events as named numbers at steps: the same names in every tracker."""
+"""Convert a run's events into named numbers per step, with the same names for every tracker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..run.summary import Fairness, Summary, compute_accuracy, compute_local_acc
 
 @dataclass(frozen=True)
 class Point:
-    """Numbers after ``step`` rounds; ``clients`` has accuracies by client, in client order."""
+    """Numbers after ``step`` rounds; ``clients`` has the clients' accuracies, in client order."""
 
     step: int
     values: dict[str, float]
@@ -24,15 +24,15 @@ class Point:
 
 
 class PointBuilder:
-    """Makes points of events, in their order: bytes and seconds are added up."""
+    """Converts events to points, in their order; bytes and seconds are running totals."""
 
     def __init__(self) -> None:
         self.test_sizes: list[int] = []
-        self.validation_sizes: list[int] = []  # examples held out for validation
+        self.validation_sizes: list[int] = []
         self.totals = {"bytes/up": 0, "bytes/down": 0, "seconds": 0.0}
 
     def convert_event(self, event: Event) -> Point | None:
-        """What there is to tell of an event; nothing of some."""
+        """Convert an event to a point; return None if it has no numbers for trackers."""
         if event["event"] == "start":
             self.test_sizes, self.validation_sizes = event["test"], event.get("validation", [])
         elif event["event"] == "evaluation":
@@ -70,7 +70,7 @@ class PointBuilder:
 
 
 def collect_final_values(summary: Summary) -> dict[str, float]:
-    """What the run amounts to: never only the best."""
+    """Collect the final numbers: best, last and last ten, never only the best."""
     out: dict[str, float] = {}
     for name, a in (("G", summary.G), ("P", summary.P), ("P_local", summary.P_local)):
         if a is not None:

@@ -1,4 +1,4 @@
-"""TensorBoard: event files in the run folder, scalars by round and histograms over clients."""
+"""TensorBoard: event files in the run folder, with scalars per round and histograms over clients."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .points import Point, collect_final_values
 
 
 class TensorBoard:
-    """Writes its files anew at each resume, from what is recorded: no point is there twice."""
+    """Rewrites its files at each resume from the recorded events, so that no point is there twice."""
 
     def begin(self, run: TrackedRun) -> None:
         self.config = run.config
         folder = run.folder / "tensorboard"
         for old in folder.glob("events.out.tfevents.*"):
             old.unlink()
-        # a TensorBoard that is open now forgets what it read from the old files
+        # an open TensorBoard then forgets what it read from the old files
         self.writer = SummaryWriter(str(folder), purge_step=0)
         table = "\n".join(f"| {k} | {v} |" for k, v in run.config.items())
         self.writer.add_text("config", f"| setting | value |\n|---|---|\n{table}", 0)
@@ -29,13 +29,13 @@ class TensorBoard:
             self.writer.add_scalar(name, value, point.step)
         for name, accuracies in point.clients.items():
             self.writer.add_histogram(f"clients/{name}", np.array(accuracies), point.step)
-        self.writer.flush()  # it may be watched, and we may be killed
+        self.writer.flush()  # it may be watched live, and the run may be killed
 
     def end(self, summary: Summary | None) -> None:
         if summary is not None:
             values = collect_final_values(summary)
             self.log(Point(summary.rounds, values))
-            # not add_hparams: that would make a second run of it
+            # add_hparams would create a second run
             for part in hparams(self.config, values):
                 self.writer._get_file_writer().add_summary(part)
         self.writer.close()

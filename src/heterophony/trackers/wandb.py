@@ -1,4 +1,4 @@
-"""Weights & Biases: one of its runs, online or not as its own environment says."""
+"""Weights & Biases: writes one W&B run, online or offline as W&B's own environment says."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from . import TrackedRun
 from .identity import read_run_id, write_run_id
 from .points import Point, collect_final_values
 
-LOGIN_SECONDS = 30  # seconds that it may wait for somebody to log in
+LOGIN_SECONDS = 30  # to wait for a login
 
 
 class WandB:
-    """Goes on with the same id after a resume; a round is a row, sent when it is whole."""
+    """Continues with the same id after a resume. Each round is a row, sent when it is complete."""
 
     def begin(self, run: TrackedRun) -> None:
         file = run.folder / "wandb.json"
         name = read_run_id(file) or secrets.token_hex(4)
-        # without a network nobody can say what an earlier part has: this one will have it all.
-        # Aside before it begins, as W&B names a folder by the second; gone once it has begun.
+        # Offline, it is unknown what an earlier part has logged, so this part logs everything.
+        # The old part is renamed first, because W&B names folders by the second, and then deleted.
         parts = list((run.folder / "wandb").glob(f"*offline-run-*-{name}"))
         old = [part.rename(part.with_name(f"old-{part.name}")) for part in parts]
         self.run = wandb.init(
@@ -38,8 +38,8 @@ class WandB:
         )
         write_run_id(file, name)
         for part in old:
-            shutil.rmtree(part, ignore_errors=True)  # its logs may still be written
-        self.first_step = self.run.step  # of those the server does not have
+            shutil.rmtree(part, ignore_errors=True)  # it may still write its logs
+        self.first_step = self.run.step  # earlier steps are already on the server
         self.step, self.row = 0, dict[str, Any]()
 
     def log(self, point: Point) -> None:
@@ -55,7 +55,7 @@ class WandB:
         self.row = {}
 
     def end(self, summary: Summary | None) -> None:
-        if summary is not None:  # else the last row is not whole
+        if summary is not None:  # else the last row is incomplete
             self._send_row()
             self.run.summary.update(collect_final_values(summary))
         self.run.finish(exit_code=int(summary is None))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ...core.algorithm import Reply
-from ...core.errors import CodecError
+from ...core.errors import CodecError, NotFiniteError
 from ...core.tensors import Tensors
 from ...jobs.plan import Job
 from . import job_codec
@@ -29,6 +29,7 @@ class LostJob(NamedTuple):
     job: Job
     device: str
     why: str
+    diverged: bool  # did training leave the finite numbers? Then trying again is no use
 
 
 @dataclass
@@ -198,25 +199,36 @@ class Assignments:
             reply = job_codec.decode_reply(content, found.task, done.seconds)
             self.check_reply(found.job, reply)
         except CodecError as error:
-            return self.reject_reply(device, found, str(error), now)
+            diverged = isinstance(error, NotFiniteError)
+            return self.reject_reply(device, found, str(error), now, diverged)
         self.replies.append(reply)
         self.registry.stats.record_taken_reply(device, done.seconds)
         self.taken_ids.add(done.id)
         del self.open_tasks[done.id]
         return [Taken(done.id)]
 
-    def reject_reply(self, device: str, found: OpenTask, why: str, now: float) -> OutgoingMessages:
+    def reject_reply(
+        self, device: str, found: OpenTask, why: str, now: float, diverged: bool = False
+    ) -> OutgoingMessages:
         told = Rejected(found.task.id, found.task.attempt, to_single_line(why))
-        return [told, *self.retry_or_give_up(device, found, why, now)]
+        return [told, *self.retry_or_give_up(device, found, why, now, diverged=diverged)]
 
     def handle_failed(self, device: str, failed: Failed, now: float) -> OutgoingMessages:
         found = self.find_own_task(device, failed)
         if found is None or failed.attempt < found.task.attempt:
             return []
-        return self.retry_or_give_up(device, found, failed.why, now, failed.again)
+        # a device says that trying again is no use only where training diverged
+        diverged = not failed.again
+        return self.retry_or_give_up(device, found, failed.why, now, failed.again, diverged)
 
     def retry_or_give_up(
-        self, device: str, found: OpenTask, why: str, now: float, again: bool = True
+        self,
+        device: str,
+        found: OpenTask,
+        why: str,
+        now: float,
+        again: bool = True,
+        diverged: bool = False,
     ) -> OutgoingMessages:
         """Count it, and give the task again, until it has had its tries."""
         job = found.job
@@ -227,6 +239,6 @@ class Assignments:
             found.task = replace(found.task, attempt=tries)
             found.resend_timer.reset(now)
             return [found.task]
-        self.lost_jobs.append(LostJob(job, device, to_single_line(why)))
+        self.lost_jobs.append(LostJob(job, device, to_single_line(why), diverged))
         del self.open_tasks[found.task.id]
         return []
