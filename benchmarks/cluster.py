@@ -1,12 +1,12 @@
-"""The Ray engine measured: beside the pool, its memory, and rounds among many clients.
+"""Measure the Ray engine: against the pool, its memory, and rounds with many clients.
 
-    python benchmarks/cluster.py pool      Ray at 2 workers beside the pool, one after the other, in turn
-    python benchmarks/cluster.py memory    1,000 clients, 100 per round: peak memory of everything
+    python benchmarks/cluster.py pool      Ray and the pool with 2 workers each, in turn
+    python benchmarks/cluster.py memory    1,000 clients, 100 per round: peak memory of all processes
     python benchmarks/cluster.py many      10,000 clients, 100 per round: seconds and memory by round
-    python benchmarks/cluster.py tables    what a process holds of 100,000 clients, and how long they take to draw from
-    python benchmarks/cluster.py merging   what the driver does with the replies of a round
+    python benchmarks/cluster.py tables    100,000 clients: memory per process, and time to select from them
+    python benchmarks/cluster.py merging   time that the driver needs to merge the replies of a round
 
-Each prints one JSON object. `--rounds` and `--workers` make it smaller or larger.
+Each prints one JSON object. `--rounds`, `--clients` and `--workers` change its size.
 """
 
 from __future__ import annotations
@@ -34,71 +34,73 @@ from heterophony.core.codec import decode_groups, encode_groups
 from heterophony.population.participation import select_from_reachable
 
 
-def share() -> int:
-    """Bytes of this process and all below it; pages used by several are divided among them."""
-    return sum(shares().values())
+def measure_memory() -> int:
+    """Bytes of this process and its children; pages used by several are divided among them."""
+    return sum(measure_memory_by_role().values())
 
 
-def shares() -> dict[str, int]:
-    """The same by who it is: the driver, the workers together, and Ray's own processes."""
+def measure_memory_by_role() -> dict[str, int]:
+    """The same by role: the driver, all workers, and Ray's own processes."""
     me = psutil.Process()
-    found = Counter[str]()
+    memory = Counter[str]()
     for process in [me, *me.children(recursive=True)]:
         try:
-            works = process.name() in ("ray::IDLE", "ray::perform")
-            who = "driver" if process == me else "workers" if works else "ray"
-            found[who] += int(process.memory_full_info().pss)
+            is_worker = process.name() in ("ray::IDLE", "ray::run_batch")
+            role = "driver" if process == me else "workers" if is_worker else "ray"
+            memory[role] += int(process.memory_full_info().pss)
         except psutil.Error:
             continue
-    return dict(found)
+    return dict(memory)
 
 
-class Watch:
-    """The highest share while something goes on: driver, workers and object store."""
+class PeakMemory:
+    """Measures the peak memory of driver, workers and object store while a context is open."""
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> PeakMemory:
         self.peak, self.over = 0, threading.Event()
-        self.thread = threading.Thread(target=self.look)
+        self.thread = threading.Thread(target=self.watch)
         self.thread.start()
         return self
 
-    def look(self) -> None:
+    def watch(self) -> None:
         while not self.over.wait(0.5):
-            self.peak = max(self.peak, share())
+            self.peak = max(self.peak, measure_memory())
 
     def __exit__(self, *_: object) -> None:
         self.over.set()
         self.thread.join()
 
 
-def paper(algorithm: str, engine: str, workers: int, rounds: int) -> list[float]:
-    """Seconds of each round at the paper's setting."""
+def measure_rounds(algorithm: str, engine: str, workers: int, rounds: int) -> list[float]:
+    """Return the seconds of each round at the paper's setting."""
     federation = hp.federate("fmnist", clients=50, partition=hp.Dirichlet(0.1), seed=0)
     how = {"model": "convnet", "participation": 0.2, "training": hp.Training(epochs=5)}
     result = hp.run(algorithm, federation, engine=engine, workers=workers, rounds=rounds, **how)
     return [e["seconds"] for e in result.events if e["event"] == "round"]
 
 
-def beside_the_pool(algorithm: str, workers: int, rounds: int) -> dict[str, Any]:
-    """The first round, in which workers start, is left out; twice each, in turn."""
+def compare_with_pool(algorithm: str, workers: int, rounds: int) -> dict[str, Any]:
+    """Measure pool and Ray twice each, without the first round, in which workers start."""
     seconds: dict[str, list[float]] = {"pool": [], "ray": []}
     for engine in ("pool", "ray", "ray", "pool"):
-        seconds[engine] += paper(algorithm, engine, workers, rounds)[1:]
+        seconds[engine] += measure_rounds(algorithm, engine, workers, rounds)[1:]
     each = {k: statistics.mean(v) for k, v in seconds.items()}
     return {"rounds": seconds, "seconds_per_round": each, "ratio": each["ray"] / each["pool"]}
 
 
-def many(clients: int, examples: int) -> hp.Federation:
-    """Small clients: images of 8 × 8, a few each."""
+def make_federation(clients: int, examples: int) -> hp.Federation:
+    """Make a federation of small clients: a few images of 8 × 8 each."""
     draw = np.random.default_rng(0)
     x = draw.integers(0, 256, size=(clients * examples, 8, 8, 1), dtype=np.uint8)
     return hp.federate((x, np.arange(len(x)) % 10), clients=clients, partition=hp.IID())
 
 
-def crowd(clients: int, workers: int, rounds: int, engine: str = "ray") -> dict[str, Any]:
-    """Seconds and memory, round by round; everybody is measured at the end alone."""
+def measure_many_clients(
+    clients: int, workers: int, rounds: int, engine: str = "ray"
+) -> dict[str, Any]:
+    """Measure seconds and memory by round; all clients are evaluated only at start and end."""
     begun = time.perf_counter()
-    federation = many(clients, 12)
+    federation = make_federation(clients, 12)
     held: list[dict[str, int]] = []
     first: list[float] = []
 
@@ -106,11 +108,11 @@ def crowd(clients: int, workers: int, rounds: int, engine: str = "ray") -> dict[
         if event["event"] == "evaluation" and not first:
             first.append(time.perf_counter() - begun)
         if event["event"] == "round":
-            held.append(shares())
+            held.append(measure_memory_by_role())
 
     how = {"model": "mlp", "participation": 100, "training": hp.Training(epochs=1, batch=8)}
     how |= {"evaluate_every": rounds + 1, "on_event": on_event}
-    with Watch() as watch:
+    with PeakMemory() as memory:
         result = hp.run("fedper", federation, engine=engine, workers=workers, rounds=rounds, **how)
     seconds = [e["seconds"] for e in result.events if e["event"] == "round"]
     half = len(seconds) // 2
@@ -124,32 +126,32 @@ def crowd(clients: int, workers: int, rounds: int, engine: str = "ray") -> dict[
         "megabytes": {
             "after_half": round(sum(held[half].values()) / 1e6),
             "at_the_end": round(sum(held[-1].values()) / 1e6),
-            "of_that": {who: round(n / 1e6) for who, n in held[-1].items()},
-            "peak": round(watch.peak / 1e6),
+            "of_that": {role: round(n / 1e6) for role, n in held[-1].items()},
+            "peak": round(memory.peak / 1e6),
         },
     }
 
 
-def tables(clients: int) -> dict[str, Any]:
-    """A federation of so many as a worker opens it: bytes and seconds; and drawing 100 of them."""
+def measure_federation(clients: int) -> dict[str, Any]:
+    """Measure how a worker opens a federation of so many clients, and the selection of 100."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         begun = time.perf_counter()
-        many(clients, 2).save(path)
-        dealt = time.perf_counter() - begun
+        make_federation(clients, 2).save(path)
+        saved = time.perf_counter() - begun
         size = sum(f.stat().st_size for f in path.iterdir())
         with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
-            found = fresh.submit(opened, path).result()
+            opened = fresh.submit(measure_opening, path).result()
     return {
         "clients": clients,
-        "seconds_to_deal_and_save": round(dealt, 2),
+        "seconds_to_deal_and_save": round(saved, 2),
         "bytes_on_disk_per_client": round(size / clients),
-        **found,
+        **opened,
     }
 
 
-def opened(path: Path) -> dict[str, Any]:
-    """In a process of its own, whose memory nobody has used before."""
+def measure_opening(path: Path) -> dict[str, Any]:
+    """Open the federation in a fresh process, whose memory holds nothing else."""
     before, begun = psutil.Process().memory_full_info().uss, time.perf_counter()
     federation = hp.Federation.open(path)
     everybody = federation.clients
@@ -166,8 +168,8 @@ def opened(path: Path) -> dict[str, Any]:
     }
 
 
-def merging(replies: int, megabytes: float) -> dict[str, Any]:
-    """Decoding and averaging replies of that size, as the driver does after every round."""
+def measure_merging(replies: int, megabytes: float) -> dict[str, Any]:
+    """Decode and average replies of that size, as the driver does after every round."""
     model = hp.Tensors({"w": torch.randn(int(megabytes * 250_000))})
     blob = encode_groups({"up": model})
     begun = time.perf_counter()
@@ -190,22 +192,22 @@ def merging(replies: int, megabytes: float) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("what", choices=["pool", "memory", "many", "tables", "merging"])
-    parser.add_argument("--algorithm", default="fedreg", help="of `pool`")
+    parser.add_argument("--algorithm", default="fedreg", help="for `pool`")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--clients", type=int, default=0)
     parser.add_argument("--megabytes", type=float, default=3.0, help="of a reply, for `merging`")
-    given = parser.parse_args()
-    clients, rounds, workers = given.clients, given.rounds, given.workers
-    measured: dict[str, Callable[[], dict[str, Any]]] = {
-        "pool": lambda: beside_the_pool(given.algorithm, workers, rounds or 4),
-        "memory": lambda: crowd(clients or 1_000, workers, rounds or 20),
-        "many": lambda: crowd(clients or 10_000, workers, rounds or 40),
-        "tables": lambda: tables(clients or 100_000),
-        "merging": lambda: merging(clients or 100, given.megabytes),
+    options = parser.parse_args()
+    clients, rounds, workers = options.clients, options.rounds, options.workers
+    benchmarks: dict[str, Callable[[], dict[str, Any]]] = {
+        "pool": lambda: compare_with_pool(options.algorithm, workers, rounds or 4),
+        "memory": lambda: measure_many_clients(clients or 1_000, workers, rounds or 20),
+        "many": lambda: measure_many_clients(clients or 10_000, workers, rounds or 40),
+        "tables": lambda: measure_federation(clients or 100_000),
+        "merging": lambda: measure_merging(clients or 100, options.megabytes),
     }
-    torch.set_num_threads(1)  # as everywhere
-    print(json.dumps(measured[given.what](), indent=2))
+    torch.set_num_threads(1)  # as in every engine
+    print(json.dumps(benchmarks[options.what](), indent=2))
 
 
 if __name__ == "__main__":

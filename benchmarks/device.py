@@ -1,9 +1,10 @@
-"""What a device needs before it works: seconds and memory of a fresh process, up to its greeting.
+"""Measure how a device starts: seconds and memory of a fresh process up to its first message.
 
 python benchmarks/device.py [-c key=value …]
 
-A broker, a server and one device with one client; the device is a Python of its own, told to stop
-once it has introduced itself. Memory is its resident set; which packages it loaded is listed.
+Runs a broker, a server and one device with one client. The device is a new Python process that
+stops when it has introduced itself. Memory is its resident set; packages that it should not need,
+but has loaded, are listed.
 """
 
 from __future__ import annotations
@@ -17,32 +18,34 @@ import tempfile
 import time
 from pathlib import Path
 
-BEGUN = time.perf_counter()  # before anything of ours is imported
+START = time.perf_counter()  # before anything of ours is imported
 UNWANTED = ("ray", "matplotlib", "sklearn", "scipy", "pandas", "rich", "typer", "cryptography")
 
 
-def resident() -> float:
-    """MB of this process."""
+def measure_resident_mb() -> float:
+    """Return the resident megabytes of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def greet(file: Path, folder: Path) -> None:
-    """In the fresh process: a device up to its introduction."""
+def start_device(file: Path, folder: Path) -> None:
+    """In the fresh process: run a device until it has introduced itself."""
     from heterophony.devices.broker.enrolment import read_enrolment
     from heterophony.devices.device import Device
     from heterophony.devices.protocol.device_session import DeviceSession
     from heterophony.devices.testbed.processes import RUN_NAME
 
-    told = {"import_seconds": time.perf_counter() - BEGUN, "import_mb": resident()}
+    measured = {"import_seconds": time.perf_counter() - START, "import_mb": measure_resident_mb()}
 
-    def introduced(*_: object) -> None:
-        told.update(greeting_seconds=time.perf_counter() - BEGUN, greeting_mb=resident())
+    def report(*_: object) -> None:
+        measured.update(
+            greeting_seconds=time.perf_counter() - START, greeting_mb=measure_resident_mb()
+        )
         loaded = [name for name in UNWANTED if name in sys.modules]
-        print(json.dumps({**told, "loaded": loaded, "modules": len(sys.modules)}), flush=True)
+        print(json.dumps({**measured, "loaded": loaded, "modules": len(sys.modules)}), flush=True)
         os._exit(0)
 
-    DeviceSession.introduce = introduced  # type: ignore[method-assign, assignment]
+    DeviceSession.introduce = report  # type: ignore[method-assign, assignment]
     Device(read_enrolment(file), RUN_NAME, folder, ["0"], print).run()
 
 
@@ -50,9 +53,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-c", dest="pairs", action="append", default=[])
     parser.add_argument("--greet", nargs=2, type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.greet:
-        return greet(*asked.greet)
+    options = parser.parse_args()
+    if options.greet:
+        return start_device(*options.greet)
 
     from heterophony.config.reading import read_config
     from heterophony.devices.testbed.private_broker import PrivateBroker
@@ -62,15 +65,15 @@ def main() -> None:
 
     start_testbed_fork_server()
     with tempfile.TemporaryDirectory() as name:
-        home, folder = Path(name), RunFolder(Path(name) / "run")
-        folder.create(read_config(None, asked.pairs).to_toml())
-        broker = PrivateBroker(home / "broker")
+        root, folder = Path(name), RunFolder(Path(name) / "run")
+        folder.create(read_config(None, options.pairs).to_toml())
+        broker = PrivateBroker(root / "broker")
         try:
             server = TestbedProcess(
                 "the server", run_server, folder.path, broker.read_server_enrolment()
             )
             broker.enrol_device("device")
-            words = ["--greet", str(broker.broker.folder / "device.toml"), str(home / "device")]
+            words = ["--greet", str(broker.broker.folder / "device.toml"), str(root / "device")]
             subprocess.run([sys.executable, __file__, *words], check=True)
             server.kill()
         finally:

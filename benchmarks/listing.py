@@ -1,8 +1,8 @@
-"""Seconds to list a folder of a thousand finished runs, and to make the page of fifty of them.
+"""Measure the time to list a thousand finished runs, and to make the page of fifty of them.
 
 python benchmarks/listing.py [--runs 1000] [--reported 50] [--rounds 100] [--clients 100]
 
-The runs are made up, in a temporary folder, but written as real ones are.
+The runs are invented, in a temporary folder, but have the files of real ones.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ CLASSES, TESTED, REPEATS = 10, 40, 3
 Event = dict[str, Any]
 
 
-def made_up(name: str, seed: int, rounds: int, clients: int) -> list[Event]:
-    """The events of a run in which a fifth of the clients take part in a round."""
+def make_events(name: str, seed: int, rounds: int, clients: int) -> list[Event]:
+    """Invent the events of a run in which a fifth of the clients train in each round."""
     draw, everyone = np.random.default_rng(seed), [str(c) for c in range(clients)]
     events: list[Event] = [
         {"event": "start", "version": "0", "algorithm": name, "seed": seed, "rounds": rounds,
@@ -50,46 +50,46 @@ def made_up(name: str, seed: int, rounds: int, clients: int) -> list[Event]:
     return [*events, {"event": "end", "t": rounds, "model_sha256": "0" * 64, **spent}]
 
 
-def make(folder: Path, number: int, rounds: int, clients: int) -> None:
-    """One run folder: also the folders of its clients, which nobody who lists runs should open."""
+def make_run(folder: Path, number: int, rounds: int, clients: int) -> None:
+    """Write one run folder, with folders of its clients, which listing runs should not open."""
     name, seed = NAMES[number % len(NAMES)], number // len(NAMES)
     for client in range(clients):
         (folder / "commits" / "clients" / str(client)).mkdir(parents=True)
     settings = [f"algorithm.name={name}", f"seed={seed}", f"rounds={rounds}"]
     (folder / "config.toml").write_text(read_config(None, settings).to_toml())
-    events = made_up(name, seed, rounds, clients)
+    events = make_events(name, seed, rounds, clients)
     lines = [json.dumps(e, separators=(",", ":")) + "\n" for e in events]
     (folder / "events.jsonl").write_text("".join(lines))
     write_json(folder / "result.json", summarise(events).to_dict())
 
 
-def seconds(*words: str, within: str) -> float:
-    """Of the whole command, its start included: the best of a few."""
-    taken = []
+def time_command(*words: str, cwd: str) -> float:
+    """Return the seconds of a command, with the start of Python: the best of a few repeats."""
+    seconds = []
     for _ in range(REPEATS):
-        began = time.perf_counter()
+        start = time.perf_counter()
         subprocess.run(
             [sys.executable, "-m", "heterophony", *words],
-            cwd=within,
+            cwd=cwd,
             check=True,
             capture_output=True,
         )
-        taken.append(time.perf_counter() - began)
-    return min(taken)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for name, usual in (("runs", 1000), ("reported", 50), ("rounds", 100), ("clients", 100)):
-        parser.add_argument(f"--{name}", type=int, default=usual)
-    asked = parser.parse_args()
+    for name, default in (("runs", 1000), ("reported", 50), ("rounds", 100), ("clients", 100)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        for i in range(asked.runs):
-            make(Path(folder) / "runs" / f"{i:04d}", i, asked.rounds, asked.clients)
-        listed = seconds("list", "runs", within=folder)
-        print(f"list runs, {asked.runs} runs: {listed:.2f} s")
-        some = [f"runs/{i:04d}" for i in range(min(asked.reported, asked.runs))]
-        reported = seconds("report", *some, "-o", "page.html", within=folder)
+        for i in range(options.runs):
+            make_run(Path(folder) / "runs" / f"{i:04d}", i, options.rounds, options.clients)
+        listed = time_command("list", "runs", cwd=folder)
+        print(f"list runs, {options.runs} runs: {listed:.2f} s")
+        some = [f"runs/{i:04d}" for i in range(min(options.reported, options.runs))]
+        reported = time_command("report", *some, "-o", "page.html", cwd=folder)
         size = (Path(folder) / "page.html").stat().st_size / 1e6
         print(f"report, {len(some)} runs: {reported:.2f} s, a page of {size:.2f} MB")
 

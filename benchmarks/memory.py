@@ -1,4 +1,4 @@
-"""Peak memory of a command and all its processes, as their proportional share.
+"""Measure the peak memory of a command and all its processes, as their proportional share.
 
 python benchmarks/memory.py heterophony run -c data.name=fmnist -c data.clients=100 …
 """
@@ -12,8 +12,8 @@ import time
 import psutil
 
 
-def share(process: psutil.Process) -> int:
-    """Bytes, pages used by several processes divided among them."""
+def measure_memory(process: psutil.Process) -> int:
+    """Return its bytes; pages used by several processes are divided among them."""
     try:
         return int(process.memory_full_info().pss)
     except psutil.Error:
@@ -28,7 +28,7 @@ def main() -> None:
             tree = [root, *root.children(recursive=True)]
         except psutil.NoSuchProcess:
             break
-        peak = max(peak, sum(share(p) for p in tree))
+        peak = max(peak, sum(measure_memory(p) for p in tree))
         time.sleep(0.5)
     print(f"peak {peak / 1e6:.0f} MB", file=sys.stderr)
     raise SystemExit(command.wait())

@@ -1,14 +1,14 @@
-"""What the protocol for devices costs: bytes beyond the tensors, and seconds beyond the training.
+"""Measure what the protocol for devices costs: bytes besides tensors, seconds besides training.
 
 python benchmarks/testbed.py [--rounds 5] [-c key=value …] [--json FILE]
 
-Thirty clients of Fashion-MNIST on ten devices, all processes of this machine, the convnet.
+The convnet, thirty clients of Fashion-MNIST, ten devices; all processes run on this machine.
 
-Bytes: all that the server's link sends and receives, whole MQTT packets with topics, answers and
-what was sent twice. Tensors: the numbers in what was sent, each blob once per device that got it,
-decoded from the recorded chunks. Seconds: the same run with the pool, on as many workers as there
-are cores, has the same jobs and the same bits; what a round on devices takes longer is the
-protocol's: MQTT, encryption, Mosquitto, checks, devices' disks, and ten processes on few cores.
+Bytes are all that the server's connection sends and receives: whole MQTT packets with topics,
+acknowledgements and repetitions. Tensors are counted once per blob and device, decoded from the
+recorded chunks. Seconds are compared with the same run in the pool, on as many workers as there
+are cores, with the same jobs and bits. The difference is the cost of the protocol: MQTT,
+encryption, Mosquitto, checks, devices' disks, and ten processes on few cores.
 """
 
 from __future__ import annotations
@@ -38,54 +38,56 @@ from heterophony.run.summary import summarise
 SETTINGS = ["data.name=fmnist", "data.clients=30", "model.name=convnet"]
 
 
-class Tally:
-    """The tensors in the chunks that pass, by who gets or sends them."""
+class TensorCounter:
+    """Counts the tensors in chunks, by the device that receives or sends them."""
 
     def __init__(self) -> None:
         self.parts: dict[tuple[str, str], dict[int, bytes]] = defaultdict(dict)
 
-    def see(self, topic: str, payload: bytes) -> None:
+    def add(self, topic: str, payload: bytes) -> None:
         if topic.endswith("/chunk"):
             chunk = chunks.decode_chunk(payload)
             self.parts[topic, chunk.sha256].setdefault(chunk.index, chunk.data)
 
     def bytes(self) -> int:
-        """Of tensors alone; the configuration has none."""
-        return sum(numbers(b"".join(p[i] for i in sorted(p))) for p in self.parts.values())
+        """Return the bytes of tensors; blobs without tensors count nothing."""
+        return sum(
+            count_tensor_bytes(b"".join(p[i] for i in sorted(p))) for p in self.parts.values()
+        )
 
 
-def numbers(blob: bytes) -> int:
+def count_tensor_bytes(blob: bytes) -> int:
     try:
         return decode_blob(blob)[0].nbytes
     except CodecError:
         return 0
 
 
-def counted(tell: processes.SendMessage, folder: Path, enrolment: Enrolment) -> None:
-    """The server of a testbed, with all that passes its link counted."""
-    down, up, links = Tally(), Tally(), []
+def run_counting_server(send: processes.SendMessage, folder: Path, enrolment: Enrolment) -> None:
+    """Run the server of a testbed, and count what its connection sends and receives."""
+    down, up, links = TensorCounter(), TensorCounter(), []
 
-    class Counted(MqttTransport):
-        def __init__(self, *args: Any, **how: Any) -> None:
-            super().__init__(*args, **how)
+    class CountingTransport(MqttTransport):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
             links.append(self)
             offer = self.inbox.offer
 
-            def seen(item: Any) -> Any:
+            def count_and_offer(item: Any) -> Any:
                 if isinstance(item, ReceivedMessage):
-                    up.see(item.topic, item.payload)
+                    up.add(item.topic, item.payload)
                 return offer(item)
 
-            self.inbox.offer = seen  # type: ignore[method-assign]
+            self.inbox.offer = count_and_offer  # type: ignore[method-assign]
 
         def publish(self, topic: str, payload: bytes, retain: bool = False) -> bool:
             taken = super().publish(topic, payload, retain)
             if taken:
-                down.see(topic, payload)
+                down.add(topic, payload)
             return taken
 
-    server.MqttTransport = Counted  # type: ignore[misc]
-    processes.run_server(tell, folder, enrolment)
+    server.MqttTransport = CountingTransport  # type: ignore[misc]
+    processes.run_server(send, folder, enrolment)
     link = links[0]
     counts = {
         "sent": link.byte_counts.sent,
@@ -96,25 +98,26 @@ def counted(tell: processes.SendMessage, folder: Path, enrolment: Enrolment) -> 
     (folder / "wire.json").write_text(json.dumps(counts))
 
 
-class Measured(Testbed):
-    server_work = staticmethod(counted)
+class CountingTestbed(Testbed):
+    server_target = staticmethod(run_counting_server)
 
 
-def on_devices(config: Config, out: Path) -> tuple[dict[str, int], float, str]:
-    """Bytes by kind, seconds of a round, the model."""
+def run_on_devices(config: Config, out: Path) -> tuple[dict[str, int], float, str]:
+    """Return bytes by kind, seconds per round, and the model's digest."""
     federation, folder = config.build_federation(), RunFolder(out)
     folder.create(config.fill_model_defaults(federation).to_toml())
-    hands = assign_clients(federation.clients, 10, folder)
-    with Measured(folder, hands, config.top.seed, (), print, lambda event: None) as bed:
-        bed.supervise()
+    clients_by_device = assign_clients(federation.clients, 10, folder)
+    seed = config.top.seed
+    with CountingTestbed(folder, clients_by_device, seed, (), print, lambda event: None) as testbed:
+        testbed.supervise()
     folder.close()
     found = summarise(list(folder.iterate_events()))
     wire = json.loads((out / "wire.json").read_text())
     return wire, found.seconds / found.rounds, found.model_sha256
 
 
-def simulated(config: Config, out: Path) -> tuple[float, str]:
-    """Seconds of a round, the model."""
+def run_in_pool(config: Config, out: Path) -> tuple[float, str]:
+    """Return seconds per round, and the model's digest."""
     federation, folder = config.build_federation(), RunFolder(out)
     folder.create(config.fill_model_defaults(federation).to_toml())
     found = execute_plan(config.build_plan(federation), folder, "pool")
@@ -122,10 +125,10 @@ def simulated(config: Config, out: Path) -> tuple[float, str]:
     return found.seconds / found.rounds, found.model_sha256
 
 
-def measured(algorithm: str, pairs: list[str], folder: Path) -> dict[str, Any]:
+def measure(algorithm: str, pairs: list[str], folder: Path) -> dict[str, Any]:
     config = read_config(None, [*SETTINGS, f"algorithm.name={algorithm}", *pairs])
-    wire, seconds, model = on_devices(config, folder / f"{algorithm}-devices")
-    alone, same = simulated(config, folder / f"{algorithm}-pool")
+    wire, seconds, model = run_on_devices(config, folder / f"{algorithm}-devices")
+    pool_seconds, pool_model = run_in_pool(config, folder / f"{algorithm}-pool")
     tensors, all_bytes = wire["down"] + wire["up"], wire["sent"] + wire["received"]
     return {
         "algorithm": algorithm,
@@ -133,9 +136,9 @@ def measured(algorithm: str, pairs: list[str], folder: Path) -> dict[str, Any]:
         **wire,
         "beyond_tensors": (all_bytes - tensors) / tensors,
         "seconds_per_round": seconds,
-        "seconds_per_round_in_the_pool": alone,
-        "protocol_seconds_per_round": seconds - alone,
-        "same_bits": model == same,
+        "seconds_per_round_in_the_pool": pool_seconds,
+        "protocol_seconds_per_round": seconds - pool_seconds,
+        "same_bits": model == pool_model,
     }
 
 
@@ -144,13 +147,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("-c", dest="pairs", action="append", default=[])
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     start_testbed_fork_server()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for algorithm in ("fedreg", "fedavg"):
-            pairs = [f"rounds={asked.rounds}", *asked.pairs]
-            row = measured(algorithm, pairs, Path(folder))
+            pairs = [f"rounds={options.rounds}", *options.pairs]
+            row = measure(algorithm, pairs, Path(folder))
             rows.append(row)
             print(
                 f"{algorithm}: {100 * row['beyond_tensors']:.3f} % beyond"
@@ -159,8 +162,8 @@ def main() -> None:
                 f" {row['seconds_per_round_in_the_pool']:.2f} s;"
                 f" {'same bits' if row['same_bits'] else 'OTHER BITS'}"
             )
-    if asked.json:
-        asked.json.write_text(json.dumps(rows, indent=2) + "\n")
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=2) + "\n")
 
 
 if __name__ == "__main__":

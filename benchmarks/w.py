@@ -1,12 +1,13 @@
-"""The work W: five rounds of FedAvg with fixed cohorts, ours beside hand-written two-process loops.
+"""Measure the workload W: five rounds of FedAvg, ours against hand-written two-process loops.
 
     python benchmarks/w.py [--repeats 2] [--rounds 5] [--json FILE]
 
-Fashion-MNIST merged, 20 clients, Dirichlet 0.1, 75/25; 4 clients a round, 5 epochs, batch 20, SGD
-0.01; the common model is tested on all 20 test sets every round. Three systems take turns in one
-run: heterophony's pool with two workers; a hand-written loop of two processes with the same
-kernels (channels_last, fused SGD, pooling before ReLU, memory kept by malloc); and one with plain
-kernels. Time is that of the rounds; memory is the peak proportional share of the process tree.
+Fashion-MNIST (training and test set merged), 20 clients, Dirichlet 0.1, split 75/25; 4 fixed
+clients per round, 5 epochs, batch 20, SGD 0.01; the common model is tested on all 20 test sets in
+every round. Three systems take turns: heterophony's pool with two workers; a hand-written loop of
+two processes with the same kernels (channels_last, fused SGD, pooling before ReLU, memory kept by
+malloc); and one with plain kernels. Time is that of the rounds; memory is the peak proportional
+share of the process tree.
 """
 
 from __future__ import annotations
@@ -32,74 +33,76 @@ CLIENTS, PER_ROUND, EPOCHS, BATCH, LR = 20, 4, 5, 20, 0.01
 CONTEXT = multiprocessing.get_context("forkserver")
 
 
-class Fixed:
-    """Round r takes clients 4r … 4r+3, modulo 20."""
+class FixedParticipation:
+    """Selects clients 4r … 4r+3, modulo 20, in round r."""
 
     def chosen(self, t: int, clients: tuple[str, ...], seed: int) -> list[str]:
-        return sorted(cohort(t), key=int)
+        return sorted(get_cohort(t), key=int)
 
 
-def cohort(t: int) -> list[str]:
+def get_cohort(t: int) -> list[str]:
     return [str((PER_ROUND * t + i) % CLIENTS) for i in range(PER_ROUND)]
 
 
-def network(pool_first: bool) -> hp.Net:
+def build_network(pool_first: bool) -> hp.Net:
     """conv 5×5 1→32, conv 5×5 32→64, 1024→512→10."""
 
-    def act() -> list[nn.Module]:
+    def make_activation() -> list[nn.Module]:
         return [nn.MaxPool2d(2), nn.ReLU()] if pool_first else [nn.ReLU(), nn.MaxPool2d(2)]
 
     base = nn.Sequential(
-        *(nn.Conv2d(1, 32, 5), *act(), nn.Conv2d(32, 64, 5), *act()),
+        *(nn.Conv2d(1, 32, 5), *make_activation(), nn.Conv2d(32, 64, 5), *make_activation()),
         *(nn.Flatten(), nn.Linear(1024, 512), nn.ReLU()),
     )
     return hp.Net(base, nn.Linear(512, 10))
 
 
-def fast_network() -> hp.Net:
-    return network(pool_first=True)
+def build_fast_network() -> hp.Net:
+    return build_network(pool_first=True)
 
 
 # Ours ---------------------------------------------------------------------------------------
 
 
-def ours(federation: hp.Federation, rounds: int) -> dict[str, float]:
+def run_ours(federation: hp.Federation, rounds: int) -> dict[str, float]:
     marks: dict[str, float] = {}
-    begun = time.perf_counter()
+    start = time.perf_counter()
 
-    def note(event: dict) -> None:
+    def note_time(event: dict) -> None:
         marks[event["event"]] = time.perf_counter()
         marks.setdefault("first", marks[event["event"]])
 
     result = hp.run(
         "fedavg",
         federation,
-        model=fast_network,
+        model=build_fast_network,
         rounds=rounds,
-        participation=Fixed(),
+        participation=FixedParticipation(),
         training=hp.Training(epochs=EPOCHS, batch=BATCH, lr=LR, momentum=0.0),
         engine="pool",
         workers=2,
-        on_event=note,
+        on_event=note_time,
     )
     seconds = marks["end"] - marks["first"]
-    return {"seconds": seconds, "start": marks["first"] - begun, "G": result.G.last}
+    return {"seconds": seconds, "start": marks["first"] - start, "G": result.G.last}
 
 
 # By hand ------------------------------------------------------------------------------------
 
 
-def by_hand(federation: hp.Federation, rounds: int, fast: bool) -> dict[str, float]:
-    """Two processes, a queue of clients (longest first), weights in shared memory."""
-    begun = time.perf_counter()
-    net = network(fast)
+def run_by_hand(federation: hp.Federation, rounds: int, fast: bool) -> dict[str, float]:
+    """Use two processes, a queue of clients (longest first), and weights in shared memory."""
+    start = time.perf_counter()
+    net = build_network(fast)
     flat = nn.utils.parameters_to_vector(net.parameters()).detach().share_memory_()
     replies = torch.zeros(PER_ROUND, len(flat)).share_memory_()
     shared = [federation.x.share_memory_(), federation.y.share_memory_()]
     rows = {c: (federation.train[c], federation.test[c]) for c in federation.clients}
     tasks, answers = CONTEXT.SimpleQueue(), CONTEXT.SimpleQueue()
     workers = [
-        CONTEXT.Process(target=hand, args=(tasks, answers, fast, flat, replies, shared, rows))
+        CONTEXT.Process(
+            target=run_hand_worker, args=(tasks, answers, fast, flat, replies, shared, rows)
+        )
         for _ in range(2)
     ]
     for worker in workers:
@@ -109,7 +112,7 @@ def by_hand(federation: hp.Federation, rounds: int, fast: bool) -> dict[str, flo
     started = time.perf_counter()
     right = 0
     for t in range(rounds):
-        chosen = sorted(cohort(t), key=lambda c: -len(rows[c][0]))
+        chosen = sorted(get_cohort(t), key=lambda c: -len(rows[c][0]))
         for slot, client in enumerate(chosen):
             tasks.put(("train", client, slot))
         for _ in chosen:
@@ -125,60 +128,60 @@ def by_hand(federation: hp.Federation, rounds: int, fast: bool) -> dict[str, flo
     for worker in workers:
         worker.join()
     tested = sum(len(test) for _, test in rows.values())
-    return {"seconds": seconds, "start": started - begun, "G": right / tested}
+    return {"seconds": seconds, "start": started - start, "G": right / tested}
 
 
-def hand(tasks, answers, fast, flat, replies, shared, rows) -> None:
+def run_hand_worker(tasks, answers, fast, flat, replies, shared, rows) -> None:
     configure_torch() if fast else torch.set_num_threads(1)
     x, y = shared
-    net = network(fast)
+    net = build_network(fast)
     if fast:
         net = net.to(memory_format=torch.channels_last)
     answers.put(None)
     while (task := tasks.get()) is not None:
         kind, client, slot = task
-        load(net, flat)
+        load_weights(net, flat)
         train, test = rows[client]
         if kind == "train":
-            hand_train(net, x, y, train, fast)
+            train_by_hand(net, x, y, train, fast)
             replies[slot] = torch.cat([p.detach().reshape(-1) for p in net.parameters()])
             answers.put(None)
         else:
-            answers.put(hand_test(net, x, y, test, fast))
+            answers.put(test_by_hand(net, x, y, test, fast))
 
 
 @torch.no_grad()
-def load(net, flat) -> None:
+def load_weights(net, flat) -> None:
     at = 0
     for p in net.parameters():
         p.copy_(flat[at : at + p.numel()].view(p.shape))
         at += p.numel()
 
 
-def batch_of(x, y, rows, fast):
+def make_batch(x, y, rows, fast):
     images = x[rows].float().mul_(1 / 127.5).sub_(1)
     if fast:
         images = images.contiguous(memory_format=torch.channels_last)
     return images, y[rows]
 
 
-def hand_train(net, x, y, rows, fast) -> None:
-    how = {"fused": True} if fast else {}
-    optimiser = torch.optim.SGD(net.parameters(), lr=LR, **how)
+def train_by_hand(net, x, y, rows, fast) -> None:
+    options = {"fused": True} if fast else {}
+    optimiser = torch.optim.SGD(net.parameters(), lr=LR, **options)
     whole = len(rows) - len(rows) % BATCH if len(rows) >= BATCH else len(rows)
     for _ in range(EPOCHS):
         for at in torch.randperm(len(rows))[:whole].split(BATCH):
-            images, labels = batch_of(x, y, rows[at], fast)
+            images, labels = make_batch(x, y, rows[at], fast)
             optimiser.zero_grad()
             cross_entropy(net(images), labels).backward()
             optimiser.step()
 
 
-def hand_test(net, x, y, rows, fast) -> int:
+def test_by_hand(net, x, y, rows, fast) -> int:
     right = 0
     with torch.inference_mode():
         for at in rows.split(1000):
-            images, labels = batch_of(x, y, at, fast)
+            images, labels = make_batch(x, y, at, fast)
             right += int((net(images).argmax(1) == labels).sum())
     return right
 
@@ -186,8 +189,8 @@ def hand_test(net, x, y, rows, fast) -> int:
 # Together -----------------------------------------------------------------------------------
 
 
-def watched(task: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """The task's numbers, and the peak memory of the whole process tree while it ran."""
+def measure_peak_memory(task: Callable[[], dict[str, float]]) -> dict[str, float]:
+    """Run the task; add the peak memory of the whole process tree to its numbers."""
     peak, over = [0], threading.Event()
 
     def watch() -> None:
@@ -204,11 +207,11 @@ def watched(task: Callable[[], dict[str, float]]) -> dict[str, float]:
     thread = threading.Thread(target=watch)
     thread.start()
     try:
-        found = task()
+        numbers = task()
     finally:
         over.set()
         thread.join()
-    return {**found, "peak_mb": peak[0] / 1e6}
+    return {**numbers, "peak_mb": peak[0] / 1e6}
 
 
 def main() -> None:
@@ -216,23 +219,23 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     start_fork_server()
     federation = hp.federate("fmnist", clients=CLIENTS, partition=hp.Dirichlet(0.1), seed=0)
     sizes = federation.sizes()
     samples = sum(
-        sizes[c] // BATCH * BATCH * EPOCHS for t in range(asked.rounds) for c in cohort(t)
+        sizes[c] // BATCH * BATCH * EPOCHS for t in range(options.rounds) for c in get_cohort(t)
     )
-    print(f"{samples} training samples in {asked.rounds} rounds")
+    print(f"{samples} training samples in {options.rounds} rounds")
     systems = {
-        "heterophony": lambda: ours(federation, asked.rounds),
-        "same kernels": lambda: by_hand(federation, asked.rounds, fast=True),
-        "plain kernels": lambda: by_hand(federation, asked.rounds, fast=False),
+        "heterophony": lambda: run_ours(federation, options.rounds),
+        "same kernels": lambda: run_by_hand(federation, options.rounds, fast=True),
+        "plain kernels": lambda: run_by_hand(federation, options.rounds, fast=False),
     }
     found: dict[str, list[dict[str, float]]] = {name: [] for name in systems}
-    for _ in range(asked.repeats):
+    for _ in range(options.repeats):
         for name, system in systems.items():
-            found[name].append(watched(system))
+            found[name].append(measure_peak_memory(system))
             print(name, {k: round(v, 3) for k, v in found[name][-1].items()}, flush=True)
     best = {name: min(r["seconds"] for r in runs) for name, runs in found.items()}
     ratios = {
@@ -240,9 +243,9 @@ def main() -> None:
         "speedup over plain kernels": best["plain kernels"] / best["heterophony"],
     }
     print({k: round(v, 3) for k, v in ratios.items()})
-    if asked.json:
+    if options.json:
         about = {"machine": platform.machine(), "torch": torch.__version__, "samples": samples}
-        asked.json.write_text(json.dumps({**about, "runs": found, **ratios}, indent=2) + "\n")
+        options.json.write_text(json.dumps({**about, "runs": found, **ratios}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A rehearsal on one machine: the bits of a simulation whatever fails, and nothing left behind."""
+"""A testbed on one machine: the bits of a simulation whatever fails, and no process left over."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def mosquitto() -> None:
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    """An empty folder to be in, and no terminal to be seen by."""
+    """Work in an empty folder, without colours."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")
 
@@ -48,7 +48,7 @@ def call(*words: str) -> Result:
 
 
 def refused(*words: str) -> str:
-    """The one line on stderr, to a mistake in what was asked for."""
+    """Return the one line on stderr of a command that is refused."""
     done = call("testbed", *words)
     assert (done.exit_code, done.stdout) == (3, "")
     (line,) = done.stderr.splitlines()
@@ -87,7 +87,7 @@ def test_without_mosquitto_there_is_the_line_to_install_it(monkeypatch):
     assert not Path("runs").exists()
 
 
-def test_mistakes_are_told_before_anything_is_written(mosquitto):
+def test_mistakes_are_reported_before_anything_is_written(mosquitto):
     assert refused("--faults", "device") == (
         "--faults: there is no 'device'; did you mean 'devices'?"
     )
@@ -99,14 +99,14 @@ def test_mistakes_are_told_before_anything_is_written(mosquitto):
     assert not Path("runs").exists()
 
 
-def test_clients_are_dealt_evenly_in_their_order():
+def test_clients_are_assigned_evenly_in_their_order():
     clients = [str(i) for i in range(31)]
-    hands = assign_clients(clients, None, RunFolder(Path("none")))
-    assert [c for hand in hands for c in hand] == clients
-    assert sorted(map(len, hands)) == [3] * 9 + [4]
+    by_device = assign_clients(clients, None, RunFolder(Path("none")))
+    assert [c for assigned in by_device for c in assigned] == clients
+    assert sorted(map(len, by_device)) == [3] * 9 + [4]
 
 
-def test_what_goes_wrong_depends_on_seed_and_round_alone():
+def test_faults_depend_on_seed_and_round_alone():
     assert parse_fault_kinds(["broker, devices", "network"]) == ("devices", "broker", "network")
     assert parse_fault_kinds(["broker", "all"]) == FAULT_KINDS
     drawn = [draw_fault(FAULT_KINDS, 0, t, 10) for t in range(100)]
@@ -120,8 +120,8 @@ def test_what_goes_wrong_depends_on_seed_and_round_alone():
 # Nothing is left ------------------------------------------------------------------------------
 
 
-def stand(pipe, folder: Path) -> None:
-    """A testbed that stands until it is killed; tells who belongs to it."""
+def run_testbed(pipe, folder: Path) -> None:
+    """Run a testbed until it is killed; send the ids of its processes."""
     run = RunFolder(folder)
     run.create("rounds = 1\n[data]\nclients = 2\n")
     with Testbed(run, [["0"]], 0, (), lambda words: None, lambda event: None) as bed:
@@ -131,8 +131,8 @@ def stand(pipe, folder: Path) -> None:
         signal.pause()
 
 
-def gone(number: int) -> bool:
-    """It has ended, or does within a long time."""
+def ends(number: int) -> bool:
+    """Has the process ended, or does it within a long time?"""
     try:
         watched = os.pidfd_open(number)
     except ProcessLookupError:
@@ -146,14 +146,14 @@ def gone(number: int) -> bool:
 def test_all_end_with_a_testbed_that_is_killed(mosquitto, tmp_path):
     start_testbed_fork_server()
     ours, theirs = CONTEXT.Pipe(duplex=False)
-    testbed = CONTEXT.Process(target=stand, args=(theirs, tmp_path / "run"))
+    testbed = CONTEXT.Process(target=run_testbed, args=(theirs, tmp_path / "run"))
     testbed.start()
     theirs.close()
     numbers = ours.recv()
     testbed.kill()
     testbed.join()
     assert len(numbers) == 4
-    assert all(map(gone, numbers))
+    assert all(map(ends, numbers))
 
 
 def test_a_broker_that_was_left_over_does_not_disturb_the_next(mosquitto, tmp_path):
@@ -165,7 +165,7 @@ def test_a_broker_that_was_left_over_does_not_disturb_the_next(mosquitto, tmp_pa
     broker = PrivateBroker(tmp_path / "broker")
     try:
         assert number is not None
-        assert gone(number)
+        assert ends(number)
         assert broker.broker.find_pid() not in (None, number)
         port = broker.port
         broker.restart()
@@ -178,21 +178,21 @@ def test_a_broker_that_was_left_over_does_not_disturb_the_next(mosquitto, tmp_pa
 # The network ----------------------------------------------------------------------------------
 
 
-def test_a_cable_carries_both_ways_until_it_is_cut_and_then_again():
+def test_a_proxy_forwards_both_ways_until_it_is_cut_and_then_again():
     with socket.create_server(("127.0.0.1", 0)) as broker:
-        cable = CuttableProxy(broker.getsockname()[1])
+        proxy = CuttableProxy(broker.getsockname()[1])
         try:
             for _ in range(2):
-                device = socket.create_connection(("127.0.0.1", cable.port), LONG)
+                device = socket.create_connection(("127.0.0.1", proxy.port), LONG)
                 end, _ = broker.accept()
                 with device, end:
                     device.sendall(b"there")
                     assert end.recv(5, socket.MSG_WAITALL) == b"there"
                     end.sendall(b"back")
                     assert device.recv(4, socket.MSG_WAITALL) == b"back"
-                    cable.cut()
+                    proxy.cut()
                     for side in (device, end):
                         with suppress(ConnectionResetError):
                             assert side.recv(1) == b""
         finally:
-            cable.close()
+            proxy.close()

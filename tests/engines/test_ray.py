@@ -1,4 +1,4 @@
-"""The Ray engine: the serial bits on one node and on two, whoever is killed; and who may join."""
+"""The Ray engine: the serial bits on one node and on two, whatever is killed; tokens; batches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import Job
 
 ALGORITHMS = sorted(ALGORITHM_CLASSES)
-PATIENCE = 120  # seconds, for what must happen: never waited for where it does
+PATIENCE = 120  # seconds until a test fails
 pytestmark = pytest.mark.xdist_group("ray")  # with --dist loadgroup: one cluster for all
 
 
@@ -49,7 +49,7 @@ def installed() -> None:
 
 @dataclass
 class TwoNodes:
-    """A cluster of this machine: a head with one core, and later a second node with another."""
+    """A cluster on this machine: a head with one core, and at times a second node with one core."""
 
     cluster: object
     address: str
@@ -72,14 +72,14 @@ class TwoNodes:
             self.cluster.wait_for_nodes(PATIENCE)
 
     def workers(self, node) -> list[psutil.Process]:
-        """A node's processes that do jobs."""
+        """The processes of a node that run jobs."""
         (raylet,) = node.all_processes["raylet"]
         return [p for p in children(psutil.Process(raylet.process.pid)) if p.name() in WORKERS]
 
 
 WORKERS = ("ray::IDLE", "ray::run_batch")
 DAEMONS = ("raylet", "gcs_server")
-AGENTS = ("ray::DashboardA", "ray::RuntimeEnv")  # they end, too, when they have tried for a minute
+AGENTS = ("ray::DashboardA", "ray::RuntimeEnv")  # end only after a minute of retries
 
 
 def children(process: psutil.Process) -> list[psutil.Process]:
@@ -133,7 +133,7 @@ def test_every_algorithm_has_the_serial_bits_on_one_node_and_on_two(nodes):
     assert nodes.workers(nodes.second) != []
 
 
-def test_clients_who_come_twice_or_late_or_after_training_are_the_same(nodes):
+def test_clients_selected_twice_or_late_or_after_training_have_the_serial_bits(nodes):
     how = {"participation": hp.Skewed(count=5, gamma=0.5), "rounds": 3}
     how |= {"faults": hp.Faults(dropout=0.3)}
     federation = hp.federate("digits", clients=6, partition=hp.IID(), seed=1).keeping_out(0.3, 1)
@@ -141,7 +141,7 @@ def test_clients_who_come_twice_or_late_or_after_training_are_the_same(nodes):
     assert untimed(runs[0]) == untimed(runs[1])
 
 
-def test_a_model_that_only_this_script_knows_is_sent_along(nodes):
+def test_a_model_defined_in_the_script_is_sent_to_the_nodes(nodes):
     def net() -> hp.Net:
         from torch import nn
 
@@ -193,7 +193,7 @@ def test_the_nodes_remove_what_they_hold_of_a_run(nodes, monkeypatch):
 # Errors -------------------------------------------------------------------------------------
 
 
-def test_what_goes_wrong_in_a_task_is_said_as_elsewhere(nodes):
+def test_an_error_in_a_task_has_the_text_of_the_serial_engine(nodes):
     how = {"training": hp.Training(epochs=1, batch=16, lr=1e30), "participation": 1}
     said = []
     for engine in ("serial", "ray"):
@@ -216,7 +216,7 @@ def test_a_mistake_in_an_algorithm_comes_back_with_its_trace(nodes):
         on_ray(Broken())
 
 
-def test_what_cannot_travel_is_said(nodes):
+def test_a_model_that_cannot_be_pickled_is_reported(nodes):
     import threading
 
     lock = threading.Lock()
@@ -229,7 +229,7 @@ def test_what_cannot_travel_is_said(nodes):
         on_ray("fedavg", model=net)
 
 
-def test_a_job_that_fits_nowhere_is_said_and_does_not_wait(nodes):
+def test_a_job_that_fits_on_no_node_is_reported_at_once(nodes):
     with pytest.raises(
         EngineError, match=r"no node .* \(engine.cpus = 1 and engine.gpus = 2\); lower it"
     ):
@@ -241,7 +241,7 @@ def test_a_job_that_fits_nowhere_is_said_and_does_not_wait(nodes):
 
 @dataclass(frozen=True)
 class Fatal(FedPer):
-    """Kills where it runs, in the middle of a job, once."""
+    """Kills its worker, or its whole node, in the middle of a job, once."""
 
     marker: str = ""
     what: str = "worker"
@@ -267,7 +267,7 @@ def parent_name() -> str:
 
 
 def first(marker: Path) -> bool:
-    """Only one can make it."""
+    """Is this the first process that gets here?"""
     try:
         marker.touch(exist_ok=False)
     except FileExistsError:
@@ -288,7 +288,7 @@ def drive(out: Path, environment: dict[str, str], address: str | None) -> None:
 
 
 def killed_at(at: int, out: Path, *how: object) -> tuple[dict[psutil.Process, str], set[str]]:
-    """Start a driver, kill -9 it after so many events; what it had started, and listened at."""
+    """Start a driver and kill -9 it after so many events; return its processes and addresses."""
     start_fork_server()
     driver = CONTEXT.Process(target=drive, args=(out, *how))
     driver.start()
@@ -302,7 +302,7 @@ def killed_at(at: int, out: Path, *how: object) -> tuple[dict[psutil.Process, st
 
 
 def listening(process: psutil.Process) -> set[str]:
-    """The addresses it can be reached at."""
+    """The addresses at which a process listens."""
     try:
         found = process.net_connections("inet")
     except psutil.NoSuchProcess:
@@ -327,8 +327,8 @@ def test_a_node_killed_in_the_middle_of_a_round_costs_only_time(nodes, tmp_path)
     assert identical(stormy, played(Fatal(what="node"), **how))
 
 
-def test_a_killed_driver_takes_a_ray_of_its_own_along(tmp_path):
-    """The engine as most use it: without a cluster, it starts one for the run, for itself alone."""
+def test_a_local_ray_ends_with_a_killed_driver(tmp_path):
+    """Without an address, the engine starts a cluster on this machine for the run."""
     out = tmp_path / "run"
     started, reachable = killed_at(2, out, {}, None)
     assert {*DAEMONS} < {*started.values()}
@@ -378,7 +378,7 @@ def test_without_a_token_no_cluster_is_joined(monkeypatch, tmp_path):
         pass
 
 
-def test_a_cluster_that_is_not_there_is_told_at_once():
+def test_a_cluster_that_is_not_there_is_reported_at_once():
     from heterophony.engines.ray import cluster
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -440,7 +440,7 @@ costs = st.lists(st.integers(0, 500), max_size=80)
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(costs, costs, st.integers(1, 8))
-def test_bundles_hold_every_job_once_and_none_more_than_its_share(train, evaluate, workers):
+def test_batches_hold_every_job_once_and_none_more_than_its_share(train, evaluate, workers):
     kinds = {"train": train, "evaluate": evaluate}
     jobs = [
         Job(kind=k, t=0, client="c", tensors=hp.Tensors(), cost=n)
@@ -461,14 +461,14 @@ def test_bundles_hold_every_job_once_and_none_more_than_its_share(train, evaluat
             )
 
 
-def test_jobs_of_another_kind_travel_alone():
+def test_jobs_of_another_kind_are_batches_of_one():
     made = batching.batch_jobs(
         [Job(kind="other", t=0, client=str(i), tensors=hp.Tensors(), cost=1) for i in range(99)], 1
     )
     assert [len(b) for b in made] == [1] * 99
 
 
-def test_large_models_travel_alone():
+def test_large_models_are_batches_of_one():
     large = hp.Tensors({"w": __import__("torch").zeros(batching.MAX_BYTES // 4)})
     made = batching.batch_jobs(
         [Job(kind="train", t=0, client=str(i), tensors=large, cost=1) for i in range(99)], 1
@@ -477,12 +477,12 @@ def test_large_models_travel_alone():
 
 
 @pytest.mark.parametrize("content", [{}, {"net": hp.Tensors({"w": __import__("torch").ones(3)})}])
-def test_a_memory_that_travelled_has_the_digest_of_one_that_stayed(tmp_path, content):
+def test_a_memory_sent_with_a_job_has_the_digest_of_one_on_disk(tmp_path, content):
     near = FolderClientStore(tmp_path / "near", tmp_path / "scratch")
     near.save_memory("a", 0, {"net": hp.Tensors()})
     far = remote_job.CarriedClientStore(near.read_blob("a", before=2), tmp_path / "scratch")
-    for place in (near, far):
-        place.save_memory("a", 2, content)
+    for store in (near, far):
+        store.save_memory("a", 2, content)
     assert near.digest_memory("a", before=2) == far.digest_memory("a", before=2)
     assert near.digest_memory("a", before=3) == far.digest_memory("a", before=3)
     copy = FolderClientStore(tmp_path / "copy", tmp_path / "scratch")
@@ -521,18 +521,18 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next(monkeypatch, tmp_pa
 def test_data_are_unpacked_once_and_opened_by_all(tmp_path, monkeypatch):
     monkeypatch.setattr(temp_folders, "find_temp_root", lambda: tmp_path)
     federation = hp.federate("digits", clients=3, seed=0)
-    luggage = remote_job.RunBundle(
+    bundle = remote_job.RunBundle(
         remote_job.get_versions(), (), b"", federation.about(), federation.arrays()
     )
     for _ in range(2):
-        remote_job.write_data_once(tmp_path / "data", luggage, lambda array: array)
+        remote_job.write_data_once(tmp_path / "data", bundle, lambda array: array)
     opened = hp.Federation.open(tmp_path / "data")
     assert opened.sha256 == federation.sha256
     assert [p.name for p in tmp_path.iterdir()] == ["data"]
 
 
 def test_another_version_on_a_node_is_refused(tmp_path):
-    luggage = remote_job.RunBundle(("0.0.1", "1.0"), (), b"", "", {})
+    bundle = remote_job.RunBundle(("0.0.1", "1.0"), (), b"", "", {})
     with pytest.raises(EngineError, match=r"heterophony 0\.0\.1 and torch 1\.0, but a node"):
-        remote_job.OpenRun("run", luggage, lambda x: x, bytes)
+        remote_job.OpenRun("run", bundle, lambda x: x, bytes)
     assert np.array_equal(remote_job.as_array(b"ab"), [97, 98])

@@ -1,4 +1,4 @@
-"""Published tables run here: the paper's numbers from our runs, verdicts, claims, one command."""
+"""Reproduced tables: numbers computed as in the paper, verdicts, claims, and the command."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_verdict_compares_with_what_is_noise(measure, printed, ours, verdict):
     assert judge_number(measure, printed, ours, "")[0] == verdict
 
 
-def test_a_reason_not_to_compare_is_told_whatever_the_numbers_are():
+def test_a_reason_not_to_compare_is_shown_whatever_the_numbers_are():
     assert judge_number("G", PrintedNumber(50.0), [50.0], "quick scale") == (
         "not comparable",
         "quick scale",
@@ -291,7 +291,7 @@ def test_a_dry_run_tells_settings_and_costs_and_writes_nothing(tmp_path, monkeyp
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory) -> tuple[Path, Any]:
-    """Two cells, played side by side."""
+    """Two cells, run in parallel."""
     folder = tmp_path_factory.mktemp("tables") / "out"
     return folder, asked(*SMALLEST, "--out", str(folder), "--seeds", "0,1")
 
@@ -332,7 +332,7 @@ def test_its_numbers_are_those_of_its_runs(done):
         assert entry["values"] == [pytest.approx(100 * r["G"]["last"]) for r in results]
 
 
-def test_side_by_side_gives_the_bits_of_one_by_one(done, tmp_path):
+def test_parallel_runs_have_the_bits_of_single_runs(done, tmp_path):
     folder, _ = done
     small = table("fedavg2rep-table4-hybrid", "FedRep, N_C = 1", "J = 16")
     alone = asked(*SMALLEST[:1], "--rows", "FedRep, N_C = 1", *SMALLEST[3:], "--out", str(tmp_path))
@@ -345,7 +345,7 @@ def test_side_by_side_gives_the_bits_of_one_by_one(done, tmp_path):
     assert len(hashes) == 1
 
 
-def test_asked_again_nothing_is_run_and_the_table_is_the_same(done):
+def test_the_same_command_again_runs_nothing_and_shows_the_same_table(done):
     folder, _ = done
     before = {p: p.stat().st_mtime_ns for p in folder.glob("*/events.jsonl")}
     kept = (folder / "table.json").read_text()
@@ -354,7 +354,7 @@ def test_asked_again_nothing_is_run_and_the_table_is_the_same(done):
     assert {p: p.stat().st_mtime_ns for p in folder.glob("*/events.jsonl")} == before
 
 
-def test_a_runner_that_is_killed_is_replaced_and_the_bits_are_the_same(done, tmp_path):
+def test_a_killed_run_process_is_replaced_and_the_bits_are_the_same(done, tmp_path):
     folder, _ = done
     small = table("fedavg2rep-table4-hybrid", "FedRep, N_C = 1", "J = 16")
     create_run_folders(small, tmp_path)

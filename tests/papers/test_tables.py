@@ -1,4 +1,4 @@
-"""Published tables as files: complete, exact, and in words that a configuration understands."""
+"""Published tables as files: complete, exact, and with valid configurations."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_deviations_are_as_printed_and_missing_ones_are_none():
 
 
 def test_tables_that_repeat_each_other_have_the_same_numbers():
-    """Known from the works themselves: the same runs are printed twice."""
+    """The works themselves say so: the same runs are printed twice."""
     for row in load_table("fedreg-table2-sota").rows:
         fifty = printed("fedreg-table3-scalability", row, "50 clients")
         assert printed("fedreg-table2-sota", row, "CIFAR-10") == fifty

@@ -1,4 +1,4 @@
-"""The privacy audit: what is seen is what is sent, equal gradients give equal images, and numbers."""
+"""The privacy audit: sent parameters, gradients, attacks, quality measures, and the command."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_what_is_seen_is_the_recorded_traffic_and_gradients_of_it_can_be_compute
         assert 0 < float(compute_gradients(client, names, x, y).square()) < math.inf
 
 
-def test_nothing_that_stays_is_seen(tmp_path):
+def test_personal_parameters_are_not_seen(tmp_path):
     def seen(name, **changes):
         plan = plan_of(name, **changes)
         return set(
@@ -169,7 +169,7 @@ def test_nothing_that_stays_is_seen(tmp_path):
     assert sorted(seen("feddecomp", mode="reverse")) == sorted(factors)
 
 
-def test_what_a_stranger_takes_for_what_stays(tmp_path):
+def test_what_a_stranger_uses_for_personal_parameters(tmp_path):
     plan = plan_of("fedper")
     job = first(plan)
     mine, theirs = plan.template.head.state_dict(), make_stranger(plan, job).net.head.state_dict()
@@ -359,7 +359,7 @@ def test_a_worker_killed_in_an_attack_is_replaced_and_the_images_are_the_same(tm
     assert found.tensors.digest() == alone.tensors.digest()
 
 
-def test_batches_steps_restarts_dlg_and_inferred_labels_are_told(tmp_path):
+def test_batches_steps_restarts_dlg_and_inferred_labels_are_noted(tmp_path):
     words = ("fedper", "--images", "3", "--batch", "2", "--steps", "2", "--restarts", "2")
     found = audited(tmp_path / "a", *words)
     assert [r["image"] for r in found["attacks"]] == [0, 1, 2] * 2
@@ -376,7 +376,7 @@ def test_batches_steps_restarts_dlg_and_inferred_labels_are_told(tmp_path):
     assert "gpfl looks things up by label" in refused.stderr
 
 
-def test_who_sends_no_parameter_is_not_attacked(tmp_path):
+def test_an_algorithm_that_sends_no_parameters_is_not_attacked(tmp_path):
     found = audited(tmp_path / "a", "local")
     assert found["rows"] == []
     assert found["notes"] == ["local: it sends no parameters, so there is no gradient to invert"]
