@@ -283,11 +283,11 @@ def test_ranks_meet_across_data_sets_and_settings_may_follow_the_data(tmp_path: 
 def test_without_a_common_model_of_all_there_is_no_panel_of_G(tmp_path: Path) -> None:
     found = runs.load_runs([repeated(tmp_path, 2, a=5, b=7, local=None)])
     (axes,) = cd_diagram.draw_cd_diagram(found).axes
-    assert axes.texts[0].get_text() == "P last 10: own models"
+    assert axes.texts[0].get_text() == "P last 10: personalised models"
 
 
 def test_ranks_say_what_is_missing(tmp_path: Path, compared: Path) -> None:
-    with pytest.raises(ConfigError, match=r"at least 3 finished series, and here are 2 \(fedavg,"):
+    with pytest.raises(ConfigError, match=r"at least 3 finished series, but there are 2 \(fedavg,"):
         cd_diagram.draw_cd_diagram(runs.load_runs([compared]))
     stored(compared / "ditto-1", played(FIRST, "ditto", seed=1))
     with pytest.raises(ConfigError, match="there is 1; ditto lacks seed 0; compare with more"):
@@ -519,7 +519,7 @@ def test_the_same_attendance_is_told_once_and_another_is_not_drawn_over_it(tmp_p
         ("three",),
     ]
     run_figures.draw_participation(found[:2])
-    with pytest.raises(ConfigError, match="in 'one' and 'three' not the same clients took part"):
+    with pytest.raises(ConfigError, match="different clients took part in 'one' and 'three'"):
         run_figures.draw_participation(found)
 
 
