@@ -323,7 +323,7 @@ def test_a_silent_server_is_named_and_an_ended_run_is_not(tmp_path, world):
     told = written(run, world)
     found = devices.read_device_table(run)
     at = told["written"]
-    silent = "The server has stopped, or says nothing, since"
+    silent = "The server has stopped or not responded since"
     assert (
         silent
         not in devices.build_devices_section(found, "x", at + devices.SILENCE_SECONDS)["summary"]

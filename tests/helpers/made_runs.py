@@ -1,4 +1,4 @@
-"""Run folders made up for tests of the report: events with known right answers, and a reader of pages."""
+"""Synthetic run folders for tests of the report, and readers of pages and messages."""
 
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-TESTS = [4, 6]  # test examples of the two clients: ten in all
-
-
+TESTS = [4, 6]  # test examples of the two clients
+# correct answers of both clients at each evaluation
 FIRST = {"G": [[1, 1], [2, 4], [2, 2]], "P": [[1, 1], [4, 6], [4, 3]]}
-
-
 SECOND = {"G": [[1, 1], [4, 6], [4, 2]], "P": [[1, 1], [4, 4], [4, 6]]}
-
-
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
 
 
@@ -27,7 +22,7 @@ def played(
     megabytes: int = 1,
     finished: bool = True,
 ) -> list[dict[str, Any]]:
-    """The events of a run with these right answers of its clients, evaluation by evaluation."""
+    """The events of a run whose clients have these numbers of correct answers at each evaluation."""
     rounds = len(right["P"]) - 1
     start = {
         "event": "start",
@@ -67,6 +62,7 @@ def played(
 
 
 def stored(folder: Path, events: list[dict[str, Any]], config: str = "") -> Path:
+    """Write a run folder with these events."""
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(config or 'seed = 0\n[data]\nname = "digits"\n')
     (folder / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
@@ -74,7 +70,7 @@ def stored(folder: Path, events: list[dict[str, Any]], config: str = "") -> Path
 
 
 class Reader(HTMLParser):
-    """What a browser would make of the page: its tags, and the content of its scripts."""
+    """Parses a page: its tags, and the content of its scripts."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -93,6 +89,7 @@ class Reader(HTMLParser):
 
 
 def data_of(text: str) -> Any:
+    """The JSON data that a page carries."""
     return json.loads(Reader(text).scripts[0])
 
 

@@ -81,13 +81,13 @@ def test_a_name_leads_only_to_what_was_found(tmp_path: Path) -> None:
     stored(tmp_path / "outside", played(FIRST))
     for seed in (0, 1):
         stored(tmp_path / "runs" / "mine" / f"fedavg-{seed}", played(FIRST, seed=seed))
-    board = views.ViewLoader(tmp_path / "runs")
-    both = [r.label for r in board.load_view("mine").runs]
+    loader = views.ViewLoader(tmp_path / "runs")
+    both = [r.label for r in loader.load_view("mine").runs]
     assert both == ["fedavg, seed 0", "fedavg, seed 1"]
-    assert [r.label for r in board.load_view("mine/fedavg-0").runs] == ["fedavg"]
+    assert [r.label for r in loader.load_view("mine/fedavg-0").runs] == ["fedavg"]
     inside = str(tmp_path / "runs" / "mine")
     for name in ("../outside", "mine/../mine", "mine/", "./mine", inside, "nothing", "\0", "."):
-        assert board.load_view(name) is None
+        assert loader.load_view(name) is None
 
 
 def test_a_finished_run_in_the_list_costs_only_its_result(
@@ -104,35 +104,35 @@ def test_only_what_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.Mon
         stored(tmp_path / name, played(FIRST, name, finished=False))
     read: list[str] = []
     monkeypatch.setattr(views, "load_run", lambda f: (read.append(f.name), runs.load_run(f))[1])
-    board = views.ViewLoader(tmp_path)
-    first = board.load_view()
-    assert board.load_view() is first
+    loader = views.ViewLoader(tmp_path)
+    first = loader.load_view()
+    assert loader.load_view() is first
     assert read == ["a", "b"]
     rewrite(tmp_path / "b", played(FIRST, "b"))
-    assert [r.state for r in board.load_view().runs] == ["round 2 of 60", "finished"]
+    assert [r.state for r in loader.load_view().runs] == ["round 2 of 60", "finished"]
     assert read == ["a", "b", "b"]
 
 
 def test_an_empty_folder_and_none_say_so_and_fill_themselves(tmp_path: Path) -> None:
-    board = views.ViewLoader(tmp_path / "runs")
-    assert "does not exist yet" in board.load_view().note
+    loader = views.ViewLoader(tmp_path / "runs")
+    assert "does not exist yet" in loader.load_view().note
     (tmp_path / "runs").mkdir()
-    assert "There is no run in" in board.load_view().note
-    assert "There is no run in" in board.load_view().render_html()
+    assert "There is no run in" in loader.load_view().note
+    assert "There is no run in" in loader.load_view().render_html()
     stored(tmp_path / "runs" / "one", [])
-    view = board.load_view()
+    view = loader.load_view()
     assert (view.note, [row["state"] for row in view.rows]) == ("", ["not begun"])
-    assert board.load_view("one").note == "one has not begun yet."
+    assert loader.load_view("one").note == "one has not begun yet."
 
 
 def test_a_list_that_becomes_a_comparison_is_shown_as_one(tmp_path: Path) -> None:
     stored(tmp_path / "a", played(FIRST))
-    board = views.ViewLoader(tmp_path)
-    assert board.load_view().rows
+    loader = views.ViewLoader(tmp_path)
+    assert loader.load_view().rows
     (tmp_path / "compare.json").write_text('{"runs": ["a"]}')
-    assert [r.label for r in board.load_view().runs] == ["fedavg"]
+    assert [r.label for r in loader.load_view().runs] == ["fedavg"]
     (tmp_path / "compare.json").unlink()
-    assert board.load_view().rows
+    assert loader.load_view().rows
 
 
 @pytest.mark.parametrize(
@@ -153,28 +153,28 @@ def test_a_run_that_breaks_while_shown_is_named_and_comes_back(
 ) -> None:
     stored(tmp_path / "mine" / "good", played(FIRST, "fedper"))
     bad = stored(tmp_path / "mine" / "bad", played(FIRST))
-    board = views.ViewLoader(tmp_path)
-    before, both = board.load_view("mine/bad"), board.load_view("mine")
+    loader = views.ViewLoader(tmp_path)
+    before, both = loader.load_view("mine/bad"), loader.load_view("mine")
     assert (len(before.runs), len(both.runs), both.note) == (1, 2, "")
     harm(bad)
-    alone = board.load_view("mine/bad")
+    alone = loader.load_view("mine/bad")
     assert (alone.runs, alone.rows) == ((), None), "the page keeps what it has"
     assert "bad" in alone.note
-    assert [r.algorithm for r in board.load_view("mine").runs] == ["fedper"]
-    assert isinstance(board.load_view().rows, list)
+    assert [r.algorithm for r in loader.load_view("mine").runs] == ["fedper"]
+    assert isinstance(loader.load_view().rows, list)
     shutil.rmtree(bad, ignore_errors=True)
     stored(bad, played(FIRST))
-    assert board.load_view("mine/bad").message == before.message
-    assert board.load_view("mine").message == both.message
+    assert loader.load_view("mine/bad").message == before.message
+    assert loader.load_view("mine").message == both.message
 
 
 def test_a_damaged_list_of_a_comparison_is_said_and_ends_nothing(tmp_path: Path) -> None:
     stored(tmp_path / "a", played(FIRST))
     (tmp_path / "compare.json").write_text("[")
-    board = views.ViewLoader(tmp_path)
-    assert "compare.json is damaged" in board.load_view().note
+    loader = views.ViewLoader(tmp_path)
+    assert "compare.json is damaged" in loader.load_view().note
     (tmp_path / "compare.json").write_text('{"runs": ["a"]}')
-    assert len(board.load_view().runs) == 1
+    assert len(loader.load_view().runs) == 1
 
 
 def test_hostile_names_are_inert_in_the_list_too(tmp_path: Path) -> None:
@@ -182,11 +182,11 @@ def test_hostile_names_are_inert_in_the_list_too(tmp_path: Path) -> None:
     stored(tmp_path / name, played(FIRST))
     strange = tmp_path / os.fsdecode(b"\xff")
     stored(strange, played(FIRST))
-    board = views.ViewLoader(tmp_path)
-    read = Reader(board.load_view().render_html().encode().decode())
+    loader = views.ViewLoader(tmp_path)
+    read = Reader(loader.load_view().render_html().encode().decode())
     assert [tag for tag, _ in read.tags].count("script") == 2
     assert {row["name"] for row in json.loads(read.scripts[0])} == {name, "�"}
-    assert len(board.load_view(name).runs) == len(board.load_view(strange.name).runs) == 1
+    assert len(loader.load_view(name).runs) == len(loader.load_view(strange.name).runs) == 1
 
 
 # Over HTTP ----------------------------------------------------------------------------------

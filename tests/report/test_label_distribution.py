@@ -1,4 +1,4 @@
-"""Pictures of who holds what: the right numbers, everybody in them, safe against their names."""
+"""Figures and pages of label distributions: the right numbers, all clients, safe against names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ HOSTILE = "</title><script>alert(1)</script>"
 SIZES = [(1, 2), (10, 10), (20, 10), (200, 10), (20, 47), (100, 100), (200, 200)]
 
 
-def held(clients: int, classes: int, name: str = "set", balanced: bool = True) -> LabelDistribution:
+def make_distribution(
+    clients: int, classes: int, name: str = "set", balanced: bool = True
+) -> LabelDistribution:
     counts = np.random.default_rng(0).integers(0, 50, (clients, classes))
     counts[:, 0] = 0  # a class that nobody holds
     counts[0, 1] = 400
@@ -100,14 +102,16 @@ def test_who_does_not_rebalance_has_no_such_sizes(algorithm):
 
 @pytest.mark.parametrize(("clients", "classes"), SIZES)
 def test_the_heat_map_has_every_client_and_class(clients, classes):
-    _, axes, *_ = label_distribution.draw_label_distribution(held(clients, classes), "heat").axes
+    _, axes, *_ = label_distribution.draw_label_distribution(
+        make_distribution(clients, classes), "heat"
+    ).axes
     assert axes.get_xlim() == (0, clients)
     assert axes.get_ylim() == (classes, 0)
 
 
 @pytest.mark.parametrize(("clients", "classes"), SIZES)
 def test_the_area_of_a_bubble_is_the_number_of_examples(clients, classes):
-    what = held(clients, classes)
+    what = make_distribution(clients, classes)
     axes, *_ = label_distribution.draw_label_distribution(what, "bubbles").axes
     assert axes.get_xlim() == (0, clients)
     assert axes.get_ylim() == (classes, 0)
@@ -128,7 +132,7 @@ def test_the_legend_of_areas_has_round_numbers(most, shown):
 
 @pytest.mark.parametrize("balanced", [True, False])
 def test_sizes_are_bars_before_and_after(balanced):
-    what = held(5, 4, balanced=balanced)
+    what = make_distribution(5, 4, balanced=balanced)
     (axes,) = label_distribution.draw_label_distribution(what, "sizes").axes
     bars = [[b.get_height() for b in c] for c in axes.containers]
     assert bars[0] == what.train_sizes.tolist()
@@ -142,7 +146,8 @@ def test_sizes_are_bars_before_and_after(balanced):
 def test_all_pictures_fit_one_figure_and_save_the_same_bytes_again(clients, suffix, tmp_path):
     for name in ("one", "two"):
         run_figures.save_figure(
-            label_distribution.draw_label_distribution(held(clients, 3)), tmp_path / (name + suffix)
+            label_distribution.draw_label_distribution(make_distribution(clients, 3)),
+            tmp_path / (name + suffix),
         )
     one, two = ((tmp_path / (name + suffix)).read_bytes() for name in ("one", "two"))
     assert one == two
@@ -162,7 +167,7 @@ def test_long_names_are_cut_and_many_names_are_thinned():
 
 @pytest.mark.parametrize("balanced", [True, False])
 def test_a_browser_draws_every_number_of_the_page(balanced, tmp_path):
-    what = held(4, 3, balanced=balanced)
+    what = make_distribution(4, 3, balanced=balanced)
     body = dump_dom(tmp_path, label_page.render_label_page(what))
     some = np.count_nonzero(what.label_counts)
     heatmap, bubbles, sizes = re.findall(r"<svg.*?</svg>", body)
@@ -180,7 +185,7 @@ def test_a_browser_draws_every_number_of_the_page(balanced, tmp_path):
 
 
 def test_the_page_holds_the_numbers_that_the_figures_show():
-    what = held(4, 3)
+    what = make_distribution(4, 3)
     data = data_of(label_page.render_label_page(what))
     assert data["counts"] == what.label_counts.tolist()
     (own,), (kept, copies) = data["stacks"]
@@ -192,7 +197,7 @@ def test_the_page_holds_the_numbers_that_the_figures_show():
 
 
 def test_a_cell_says_its_number_to_the_mouse_and_to_the_arrow_keys(tab, tmp_path):
-    what = held(4, 3)
+    what = make_distribution(4, 3)
     label_page.write_label_page(what, tmp_path / "page.html")
     tab.goto((tmp_path / "page.html").as_uri())
     tab.locator("#heatmap svg").press("ArrowRight")
@@ -216,11 +221,11 @@ def test_hostile_names_are_inert_in_the_page(tmp_path):
 
 
 def test_the_page_asks_nobody_for_anything_and_runs_only_its_own_script():
-    page = label_page.render_label_page(held(3, 2))
+    page = label_page.render_label_page(make_distribution(3, 2))
     assert "default-src 'none'; style-src 'sha256-" in page
     assert html.compute_csp_hash(Reader(page).scripts[1]) in page
     assert not re.search(r"https?://(?!www.w3.org/2000/svg)|src=|@import|url\(|fetch\(", page)
 
 
 def test_a_page_of_many_clients_and_classes_stays_small():
-    assert len(label_page.render_label_page(held(200, 200))) < 300_000
+    assert len(label_page.render_label_page(make_distribution(200, 200))) < 300_000

@@ -1,4 +1,4 @@
-"""The page as its readers meet it, in a real browser: drawn, read, heard, walked through, saved."""
+"""The page in a real browser: drawings, controls, keyboard, screen readers, printing, saving."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[runs.Run]:
 
 @pytest.fixture
 def visit(chromium: Any, tmp_path: Path) -> Iterator[Open]:
-    """Opens a page of runs. In the end, nothing complained and nobody was asked for anything."""
+    """Opens a page of runs. At the end, check that it had no errors and sent no requests."""
     problems: list[str] = []
     asked: list[str] = []
     context: list[Any] = []
@@ -305,7 +305,7 @@ def test_a_tip_stays_when_new_data_come(tab: Any) -> None:
     assert table_of(tab, "#tip") == told
 
 
-# Keyboard and ears --------------------------------------------------------------------------
+# Keyboard, readers --------------------------------------------------------------------------
 
 
 def test_arrow_keys_walk_through_every_kind_of_drawing(tab: Any) -> None:

@@ -23,7 +23,7 @@ from heterophony.papers.scale import TableScale
 from heterophony.papers.table import load_tables, parse_table
 from heterophony.papers.verdicts import compare_numbers
 from heterophony.report.figures import augmentation, paper_figures
-from heterophony.report.figures.paper_rounds import count_draws_by_rank
+from heterophony.report.figures.paper_curves import count_selections_by_rank
 from heterophony.report.figures.style import arrange_panels
 
 HEAD = 'paper = "P"\nwhere = "Table 1"\nwhat = "w"\n'
@@ -303,7 +303,7 @@ def test_who_is_drawn_twice_in_a_round_counts_twice():
 
 def test_draws_of_a_real_run_are_all_counted():
     result = played("fedavg", rounds=4)
-    curve = count_draws_by_rank(result.events)
+    curve = count_selections_by_rank(result.events)
     asked = [e["clients"] for e in result.events if e["event"] == "round"]
     assert sum(n for _, n in curve) == sum(map(len, asked)) == 12
     assert [rank for rank, _ in curve] == [1, 2, 3, 4, 5, 6]

@@ -1,4 +1,4 @@
-"""What people are shown of runs: the right numbers, whole, and safe against what runs contain."""
+"""Tables, statistics, page and figures of runs: the right numbers, safe against what runs contain."""
 
 from __future__ import annotations
 
@@ -283,11 +283,11 @@ def test_ranks_meet_across_data_sets_and_settings_may_follow_the_data(tmp_path: 
 def test_without_a_common_model_of_all_there_is_no_panel_of_G(tmp_path: Path) -> None:
     found = runs.load_runs([repeated(tmp_path, 2, a=5, b=7, local=None)])
     (axes,) = cd_diagram.draw_cd_diagram(found).axes
-    assert axes.texts[0].get_text() == "P last 10: own models"
+    assert axes.texts[0].get_text() == "P last 10: personalised models"
 
 
 def test_ranks_say_what_is_missing(tmp_path: Path, compared: Path) -> None:
-    with pytest.raises(ConfigError, match=r"at least 3 finished series, and here are 2 \(fedavg,"):
+    with pytest.raises(ConfigError, match=r"at least 3 finished series, but there are 2 \(fedavg,"):
         cd_diagram.draw_cd_diagram(runs.load_runs([compared]))
     stored(compared / "ditto-1", played(FIRST, "ditto", seed=1))
     with pytest.raises(ConfigError, match="there is 1; ditto lacks seed 0; compare with more"):
@@ -468,7 +468,7 @@ def test_names_move_apart_around_their_middle() -> None:
     assert style.spread_heights([0.99, 1.0], 0.1) == pytest.approx([0.9, 1.0])
 
 
-# Who took part ------------------------------------------------------------------------------
+# Participation -------------------------------------------------------------------------------
 
 
 def attended(folder: Path, rounds: list[dict[str, Any]], name: str = "fedavg") -> Path:
@@ -479,7 +479,7 @@ def attended(folder: Path, rounds: list[dict[str, Any]], name: str = "fedavg") -
     return stored(folder, events)
 
 
-def test_who_took_part_and_who_was_lost_is_counted_per_client(tmp_path: Path) -> None:
+def test_rounds_trained_and_rounds_without_a_reply_are_counted_per_client(tmp_path: Path) -> None:
     rounds = [{"asked": ["a", "b"], "clients": ["b"]}, {"asked": ["b"], "clients": ["b"]}]
     found = runs.load_runs([attended(tmp_path / "one", rounds)])
     (seen,) = participation.collect_participation(found)
@@ -494,7 +494,7 @@ def test_who_took_part_and_who_was_lost_is_counted_per_client(tmp_path: Path) ->
         "rounds_selected": [1, 2],
         "rounds_trained": [0, 2],
     }
-    assert run_figures.draw_participation(found).legends, "what lost means is said"
+    assert run_figures.draw_participation(found).legends, "the colours are explained"
 
 
 def test_without_word_of_who_was_asked_all_who_took_part_were(tmp_path: Path) -> None:
@@ -509,7 +509,9 @@ def test_where_data_are_pooled_everybody_takes_part(tmp_path: Path) -> None:
     assert participation.collect_participation(found)[0].rounds_trained.tolist() == [2, 2]
 
 
-def test_the_same_attendance_is_told_once_and_another_is_not_drawn_over_it(tmp_path: Path) -> None:
+def test_equal_participation_is_listed_once_and_different_ones_are_not_drawn_together(
+    tmp_path: Path,
+) -> None:
     same, other = [{"clients": ["a"]}] * 2, [{"clients": ["b"]}] * 2
     for name, rounds in (("one", same), ("two", same), ("three", other)):
         attended(tmp_path / name, rounds, name)
@@ -519,7 +521,7 @@ def test_the_same_attendance_is_told_once_and_another_is_not_drawn_over_it(tmp_p
         ("three",),
     ]
     run_figures.draw_participation(found[:2])
-    with pytest.raises(ConfigError, match="in 'one' and 'three' not the same clients took part"):
+    with pytest.raises(ConfigError, match="different clients took part in 'one' and 'three'"):
         run_figures.draw_participation(found)
 
 

@@ -1,4 +1,4 @@
-"""What a run had cost by the time it was measured: bytes and seconds of all rounds before."""
+"""Cumulative costs of a run at each evaluation: bytes and seconds of all rounds before it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ CostColumns = dict[str, list[float]]
 
 
 def compute_cumulative_costs(events: Sequence[Event], measured: Sequence[int]) -> CostColumns:
-    """Columns with an entry for each measurement, which is made before the round of its number.
+    """Columns with one entry per evaluation; evaluation t is made before round t.
 
-    ``MB`` are 10⁶ bytes, up and down; ``simulated`` is there where devices have a clock.
+    ``MB`` counts 10⁶ bytes, up and down. ``simulated`` exists if devices have a simulated clock.
     """
     rounds = select_rounds(events)
-    played = [e["t"] for e in rounds]
-    before = [bisect_left(played, t) for t in measured]
+    numbers = [e["t"] for e in rounds]
+    before = [bisect_left(numbers, t) for t in measured]
 
     def sum_until_measured(each: Iterable[float]) -> list[float]:
         sums = list(accumulate(each, initial=0))

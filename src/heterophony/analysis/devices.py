@@ -1,7 +1,7 @@
-"""The devices of a run, as its server wrote them down: who is here, what each did, in words.
+"""The table of devices that a run's server writes: state, activity and cost of each device.
 
-The file tells what devices said, so nothing in it is trusted: it has the known form, or one line
-says that it has not.
+The file repeats what devices sent, so nothing in it is trusted: a file that does not have the
+expected form becomes a one-line problem.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Any
 from ..run.run_index import DEVICES_FILE
 
 FORMAT_VERSION = 1
-MAX_FILE_BYTES = 8 << 20  # bytes of the file
-MAX_TEXT_LENGTH = 1000  # characters of a text in it
-SILENCE_SECONDS = 30.0  # seconds without a word after which the server may be no more
+MAX_FILE_BYTES = 8 << 20
+MAX_TEXT_LENGTH = 1000  # characters of one text in the file
+SILENCE_SECONDS = 30.0  # without an update, after which the server may have stopped
 STATE_LABELS = {"here": "here", "arriving": "arriving", "expected": "not yet here"}
 STATE_LABELS |= {"gone": "gone", "refused": "refused"}
 ACTIVITY_LABELS = {"asked": "asked for", "pull": "pulling for", "send": "sending for"}
 ACTIVITY_LABELS |= {"train": "training", "evaluate": "measuring", "join": "joining"}
 COLUMN_TITLES = ["device", "state", "clients", "now", "tasks", "seconds", "down", "up", "came back"]
 COLUMN_TITLES += ["refused", "why, the last time"]
-MAX_LISTED_CLIENTS = 12  # clients of a device; the others are counted
+MAX_LISTED_CLIENTS = 12  # of one device; the others are counted
 Json = dict[str, Any]
 
 
@@ -43,19 +43,17 @@ class DeviceRow:
 
 @dataclass(frozen=True)
 class DeviceTable:
-    """All of a run, or what is wrong with the file."""
+    """All devices of a run, or the problem with the file."""
 
     problem: str = ""
     state: str = ""  # of the server: waiting, playing, ended, stopped
     written_at: float = 0.0
     rows: tuple[DeviceRow, ...] = ()
-    num_unattributed: int = (
-        0  # messages that are nobody's, or of strangers that were too many to name
-    )
+    num_unattributed: int = 0  # refused messages of unknown devices
 
 
 def read_device_table(folder: Path) -> DeviceTable | None:
-    """What the server wrote last; None where there are no devices."""
+    """Read what the server wrote last; None if the run has no devices."""
     path = folder / DEVICES_FILE
     try:
         with open(path, "rb") as file:
@@ -73,74 +71,74 @@ def read_device_table(folder: Path) -> DeviceTable | None:
         )
 
 
-def parse_device_table(told: Json) -> DeviceTable:
-    if told["form"] != FORMAT_VERSION:
+def parse_device_table(content: Json) -> DeviceTable:
+    if content["form"] != FORMAT_VERSION:
         raise ValueError("of another version")
-    written = require_number(told["written"])
-    format_time(written, written)  # may be no date
+    written = require_number(content["written"])
+    format_time(written, written)  # raises if it is not a date
     rows = tuple(
-        parse_device_row(require_text(name), told, written)
-        for name, told in told["devices"].items()
+        parse_device_row(require_text(name), device, written)
+        for name, device in content["devices"].items()
     )
-    others = told["others"]
-    strange = (
-        require_count(told["foreign"])
+    others = content["others"]
+    unattributed = (
+        require_count(content["foreign"])
         + require_count(others["wrong"])
         + require_count(others["refused"])
     )
-    return DeviceTable("", require_text(told["state"]), written, rows, strange)
+    return DeviceTable("", require_text(content["state"]), written, rows, unattributed)
 
 
-def parse_device_row(name: str, told: Json, written: float) -> DeviceRow:
-    state, since = require_text(told["state"]), told["since"]
+def parse_device_row(name: str, device: Json, written: float) -> DeviceRow:
+    state, since = require_text(device["state"]), device["since"]
     away = state == "gone" and since is not None
     where = (
         f"gone since {format_time(require_number(since), written)}" if away else STATE_LABELS[state]
     )
-    refused = require_count(told["refused"]) + require_count(told["wrong"])
+    refused = require_count(device["refused"]) + require_count(device["wrong"])
     cells = (
         where,
-        format_client_list([require_text(c) for c in told["clients"]]),
-        "; ".join(describe_activity(d) for d in told["doing"]) or "–",
-        str(require_count(told["tasks"])),
-        f"{require_number(told['seconds']):.1f}",
-        format_bytes(require_count(told["bytes_down"])),
-        format_bytes(require_count(told["bytes_up"])),
-        str(require_count(told["reconnects"])),
+        format_client_list([require_text(c) for c in device["clients"]]),
+        "; ".join(describe_activity(d) for d in device["doing"]) or "–",
+        str(require_count(device["tasks"])),
+        f"{require_number(device['seconds']):.1f}",
+        format_bytes(require_count(device["bytes_down"])),
+        format_bytes(require_count(device["bytes_up"])),
+        str(require_count(device["reconnects"])),
         str(refused),
-        require_text(told["why"]) or "–",
+        require_text(device["why"]) or "–",
     )
     return DeviceRow(name, state, cells, refused)
 
 
-# Words --------------------------------------------------------------------------------------
-def build_devices_section(found: DeviceTable, label: str = "", now: float | None = None) -> Json:
-    """As the page shows it; a server that has written nothing for long ``now`` is named."""
-    if found.problem:
-        return {"run": label, "summary": found.problem, "caption": "", "titles": [], "rows": []}
-    ended = found.state == "ended"
-    when = format_time(found.written_at, now or found.written_at)
-    words = [describe_device_table(found), "The run has ended." if ended else ""]
-    if found.state == "stopped" or (not ended and now and now - found.written_at > SILENCE_SECONDS):
-        words[1] = f"The server has stopped, or says nothing, since {when}."
+# Texts --------------------------------------------------------------------------------------
+def build_devices_section(table: DeviceTable, label: str = "", now: float | None = None) -> Json:
+    """The section of the page; it says if the server has written nothing for long before ``now``."""
+    if table.problem:
+        return {"run": label, "summary": table.problem, "caption": "", "titles": [], "rows": []}
+    ended = table.state == "ended"
+    when = format_time(table.written_at, now or table.written_at)
+    sentences = [describe_device_table(table), "The run has ended." if ended else ""]
+    if table.state == "stopped" or (not ended and now and now - table.written_at > SILENCE_SECONDS):
+        sentences[1] = f"The server has stopped or not responded since {when}."
     caption = "at the end of the run" if ended else f"as of {when}"
-    rows = [{"name": r.name, "state": r.state, "cells": r.cells} for r in found.rows]
+    rows = [{"name": r.name, "state": r.state, "cells": r.cells} for r in table.rows]
     return {
         "run": label,
-        "summary": " ".join(filter(None, words)),
+        "summary": " ".join(filter(None, sentences)),
         "caption": ", ".join(filter(None, (label, caption))),
         "titles": COLUMN_TITLES,
         "rows": rows,
     }
 
 
-def describe_device_table(found: DeviceTable) -> str:
-    """What is worth being told: who is here, and what was refused."""
-    states = Counter(row.state for row in found.rows)
-    told = [f"{states[state]} {words}" for state, words in STATE_LABELS.items() if states[state]]
-    refused = sum(row.num_refused for row in found.rows) + found.num_unattributed
-    many = f"{len(found.rows)} device{'s' * (len(found.rows) != 1)}"
-    parts = [f"{many}: {', '.join(told)}" if told else "No device yet"]
+def describe_device_table(table: DeviceTable) -> str:
+    """Summarise how many devices are in each state, and what was refused."""
+    states = Counter(row.state for row in table.rows)
+    counts = [f"{states[state]} {label}" for state, label in STATE_LABELS.items() if states[state]]
+    refused = sum(row.num_refused for row in table.rows) + table.num_unattributed
+    total = f"{len(table.rows)} device{'s' * (len(table.rows) != 1)}"
+    parts = [f"{total}: {', '.join(counts)}" if counts else "No device yet"]
     if refused:
         parts.append(f"{refused} refused replies and messages")
     return "; ".join(parts) + "."
@@ -156,7 +154,7 @@ def format_client_list(names: Sequence[str]) -> str:
 
 
 def format_bytes(n: int) -> str:
-    """Bytes as people say them."""
+    """Format a number of bytes with its unit."""
     for unit, bytes_ in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if n >= bytes_:
             return f"{n / bytes_:.1f} {unit}"
@@ -164,25 +162,25 @@ def format_bytes(n: int) -> str:
 
 
 def format_time(date: float, beside: float) -> str:
-    """The time of day; with the day, if it is another."""
-    one, other = datetime.fromtimestamp(date), datetime.fromtimestamp(beside)
-    return one.strftime("%H:%M:%S" if one.date() == other.date() else "%Y-%m-%d %H:%M:%S")
+    """Format the time of day, with the date if it is another day than ``beside``."""
+    time, other = datetime.fromtimestamp(date), datetime.fromtimestamp(beside)
+    return time.strftime("%H:%M:%S" if time.date() == other.date() else "%Y-%m-%d %H:%M:%S")
 
 
-# Nothing but ---------------------------------------------------------------------------------
+# Checks of untrusted values ---------------------------------------------------------------------------------
 def require_text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError("no text")
+        raise TypeError("not a text")
     return value[:MAX_TEXT_LENGTH]
 
 
 def require_count(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 1 << 63:
-        raise ValueError("no count")
+        raise ValueError("not a count")
     return value
 
 
 def require_number(value: Any) -> float:
     if type(value) not in (int, float) or not math.isfinite(value):
-        raise ValueError("no number")
+        raise ValueError("not a number")
     return float(value)

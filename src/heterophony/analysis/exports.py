@@ -1,4 +1,4 @@
-"""The comparison of runs as a file for other programs and papers: CSV, Markdown, LaTeX."""
+"""Export the comparison of runs as CSV, Markdown or LaTeX."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ LATEX_ESCAPES = {
 
 
 def export_comparison(runs: Sequence[Run], path: Path) -> None:
-    """The table in the format that the suffix says."""
+    """Write the comparison in the format of the file's suffix."""
     write_atomically(path, TABLE_FORMATS[path.suffix](build_comparison_rows(runs)).encode())
 
 
 def format_comparison_csv(table: Sequence[Row]) -> str:
-    """Every number in full, fractions as fractions: mean; of several seeds, std and interval."""
+    """Format every number in full, accuracies as fractions; std and interval only of several seeds."""
     out, keys = StringIO(), list(select_columns(table))
     writer = csv.writer(out, lineterminator="\n")
     parts = ("mean", "std", "low95", "high95")
@@ -40,21 +40,21 @@ def format_comparison_csv(table: Sequence[Row]) -> str:
 
 
 def list_spread_cells(spread: Row | None) -> list[float | str]:
-    """Mean, std and the interval's ends; empty where there is nothing to say."""
+    """Mean, std and the ends of the interval; empty if unknown."""
     if spread is None:
         return [""] * 4
-    several = spread["ci95"]
-    return [spread["mean"], *([spread["std"], *several] if several else [""] * 3)]
+    interval = spread["ci95"]  # None with one seed
+    return [spread["mean"], *([spread["std"], *interval] if interval else [""] * 3)]
 
 
 def format_comparison_markdown(table: Sequence[Row]) -> str:
-    """As the page shows it; the highest is bold."""
+    """Format the table as the page shows it; the highest is bold."""
     titles = ["algorithm", *select_columns(table).values()]
     return format_markdown_table(titles, format_comparison_rows(table, escape_markdown, "**{}**"))
 
 
 def format_comparison_latex(table: Sequence[Row]) -> str:
-    """With booktabs' rules; the highest is bold."""
+    """Format the table with booktabs' rules; the highest is bold."""
     titles = ["algorithm", *select_columns(table).values()]
     return format_latex_table(titles, format_comparison_rows(table, escape_latex, r"\textbf{{{}}}"))
 
@@ -62,13 +62,13 @@ def format_comparison_latex(table: Sequence[Row]) -> str:
 def format_markdown_table(
     titles: Sequence[str], lines: Iterable[Iterable[str]], text: int = 1
 ) -> str:
-    """A table of escaped lines; so many columns of text on the left, then numbers."""
+    """Format lines that are already escaped; the first ``text`` columns are aligned left."""
     rule = ["---"] * text + ["--:"] * (len(titles) - text)
     return "".join(f"| {' | '.join(line)} |\n" for line in (titles, rule, *lines))
 
 
 def format_latex_table(titles: Sequence[str], lines: Iterable[Iterable[str]], text: int = 1) -> str:
-    """The same with booktabs' rules."""
+    """Format the same with booktabs' rules."""
     head = " & ".join(map(escape_latex, titles))
     body = "".join(f"  {' & '.join(line)} \\\\\n" for line in lines)
     return (
@@ -79,14 +79,14 @@ def format_latex_table(titles: Sequence[str], lines: Iterable[Iterable[str]], te
 
 
 def escape_markdown(text: str) -> str:
-    """Text as a Markdown table holds it."""
+    """Escape text for a cell of a Markdown table."""
     return text.replace("|", "\\|")
 
 
 def format_comparison_rows(
     table: Sequence[Row], escape: Callable[[str], str], bold: str
 ) -> list[list[str]]:
-    """Names and cells; per measure the highest is emphasised where there is a choice."""
+    """Names and cells of all rows; the highest value of each measure is bold."""
     best, out = {k: find_leaders(table, k) for k in select_columns(table)}, []
     for row in table:
         cells = {k: escape(format_cell(row, k)) for k in best}
@@ -96,7 +96,7 @@ def format_comparison_rows(
 
 
 def escape_latex(text: str) -> str:
-    """Text as LaTeX prints it."""
+    """Escape text for LaTeX."""
     return "".join(LATEX_ESCAPES.get(c, c) for c in text)
 
 

@@ -1,4 +1,4 @@
-"""Who holds what, in numbers: examples per client and class, and how FedReG would balance them."""
+"""Label distribution of a federation: examples per client and class, before and after FedReG's rebalancing."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ..data.federation import Federation
 class BalancedSizes:
     """Every client's training examples after FedReG's rebalancing."""
 
-    target_rule: str  # what a class is balanced to
-    num_kept: NDArray[np.int64]  # of the client's own
+    target_rule: str  # number of examples each class is balanced to, in words
+    num_kept: NDArray[np.int64]  # the client's own examples
     num_copies: NDArray[np.int64]  # augmented copies
 
     @property
@@ -31,7 +31,7 @@ class BalancedSizes:
 
 @dataclass(frozen=True)
 class LabelDistribution:
-    """What the pictures of a federation show."""
+    """The numbers that figures and pages of a federation show."""
 
     name: str
     clients: tuple[str, ...]
@@ -53,7 +53,7 @@ class LabelDistribution:
 
 
 def compute_label_distribution(federation: Federation, algorithm: Algorithm) -> LabelDistribution:
-    """The federation's, with the sizes after rebalancing where the algorithm does that."""
+    """Count a federation's examples and, if the algorithm rebalances, the sizes afterwards."""
     return LabelDistribution(
         federation.name,
         federation.clients,
@@ -66,35 +66,35 @@ def compute_label_distribution(federation: Federation, algorithm: Algorithm) -> 
 
 
 def compute_balanced_sizes(federation: Federation, algorithm: Algorithm) -> BalancedSizes | None:
-    """How large every client's balanced set is."""
+    """Count how many examples every client keeps and copies; None without rebalancing."""
     if not isinstance(algorithm, FedReG) or algorithm.variant == "c":
         return None
-    kept, added = [], []
+    kept, copied = [], []
     for target, counts in zip(
         compute_class_targets(federation, algorithm), federation.counts(), strict=True
     ):
-        held = counts[counts > 0]
-        kept.append(held.clip(max=target).sum())
-        added.append((target - held).clip(min=0).sum())
-    return BalancedSizes(describe_target_rule(algorithm), np.array(kept), np.array(added))
+        present = counts[counts > 0]  # only classes that the client has are rebalanced
+        kept.append(present.clip(max=target).sum())
+        copied.append((target - present).clip(min=0).sum())
+    return BalancedSizes(describe_target_rule(algorithm), np.array(kept), np.array(copied))
 
 
 def compute_class_targets(federation: Federation, algorithm: FedReG) -> list[int]:
-    """How many examples every client's classes are balanced to, by the algorithm's own rule.
+    """The number of examples that each client's classes are balanced to, by the algorithm's rule.
 
-    The rule needs only counts, so no example is read and no image made.
+    The rule needs only counts, so no examples are read.
     """
-    server, found = Server(0, federation.sizes(), Tensors()), []
+    server, targets = Server(0, federation.sizes(), Tensors()), []
     for name, counts in zip(federation.clients, federation.counts(), strict=True):
         data = SimpleNamespace(counts=torch.from_numpy(counts))
         client: Any = SimpleNamespace(data=data, received=algorithm.send(server, name))
-        found.append(algorithm.target(client))
-    return found
+        targets.append(algorithm.target(client))
+    return targets
 
 
 def describe_target_rule(algorithm: FedReG) -> str:
-    """What a class is balanced to, in words."""
-    which = algorithm.threshold.replace("_", " ")
+    """Say in words how many examples each class is balanced to."""
+    statistic = algorithm.threshold.replace("_", " ")
     if algorithm.threshold_scope == "class_nonzero":
-        return f"the {which} of the client's class counts"
-    return f"the {which} of the clients' sizes, by class"
+        return f"the {statistic} of the client's class counts"
+    return f"the {statistic} of the clients' sizes, by class"

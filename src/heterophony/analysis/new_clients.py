@@ -1,4 +1,4 @@
-"""The clients who joined after training, as a table: as they arrived, and in the end."""
+"""Accuracy of clients that join after training, on arrival and in the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEASURE_TITLES = {
 
 
 def build_new_clients_section(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """A row for every series that has them; None where none has."""
+    """The section of the page, with a row per series that has new clients; None if none has."""
     groups = {name: collect_new_clients(group) for name, group in group_by_series(runs).items()}
     rows = [
         {
@@ -35,13 +35,13 @@ def build_new_clients_section(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 
 def collect_new_clients(group: Sequence[Run]) -> list[tuple[int, NewClients]]:
-    """By seed; runs that are not finished have none yet."""
+    """New clients of the finished runs, with their seeds."""
     summaries = [run.summary for run in group if run.summary]
     return [(s.seed, s.new_clients) for s in summaries if s.new_clients]
 
 
 def average_new_clients(group: Sequence[Run]) -> dict[str, float | None] | None:
-    """Their accuracies as means over the seeds; None where there are none."""
+    """Average their accuracies over the seeds; None if there are no new clients."""
     several = [new for _, new in collect_new_clients(group)]
     if not several:
         return None
@@ -52,7 +52,7 @@ def average_new_clients(group: Sequence[Run]) -> dict[str, float | None] | None:
 
 
 def format_new_client_cells(several: Sequence[NewClients]) -> list[str]:
-    """How many, how long alone, and the accuracies in percent; ± is over the seeds."""
+    """Number of clients, rounds each trained alone, and accuracies in percent; ± is over the seeds."""
     sizes = [
         ", ".join(dict.fromkeys(str(v) for v in values))
         for values in ([len(n.clients) for n in several], [n.rounds for n in several])
@@ -63,8 +63,8 @@ def format_new_client_cells(several: Sequence[NewClients]) -> list[str]:
 
 
 def get_measure(new: NewClients, key: str) -> float | None:
-    found: float | None = new.fairness.worst10 if key == "worst10" else getattr(new, key)
-    return found
+    value: float | None = new.fairness.worst10 if key == "worst10" else getattr(new, key)
+    return value
 
 
 def format_percent_mean(values: Sequence[float | None]) -> str:

@@ -1,4 +1,4 @@
-"""Who took part: every client in every round of a run, in numbers."""
+"""Participation: whether each client was selected and trained in each round."""
 
 from __future__ import annotations
 
@@ -12,43 +12,41 @@ from ..core.algorithm import POOLED_CLIENT
 from ..run.events import select_rounds
 from .runs import Run
 
-NOT_SELECTED, NO_REPLY, TRAINED = (
-    0,
-    1,
-    2,
-)  # not asked; asked, but it did not answer in time; it trained
+NOT_SELECTED = 0
+NO_REPLY = 1  # selected, but it did not reply in time
+TRAINED = 2
 
 
 @dataclass(frozen=True)
 class ParticipationMatrix:
-    """Rounds × clients: AWAY, LOST or THERE."""
+    """Rounds × clients: NOT_SELECTED, NO_REPLY or TRAINED."""
 
-    run_labels: tuple[str, ...]  # of the runs in which it was so
+    run_labels: tuple[str, ...]  # of all runs with this participation
     clients: tuple[str, ...]
     data_sha256: str
     matrix: NDArray[np.int8]
 
     @property
     def rounds_trained(self) -> NDArray[np.int64]:
-        """Rounds per client."""
+        """Rounds in which each client trained."""
         return count_rounds_per_client(self.matrix == TRAINED)
 
     @property
     def rounds_selected(self) -> NDArray[np.int64]:
-        """Rounds per client, also those in which it was lost."""
+        """Rounds in which each client was selected, with or without a reply."""
         return count_rounds_per_client(self.matrix != NOT_SELECTED)
 
 
 def collect_participation(runs: Sequence[Run]) -> list[ParticipationMatrix]:
-    """Of each run; runs with the very same attendance, as those of one seed, are told once."""
-    found: dict[tuple[str, bytes], ParticipationMatrix] = {}
+    """The participation of every run; runs with the same one, such as those of one seed, share it."""
+    matrices: dict[tuple[str, bytes], ParticipationMatrix] = {}
     for run in runs:
         clients, sha = tuple(run.start["clients"]), str(run.start["data_sha256"])
         matrix = build_participation_matrix(run, clients)
         key = (sha, matrix.tobytes())
-        before = found[key].run_labels if key in found else ()
-        found[key] = ParticipationMatrix((*before, run.label), clients, sha, matrix)
-    return list(found.values())
+        before = matrices[key].run_labels if key in matrices else ()
+        matrices[key] = ParticipationMatrix((*before, run.label), clients, sha, matrix)
+    return list(matrices.values())
 
 
 def build_participation_matrix(run: Run, clients: Sequence[str]) -> NDArray[np.int8]:
@@ -57,12 +55,12 @@ def build_participation_matrix(run: Run, clients: Sequence[str]) -> NDArray[np.i
     matrix = np.full((len(rounds), len(clients)), NOT_SELECTED, np.int8)
     for row, event in zip(matrix, rounds, strict=True):
         for names, state in ((event.get("asked", []), NO_REPLY), (event["clients"], TRAINED)):
-            if POOLED_CLIENT in names:  # one who holds everybody's data
+            if POOLED_CLIENT in names:  # trains on all clients' data
                 row[:] = state
             row[[column[c] for c in names if c in column]] = state
     return matrix
 
 
-def count_rounds_per_client(which: NDArray[np.bool_]) -> NDArray[np.int64]:
-    sums: NDArray[np.int64] = which.sum(axis=0)
+def count_rounds_per_client(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    sums: NDArray[np.int64] = mask.sum(axis=0)
     return sums

@@ -1,4 +1,4 @@
-"""How far runs got, told from as little of their folders as will do: there may be thousands."""
+"""Progress of many runs, read from as little of their folders as possible."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from .runs import load_run
 
 @dataclass(frozen=True)
 class RunProgress:
-    """One run, so far."""
+    """The progress of one run."""
 
     folder: Path
-    state: str  # finished, how far it got, not begun, damaged, unreadable
+    state: str  # finished, round 3 of 20, not begun, damaged, unreadable
     algorithm: str | None = None
     G: Accuracy | None = None
     P: Accuracy | None = None
 
 
 def list_run_progress(path: Path) -> list[RunProgress]:
-    """The runs at or below the path, newest first."""
-    found = sorted(find_runs(path), key=lambda folder: -(folder / CONFIG_FILE).stat().st_mtime_ns)
-    return [read_run_progress(folder) for folder in found]
+    """The progress of all runs at or below the path, newest first."""
+    folders = sorted(find_runs(path), key=lambda folder: -(folder / CONFIG_FILE).stat().st_mtime_ns)
+    return [read_run_progress(folder) for folder in folders]
 
 
 def read_run_progress(folder: Path) -> RunProgress:
-    """How far a run got; one that cannot be read must not hide the others."""
+    """Read the progress of one run. A damaged run has a state too, so it does not hide the others."""
     try:
         last = read_last_event(folder / EVENTS_FILE)
         if last is None:
@@ -46,20 +46,20 @@ def read_run_progress(folder: Path) -> RunProgress:
 
 
 def read_finished_run(folder: Path) -> RunProgress:
-    """From result.json alone: it has all that is asked, and the events are many times as long."""
-    told = read_json(folder / RESULT_FILE)
-    g, p = (told[k] and parse_accuracy(told[k]) for k in "GP")
-    return RunProgress(folder, "finished", told["algorithm"], g, p)
+    """Read result.json only; the events are many times as long."""
+    result = read_json(folder / RESULT_FILE)
+    g, p = (result[k] and parse_accuracy(result[k]) for k in "GP")
+    return RunProgress(folder, "finished", result["algorithm"], g, p)
 
 
-def parse_accuracy(told: dict[str, Any]) -> Accuracy:
-    last10 = MeanStd(told["last10"]["mean"], told["last10"]["std"])
-    return Accuracy(told["best"], told["best_round"], told["last"], last10)
+def parse_accuracy(accuracy: dict[str, Any]) -> Accuracy:
+    last10 = MeanStd(accuracy["last10"]["mean"], accuracy["last10"]["std"])
+    return Accuracy(accuracy["best"], accuracy["best_round"], accuracy["last"], last10)
 
 
 def read_unfinished_run(folder: Path) -> RunProgress:
-    """From all events: what they amount to is not written down yet."""
+    """Summarise all events, because there is no result.json yet."""
     run = load_run(folder)
-    known = run.current_summary
-    g, p = (known.G, known.P) if known else (None, None)
+    summary = run.current_summary
+    g, p = (summary.G, summary.P) if summary else (None, None)
     return RunProgress(folder, run.state, run.algorithm, g, p)

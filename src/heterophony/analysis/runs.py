@@ -1,4 +1,4 @@
-"""Run folders read for showing: what each run is called, how far it got, and its curves."""
+"""Load run folders for analysis: their labels, series, state and curves."""
 
 from __future__ import annotations
 
@@ -18,20 +18,16 @@ from ..core.files import translate_disk_errors
 from ..run.events import EndEvent, Event, StartEvent, get_end, get_start, select_rounds
 from ..run.run_index import CONFIG_FILE, EVENTS_FILE, list_member_runs, read_events
 from ..run.summary import Summary, compute_curves, summarise
-from .devices import DeviceTable
-from .devices import read_device_table as read_devices
+from .devices import DeviceTable, read_device_table
 
 Curve = list[tuple[int, float]]
-IGNORED_SETTINGS = (
-    "seed",
-    "algorithm.name",
-    "engine.",
-)  # what does not make a run another experiment
+# Runs that differ only in these are the same experiment (the algorithm is in the label anyway).
+IGNORED_SETTINGS = ("seed", "algorithm.name", "engine.")
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run; ``series`` is the name it shares with the other seeds of the same settings."""
+    """A loaded run. Runs with the same settings and other seeds share the name ``series``."""
 
     folder: Path
     label: str
@@ -56,7 +52,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """``finished``, or how far it got."""
+        """``finished``, or ``round 3 of 20``."""
         if self.summary:
             return "finished"
         done = len(select_rounds(self.events))
@@ -64,7 +60,7 @@ class Run:
 
     @cached_property
     def current_summary(self) -> Summary | None:
-        """The summary, of an unfinished run as if it ended now; None before any evaluation."""
+        """The summary, for an unfinished run as if it ended now; None before the first evaluation."""
         if self.summary or not self.curves["P"]:
             return self.summary
         end: EndEvent = {
@@ -78,7 +74,7 @@ class Run:
 
 
 def load_run(folder: Path) -> Run:
-    """One run folder, called by its algorithm."""
+    """Load one run folder; its label is its algorithm."""
     config, lines = folder / CONFIG_FILE, folder / EVENTS_FILE
     if not config.is_file():
         raise FolderError(f"{folder} is not a run folder: it has no config.toml")
@@ -92,7 +88,7 @@ def load_run(folder: Path) -> Run:
             f"{lines} is damaged: it does not begin with the start of a run"
         ) from None
     summary = summarise(events) if get_end(events) else None
-    settings, devices = read_config_table(config), read_devices(folder)
+    settings, devices = read_config_table(config), read_device_table(folder)
     return Run(folder, name, name, settings, events, compute_curves(events), summary, devices)
 
 
@@ -105,13 +101,13 @@ def read_config_table(path: Path) -> dict[str, Any]:
 
 
 def load_runs(paths: Iterable[Path]) -> list[Run]:
-    """The runs at these paths, each a run folder or a folder of run folders, with clear names."""
+    """Load the runs at these paths, each a run folder or a folder of run folders, and label them."""
     folders = dict.fromkeys(f.resolve() for p in paths for f in find_started_folders(p))
     return label_runs([load_run(f) for f in folders])
 
 
 def find_started_folders(path: Path) -> list[Path]:
-    """The path itself if it is a run folder, else the run folders in it that have begun."""
+    """The path itself if it is a run folder, otherwise the run folders in it that have begun."""
     if (path / CONFIG_FILE).is_file():
         return [path]
     if not path.is_dir():
@@ -125,14 +121,14 @@ def find_started_folders(path: Path) -> list[Path]:
     return begun
 
 
-# Names --------------------------------------------------------------------------------------
+# Labels -------------------------------------------------------------------------------------
 
 
 def label_runs(runs: Sequence[Run]) -> list[Run]:
-    """Names that tell the runs apart: algorithm, settings that differ, seed, state.
+    """Label runs by algorithm and, where needed, by differing settings, seed and state.
 
-    An unfinished run and a second run of the same seed are series of their own: neither may
-    enter a mean over seeds.
+    An unfinished run and a second run of the same seed become a series of their own, so that they
+    do not enter a mean over seeds.
     """
     names = build_base_labels(runs)
     shared, seen, out = Counter(names), Counter[tuple[str, int]](), []
@@ -150,37 +146,37 @@ def label_runs(runs: Sequence[Run]) -> list[Run]:
 
 
 def build_base_labels(runs: Sequence[Run]) -> list[str]:
-    """Each run's algorithm, and the settings in which it differs from its namesakes."""
-    every = [select_experiment_settings(run) for run in runs]
-    namesakes: dict[str, list[dict[str, str]]] = {}
-    for run, own in zip(runs, every, strict=True):
-        namesakes.setdefault(run.algorithm, []).append(own)
-    telling = {name: find_differing_settings(several) for name, several in namesakes.items()}
+    """Each run's algorithm, and the settings in which it differs from other runs of it."""
+    settings = [select_experiment_settings(run) for run in runs]
+    by_algorithm: dict[str, list[dict[str, str]]] = {}
+    for run, own in zip(runs, settings, strict=True):
+        by_algorithm.setdefault(run.algorithm, []).append(own)
+    differing = {name: find_differing_settings(group) for name, group in by_algorithm.items()}
     return [
-        " ".join([run.algorithm, *format_settings(own, telling[run.algorithm])])
-        for run, own in zip(runs, every, strict=True)
+        " ".join([run.algorithm, *format_settings(own, differing[run.algorithm])])
+        for run, own in zip(runs, settings, strict=True)
     ]
 
 
-def find_differing_settings(several: Sequence[dict[str, str]]) -> set[str]:
-    """The settings that are not the same in all."""
-    keys = {k for own in several for k in own}
-    return {k for k in keys if len({own.get(k) for own in several}) > 1}
+def find_differing_settings(runs: Sequence[dict[str, str]]) -> set[str]:
+    """The keys whose values are not the same in all runs."""
+    keys = {k for settings in runs for k in settings}
+    return {k for k in keys if len({settings.get(k) for settings in runs}) > 1}
 
 
-def format_settings(own: dict[str, str], keys: set[str]) -> list[str]:
-    return [f"{k.removeprefix('algorithm.')}={v}" for k, v in own.items() if k in keys]
+def format_settings(settings: dict[str, str], keys: set[str]) -> list[str]:
+    return [f"{k.removeprefix('algorithm.')}={v}" for k, v in settings.items() if k in keys]
 
 
 def select_experiment_settings(run: Run) -> dict[str, str]:
-    """What the experiment is: every setting but the seed and where it was computed."""
+    """The settings that define the experiment: all but IGNORED_SETTINGS."""
     return {
         k: v for k, v in iterate_setting_texts(run.config) if not k.startswith(IGNORED_SETTINGS)
     }
 
 
 def iterate_setting_texts(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Every setting under its dotted key, as text."""
+    """Every setting as text, with its dotted key."""
     for key, value in flatten_config(config):
         yield key, value if isinstance(value, str) else json.dumps(value, default=str)
 
@@ -189,7 +185,7 @@ def iterate_setting_texts(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def group_by_series(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """The runs of each series, both in their order."""
+    """Group runs by series; series and runs keep their order."""
     out: dict[str, list[Run]] = {}
     for run in runs:
         out.setdefault(run.series, []).append(run)
@@ -197,7 +193,7 @@ def group_by_series(runs: Iterable[Run]) -> dict[str, list[Run]]:
 
 
 def compute_mean_curve(runs: Sequence[Run], measure: str) -> Curve:
-    """The mean over the runs, at the rounds they all have."""
+    """Average a curve over the runs, at the rounds that all of them evaluated."""
     lines = [dict(run.curves[measure]) for run in runs]
     rounds = sorted(set.intersection(*(set(line) for line in lines)))
     return [(t, fmean(line[t] for line in lines)) for t in rounds]

@@ -1,4 +1,4 @@
-"""What the seeds can and cannot show about the rows of a comparison: numbers, and sentences."""
+"""Statistics of a comparison: what the seeds can and cannot show, in numbers and in words."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ COLUMN_TITLES = ("mean", "95 % interval", "Δ", "95 % interval of Δ", "p (Holm)
 
 
 def build_statistics_section(table: Sequence[Row]) -> dict[str, Any] | None:
-    """The page's section; None where one run stands alone."""
+    """The section of the page; None for a single run."""
     if len(table) < 2 and all(len(row["seeds"]) < 2 for row in table):
         return None
-    several = any(len(row["seeds"]) > 1 for row in table)  # of one seed there is only a sentence
+    several = any(len(row["seeds"]) > 1 for row in table)  # one seed has no intervals
     known = {k: v for k, v in MEASURES.items() if any(k in r["over_seeds"] for r in table)}
     measures = known if several else {}
     return {
@@ -30,7 +30,7 @@ def build_statistics_section(table: Sequence[Row]) -> dict[str, Any] | None:
 
 
 def build_statistics_row(row: Row, key: str) -> dict[str, Any]:
-    """A row's texts under ``TITLES``."""
+    """The texts of a row under ``COLUMN_TITLES``."""
     own, gap = row["over_seeds"].get(key), (row["difference"] or {}).get(key)
     means = [f"{100 * own['mean']:.2f}", format_interval(own)] if own else ["–", "–"]
     gaps = (
@@ -46,16 +46,16 @@ def build_statistics_row(row: Row, key: str) -> dict[str, Any]:
 
 
 def format_p_value(gap: Row) -> str:
-    return f"{gap['p_holm']:.2g}" if gap["ci95"] else "–"  # of one pair there is nothing to test
+    return f"{gap['p_holm']:.2g}" if gap["ci95"] else "–"  # one pair cannot be tested
 
 
 def format_interval(of: Row, text: Callable[[float], str] = lambda v: f"{100 * v:.2f}") -> str:
-    """A 95 % interval."""
+    """Format a 95 % interval."""
     return " … ".join(map(text, of["ci95"])).replace("-", "−") if of["ci95"] else "–"
 
 
 def format_difference_interval(row: Row, key: str) -> str:
-    """A paired difference with, of several pairs, its interval; for a narrow table."""
+    """Format a paired difference and, of several pairs, its interval, in one cell."""
     gap = (row["difference"] or {}).get(key)
     if gap is None:
         return "–"
@@ -70,16 +70,16 @@ def format_difference_interval(row: Row, key: str) -> str:
 
 
 def list_conclusions(table: Sequence[Row]) -> list[str]:
-    """What can be concluded about G and P; what is the same of both is said once."""
+    """Sentences about G and P; the same conclusion about both becomes one sentence."""
     titles: dict[str, list[str]] = {}
     for key, title in MEASURES.items():
-        if told := describe_conclusion(table, key):
-            titles.setdefault(told, []).append(title)
-    return [f"{' and '.join(of)}: {told}" for told, of in titles.items()]
+        if conclusion := describe_conclusion(table, key):
+            titles.setdefault(conclusion, []).append(title)
+    return [f"{' and '.join(of)}: {conclusion}" for conclusion, of in titles.items()]
 
 
 def describe_conclusion(table: Sequence[Row], key: str) -> str | None:
-    """Who differs from the first row, or why that cannot be said; None without a pair."""
+    """Which rows differ from the first one, or why that cannot be decided; None without a pair."""
     gaps = {r["name"]: r["difference"] for r in table if key in (r["difference"] or {})}
     if not gaps:
         return None
@@ -113,8 +113,8 @@ def describe_significant_differences(gaps: dict[str, Row], first: str) -> str:
         if gap["p_holm"] < ALPHA:
             side = "higher" if gap["mean"] > 0 else "lower"
             sides[side].append(f"{name} (p = {gap['p_holm']:.2g})")
-    told = [f"{side} than {first}: {', '.join(who)}" for side, who in sides.items() if who]
-    if not told:
+    parts = [f"{side} than {first}: {', '.join(who)}" for side, who in sides.items() if who]
+    if not parts:
         return f"no difference to {first} is shown, which does not mean that there is none."
     rest = len(gaps) - sum(map(len, sides.values()))
-    return "; ".join([*told, *([f"of {rest} more, no difference is shown"] if rest else [])]) + "."
+    return "; ".join([*parts, *([f"of {rest} more, no difference is shown"] if rest else [])]) + "."

@@ -1,4 +1,4 @@
-"""The comparison of runs as plain data: one row per algorithm, mean and spread over its seeds."""
+"""The comparison of runs as plain data: one row per series, with mean and spread over its seeds."""
 
 from __future__ import annotations
 
@@ -31,25 +31,19 @@ COLUMNS = {  # key of a measure: its title
     "seconds": "seconds",
 }
 VALIDATION_COLUMNS = {f"{measure}.chosen": f"{measure} at best validation" for measure in "GP"}
-OPTIONAL_COLUMNS = {
-    **VALIDATION_COLUMNS,
-    "simulated": "simulated s",
-}  # shown where a run has such a thing
+# shown only if some run has them
+OPTIONAL_COLUMNS = {**VALIDATION_COLUMNS, "simulated": "simulated s"}
 PERCENT_COLUMNS = {*ACCURACY_COLUMNS, *VALIDATION_COLUMNS, "worst10", "std"}
-HIGHER_IS_BETTER = (
-    *ACCURACY_COLUMNS,
-    *VALIDATION_COLUMNS,
-    "worst10",
-)  # where the highest value is the best
+HIGHER_IS_BETTER = (*ACCURACY_COLUMNS, *VALIDATION_COLUMNS, "worst10")
 
 
 def build_comparison_rows(runs: Sequence[Run]) -> list[Row]:
-    """One row per series; a run that has measured nothing yet has none.
+    """One row per series; a run without any evaluation has none.
 
     ``G`` and ``P`` are as in result.json (means over the seeds, if there are several);
     ``over_seeds`` has, by the keys of ``COLUMNS``, mean, population std and the mean's 95 %
-    interval (None with one seed); ``difference`` is that of the paired differences to the first
-    row, with their p, and the p corrected for the number of rows; None without a pair.
+    interval (None with one seed). ``difference`` holds the same of the paired differences to the
+    first row, with p and the p corrected for the number of rows; None without a pair.
     """
     series = [
         group for group in group_by_series(runs).values() if all(r.current_summary for r in group)
@@ -79,9 +73,9 @@ def build_comparison_row(group: Sequence[Run], first: Sequence[Run]) -> Row:
 
 
 def select_columns(table: Iterable[Row]) -> dict[str, str]:
-    """The measures worth a column of this table, and their titles."""
-    had = {k for row in table for k in row["over_seeds"]}
-    return {**COLUMNS, **{k: title for k, title in OPTIONAL_COLUMNS.items() if k in had}}
+    """The columns of this table: key and title of each measure."""
+    measured = {k for row in table for k in row["over_seeds"]}
+    return {**COLUMNS, **{k: title for k, title in OPTIONAL_COLUMNS.items() if k in measured}}
 
 
 def list_summaries(group: Iterable[Run]) -> list[Summary]:
@@ -89,7 +83,7 @@ def list_summaries(group: Iterable[Run]) -> list[Summary]:
 
 
 def average_accuracy(of: Sequence[Accuracy]) -> Row | None:
-    """Best, last and last ten, each averaged over the seeds."""
+    """Average best, last and last ten over the seeds."""
     if not of:
         return None
     last10 = {
@@ -100,7 +94,7 @@ def average_accuracy(of: Sequence[Accuracy]) -> Row | None:
 
 
 def extract_measures(summary: Summary) -> dict[str, float]:
-    """One run's numbers, by the keys of ``COLUMNS``; G is left out where there is none."""
+    """The numbers of one run by the keys of ``COLUMNS``; without G if there is no common model."""
     out: dict[str, float] = {}
     for name, a in (("G", summary.G), ("P", summary.P)):
         if a:
@@ -116,10 +110,10 @@ def extract_measures(summary: Summary) -> dict[str, float]:
     return out if clock is None else out | {"simulated": clock}
 
 
-def compute_spreads(several: Sequence[Mapping[str, float]]) -> Row:
-    """Mean, std and interval of every measure that all of them have."""
-    common = [k for k in (*COLUMNS, *OPTIONAL_COLUMNS) if all(k in m for m in several)]
-    return {k: compute_spread([m[k] for m in several]) for k in common}
+def compute_spreads(runs: Sequence[Mapping[str, float]]) -> Row:
+    """Mean, std and interval of every measure that all runs have."""
+    common = [k for k in (*COLUMNS, *OPTIONAL_COLUMNS) if all(k in m for m in runs)]
+    return {k: compute_spread([m[k] for m in runs]) for k in common}
 
 
 def compute_spread(values: Sequence[float]) -> Row:
@@ -136,7 +130,7 @@ def list_interval_bounds(of: ConfidenceInterval | None) -> list[float] | None:
 
 
 def compute_differences(group: Sequence[Run], first: Sequence[Run]) -> Row | None:
-    """Paired differences to ``first``: over the seeds both have, where the data are the same."""
+    """Paired differences to ``first``, over the seeds that both have with the same data."""
     own, other = index_measures_by_block(group), index_measures_by_block(first)
     common = [key for key in own if key in other]
     if not common or any(r.state != "finished" for r in (*group, *first)):
@@ -156,24 +150,24 @@ def compute_paired_difference(own: Sequence[float], other: Sequence[float]) -> R
 
 
 def add_holm_p_values(table: list[Row]) -> list[Row]:
-    """The table with ``p_holm``: each measure's p corrected for being one of several rows."""
+    """Add ``p_holm`` to every difference: its p corrected for the number of rows."""
     for key in ACCURACY_COLUMNS:
         gaps = [r["difference"][key] for r in table if key in (r["difference"] or {})]
-        for one, p in zip(gaps, apply_holm_correction([g["p"] for g in gaps]), strict=True):
-            one["p_holm"] = p
+        for gap, p in zip(gaps, apply_holm_correction([g["p"] for g in gaps]), strict=True):
+            gap["p_holm"] = p
     return table
 
 
 def index_measures_by_block(group: Iterable[Run]) -> dict[tuple[int, str], dict[str, float]]:
-    """What makes two runs a pair: the seed, and the very same data on the same clients."""
+    """Measures by seed and data; runs with the same key form a pair."""
     return {(s.seed, s.data_sha256): extract_measures(s) for s in list_summaries(group)}
 
 
-# For people ---------------------------------------------------------------------------------
+# Texts --------------------------------------------------------------------------------------
 
 
 def format_cell(row: Row, key: str) -> str:
-    """A measure as text: ± is over the seeds or, with one seed, over the last ten evaluations."""
+    """Format a measure; ± is over the seeds or, with one seed, over the last ten evaluations."""
     if key not in row["over_seeds"]:
         return "–"
     scale, digits = (100, 2) if key in PERCENT_COLUMNS else (1, 1)
@@ -183,7 +177,7 @@ def format_cell(row: Row, key: str) -> str:
 
 
 def get_deviation(row: Row, key: str) -> float | None:
-    """The std that ± speaks of; None where there is nothing to say."""
+    """The standard deviation after ±; None if there is none to show."""
     if len(row["seeds"]) > 1:
         std = float(row["over_seeds"][key]["std"])
         return std if std or key in PERCENT_COLUMNS else None
@@ -191,22 +185,22 @@ def get_deviation(row: Row, key: str) -> float | None:
 
 
 def format_difference(row: Row, key: str) -> str:
-    """A paired difference in percentage points; ± is over the pairs."""
-    found = (row["difference"] or {}).get(key)
-    if found is None:
+    """Format a paired difference in percentage points; ± is over the pairs."""
+    gap = (row["difference"] or {}).get(key)
+    if gap is None:
         return "–"
     several = len(row["difference"]["seeds"]) > 1
-    text = format_percentage_points(found["mean"])
-    return f"{text} ± {100 * found['std']:.2f}" if several else text
+    text = format_percentage_points(gap["mean"])
+    return f"{text} ± {100 * gap['std']:.2f}" if several else text
 
 
 def format_percentage_points(difference: float) -> str:
-    """Percentage points, with their sign."""
+    """Format percentage points with their sign."""
     return f"{100 * difference:+.2f}".replace("-", "−")
 
 
 def find_leaders(rows: Sequence[Row], key: str) -> list[str]:
-    """The names of the rows with the highest value of a measure, among those that finished."""
+    """The names of the finished rows with the highest value of a measure; none if only one finished."""
     values = {
         r["name"]: r["over_seeds"][key]["mean"]
         for r in rows

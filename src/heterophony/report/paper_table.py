@@ -1,4 +1,4 @@
-"""A published table with our numbers beside the printed ones: as text, and as files."""
+"""A published table with our numbers beside the printed ones, as text and as files."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ CSV_COLUMNS = (
 
 
 def format_table_row(line: ComparedNumber) -> list[str]:
-    """A line as people read it."""
+    """Format one compared number as the cells of a row."""
     printed = line.printed
     digits = 4 if line.measure == "score" else 2
-    said = "–" if printed is None else format_mean_std([printed.value], digits, printed.std)
+    printed_text = "–" if printed is None else format_mean_std([printed.value], digits, printed.std)
     gap = line.difference
     verdict = f"{line.verdict}: {line.why}" if line.verdict == "not comparable" else line.verdict
     return [
@@ -51,7 +51,7 @@ def format_table_row(line: ComparedNumber) -> list[str]:
         line.column,
         line.data,
         line.measure,
-        said,
+        printed_text,
         format_mean_std(line.values, digits),
         format_mean_std(line.last10, digits),
         "–" if gap is None else f"{gap:+.{digits}f}".replace("-", "−"),
@@ -62,7 +62,7 @@ def format_table_row(line: ComparedNumber) -> list[str]:
 def format_mean_std(
     values: list[float] | tuple[float, ...], digits: int, std: float | None = None
 ) -> str:
-    """Mean, and the deviation over several."""
+    """Format the mean and, of several values, their standard deviation."""
     if not values:
         return "–"
     std = stdev(values) if len(values) > 1 else std
@@ -70,43 +70,43 @@ def format_mean_std(
     return text if std is None else f"{text} ± {std:.{digits}f}"
 
 
-def save_paper_table(outcome: ReproductionResult, folder: Path) -> None:
-    """``table.json``, ``table.csv`` (numbers in full), ``table.md`` and ``table.tex``."""
-    write_json(folder / "table.json", outcome.to_dict())
-    shown = [format_table_row(line) for line in outcome.numbers]
-    write_atomically(folder / "table.csv", format_paper_csv(outcome).encode())
-    about = [escape_markdown(words) for words in describe_paper_table(outcome)]
+def save_paper_table(result: ReproductionResult, folder: Path) -> None:
+    """Write ``table.json``, ``table.csv`` (numbers in full), ``table.md`` and ``table.tex``."""
+    write_json(folder / "table.json", result.to_dict())
+    rows = [format_table_row(line) for line in result.numbers]
+    write_atomically(folder / "table.csv", format_paper_csv(result).encode())
+    description = [escape_markdown(text) for text in describe_paper_table(result)]
     table = format_markdown_table(
-        COLUMN_TITLES, [map(escape_markdown, line) for line in shown], text=4
+        COLUMN_TITLES, [map(escape_markdown, line) for line in rows], text=4
     )
     write_atomically(
-        folder / "table.md", "\n\n".join([f"# {about[0]}", *about[1:], table]).encode()
+        folder / "table.md", "\n\n".join([f"# {description[0]}", *description[1:], table]).encode()
     )
-    comments = "".join(f"% {words}\n" for words in describe_paper_table(outcome))
-    table = format_latex_table(COLUMN_TITLES, [map(escape_latex, line) for line in shown], text=4)
+    comments = "".join(f"% {text}\n" for text in describe_paper_table(result))
+    table = format_latex_table(COLUMN_TITLES, [map(escape_latex, line) for line in rows], text=4)
     write_atomically(folder / "table.tex", (comments + table).encode())
 
 
-def describe_paper_table(outcome: ReproductionResult) -> list[str]:
-    """What the table is, for whoever finds it alone: title, how numbers are made, what holds."""
-    table, how = outcome.table, outcome.table.published.measured
+def describe_paper_table(result: ReproductionResult) -> list[str]:
+    """Describe the table: its title, how the numbers are measured, and which claims hold."""
+    table, how = result.table, result.table.published.measured
     rounds = {"best": "best of all", "last": "last", "last10": "mean of the last ten"}[how.rounds]
     clients = {"pooled": "all test examples count alike", "mean": "all clients count alike"}
     seeds = ", ".join(map(str, table.seeds))
-    words = {True: "holds", False: "does not hold", None: "cannot be told"}
+    verdicts = {True: "holds", False: "does not hold", None: "cannot be decided"}
     return [
         f"{table.published.paper}, {table.published.where}: {table.published.what}",
         f"Ours: {rounds} evaluations, {clients[how.clients]}; seeds {seeds}; {table.scale} scale.",
         *([QUICK_SCALE_NOTE] if table.scale is TableScale.quick else []),
-        *(f"{words[c.holds]}: {c.text} ({c.why})" for c in outcome.claims),
+        *(f"{verdicts[c.holds]}: {c.text} ({c.why})" for c in result.claims),
     ]
 
 
-def format_paper_csv(outcome: ReproductionResult) -> str:
+def format_paper_csv(result: ReproductionResult) -> str:
     out = StringIO()
     writer = csv.DictWriter(out, CSV_COLUMNS, lineterminator="\n")
     writer.writeheader()
-    for line in outcome.numbers:
+    for line in result.numbers:
         printed = line.printed
         writer.writerow(
             {

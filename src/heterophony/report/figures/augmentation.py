@@ -1,4 +1,4 @@
-"""What FedReG's augmentations make of a client's images: originals, and the copies of a run."""
+"""A figure of FedReG's augmentations: images of a client beside the copies that a run trains on."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from ...data.federation import Federation
 from .style import STYLE, TEXT_COLOR
 
 ORIGINAL = "original"
-IMAGE_INCHES = 0.8  # inches of an image
-COLUMN_GAP = 0.2  # of an image, between the ways
+IMAGE_INCHES = 0.8  # side of an image
+COLUMN_GAP = 0.2  # between two augmentations, as a fraction of an image
 
 
 class ClassCopies(NamedTuple):
-    """The first few augmented copies of a class."""
+    """The first augmented copies of one class."""
 
     label: str
-    num_examples: int  # examples that the client has of the class
-    num_copies: int  # copies that fill it up
-    images: dict[str, Tensor]  # ORIGINAL: what was copied; and what every augmentation made of it
+    num_examples: int  # the client's own examples of the class
+    num_copies: int  # augmented copies that are added to them
+    images: dict[str, Tensor]  # by augmentation; under ORIGINAL the images that are copied
 
 
 class AugmentedCopies(NamedTuple):
-    """All classes of a client that are filled up."""
+    """All classes of a client that get copies."""
 
     client: str
     target_rule: str
@@ -45,59 +45,70 @@ class AugmentedCopies(NamedTuple):
 def make_augmented_copies(
     federation: Federation, algorithm: FedReG, seed: int, client: str | None, few: int
 ) -> AugmentedCopies:
-    """Of a client, or of the one who gets most copies; the very copies of a run of that seed."""
-    goals = dict(zip(federation.clients, compute_class_targets(federation, algorithm), strict=True))
-    name = find_most_augmented_client(federation, goals) if client is None else client
-    choose(goals, name, "--client")
+    """Make the copies that a run with this seed trains on.
+
+    ``client`` defaults to the one with the most copies; ``few`` limits the copies per class.
+    """
+    targets = dict(
+        zip(federation.clients, compute_class_targets(federation, algorithm), strict=True)
+    )
+    name = find_most_augmented_client(federation, targets) if client is None else client
+    choose(targets, name, "--client")
     train = federation.data(name).train
     with seeded(*build_seed_key(seed, name)):
-        originals, sources = choose_examples(train, goals[name])
+        originals, sources = choose_examples(train, targets[name])
     if not len(sources):
-        raise ConfigError(f"client '{name}' has equally much of all its classes: nothing is copied")
-    made = {}
-    for way in AUGMENTATIONS:
+        raise ConfigError(
+            f"client '{name}' has equally many examples of all its classes, so nothing is copied"
+        )
+    copies = {}
+    for augmentation in AUGMENTATIONS:
         with seeded(*build_seed_key(seed, name)):
-            made[way] = rebalance(train, goals[name], way).get_all_stored()[len(originals) :]
+            copies[augmentation] = rebalance(train, targets[name], augmentation).get_all_stored()[
+                len(originals) :
+            ]
     classes, labels = [], train.labels[sources]
     for c in labels.unique().tolist():
         at = (labels == c).nonzero().flatten()
-        held, shown = int((train.labels == c).sum()), at[:few]
+        num_examples, shown = int((train.labels == c).sum()), at[:few]
         images = {ORIGINAL: train.get_stored(sources[shown])}
-        images |= {way: x[shown] for way, x in made.items()}
-        classes.append(ClassCopies(federation.labels[c], held, len(at), images))
+        images |= {augmentation: x[shown] for augmentation, x in copies.items()}
+        classes.append(ClassCopies(federation.labels[c], num_examples, len(at), images))
     return AugmentedCopies(name, describe_target_rule(algorithm), train.scale.unit, classes)
 
 
 def build_seed_key(seed: int, client: str) -> tuple[object, ...]:
-    """What the randomness of a client's balanced set depends on, in ``Client.once``."""
+    """The key that ``Client.once`` seeds the generator of a client's balanced set with."""
     return seed, "once", client, "rebalanced"
 
 
-def find_most_augmented_client(federation: Federation, goals: Mapping[str, int]) -> str:
-    counts = zip(goals, federation.counts(), strict=True)
-    added = {c: int((goals[c] - n[n > 0]).clip(min=0).sum()) for c, n in counts}
+def find_most_augmented_client(federation: Federation, targets: Mapping[str, int]) -> str:
+    counts = zip(targets, federation.counts(), strict=True)
+    added = {c: int((targets[c] - n[n > 0]).clip(min=0).sum()) for c, n in counts}
     return max(added, key=lambda c: added[c])
 
 
 # Drawing ------------------------------------------------------------------------------------
 
 
-def draw_augmented_copies(found: AugmentedCopies, name: str) -> Figure:
-    """A row for each class: some originals, and what each way makes of the same images."""
-    ways = list(found.classes[0].images)
-    few = max(len(c.images[ORIGINAL]) for c in found.classes)
-    widths = ([1.0] * few + [COLUMN_GAP]) * len(ways)
+def draw_augmented_copies(copies: AugmentedCopies, name: str) -> Figure:
+    """Draw one row per class: some originals, and what each augmentation makes of them."""
+    columns = list(copies.classes[0].images)
+    few = max(len(c.images[ORIGINAL]) for c in copies.classes)
+    widths = ([1.0] * few + [COLUMN_GAP]) * len(columns)
     with mpl.rc_context(STYLE):
         figure = Figure(layout="constrained")
         figure.set_size_inches(
-            1.6 + IMAGE_INCHES * sum(widths), 0.9 + IMAGE_INCHES * len(found.classes)
+            1.6 + IMAGE_INCHES * sum(widths), 0.9 + IMAGE_INCHES * len(copies.classes)
         )
-        grid = figure.subplots(len(found.classes), len(widths), squeeze=False, width_ratios=widths)
-        for line, copied in zip(grid, found.classes, strict=True):
-            for i, way in enumerate(ways):
+        grid = figure.subplots(len(copies.classes), len(widths), squeeze=False, width_ratios=widths)
+        for row, copied in zip(grid, copies.classes, strict=True):
+            for i, column in enumerate(columns):
                 start = i * (few + 1)
-                draw_image_row(line[start : start + few + 1], copied.images[way], found.max_value)
-            words = f"{copied.label}\n{copied.num_examples} + {copied.num_copies}"
+                draw_image_row(
+                    row[start : start + few + 1], copied.images[column], copies.max_value
+                )
+            text = f"{copied.label}\n{copied.num_examples} + {copied.num_copies}"
             label = {
                 "rotation": 0,
                 "ha": "right",
@@ -105,12 +116,12 @@ def draw_augmented_copies(found: AugmentedCopies, name: str) -> Figure:
                 "fontsize": 10,
                 "color": TEXT_COLOR,
             }
-            line[0].set_ylabel(words, **label)
-        for i, way in enumerate(ways):
-            grid[0, i * (few + 1)].set_title(way)
-        title = f"{name}, client {found.client}: examples + augmented copies of each class,"
+            row[0].set_ylabel(text, **label)
+        for i, column in enumerate(columns):
+            grid[0, i * (few + 1)].set_title(column)
+        title = f"{name}, client {copies.client}: examples + augmented copies of each class,"
         figure.suptitle(
-            f"{title}\nbalanced by FedReG to {found.target_rule}",
+            f"{title}\nbalanced by FedReG to {copies.target_rule}",
             x=0.01,
             ha="left",
             fontweight="bold",
@@ -119,11 +130,11 @@ def draw_augmented_copies(found: AugmentedCopies, name: str) -> Figure:
     return figure
 
 
-def draw_image_row(line: Sequence[Axes], images: Tensor, unit: float) -> None:
-    """Images from the left; what is over stays empty."""
-    for axes in line:
+def draw_image_row(row: Sequence[Axes], images: Tensor, max_value: float) -> None:
+    """Draw images from the left; the other axes stay empty."""
+    for axes in row:
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
-    for axes, image in zip(line, images, strict=False):
-        pixels = (image.float() / unit).movedim(0, -1).squeeze(-1).numpy()
+    for axes, image in zip(row, images, strict=False):
+        pixels = (image.float() / max_value).movedim(0, -1).squeeze(-1).numpy()
         axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")

@@ -1,4 +1,4 @@
-"""Average ranks of several series over seeds and data sets: a critical-difference diagram."""
+"""A critical-difference diagram: average ranks of several series over seeds and data sets."""
 
 from __future__ import annotations
 
@@ -11,38 +11,37 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...analysis.runs import Run, group_by_series, iterate_setting_texts, label_runs
-from ...analysis.significance import ALPHA, RankComparison
-from ...analysis.significance import compare_ranks as ranked
+from ...analysis.significance import ALPHA, RankComparison, compare_ranks
 from ...analysis.tables import index_measures_by_block
 from ...core.errors import ConfigError
 from .style import MUTED_COLOR, STYLE, TEXT_COLOR, get_series_style
 
-MEASURES = {"P.last10": "P last 10: own models", "G.last10": "G last 10: the common model"}
-LETTER_INCHES, LINE_INCHES = 0.1, 0.3  # inches: of a name's letter, between two names
-AXIS_INCHES, BAR_INCHES = 1.8, 0.13  # inches: from the top to the axis, between two bars of groups
+MEASURES = {"P.last10": "P last 10: personalised models", "G.last10": "G last 10: the common model"}
+LETTER_INCHES, LINE_INCHES = 0.1, 0.3  # width of a letter of a name; distance of two names
+AXIS_INCHES, BAR_INCHES = 1.8, 0.13  # from the top to the axis; distance of two bars
 BlockKey = tuple[int, str]
 
 
 @dataclass(frozen=True)
 class BlockMeasures:
-    """Series and, for each block (a seed and its data), the measures of all of them."""
+    """The measures of every series in every block (a seed and its data)."""
 
     names: tuple[str, ...]
     blocks: tuple[tuple[dict[str, float], ...], ...]
 
     def compute_ranks(self, measure: str) -> RankComparison | None:
-        """None where some have no such measure."""
-        if not all(measure in one for block in self.blocks for one in block):
+        """Compare the ranks of the series; None if some have no such measure."""
+        if not all(measure in measures for block in self.blocks for measures in block):
             return None
-        return ranked([[one[measure] for one in block] for block in self.blocks])
+        return compare_ranks([[measures[measure] for measures in b] for b in self.blocks])
 
 
 def collect_common_blocks(runs: Sequence[Run]) -> BlockMeasures:
-    """The finished series and the blocks that all of them have."""
+    """Collect the finished series and the blocks that all of them have."""
     measured = collect_measures_by_series(runs)
     if len(measured) < 3:
         raise ConfigError(
-            f"ranks need at least 3 finished series, and here are {len(measured)}"
+            f"ranks need at least 3 finished series, but there are {len(measured)}"
             f" ({', '.join(measured) or 'none'}); compare more algorithms"
         )
     every = dict.fromkeys(block for own in measured.values() for block in own)
@@ -52,7 +51,7 @@ def collect_common_blocks(runs: Sequence[Run]) -> BlockMeasures:
             f"; {n} lacks seed {b[0]}" for n, own in measured.items() for b in every if b not in own
         )
         raise ConfigError(
-            "ranks need at least 2 blocks, seeds or data sets, that all series have in common, and"
+            "ranks need at least 2 seeds or data sets that all series have in common, but"
             f" there is {len(common) or 'none'}{next(lacking, '')}; compare with more --seeds"
         )
     rows = tuple(tuple(own[b] for own in measured.values()) for b in common)
@@ -60,12 +59,16 @@ def collect_common_blocks(runs: Sequence[Run]) -> BlockMeasures:
 
 
 def collect_measures_by_series(runs: Sequence[Run]) -> dict[str, dict[BlockKey, dict[str, float]]]:
-    """What each series measured, by block; named on each data set apart, to meet across them."""
+    """The measures of each series by block.
+
+    Series are labelled on each data set separately, so that the same algorithm has the same name
+    on all of them.
+    """
     settings = [tuple(iterate_setting_texts(run.config.get("data", {}))) for run in runs]
     out: dict[str, dict[BlockKey, dict[str, float]]] = {}
     for data in dict.fromkeys(settings):
-        there = [r for r, own in zip(runs, settings, strict=True) if own == data and r.summary]
-        for name, group in group_by_series(label_runs(there)).items():
+        finished = [r for r, own in zip(runs, settings, strict=True) if own == data and r.summary]
+        for name, group in group_by_series(label_runs(finished)).items():
             out.setdefault(name, {}).update(index_measures_by_block(group))
     return out
 
@@ -75,7 +78,7 @@ def collect_measures_by_series(runs: Sequence[Run]) -> dict[str, dict[BlockKey, 
 
 @dataclass(frozen=True)
 class RankPanel:
-    """A sheet measured in inches, to the right and down, with the axis of ranks across it."""
+    """A panel with the axis of ranks; coordinates are inches to the right and down."""
 
     axes: Axes
     ranks: RankComparison
@@ -84,7 +87,7 @@ class RankPanel:
     right: float  # where the last rank is
 
     def rank_to_x(self, rank: float) -> float:
-        """How far right a rank is."""
+        """The horizontal position of a rank."""
         return self.left + (self.right - self.left) * (rank - 1) / (len(self.names) - 1)
 
     def draw_line(self, x: Sequence[float], y: Sequence[float], **style: Any) -> None:
@@ -92,24 +95,24 @@ class RankPanel:
 
 
 def draw_cd_diagram(runs: Sequence[Run]) -> Figure:
-    """A panel for P and, where all have a common model, one for G."""
-    found = collect_common_blocks(runs)
-    panels = {title: r for key, title in MEASURES.items() if (r := found.compute_ranks(key))}
-    margin = 0.5 + LETTER_INCHES * (6 + max(map(len, found.names)))
-    wide = max(4.5, min(9.0, 0.75 * len(found.names))) + 2 * margin
+    """Draw a panel for P and, if all series have a common model, one for G."""
+    measures = collect_common_blocks(runs)
+    panels = {title: r for key, title in MEASURES.items() if (r := measures.compute_ranks(key))}
+    margin = 0.5 + LETTER_INCHES * (6 + max(map(len, measures.names)))
+    wide = max(4.5, min(9.0, 0.75 * len(measures.names))) + 2 * margin
     heights = [compute_panel_height(r) for r in panels.values()]
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(wide, sum(heights)))
-        sheets = figure.subplots(
+        grid = figure.subplots(
             len(panels),
             squeeze=False,
             height_ratios=heights,
             gridspec_kw={"left": 0, "right": 1, "bottom": 0, "top": 1, "hspace": 0},
         )
-        for axes, high, (title, ranks) in zip(sheets[:, 0], heights, panels.items(), strict=True):
+        for axes, high, (title, ranks) in zip(grid[:, 0], heights, panels.items(), strict=True):
             axes.set(xlim=(0, wide), ylim=(high, 0))
             axes.axis("off")
-            draw_rank_panel(RankPanel(axes, ranks, found.names, margin, wide - margin), title)
+            draw_rank_panel(RankPanel(axes, ranks, measures.names, margin, wide - margin), title)
     return figure
 
 
@@ -123,8 +126,8 @@ def compute_panel_height(ranks: RankComparison) -> float:
 
 
 def draw_rank_panel(panel: RankPanel, title: str) -> None:
-    """From above: the words, the critical difference, the axis, bars of groups, names."""
-    ranks, joined = panel.ranks, arrange_group_bars(panel.ranks)
+    """Draw, from the top: title, critical difference, axis, bars of groups, names."""
+    ranks, bar_lines = panel.ranks, arrange_group_bars(panel.ranks)
     over = f"average rank over {ranks.blocks} blocks (seed and data); 1 is the best"
     panel.axes.text(0.25, 0.3, title, fontweight="bold", fontsize=13, va="center")
     panel.axes.text(
@@ -143,17 +146,17 @@ def draw_rank_panel(panel: RankPanel, title: str) -> None:
         panel.axes.text(
             x, AXIS_INCHES - 0.12, str(rank), ha="center", color=MUTED_COLOR, fontsize=11
         )
-    for level, stretches in enumerate(joined):
+    for level, intervals in enumerate(bar_lines):
         y = AXIS_INCHES + 0.2 + BAR_INCHES * level
-        for stretch in stretches:
+        for interval in intervals:
             panel.draw_line(
-                [panel.rank_to_x(r) for r in stretch], [y, y], lw=4, solid_capstyle="round"
+                [panel.rank_to_x(r) for r in interval], [y, y], lw=4, solid_capstyle="round"
             )
-    draw_series_labels(panel, AXIS_INCHES + 0.35 + BAR_INCHES * len(joined))
+    draw_series_labels(panel, AXIS_INCHES + 0.35 + BAR_INCHES * len(bar_lines))
 
 
 def describe_friedman_test(ranks: RankComparison) -> str:
-    """What the picture may be read as."""
+    """The result of Friedman's test, and how to read the bars."""
     p = "< 0.001" if ranks.p < 0.001 else f"= {ranks.p:.2g}"
     if ranks.p >= ALPHA:
         return f"Friedman p {p}: no difference is shown"
@@ -161,21 +164,21 @@ def describe_friedman_test(ranks: RankComparison) -> str:
 
 
 def draw_critical_difference(panel: RankPanel) -> None:
-    """How far apart average ranks must be, as a measure above the axis."""
+    """Draw the critical difference as a scale above the axis."""
     most, y = len(panel.names) - 1, AXIS_INCHES - 0.48
     width = panel.ranks.critical_difference
     end = panel.rank_to_x(1 + min(width, most))
     panel.draw_line([panel.left, end], [y, y])
     for x in (panel.left, end):
         panel.draw_line([x, x], [y - 0.06, y + 0.06])
-    words = f"CD = {width:.2f}"
-    if width > most:  # nor could any two ever differ
-        words += ", more than the axis: too few blocks to tell any two apart"
-    panel.axes.text(panel.left, y - 0.12, words, fontsize=10)
+    text = f"CD = {width:.2f}"
+    if width > most:  # then no two average ranks can differ by as much
+        text += ", wider than the axis: too few blocks to show any difference"
+    panel.axes.text(panel.left, y - 0.12, text, fontsize=10)
 
 
 def draw_series_labels(panel: RankPanel, top: float) -> None:
-    """From each average rank down and out to its name: the better half left, the others right."""
+    """Connect each average rank to its name: the better half on the left, the others on the right."""
     average = panel.ranks.average_ranks
     order = sorted(range(len(average)), key=lambda i: average[i])
     half = (len(order) + 1) // 2
@@ -207,13 +210,13 @@ def draw_series_labels(panel: RankPanel, top: float) -> None:
 
 
 def arrange_group_bars(ranks: RankComparison) -> list[list[tuple[float, float]]]:
-    """The groups as stretches of the axis, on as few lines as keep them apart."""
+    """Arrange the groups as intervals of ranks on as few lines as possible without overlap."""
     lines: list[list[tuple[float, float]]] = []
     for group in ranks.groups:
-        stretch = (ranks.average_ranks[group[0]], ranks.average_ranks[group[-1]])
-        free = next((line for line in lines if line[-1][1] < stretch[0] - 0.1), None)
+        interval = (ranks.average_ranks[group[0]], ranks.average_ranks[group[-1]])
+        free = next((line for line in lines if line[-1][1] < interval[0] - 0.1), None)
         if free is None:
-            lines.append([stretch])
+            lines.append([interval])
         else:
-            free.append(stretch)
+            free.append(interval)
     return lines

@@ -1,4 +1,4 @@
-"""A table's numbers as bars: for every row as printed, and as it came out here."""
+"""Numbers of a published table as bars: the printed value beside ours."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
-from .paper_lines import MEASURE_LABELS, get_decimals, is_comparable, remove_duplicates
+from .paper_sweeps import MEASURE_LABELS, get_decimals, is_comparable, remove_duplicates
 from .style import GRID_COLOR, MUTED_COLOR, PALETTE, TEXT_COLOR, arrange_panels, create_panels
 
 if TYPE_CHECKING:
@@ -21,45 +21,50 @@ if TYPE_CHECKING:
 VERDICT_COLORS = {"within noise": PALETTE[0], "better": PALETTE[2], "worse": PALETTE[1]}
 
 
-def draw_bars(figure: Figure, outcome: ReproductionResult) -> None:
-    """For every row of the table a hollow bar, as printed, and a full one, as it came out here."""
-    lines, both = outcome.numbers, is_comparable(outcome)
-    rows = remove_duplicates(line.row for line in lines)
+def draw_bars(figure: Figure, result: ReproductionResult) -> None:
+    """Draw for every row of the table a hollow bar (printed) and a filled one (ours)."""
+    numbers, both = result.numbers, is_comparable(result)
+    rows = remove_duplicates(number.row for number in numbers)
     columns, measures = (
-        remove_duplicates(x.column for x in lines),
-        remove_duplicates(x.measure for x in lines),
+        remove_duplicates(x.column for x in numbers),
+        remove_duplicates(x.measure for x in numbers),
     )
-    named = 0.085 * max(map(len, rows))
+    name_inches = 0.085 * max(map(len, rows))
     size = (3.1, 0.9 + (0.44 if both else 0.3) * len(rows))
     for axes, (measure, column), first in create_panels(
-        figure, arrange_panels(columns, measures, 4), size, named
+        figure, arrange_panels(columns, measures, 4), size, name_inches
     ):
-        here = {x.row: x for x in lines if (x.measure, x.column) == (measure, column)}
+        here = {x.row: x for x in numbers if (x.measure, x.column) == (measure, column)}
         draw_bar_panel(axes, here, rows, both)
         axes.set_title(f"{column}: {measure}" if len(measures) > 1 else column)
         axes.set_xlabel(MEASURE_LABELS.get(measure, measure))
         axes.set_xlim(0, 1.22 * find_longest_bar(here.values()))
         axes.set_yticks(range(len(rows)), rows if first else [], color=TEXT_COLOR)
-    add_bar_legend(figure, lines, both)
+    add_bar_legend(figure, numbers, both)
 
 
 def draw_bar_panel(
     axes: Axes, here: Mapping[str, ComparedNumber], rows: Sequence[str], both: bool
 ) -> None:
-    """Both bars of each row, from the top down, with their numbers."""
+    """Draw both bars of each row, from the top down, with their numbers."""
     height = 0.36 if both else 0.66
-    for row, line in here.items():
+    for row, number in here.items():
         at = rows.index(row)
-        if both and line.printed is not None:
+        if both and number.printed is not None:
             hollow = {"facecolor": "white", "edgecolor": MUTED_COLOR, "linewidth": 1}
-            axes.barh(at - 0.2, line.printed.value, height, **hollow)  # type: ignore[arg-type]
+            axes.barh(at - 0.2, number.printed.value, height, **hollow)  # type: ignore[arg-type]
             write_value(
-                axes, line.printed.value, line.printed.std, at - 0.2, line.measure, MUTED_COLOR
+                axes,
+                number.printed.value,
+                number.printed.std,
+                at - 0.2,
+                number.measure,
+                MUTED_COLOR,
             )
-        if line.mean is not None:
-            color, place = VERDICT_COLORS.get(line.verdict, PALETTE[0]), at + 0.2 * both
-            axes.barh(place, line.mean, height, color=color, linewidth=0)
-            write_value(axes, line.mean, line.std, place, line.measure, TEXT_COLOR)
+        if number.mean is not None:
+            color, y = VERDICT_COLORS.get(number.verdict, PALETTE[0]), at + 0.2 * both
+            axes.barh(y, number.mean, height, color=color, linewidth=0)
+            write_value(axes, number.mean, number.std, y, number.measure, TEXT_COLOR)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
     axes.xaxis.grid(color=GRID_COLOR, linewidth=0.8)
@@ -69,7 +74,7 @@ def draw_bar_panel(
 def write_value(
     axes: Axes, value: float, std: float | None, at: float, measure: str, color: str
 ) -> None:
-    """The number at the end of its bar, behind its deviation."""
+    """Write the number at the end of its bar, after its deviation."""
     if std:
         axes.errorbar(value, at, xerr=std, color=TEXT_COLOR, linewidth=1, capsize=2)
     axes.annotate(
@@ -84,20 +89,20 @@ def write_value(
     )
 
 
-def find_longest_bar(lines: Iterable[ComparedNumber]) -> float:
+def find_longest_bar(numbers: Iterable[ComparedNumber]) -> float:
     ends = [0.0]
-    for line in lines:
-        ends.append((line.mean or 0) + (line.std or 0))
-        if line.printed is not None:
-            ends.append(line.printed.value + (line.printed.std or 0))
+    for number in numbers:
+        ends.append((number.mean or 0) + (number.std or 0))
+        if number.printed is not None:
+            ends.append(number.printed.value + (number.printed.std or 0))
     return max(ends) or 1.0
 
 
-def add_bar_legend(figure: Figure, lines: Sequence[ComparedNumber], both: bool) -> None:
+def add_bar_legend(figure: Figure, numbers: Sequence[ComparedNumber], both: bool) -> None:
     if not both:
         return
     handles = [Patch(facecolor="white", edgecolor=MUTED_COLOR, label="printed")]
     for verdict, color in VERDICT_COLORS.items():
-        if any(line.verdict == verdict for line in lines):
+        if any(number.verdict == verdict for number in numbers):
             handles.append(Patch(color=color, label=f"ours: {verdict}"))
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)

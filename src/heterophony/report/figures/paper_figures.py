@@ -1,4 +1,4 @@
-"""Figures of published works, drawn from our runs: which figure a table gets, and its files."""
+"""Figures of published experiments, drawn from our runs: choose the kind of figure and save it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from ...run.events import Event
-from . import paper_bars
-from . import paper_lines as numbers
-from . import paper_rounds as rounds
-from .run_figures import save_figure as save_figure
+from . import paper_bars, paper_curves, paper_sweeps
+from .run_figures import save_figure
 from .style import STYLE
 
 if TYPE_CHECKING:
@@ -23,34 +21,32 @@ if TYPE_CHECKING:
 
 TABLE_FIGURES = {
     "bars": paper_bars.draw_bars,
-    "clients": numbers.draw_over_clients,
-    "sweep": numbers.draw_sweep,
-    "grid": numbers.draw_grid,
+    "clients": paper_sweeps.draw_over_clients,
+    "sweep": paper_sweeps.draw_sweep,
+    "grid": paper_sweeps.draw_grid,
 }
 ROUND_FIGURES = {
-    "curves": rounds.draw_accuracy_curves,
-    "difference": rounds.draw_model_difference,
-    "participation": rounds.draw_times_selected,
+    "curves": paper_curves.draw_accuracy_curves,
+    "difference": paper_curves.draw_model_difference,
+    "participation": paper_curves.draw_times_selected,
 }
-LETTERS_PER_INCH = 8  # of a title, in an inch
+LETTERS_PER_INCH = 8  # of a title
 
 
 def draw_paper_figure(
-    outcome: ReproductionResult, runs: Iterable[tuple[CellRun, list[Event]]]
+    result: ReproductionResult, runs: Iterable[tuple[CellRun, list[Event]]]
 ) -> Figure:
-    """The figure that suits the table; only those of rounds read the runs."""
-    kind, draws = outcome.table.published.figure, outcome.table.published.draws
-    outcome = replace(
-        outcome, numbers=[x for x in outcome.numbers if not draws or x.measure in draws]
-    )
+    """Draw the kind of figure that the table asks for; only ROUND_FIGURES read the runs."""
+    kind, draws = result.table.published.figure, result.table.published.draws
+    result = replace(result, numbers=[x for x in result.numbers if not draws or x.measure in draws])
     with mpl.rc_context(STYLE):
         figure = Figure(layout="constrained")
         if kind in TABLE_FIGURES:
-            TABLE_FIGURES[kind](figure, outcome)
+            TABLE_FIGURES[kind](figure, result)
         else:
-            ROUND_FIGURES[kind](figure, outcome, runs)
+            ROUND_FIGURES[kind](figure, result, runs)
         paragraphs = [
-            fill(p, int(LETTERS_PER_INCH * figure.get_figwidth())) for p in describe_figure(outcome)
+            fill(p, int(LETTERS_PER_INCH * figure.get_figwidth())) for p in describe_figure(result)
         ]
         figure.suptitle(
             "\n".join(paragraphs),
@@ -63,22 +59,22 @@ def draw_paper_figure(
     return figure
 
 
-def describe_figure(outcome: ReproductionResult) -> list[str]:
-    """What the figure shows; and, where it is so, that nothing here compares with the paper."""
-    found = outcome.table.published
-    said = [f"{found.paper}, {found.where}: {found.what}"]
-    if not numbers.is_comparable(outcome):
-        data = ", ".join(dict.fromkeys(line.data for line in outcome.numbers))
-        said.append(f"Ours, quick scale ({data}): not comparable with the printed")
-    elif found.figure == "grid" and found.printed:
-        said.append("Ours, and in brackets as printed")
-    return said
+def describe_figure(result: ReproductionResult) -> list[str]:
+    """The title and, at quick scale, that the numbers are not comparable with the paper's."""
+    experiment = result.table.published
+    lines = [f"{experiment.paper}, {experiment.where}: {experiment.what}"]
+    if not paper_sweeps.is_comparable(result):
+        data = ", ".join(dict.fromkeys(number.data for number in result.numbers))
+        lines.append(f"Ours, quick scale ({data}): not comparable with the printed")
+    elif experiment.figure == "grid" and experiment.printed:
+        lines.append("Ours, and in brackets as printed")
+    return lines
 
 
 def save_paper_figure(
-    outcome: ReproductionResult, runs: Iterable[tuple[CellRun, list[Event]]], folder: Path
+    result: ReproductionResult, runs: Iterable[tuple[CellRun, list[Event]]], folder: Path
 ) -> None:
-    """``figure.svg`` and ``figure.png``."""
-    figure = draw_paper_figure(outcome, runs)
+    """Write ``figure.svg`` and ``figure.png``."""
+    figure = draw_paper_figure(result, runs)
     for suffix in (".svg", ".png"):
         save_figure(figure, folder / f"figure{suffix}")

@@ -1,4 +1,4 @@
-"""A contact sheet of an audit: originals, and what every attack made of them."""
+"""A contact sheet of a privacy audit: original images beside their reconstructions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from ..page.audit_section import AuditRecord, select_images
 from .style import MUTED_COLOR, STYLE, TEXT_COLOR
 
-IMAGE_INCHES = 0.95  # inches of an image
+IMAGE_INCHES = 0.95  # side of an image
 
 
 def draw_contact_sheet(records: Sequence[AuditRecord]) -> Figure:
-    """A row for every image: the original, and what each attack made of it, with its PSNR."""
-    originals, columns, found = select_images(records)
+    """Draw one row per image: the original, and each reconstruction with its PSNR."""
+    originals, columns, attacks = select_images(records)
     shape = tuple(records[0]["shape"])
     with mpl.rc_context(STYLE):
         figure = Figure(layout="constrained")
@@ -28,18 +28,18 @@ def draw_contact_sheet(records: Sequence[AuditRecord]) -> Figure:
             1.0 + IMAGE_INCHES * 1.15 * wide, 1.4 + IMAGE_INCHES * 1.3 * len(originals)
         )
         grid = figure.subplots(len(originals), wide, squeeze=False)
-        for line, original in zip(grid, originals, strict=True):
-            draw_image(line[0], original["original"], shape, f"client {original['client']}")
-            for axes, (name, private) in zip(line[1:], columns, strict=True):
-                r = found[name, private, original["client"], original["image"]]
+        for row, original in zip(grid, originals, strict=True):
+            draw_image(row[0], original["original"], shape, f"client {original['client']}")
+            for axes, (name, private) in zip(row[1:], columns, strict=True):
+                r = attacks[name, private, original["client"], original["image"]]
                 draw_image(axes, r["picture"], shape, f"{r['psnr']:.1f} dB")
-        heads = ["original", *(f"{name}\n{private}" for name, private in columns)]
-        for axes, head in zip(grid[0], heads, strict=True):
-            axes.set_title(head, fontsize=10, loc="center")
+        titles = ["original", *(f"{name}\n{private}" for name, private in columns)]
+        for axes, title in zip(grid[0], titles, strict=True):
+            axes.set_title(title, fontsize=10, loc="center")
         last = originals[0]["round"]
         figure.suptitle(
-            f"{records[0]['data']} after {last} rounds: images recovered from what is sent;"
-            "\nthe parts that stay are unknown or known to the attacker",
+            f"{records[0]['data']} after {last} rounds: images recovered from what clients send;"
+            "\nthe personal parameters are unknown or known to the attacker",
             x=0.01,
             ha="left",
             fontweight="bold",
@@ -48,18 +48,18 @@ def draw_contact_sheet(records: Sequence[AuditRecord]) -> Figure:
     return figure
 
 
-def draw_image(axes: Axes, packed: str, shape: tuple[int, ...], below: str) -> None:
+def draw_image(axes: Axes, encoded: str, shape: tuple[int, ...], caption: str) -> None:
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
     axes.imshow(
-        decode_pixels(packed, shape), cmap="gray", vmin=0, vmax=255, interpolation="nearest"
+        decode_pixels(encoded, shape), cmap="gray", vmin=0, vmax=255, interpolation="nearest"
     )
     axes.set_xlabel(
-        below, fontsize=9, color=TEXT_COLOR if below.endswith("dB") else MUTED_COLOR, labelpad=2
+        caption, fontsize=9, color=TEXT_COLOR if caption.endswith("dB") else MUTED_COLOR, labelpad=2
     )
 
 
-def decode_pixels(packed: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Rows, columns and, of colour images, channels."""
-    values = np.frombuffer(base64.b64decode(packed), np.uint8).reshape(shape)
+def decode_pixels(encoded: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Decode to rows × columns or, for colour images, rows × columns × channels."""
+    values = np.frombuffer(base64.b64decode(encoded), np.uint8).reshape(shape)
     return values.transpose(1, 2, 0).squeeze(-1) if shape[0] == 1 else values.transpose(1, 2, 0)

@@ -1,4 +1,4 @@
-"""Pictures for papers and the README: curves of G and P, their trade-off, who took part."""
+"""Figures of runs: curves of G and P, their trade-off, and the participation of clients."""
 
 from __future__ import annotations
 
@@ -39,16 +39,14 @@ from .style import (
     set_percent_axes,
 )
 
-MAX_DIRECT_LABELS, MAX_LABEL_LENGTH = (
-    10,
-    18,
-)  # so many names, of so many letters, fit beside their lines
-PARTICIPATION_COLORS = ("white", "#F0A35E", PALETTE[0])  # away, lost, there
+MAX_DIRECT_LABELS = 10  # names that fit beside their lines
+MAX_LABEL_LENGTH = 18  # letters of such a name
+PARTICIPATION_COLORS = ("white", "#F0A35E", PALETTE[0])  # not selected, no reply, trained
 FIGURE_FORMATS = (".png", ".svg", ".pdf")
 
 
 def draw_comparison(runs: Sequence[Run]) -> Figure:
-    """G over the rounds, P over the rounds, and where the two meet."""
+    """Draw G over the rounds, P over the rounds, and P against G."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(14, 4.6), layout="constrained")
         left, middle, right = figure.subplots(1, 3, width_ratios=(1.15, 1.15, 1))
@@ -62,13 +60,13 @@ def draw_comparison(runs: Sequence[Run]) -> Figure:
 
 
 def can_label_directly(runs: Sequence[Run]) -> bool:
-    """Whether names beside the lines fit; a legend tells the series otherwise."""
+    """Whether names fit beside the lines; otherwise there is a legend."""
     names = list(group_by_series(runs))
     return len(names) <= MAX_DIRECT_LABELS and max(map(len, names)) <= MAX_LABEL_LENGTH
 
 
 def draw_accuracy_panel(axes: Axes, runs: Sequence[Run], measure: str, title: str) -> None:
-    """One line per series, with ± one std over its seeds, named at its end."""
+    """Draw one line per series, with ± one std over its seeds and its name at the end."""
     ends = []
     for i, (name, group) in enumerate(group_by_series(runs).items()):
         line = compute_mean_curve(group, measure)
@@ -92,7 +90,7 @@ def draw_accuracy_panel(axes: Axes, runs: Sequence[Run], measure: str, title: st
 
 
 def draw_trade_off(axes: Axes, runs: Sequence[Run]) -> None:
-    """P against G over the last ten evaluations: the best place is the upper right."""
+    """Draw P against G over the last ten evaluations; the upper right is best."""
     color = {name: get_series_style(i)["color"] for i, name in enumerate(group_by_series(runs))}
     points = []
     for row in build_comparison_rows(runs):
@@ -110,15 +108,15 @@ def draw_trade_off(axes: Axes, runs: Sequence[Run]) -> None:
         label_points(axes, points)
 
 
-# Who took part -----------------------------------------------------------------------------
+# Participation ------------------------------------------------------------------------------
 
 
 def draw_participation(runs: Sequence[Run]) -> Figure:
-    """How often every client took part, and below it in which rounds."""
+    """Draw how often every client took part, and below it in which rounds."""
     first, *others = collect_participation(runs)
     if others:
         raise ConfigError(
-            f"in '{first.run_labels[0]}' and '{others[0].run_labels[0]}' not the same clients took part;"
+            f"different clients took part in '{first.run_labels[0]}' and '{others[0].run_labels[0]}';"
             " draw one run at a time"
         )
     rounds, n = first.matrix.shape
@@ -127,7 +125,7 @@ def draw_participation(runs: Sequence[Run]) -> Figure:
         figure = Figure(figsize=(wide + 1.5, min(11.0, 4.5 + 0.05 * rounds)), layout="constrained")
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1, 2))
         draw_participation_counts(above, first)
-        above.set_title(f"Who took part, {n} clients, {rounds} rounds (dashed: the mean)")
+        above.set_title(f"Participation of {n} clients in {rounds} rounds (dashed: the mean)")
         below.pcolormesh(
             first.matrix,
             cmap=ListedColormap(PARTICIPATION_COLORS),
@@ -141,29 +139,29 @@ def draw_participation(runs: Sequence[Run]) -> Figure:
         below.tick_params(length=0)
         label_ticks(below.xaxis, first.clients, wide)
         if (first.matrix == NO_REPLY).any():
-            words = zip(
+            labels = zip(
                 PARTICIPATION_COLORS[1:],
-                ("asked, but dropped out or too late", "took part"),
+                ("selected, but no reply in time", "took part"),
                 strict=True,
             )
-            patches = [Patch(color=color, label=word) for color, word in words]
+            patches = [Patch(color=color, label=label) for color, label in labels]
             figure.legend(handles=patches, loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
-def draw_participation_counts(axes: Axes, seen: ParticipationMatrix) -> None:
-    """Rounds per client, those it was lost in on top, and the mean as a line."""
-    at, took = np.arange(len(seen.clients)) + 0.5, seen.rounds_trained
-    axes.bar(at, took, 0.8, color=PARTICIPATION_COLORS[TRAINED], linewidth=0)
+def draw_participation_counts(axes: Axes, participation: ParticipationMatrix) -> None:
+    """Draw rounds per client, those without a reply on top, and the mean as a line."""
+    at, trained = np.arange(len(participation.clients)) + 0.5, participation.rounds_trained
+    axes.bar(at, trained, 0.8, color=PARTICIPATION_COLORS[TRAINED], linewidth=0)
     axes.bar(
         at,
-        seen.rounds_selected - took,
+        participation.rounds_selected - trained,
         0.8,
-        bottom=took,
+        bottom=trained,
         color=PARTICIPATION_COLORS[NO_REPLY],
         linewidth=0,
     )
-    axes.axhline(float(took.mean()), color=TEXT_COLOR, linewidth=1, linestyle=(0, (4, 2)))
+    axes.axhline(float(trained.mean()), color=TEXT_COLOR, linewidth=1, linestyle=(0, (4, 2)))
     axes.set_ylabel("rounds")
     axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.yaxis.grid(color=GRID_COLOR, linewidth=0.8)
@@ -172,7 +170,7 @@ def draw_participation_counts(axes: Axes, seen: ParticipationMatrix) -> None:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """As PNG, SVG or PDF, told by the suffix; the same figure gives the same bytes."""
+    """Save as PNG, SVG or PDF, by the suffix; the same figure gives the same bytes."""
     kind = path.suffix.lower()
     if kind not in FIGURE_FORMATS:
         raise ConfigError(

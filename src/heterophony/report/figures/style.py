@@ -1,4 +1,4 @@
-"""How figures look: colours, quiet axes, and names beside lines and points instead of a legend."""
+"""The style of figures: colours, axes, and names beside lines and points instead of a legend."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-# Told apart by people with any colour vision, and by lightness in grey print.
+# Distinguishable with any colour vision, and by lightness in grey print.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#D9920A", "#56B4E9", "#882255", "#555555")
-DASHES = ("-", (0, (4, 1.5)), (0, (1.2, 1.2)))  # once more through the palette
+DASHES = ("-", (0, (4, 1.5)), (0, (1.2, 1.2)))  # after all colours of the palette are used once
 TEXT_COLOR, MUTED_COLOR, GRID_COLOR = "#222222", "#666666", "#DDDDDD"
 HEATMAP_COLORMAP = LinearSegmentedColormap.from_list(
-    "held", ["#E6F0F7", "#BAD6E9", "#7DB5D8", "#3B8BBF", "#0B5A91", "#062F52"]
+    "heatmap", ["#E6F0F7", "#BAD6E9", "#7DB5D8", "#3B8BBF", "#0B5A91", "#062F52"]
 )
 STYLE: Any = {  # matplotlib types the keys as literals
     "font.size": 12,
@@ -39,7 +39,7 @@ STYLE: Any = {  # matplotlib types the keys as literals
 
 
 class PointLabel(NamedTuple):
-    """A place in the data that wants its name beside it."""
+    """A point in data coordinates, and the name to write beside it."""
 
     name: str
     x: float
@@ -58,7 +58,7 @@ def get_series_style(i: int) -> dict[str, Any]:
 def arrange_panels(
     columns: Sequence[str], measures: Sequence[str], across: int
 ) -> list[list[tuple[str, str]]]:
-    """Places of panels, row by row: measures below each other, columns of a table beside."""
+    """Arrange (measure, column) pairs in rows: measures below each other, columns side by side."""
     if len(columns) == 1:
         return [[(m, columns[0]) for m in measures]]
     lines = -(-len(columns) // across)
@@ -73,7 +73,7 @@ def create_panels(
     size: tuple[float, float],
     beside: float = 0.0,
 ) -> Iterator[tuple[Axes, tuple[str, str], bool]]:
-    """An empty panel for each place, and whether it is the first of its row; in inches."""
+    """Create a panel for each pair, and say whether it is the first of its row; sizes in inches."""
     wide = max(map(len, places), default=1)
     figure.set_size_inches(max(7.5, beside + wide * size[0]), 0.7 + len(places) * size[1])
     grid = figure.subplots(max(1, len(places)), wide, squeeze=False)
@@ -85,7 +85,7 @@ def create_panels(
 
 
 def set_percent_axes(axes: Axes, *directions: str) -> None:
-    """Percent along these directions, on quiet lines."""
+    """Format these axes in percent, with light grid lines."""
     for direction in directions:
         axis = getattr(axes, f"{direction}axis")
         axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
@@ -95,7 +95,7 @@ def set_percent_axes(axes: Axes, *directions: str) -> None:
 
 
 def label_ticks(axis: Axis, names: Sequence[str], inches: float) -> None:
-    """Everything by name, or every n-th where there is no room for more."""
+    """Label every tick by name, or every n-th if there is no room for more."""
     short = [name if len(name) <= 16 else f"{name[:15]}…" for name in names]
     longest = max(map(len, short), default=1)
     upright = axis.axis_name == "x" and longest > 4  # type: ignore[attr-defined]
@@ -108,13 +108,13 @@ def label_ticks(axis: Axis, names: Sequence[str], inches: float) -> None:
 
 
 def label_line_ends(axes: Axes, ends: Sequence[PointLabel]) -> None:
-    """The name of each line right of the panel, with a thin line to its end."""
+    """Write the name of each line right of the panel, with a thin line to its end."""
     ends = sorted(ends, key=lambda end: end.y)
     low, high = axes.get_ylim()
     heights = spread_heights([(end.y - low) / (high - low) for end in ends], gap=0.064)
     for end, height in zip(ends, heights, strict=True):
-        thread = {"arrowstyle": "-", "color": end.color, "lw": 0.7, "shrinkA": 1, "shrinkB": 2}
-        thread["relpos"] = (0, 0.5)  # to where the name begins, not across other names
+        connector = {"arrowstyle": "-", "color": end.color, "lw": 0.7, "shrinkA": 1, "shrinkB": 2}
+        connector["relpos"] = (0, 0.5)  # end at the first letter, not across other names
         axes.annotate(
             end.name,
             xy=(end.x, end.y),
@@ -124,12 +124,12 @@ def label_line_ends(axes: Axes, ends: Sequence[PointLabel]) -> None:
             va="center",
             fontweight="bold",
             annotation_clip=False,
-            arrowprops=thread,
+            arrowprops=connector,
         )
 
 
 def label_points(axes: Axes, points: Sequence[PointLabel]) -> None:
-    """The name of each point, on the side where there is room."""
+    """Write the name of each point on the side that has room."""
     middle = sum(axes.get_xlim()) / 2
     right = sorted((p for p in points if p.x < middle), key=lambda p: p.y)
     left = sorted((p for p in points if p.x >= middle), key=lambda p: p.y)
@@ -138,11 +138,11 @@ def label_points(axes: Axes, points: Sequence[PointLabel]) -> None:
 
 
 def label_points_on_side(axes: Axes, rising: Sequence[PointLabel], align: str, dx: float) -> None:
-    """Names ``dx`` beside their points, moved apart where points lie close."""
-    place = axes.transData + axes.transAxes.inverted()
-    places = [place.transform((p.x, p.y)) for p in rising]
-    heights = spread_heights([y for _, y in places], gap=0.064)
-    for point, (x, _), height in zip(rising, places, heights, strict=True):
+    """Write names ``dx`` beside their points, moved apart where points are close."""
+    to_axes = axes.transData + axes.transAxes.inverted()
+    positions = [to_axes.transform((p.x, p.y)) for p in rising]
+    heights = spread_heights([y for _, y in positions], gap=0.064)
+    for point, (x, _), height in zip(rising, positions, heights, strict=True):
         axes.text(
             x + dx,
             height,
@@ -157,7 +157,7 @@ def label_points_on_side(axes: Axes, rising: Sequence[PointLabel], align: str, d
 
 
 def spread_heights(rising: Sequence[float], gap: float) -> list[float]:
-    """Rising heights in 0…1 moved until they are ``gap`` apart; a cluster keeps its middle."""
+    """Move rising heights in 0…1 until they are ``gap`` apart; a cluster keeps its middle."""
     clusters: list[list[float]] = []
     for height in rising:
         clusters.append([height])
@@ -175,7 +175,7 @@ def spread_heights(rising: Sequence[float], gap: float) -> list[float]:
 
 
 def compute_cluster_bottom(cluster: Sequence[float], gap: float) -> float:
-    """Where the lowest of a cluster goes, inside the panel if it fits."""
+    """The height of a cluster's lowest name, inside the panel if the cluster fits."""
     length = gap * (len(cluster) - 1)
     return max(0.0, min(sum(cluster) / len(cluster) - length / 2, 1.0 - length))
 

@@ -1,4 +1,4 @@
-"""A table's numbers over the setting that it varies, ours and the printed: lines, heat maps."""
+"""Numbers of a published table over the setting that it varies: as lines, or as heat maps."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from ...papers.reproduce import ReproductionResult
     from ...papers.verdicts import ComparedNumber
 
-MARKERS = "os^"  # once more through the palette
+MARKERS = "os^"  # the next marker after all colours of the palette are used
 PRINTED_STYLE: Any = {"linestyle": (0, (3, 2)), "markerfacecolor": "white", "linewidth": 1}
 MEASURE_LABELS = {"G": "G, %", "P": "P, %", "score": "ln(G / 10) + ln(P / 10)"}
 SETTING_PATTERN = re.compile(r"(?P<name>.*?)(?: = | )(?P<number>[\d.]+)")
-CELL_INCHES = 0.75  # inches of a cell of a heat map
+CELL_INCHES = 0.75  # side of a cell of a heat map
 
 
-def is_comparable(outcome: ReproductionResult) -> bool:
-    """Whether our numbers and the printed ones measure the same."""
-    return outcome.table.scale is TableScale.full
+def is_comparable(result: ReproductionResult) -> bool:
+    """Whether our numbers can be compared with the printed ones: only at full scale."""
+    return result.table.scale is TableScale.full
 
 
 def remove_duplicates(values: Iterable[str]) -> list[str]:
@@ -52,10 +52,10 @@ def get_decimals(measure: str) -> int:
 # Lines over a setting -----------------------------------------------------------------------
 
 
-def draw_over_clients(figure: Figure, outcome: ReproductionResult) -> None:
-    """Over the number of clients, a line for each row."""
-    count = {c.column: c.config["data"]["clients"] for c in outcome.table.selected_cells}
-    axes = draw_setting_panels(figure, outcome, lambda x: x.row, lambda x: count[x.column])
+def draw_over_clients(figure: Figure, result: ReproductionResult) -> None:
+    """Draw one line per row over the number of clients."""
+    count = {c.column: c.config["data"]["clients"] for c in result.table.selected_cells}
+    axes = draw_setting_panels(figure, result, lambda x: x.row, lambda x: count[x.column])
     for panel in axes:
         panel.set(xscale="log", xlabel="clients")
         panel.xaxis.set_major_locator(FixedLocator(sorted(set(count.values()))))
@@ -63,40 +63,40 @@ def draw_over_clients(figure: Figure, outcome: ReproductionResult) -> None:
         panel.xaxis.set_major_formatter("{x:.0f}")
 
 
-def draw_sweep(figure: Figure, outcome: ReproductionResult) -> None:
-    """Over the setting that the rows vary, a line for each column."""
+def draw_sweep(figure: Figure, result: ReproductionResult) -> None:
+    """Draw one line per column over the setting that the rows vary."""
     axes = draw_setting_panels(
-        figure, outcome, lambda x: x.column, lambda x: float(parse_setting_label(x.row)[1])
+        figure, result, lambda x: x.column, lambda x: float(parse_setting_label(x.row)[1])
     )
     for panel in axes:
-        panel.set_xlabel(parse_setting_label(outcome.numbers[0].row)[0])
+        panel.set_xlabel(parse_setting_label(result.numbers[0].row)[0])
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def draw_setting_panels(
     figure: Figure,
-    outcome: ReproductionResult,
+    result: ReproductionResult,
     series: Callable[[ComparedNumber], str],
     at: Callable[[ComparedNumber], float],
 ) -> list[Axes]:
-    """A panel for each measure."""
-    lines, both = outcome.numbers, is_comparable(outcome)
+    """Draw one panel per measure, with one line per series."""
+    numbers, both = result.numbers, is_comparable(result)
     measures, names = (
-        remove_duplicates(x.measure for x in lines),
-        remove_duplicates(map(series, lines)),
+        remove_duplicates(x.measure for x in numbers),
+        remove_duplicates(map(series, numbers)),
     )
     drawn = []
     for axes, (measure, _), _ in create_panels(figure, [[(m, "") for m in measures]], (6.2, 4.8)):
         ends = []
         for i, name in enumerate(names):
-            mine = [x for x in lines if series(x) == name and x.measure == measure]
+            mine = [x for x in numbers if series(x) == name and x.measure == measure]
             ends += draw_setting_line(axes, i, name, sorted(mine, key=at), at, both)
         axes.set_ylabel(MEASURE_LABELS.get(measure, measure))
         axes.grid(color=GRID_COLOR, linewidth=0.8)
         axes.tick_params(length=0)
         label_line_ends(axes, ends)
         drawn.append(axes)
-    if both and any(x.printed for x in lines):
+    if both and any(x.printed for x in numbers):
         plain: dict[str, Any] = {"color": MUTED_COLOR, "marker": "o"}
         handles = [
             Line2D([], [], **plain, **PRINTED_STYLE, label="printed"),
@@ -114,15 +114,15 @@ def draw_setting_line(
     at: Callable[[ComparedNumber], float],
     both: bool,
 ) -> list[PointLabel]:
-    """Printed dashed with open marks, ours full with deviations; where its name belongs."""
+    """Draw printed values dashed, ours solid with deviations; return where the name goes."""
     color = PALETTE[i % len(PALETTE)]
     marker = MARKERS[i // len(PALETTE) % len(MARKERS)]
     mark: dict[str, Any] = {"color": color, "marker": marker, "markersize": 5}
     ends = []
-    said = [(at(x), x.printed.value) for x in rising if both and x.printed]
-    if said:
-        axes.plot(*zip(*said, strict=True), **mark, **PRINTED_STYLE, label=f"{name}, printed")
-        ends = [PointLabel(name, *said[-1], color)]
+    printed = [(at(x), x.printed.value) for x in rising if both and x.printed]
+    if printed:
+        axes.plot(*zip(*printed, strict=True), **mark, **PRINTED_STYLE, label=f"{name}, printed")
+        ends = [PointLabel(name, *printed[-1], color)]
     ours = [(at(x), x.mean, x.std or 0.0) for x in rising if x.mean is not None]
     if ours:
         x, y, std = zip(*ours, strict=True)
@@ -134,32 +134,35 @@ def draw_setting_line(
 
 
 def parse_setting_label(label: str) -> tuple[str, str]:
-    """What a label varies, and to what: ``E_lora = 2``, ``batch 32``."""
-    found = SETTING_PATTERN.fullmatch(label)
-    return (found["name"], found["number"]) if found else ("", label)
+    """Split a label into setting and value: ``E_lora = 2``, ``batch 32``."""
+    match = SETTING_PATTERN.fullmatch(label)
+    return (match["name"], match["number"]) if match else ("", label)
 
 
 # Heat maps ----------------------------------------------------------------------------------
 
 
-def draw_grid(figure: Figure, outcome: ReproductionResult) -> None:
-    """Rows against the last word of columns (``CIFAR-10, R_c = 0.2``), a panel for the others."""
-    lines = outcome.numbers
+def draw_grid(figure: Figure, result: ReproductionResult) -> None:
+    """Draw heat maps of rows against the setting in the column labels.
+
+    A column ``CIFAR-10, R_c = 0.2`` belongs to the panel ``CIFAR-10``, at 0.2.
+    """
+    numbers = result.numbers
     rows, measures = (
-        remove_duplicates(x.row for x in lines),
-        remove_duplicates(x.measure for x in lines),
+        remove_duplicates(x.row for x in numbers),
+        remove_duplicates(x.measure for x in numbers),
     )
-    across = remove_duplicates(x.column.rpartition(", ")[2] for x in lines)
-    sets = remove_duplicates(x.column.rpartition(", ")[0] for x in lines)
+    across = remove_duplicates(x.column.rpartition(", ")[2] for x in numbers)
+    sets = remove_duplicates(x.column.rpartition(", ")[0] for x in numbers)
     size = (1.2 + CELL_INCHES * len(across), 1.3 + CELL_INCHES * len(rows))
     for axes, (measure, name), _ in create_panels(figure, arrange_panels(sets, measures, 3), size):
         here = {
             (x.row, x.column.rpartition(", ")[2]): x
-            for x in lines
+            for x in numbers
             if (x.measure, x.column.rpartition(", ")[0]) == (measure, name)
         }
         draw_heatmap(
-            axes, [[here.get((r, c)) for c in across] for r in rows], is_comparable(outcome)
+            axes, [[here.get((r, c)) for c in across] for r in rows], is_comparable(result)
         )
         axes.set_title(f"{name}: {measure}")
         axes.set_xticks(np.arange(len(across)) + 0.5, [parse_setting_label(c)[1] for c in across])
@@ -168,21 +171,23 @@ def draw_grid(figure: Figure, outcome: ReproductionResult) -> None:
 
 
 def draw_heatmap(axes: Axes, cells: Sequence[Sequence[ComparedNumber | None]], both: bool) -> None:
-    """Ours as colour and number, the printed number below it in brackets."""
+    """Draw ours as colour and number, the printed number below it in brackets."""
     means = [[np.nan if x is None or x.mean is None else x.mean for x in row] for row in cells]
     values = np.ma.masked_invalid(np.array(means, dtype=float))
     axes.pcolormesh(values, cmap=HEATMAP_COLORMAP, edgecolor="white", linewidth=1.5)
     low, high = (float(values.min()), float(values.max())) if values.count() else (0.0, 0.0)
     for i, row in enumerate(cells):
-        for j, line in enumerate(row):
-            if line is None:
+        for j, number in enumerate(row):
+            if number is None:
                 continue
-            words = [] if line.mean is None else [f"{line.mean:.{get_decimals(line.measure)}f}"]
-            if both and line.printed is not None:
-                words.append(f"({line.printed.value:.{get_decimals(line.measure)}f})")
-            dark = line.mean is not None and line.mean - low > 0.45 * (high - low) > 0
-            color, place = "white" if dark else TEXT_COLOR, (j + 0.5, i + 0.5)
-            axes.text(*place, "\n".join(words), ha="center", va="center", color=color, fontsize=10)
+            text = (
+                [] if number.mean is None else [f"{number.mean:.{get_decimals(number.measure)}f}"]
+            )
+            if both and number.printed is not None:
+                text.append(f"({number.printed.value:.{get_decimals(number.measure)}f})")
+            dark = number.mean is not None and number.mean - low > 0.45 * (high - low) > 0
+            color, center = "white" if dark else TEXT_COLOR, (j + 0.5, i + 0.5)
+            axes.text(*center, "\n".join(text), ha="center", va="center", color=color, fontsize=10)
     axes.set_aspect("equal")
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
