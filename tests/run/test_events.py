@@ -16,6 +16,7 @@ from heterophony.core.errors import FolderError
 from heterophony.data.sources import read_source
 from heterophony.run.events import (
     EVENT_TYPES,
+    find_last_evaluation,
     get_end,
     get_new_clients,
     get_start,
@@ -24,7 +25,7 @@ from heterophony.run.events import (
     select_rounds,
 )
 from heterophony.run.run_index import read_events, read_last_event
-from heterophony.run.summary import compute_curves, find_last_evaluation, summarise
+from heterophony.run.summary import compute_curves, summarise
 
 ROOT = Path(__file__).parents[2]
 KINDS = {get_args(get_type_hints(kind)["event"])[0]: kind for kind in EVENT_TYPES}

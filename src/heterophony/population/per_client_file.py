@@ -23,18 +23,18 @@ def read_per_client_file(file: str, columns: Sequence[str]) -> RowsByClient:
     """
     text = read_file_bytes(file).decode(errors="replace")
     try:
-        found = (
+        content = (
             json.loads(text) if file.endswith(".json") else group_csv_by_client(file, text, columns)
         )
     except (ValueError, RecursionError):
         raise DataError(f"{file} is not JSON") from None
     except csv.Error as error:
         raise DataError(f"{file} is not CSV: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise DataError(f"{file}: must be an object with an entry for each client")
     return {
         str(c): [parse_row(file, c, r, columns) for r in list_rows(value)]
-        for c, value in found.items()
+        for c, value in content.items()
     }
 
 
@@ -57,10 +57,10 @@ def group_csv_by_client(
     missing = [c for c in ("client", *columns) if c not in (lines.fieldnames or ())]
     if missing:
         raise DataError(f"{file}: its first line does not have the column '{missing[0]}'")
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    rows: dict[str, list[Mapping[str, Any]]] = {}
     for line in lines:
-        found.setdefault(str(line["client"]), []).append(line)
-    return found
+        rows.setdefault(str(line["client"]), []).append(line)
+    return rows
 
 
 def list_rows(value: Any) -> Iterable[Any]:

@@ -71,8 +71,10 @@ def list_member_runs(parent: Path) -> list[Path]:
     order = parent / "compare.json"
     names = read_json(order)["runs"] if order.is_file() else []
     rank = {name: i for i, name in enumerate(names)}
-    found = [f.parent for f in parent.glob(f"*/{CONFIG_FILE}")]
-    return sorted(found, key=lambda f: (rank.get(f.name, len(rank)), make_natural_sort_key(f.name)))
+    folders = [f.parent for f in parent.glob(f"*/{CONFIG_FILE}")]
+    return sorted(
+        folders, key=lambda f: (rank.get(f.name, len(rank)), make_natural_sort_key(f.name))
+    )
 
 
 def make_natural_sort_key(name: str) -> list[tuple[int, str]]:

@@ -13,14 +13,13 @@ from .events import (
     MEASURES,
     VALIDATION_MEASURES,
     Counts,
-    EvaluationEvent,
     Event,
     NewClientsEvent,
     RoundEvent,
+    find_last_evaluation,
     get_end,
     get_new_clients,
     get_start,
-    select_evaluations,
     select_rounds,
 )
 
@@ -226,31 +225,6 @@ def compute_accuracy(
     if clients == "pooled":
         return sum(c for c, _ in known) / sum(n for _, n in known)
     return fmean(c / n for c, n in known)
-
-
-def find_last_evaluation(events: Iterable[Event]) -> EvaluationEvent | None:
-    """Return the last evaluation of personal models, None if there is none.
-
-    A client that did not reply then has the counts of its last reply.
-    """
-    newest_first = [e for e in reversed(select_evaluations(events)) if e["P"] is not None]
-    if not newest_first:
-        return None
-    last, *earlier = newest_first
-    out = last.copy()
-    for measure in MEASURES:
-        out[measure] = fill_missing_counts(last[measure], [e[measure] for e in earlier])
-    return out
-
-
-def fill_missing_counts(counts: Counts | None, earlier: Iterable[Counts | None]) -> Counts | None:
-    """Replace each None by the newest count of the same client."""
-    for older in earlier:
-        if counts is None or None not in counts:
-            break
-        if older:
-            counts = [b if a is None else a for a, b in zip(counts, older, strict=True)]
-    return counts
 
 
 def summarise(events: Sequence[Event]) -> Summary:

@@ -22,7 +22,7 @@ from ...analysis.tables import (
     format_difference,
     select_columns,
 )
-from ...run.summary import find_last_evaluation
+from ...run.events import find_last_evaluation
 from .audit_section import build_audit_section
 
 Json = dict[str, Any]
