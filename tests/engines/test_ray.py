@@ -429,7 +429,7 @@ def test_what_only_a_cluster_has_needs_one_and_a_run_can_leave_it():
 def test_resume_changes_where_it_runs_and_nothing_else(tmp_path):
     done = CliRunner().invoke(app, ["resume", str(tmp_path), "-c", "seed=1"])
     assert done.exit_code == 3
-    assert "only where it runs can change" in done.stderr
+    assert "only engine settings can change" in done.stderr
 
 
 # Parts --------------------------------------------------------------------------------------
