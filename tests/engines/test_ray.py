@@ -150,6 +150,19 @@ def test_a_model_that_only_this_script_knows_is_sent_along(nodes):
     assert identical(played("fedper", model=net), on_ray("fedper", model=net))
 
 
+def test_an_algorithm_outside_the_package_has_the_serial_bits(nodes, tmp_path, monkeypatch):
+    (tmp_path / "beside_ray.py").write_text(
+        "import heterophony as hp\n\n"
+        "class Halfway(hp.Algorithm):\n"
+        "    def merge(self, server, replies):\n"
+        "        return server.update(0.5 * (server.model + hp.mean(replies)))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    name = "beside_ray:Halfway"
+    assert identical(played(name), on_ray(name))
+    assert on_ray(name).summary.algorithm == name
+
+
 def test_an_audit_has_the_serial_bits(nodes, tmp_path):
     settings = ["data.name=digits", "data.clients=3", "model.name=digitsnet", "local.steps=2"]
     words = [w for s in settings for w in ("-c", s)]
