@@ -109,18 +109,16 @@ def test_a_run_that_measures_P_seldom_has_a_table_a_bar_and_a_page():
     measured = [e for e in events if e["event"] == "evaluation"]
     assert [e["P"] is None for e in measured] == [False, True, True, False, False]
     with terminal.show_progress_bars(show=False) as bars:
-        bar = terminal.RunProgressBar(bars, "fedbabu", 4)
+        bar = bars.begin_run("fedbabu", 4)
         for event in events[: events.index(measured[2]) + 1]:
             bar(event)
-        shown = bars.tasks[0].fields
+        shown = bars.progress.tasks[0].fields
         right, tested = sum(measured[0]["P"]), sum(events[0]["test"])
         assert shown["P"] == f"{100 * right / tested:.2f}"  # the newest there is
         assert shown["G"] == f"{100 * sum(measured[2]['G']) / tested:.2f}"
-        resumed = terminal.RunProgressBar(
-            bars, "fedbabu", 4, events[0]["test"]
-        )  # it is told no start
+        resumed = bars.begin_run("fedbabu", 4, events[0]["test"])  # it sees no start event
         resumed(measured[2])
-        assert bars.tasks[1].fields["G"] == shown["G"]
+        assert bars.progress.tasks[1].fields["G"] == shown["G"]
     good("report", "mine")
     assert Path("mine/report.html").is_file()
 
@@ -227,7 +225,7 @@ def test_resume_of_a_run_begun_from_python_says_where_to_go_on():
     played("fedavg", rounds=1, out="mine")
     for _ in range(2):  # the refusal does not keep the lock
         assert refused(3, "resume", "mine") == (
-            "mine was begun from Python with data of its own; go on there with"
+            "mine was begun from Python with its own data; continue it there with"
             " hp.run(..., out='mine', resume=True)"
         )
 
@@ -278,19 +276,19 @@ def test_a_damaged_run_is_said(copied, damage, said):
 
 
 def test_a_lost_result_is_written_again(copied):
-    whole = copied.result.read_bytes()
-    copied.result.unlink()
+    whole = copied.result_file.read_bytes()
+    copied.result_file.unlink()
     good("resume", "mine")
-    assert copied.result.read_bytes() == whole
+    assert copied.result_file.read_bytes() == whole
 
 
 def test_a_lost_end_is_computed_again(copied):
     """Without the last commit and what was recorded after the one before."""
-    first = json.loads(copied.result.read_text())
-    copied.result.unlink()
-    max(copied.commits.glob("0*")).unlink()
-    lines = copied.events.read_text().splitlines(keepends=True)
-    copied.events.write_text("".join(lines[:-2]))
+    first = json.loads(copied.result_file.read_text())
+    copied.result_file.unlink()
+    max(copied.commits_folder.glob("0*")).unlink()
+    lines = copied.events_file.read_text().splitlines(keepends=True)
+    copied.events_file.write_text("".join(lines[:-2]))
     assert data("resume", "mine")["model_sha256"] == first["model_sha256"]
 
 
@@ -369,7 +367,7 @@ def test_compare_refuses_other_settings_in_the_same_folder(compared):
 
 def test_compare_refuses_the_folder_of_a_run(finished):
     said = refused(3, "compare", "fedper", *pairs(*QUICK), "--out", finished)
-    assert said == f"{finished} is a run of its own; choose another --out"
+    assert said == f"{finished} is a single run; choose another --out"
 
 
 def test_compare_takes_the_seed_of_the_configuration():
@@ -445,7 +443,7 @@ def test_list_runs(copied):
     new.create("")
     new.close()
     found = {r["name"]: r for r in data("list", "runs")}
-    result = json.loads(copied.result.read_text())
+    result = json.loads(copied.result_file.read_text())
     told = [v for k in "GP" for v in (result[k]["best"], result[k]["last10"]["mean"])]
     assert {name: list(r.values()) for name, r in found.items()} == {
         "runs/a": ["runs/a", "fedavg", "finished", *told],
@@ -646,7 +644,7 @@ def test_signals_leave_a_run_that_goes_on_and_a_second_process_is_refused(calm):
     out = Path("mine")
     interrupted = (
         75,
-        "error: interrupted; nothing is lost: go on with `heterophony resume mine`",
+        "error: interrupted; nothing is lost: continue with `heterophony resume mine`",
     )
     first = Forked("run", *pairs(*ROUNDS), "--out", out)
     until(first, lambda: recorded(out) >= 2)

@@ -217,7 +217,7 @@ def test_pretrain_writes_what_was_trained_and_a_run_begins_with_it(tmp_path, mon
     assert Path("a.safetensors").read_bytes() == before
     code, _, err = call("pretrain", *pairs(*QUICK, "seed=1"), "-o", "a.safetensors")
     assert code == FolderError.exit_code
-    assert "holds a training with other settings" in err
+    assert "holds a run with other settings" in err
 
 
 def test_pretrain_keeps_the_heads_depth_and_the_schedule_of_the_configuration(

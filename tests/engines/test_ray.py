@@ -150,6 +150,19 @@ def test_a_model_defined_in_the_script_is_sent_to_the_nodes(nodes):
     assert identical(played("fedper", model=net), on_ray("fedper", model=net))
 
 
+def test_an_algorithm_outside_the_package_has_the_serial_bits(nodes, tmp_path, monkeypatch):
+    (tmp_path / "beside_ray.py").write_text(
+        "import heterophony as hp\n\n"
+        "class Halfway(hp.Algorithm):\n"
+        "    def merge(self, server, replies):\n"
+        "        return server.update(0.5 * (server.model + hp.mean(replies)))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    name = "beside_ray:Halfway"
+    assert identical(played(name), on_ray(name))
+    assert on_ray(name).summary.algorithm == name
+
+
 def test_an_audit_has_the_serial_bits(nodes, tmp_path):
     settings = ["data.name=digits", "data.clients=3", "model.name=digitsnet", "local.steps=2"]
     words = [w for s in settings for w in ("-c", s)]
@@ -429,7 +442,7 @@ def test_what_only_a_cluster_has_needs_one_and_a_run_can_leave_it():
 def test_resume_changes_where_it_runs_and_nothing_else(tmp_path):
     done = CliRunner().invoke(app, ["resume", str(tmp_path), "-c", "seed=1"])
     assert done.exit_code == 3
-    assert "only where it runs can change" in done.stderr
+    assert "only engine settings can change" in done.stderr
 
 
 # Parts --------------------------------------------------------------------------------------

@@ -1,10 +1,12 @@
-"""The command line: what people type. Results go to stdout, progress and errors to stderr."""
+"""The command line: parse, call, print. Results go to stdout, progress and errors to stderr."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -30,7 +32,7 @@ from .terminal import print_error
 
 
 class ErrorReportingGroup(TyperGroup):
-    """One clear line and the right exit code for everything that has an answer."""
+    """Prints one line for every error that a user can mend, and exits with its code."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -43,9 +45,11 @@ class ErrorReportingGroup(TyperGroup):
         except BrokenPipeError:  # `heterophony … | head`
             sys.stderr.close()
             raise SystemExit(0) from None
-        except OSError as error:  # stdout on a full disk; files have answers of their own
+        except OSError as error:  # stdout on a full disk; errors of files are HeterophonyErrors
             print_error(f"cannot write the result: {error.strerror}")
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else the exit tries to write again
+            os.dup2(
+                os.open(os.devnull, os.O_WRONLY), 1
+            )  # else Python tries to write again at its exit
             raise SystemExit(StorageError.exit_code) from None
 
 
@@ -86,8 +90,16 @@ def top(
 
 
 def main() -> None:
-    """The console script."""
+    """Run the command line; this is the console script."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        # nothing is at stake before a run begins, and torch cannot be interrupted while it loads
+        # nothing can be lost before a run begins, and torch cannot be interrupted while it loads
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    make_current_folder_importable()
     app()
+
+
+def make_current_folder_importable() -> None:
+    """Let algorithms from a file of the current folder be imported; installed packages come first."""
+    with suppress(OSError):  # the folder was deleted
+        if (folder := str(Path.cwd())) not in sys.path:
+            sys.path.append(folder)

@@ -10,7 +10,7 @@ import typer
 
 from ..core.errors import ConfigError
 from . import terminal
-from .runs import JsonOption
+from .options import JsonOption
 
 if TYPE_CHECKING:
     from ..devices.broker.broker import Broker

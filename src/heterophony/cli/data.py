@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import terminal
-from .runs import ConfigFile, JsonOption, SettingsOption
+from .options import ConfigFile, JsonOption, SettingsOption
 
 if TYPE_CHECKING:
     from ..core.algorithm import Algorithm

@@ -1,4 +1,4 @@
-"""``server`` and ``device``: a run on real devices, over MQTT."""
+"""``server`` and ``device``: the two sides of a run on real devices, over MQTT."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Annotated
 import typer
 
 from . import terminal
+from .options import SAME_COMMAND, ConfigFile, JsonOption, SettingsOption
 from .result_tables import show_run
-from .runs import ConfigFile, JsonOption, SettingsOption, exit_on_interrupt
 
 EnrolmentOption = Annotated[
-    Path, typer.Option("--enrolment", help="The file made by `heterophony broker enrol`.")
+    Path, typer.Option("--enrolment", help="The file that `heterophony broker enrol` writes.")
 ]
 
 
 def register(app: typer.Typer) -> None:
-    """Put the commands into the app."""
+    """Add the commands to the app."""
     app.command()(server)
     app.command()(device)
 
@@ -26,18 +26,18 @@ def server(
     enrolment: EnrolmentOption,
     file: ConfigFile = None,
     pairs: SettingsOption = None,
-    out: Annotated[Path, typer.Option(help="The run's folder; one that is there goes on.")] = Path(
+    out: Annotated[Path, typer.Option(help="The run's folder; a run in it continues.")] = Path(
         "runs/devices"
     ),
     json: JsonOption = False,
 ) -> None:
-    """Serve a run to devices; killed and started again, it goes on."""
+    """Serve a run to devices. Started again after any interruption, it continues."""
     from ..config.reading import read_config
-    from ..devices.broker.enrolment import read_enrolment as enrolled
+    from ..devices.broker.enrolment import read_enrolment
     from ..devices.server import serve
     from ..run.store import RunFolder
 
-    known, folder = enrolled(enrolment), RunFolder(out)
+    credentials, folder = read_enrolment(enrolment), RunFolder(out)
     if folder.config_file.exists():
         folder.reopen()
         config = read_config(folder.config_file)
@@ -45,12 +45,9 @@ def server(
         config = read_config(file, pairs or [])
         folder.create(config.to_toml())
     try:
-        with (
-            terminal.show_progress_bars(not json) as bars,
-            exit_on_interrupt("the same command goes on", bars.stop, [folder]),
-        ):
-            bar = terminal.RunProgressBar(bars, config.algorithm_name, config.top.rounds)
-            summary = serve(config, folder, known, out.name, terminal.print_note, bar)
+        with terminal.show_interruptible_bars(not json, SAME_COMMAND, [folder]) as bars:
+            bar = bars.begin_run(config.algorithm_name, config.top.rounds)
+            summary = serve(config, folder, credentials, out.name, terminal.print_note, bar)
     finally:
         folder.close()
     show_run(summary, folder.path, json, trained=True)
@@ -60,35 +57,40 @@ def device(
     enrolment: EnrolmentOption,
     clients: Annotated[
         str,
-        typer.Option(help="Those on this device, as in 0,1,2; default with --data: all in it."),
+        typer.Option(
+            help="The clients on this device, as in 0,1,2; default with --data: all in it."
+        ),
     ] = "",
     data: Annotated[
         Path | None,
-        typer.Option(help="Their own data: of one client, or with one folder or .npz for each."),
+        typer.Option(help="Their own data: of one client, or one folder or .npz for each."),
     ] = None,
     folder: Annotated[
-        Path, typer.Option(help="Where what the clients keep lies; never sent.")
+        Path, typer.Option(help="Where clients keep personal parameters; it is never sent.")
     ] = Path("device"),
     run: Annotated[
-        str | None, typer.Option(help="Which run; default: the one that is announced.")
+        str | None,
+        typer.Option(help="The name of the run; default: the one that a server announces."),
     ] = None,
     simulate_slow: Annotated[
-        float, typer.Option(min=1.0, help="Be so many times slower than this machine.")
+        float, typer.Option(min=1.0, help="Work so many times slower than this machine.")
     ] = 1.0,
 ) -> None:
-    """Take part in a run; ends with it. Killed and started again, it goes on."""
+    """Take part in a run, until it ends. Started again after any interruption, it continues."""
     from ..core.errors import ConfigError
     from ..data.client_folders import find_client_data
-    from ..devices.broker.enrolment import read_enrolment as enrolled
+    from ..devices.broker.enrolment import read_enrolment
     from ..devices.device import Device, wait_for_run
 
-    known = enrolled(enrolment)
+    credentials = read_enrolment(enrolment)
     names = [c.strip() for c in clients.split(",") if c.strip()]
-    own = None if data is None else find_client_data(data, names, known.device)
+    own = None if data is None else find_client_data(data, names, credentials.device)
     if own is None and not names:
-        raise ConfigError("--clients: missing; which are on this device, as in --clients 0,1,2")
-    with exit_on_interrupt("the same command goes on", lambda: None):
-        which = run or wait_for_run(known, terminal.print_note)
-        home, held = folder / known.device, list(own or names)
-        Device(known, which, home, held, terminal.print_note, simulate_slow, own).run()
+        raise ConfigError("--clients: missing; name those on this device, as in --clients 0,1,2")
+    with terminal.exit_on_interrupt(SAME_COMMAND, lambda: None):
+        run_name = run or wait_for_run(credentials, terminal.print_note)
+        device_folder, held = folder / credentials.device, list(own or names)
+        Device(
+            credentials, run_name, device_folder, held, terminal.print_note, simulate_slow, own
+        ).run()
     terminal.print_note("the run has ended")

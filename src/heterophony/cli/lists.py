@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from . import paper_tables, terminal
-from .runs import JsonOption
+from .options import JsonOption
 
 if TYPE_CHECKING:
     from ..core.algorithm import Algorithm

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from . import terminal
-from .runs import JsonOption
+from .options import JsonOption
 
 
 def register(app: typer.Typer) -> None:

@@ -1,0 +1,32 @@
+"""Pretraining: train one model on the data of all clients, as a checkpoint that runs begin with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ..algorithms.centralized import Centralized
+from ..config.checkpoint import save_checkpoint
+from ..config.config import Config
+from ..run.store import RunFolder
+from .tasks import RunTask, create_or_reopen
+
+
+def prepare_pretraining(config: Config, checkpoint: Path) -> RunTask:
+    """Prepare the run that trains a checkpoint, in a locked folder beside it."""
+    federation = config.build_federation()
+    # before the algorithm changes: the head is as deep as the algorithm to come needs it
+    config = config.fill_model_defaults(federation)
+    if not isinstance(config.algorithm, Centralized):
+        config = replace(config, algorithm=Centralized(), algorithm_name="centralized")
+    folder = RunFolder(checkpoint.with_name(f"{checkpoint.name}.run"))
+    plan = config.build_plan(federation)
+    create_or_reopen(folder, config.to_toml(), "-o")
+    return RunTask(folder, config, plan)
+
+
+def save_pretrained(task: RunTask, checkpoint: Path) -> None:
+    """Write the model of a finished pretraining as a checkpoint."""
+    server = task.folder.restore_newest_commit(task.plan.federation.sizes())
+    assert server is not None  # the last round has just been committed
+    save_checkpoint(checkpoint, server.average | server.model)

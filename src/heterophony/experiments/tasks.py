@@ -1,0 +1,167 @@
+"""Runs in their folders: start or resume them one after the other, or side by side on a cluster."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ..config.config import Config
+from ..config.reading import read_config
+from ..config.sections import EngineSection
+from ..core.errors import DivergedError, FolderError
+from ..data.federation import Federation
+from ..engines.base import ClusterShare, check_engine_installed
+from ..jobs.plan import Plan
+from ..run.events import Event
+from ..run.store import RunFolder
+from ..run.summary import Summary, summarise
+from ..trackers import select_trackers
+from .execute import execute_plan
+from .parallel_runs import run_in_parallel
+
+EventListener = Callable[[Event], None]
+LabelledRuns = Mapping[Path, tuple[str, int]]  # by folder: label and number of rounds
+
+
+class Progress(Protocol):
+    """Shows the progress of runs; the command line draws bars."""
+
+    def begin_run(self, label: str, rounds: int, test_sizes: Sequence[int] = ()) -> EventListener:
+        """Show one more run; return what listens to its events."""
+
+
+@dataclass(frozen=True)
+class RunTask:
+    """A run to start or to resume: its folder, its configuration and its plan."""
+
+    folder: RunFolder
+    config: Config
+    plan: Plan
+
+    @property
+    def label(self) -> str:
+        """Describe the run in a few words."""
+        return f"{self.config.algorithm_name} (seed {self.config.top.seed})"
+
+
+class FederationCache:
+    """Builds each federation once, however many runs share it."""
+
+    def __init__(self) -> None:
+        self.federations: dict[tuple[str, int], Federation] = {}
+
+    def get(self, config: Config) -> Federation:
+        key = (repr(config.data), config.top.seed)
+        if key not in self.federations:
+            self.federations[key] = config.build_federation()
+        return self.federations[key]
+
+
+def prepare_engine(config: Config) -> None:
+    """Check that the engine is installed; start importing torch for workers while data are read."""
+    check_engine_installed(config.engine.name)
+    if config.engine.name == "pool":
+        from ..engines.child_processes import start_fork_server
+
+        start_fork_server()
+
+
+def create_or_reopen(folder: RunFolder, text: str, option: str) -> None:
+    """Lock the folder for a run with this configuration: a new one, or the one it holds already."""
+    if not folder.config_file.exists():
+        folder.create(text)
+    elif folder.reopen() != text:
+        folder.close()
+        raise FolderError(f"{folder.path} holds a run with other settings; choose another {option}")
+
+
+def load_tasks(folders: Sequence[RunFolder], overrides: Sequence[str] = ()) -> list[RunTask]:
+    """Read the configurations of existing runs; ``overrides`` may change the section [engine]."""
+    federations, tasks = FederationCache(), []
+    for folder in folders:
+        text = folder.reopen()
+        folder.close()
+        if "\n[library]\n" in text:
+            raise FolderError(
+                f"{folder.path} was begun from Python with its own data; continue it there with"
+                f" hp.run(..., out='{folder.path}', resume=True)"
+            )
+        config = read_config(folder.config_file, overrides)
+        prepare_engine(config)
+        tasks.append(RunTask(folder, config, config.build_plan(federations.get(config))))
+    return tasks
+
+
+def resume_tasks(
+    tasks: Sequence[RunTask],
+    progress: Progress,
+    workers: int | None = None,
+    track: Sequence[str] = (),
+    warn: Callable[[str], None] = warnings.warn,
+) -> list[Summary]:
+    """Run what is left of existing runs: side by side if all are on Ray, else one after the other."""
+    if len(tasks) > 1 and not track and all(t.config.engine.name == "ray" for t in tasks):
+        runs = {t.folder.path: (t.label, t.plan.rounds) for t in tasks}
+        for reason in run_on_cluster(runs, tasks[0].config.engine, workers, progress).values():
+            raise DivergedError(reason)
+        return [summarise(list(t.folder.iterate_events())) for t in tasks]
+    for task in tasks:
+        task.folder.lock()
+    return run_sequentially(tasks, progress, workers, track, warn)
+
+
+def run_sequentially(
+    tasks: Sequence[RunTask],
+    progress: Progress,
+    workers: int | None = None,
+    track: Sequence[str] = (),
+    warn: Callable[[str], None] = warnings.warn,
+) -> list[Summary]:
+    """Run one task after the other, each on all workers. The folders must be locked."""
+    summaries = []
+    for task in tasks:
+        engine, sizes = task.config.engine, task.plan.federation.sizes("test")
+        listener = progress.begin_run(task.label, task.plan.rounds, list(sizes.values()))
+        try:
+            summaries.append(
+                execute_plan(
+                    task.plan,
+                    task.folder,
+                    engine.name,
+                    workers or engine.workers,
+                    listener,
+                    select_trackers(track),
+                    warn,
+                    engine,
+                )
+            )
+        finally:
+            task.folder.close()
+    return summaries
+
+
+def run_on_cluster(
+    runs: LabelledRuns, engine: EngineSection, workers: int | None, progress: Progress
+) -> dict[Path, str]:
+    """Run side by side, each run on its share of a Ray cluster; return which diverged, and how."""
+    from ..engines.ray.cluster import share_cluster
+
+    with share_cluster(workers or engine.workers, engine, len(runs)) as (width, share):
+        return run_side_by_side(runs, width, progress, share)
+
+
+def run_side_by_side(
+    runs: LabelledRuns, width: int, progress: Progress, share: ClusterShare | None = None
+) -> dict[Path, str]:
+    """Run ``width`` runs at a time, a process each; return which diverged, and how."""
+    listeners: dict[Path, EventListener] = {}
+
+    def on_event(path: Path, event: Event) -> None:
+        if path not in listeners:
+            listeners[path] = progress.begin_run(*runs[path])
+        listeners[path](event)
+
+    return run_in_parallel(list(runs), width, on_event, share)

@@ -1,0 +1,158 @@
+"""An audit in its folder: train every algorithm, then attack what its clients send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..algorithms import get_algorithm_class
+from ..config.config import Config
+from ..config.reading import apply_override, resolve_config
+from ..core.errors import ConfigError
+from ..engines.base import create_engine
+from ..experiments.compare import label_algorithms, prepare_run_folders
+from ..experiments.execute import execute_plan
+from ..experiments.tasks import Progress, prepare_engine
+from ..run.events import Event
+from ..run.store import RunFolder
+from .attack_job import AttackCase, AttackSettings
+from .audit import (
+    AttackLog,
+    Victims,
+    invert_gradients,
+    list_cases,
+    list_open_cases,
+    record_sent_parameters,
+)
+from .preset_names import AuditPreset
+from .presets import get_algorithm_settings
+from .snapshots import Snapshots
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The runs of an audit by algorithm, and the log of its attacks."""
+
+    configs: Mapping[str, Config]
+    snapshots: Mapping[str, Snapshots]
+    log: AttackLog
+    victims: Victims
+    attack_settings: AttackSettings
+
+    @property
+    def folders(self) -> list[RunFolder]:
+        return [s.folder for s in self.snapshots.values()]
+
+    def train(self, progress: Progress) -> None:
+        """Run what is left of every run, keep the states to attack, and record what is sent."""
+        for name, snapshots in self.snapshots.items():
+            engine, plan = self.configs[name].engine, snapshots.plan
+            listener = combine_listeners(
+                progress.begin_run(name, plan.rounds), snapshots.make_listener()
+            )
+            with lock_folder(snapshots.folder) as folder:
+                execute_plan(plan, folder, engine.name, engine.workers, listener, cluster=engine)
+                snapshots.save_last()
+                record_sent_parameters(name, snapshots, self.log)
+
+    def list_open_cases(self) -> dict[str, list[AttackCase]]:
+        """List the attacks that are left, by algorithm."""
+        cases = {
+            name: list_cases(name, snapshots, self.victims, self.attack_settings, self.log)
+            for name, snapshots in self.snapshots.items()
+        }
+        left = {name: list_open_cases(own, self.log) for name, own in cases.items()}
+        return {name: own for name, own in left.items() if own}
+
+    def attack(
+        self, cases: Mapping[str, Sequence[AttackCase]], on_attack: Callable[[], None]
+    ) -> None:
+        """Invert gradients; every attack is recorded as soon as it is done."""
+        engine = next(iter(self.configs.values())).engine
+        for name, own in cases.items():
+            snapshots = self.snapshots[name]
+            plan, store = snapshots.plan, snapshots.client_store
+            with (
+                lock_folder(snapshots.folder),
+                create_engine(engine.name, engine.workers, plan, store, engine) as workers,
+            ):
+                for records in invert_gradients(
+                    list(own), snapshots, self.attack_settings, workers
+                ):
+                    self.log.append_records(records)
+                    on_attack()
+
+
+def build_audit_configs(
+    preset: AuditPreset,
+    settings: Mapping[str, Any],
+    names: Sequence[str],
+    overrides: Sequence[str],
+    rounds: int,
+) -> dict[str, Config]:
+    """Build a configuration for every algorithm: the preset's settings, then the overrides."""
+    configs = {}
+    for name in names:
+        if get_algorithm_class(name).pooled:
+            raise ConfigError(f"{name}: it pools all data, so nothing is sent; leave it out")
+        algorithm = {**get_algorithm_settings(preset, name), "name": name}
+        raw = {**deepcopy(dict(settings)), "algorithm": algorithm, "rounds": rounds}
+        for pair in overrides:
+            if apply_override(raw, pair) in ("rounds", "algorithm.name"):
+                raise ConfigError(f"-c {pair}: name algorithms and --rounds in the command itself")
+        configs[name] = resolve_config(raw)
+    return configs
+
+
+def open_audit(
+    configs: Mapping[str, Config], victims: Victims, how: AttackSettings, parent: Path
+) -> Audit:
+    """Create the folders of an audit, or open those of one with the same settings."""
+    first = next(iter(configs.values()))
+    prepare_engine(first)
+    federation = first.build_federation()
+    if len(federation.shape) != 3:
+        raise ConfigError(f"data.name: an audit needs images, not examples of {federation.shape}")
+    if victims.clients > len(federation.clients):
+        raise ConfigError(f"--clients {victims.clients}: there are {len(federation.clients)}")
+    labels = label_algorithms(list(configs))
+    folders = prepare_run_folders(parent, {labels[n]: c for n, c in configs.items()})
+    asked = {
+        "algorithms": list(configs),
+        "victims": asdict(victims),
+        "how": asdict(how),
+        "seed": first.top.seed,
+        "data": federation.name,
+        "shape": list(federation.shape),
+        "data_sha256": federation.sha256,
+    }
+    log, clients = AttackLog(parent, asked), federation.clients[: victims.clients]
+    snapshots = {
+        name: Snapshots(config.build_plan(federation), folder, victims.rounds, clients)
+        for (name, config), folder in zip(configs.items(), folders, strict=True)
+    }
+    return Audit(configs, snapshots, log, victims, how)
+
+
+@contextmanager
+def lock_folder(folder: RunFolder) -> Iterator[RunFolder]:
+    """Lock a run folder, and close it at the end."""
+    folder.lock()
+    try:
+        yield folder
+    finally:
+        folder.close()
+
+
+def combine_listeners(*listeners: Callable[[Event], None]) -> Callable[[Event], None]:
+    """Return one listener that passes every event to all."""
+
+    def listen(event: Event) -> None:
+        for listener in listeners:
+            listener(event)
+
+    return listen
