@@ -61,7 +61,7 @@ def main() -> None:
     from heterophony.devices.testbed.private_broker import PrivateBroker
     from heterophony.devices.testbed.processes import TestbedProcess, run_server
     from heterophony.devices.testbed.testbed import start_testbed_fork_server
-    from heterophony.run.store import RunFolder
+    from heterophony.runs.store import RunFolder
 
     start_testbed_fork_server()
     with tempfile.TemporaryDirectory() as name:

@@ -20,7 +20,7 @@ import numpy as np
 
 from heterophony.config.reading import read_config
 from heterophony.core.files import write_json
-from heterophony.run.summary import summarise
+from heterophony.runs.summary import summarise
 
 NAMES = ["fedavg", "fedper", "fedreg", "ditto", "local"]
 CLASSES, TESTED, REPEATS = 10, 40, 3

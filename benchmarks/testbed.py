@@ -32,8 +32,8 @@ from heterophony.devices.testbed.testbed import Testbed, assign_clients, start_t
 from heterophony.devices.transport.inbox import ReceivedMessage
 from heterophony.devices.transport.mqtt_transport import MqttTransport
 from heterophony.experiments.execute import execute_plan
-from heterophony.run.store import RunFolder
-from heterophony.run.summary import summarise
+from heterophony.runs.store import RunFolder
+from heterophony.runs.summary import summarise
 
 SETTINGS = ["data.name=fmnist", "data.clients=30", "model.name=convnet"]
 

@@ -28,9 +28,9 @@ OUTSIDE = {
 WITHOUT_TORCH = {
     "core/errors.py",
     "core/files.py",
-    "run/events.py",
-    "run/run_index.py",
-    "run/summary.py",
+    "runs/events.py",
+    "runs/run_index.py",
+    "runs/summary.py",
 }
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import sys
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 __version__ = "0.1.0"
@@ -16,21 +14,6 @@ __version__ = "0.1.0"
 STUB = Path(__file__).with_suffix(".pyi").read_text()
 PUBLIC = {name: module for module, name in re.findall(r"from \.(\S+) import (\w+) as", STUB)}
 __all__ = sorted(PUBLIC)  # editors and type checkers read the stub
-
-
-class PublicModule(ModuleType):
-    """A module whose public names are not hidden by packages of the same name, as ``run`` would be."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in PUBLIC and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by name: Ray's pickler knows plain modules only."""
-        return import_module, (__name__,)
-
-
-sys.modules[__name__].__class__ = PublicModule
 
 
 def __getattr__(name: str) -> Any:

@@ -43,6 +43,6 @@ from .population.device_speeds import Devices as Devices
 from .population.faults import Faults as Faults
 from .population.participation import Skewed as Skewed
 from .population.participation import Uniform as Uniform
-from .run.result import Result as Result
+from .runs.result import Result as Result
 
 __version__: str

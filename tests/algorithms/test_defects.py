@@ -77,8 +77,8 @@ from heterophony.jobs import evaluation, plan, work
 from heterophony.jobs.plan import Job
 from heterophony.models import get_model_builder
 from heterophony.population.participation import Uniform
-from heterophony.run import loop, summary
-from heterophony.run.store import RunFolder
+from heterophony.runs import loop, summary
+from heterophony.runs.store import RunFolder
 
 Patch = pytest.MonkeyPatch
 Putting = Callable[[Patch], None]

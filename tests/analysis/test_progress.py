@@ -17,8 +17,8 @@ from helpers.support import played
 from heterophony.analysis import progress, runs
 from heterophony.analysis.progress import RunProgress, list_run_progress
 from heterophony.core.errors import FolderError
-from heterophony.run import run_index
-from heterophony.run.run_index import read_events, read_last_event
+from heterophony.runs import run_index
+from heterophony.runs.run_index import read_events, read_last_event
 
 TORCHLESS = """
 import sys

@@ -28,7 +28,7 @@ from heterophony.cli import terminal
 from heterophony.data.partitions import PARTITIONS
 from heterophony.data.sources import SOURCES
 from heterophony.models import MODEL_DESCRIPTIONS
-from heterophony.run.store import RunFolder
+from heterophony.runs.store import RunFolder
 
 QUICK = ("rounds=2", "data.clients=4", "local.epochs=1", "engine.name=serial")
 

@@ -39,8 +39,8 @@ from heterophony.devices.protocol.messages import Hello
 from heterophony.devices.reply_checks import ReplyValidator
 from heterophony.devices.server import serve
 from heterophony.experiments.execute import execute_plan
-from heterophony.run.store import RunFolder
-from heterophony.run.summary import Summary
+from heterophony.runs.store import RunFolder
+from heterophony.runs.summary import Summary
 
 CLASSES = ("zero", "one", "two")
 KIND = ExampleSpec((1, 8, 8), CLASSES)

@@ -14,7 +14,7 @@ from helpers.devices_here import on_devices, one_at_a_time, simulated, small
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.devices.broker.enrolment import Enrolment
 from heterophony.models import get_model_builder
-from heterophony.run.events import Event
+from heterophony.runs.events import Event
 
 NAMES = sorted(set(ALGORITHM_CLASSES) - {"centralized"})  # which has no clients
 SHORTER = {"fedbabu": {"algorithm.tune_epochs": 1}, "fedala": {"algorithm.passes": 2}}

@@ -17,8 +17,8 @@ from heterophony.core.algorithm import Reply
 from heterophony.devices.broker.broker import Broker
 from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.work import work
-from heterophony.run.loop import build_evaluation_jobs
-from heterophony.run.round_events import compute_model_sha256
+from heterophony.runs.loop import build_evaluation_jobs
+from heterophony.runs.round_events import compute_model_sha256
 
 WORK = "heterophony.devices.device:work"
 
@@ -123,10 +123,10 @@ SERVER_DIES = {
     ),
     "before it merges": Point("before", "heterophony.algorithms.fedreg:FedReG.merge", 2),
     "with a round told and not committed": Point(
-        "before", "heterophony.run.store:RunFolder.commit"
+        "before", "heterophony.runs.store:RunFolder.commit"
     ),
-    "with a commit half written": Point("before", "heterophony.run.store:write_atomically", 2),
-    "with a commit and nobody told": Point("after", "heterophony.run.store:RunFolder.commit"),
+    "with a commit half written": Point("before", "heterophony.runs.store:write_atomically", 2),
+    "with a commit and nobody told": Point("after", "heterophony.runs.store:RunFolder.commit"),
     "in the last evaluation": Point(
         "after", "heterophony.devices.protocol.assignments:Assignments.accept_or_reject", 14
     ),

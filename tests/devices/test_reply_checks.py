@@ -26,7 +26,7 @@ from heterophony.jobs.plan import Job, Plan
 from heterophony.models import get_default_head_depth
 from heterophony.models.digitsnet import digitsnet
 from heterophony.population.participation import Uniform
-from heterophony.run.loop import run_round
+from heterophony.runs.loop import run_round
 
 NAMES = sorted(set(ALGORITHM_CLASSES) - {"centralized"})  # which has no clients
 

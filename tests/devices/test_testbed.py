@@ -21,7 +21,7 @@ from heterophony.devices.testbed.fault_injection import FAULT_KINDS, draw_fault,
 from heterophony.devices.testbed.private_broker import PrivateBroker
 from heterophony.devices.testbed.testbed import Testbed, assign_clients, start_testbed_fork_server
 from heterophony.engines.child_processes import CONTEXT
-from heterophony.run.store import RunFolder
+from heterophony.runs.store import RunFolder
 
 QUICK = ("rounds=2", "data.clients=4", "data.partition.alpha=0.5", "local.epochs=1")
 SETTINGS = [w for s in (*QUICK, "model.name=mlp") for w in ("-c", s)]

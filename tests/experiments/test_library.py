@@ -19,7 +19,7 @@ from heterophony.algorithms.fedbabu import FedBABU
 from heterophony.algorithms.fedprox import FedProx
 from heterophony.core.errors import ConfigError, DataError, DivergedError, EngineError, FolderError
 from heterophony.data.sources import read_source
-from heterophony.run.events import Event
+from heterophony.runs.events import Event
 
 ALGORITHMS = sorted(ALGORITHM_CLASSES)
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
@@ -541,7 +541,7 @@ def test_the_stub_for_editors_has_one_line_for_every_public_name():
 
 
 def test_a_package_below_does_not_hide_the_public_function_of_its_name():
-    code = "import heterophony.run.store, heterophony; print(heterophony.run.__module__)"
+    code = "import heterophony.runs.store, heterophony; print(heterophony.run.__module__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "heterophony.experiments.run\n"
 

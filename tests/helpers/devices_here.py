@@ -24,9 +24,9 @@ from heterophony.devices.protocol.server_session import ServerSession
 from heterophony.devices.server import serve
 from heterophony.engines.serial import Serial
 from heterophony.experiments.execute import execute_plan
-from heterophony.run.events import Event
-from heterophony.run.store import RunFolder
-from heterophony.run.summary import Summary
+from heterophony.runs.events import Event
+from heterophony.runs.store import RunFolder
+from heterophony.runs.summary import Summary
 
 LONG = 120  # seconds; reached only where a test fails
 SMALL = {

@@ -17,7 +17,7 @@ import heterophony as hp
 from heterophony.core.algorithm import Reply
 from heterophony.engines.serial import Serial
 from heterophony.jobs.plan import Job
-from heterophony.run.events import Event
+from heterophony.runs.events import Event
 
 QUICK = hp.Training(epochs=1, batch=16, lr=0.05)
 

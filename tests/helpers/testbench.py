@@ -35,7 +35,7 @@ from heterophony.devices.transport.reconnect_backoff import BackoffSettings
 from heterophony.engines import child_processes
 from heterophony.experiments.execute import execute_plan
 from heterophony.population.faults import Faults
-from heterophony.run.store import RunFolder
+from heterophony.runs.store import RunFolder
 
 LONG = 60.0  # seconds; what has not happened by then never will
 PAUSE = 0.01

@@ -44,7 +44,7 @@ from heterophony.papers.verdicts import (
     measure_run,
 )
 from heterophony.report.paper_table import format_table_row as shown
-from heterophony.run.store import RunFolder
+from heterophony.runs.store import RunFolder
 
 SMALLEST = ["fedavg2rep-table4-hybrid", "--rows", "FedRep, N_C = ?", "--columns", "J = 16"]
 

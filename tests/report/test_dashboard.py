@@ -23,7 +23,7 @@ from heterophony.analysis import progress, runs
 from heterophony.core.errors import BusyError, ConfigError
 from heterophony.report.page import page_data, run_list, server, views
 from heterophony.report.page.server import Dashboard, open_dashboard
-from heterophony.run.summary import summarise
+from heterophony.runs.summary import summarise
 
 
 def finished(folder: Path, events: list[dict[str, Any]]) -> Path:

@@ -19,7 +19,7 @@ from helpers.forked import Forked
 from helpers.live_browser import until
 from helpers.made_runs import FIRST, SECOND, played, stored
 from heterophony.analysis import runs, tables
-from heterophony.run.store import RunFolder
+from heterophony.runs.store import RunFolder
 
 REFUSED = "Failed to load resource: net::ERR_CONNECTION_REFUSED"
 

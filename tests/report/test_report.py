@@ -17,7 +17,7 @@ from heterophony.analysis import exports, participation, runs, statistics, table
 from heterophony.core.errors import ConfigError, FolderError
 from heterophony.report.figures import cd_diagram, run_figures, style
 from heterophony.report.page import html, page_data
-from heterophony.run.summary import summarise
+from heterophony.runs.summary import summarise
 
 
 @pytest.fixture

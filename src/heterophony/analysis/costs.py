@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from ..run.events import Event, select_rounds
+from ..runs.events import Event, select_rounds
 
 CostColumns = dict[str, list[float]]
 

@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..run.run_index import DEVICES_FILE
+from ..runs.run_index import DEVICES_FILE
 
 FORMAT_VERSION = 1
 MAX_FILE_BYTES = 8 << 20

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.algorithm import POOLED_CLIENT
-from ..run.events import select_rounds
+from ..runs.events import select_rounds
 from .runs import Run
 
 NOT_SELECTED = 0

@@ -15,9 +15,9 @@ from typing import Any
 from ..core.errors import FolderError
 from ..core.fields import flatten_config
 from ..core.files import translate_disk_errors
-from ..run.events import EndEvent, Event, StartEvent, get_end, get_start, select_rounds
-from ..run.run_index import CONFIG_FILE, EVENTS_FILE, list_member_runs, read_events
-from ..run.summary import Summary, compute_curves, summarise
+from ..runs.events import EndEvent, Event, StartEvent, get_end, get_start, select_rounds
+from ..runs.run_index import CONFIG_FILE, EVENTS_FILE, list_member_runs, read_events
+from ..runs.summary import Summary, compute_curves, summarise
 from .devices import DeviceTable, read_device_table
 
 Curve = list[tuple[int, float]]

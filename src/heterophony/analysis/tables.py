@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from ..run.summary import Accuracy, MeanStd, Summary
+from ..runs.summary import Accuracy, MeanStd, Summary
 from .new_clients import average_new_clients
 from .runs import Run, group_by_series
 from .significance import (

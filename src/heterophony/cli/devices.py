@@ -35,7 +35,7 @@ def server(
     from ..config.reading import read_config
     from ..devices.broker.enrolment import read_enrolment
     from ..devices.server import serve
-    from ..run.store import RunFolder
+    from ..runs.store import RunFolder
 
     credentials, folder = read_enrolment(enrolment), RunFolder(out)
     if folder.config_file.exists():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from . import terminal
 
 if TYPE_CHECKING:
-    from ..run.summary import Accuracy, Fairness, Summary
+    from ..runs.summary import Accuracy, Fairness, Summary
 
 
 def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) -> None:

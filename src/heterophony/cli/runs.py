@@ -23,8 +23,8 @@ from .options import (
 from .result_tables import show_comparison, show_run
 
 if TYPE_CHECKING:
-    from ..run.store import RunFolder
-    from ..run.summary import Summary
+    from ..runs.store import RunFolder
+    from ..runs.summary import Summary
 
 
 def register(app: typer.Typer) -> None:
@@ -45,7 +45,7 @@ def run(
     from ..algorithms import shorten_name
     from ..config.reading import read_config
     from ..experiments.tasks import RunTask, prepare_engine, run_sequentially
-    from ..run.store import RunFolder
+    from ..runs.store import RunFolder
 
     config = read_config(file, pairs or [])
     check_trackers(track)
@@ -73,8 +73,8 @@ def resume(
     json: JsonOption = False,
 ) -> None:
     """Continue a run or a comparison after any interruption; the result is the same, bit for bit."""
-    from ..run.run_index import list_member_runs
-    from ..run.store import RunFolder
+    from ..runs.run_index import list_member_runs
+    from ..runs.store import RunFolder
 
     check_trackers(track)
     check_only_engine_settings(pairs)

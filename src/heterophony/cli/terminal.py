@@ -19,8 +19,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 
 from ..core.errors import StoppedError
-from ..run.events import Event
-from ..run.summary import compute_accuracy
+from ..runs.events import Event
+from ..runs.summary import compute_accuracy
 
 STDOUT, STDERR = Console(), Console(stderr=True)
 DEFAULT_WIDTH = 120  # columns, where there is no terminal to ask

@@ -51,8 +51,8 @@ def run_testbed(
     from ..devices.testbed.fault_injection import parse_fault_kinds
     from ..devices.testbed.testbed import Testbed, assign_clients, start_testbed_fork_server
     from ..experiments.tasks import create_or_reopen
-    from ..run.store import RunFolder
-    from ..run.summary import summarise
+    from ..runs.store import RunFolder
+    from ..runs.summary import summarise
 
     kinds = parse_fault_kinds(faults or [])
     config = read_config(file, [*([] if file else DEFAULT_SETTINGS), *(pairs or [])])

@@ -15,9 +15,9 @@ from ..core.files import read_json, write_json
 from ..data.client_folders import OWN_DATA, ExampleSpec
 from ..experiments.execute import execute_plan
 from ..jobs.plan import Job
-from ..run.events import Event
-from ..run.store import RunFolder
-from ..run.summary import Summary
+from ..runs.events import Event
+from ..runs.store import RunFolder
+from ..runs.summary import Summary
 from .admission import check_devices_can_run, find_objection, list_clients
 from .broker.enrolment import Enrolment
 from .engine import DeviceEngine, announce_end, process_messages, publish_all

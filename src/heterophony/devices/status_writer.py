@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from ..core.errors import StorageError
 from ..core.files import write_atomically
-from ..run.run_index import DEVICES_FILE
+from ..runs.run_index import DEVICES_FILE
 from .protocol.server_session import ServerSession
 from .protocol.status import build_status
 

@@ -13,7 +13,7 @@ from ..config.config import Config
 from ..config.reading import read_config
 from ..core.errors import FolderError
 from ..core.files import write_json
-from ..run.store import RunFolder
+from ..runs.store import RunFolder
 from .tasks import FederationCache
 
 

@@ -11,10 +11,10 @@ from ..core.fields import flatten_config
 from ..core.files import write_json
 from ..engines.base import LOCAL_CLUSTER, Cluster, Engine, create_engine
 from ..jobs.plan import Plan
-from ..run.events import Event, get_end, get_start, is_event
-from ..run.loop import run_rounds
-from ..run.store import RunFolder
-from ..run.summary import Summary, summarise
+from ..runs.events import Event, get_end, get_start, is_event
+from ..runs.loop import run_rounds
+from ..runs.store import RunFolder
+from ..runs.summary import Summary, summarise
 from ..trackers import NamedTracker, TrackedRun
 from ..trackers.following import follow_run
 

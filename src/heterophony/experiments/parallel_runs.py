@@ -16,8 +16,8 @@ from ..config.reading import read_config
 from ..core.errors import DivergedError, EngineError
 from ..engines.base import MAX_ATTEMPTS, ClusterShare
 from ..engines.child_processes import ChildProcess, send_errors, start_fork_server
-from ..run.events import Event
-from ..run.store import RunFolder
+from ..runs.events import Event
+from ..runs.store import RunFolder
 from .execute import execute_plan
 
 EventListener = Callable[[Path, Event], None]

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..algorithms.centralized import Centralized
 from ..config.checkpoint import save_checkpoint
 from ..config.config import Config
-from ..run.store import RunFolder
+from ..runs.store import RunFolder
 from .tasks import RunTask, create_or_reopen
 
 

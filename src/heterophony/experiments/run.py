@@ -26,9 +26,9 @@ from ..engines.base import Cluster, check_engine_installed
 from ..population.device_speeds import Devices
 from ..population.faults import Faults
 from ..population.participation import Participation, Uniform
-from ..run.events import Event
-from ..run.result import Result
-from ..run.store import RunFolder
+from ..runs.events import Event
+from ..runs.result import Result
+from ..runs.store import RunFolder
 from ..trackers import Tracker, select_trackers
 from .execute import execute_plan
 

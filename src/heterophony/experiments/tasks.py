@@ -15,9 +15,9 @@ from ..core.errors import DivergedError, FolderError
 from ..data.federation import Federation
 from ..engines.base import ClusterShare, check_engine_installed
 from ..jobs.plan import Plan
-from ..run.events import Event
-from ..run.store import RunFolder
-from ..run.summary import Summary, summarise
+from ..runs.events import Event
+from ..runs.store import RunFolder
+from ..runs.summary import Summary, summarise
 from ..trackers import select_trackers
 from .execute import execute_plan
 from .parallel_runs import run_in_parallel

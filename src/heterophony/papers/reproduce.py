@@ -21,8 +21,8 @@ from ..config.reading import resolve_config
 from ..core.errors import ConfigError, FolderError
 from ..data.sources import SOURCES
 from ..experiments.execute import is_finished
-from ..run.events import Event
-from ..run.store import RunFolder
+from ..runs.events import Event
+from ..runs.store import RunFolder
 from . import quick
 from .scale import TableScale
 from .table import Cell, PublishedTable

@@ -15,7 +15,7 @@ from ..experiments.tasks import (
     run_on_cluster,
     run_side_by_side,
 )
-from ..run.store import RunFolder
+from ..runs.store import RunFolder
 from .cost import estimate_seconds, measure_speed
 from .reproduce import CellRun, TableSelection, create_run_folders, list_unfinished
 

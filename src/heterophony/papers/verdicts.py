@@ -9,8 +9,8 @@ from math import log
 from statistics import fmean, stdev
 from typing import Literal
 
-from ..run.events import Event
-from ..run.summary import compute_curves
+from ..runs.events import Event
+from ..runs.summary import compute_curves
 from .table import Cell, MeasurementRule, Ordering, PrintedNumber, PublishedTable
 
 # differences between seeds and platforms, in the table's units

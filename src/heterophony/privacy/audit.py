@@ -13,7 +13,7 @@ from ..core.errors import FolderError
 from ..core.files import translate_disk_errors
 from ..engines.base import Engine
 from ..jobs.plan import Job
-from ..run.run_index import read_json_lines
+from ..runs.run_index import read_json_lines
 from .attack_job import (
     PRIVATE_KNOWN,
     PRIVATE_UNKNOWN,

@@ -17,8 +17,8 @@ from ..engines.base import create_engine
 from ..experiments.compare import label_algorithms, prepare_run_folders
 from ..experiments.execute import execute_plan
 from ..experiments.tasks import Progress, prepare_engine
-from ..run.events import Event
-from ..run.store import RunFolder
+from ..runs.events import Event
+from ..runs.store import RunFolder
 from .attack_job import AttackCase, AttackSettings
 from .audit import (
     AttackLog,

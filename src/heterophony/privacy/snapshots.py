@@ -12,8 +12,8 @@ from ..core.files import translate_disk_errors, write_atomically
 from ..core.tensors import Memory
 from ..jobs.client_store import FolderClientStore, encode_folder_name
 from ..jobs.plan import Job, Plan
-from ..run.events import Event
-from ..run.store import RunFolder
+from ..runs.events import Event
+from ..runs.store import RunFolder
 
 SNAPSHOT_FOLDER = "audited"
 

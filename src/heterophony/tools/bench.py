@@ -30,8 +30,8 @@ from ..jobs.plan import Job, Plan
 from ..models.convnet import convnet
 from ..models.mlp import mlp
 from ..population.participation import Uniform
-from ..run.loop import build_evaluation_jobs
-from ..run.store import RunFolder
+from ..runs.loop import build_evaluation_jobs
+from ..runs.store import RunFolder
 from .flops import count_training_flops, measure_sgemm_rate
 
 BATCH = 20

@@ -20,7 +20,7 @@ from ..jobs.plan import Plan
 from ..models import get_default_head_depth
 from ..models.convnet import convnet
 from ..population.participation import Uniform
-from ..run.loop import run_round
+from ..runs.loop import run_round
 
 IMAGE_SHAPE, CLASS_COUNT = (3, 32, 32), 10  # those of CIFAR-10
 

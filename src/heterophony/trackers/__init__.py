@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from ..core.errors import ConfigError, choose
-from ..run.summary import Summary
+from ..runs.summary import Summary
 from .points import Point
 
 CLASSES = {  # name of the file, of the --track option and of the pip extra: the class

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from ..run.events import Event
-from ..run.summary import Summary
+from ..runs.events import Event
+from ..runs.summary import Summary
 from . import NamedTracker, TrackedRun, Tracker
 from .points import PointBuilder
 

@@ -16,7 +16,7 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 
 from ..core.errors import ConfigError
-from ..run.summary import Summary
+from ..runs.summary import Summary
 from . import TrackedRun
 from .identity import read_run_id, write_run_id
 from .points import Point, collect_final_values

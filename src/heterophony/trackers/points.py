@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..run.events import (
+from ..runs.events import (
     MEASURES,
     VALIDATION_MEASURES,
     EvaluationEvent,
     Event,
     RoundEvent,
 )
-from ..run.summary import Fairness, Summary, compute_accuracy, compute_local_accuracy
+from ..runs.summary import Fairness, Summary, compute_accuracy, compute_local_accuracy
 
 
 @dataclass(frozen=True)

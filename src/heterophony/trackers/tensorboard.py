@@ -6,7 +6,7 @@ import numpy as np
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
-from ..run.summary import Summary
+from ..runs.summary import Summary
 from . import TrackedRun
 from .points import Point, collect_final_values
 

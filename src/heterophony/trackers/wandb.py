@@ -9,7 +9,7 @@ from typing import Any
 
 import wandb
 
-from ..run.summary import Summary
+from ..runs.summary import Summary
 from . import TrackedRun
 from .identity import read_run_id, write_run_id
 from .points import Point, collect_final_values

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ...config.reading import read_config
 from ...engines.child_processes import ChildProcess, send_errors
-from ...run.events import Event
-from ...run.store import RunFolder
+from ...runs.events import Event
+from ...runs.store import RunFolder
 from ..broker.enrolment import Enrolment
 from ..device import Device
 from ..server import serve

@@ -17,8 +17,8 @@ from typing import Self
 from ...core.errors import ConfigError, EngineError, FolderError, HeterophonyError
 from ...core.files import read_json, translate_disk_errors, write_json
 from ...engines.child_processes import start_fork_server
-from ...run.events import Event
-from ...run.store import RunFolder
+from ...runs.events import Event
+from ...runs.store import RunFolder
 from ..broker.enrolment import Enrolment
 from .cuttable_proxy import CuttableProxy
 from .fault_injection import draw_fault

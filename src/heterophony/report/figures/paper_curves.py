@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ...analysis.runs import Curve
-from ...run import summary
-from ...run.events import Event, get_start, select_rounds
+from ...runs import summary
+from ...runs.events import Event, get_start, select_rounds
 from .style import (
     GRID_COLOR,
     PointLabel,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from ...run.events import Event
+from ...runs.events import Event
 from . import paper_bars, paper_curves, paper_sweeps
 from .run_figures import save_figure
 from .style import STYLE

@@ -14,7 +14,7 @@ from ...privacy.summary import (
     format_psnr_by_round,
     list_rounds_if_several,
 )
-from ...run.run_index import read_json_lines
+from ...runs.run_index import read_json_lines
 
 AuditRecord = dict[str, Any]
 MAX_IMAGES = 8  # rows of images

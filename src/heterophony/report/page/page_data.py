@@ -22,7 +22,7 @@ from ...analysis.tables import (
     format_difference,
     select_columns,
 )
-from ...run.events import find_last_evaluation
+from ...runs.events import find_last_evaluation
 from .audit_section import build_audit_section
 
 Json = dict[str, Any]

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ...analysis.progress import read_run_progress
-from ...run.run_index import CONFIG_FILE, EVENTS_FILE, RESULT_FILE
+from ...runs.run_index import CONFIG_FILE, EVENTS_FILE, RESULT_FILE
 
 MAX_DEPTH = 4  # levels of subfolders to search
 RunListRow = dict[str, Any]

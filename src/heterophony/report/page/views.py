@@ -13,7 +13,7 @@ from typing import Any
 from ...analysis.devices import DeviceTable, build_devices_section, read_device_table
 from ...analysis.runs import Run, label_runs, load_run
 from ...core.errors import HeterophonyError
-from ...run.run_index import CONFIG_FILE, DEVICES_FILE, list_member_runs
+from ...runs.run_index import CONFIG_FILE, DEVICES_FILE, list_member_runs
 from . import html
 from .page_data import build_page_data
 from .run_list import (

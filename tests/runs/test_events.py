@@ -14,7 +14,7 @@ import heterophony as hp
 from helpers.support import played
 from heterophony.core.errors import FolderError
 from heterophony.data.sources import read_source
-from heterophony.run.events import (
+from heterophony.runs.events import (
     EVENT_TYPES,
     find_last_evaluation,
     get_end,
@@ -24,8 +24,8 @@ from heterophony.run.events import (
     select_evaluations,
     select_rounds,
 )
-from heterophony.run.run_index import read_events, read_last_event
-from heterophony.run.summary import compute_curves, summarise
+from heterophony.runs.run_index import read_events, read_last_event
+from heterophony.runs.summary import compute_curves, summarise
 
 ROOT = Path(__file__).parents[2]
 KINDS = {get_args(get_type_hints(kind)["event"])[0]: kind for kind in EVENT_TYPES}

@@ -24,7 +24,7 @@ from heterophony.engines.child_processes import CONTEXT, start_fork_server
 from heterophony.experiments.execute import execute_plan
 from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import Job
-from heterophony.run.store import RunFolder
+from heterophony.runs.store import RunFolder
 
 ALGORITHMS = sorted(ALGORITHM_CLASSES)
 # one algorithm for each kind of memory: none, the client's, the server's, both, derived data, …

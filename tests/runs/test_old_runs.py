@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from helpers.commands import call
-from heterophony.run.store import RunFolder
-from heterophony.run.summary import summarise
+from heterophony.runs.store import RunFolder
+from heterophony.runs.summary import summarise
 
 OLD_RUNS = Path(__file__).parents[1] / "data_files" / "old_runs"
 # of the same run without an interruption, with the version that wrote the folders
