@@ -588,16 +588,16 @@ def counted_through_the_loader(patch: Patch) -> None:
 def check_fedregs_threshold_is_of_the_classes_that_are_held():
     client = client_of(FedReG(), federation=odd_federation())
     targets = {"mean": 5, "max": 8, "median": 8, "second_min": 8}
-    assert {k: FedReG(threshold=k).target(client) for k in targets} == targets
+    assert {k: FedReG(threshold=k).compute_target(client) for k in targets} == targets
 
 
 def absent_classes_are_in_the_threshold(patch: Patch) -> None:
     """Zeros among the counts: most clients hold few classes, and nearly all data are cut away."""
 
-    def target(self, client):
+    def compute_target(self, client):
         return max(1, int(compute_statistic(client.data.counts, self.threshold)))
 
-    patch.setattr(FedReG, "target", target)
+    patch.setattr(FedReG, "compute_target", compute_target)
 
 
 def check_an_answer_does_not_depend_on_its_batch():

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ..algorithms.fedreg import FedReG
-from ..core.algorithm import Algorithm, Server
-from ..core.tensors import Tensors
+from ..algorithms.parts.rebalancing import count_kept_and_copied
+from ..algorithms.parts.threshold import compute_class_targets, describe_class_target
+from ..core.algorithm import Algorithm
 from ..data.federation import Federation
 
 
@@ -67,34 +66,12 @@ def compute_label_distribution(federation: Federation, algorithm: Algorithm) -> 
 
 def compute_balanced_sizes(federation: Federation, algorithm: Algorithm) -> BalancedSizes | None:
     """How large every client's balanced set is."""
-    if not isinstance(algorithm, FedReG) or algorithm.variant == "c":
+    if not isinstance(algorithm, FedReG) or algorithm.ablation == "no_balancing":
         return None
-    kept, added = [], []
-    for target, counts in zip(
-        compute_class_targets(federation, algorithm), federation.counts(), strict=True
-    ):
-        held = counts[counts > 0]
-        kept.append(held.clip(max=target).sum())
-        added.append((target - held).clip(min=0).sum())
-    return BalancedSizes(describe_target_rule(algorithm), np.array(kept), np.array(added))
-
-
-def compute_class_targets(federation: Federation, algorithm: FedReG) -> list[int]:
-    """How many examples every client's classes are balanced to, by the algorithm's own rule.
-
-    The rule needs only counts, so no example is read and no image made.
-    """
-    server, found = Server(0, federation.sizes(), Tensors()), []
-    for name, counts in zip(federation.clients, federation.counts(), strict=True):
-        data = SimpleNamespace(counts=torch.from_numpy(counts))
-        client: Any = SimpleNamespace(data=data, received=algorithm.send(server, name))
-        found.append(algorithm.target(client))
-    return found
-
-
-def describe_target_rule(algorithm: FedReG) -> str:
-    """What a class is balanced to, in words."""
-    which = algorithm.threshold.replace("_", " ")
-    if algorithm.threshold_scope == "class_nonzero":
-        return f"the {which} of the client's class counts"
-    return f"the {which} of the clients' sizes, by class"
+    how, counts = (
+        (algorithm.threshold, algorithm.threshold_scope),
+        torch.tensor(federation.counts()),
+    )
+    targets = compute_class_targets(counts, *how)
+    sizes = np.array([count_kept_and_copied(c, t) for c, t in zip(counts, targets, strict=True)])
+    return BalancedSizes(describe_class_target(*how), sizes[:, 0], sizes[:, 1])

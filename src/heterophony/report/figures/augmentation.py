@@ -6,14 +6,20 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import matplotlib as mpl
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from ...algorithms.fedreg import FedReG
 from ...algorithms.parts.augmentation import AUGMENTATIONS
-from ...algorithms.parts.rebalancing import choose_examples, rebalance
-from ...analysis.label_distribution import compute_class_targets, describe_target_rule
+from ...algorithms.parts.rebalancing import (
+    build_seed_key,
+    choose_examples,
+    count_kept_and_copied,
+    rebalance,
+)
+from ...algorithms.parts.threshold import compute_class_targets, describe_class_target
 from ...core.errors import ConfigError, suggest_or_list
 from ...core.randomness import seeded
 from ...data.federation import Federation
@@ -46,7 +52,9 @@ def make_augmented_copies(
     federation: Federation, algorithm: FedReG, seed: int, client: str | None, few: int
 ) -> AugmentedCopies:
     """Of a client, or of the one who gets most copies; the very copies of a run of that seed."""
-    goals = dict(zip(federation.clients, compute_class_targets(federation, algorithm), strict=True))
+    counts, how = federation.counts(), (algorithm.threshold, algorithm.threshold_scope)
+    targets = compute_class_targets(torch.tensor(counts), *how)
+    goals = dict(zip(federation.clients, targets, strict=True))
     name = find_most_augmented_client(federation, goals) if client is None else client
     if name not in goals:
         raise ConfigError(f"--client: no '{name}' here{suggest_or_list(name, goals)}")
@@ -66,18 +74,13 @@ def make_augmented_copies(
         images = {ORIGINAL: train.get_stored(sources[shown])}
         images |= {way: x[shown] for way, x in made.items()}
         classes.append(ClassCopies(federation.labels[c], held, len(at), images))
-    return AugmentedCopies(name, describe_target_rule(algorithm), train.scale.unit, classes)
-
-
-def build_seed_key(seed: int, client: str) -> tuple[object, ...]:
-    """What the randomness of a client's balanced set depends on, in ``Client.once``."""
-    return seed, "once", client, "rebalanced"
+    return AugmentedCopies(name, describe_class_target(*how), train.scale.unit, classes)
 
 
 def find_most_augmented_client(federation: Federation, goals: Mapping[str, int]) -> str:
-    counts = zip(goals, federation.counts(), strict=True)
-    added = {c: int((goals[c] - n[n > 0]).clip(min=0).sum()) for c, n in counts}
-    return max(added, key=lambda c: added[c])
+    counts = zip(goals, torch.tensor(federation.counts()), strict=True)
+    copied = {c: count_kept_and_copied(row, goals[c])[1] for c, row in counts}
+    return max(copied, key=lambda c: copied[c])
 
 
 # Drawing ------------------------------------------------------------------------------------
