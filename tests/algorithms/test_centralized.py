@@ -65,9 +65,9 @@ def test_the_cosine_goes_from_the_learning_rate_to_nothing():
         pytest.approx(0.005 * (1 + cos(pi * t / 4))) for t in range(4)
     ]
     assert rates(played(how, training=training, rounds=1)) == [0.01]
-    assert 0.01 * how.share(0, 140) == 0.01
-    assert how.share(140, 140) == 0
-    steps = [how.share(t, 140) for t in range(141)]
+    assert 0.01 * how.compute_lr_factor(0, 140) == 0.01
+    assert how.compute_lr_factor(140, 140) == 0
+    steps = [how.compute_lr_factor(t, 140) for t in range(141)]
     assert steps == sorted(steps, reverse=True)
 
 
@@ -76,7 +76,7 @@ def test_the_cosine_is_torchs_own():
     optimiser = torch.optim.SGD([weight], lr=0.01)
     theirs = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=7)
     for t in range(8):
-        ours = 0.01 * Centralized(schedule="cosine").share(t, 7)
+        ours = 0.01 * Centralized(schedule="cosine").compute_lr_factor(t, 7)
         assert ours == pytest.approx(theirs.get_last_lr()[0], abs=1e-12)
         optimiser.step()
         theirs.step()

@@ -590,16 +590,16 @@ def counted_through_the_loader(patch: Patch) -> None:
 def check_fedregs_threshold_is_of_the_classes_that_are_held():
     client = client_of(FedReG(), federation=odd_federation())
     targets = {"mean": 5, "max": 8, "median": 8, "second_min": 8}
-    assert {k: FedReG(threshold=k).target(client) for k in targets} == targets
+    assert {k: FedReG(threshold=k).compute_target(client) for k in targets} == targets
 
 
 def absent_classes_are_in_the_threshold(patch: Patch) -> None:
     """Zeros among the counts: most clients hold few classes, and nearly all data are cut away."""
 
-    def target(self, client):
+    def compute_target(self, client):
         return max(1, int(compute_statistic(client.data.counts, self.threshold)))
 
-    patch.setattr(FedReG, "target", target)
+    patch.setattr(FedReG, "compute_target", compute_target)
 
 
 def check_an_answer_does_not_depend_on_its_batch():
@@ -619,7 +619,7 @@ def gates_look_at_the_batch(patch: Patch) -> None:
 
     def predict(self, client, x):
         cut = split_into_blocks(client.net, self.pieces)
-        gates, _ = self.gates(cut, *(v.mean(0) for v in client.net.gate(x)))
+        gates, _ = self.compute_gates(cut, *(v.mean(0) for v in client.net.gate(x)))
         return forward_gated(client.net, cut, gates, hp.weights(client.net), x)
 
     patch.setattr(PFedGate, "predict", predict)
@@ -637,7 +637,7 @@ def check_a_teacher_is_still():
     client.memory["own"] = device.state(client.net)
     client.net.train()
     x, _ = client.data.train.batch(torch.arange(8))
-    said = [how.teacher(client, v) for v in (x, x, x[:3])]
+    said = [how.run_teacher(client, v) for v in (x, x, x[:3])]
     assert torch.equal(said[0], said[1])
     assert torch.allclose(said[2], said[0][:3], atol=1e-6)
     assert same(client.memory["own"], device.state(client.net))
@@ -645,10 +645,10 @@ def check_a_teacher_is_still():
 
 def the_teacher_is_in_training_mode(patch: Patch) -> None:
     """Batch statistics in the teacher: what it teaches depends on the batch."""
-    teacher = PFedSD.teacher
+    teacher = PFedSD.run_teacher
     patch.setattr(
         PFedSD,
-        "teacher",
+        "run_teacher",
         lambda self, client, x: teacher(replace(self, teacher_bn="train"), client, x),
     )
 
@@ -867,7 +867,9 @@ def apfl_keeps_the_mixture(patch: Patch) -> None:
     def local(self, client):
         up = train(self, client)
         own, common = hp.weights(client.net.own), hp.weights(client.net)
-        device.load_into_net(client.net, mixture(self.share(client), own, common).under("own."))
+        device.load_into_net(
+            client.net, mixture(self.get_own_share(client), own, common).under("own.")
+        )
         return up
 
     patch.setattr(APFL, "local", local)
@@ -918,18 +920,20 @@ def check_fedala_mixes_the_last_tensors_and_with_zero_all():
     for top in range(len(names) + 1):
         how = FedALA(top=top)
         net = how.build(get_model_builder("mlp")((1, 8, 8), 10, 1))
-        assert set(how.mixed(net)) == set(names[len(names) - top :] if top else names)
+        assert set(how.get_mixed_parameters(net)) == set(
+            names[len(names) - top :] if top else names
+        )
         assert len(list(net.mixing.parameters())) == (top or len(names))
 
 
 def zero_from_the_end_is_the_beginning(patch: Patch) -> None:
     """params[:-0] is empty: asked to mix all tensors, it mixes none."""
 
-    def mixed(self, net):
+    def get_mixed_parameters(self, net):
         whole = [(k, p) for k, p in net.named_parameters() if not k.startswith("mixing.")]
         return hp.Tensors(whole[-self.top :] if self.top else whole[: -self.top])
 
-    patch.setattr(FedALA, "mixed", mixed)
+    patch.setattr(FedALA, "get_mixed_parameters", get_mixed_parameters)
 
 
 def check_perfedavg_trains_once_at_its_own_rate():
@@ -1026,14 +1030,16 @@ def fedcac_merges_with_the_first_model(patch: Patch) -> None:
 def check_gpfl_is_steered_by_what_it_received():
     kept = {"embed": one("trained", 7.0)}
     client = client_of(GPFL(), kept)
-    assert torch.equal(GPFL().steering(client), client.received["embed.weight"])
+    assert torch.equal(GPFL().get_condition_embeddings(client), client.received["embed.weight"])
 
 
 def gpfl_is_steered_by_its_last_round(patch: Patch) -> None:
     """Conditions are computed before the received embeddings are loaded; at first they are zero."""
-    steering = GPFL.steering
+    get_embeddings = GPFL.get_condition_embeddings
     patch.setattr(
-        GPFL, "steering", lambda self, client: steering(replace(self, conditions="stale"), client)
+        GPFL,
+        "get_condition_embeddings",
+        lambda self, client: get_embeddings(replace(self, conditions="stale"), client),
     )
 
 

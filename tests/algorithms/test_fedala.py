@@ -108,9 +108,11 @@ def test_the_first_learning_has_an_end():
 
     @dataclass(frozen=True)
     class Restless(FedALA):
-        def learn(self, client, loss):
+        def train_mixing_weights(self, client, loss):
             turn = iter(range(10**6))
-            super().learn(client, lambda x, y: loss(x, y) + 10.0 * (next(turn) // 3 % 2))
+            super().train_mixing_weights(
+                client, lambda x, y: loss(x, y) + 10.0 * (next(turn) // 3 % 2)
+            )
 
     result = played(Restless(passes=13), rounds=2, training=hp.Training(epochs=1, batch=500), **ALL)
     taken = [int(memory(result, c)["mixed"]["passes"]) for c in result.plan.federation.clients]
@@ -134,8 +136,8 @@ def test_it_learns_from_a_part_of_the_data():
 
     @dataclass(frozen=True)
     class Watched(FedALA):
-        def some(self, client):
-            out = super().some(client)
+        def draw_subset(self, client):
+            out = super().draw_subset(client)
             rows = out.rows.tolist()
             assert len(set(rows)) == len(rows)
             assert set(rows) <= set(client.data.train.rows.tolist())

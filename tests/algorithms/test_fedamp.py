@@ -29,7 +29,7 @@ def test_attention_is_the_derivative_times_alpha():
 
 
 def test_alpha_falls_every_thirty_rounds():
-    assert [FedAMP(alpha=100.0).alpha_at(t) for t in (0, 29, 30)] == [100.0, 100.0, 10.0]
+    assert [FedAMP(alpha=100.0).compute_alpha(t) for t in (0, 29, 30)] == [100.0, 100.0, 10.0]
 
 
 def test_too_much_attention_is_scaled_down_and_told():
@@ -53,7 +53,7 @@ def test_running_statistics_are_mixed_but_are_no_distance():
     learned = [w.without("*running*") for w in known]
     assert any("running_mean" in k for k in known[0])
     xi = server.memory["attention"]["xi"]
-    assert torch.equal(xi, result.plan.algorithm.attention(learned, 1))
+    assert torch.equal(xi, result.plan.algorithm.compute_attention(learned, 1))
     cloud = result.plan.algorithm.send(server, "2")
     assert same(cloud, hp.mix(known, xi[2].tolist()))
 

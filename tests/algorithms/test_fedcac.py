@@ -17,10 +17,10 @@ WHOLE = {"participation": 1.0}
 class Alone(FedCAC):
     """Everything is critical, and nobody collaborates."""
 
-    def mask(self, after, before):
+    def find_critical(self, after, before):
         return torch.ones_like(after, dtype=torch.bool)
 
-    def collaborators(self, t, overlap):
+    def find_collaborators(self, t, overlap):
         return torch.eye(len(overlap), dtype=torch.bool)
 
 
@@ -42,26 +42,28 @@ def test_the_bar_leaves_out_the_diagonal_and_rises_from_the_mean_to_the_maximum(
     how = FedCAC(beta=10)
     mean = float(overlap[~torch.eye(3).bool()].mean())
     assert mean < 0.6  # with the diagonal it would be more than that
-    first = how.collaborators(1, overlap)
+    first = how.find_collaborators(1, overlap)
     assert first.tolist() == [[True, True, False], [True, True, False], [False, False, True]]
-    assert torch.equal(how.collaborators(10, overlap), first)  # the nearest pair reaches the bar
+    assert torch.equal(
+        how.find_collaborators(10, overlap), first
+    )  # the nearest pair reaches the bar
     for t in (11, 300):
-        assert torch.equal(how.collaborators(t, overlap), torch.eye(3).bool())
+        assert torch.equal(how.find_collaborators(t, overlap), torch.eye(3).bool())
 
 
 @pytest.mark.parametrize(("critical", "kept"), [(0.5, 4), (0.25, 2), (0.12, 0), (1.0, 8)])
 def test_the_mask_holds_the_most_sensitive(critical, kept):
     after = torch.arange(1.0, 9.0)
-    mask = FedCAC(critical=critical).mask(after, after - 0.1)
+    mask = FedCAC(critical=critical).find_critical(after, after - 0.1)
     assert mask.tolist() == [False] * (8 - kept) + [True] * kept
 
 
 def test_where_most_never_moved_only_what_did_is_critical():
     """The last convolution of ResNet-10 at 32 pixels: else all of it would be critical."""
     after, before = torch.ones(9), torch.ones(9)
-    assert not FedCAC().mask(after, before).any()
+    assert not FedCAC().find_critical(after, before).any()
     before[4] = 0.5
-    assert FedCAC().mask(after, before).nonzero().tolist() == [[4]]
+    assert FedCAC().find_critical(after, before).nonzero().tolist() == [[4]]
 
 
 def test_bits_come_back():

@@ -92,10 +92,10 @@ def test_the_factors_of_resnet10_add_up(rule, classes, total):
 
 def test_the_unit_of_a_linear_layer_is_its_ratio_of_the_smaller_side_and_at_least_one():
     weight = torch.empty(10, 256)
-    assert [FedDecomp(linear_rank=r).unit(weight) for r in (0.2, 0.4, 0.6, 0.8, 1.0)] == [
-        *(2, 4, 6, 8, 10)
-    ]
-    assert FedDecomp(linear_rank=0.01).unit(weight) == 1
+    assert [
+        FedDecomp(linear_rank=r).compute_rank_unit(weight) for r in (0.2, 0.4, 0.6, 0.8, 1.0)
+    ] == [*(2, 4, 6, 8, 10)]
+    assert FedDecomp(linear_rank=0.01).compute_rank_unit(weight) == 1
 
 
 def test_the_product_is_read_row_by_row():

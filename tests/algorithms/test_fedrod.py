@@ -101,7 +101,7 @@ def test_the_own_loss_does_not_reach_the_base(head):
     client = client_of(how)
     x, y = client.data.train.batch(torch.arange(8))
     z = client.net.base(x)
-    own = client.net.head(z).detach() + how.correction(client, z.detach())
+    own = client.net.head(z).detach() + how.compute_correction(client, z.detach())
     cross_entropy(own, y).backward()
     moved = {k.split(".")[0] for k, p in client.net.named_parameters() if p.grad is not None}
     assert moved == {"own" if head == "linear" else "hyper"}
@@ -154,10 +154,10 @@ def test_the_head_is_made_from_the_label_shares_weights_first():
     z = client.net.base(client.data.test.batch(torch.arange(3))[0])
     wide = z.shape[1]
     by_hand = linear(z, made[: 10 * wide].reshape(10, wide), made[10 * wide :])
-    assert torch.equal(how.correction(client, z), by_hand)
+    assert torch.equal(how.compute_correction(client, z), by_hand)
     first, second = (client_of(how, who=c).data.counts for c in ("0", "1"))
     assert not torch.equal(first, second)
-    a, b = (how.correction(client_of(how, who=c), z) for c in ("0", "1"))
+    a, b = (how.compute_correction(client_of(how, who=c), z) for c in ("0", "1"))
     assert not torch.equal(a, b)
 
 

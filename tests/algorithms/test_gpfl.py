@@ -22,7 +22,8 @@ from helpers.support import (
     wire,
 )
 from helpers.support import watching as watching_fit
-from heterophony.algorithms.gpfl import GPFL, ConditionalValve
+from heterophony.algorithms.gpfl import GPFL
+from heterophony.algorithms.parts.conditional_valve import ConditionalValve
 from heterophony.models.convnet import convnet
 
 

@@ -218,28 +218,50 @@ def test_fedreg_balanced_to_the_maximum_split_is_origin():
     )
 
 
-def test_fedreg_variant_a_is_origin_weights():
+def test_fedreg_without_split_weights_has_origin_weights():
     a, b = (
-        played(FedReG(augment="copy", variant="a")),
+        played(FedReG(augment="copy", variant="no_split_weights")),
         played(FedReG(augment="copy", weights="origin")),
     )
     assert identical(a, b)
+
+
+def test_fedreg_letters_are_the_variants_and_are_stored_as_written(tmp_path):
+    """A run folder that has a letter resumes; one letter is enough, all are looked up alike."""
+    letter, word = (
+        FedReG(augment="copy", variant="b"),
+        FedReG(augment="copy", variant="no_own_head"),
+    )
+    assert identical(played(letter, out=tmp_path / "run"), played(word))
+    assert 'variant = "b"' in (tmp_path / "run" / "config.toml").read_text()
+    assert identical(played(letter, out=tmp_path / "run", resume=True), played(word))
+    assert [FedReG(variant=k).ablation for k in "acd"] == [
+        "no_split_weights",
+        "no_balancing",
+        "no_own_phase",
+    ]
+
+
+@pytest.mark.parametrize("settings", [{"variant": "e"}, {"variant": "b", "augment": "none"}])
+def test_fedreg_checks_its_settings_with_and_without_a_letter(settings):
+    with pytest.raises(hp.HeterophonyError, match="must be one of"):
+        FedReG(**settings)
 
 
 @dataclass(frozen=True)
 class AsTheyAre(FedReG):
     """FedReG whose rebalanced set is the original set."""
 
-    def target(self, client):
+    def compute_target(self, client):
         return int(client.data.counts.max())
 
 
-def test_fedreg_variant_c_is_fedreg_on_the_original_set(monkeypatch):
+def test_fedreg_without_balancing_is_fedreg_on_the_original_set(monkeypatch):
     monkeypatch.setattr(fedreg, "rebalance", lambda samples, target, augment: samples)
-    assert identical(played(AsTheyAre()), played(FedReG(variant="c")))
+    assert identical(played(AsTheyAre()), played(FedReG(variant="no_balancing")))
 
 
-@pytest.mark.parametrize("variant", ["b", "d"])
+@pytest.mark.parametrize("variant", ["no_own_head", "no_own_phase"])
 def test_fedreg_variants_with_one_head_have_p_equal_g(variant):
     result = played(FedReG(augment="copy", variant=variant))
     assert all(e["P"] == e["G"] for e in result.events if e["event"] == "evaluation")
@@ -253,7 +275,7 @@ class Watched(FedReG):
     def local(self, client):
         fit = client.fit
 
-        def watched(loss, train, data=None, phase="main"):
+        def watched(loss=None, train=None, data=None, phase="main"):
             before = hp.weights(client.net)
             fit(loss, train=train, data=data, phase=phase)
             after = hp.weights(client.net)
@@ -312,7 +334,7 @@ class Told(FedReG):
         balanced = client.once(rebalanced)
         client.memory["told"] = hp.Tensors(
             {
-                "target": torch.tensor(self.target(client)),
+                "target": torch.tensor(self.compute_target(client)),
                 "effective": out["fedreg/effective"],
                 "balanced": balanced.count_classes(client.data.classes),
             }

@@ -30,7 +30,7 @@ def test_equal_features_are_a_contrast_of_log_two_without_gradient():
     draw = torch.Generator().manual_seed(0)
     z = torch.randn(8, 5, generator=draw, requires_grad=True)
     other = torch.randn(8, 5, generator=draw)
-    contrast = MOON().contrast(z, other, other)
+    contrast = MOON().compute_contrast(z, other, other)
     contrast.backward()
     assert contrast.item() == pytest.approx(log(2), abs=1e-6)
     assert float(z.grad.abs().max()) < 1e-7
@@ -41,12 +41,12 @@ def test_the_contrast_is_the_specs():
     z, near, far = (torch.randn(4, 6, generator=draw) for _ in range(3))
     cosines = [torch.cosine_similarity(z, o).double() / 0.5 for o in (near, far)]
     expected = -(cosines[0].exp() / (cosines[0].exp() + cosines[1].exp())).log().mean()
-    assert MOON().contrast(z, near, far).item() == pytest.approx(expected.item(), abs=1e-6)
+    assert MOON().compute_contrast(z, near, far).item() == pytest.approx(expected.item(), abs=1e-6)
 
 
 def test_a_sharp_contrast_stays_finite():
     z = torch.eye(3)
-    value = MOON(temperature=1e-4).contrast(z, -z, z)
+    value = MOON(temperature=1e-4).compute_contrast(z, -z, z)
     assert value.item() == pytest.approx(2e4)
 
 
@@ -70,11 +70,11 @@ def test_what_the_client_compares_with_is_its_own_last_base_in_eval_mode():
             assert not same(client.memory["base"], before)
             return out
 
-        def contrast(self, z, near, far):
+        def compute_contrast(self, z, near, far):
             assert z.requires_grad
             assert not near.requires_grad
             assert not far.requires_grad
-            return super().contrast(z, near, far)
+            return super().compute_contrast(z, near, far)
 
     result = played(Watched(), model=net_with_batch_norm, participation=1.0)
     assert "1.running_mean" in memory(result, "0")["base"]
@@ -96,10 +96,10 @@ def test_frozen_nets_use_the_statistics_they_learned_not_the_batch():
             assert float(apart.max()) < 1e-2 < torch.pdist(whole).min()
             return out
 
-        def contrast(self, z, near, far):
+        def compute_contrast(self, z, near, far):
             seen.append(near)
             assert torch.equal(near, far)  # in the first round the received model is both
-            return super().contrast(z, near, far)
+            return super().compute_contrast(z, near, far)
 
     one = digits(clients=1, examples=80)
     played(Watched(), one, model=net_with_batch_norm, rounds=1)

@@ -98,7 +98,7 @@ def test_the_choice_is_by_importance_lower_index_first_and_skips_what_does_not_f
     keep, share = select_blocks(cut, scores, 0.5)  # 7 of 14: 4, not the next 4, then 2, not 2
     assert keep.tolist() == [True, True, False, False, True, True, False]
     assert share == 0.5
-    other = [replace(cut[0], linear=False), cut[1]]  # 5 of 10, and 2 of 4
+    other = [replace(cut[0], in_linear_layer=False), cut[1]]  # 5 of 10, and 2 of 4
     assert select_blocks(other, scores, 0.5)[0].tolist() == [
         *(True, True, False, False),
         True,
@@ -163,15 +163,15 @@ def test_the_choice_carries_gradient_and_scales_by_m():
     algorithm, cut = PFedGate(), split_into_blocks(get_model_builder("mlp")((1, 8, 8), 10, 1), 5)
     g = noise(20).sigmoid().requires_grad_()
     m = torch.full((20,), 0.25)
-    gates, share = algorithm.gates(cut, g, m)
+    gates, share = algorithm.compute_gates(cut, g, m)
     kept = gates > 0
     assert torch.equal(gates[kept], m[kept])
     assert share <= 0.5
     gates.sum().backward()
     assert torch.equal(g.grad[kept & (g > 0.2)], m[kept & (g > 0.2)])
     assert not g.grad[~kept].any()
-    assert algorithm.gates(cut, g, m)[1] == share
-    assert PFedGate(sparsity=1.0).gates(cut, g, m) == (m, 1.0)
+    assert algorithm.compute_gates(cut, g, m)[1] == share
+    assert PFedGate(sparsity=1.0).compute_gates(cut, g, m) == (m, 1.0)
 
 
 def test_separate_transform_has_a_second_head():
@@ -282,7 +282,7 @@ def test_gates_look_at_the_whole_test_set_in_eval_mode(monkeypatch):
     net, algorithm = own.net, result.plan.algorithm
     assert not net.gate.training
     cut = split_into_blocks(net, 5)
-    gates, _ = algorithm.gates(cut, *(v.mean(0) for v in net.gate(x)))
+    gates, _ = algorithm.compute_gates(cut, *(v.mean(0) for v in net.gate(x)))
     want = forward_gated(net, cut, gates, hp.Tensors(net.named_parameters()), x)
     assert torch.allclose(own(x), want, atol=1e-6)
     last = counts(result, "P")[-1]

@@ -42,7 +42,7 @@ def test_with_a_teacher_it_is_another():
 def test_a_teacher_equal_to_the_student_is_no_distance():
     with seeded("logits"):
         logits = torch.randn(7, 10, requires_grad=True)
-    distance = PFedSD().distance(logits, logits.detach())
+    distance = PFedSD().compute_distillation_loss(logits, logits.detach())
     assert abs(distance.detach()) < 1e-6
     distance.backward()
     assert logits.grad.abs().max() < 1e-6
@@ -53,7 +53,7 @@ def test_the_distance_by_hand():
         student, teacher = torch.randn(2, 4, 3, dtype=torch.float64)
     p, q = (teacher / 2).softmax(1), (student / 2).softmax(1)
     want = 4 * (p * (p / q).log()).sum(1).mean()
-    assert torch.allclose(PFedSD(temperature=2.0).distance(student, teacher), want)
+    assert torch.allclose(PFedSD(temperature=2.0).compute_distillation_loss(student, teacher), want)
 
 
 @pytest.mark.parametrize(("mode", "moved"), [("eval", False), ("train", True)])
@@ -88,15 +88,15 @@ def test_the_student_trains_in_train_mode_beside_its_teacher():
     seen = []
 
     class Watched(PFedSD):
-        def distance(self, student, teacher):
+        def compute_distillation_loss(self, student, teacher):
             assert student.requires_grad
             assert not teacher.requires_grad
             seen.append(len(student))
-            return super().distance(student, teacher)
+            return super().compute_distillation_loss(student, teacher)
 
-        def teacher(self, client, x):
+        def run_teacher(self, client, x):
             was = client.net.training
-            out = super().teacher(client, x)
+            out = super().run_teacher(client, x)
             assert client.net.training is was
             return out
 

@@ -88,7 +88,9 @@ def test_what_is_kept_and_what_is_added_are_told_apart():
         assert known.num_kept[i] == data.counts.clamp(max=target).sum()
 
 
-@pytest.mark.parametrize("algorithm", [hp.Algorithm(), FedReG(variant="c")])
+@pytest.mark.parametrize(
+    "algorithm", [hp.Algorithm(), FedReG(variant="no_balancing"), FedReG(variant="c")]
+)
 def test_who_does_not_rebalance_has_no_such_sizes(algorithm):
     found = compute_label_distribution(digits(), algorithm)
     assert found.balanced is None

@@ -14,35 +14,35 @@ from ..core.tensors import Tensors, answer, params, state, weights
 
 @dataclass(frozen=True)
 class APFL(Algorithm):
-    """Predict with a mixture of an own and the common model; learn how much of each."""
+    """Predict with a mixture of a personal and the common model; each client learns its share."""
 
     paper = "Deng et al., 2020"
     personal = ("own.*",)
-    alpha: float = setting(0.5, "share of the own model at the start", low=0, high=1)
-    adaptive: bool = setting(True, "is the share learned, once a round?")
+    alpha: float = setting(0.5, "share of the personal model at the start", low=0, high=1)
+    adaptive: bool = setting(True, "learn the share, by one step a round")
 
     def build(self, net: Net) -> Net:
         net.add_module("own", deepcopy(net))
         return net
 
     def local(self, client: Client) -> Tensors:
-        net, share = client.net, self.share(client).requires_grad_(self.adaptive)
-        turn, luck = 0, torch.get_rng_state()
+        net, share = client.net, self.get_own_share(client).requires_grad_(self.adaptive)
+        turn, rng_state = 0, torch.get_rng_state()
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
-            """By turns, on the same mini-batch: the common model, and with it the own one."""
-            nonlocal turn, luck
+            """Train on each mini-batch in turn the common model, and the personal one in the mixture."""
+            nonlocal turn, rng_state
             turn += 1
             if turn % 2:
-                luck = torch.get_rng_state()
+                rng_state = torch.get_rng_state()
                 return cross_entropy(net(x), y)
-            with torch.random.fork_rng(devices=[]):  # the common model must not notice
-                torch.set_rng_state(luck)
+            with torch.random.fork_rng(devices=[]):  # the common model's draws stay the same
+                torch.set_rng_state(rng_state)
                 mixed = mix_models(share, params(net.own), weights(net))
                 return cross_entropy(answer(net.own, mixed, x), y)
 
         def learn_share() -> None:
-            if share.grad is not None:  # of the first mini-batch: ⟨∇f(mixture), own - common⟩
+            if share.grad is not None:  # that of the first mini-batch: ⟨∇f(mixture), own - common⟩
                 step = client.training.lr * share.grad
                 share.requires_grad_(False).sub_(step).clamp_(0, 1)
                 share.grad = None
@@ -56,12 +56,12 @@ class APFL(Algorithm):
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
         return server.update(mean(replies, weight=equally))
 
-    def share(self, client: Client) -> Tensor:
+    def get_own_share(self, client: Client) -> Tensor:
         return client.memory.get("apfl", {"share": torch.tensor(self.alpha)})["share"].clone()
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
-        net = client.net  # running statistics are mixed as well
-        mixed = mix_models(self.share(client), state(net.own), state(net))
+        net = client.net  # state: running statistics are mixed as well
+        mixed = mix_models(self.get_own_share(client), state(net.own), state(net))
         return answer(net.own, mixed, x)
 
     def generic(self, client: Client, x: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class APFL(Algorithm):
 
 
 def mix_models(share: Tensor, own: Tensors, common: Tensors) -> Tensors:
-    """So much of the own model, the rest of the common one; counters are the own."""
+    """Mix ``share`` of the own model with the rest of the common one; counters are the own ones."""
 
     def mix_tensor(v: Tensor, w: Tensor) -> Tensor:
         # in place on a clone: only that keeps the memory format, hence the bits of a share of 1

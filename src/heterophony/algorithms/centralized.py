@@ -1,4 +1,4 @@
-"""Centralised: one model on everybody's data, the bound that federation is measured against."""
+"""Centralised: one model trained on the data of all clients, the bound for federated methods."""
 
 from dataclasses import dataclass, replace
 from math import cos, pi
@@ -10,21 +10,21 @@ from ..core.tensors import Tensors
 
 @dataclass(frozen=True)
 class Centralized(Algorithm):
-    """No federation, no privacy: one who holds all training data trains one model."""
+    """Train one model on the data of all clients in one place: no federation, no privacy."""
 
     paper = "no federation"
     pooled = True
     schedule: Literal["constant", "cosine"] = setting(
-        "constant", "the learning rate over the rounds; with local.epochs = 1 a round is an epoch"
+        "constant", "learning rate over the rounds; with local.epochs = 1 a round is an epoch"
     )
 
     def local(self, client: Client) -> Tensors:
-        lr = client.training.lr * self.share(client.t, client.rounds)
+        lr = client.training.lr * self.compute_lr_factor(client.t, client.rounds)
         how = replace(client.training, lr=lr)
         client.fit(how=how)
         client.metrics["lr"] = lr
         return client.shared()
 
-    def share(self, t: int, rounds: int) -> float:
-        """Of the learning rate, in round ``t``: from 1 at first to 0 after the last."""
+    def compute_lr_factor(self, t: int, rounds: int) -> float:
+        """Return the factor of the learning rate in round ``t``: cosine falls from 1 to 0."""
         return 1.0 if self.schedule == "constant" else (1 + cos(pi * t / rounds)) / 2

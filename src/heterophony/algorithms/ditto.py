@@ -12,12 +12,12 @@ from ..core.tensors import Tensors, weights
 
 @dataclass(frozen=True)
 class Ditto(Algorithm):
-    """FedAvg unchanged; beside it every client keeps a model of its own, held near the common one."""
+    """Train FedAvg and, beside it, a personal model per client that is held near the common one."""
 
     paper = "Li et al., ICML 2021"
     personal = ("own.*",)
-    lam: float = setting(1.0, "strength of the pull towards the received model", low=0)
-    own_epochs: int = setting(5, "epochs for the own model", low=0)
+    lam: float = setting(1.0, "strength of the proximal term towards the received model", low=0)
+    own_epochs: int = setting(5, "epochs of the personal model", low=0)
 
     def build(self, net: Net) -> Net:
         net.add_module("own", deepcopy(net))
@@ -27,11 +27,11 @@ class Ditto(Algorithm):
         net = client.net
         received = weights(net).without("own.*").under("own.")
 
-        def own(x: Tensor, y: Tensor) -> Tensor:
+        def personal_loss(x: Tensor, y: Tensor) -> Tensor:
             return cross_entropy(net.own(x), y)
 
         near = (lambda w: self.lam * (w - received)) if self.lam else None
-        client.fit(own, train=net.own, epochs=self.own_epochs, pull=near)
+        client.fit(personal_loss, train=net.own, epochs=self.own_epochs, pull=near)
         client.fit(train=[net.base, net.head])
         return client.shared()
 

@@ -9,7 +9,7 @@ from .parts.adaptive_server import FedOpt
 
 @dataclass(frozen=True)
 class FedAdam(FedOpt):
-    """The server takes Adam steps along the mean of the clients' moves."""
+    """Let the server take Adam steps along the mean of the client updates."""
 
     def update_second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return self.beta2 * v + (1 - self.beta2) * square

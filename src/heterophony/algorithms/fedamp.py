@@ -14,7 +14,7 @@ from .parts.personal_cloud_models import AttentiveMessagePassing
 
 @dataclass(frozen=True)
 class FedAMP(AttentiveMessagePassing):
-    """The server mixes, for every client, the models nearest to its own."""
+    """Send every client a mixture of all models in which those nearest to its own weigh most."""
 
     sigma: float = setting(1e6, "scale of squared distances between models", above=0)
 
@@ -23,11 +23,11 @@ class FedAMP(AttentiveMessagePassing):
         for i, j in combinations(range(len(models)), 2):
             distance = (models[i] - models[j]).square().double()
             xi[i, j] = xi[j, i] = (-distance / self.sigma).exp()
-        xi *= self.alpha_at(t) / self.sigma
+        xi *= self.compute_alpha(t) / self.sigma
         whole = xi.sum(1, keepdim=True)
-        xi /= whole.clamp(min=1)  # else the own share would be negative
+        xi /= whole.clamp(min=1)  # or the share of the own model would be negative
         return xi + torch.diag((1 - whole.flatten()).clamp(min=0))
 
     def measures(self, server: Server, replies: Sequence[Reply], after: Server) -> dict[str, float]:
-        """How many clients' attention had to be scaled down: they get nothing of their own."""
+        """Count the clients whose attention was scaled down: their own model has no share."""
         return {"rescaled": float((after.memory["attention"]["xi"].diagonal() == 0).sum())}

@@ -7,6 +7,6 @@ from ..core.algorithm import Algorithm
 
 @dataclass(frozen=True)
 class FedAvg(Algorithm):
-    """Average what the clients learned, weighted by how much data each has."""
+    """Average the clients' models, weighted by their numbers of training examples."""
 
     paper = "McMahan et al., AISTATS 2017"

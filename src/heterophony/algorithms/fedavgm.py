@@ -8,13 +8,13 @@ from ..core.algorithm import Algorithm, Reply, Server, mean, setting
 
 @dataclass(frozen=True)
 class FedAvgM(Algorithm):
-    """The server moves with momentum (heavy ball) along the mean of the clients' moves."""
+    """Let the server step with momentum (heavy ball) along the mean of the client updates."""
 
     paper = "Hsu et al., 2019"
     beta: float = setting(0.9, "momentum of the server", low=0, high=1)
-    server_lr: float = setting(1.0, "step of the server", above=0)
+    server_lr: float = setting(1.0, "learning rate of the server", above=0)
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
-        x, averaged = server.learned, mean(replies)  # statistics are averaged, never stepped
+        x, averaged = server.learned, mean(replies)  # running statistics are averaged, not stepped
         velocity = self.beta * server.memory.get("velocity", x.zeros()) + (averaged.only(*x) - x)
         return server.update(averaged | (x + self.server_lr * velocity), velocity=velocity)

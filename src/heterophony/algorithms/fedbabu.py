@@ -9,12 +9,12 @@ from ..core.tensors import Tensors
 
 @dataclass(frozen=True)
 class FedBABU(Algorithm):
-    """Train and share only the base under a fixed random head; fit heads when they are used."""
+    """Train and share only the base under a fixed random head; fine-tune heads before use."""
 
     paper = "Oh et al., ICLR 2022"
     personal = ("head.*",)
-    tune_epochs: int = setting(10, "epochs of fine-tuning before use", low=0)
-    tune_part: Literal["head", "full"] = setting("head", "what fine-tuning changes")
+    tune_epochs: int = setting(10, "epochs of fine-tuning before P is measured", low=0)
+    tune_part: Literal["head", "full"] = setting("head", "part that fine-tuning trains")
     tune_every: int = setting(10, "rounds between measurements of P", low=1)
 
     def local(self, client: Client) -> Tensors:

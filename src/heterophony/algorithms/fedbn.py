@@ -10,7 +10,7 @@ from ..core.algorithm import Algorithm, Net
 
 @dataclass(frozen=True)
 class FedBN(Algorithm):
-    """FedAvg in which everything that belongs to BatchNorm stays; told by type, never by name."""
+    """Average everything but BatchNorm layers, which are personal; they are found by their type."""
 
     paper = "Li et al., ICLR 2021"
     guess = "average"

@@ -14,14 +14,14 @@ from .parts.bit_packing import pack_bits, unpack_bits
 
 @dataclass(frozen=True)
 class FedCAC(Algorithm):
-    """Share non-critical parameters with all, critical ones with whoever has the same."""
+    """Average non-critical parameters over all, critical ones over clients with similar ones."""
 
     paper = "Wu et al., ICCV 2023"
-    critical: float = setting(0.5, "share of each tensor that is critical", low=0, high=1)
-    beta: int = setting(100, "rounds until everybody keeps the critical ones alone", low=1)
+    critical: float = setting(0.5, "fraction of each tensor that is critical", low=0, high=1)
+    beta: int = setting(100, "rounds until critical parameters are no longer shared", low=1)
 
     def shared(self, net: Net, t: int, buffers: bool = False) -> list[str]:
-        return super().shared(net, t)  # running statistics stay the client's own, whatever the run
+        return super().shared(net, t)  # running statistics are always personal
 
     def send(self, server: Server, client: str) -> Tensors:
         custom = server.memory.get(f"custom/{client}")
@@ -38,36 +38,35 @@ class FedCAC(Algorithm):
         before = weights(client.net)
 
         client.fit()
-        masks = weights(client.net).map(self.mask, before)
+        masks = weights(client.net).map(self.find_critical, before)
         bits = torch.cat([m.flatten() for m in masks.values()])
         return client.shared() | Tensors({"critical/bits": pack_bits(bits)})
 
-    def mask(self, after: Tensor, before: Tensor) -> Tensor:
-        """The k entries whose loss would cost most."""
+    def find_critical(self, after: Tensor, before: Tensor) -> Tensor:
+        """Mark the k entries whose removal would cost most."""
         score = ((after - before) * after).abs()
         k = int(self.critical * score.numel() + 1e-9)
         if k == 0:
             return torch.zeros_like(score, dtype=torch.bool)
-        bar = score.flatten().topk(k).values[-1]
-        if bar <= 1e-10:  # most of it never moved: only what did is critical
+        cut = score.flatten().topk(k).values[-1]
+        if cut <= 1e-10:  # most entries never moved: only those that did are critical
             moved = score[score > 1e-20]
-            bar = moved.min() if len(moved) else score.new_tensor(torch.inf)
-        return score >= bar
+            cut = moved.min() if len(moved) else score.new_tensor(torch.inf)
+        return score >= cut
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
         models = [r.tensors.without("critical/*") for r in replies]
         bits = [r.tensors.below("critical/") for r in replies]
-        near = self.collaborators(
-            server.t + 1, compute_overlaps([unpack_bits(b["bits"]) for b in bits])
-        )
+        overlaps = compute_overlaps([unpack_bits(b["bits"]) for b in bits])
+        near = self.find_collaborators(server.t + 1, overlaps)
         memory = {f"critical/{r.client}": b for r, b in zip(replies, bits, strict=True)}
         for r, row in zip(replies, near.tolist(), strict=True):
             group = [w for w, chosen in zip(models, row, strict=True) if chosen]
             memory[f"custom/{r.client}"] = mix(group, [1 / len(group)] * len(group))
         return server.update(mean(replies, *server.model), **memory)
 
-    def collaborators(self, t: int, overlap: Tensor) -> Tensor:
-        """Row i: who is near enough to client i in round t = 1, 2, …; everybody is to oneself."""
+    def find_collaborators(self, t: int, overlap: Tensor) -> Tensor:
+        """Mark in row i the clients near enough to client i in round t = 1, 2, …, itself included."""
         me = torch.eye(len(overlap), dtype=torch.bool)
         if len(overlap) == 1:
             return me
@@ -76,8 +75,8 @@ class FedCAC(Algorithm):
 
 
 def compute_overlaps(masks: Sequence[Tensor]) -> Tensor:
-    """1 - |M_i - M_j| / 2|M_i|; not symmetric where masks differ in size."""
-    apart = torch.zeros(len(masks), len(masks), dtype=torch.float64)
+    """Compute 1 - |M_i - M_j| / 2|M_i|, which is not symmetric where masks differ in size."""
+    distances = torch.zeros(len(masks), len(masks), dtype=torch.float64)
     for i, j in combinations(range(len(masks)), 2):
-        apart[i, j] = apart[j, i] = (masks[i] ^ masks[j]).sum()
-    return 1 - apart / (2 * torch.stack([m.sum() for m in masks]).clamp(min=1)[:, None])
+        distances[i, j] = distances[j, i] = (masks[i] ^ masks[j]).sum()
+    return 1 - distances / (2 * torch.stack([m.sum() for m in masks]).clamp(min=1)[:, None])

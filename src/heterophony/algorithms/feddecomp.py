@@ -8,43 +8,36 @@ from torch import Tensor, nn
 
 from ..core.algorithm import Algorithm, Client, Net, Reply, Server, setting
 from ..core.tensors import Tensors, matches_any, params, weights
-from .parts.low_rank import (
-    FACTOR_PATTERNS,
-    add_low_rank,
-    compute_full_rank_distance,
-    forward_full_rank,
-    measure_low_rank_change,
-    split_training,
-)
-
-MODES_WITH_PERSONAL_FACTORS = ("alternating", "simultaneous")
+from .parts import low_rank
+from .parts.low_rank import FACTOR_PATTERNS
 
 
 @dataclass(frozen=True)
 class FedDecomp(Algorithm):
-    """Every weight is a shared full-rank matrix plus an own low-rank one, trained first."""
+    """Add a personal low-rank matrix to every shared weight; train it before the shared one."""
 
     paper = "Wu et al., ACM MM 2024"
-    guess = "initial"  # the low-rank part is zero there
+    guess = "initial"  # where the low-rank part is zero
     mode: Literal["alternating", "simultaneous", "reverse", "fedavg", "local"] = setting(
         "alternating", "reverse shares the factors; fedavg, local train all, share all or nothing"
     )
-    conv_rank: float = setting(0.6, "rank of convolutions, relative", above=0, high=1)
-    linear_rank: float = setting(0.6, "rank of linear layers, relative", above=0, high=1)
-    rank_rule: Literal["authors", "paper"] = setting("authors", "of outputs; of the smaller side")
+    conv_rank: float = setting(0.6, "relative rank of convolutions", above=0, high=1)
+    linear_rank: float = setting(0.6, "relative rank of linear layers", above=0, high=1)
+    rank_rule: Literal["authors", "paper"] = setting("authors", "of outputs, or the smaller side")
     scale: Literal["one_over_unit", "none"] = setting("one_over_unit", "factor before B A")
-    own_epochs: int = setting(2, "epochs for the part that trains first, of local.epochs", low=0)
-    reverse_order: Literal["sigma_first", "tau_first"] = setting("sigma_first", "in mode reverse")
+    own_epochs: int = setting(2, "epochs of local.epochs for the part trained first", low=0)
+    reverse_order: Literal["sigma_first", "tau_first"] = setting("sigma_first", "for reverse")
     changes: bool = setting(False, "record how far both parts moved since round 1")
 
     def build(self, net: Net) -> Net:
         for layer in list(net.modules()):
             if isinstance(layer, nn.Linear | nn.Conv2d):
-                unit = self.unit(layer.weight)
-                add_low_rank(layer, unit, 1 / unit if self.scale == "one_over_unit" else 1.0)
+                unit = self.compute_rank_unit(layer.weight)
+                scale = 1 / unit if self.scale == "one_over_unit" else 1.0
+                low_rank.add_low_rank(layer, unit, scale)
         return net
 
-    def unit(self, weight: Tensor) -> int:
+    def compute_rank_unit(self, weight: Tensor) -> int:
         out, into = weight.shape[:2]
         if weight.dim() == 2:
             return max(1, int(self.linear_rank * min(out, into) + 1e-9))
@@ -58,20 +51,18 @@ class FedDecomp(Algorithm):
 
     def local(self, client: Client) -> Tensors:
         if self.mode in ("alternating", "reverse"):
-            tau, sigma = (
-                params(client.net).only(*FACTOR_PATTERNS),
-                params(client.net).without(*FACTOR_PATTERNS),
-            )
+            whole = params(client.net)
+            tau, sigma = whole.only(*FACTOR_PATTERNS), whole.without(*FACTOR_PATTERNS)
             if self.mode == "reverse" and self.reverse_order == "sigma_first":
                 tau, sigma = sigma, tau
-            early, late = split_training(client.training, self.own_epochs)
+            early, late = low_rank.split_training(client.training, self.own_epochs)
             client.fit(train=tau.values(), how=early, phase="own")
             client.fit(train=sigma.values(), how=late)
         else:
             client.fit()
         if self.changes:
             first = client.memory.setdefault("first", weights(client.net).only(*FACTOR_PATTERNS))
-            client.metrics.update(measure_low_rank_change(client.net, first))
+            client.metrics.update(low_rank.measure_low_rank_change(client.net, first))
         return client.shared()
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
@@ -80,20 +71,17 @@ class FedDecomp(Algorithm):
         return after.update(first=after.learned) if keep else after
 
     def measures(self, server: Server, replies: Sequence[Reply], after: Server) -> dict[str, float]:
-        """How far clients are from their mean and, with ``changes``, the parts from round 1."""
-        apart = [
-            compute_full_rank_distance(r.tensors.only(*after.learned), after.model) for r in replies
-        ]
-        out = {"model_difference": sum(apart) / len(apart)}
+        """Measure how far clients are from their mean and, with ``changes``, parts from round 1."""
+        sent = [r.tensors.only(*after.learned) for r in replies]
+        distances = [low_rank.compute_full_rank_distance(w, after.model) for w in sent]
+        out = {"model_difference": sum(distances) / len(distances)}
         if self.changes:
-            out["delta_sigma"] = compute_full_rank_distance(after.learned, after.memory["first"])
+            first = after.memory["first"]
+            out["delta_sigma"] = low_rank.compute_full_rank_distance(after.learned, first)
             kinds = [k for k in replies[0].metrics if k.startswith("delta_tau")]
             out |= {k: sum(r.metrics[k] for r in replies) / len(replies) for k in kinds}
         return out
 
     def generic(self, client: Client, x: Tensor) -> Tensor:
-        return (
-            forward_full_rank(client.net, x)
-            if self.mode in MODES_WITH_PERSONAL_FACTORS
-            else client.net(x)
-        )
+        personal_factors = self.mode in ("alternating", "simultaneous")
+        return low_rank.forward_full_rank(client.net, x) if personal_factors else client.net(x)

@@ -12,19 +12,21 @@ from ..core.tensors import Tensors, mix, params, weights
 
 @dataclass(frozen=True)
 class FedDyn(Algorithm):
-    """Correct every local objective so that its minimum is also the common one."""
+    """Add a dynamic regulariser to each local objective so that its minimum is the common one."""
 
     paper = "Acar et al., ICLR 2021"
     alpha: float = setting(0.01, "strength of the dynamic regulariser", above=0)
-    norm: Literal["squared", "plain"] = setting("squared", "what is penalised; plain as PFLlib")
-    alpha_scaled: bool = setting(False, "the authors' habit: alpha less for larger clients")
-    clip: float | None = setting(None, "the authors' habit: largest norm of a gradient", above=0)
+    norm: Literal["squared", "plain"] = setting(
+        "squared", "norm that is penalised; plain as in PFLlib"
+    )
+    alpha_scaled: bool = setting(False, "as the authors' code: smaller alpha for larger clients")
+    clip: float | None = setting(None, "as the authors' code: largest gradient norm", above=0)
 
     def send(self, server: Server, client: str) -> Tensors:
         if not self.alpha_scaled:
             return server.model
-        usual = sum(server.samples.values()) / len(server.samples)
-        return server.model | {"feddyn/usual": torch.tensor(usual)}
+        mean_size = sum(server.samples.values()) / len(server.samples)
+        return server.model | {"feddyn/usual": torch.tensor(mean_size)}
 
     def local(self, client: Client) -> Tensors:
         received = weights(client.net)
@@ -53,7 +55,7 @@ class FedDyn(Algorithm):
 
 
 def clip_correction(client: Client, term: Tensors, limit: float) -> Tensors:
-    """What to add to the gradient so that, with the term, it is no longer than the limit."""
+    """Return what to add to the gradient so that, with the term, its norm is at most the limit."""
     grad = Tensors({k: p.grad for k, p in params(client.net).items() if p.grad is not None})
     whole = grad + term
     length = float(whole.square().sqrt()) + 1e-6

@@ -11,15 +11,15 @@ from ..core.tensors import Tensors, mix, weights
 
 @dataclass(frozen=True)
 class FedNova(Algorithm):
-    """Average moves per unit of local work, so that who works longer does not count more."""
+    """Average client updates per unit of local work, so that more steps do not count more."""
 
     paper = "Wang et al., NeurIPS 2020"
-    mu: float = setting(0.0, "strength of the pull towards the received model", low=0)
+    mu: float = setting(0.0, "strength of the proximal term towards the received model", low=0)
     server_momentum: float = setting(0.0, "momentum of the server", low=0, high=1)
 
     def local(self, client: Client) -> Tensors:
         received = weights(client.net)
-        fresh = replace(client.training, momentum_state="reset")  # as the count of work assumes
+        fresh = replace(client.training, momentum_state="reset")  # which the count of work assumes
 
         near = (lambda w: self.mu * (w - received)) if self.mu else None
         client.fit(pull=near, how=fresh)
@@ -35,13 +35,13 @@ class FedNova(Algorithm):
         step = mix([r.tensors.only(*x) - x for r in replies], rates)
         if self.server_momentum:
             step = self.server_momentum * server.memory.get("step", step.zeros()) + step
-        averaged = mean(replies, *server.model)  # of which running statistics remain
+        averaged = mean(replies, *server.model)  # only running statistics are taken from it
         memory = {"step": step} if self.server_momentum else {}
         return server.update(averaged | (x + step), **memory)
 
 
 def count_effective_steps(steps: int, momentum: float, pull: float = 0.0) -> float:
-    """How far so many steps along a constant gradient carry, in plain steps."""
+    """Count the plain steps that move as far along a constant gradient as these steps do."""
     far = speed = 0.0
     for _ in range(steps):
         speed = momentum * speed + 1 - pull * far

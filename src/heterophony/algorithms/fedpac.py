@@ -14,60 +14,60 @@ from .parts.simplex import minimise_on_simplex
 
 @dataclass(frozen=True)
 class FedPAC(Algorithm):
-    """Align features by common class centres; give each client the best mixture of all heads."""
+    """Align features to common class centres; send each client the best mixture of all heads."""
 
     paper = "Xu et al., ICLR 2023"
     lam: float = setting(1.0, "weight of the alignment", low=0)
 
     def send(self, server: Server, client: str) -> Tensors:
-        first = server.memory.get("head", Tensors())  # of those who never took part
+        first = server.memory.get("head", Tensors())  # for clients that never took part
         head = server.memory.get(f"head/{client}", first)
         return server.model | head | server.memory.get("centres", Tensors())
 
     def local(self, client: Client) -> Tensors:
         net, centres = client.net, client.received.get("fedpac/centres")
-        said = compute_bound_terms(client)
+        extras = compute_bound_terms(client)
 
-        def aligned(x: Tensor, y: Tensor) -> Tensor:
+        def alignment_loss(x: Tensor, y: Tensor) -> Tensor:
             z = net.base(x)
             out = cross_entropy(net.head(z), y)
             if centres is None:
                 return out
             target = centres[y]
-            known = target.any(1, keepdim=True)  # a class that nobody held has no centre: zeros
+            known = target.any(1, keepdim=True)  # the centre of a class without examples is zero
             return out + self.lam * (known * (z - target).square()).mean()
 
         client.fit(train=net.head, epochs=1, phase="head")
-        client.fit(aligned, train=net.base)
+        client.fit(alignment_loss, train=net.base)
         counts = client.data.counts
         centred = sum_by_class(client, client.features()) / counts.clamp(min=1)[:, None]
-        said |= {"centres": centred, "held": counts.float()}
-        return client.shared() | Tensors(said).under("fedpac/")
+        extras |= {"centres": centred, "held": counts.float()}
+        return client.shared() | Tensors(extras).under("fedpac/")
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
         heads = [r.tensors.only("head.*") for r in replies]
-        said = [r.tensors.below("fedpac/") for r in replies]
-        rows = solve_head_mixtures([s["variance"] for s in said], [s["weighted"] for s in said])
+        extras = [r.tensors.below("fedpac/") for r in replies]
+        rows = solve_head_mixtures([e["variance"] for e in extras], [e["weighted"] for e in extras])
         own = {f"head/{r.client}": mix(heads, row) for r, row in zip(replies, rows, strict=True)}
-        held = torch.stack([s["held"] for s in said]).double()[:, :, None]
-        means = held * torch.stack([s["centres"] for s in said])
+        held = torch.stack([e["held"] for e in extras]).double()[:, :, None]
+        means = held * torch.stack([e["centres"] for e in extras])
         means = means.sum(0) / held.sum(0).clamp(min=1)
         centres = Tensors({"fedpac/centres": means.float()})
         first = server.memory.get("head", server.model.only("head.*"))
-        model = mean(replies, "base.*", "head.*")  # its head is for G alone
+        model = mean(replies, "base.*", "head.*")  # its head is used for G only
         return server.update(model, head=first, centres=centres, **own)
 
 
 def sum_by_class(client: Client, z: Tensor) -> Tensor:
-    """Features, summed over the examples of each class."""
+    """Sum the features over the examples of each class."""
     out = torch.zeros(client.data.classes, z.shape[1])
     return out.index_add_(0, client.data.train.labels, z)
 
 
 def compute_bound_terms(client: Client) -> dict[str, Tensor]:
-    """V and H of the paper's bias-variance bound, with the base as received."""
+    """Compute V and H of the paper's bias-variance bound with the received base."""
     z, n = client.features(), len(client.data.train)
-    weighted = sum_by_class(client, z) / n  # share of the class times its centre
+    weighted = sum_by_class(client, z) / n  # frequency of the class times its centre
     spread = z.double().square().sum() / n - weighted.double().square().sum()
     return {"variance": (spread.clamp(min=0) / n).float(), "weighted": weighted}
 
@@ -75,7 +75,7 @@ def compute_bound_terms(client: Client) -> dict[str, Tensor]:
 def solve_head_mixtures(
     variances: Sequence[Tensor], weighted: Sequence[Tensor]
 ) -> list[list[float]]:
-    """Each client's shares of all heads: the least a'(diag V + D_i)a of the simplex."""
+    """Find each client's shares of all heads: the minimum of a'(diag V + D_i)a on the simplex."""
     v, h = torch.stack(list(variances)).double(), torch.stack(list(weighted)).double().flatten(1)
     rows = []
     for i, own in enumerate(h):

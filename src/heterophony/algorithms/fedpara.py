@@ -12,7 +12,7 @@ from ..core.algorithm import Algorithm, Net, setting
 
 
 class HadamardProduct(nn.Module):
-    """W = W1 ⊙ (W2 + plus), each a product of small factors; those of W1 come first."""
+    """W = W1 ⊙ (W2 + plus), both products of small factors; the factors of W1 come first."""
 
     def __init__(self, weight: Tensor, gamma: float, plus: float) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class HadamardProduct(nn.Module):
         self.shapes, self.inputs, self.plus = factors * 2, inputs * 2, plus
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, ...]:
-        """Fresh factors, whatever the weight was: normal, √2 over the root of their inputs."""
+        """Draw new factors, whatever the weight was: normal, √2 over the root of their inputs."""
         each = zip(self.shapes, self.inputs, strict=True)
         return tuple(sqrt(2 / n) * torch.randn(s) for s, n in each)
 
@@ -41,7 +41,7 @@ def multiply_factors(*factors: Tensor) -> Tensor:
 
 
 def choose_rank(shape: Sequence[int], gamma: float) -> int:
-    """Of each product: for a share gamma of the numbers, but enough for a full rank of W."""
+    """Choose the rank of both products: gamma of the parameters, but enough for a full rank of W."""
     out, into, *window = shape
     if not window:
         return max(ceil(sqrt(min(out, into))), ceil(gamma * out * into / (2 * (out + into))))
@@ -50,7 +50,10 @@ def choose_rank(shape: Sequence[int], gamma: float) -> int:
 
 
 def factorise_net(net: Net, gamma: float, plus: float = 0.0) -> Net:
-    """Factors in place of weights, but not of the stem, 1x1 shortcuts, the last layer, or at a loss."""
+    """Replace weights by factors where that saves parameters.
+
+    The stem, 1x1 shortcuts and the last layer keep their weights.
+    """
     layers = [m for m in net.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
     stem = [m for m in layers if isinstance(m, nn.Conv2d)][:1]
     for layer in layers:
@@ -64,10 +67,12 @@ def factorise_net(net: Net, gamma: float, plus: float = 0.0) -> Net:
 
 @dataclass(frozen=True)
 class FedPara(Algorithm):
-    """FedAvg over the factors of weights that are Hadamard products: fewer numbers travel."""
+    """Average the low-rank factors of weights that are Hadamard products, to send less."""
 
     paper = "Hyeon-Woo et al., ICLR 2022"
-    gamma: float = setting(0.1, "wanted share of a layer's numbers", above=0, high=1)
+    gamma: float = setting(
+        0.1, "fraction of a layer's parameters that its factors have", above=0, high=1
+    )
 
     def build(self, net: Net) -> Net:
         return factorise_net(net, self.gamma)

@@ -7,7 +7,7 @@ from ..core.algorithm import Algorithm
 
 @dataclass(frozen=True)
 class FedPer(Algorithm):
-    """Share the representation, keep the head."""
+    """Share the base; the head is personal."""
 
     paper = "Arivazhagan et al., 2019"
     personal = ("head.*",)

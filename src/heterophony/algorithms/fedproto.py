@@ -14,13 +14,13 @@ from ..core.tensors import Tensors, mix
 
 @dataclass(frozen=True)
 class FedProto(Algorithm):
-    """Exchange class means of features, not models; hold features near everybody's means."""
+    """Exchange class means of features instead of models; hold features near the common means."""
 
     paper = "Tan et al., AAAI 2022"
     personal = ("*",)
     common = False
     lam: float = setting(1.0, "weight of the distance to the prototypes", low=0)
-    weight: Literal["equal", "counts"] = setting("equal", "what a client counts in a prototype")
+    weight: Literal["equal", "counts"] = setting("equal", "weight of a client in a prototype")
 
     def send(self, server: Server, client: str) -> Tensors:
         return server.memory.get("prototypes", Tensors())
@@ -40,10 +40,10 @@ class FedProto(Algorithm):
         client.fit(loss)
         if known:
             client.metrics["P_prototype"] = compute_prototype_accuracy(client, known)
-        return self.prototypes(client)
+        return self.compute_prototypes(client)
 
-    def prototypes(self, client: Client) -> Tensors:
-        """The mean features of every class that is held, and how many it is of where that counts."""
+    def compute_prototypes(self, client: Client) -> Tensors:
+        """Compute the mean features of every class held, and its number of examples where needed."""
         z, labels, counts = client.features(), client.data.train.labels, client.data.counts
         held = counts.nonzero().flatten().tolist()
         means = Tensors({f"mean/{c}": z[labels == c].mean(0) for c in held})
@@ -52,18 +52,18 @@ class FedProto(Algorithm):
         return means | {f"count/{c}": counts[c] for c in held}
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
-        """A class that nobody holds this time keeps the prototype it had, or still has none."""
+        """Average the prototypes; a class that no reply has keeps the previous one, if any."""
         new = Tensors()
         for k in sorted({k for r in replies for k in r.tensors if k.startswith("mean/")}):
-            said = [r.tensors for r in replies if k in r.tensors]
-            sizes = [float(s.get(k.replace("mean", "count"), 1)) for s in said]
-            new = new | mix([s.only(k) for s in said], [n / sum(sizes) for n in sizes])
+            sent = [r.tensors for r in replies if k in r.tensors]
+            sizes = [float(s.get(k.replace("mean", "count"), 1)) for s in sent]
+            new = new | mix([s.only(k) for s in sent], [n / sum(sizes) for n in sizes])
         return server.update(prototypes=server.memory.get("prototypes", Tensors()) | new)
 
 
 @torch.inference_mode()
 def compute_prototype_accuracy(client: Client, known: Tensors) -> float:
-    """The share of its test examples whose nearest prototype is of their class; for the record."""
+    """Compute the share of test examples whose nearest prototype is of their class, as a metric."""
     client.net.eval()
     classes, means = torch.tensor([int(c) for c in known]), torch.stack(list(known.values()))
     right = 0

@@ -8,10 +8,10 @@ from ..core.tensors import Tensors, weights
 
 @dataclass(frozen=True)
 class FedProx(Algorithm):
-    """Hold local training near the model that was received."""
+    """Add a proximal term that holds local training near the received model."""
 
     paper = "Li et al., MLSys 2020"
-    mu: float = setting(0.001, "strength of the pull towards the received model", low=0)
+    mu: float = setting(0.001, "strength of the proximal term", low=0)
 
     def local(self, client: Client) -> Tensors:
         received = weights(client.net)

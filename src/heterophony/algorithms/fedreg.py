@@ -1,8 +1,8 @@
-"""FedReG (FedReb): two heads on one base; the shared one is taught by a balanced copy of the data."""
+"""FedReG (FedReb): two heads on one base; the shared one is trained on a balanced copy of the data."""
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -12,31 +12,36 @@ from torch.nn.functional import cross_entropy
 from ..core.algorithm import Algorithm, Client, Net, Reply, Server, as_agreed, mean, setting
 from ..core.samples import ClientData, Samples
 from ..core.tensors import Tensors
+from .parts.ablation import VARIANTS_BY_LETTER, Variant
 from .parts.rebalancing import rebalance
-from .parts.threshold import Threshold, compute_statistic
-
-ThresholdScope = Literal["class_nonzero", "client_size"]
+from .parts.threshold import Threshold, ThresholdScope, compute_class_target, compute_statistic
 
 
 @dataclass(frozen=True)
 class FedReG(Algorithm):
-    """The own head learns the data as they are; the shared head learns them balanced."""
+    """Train an own head on the client's data as they are, and the shared head on balanced data."""
 
     paper = "FedReG; FedReb thesis"
     personal = ("own.*",)
     head_depth = 2
     threshold: Threshold = setting("mean", "the statistic that every class is balanced to")
-    threshold_scope: ThresholdScope = setting(
-        "class_nonzero", "of own class counts, or of client sizes"
-    )
+    threshold_scope: ThresholdScope = setting("class_nonzero", "of own class counts, or all sizes")
     augment: Literal["simple", "auto", "copy"] = setting("simple", "how small classes are filled")
-    weights: Literal["split", "origin"] = setting("split", "heads by effective or all samples")
-    variant: Literal["full", "a", "b", "c", "d"] = setting(
-        "full", "without: a split weights, b own head, c balance, d own phase"
-    )
+    weights: Literal["split", "origin"] = setting("split", "heads by kept or by all examples")
+    variant: Variant = setting("full", "the ablations of the paper, a to d")
+
+    def __post_init__(self) -> None:
+        if str(self.variant) in VARIANTS_BY_LETTER:
+            replace(self, variant=self.ablation)  # checks all settings
+        else:
+            super().__post_init__()
+
+    @property
+    def ablation(self) -> Variant:
+        return VARIANTS_BY_LETTER.get(self.variant, self.variant)
 
     def build(self, net: Net) -> Net:
-        if self.variant not in ("b", "d"):
+        if self.ablation not in ("no_own_head", "no_own_phase"):
             net.add_module("own", deepcopy(net.head))
         return net
 
@@ -47,47 +52,38 @@ class FedReG(Algorithm):
         return server.model | {"fedreg/size": compute_statistic(sizes, self.threshold)}
 
     def local(self, client: Client) -> Tensors:
-        net = client.net
+        net, counts, target = client.net, client.data.counts, self.compute_target(client)
 
-        def own(x: Tensor, y: Tensor) -> Tensor:
+        def own_loss(x: Tensor, y: Tensor) -> Tensor:
             return cross_entropy(self.predict(client, x), y)
 
-        def generic(x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropy(self.generic(client, x), y)
-
-        def rebalanced(data: ClientData) -> Samples:
+        def rebalanced(data: ClientData) -> Samples:  # its name is part of its seed
             return rebalance(data.train, target, self.augment)
 
-        target = self.target(client)
-        if self.variant != "d":
-            mine = net.head if self.variant == "b" else net.own
-            client.fit(own, train=[net.base, mine], phase="own")
-        data = client.data.train if self.variant == "c" else client.once(rebalanced)
-        client.fit(generic, train=[net.base, net.head], data=data, phase="generic")
-        held = client.data.counts
-        effective = held if self.variant == "c" else held.clamp(max=target)
-        return client.shared() | {"fedreg/effective": effective.sum()}
+        if self.ablation != "no_own_phase":
+            head = net.head if self.ablation == "no_own_head" else net.own
+            client.fit(own_loss, train=[net.base, head], phase="own")
+        if self.ablation == "no_balancing":
+            data, kept = client.data.train, counts
+        else:
+            data, kept = client.once(rebalanced), counts.clamp(max=target)
+        client.fit(train=[net.base, net.head], data=data, phase="generic")
+        return client.shared() | {"fedreg/effective": kept.sum()}
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
-        def effective(reply: Reply) -> float:
-            return reply.tensors["fedreg/effective"].item()
-
-        origin = self.weights == "origin" or self.variant == "a"
-        base, head = mean(replies, "base.*"), as_agreed if origin else effective
-        return server.update(base | mean(replies, "head.*", weight=head))
+        origin = self.weights == "origin" or self.ablation == "no_split_weights"
+        weight = as_agreed if origin else (lambda r: r.tensors["fedreg/effective"].item())
+        return server.update(mean(replies, "base.*") | mean(replies, "head.*", weight=weight))
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
-        if self.variant in ("b", "d"):
-            return self.generic(client, x)
+        if not hasattr(client.net, "own"):
+            return client.net(x)
         z = client.net.base(x)
         return client.net.head(z) + client.net.own(z)
 
     def generic(self, client: Client, x: Tensor) -> Tensor:
-        return client.net.head(client.net.base(x))
+        return client.net(x)
 
-    def target(self, client: Client) -> int:
-        """How many examples every class that the client holds gets."""
-        held = client.data.counts[client.data.counts > 0]
-        if self.threshold_scope == "class_nonzero":
-            return max(1, int(compute_statistic(held, self.threshold)))
-        return max(1, int(client.received["fedreg/size"] / len(held)))
+    def compute_target(self, client: Client) -> int:
+        size = client.received.get("fedreg/size")
+        return compute_class_target(client.data.counts, self.threshold, size)

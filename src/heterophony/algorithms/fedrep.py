@@ -8,12 +8,12 @@ from ..core.tensors import Tensors
 
 @dataclass(frozen=True)
 class FedRep(Algorithm):
-    """Share the representation, keep the head; train the head first, then the representation."""
+    """Share the base; the head is personal and is trained first, then the base."""
 
     paper = "Collins et al., ICML 2021"
     personal = ("head.*",)
-    head_epochs: int = setting(5, "epochs for the head, the base frozen", low=0)
-    base_epochs: int = setting(1, "epochs for the base, the head frozen", low=0)
+    head_epochs: int = setting(5, "epochs of the head with the base frozen", low=0)
+    base_epochs: int = setting(1, "epochs of the base with the head frozen", low=0)
 
     def local(self, client: Client) -> Tensors:
         client.fit(train=client.net.head, epochs=self.head_epochs, phase="head")

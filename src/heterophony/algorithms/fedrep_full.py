@@ -1,4 +1,4 @@
-"""FedRep-full: FedAvg2Rep's variant of FedRep; nothing stays, the local schedule favours the head."""
+"""FedRep-full: FedAvg2Rep's variant of FedRep, in which the head is shared as well."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,20 +9,20 @@ from ..core.tensors import Tensors
 
 @dataclass(frozen=True)
 class FedRepFull(Algorithm):
-    """All but one step train the head alone, the last one the whole model; average everything."""
+    """Train only the head in all steps but the last, then the whole model; average everything."""
 
     paper = "FedAvg2Rep"
 
     def local(self, client: Client) -> Tensors:
         client.fit(train=client.net.head, steps=client.steps - 1, phase="head")
-        client.fit(steps=min(1, client.steps))  # its phase is a fresh shuffle
+        client.fit(steps=min(1, client.steps))  # a phase of its own draws a new order
         return client.shared()
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
         return server.update(mean(replies, weight=equally))
 
     def ready(self, t: int) -> bool:
-        return False  # the paper knows no P: it is measured once, after the last round
+        return False  # the paper has no P: it is measured once, after the last round
 
     def tune(self, client: Client) -> None:
         client.fit(train=client.net.head, steps=client.steps - 1, phase="tune")

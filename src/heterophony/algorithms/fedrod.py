@@ -13,14 +13,14 @@ from ..core.tensors import Tensors
 
 @dataclass(frozen=True)
 class FedRoD(Algorithm):
-    """A generic head under a balanced loss, and an own head that corrects it."""
+    """Train a generic head with a balanced loss and a personal head that corrects it."""
 
     paper = "Chen and Chao, ICLR 2022"
     personal = ("own.*",)
     head: Literal["linear", "hyper"] = setting(
-        "linear", "the own head is kept, or made by a shared network from the label shares"
+        "linear", "the personal head is a layer, or made by a shared network from label frequencies"
     )
-    hidden: int = setting(32, "hidden units of the network that makes heads", low=1)
+    hidden: int = setting(32, "hidden units of that network", low=1)
 
     def build(self, net: Net) -> Net:
         if self.head == "linear":
@@ -38,14 +38,14 @@ class FedRoD(Algorithm):
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z = net.base(x)
             generic = net.head(z)
-            own = generic.detach() + self.correction(client, z.detach())
+            own = generic.detach() + self.compute_correction(client, z.detach())
             return cross_entropy(generic + prior, y) + cross_entropy(own, y)
 
         client.fit(loss)
         return client.shared()
 
-    def correction(self, client: Client, z: Tensor) -> Tensor:
-        """What the own head adds to the generic one's logits."""
+    def compute_correction(self, client: Client, z: Tensor) -> Tensor:
+        """Compute what the personal head adds to the generic head's logits."""
         if self.head == "linear":
             return client.net.own(z)
         counts = client.data.counts
@@ -55,7 +55,7 @@ class FedRoD(Algorithm):
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
         z = client.net.base(x)
-        return client.net.head(z) + self.correction(client, z)
+        return client.net.head(z) + self.compute_correction(client, z)
 
     def generic(self, client: Client, x: Tensor) -> Tensor:
         return client.net.head(client.net.base(x))

@@ -9,7 +9,7 @@ from .parts.adaptive_server import FedOpt
 
 @dataclass(frozen=True)
 class FedYogi(FedOpt):
-    """As FedAdam, but the scale of a parameter changes only additively."""
+    """Let the server take Yogi steps: as FedAdam, but the second moment changes additively."""
 
     def update_second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return v - (1 - self.beta2) * square * (v - square).sign()

@@ -9,32 +9,20 @@ from torch.nn.functional import cross_entropy, normalize
 
 from ..core.algorithm import Algorithm, Client, Net, setting
 from ..core.tensors import Tensors
-
-
-class ConditionalValve(nn.Module):
-    """Modulates features by a condition: the conditional valve of the paper."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.gamma, self.beta = (
-            nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.LayerNorm(width)) for _ in "gb"
-        )
-
-    def forward(self, z: Tensor, condition: Tensor) -> Tensor:
-        out: Tensor = z * (self.gamma(condition) + 1) + self.beta(condition)
-        return out.relu()
+from .parts.conditional_valve import ConditionalValve
 
 
 @dataclass(frozen=True)
 class GPFL(Algorithm):
-    """Learn class embeddings in common and, steered by them, generic and personal features."""
+    """Learn common class embeddings and, conditioned on them, generic and personal features."""
 
     paper = "Zhang et al., ICCV 2023"
     personal = ("head.*", "prior")
     lam: float = setting(0.001, "weight of the distance to the embedding", low=0)
     mu: float = setting(0.1, "weight decay of valve and embeddings", low=0)
     conditions: Literal["received", "stale"] = setting(
-        "received", "embeddings that steer the valve; stale: the client's own of its last round"
+        "received",
+        "embeddings of the conditions; stale: as the client trained them in its last round",
     )
 
     def build(self, net: Net) -> Net:
@@ -46,43 +34,40 @@ class GPFL(Algorithm):
         return net
 
     def local(self, client: Client) -> Tensors:
-        net, table, steering = client.net, get_class_embeddings(client), self.steering(client)
-        e, prior = (
-            table.detach().clone(),
-            net.get_buffer("prior").copy_(compute_class_frequencies(client)),
-        )
-        everybody, own = steering.mean(0), prior @ steering
+        net, conditions = client.net, self.get_condition_embeddings(client)
+        table = get_class_embeddings(client)
+        e, prior = table.detach().clone(), net.get_buffer("prior")
+        prior.copy_(compute_class_frequencies(client))
+        everybody, own = conditions.mean(0), prior @ conditions
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z = net.base(x)
             g = net.valve(z, everybody)
             angles = normalize(g) @ normalize(table).T
-            near: Tensor = (g - e[y]).norm()  # of the whole batch, neither squared nor averaged
+            near: Tensor = (g - e[y]).norm()  # Frobenius norm of the whole batch
             mine = cross_entropy(net.head(net.valve(z, own)), y)
             return mine + cross_entropy(angles, y) + self.lam * near
 
-        decay = self.mu - client.training.weight_decay  # mu in place of the common decay
+        decay = self.mu - client.training.weight_decay  # mu replaces the common weight decay
         client.fit(loss, pull=lambda w: decay * w.only("embed.*", "valve.*"))
         if self.conditions == "stale":
             client.memory["embed"] = Tensors({"trained": table.detach().clone()})
         return client.shared()
 
-    def steering(self, client: Client) -> Tensor:
-        """The embeddings that the round's conditions are made of."""
+    def get_condition_embeddings(self, client: Client) -> Tensor:
+        """Return the embeddings that the round's conditions are computed from."""
         table = get_class_embeddings(client).detach().clone()
         if self.conditions == "received":
             return table
         return client.memory.get("embed", Tensors()).get("trained", torch.zeros_like(table))
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
-        return forward_conditioned(
-            client, x, compute_class_frequencies(client) @ self.steering(client)
-        )
+        own = compute_class_frequencies(client) @ self.get_condition_embeddings(client)
+        return forward_conditioned(client, x, own)
 
     def generic(self, client: Client, x: Tensor) -> Tensor:
-        return forward_conditioned(
-            client, x, client.net.get_buffer("prior") @ get_class_embeddings(client)
-        )
+        average = client.net.get_buffer("prior") @ get_class_embeddings(client)
+        return forward_conditioned(client, x, average)
 
 
 def forward_conditioned(client: Client, x: Tensor, condition: Tensor) -> Tensor:

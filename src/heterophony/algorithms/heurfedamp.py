@@ -14,17 +14,19 @@ from .parts.personal_cloud_models import AttentiveMessagePassing
 
 @dataclass(frozen=True)
 class HeurFedAMP(AttentiveMessagePassing):
-    """As FedAMP, with a fixed share of the own model and a softmax over cosines for the others."""
+    """FedAMP with a fixed share of the own model and a softmax over cosines for the others."""
 
     sigma: float = setting(25.0, "sharpness of the attention", low=0)
-    own_share: float | None = setting(None, "share of the own model; default: 1/N", low=0, high=1)
+    own_share: float | None = setting(
+        None, "share of the client's own model; default: 1/N", low=0, high=1
+    )
 
     def compute_attention(self, models: Sequence[Tensors], t: int) -> Tensor:
         n = len(models)
         if n == 1:
             return torch.ones(1, 1, dtype=torch.float64)
         norms = [w.square().double().sqrt() for w in models]
-        cosines = torch.full((n, n), -torch.inf, dtype=torch.float64)  # nothing from the diagonal
+        cosines = torch.full((n, n), -torch.inf, dtype=torch.float64)  # the diagonal adds nothing
         for i, j in combinations(range(n), 2):
             cosine = models[i].dot(models[j]).double() / (norms[i] * norms[j])
             cosines[i, j] = cosines[j, i] = self.sigma * cosine

@@ -1,4 +1,4 @@
-"""Local: no federation at all, the baseline that every personal method must beat."""
+"""Local: no federation, the baseline that a personalised method must beat."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from ..core.algorithm import Algorithm
 
 @dataclass(frozen=True)
 class Local(Algorithm):
-    """Everybody trains alone in every round; nothing travels."""
+    """Train every client alone in every round; nothing is sent."""
 
     paper = "no federation"
     personal = ("*",)

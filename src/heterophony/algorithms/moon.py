@@ -12,12 +12,12 @@ from ..core.tensors import Tensors, answer, frozen, state
 
 @dataclass(frozen=True)
 class MOON(Algorithm):
-    """Pull features towards the received model's, away from the client's own previous ones."""
+    """Pull features towards those of the received model, away from the client's previous ones."""
 
     paper = "Li et al., CVPR 2021"
-    mu: float = setting(1.0, "weight of the contrast", low=0)
-    temperature: float = setting(0.5, "sharpness of the contrast", above=0)
-    projection: bool = setting(False, "two more layers, 256 wide, between base and head")
+    mu: float = setting(1.0, "weight of the contrastive loss", low=0)
+    temperature: float = setting(0.5, "temperature of the contrastive loss", above=0)
+    projection: bool = setting(False, "add two layers, 256 wide, between base and head")
 
     def build(self, net: Net) -> Net:
         if self.projection:
@@ -41,14 +41,14 @@ class MOON(Algorithm):
                 return out
             with torch.no_grad():
                 near, far = received(x), answer(received, before, x)
-            return out + self.mu * self.contrast(z, near, far)
+            return out + self.mu * self.compute_contrast(z, near, far)
 
         client.fit(loss)
         client.memory["base"] = state(net.base)
         return client.shared()
 
-    def contrast(self, z: Tensor, near: Tensor, far: Tensor) -> Tensor:
-        """How hard it is to tell the received model's features from the previous ones."""
+    def compute_contrast(self, z: Tensor, near: Tensor, far: Tensor) -> Tensor:
+        """Compute the contrastive loss: the received model's features are the positive ones."""
         likeness = [cosine_similarity(z.flatten(1), o.flatten(1)) for o in (near, far)]
         scores = torch.stack(likeness, 1) / self.temperature
         return cross_entropy(scores, torch.zeros(len(z), dtype=torch.int64))

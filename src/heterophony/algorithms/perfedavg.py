@@ -15,37 +15,41 @@ from ..core.tensors import Tensors, answer, params
 
 @dataclass(frozen=True)
 class PerFedAvg(Algorithm):
-    """Learn a start from which one step on a client's own data leads far."""
+    """Learn an initial model that one step on a client's own data adapts well."""
 
     paper = "Fallah et al., NeurIPS 2020"
-    order: Literal["first", "hessian_free"] = setting("first", "how the second order is treated")
-    alpha: float = setting(0.01, "learning rate of the step that adapts", low=0)
-    beta: float = setting(0.001, "learning rate of the common start", low=0)
-    delta: float = setting(1e-3, "distance of the differences that stand for the Hessian", above=0)
-    adapt: Literal["step", "epoch"] = setting("step", "how much a client adapts before use")
+    order: Literal["first", "hessian_free"] = setting(
+        "first", "second-order term: left out, or by differences"
+    )
+    alpha: float = setting(0.01, "learning rate of the adaptation", low=0)
+    beta: float = setting(0.001, "learning rate of the common model", low=0)
+    delta: float = setting(1e-3, "step of the differences that replace the Hessian", above=0)
+    adapt: Literal["step", "epoch"] = setting(
+        "step", "how long a client adapts before P is measured"
+    )
 
     def local(self, client: Client) -> Tensors:
         net, first, third = client.net, client.draws("first"), client.draws("third")
         turn = count()
 
-        def slope(w: Tensors, batch: tuple[Tensor, Tensor]) -> Tensors:
-            with client.apart(f"slope/{next(turn)}"):  # dropout must not disturb the main stream
+        def compute_slope(w: Tensors, batch: tuple[Tensor, Tensor]) -> Tensors:
+            with client.apart(f"slope/{next(turn)}"):  # draws of its own for dropout
                 return compute_gradient(client, w, *batch)
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             w = params(net)
-            first_slope = slope(w, next(first))
+            first_slope = compute_slope(w, next(first))
             # in place on a clone: only that keeps the memory format, hence the bits of α = 0
             ahead = w.map(lambda p, g: p.clone().sub_(g, alpha=self.alpha), first_slope)
             return cross_entropy(answer(net, ahead, x), y)
 
-        def curvature(w: Tensors) -> Tensors:
+        def second_order(w: Tensors) -> Tensors:
             g, batch = params(net).map(get_gradient), next(third)
-            there, back = (slope(w + s * self.delta * g, batch) for s in (1, -1))
+            there, back = (compute_slope(w + s * self.delta * g, batch) for s in (1, -1))
             return -self.alpha / (2 * self.delta) * (there - back)
 
         how = replace(client.training, lr=self.beta, momentum=0.0)
-        client.fit(loss, pull=curvature if self.order == "hessian_free" else None, how=how)
+        client.fit(loss, pull=second_order if self.order == "hessian_free" else None, how=how)
         return client.shared()
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
@@ -58,7 +62,7 @@ class PerFedAvg(Algorithm):
 
 
 def compute_gradient(client: Client, w: Tensors, x: Tensor, y: Tensor) -> Tensors:
-    """The slope at ``w``; running statistics are taken from the net and not changed."""
+    """Compute the gradient at ``w`` with the net's running statistics, which do not change."""
     at = w.map(lambda v: v.detach().clone().requires_grad_())
     buffers = {k: v.clone() for k, v in client.net.named_buffers()}
     cross_entropy(answer(client.net, at | buffers, x), y).backward()
@@ -66,6 +70,6 @@ def compute_gradient(client: Client, w: Tensors, x: Tensor, y: Tensor) -> Tensor
 
 
 def get_gradient(parameter: Tensor) -> Tensor:
-    """Its gradient as it is now, in its own memory format; none is zero."""
+    """Return a copy of the gradient in the parameter's memory format; zeros if there is none."""
     slope = torch.zeros_like(parameter)
     return slope if parameter.grad is None else slope.copy_(parameter.grad)

@@ -1,4 +1,4 @@
-"""PFAKD: personalised federated learning by feature distillation from the received base; and + AT."""
+"""PFAKD and PFAKD + AT: feature distillation from the received base."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -16,13 +16,13 @@ from .parts.attention_transfer import compute_attention_loss, find_stages, forwa
 
 @dataclass(frozen=True)
 class PFAKD(Algorithm):
-    """FedPer whose features are held, example by example, near those of the received base."""
+    """FedPer with feature distillation: features are held near those of the received base."""
 
     paper = "PFAKD"
     personal = ("head.*",)
     beta: float = setting(1.0, "weight of the distillation", low=0)
     at: Literal["none", "alternating", "attention"] = setting(
-        "none", "PFAKD + AT: the head first, then the base; or attention transfer"
+        "none", "PFAKD + AT: alternating trains the head before the base; attention transfers maps"
     )
     at_weight: float = setting(1000.0, "weight of the attention transfer", low=0)
     lr_decay: float = setting(
@@ -31,40 +31,36 @@ class PFAKD(Algorithm):
 
     def build(self, net: Net) -> Net:
         if self.at == "attention":
-            find_stages(net.base)  # are there any? better asked now than in the first round
+            find_stages(net.base)  # refuses a model without stages before the first round
         return net
 
     def local(self, client: Client) -> Tensors:
-        net, how, teacher = client.net, self.schedule(client), make_teacher(client.net)
+        net, how, teacher = client.net, self.decay_learning_rate(client), make_teacher(client.net)
 
-        def distilled(x: Tensor, y: Tensor) -> Tensor:
+        def distillation_loss(x: Tensor, y: Tensor) -> Tensor:
             z = net.base(x)
             with torch.no_grad():
                 target = teacher(x)
             return cross_entropy(net.head(z), y) + self.beta * mse_loss(z, target)
 
-        def attentive(x: Tensor, y: Tensor) -> Tensor:
-            z, seen = forward_with_attention(net.base, x)
+        def attention_loss(x: Tensor, y: Tensor) -> Tensor:
+            z, maps = forward_with_attention(net.base, x)
             with torch.no_grad():
-                target, wanted = forward_with_attention(teacher, x)
-            near = self.beta * mse_loss(z, target)
-            return (
-                cross_entropy(net.head(z), y)
-                + near
-                + self.at_weight * compute_attention_loss(seen, wanted)
-            )
+                target, teacher_maps = forward_with_attention(teacher, x)
+            out = cross_entropy(net.head(z), y) + self.beta * mse_loss(z, target)
+            return out + self.at_weight * compute_attention_loss(maps, teacher_maps)
 
-        loss = distilled if self.beta else None
+        loss = distillation_loss if self.beta else None
         if self.at == "alternating":
             client.fit(train=net.head, epochs=1, how=how, phase="head")
             client.fit(loss, train=net.base, how=how)
         else:
-            looks = self.at == "attention" and self.at_weight > 0
-            client.fit(attentive if looks else loss, how=how)
+            transfers = self.at == "attention" and self.at_weight > 0
+            client.fit(attention_loss if transfers else loss, how=how)
         return client.shared()
 
-    def schedule(self, client: Client) -> Training:
-        """The client's way of training, its lr lowered by the rounds it has behind it."""
+    def decay_learning_rate(self, client: Client) -> Training:
+        """Return the client's training with lr lowered by the number of rounds it took part in."""
         if self.lr_decay == 1:
             return client.training
         done = int(client.memory.get("rounds", Tensors()).get("done", 0))
@@ -73,8 +69,9 @@ class PFAKD(Algorithm):
 
 
 def make_teacher(net: Net) -> torch.nn.Module:
-    """The received base as teacher, normalising by the batch: its running statistics are not the
-    common model's, but one client's.
+    """Make the received base the teacher, with BatchNorm by the batch.
+
+    Its running statistics are one client's, not those of the common model.
     """
     teacher = frozen(net.base).eval()
     for m in teacher.modules():

@@ -11,23 +11,25 @@ from torch.nn.utils import clip_grad_norm_
 from ..core.algorithm import Algorithm, Client, Net, setting
 from ..core.tensors import Tensors, params, state
 from .parts.gating_layer import GatingLayer
-from .parts.parameter_blocks import ParameterBlocks, forward_gated, select_blocks, split_into_blocks
+from .parts.parameter_blocks import Blocks, forward_gated, select_blocks, split_into_blocks
 
 
 @dataclass(frozen=True)
 class PFedGate(Algorithm):
-    """A private gate scales blocks of the shared model, and keeps the best within a budget."""
+    """Scale blocks of the shared model by a personal gate, which keeps the best within a budget."""
 
     paper = "Chen et al., ICML 2023"
     personal = ("gate.*",)
-    sparsity: float = setting(0.5, "share of the model that is kept", above=0, high=1)
+    sparsity: float = setting(0.5, "fraction of the model that is kept", above=0, high=1)
     pieces: int = setting(5, "blocks per tensor", low=1)
     gate_lr: float | None = setting(None, "learning rate of the gate; default: local.lr", low=0)
-    clip: float = setting(10.0, "largest norm of a gradient, of the gate and of the model", above=0)
-    mode: Literal["joint", "alternate"] = setting("joint", "both at once, or in turn each epoch")
-    separate_transform: bool = setting(False, "choose blocks and scale them by different heads")
-    decay_after: int | None = setting(None, "rounds after which learning rates are a tenth", low=0)
-    tested: Literal["local", "received"] = setting("local", "P with the model trained last, or not")
+    clip: float = setting(10.0, "largest gradient norm, of the gate and of the model", above=0)
+    mode: Literal["joint", "alternate"] = setting(
+        "joint", "train gate and model at once or in turn"
+    )
+    separate_transform: bool = setting(False, "select and scale blocks by two different heads")
+    decay_after: int | None = setting(None, "rounds until learning rates are divided by 10", low=0)
+    tested: Literal["local", "received"] = setting("local", "model that P is measured with")
 
     def build(self, net: Net) -> Net:
         gates = sum(len(b.sizes) for b in split_into_blocks(net, self.pieces))
@@ -41,45 +43,46 @@ class PFedGate(Algorithm):
         rate = how.lr if self.gate_lr is None else self.gate_lr * (0.1 if late else 1)
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
-            gates, share = self.gates(cut, *(v.mean(0) for v in net.gate(x)))
+            gates, share = self.compute_gates(cut, *(v.mean(0) for v in net.gate(x)))
             kept.append(share)
             return cross_entropy(forward_gated(net, cut, gates, params(net), x), y)
 
-        def clipped(w: Tensors) -> Tensors:
+        def clip(w: Tensors) -> Tensors:
             for part in ([net.gate], [net.base, net.head]):
                 clip_grad_norm_([p for m in part for p in m.parameters()], self.clip)
             return Tensors()
 
         if self.mode == "joint":
-            client.fit(loss, how=how, rates={"gate.*": rate}, pull=clipped)
+            client.fit(loss, how=how, rates={"gate.*": rate}, pull=clip)
         else:
             for e in range(how.epochs):
                 turn = replace(how, lr=rate)
-                client.fit(loss, net.gate, epochs=1, how=turn, pull=clipped, phase=f"gate{e}")
+                client.fit(loss, net.gate, epochs=1, how=turn, pull=clip, phase=f"gate{e}")
                 both = [net.base, net.head]
-                client.fit(loss, both, epochs=1, how=how, pull=clipped, phase=f"main{e}")
+                client.fit(loss, both, epochs=1, how=how, pull=clip, phase=f"main{e}")
         client.metrics["kept_fraction"] = sum(kept) / max(1, len(kept))
         client.memory["own"] = state(net).without("gate.*")
         return client.shared()
 
     def stranger(self) -> Algorithm:
-        return Algorithm()  # all gates open: the shared model as it is
+        return Algorithm()  # all gates open: the shared model itself
 
-    def gates(self, cut: list[ParameterBlocks], g: Tensor, m: Tensor) -> tuple[Tensor, float]:
-        """A factor for every block, 0 for those dropped; and which share of the model is kept."""
+    def compute_gates(self, cut: Blocks, g: Tensor, m: Tensor) -> tuple[Tensor, float]:
+        """Return a factor for every block, 0 for dropped ones, and the fraction of the model kept."""
         if self.sparsity == 1:
             return m, 1.0
         least = min(max(1 / self.pieces, 0.1), self.sparsity)
         g = g.clamp(min=least)
         keep, share = select_blocks(cut, g.detach(), self.sparsity - least)
-        return torch.where(keep, m * (1 + (g - g.detach())), 0), share  # the choice learns too
+        factors = m * (1 + (g - g.detach()))  # the gradient reaches the choice, too
+        return torch.where(keep, factors, 0), share
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
-        """Gates look at the client's whole test set, so that no answer depends on its batch."""
+        """Compute gates from the client's whole test set, so that no answer depends on its batch."""
         own = client.memory.get("own", Tensors()) if self.tested == "local" else Tensors()
         cut = split_into_blocks(client.net, self.pieces)
         seen = [client.net.gate(v) for v, _ in client.data.test.batches(250)]
-        gates, _ = self.gates(cut, *(torch.cat(v).mean(0) for v in zip(*seen, strict=True)))
+        gates, _ = self.compute_gates(cut, *(torch.cat(v).mean(0) for v in zip(*seen, strict=True)))
         return forward_gated(client.net, cut, gates, params(client.net) | own, x)
 
     def generic(self, client: Client, x: Tensor) -> Tensor:

@@ -12,17 +12,17 @@ from ..core.tensors import Tensors, answer, mix, state, weights
 
 @dataclass(frozen=True)
 class PFedMe(Algorithm):
-    """An own model near the local one; the local one follows it."""
+    """Train a personal model near the local one, which follows it (Moreau envelope)."""
 
     paper = "Dinh et al., NeurIPS 2020"
-    lam: float = setting(15.0, "strength of the pull between own and local model", low=0)
-    inner_steps: int = setting(5, "updates of the own model on each mini-batch", low=1)
-    own_lr: float = setting(0.05, "learning rate of the own model", low=0)
-    local_lr: float = setting(0.01, "of the local model; times lam, it counts at most 1", low=0)
-    beta: float = setting(1.0, "how far the server moves to the clients' mean", low=0, high=1)
+    lam: float = setting(15.0, "strength of the proximal term between the two models", low=0)
+    inner_steps: int = setting(5, "updates of the personal model on each mini-batch", low=1)
+    own_lr: float = setting(0.05, "learning rate of the personal model", low=0)
+    local_lr: float = setting(0.01, "learning rate of the local model; times lam at most 1", low=0)
+    beta: float = setting(1.0, "step of the server towards the clients' mean", low=0, high=1)
 
     def local(self, client: Client) -> Tensors:
-        near = weights(client.net)  # the local model; the net itself is the own one from here on
+        near = weights(client.net)  # the local model; from here on, the net is the personal one
         rate = min(1.0, self.local_lr * self.lam)
 
         def follow() -> None:
@@ -43,7 +43,7 @@ class PFedMe(Algorithm):
         return server.update(averaged | mix([w, averaged.only(*w)], [1 - self.beta, self.beta]))
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
-        """The own model as trained last; before that, the received one."""
+        """Use the personal model as trained last; before the first round, the received one."""
         own = client.memory.get("own", Tensors())
         return answer(client.net, own, x)
 

@@ -1,4 +1,4 @@
-"""pFedPara: Hyeon-Woo et al., ICLR 2022: one of the two products of FedPara is everybody's own."""
+"""pFedPara: Hyeon-Woo et al., ICLR 2022: FedPara with one of its two products personal."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,10 +9,12 @@ from .fedpara import HadamardProduct, factorise_net
 
 @dataclass(frozen=True)
 class PFedPara(Algorithm):
-    """W1 ⊙ (W2 + 1): share the factors of W1, keep those of W2."""
+    """Factor weights as W1 ⊙ (W2 + 1); share the factors of W1, keep those of W2 personal."""
 
     paper = "Hyeon-Woo et al., ICLR 2022"
-    gamma: float = setting(0.1, "wanted share of a layer's numbers", above=0, high=1)
+    gamma: float = setting(
+        0.1, "fraction of a layer's parameters that its factors have", above=0, high=1
+    )
 
     def build(self, net: Net) -> Net:
         return factorise_net(net, self.gamma, plus=1.0)

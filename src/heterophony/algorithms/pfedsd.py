@@ -13,47 +13,48 @@ from ..core.tensors import Tensors, answer, state
 
 @dataclass(frozen=True)
 class PFedSD(Algorithm):
-    """The client's own model of its last round teaches the model that it received."""
+    """Distil the client's own model of its last round into the received model."""
 
     paper = "Jin et al., TPDS 2022"
     lam: float = setting(0.5, "weight of the distillation", low=0)
-    temperature: float = setting(3.0, "softens both sides", above=0)
+    temperature: float = setting(3.0, "temperature of the distillation", above=0)
     teacher_bn: Literal["eval", "train"] = setting(
-        "eval", "the teacher's normalisation: by what it learnt, or by the batch"
+        "eval", "the teacher's BatchNorm: by running statistics, or by the batch"
     )
 
     def local(self, client: Client) -> Tensors:
-        taught = "own" in client.memory and self.lam > 0
+        has_teacher = "own" in client.memory and self.lam > 0
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             out = client.net(x)
-            if not taught:
+            if not has_teacher:
                 return cross_entropy(out, y)
-            return cross_entropy(out, y) + self.lam * self.distance(out, self.teacher(client, x))
+            distance = self.compute_distillation_loss(out, self.run_teacher(client, x))
+            return cross_entropy(out, y) + self.lam * distance
 
         client.fit(loss)
         client.memory["own"] = state(client.net)
         return client.shared()
 
-    def distance(self, student: Tensor, teacher: Tensor) -> Tensor:
-        """T² KL(teacher ‖ student) of the softened answers: over classes, mean over the batch."""
-        hot = self.temperature
-        told, said = softmax(teacher / hot, 1), log_softmax(student / hot, 1)
-        return hot**2 * kl_div(said, told, reduction="batchmean")
+    def compute_distillation_loss(self, student: Tensor, teacher: Tensor) -> Tensor:
+        """Compute T² KL(teacher ‖ student) of the softened answers, the mean over the batch."""
+        t = self.temperature
+        target, log_answer = softmax(teacher / t, 1), log_softmax(student / t, 1)
+        return t**2 * kl_div(log_answer, target, reduction="batchmean")
 
     @torch.no_grad()
-    def teacher(self, client: Client, x: Tensor) -> Tensor:
-        """What the own model of the last round says, without a gradient."""
-        was = client.net.training
-        client.net.train(was and self.teacher_bn == "train")
+    def run_teacher(self, client: Client, x: Tensor) -> Tensor:
+        """Return the logits of the own model of the last round, without a gradient."""
+        training = client.net.training
+        client.net.train(training and self.teacher_bn == "train")
         with client.apart("teacher"):
             out = answer(client.net, client.memory["own"], x)
-        client.net.train(was)
+        client.net.train(training)
         return out
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
-        """After local training: the model that the client trained last, not the received one."""
-        return self.teacher(client, x) if "own" in client.memory else client.net(x)
+        """Use the model that the client trained last, not the received one."""
+        return self.run_teacher(client, x) if "own" in client.memory else client.net(x)
 
     def generic(self, client: Client, x: Tensor) -> Tensor:
         return client.net(x)

@@ -9,13 +9,13 @@ from ..core.tensors import Tensors, mix, weights
 
 @dataclass(frozen=True)
 class Scaffold(Algorithm):
-    """Control variates, of the server and of each client, cancel the clients' drift."""
+    """Cancel client drift by control variates of the server and of each client."""
 
     paper = "Karimireddy et al., ICML 2020"
-    server_lr: float = setting(1.0, "step of the server", above=0)
+    server_lr: float = setting(1.0, "learning rate of the server", above=0)
 
     def send(self, server: Server, client: str) -> Tensors:
-        return server.model | self.control(server).under("control/")
+        return server.model | self.get_control(server).under("control/")
 
     def local(self, client: Client) -> Tensors:
         received, c = weights(client.net), client.received.below("control/")
@@ -34,8 +34,8 @@ class Scaffold(Algorithm):
         stepped = mix([x, averaged.only(*x)], [1 - self.server_lr, self.server_lr])
         shifts = [r.tensors.below("control/") for r in replies]
         shares = [1 / len(server.clients)] * len(shifts)
-        c = mix([self.control(server), *shifts], [1, *shares])
+        c = mix([self.get_control(server), *shifts], [1, *shares])
         return server.update(averaged | stepped, control=c)
 
-    def control(self, server: Server) -> Tensors:
+    def get_control(self, server: Server) -> Tensors:
         return server.memory.get("control", server.learned.zeros())

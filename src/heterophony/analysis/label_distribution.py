@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ..algorithms.fedreg import FedReG
-from ..core.algorithm import Algorithm, Server
-from ..core.tensors import Tensors
+from ..algorithms.parts.rebalancing import count_kept_and_copied
+from ..algorithms.parts.threshold import compute_class_targets, describe_class_target
+from ..core.algorithm import Algorithm
 from ..data.federation import Federation
 
 
@@ -67,34 +66,10 @@ def compute_label_distribution(federation: Federation, algorithm: Algorithm) -> 
 
 def compute_balanced_sizes(federation: Federation, algorithm: Algorithm) -> BalancedSizes | None:
     """Count how many examples every client keeps and copies; None without rebalancing."""
-    if not isinstance(algorithm, FedReG) or algorithm.variant == "c":
+    if not isinstance(algorithm, FedReG) or algorithm.ablation == "no_balancing":
         return None
-    kept, copied = [], []
-    for target, counts in zip(
-        compute_class_targets(federation, algorithm), federation.counts(), strict=True
-    ):
-        present = counts[counts > 0]  # only classes that the client has are rebalanced
-        kept.append(present.clip(max=target).sum())
-        copied.append((target - present).clip(min=0).sum())
-    return BalancedSizes(describe_target_rule(algorithm), np.array(kept), np.array(copied))
-
-
-def compute_class_targets(federation: Federation, algorithm: FedReG) -> list[int]:
-    """The number of examples that each client's classes are balanced to, by the algorithm's rule.
-
-    The rule needs only counts, so no examples are read.
-    """
-    server, targets = Server(0, federation.sizes(), Tensors()), []
-    for name, counts in zip(federation.clients, federation.counts(), strict=True):
-        data = SimpleNamespace(counts=torch.from_numpy(counts))
-        client: Any = SimpleNamespace(data=data, received=algorithm.send(server, name))
-        targets.append(algorithm.target(client))
-    return targets
-
-
-def describe_target_rule(algorithm: FedReG) -> str:
-    """Say in words how many examples each class is balanced to."""
-    statistic = algorithm.threshold.replace("_", " ")
-    if algorithm.threshold_scope == "class_nonzero":
-        return f"the {statistic} of the client's class counts"
-    return f"the {statistic} of the clients' sizes, by class"
+    rule = (algorithm.threshold, algorithm.threshold_scope)
+    counts = torch.tensor(federation.counts())
+    targets = compute_class_targets(counts, *rule)
+    sizes = np.array([count_kept_and_copied(c, t) for c, t in zip(counts, targets, strict=True)])
+    return BalancedSizes(describe_class_target(*rule), sizes[:, 0], sizes[:, 1])

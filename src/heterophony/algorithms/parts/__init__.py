@@ -1,1 +1,1 @@
-"""Helpers that one or several algorithm files use."""
+"""Parts of algorithms: helpers that one or several algorithm files import."""

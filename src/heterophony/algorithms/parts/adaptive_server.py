@@ -1,4 +1,4 @@
-"""What FedAdam and FedYogi share: an adaptive step of the server along the clients' mean move."""
+"""An adaptive step of the server along the mean client update, for FedAdam and FedYogi."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +10,16 @@ from ...core.algorithm import Algorithm, Reply, Server, mean, setting
 
 @dataclass(frozen=True)
 class FedOpt(Algorithm):
-    """x + rate m / (√v + τ), without bias correction; v starts at τ². Statistics are averaged."""
+    """x + server_lr m / (√v + τ), without bias correction; v starts at τ².
+
+    Running statistics are averaged, not stepped.
+    """
 
     paper = "Reddi et al., ICLR 2021"
-    server_lr: float = setting(0.1, "step of the server", above=0)
-    beta1: float = setting(0.9, "memory of the moves", low=0, high=1)
-    beta2: float = setting(0.99, "memory of their squares", low=0, high=1)
-    tau: float = setting(1e-3, "smallest scale", above=0)
+    server_lr: float = setting(0.1, "learning rate of the server", above=0)
+    beta1: float = setting(0.9, "decay of the first moment", low=0, high=1)
+    beta2: float = setting(0.99, "decay of the second moment", low=0, high=1)
+    tau: float = setting(1e-3, "added to the root of the second moment", above=0)
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
         x, averaged = server.learned, mean(replies)
@@ -28,5 +31,5 @@ class FedOpt(Algorithm):
         return server.update(averaged | (x + self.server_lr * step), m=m, v=v)
 
     def update_second_moment(self, v: Tensor, square: Tensor) -> Tensor:
-        """The memory of the squares after one more."""
+        """Return the second moment after one more squared update."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Attention transfer: Zagoruyko and Komodakis, ICLR 2017: where two networks look, compared."""
+"""Attention transfer: Zagoruyko and Komodakis, ICLR 2017: compare the attention of two networks."""
 
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, normalize
@@ -10,8 +10,8 @@ LAYERS_AFTER_CONV = (nn.MaxPool2d, nn.ReLU, nn.BatchNorm2d, nn.GroupNorm)
 
 
 def find_stages(base: nn.Module) -> list[nn.Module]:
-    """What is compared: ``layer1``, ``layer2``, … of a ResNet, or the end of every block that
-    begins with a convolution.
+    """Find the modules to compare: ``layer1``, ``layer2``, … of a ResNet, or else the end of every
+    block that begins with a convolution.
     """
     parts = dict(base.named_children())
     ends, before = list[nn.Module](), None
@@ -21,14 +21,14 @@ def find_stages(base: nn.Module) -> list[nn.Module]:
         elif isinstance(part, LAYERS_AFTER_CONV) and ends and ends[-1] is before:
             ends[-1] = part
         before = part
-    found = [m for k, m in parts.items() if k.startswith("layer")] or ends
-    if not found:
+    stages = [m for k, m in parts.items() if k.startswith("layer")] or ends
+    if not stages:
         raise ConfigError("algorithm.at: attention needs a model with convolutions in its base")
-    return found
+    return stages
 
 
 def forward_with_attention(base: nn.Module, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """The base's features, and where it looked at each stage: squared activations over channels."""
+    """Return the features, and each stage's attention map: squared activations over channels."""
     maps = list[Tensor]()
 
     def record_map(part: nn.Module, given: object, out: Tensor) -> None:
@@ -43,5 +43,5 @@ def forward_with_attention(base: nn.Module, x: Tensor) -> tuple[Tensor, list[Ten
 
 
 def compute_attention_loss(student: list[Tensor], teacher: list[Tensor]) -> Tensor:
-    """The mean over stages of the mean squared difference of the maps."""
+    """Compute the mean over stages of the mean squared difference of the maps."""
     return sum_scalars(map(mse_loss, student, teacher)) / len(student)

@@ -1,4 +1,4 @@
-"""Augmented copies of stored images, every image with its own draw (kornia does the pictures)."""
+"""Augmented copies of stored images for FedReG: every image has its own draw (kornia transforms)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ with warnings.catch_warnings():  # kornia warns of its own deprecations while it
 
 
 def augment_images(x: Tensor, kind: str, unit: float) -> Tensor:
-    """One altered copy of each image, stored as the originals are; ``copy`` alters nothing."""
+    """Return one augmented copy of each image, stored as the originals are; ``copy`` changes nothing."""
     if kind == "copy":
         return x.clone()
     if x.dim() != 4 or x.shape[1] not in (1, 3):
         raise DataError(
             f"augment = '{kind}' needs images of 1 or 3 channels, not examples of shape "
-            f"{tuple(x.shape[1:])}; use augment = 'copy' to repeat examples unaltered"
+            f"{tuple(x.shape[1:])}; use augment = 'copy' to repeat examples unchanged"
         )
     if x.numel() and (x.min() < 0 or x.max() > unit):
         raise DataError(
@@ -36,7 +36,7 @@ def augment_images(x: Tensor, kind: str, unit: float) -> Tensor:
 
 
 def augment_simple(x: Tensor) -> Tensor:
-    """Flip, shifted crop, rotation, colour (not for grey images), affine: in this order."""
+    """Flip, crop with a shift, rotate, change colours (not of grey images), move: in this order."""
     steps: list[nn.Module] = [
         kornia.RandomHorizontalFlip(p=0.5),
         kornia.RandomCrop((x.shape[2], x.shape[3]), padding=4),
@@ -51,8 +51,11 @@ def augment_simple(x: Tensor) -> Tensor:
 
 
 def augment_auto(x: Tensor) -> Tensor:
-    """AutoAugment's CIFAR-10 policy. kornia draws one sub-policy per batch, so images are
-    grouped by theirs first; grey images pass as three equal channels."""
+    """Apply AutoAugment's CIFAR-10 policy.
+
+    kornia draws one sub-policy per batch, so images are grouped by their sub-policy first. Grey
+    images are given as three equal channels.
+    """
     colour = x.expand(-1, 3, -1, -1)
     policies = list(AutoAugment("cifar10").children())
     drawn = torch.randint(len(policies), (len(x),))

@@ -1,4 +1,4 @@
-"""What pFedGate puts before a network: it looks at examples and opens or closes blocks."""
+"""The gating layer of pFedGate: it computes from examples which blocks to keep, and their scale."""
 
 from math import prod
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class SwitchableNorm(nn.Module):
-    """Normalise by a learnt mixture of the statistics of an image's channel, an image, a batch."""
+    """Normalise by a learned mixture of the statistics of a channel, an image and a batch."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class SwitchableNorm(nn.Module):
 
 
 class GatingLayer(nn.Module):
-    """Two numbers in (0, 1) per block and example: to choose by, and to scale with."""
+    """Compute two numbers in (0, 1) per block and example: its importance and its scale."""
 
     def __init__(self, shape: tuple[int, ...], gates: int, separate: bool) -> None:
         super().__init__()
@@ -48,5 +48,5 @@ class GatingLayer(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         z = self.norm(x.float()).flatten(1)
-        opened = [head(z).sigmoid() for head in self.heads]
-        return opened[0], opened[-1]
+        gates = [head(z).sigmoid() for head in self.heads]
+        return gates[0], gates[-1]

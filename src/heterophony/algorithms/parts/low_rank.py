@@ -1,4 +1,4 @@
-"""What FedDecomp adds to a network: to every weight a product of two small matrices."""
+"""Low-rank parts of weights for FedDecomp: a product of two small matrices is added to each."""
 
 from dataclasses import replace
 
@@ -9,11 +9,11 @@ from torch.nn.utils.parametrize import register_parametrization
 from ...core.tensors import Tensors, answer, match_memory_format, params
 from ...core.training import Training
 
-FACTOR_PATTERNS = ("*.parametrizations.weight.0.*",)  # the names of A and B
+FACTOR_PATTERNS = ("*.parametrizations.weight.0.*",)  # names of A and B
 
 
 class LowRankParametrization(nn.Module):
-    """W becomes W + s B A, read row by row; the product is kept as long as nobody learns it."""
+    """Replace W by W + s B A, read row by row; the product is cached while A and B do not change."""
 
     def __init__(self, weight: Tensor, unit: int, scale: float) -> None:
         super().__init__()
@@ -29,7 +29,9 @@ class LowRankParametrization(nn.Module):
 
     def compute_low_rank(self) -> Tensor:
         a, b = self.a, self.b
-        if (torch.is_grad_enabled() and a.requires_grad) or b.is_inference():  # has no version
+        if (
+            torch.is_grad_enabled() and a.requires_grad
+        ) or b.is_inference():  # which has no version
             return self.scale * (b @ a)
         now = (a._version, b._version)
         if self.cached_product is None or not (
@@ -42,24 +44,24 @@ class LowRankParametrization(nn.Module):
 
 
 def add_low_rank(layer: nn.Linear | nn.Conv2d, unit: int, scale: float) -> None:
-    """Give the layer's weight its low-rank part, which is zero at first."""
+    """Add a low-rank part to the layer's weight; it is zero at first."""
     register_parametrization(layer, "weight", LowRankParametrization(layer.weight, unit, scale))
 
 
 def compute_full_rank_distance(a: Tensors, b: Tensors) -> float:
-    """Between two states of the full-rank part."""
+    """Compute the distance of two states of the full-rank part."""
     return float((a.without(*FACTOR_PATTERNS) - b).square().sqrt())
 
 
 def forward_full_rank(net: nn.Module, x: Tensor) -> Tensor:
-    """What the full-rank part says alone; the net itself, which others may use, is not changed."""
+    """Return the logits of the full-rank part alone; the net itself is not changed."""
     alone = params(net).map(Tensor.detach)
     return answer(net, alone | alone.only(*FACTOR_PATTERNS).zeros(), x)
 
 
 @torch.no_grad()
 def measure_low_rank_change(net: nn.Module, first: Tensors) -> dict[str, float]:
-    """How far the low-rank part is from where it was: s B A, B A, and A and B themselves."""
+    """Measure how far the low-rank part moved: s B A, B A, and A and B themselves."""
     squares = dict.fromkeys(("effective", "unscaled", "factors"), 0.0)
     for name, part in net.named_modules():
         if isinstance(part, LowRankParametrization):
@@ -72,7 +74,7 @@ def measure_low_rank_change(net: nn.Module, first: Tensors) -> dict[str, float]:
 
 
 def split_training(how: Training, own_epochs: int) -> tuple[Training, Training]:
-    """The training of the part that comes first, and of the other: epochs, or steps in proportion."""
+    """Split the epochs between the part trained first and the other; steps in proportion."""
     own = min(own_epochs, how.epochs)
     if how.steps is None:
         return replace(how, epochs=own), replace(how, epochs=how.epochs - own)

@@ -1,4 +1,4 @@
-"""What pFedGate cuts a network into: blocks of parameters, some kept and scaled, some dropped."""
+"""Blocks of parameters for pFedGate: some are kept and scaled, the others dropped."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,11 +15,14 @@ class ParameterBlocks:
 
     name: str
     sizes: tuple[int, ...]
-    in_linear_layer: bool  # does it belong to a linear layer?
+    in_linear_layer: bool
 
 
-def split_into_blocks(net: nn.Module, pieces: int) -> list[ParameterBlocks]:
-    """The blocks of every parameter, in the network's order; the gate itself has none."""
+Blocks = Sequence[ParameterBlocks]
+
+
+def split_into_blocks(net: nn.Module, pieces: int) -> Blocks:
+    """Split every parameter but the gate's own into blocks, in the network's order."""
     linear = {id(p) for m in net.modules() if isinstance(m, nn.Linear) for p in m.parameters()}
     cut = []
     for name, p in net.named_parameters():
@@ -32,12 +35,11 @@ def split_into_blocks(net: nn.Module, pieces: int) -> list[ParameterBlocks]:
     return cut
 
 
-def select_blocks(
-    cut: Sequence[ParameterBlocks], importance: Tensor, budget: float
-) -> tuple[Tensor, float]:
-    """Which blocks are kept, and their share: every tensor's first, and the best that still fit.
+def select_blocks(cut: Blocks, importance: Tensor, budget: float) -> tuple[Tensor, float]:
+    """Select the blocks to keep: the first of every tensor, and the most important that fit.
 
-    ``budget`` is a share of those others, of linear layers and of all else separately.
+    ``budget`` is the fraction of all but the first blocks, for linear layers and for other layers
+    separately. Returns also the fraction of the model that is kept.
     """
     flat = [(b.in_linear_layer, i > 0, n) for b in cut for i, n in enumerate(b.sizes)]
     keep = torch.tensor([not later for _, later, _ in flat])
@@ -53,10 +55,8 @@ def select_blocks(
     return keep, float(sizes[keep].sum() / sizes.sum())
 
 
-def forward_gated(
-    net: nn.Module, cut: Sequence[ParameterBlocks], gates: Tensor, w: Tensors, x: Tensor
-) -> Tensor:
-    """What the net says with every block of ``w`` scaled by its gate."""
+def forward_gated(net: nn.Module, cut: Blocks, gates: Tensor, w: Tensors, x: Tensor) -> Tensor:
+    """Return the net's output with every block of ``w`` scaled by its gate."""
     scaled, at = dict(w), 0
     for b in cut:
         factor = gates[at : at + len(b.sizes)].repeat_interleave(torch.tensor(b.sizes))

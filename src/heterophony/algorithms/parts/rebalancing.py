@@ -30,6 +30,17 @@ def choose_examples(samples: Samples, target: int) -> tuple[Tensor, Tensor]:
     for c in samples.labels.unique():
         mine = (samples.labels == c).nonzero().flatten()
         kept.append(mine[torch.randperm(len(mine))[:target]] if len(mine) >= target else mine)
-        short = max(0, target - len(mine))
-        copied.append(mine[torch.randint(len(mine), (short,))])
+        missing = max(0, target - len(mine))
+        copied.append(mine[torch.randint(len(mine), (missing,))])
     return torch.cat(kept), torch.cat(copied)
+
+
+def count_kept_and_copied(counts: Tensor, target: int) -> tuple[int, int]:
+    """Count what ``rebalance`` would keep and copy, from a client's examples by class."""
+    held = counts[counts > 0]
+    return int(held.clamp(max=target).sum()), int((target - held).clamp(min=0).sum())
+
+
+def build_seed_key(seed: int, client: str) -> tuple[object, ...]:
+    """Return the seed of a client's balanced set in a run: ``Client.once(rebalanced)`` draws by it."""
+    return seed, "once", client, "rebalanced"

@@ -1,13 +1,13 @@
-"""Where on the simplex a convex form is least: Wolfe, Finding the nearest point in a polytope, 1976."""
+"""Minimise a convex quadratic form on the simplex: Wolfe, Nearest point in a polytope, 1976."""
 
 import torch
 from torch import Tensor
 
 
 def minimise_on_simplex(q: Tensor, start: int) -> Tensor | None:
-    """argmin of a'Qa over a >= 0, sum a = 1, from the corner ``start``; None where that fails.
+    """Find argmin of a'Qa over a >= 0, sum a = 1, from the corner ``start``; None where that fails.
 
-    Q is a Gram matrix of points: sought is the point of their hull nearest to the origin.
+    Q is a Gram matrix of points: the minimum is the point of their hull nearest to the origin.
     """
     n, q = len(q), q / q.diagonal().max().clamp(min=1e-300)
     a = torch.zeros(n, dtype=q.dtype)
@@ -15,7 +15,7 @@ def minimise_on_simplex(q: Tensor, start: int) -> Tensor | None:
     for _ in range(10 * n):
         slope, held = q @ a, (a > 0).nonzero().flatten().tolist()
         enters = int(slope.argmin())
-        if slope[enters] >= a @ slope - 1e-14 or enters in held:  # held: as near as numbers allow
+        if slope[enters] >= a @ slope - 1e-14 or enters in held:  # held: as near as rounding allows
             return a
         inside = minimise_on_face(q, a, sorted([*held, enters]))
         if inside is None:
@@ -25,7 +25,7 @@ def minimise_on_simplex(q: Tensor, start: int) -> Tensor | None:
 
 
 def minimise_on_face(q: Tensor, a: Tensor, held: list[int]) -> Tensor | None:
-    """The least value between the held corners, letting go of those it lies beyond."""
+    """Minimise between the held corners, dropping corners that the minimum lies beyond."""
     while True:
         best = minimise_on_affine_hull(q, held)
         if not bool(best.isfinite().all()):
@@ -41,7 +41,7 @@ def minimise_on_face(q: Tensor, a: Tensor, held: list[int]) -> Tensor | None:
 
 
 def minimise_on_affine_hull(q: Tensor, held: list[int]) -> Tensor:
-    """The least value on the plane through the corners: Qa is the same for all of them."""
+    """Minimise on the plane through the corners, where Qa is the same for all of them."""
     n = len(held)
     k = torch.ones(n + 1, n + 1, dtype=q.dtype)
     k[:n, :n], k[n, n] = q[held][:, held], 0.0

@@ -6,14 +6,20 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import matplotlib as mpl
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from ...algorithms.fedreg import FedReG
 from ...algorithms.parts.augmentation import AUGMENTATIONS
-from ...algorithms.parts.rebalancing import choose_examples, rebalance
-from ...analysis.label_distribution import compute_class_targets, describe_target_rule
+from ...algorithms.parts.rebalancing import (
+    build_seed_key,
+    choose_examples,
+    count_kept_and_copied,
+    rebalance,
+)
+from ...algorithms.parts.threshold import compute_class_targets, describe_class_target
 from ...core.errors import ConfigError, choose
 from ...core.randomness import seeded
 from ...data.federation import Federation
@@ -49,9 +55,9 @@ def make_augmented_copies(
 
     ``client`` defaults to the one with the most copies; ``few`` limits the copies per class.
     """
-    targets = dict(
-        zip(federation.clients, compute_class_targets(federation, algorithm), strict=True)
-    )
+    rule = (algorithm.threshold, algorithm.threshold_scope)
+    by_client = compute_class_targets(torch.tensor(federation.counts()), *rule)
+    targets = dict(zip(federation.clients, by_client, strict=True))
     name = find_most_augmented_client(federation, targets) if client is None else client
     choose(targets, name, "--client")
     train = federation.data(name).train
@@ -74,18 +80,14 @@ def make_augmented_copies(
         images = {ORIGINAL: train.get_stored(sources[shown])}
         images |= {augmentation: x[shown] for augmentation, x in copies.items()}
         classes.append(ClassCopies(federation.labels[c], num_examples, len(at), images))
-    return AugmentedCopies(name, describe_target_rule(algorithm), train.scale.unit, classes)
-
-
-def build_seed_key(seed: int, client: str) -> tuple[object, ...]:
-    """The key that ``Client.once`` seeds the generator of a client's balanced set with."""
-    return seed, "once", client, "rebalanced"
+    return AugmentedCopies(name, describe_class_target(*rule), train.scale.unit, classes)
 
 
 def find_most_augmented_client(federation: Federation, targets: Mapping[str, int]) -> str:
-    counts = zip(targets, federation.counts(), strict=True)
-    added = {c: int((targets[c] - n[n > 0]).clip(min=0).sum()) for c, n in counts}
-    return max(added, key=lambda c: added[c])
+    """Return the client that gets the most augmented copies."""
+    counts = zip(targets, torch.tensor(federation.counts()), strict=True)
+    copied = {c: count_kept_and_copied(row, targets[c])[1] for c, row in counts}
+    return max(copied, key=lambda c: copied[c])
 
 
 # Drawing ------------------------------------------------------------------------------------
