@@ -1,4 +1,4 @@
-"""What every algorithm owes: the same bits on every engine, and nothing personal on the wire."""
+"""Tests that every algorithm must pass: same bits on every engine, nothing personal is sent, ..."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
 @pytest.fixture
 def recorder(monkeypatch) -> list[Recorder]:
-    """Where a run's engine, with all that passed through it, will be found."""
+    """The engines of the runs of a test; each one records its jobs and replies."""
     kept: list[Recorder] = []
 
     def record(plan, place, workers):
@@ -62,7 +62,7 @@ def test_the_number_of_workers_changes_nothing(workers):
 
 @pytest.mark.parametrize("name", ["fedamp", "fedavg", "feddecomp", "fedreg", "scaffold"])
 def test_it_resumes_to_the_same_bits(name, tmp_path):
-    """After an error; of kill -9 at any moment, for every algorithm, `test_crash.py` tells."""
+    """After an error; `test_crash.py` tests kill -9 at any moment, for every algorithm."""
 
     class StopError(Exception):
         pass
@@ -99,7 +99,7 @@ def test_it_runs_with_a_client_selected_late_and_one_never(name):
     assert [r.participations for r in result.clients.values()] == expected
 
 
-# one of each way to treat what belongs to BatchNorm, or what a copy of a net is made of
+# one algorithm for each way to treat BatchNorm, or to copy a net
 NORMAL = ["ditto", "fedamp", "fedavg", "fedbn", "feddecomp", "fedper", "fedreg", "pfedgate",
           "scaffold"]  # fmt: skip
 
@@ -157,14 +157,16 @@ def test_it_learns(name):
 def test_nothing_personal_travels_and_bytes_are_those_of_what_did(name, recorder):
     """Neither under its own name nor, as the very same values, under another one."""
     result = played(name, model="digitsnet")
-    plan, place = result.plan, result._run_folder.client_store
+    plan, store = result.plan, result._run_folder.client_store
     stay = list(plan.algorithm.stays(plan.template))
     names = {k for k in plan.template.state_dict() if matches_any(k, stay)}
     assert bool(names) == bool(stay)
     kept = [
-        place.load_memory(c, before=99).get("net", hp.Tensors()) for c in plan.federation.clients
+        store.load_memory(c, before=99).get("net", hp.Tensors()) for c in plan.federation.clients
     ]
-    own = {tensor_to_bytes(v) for net in kept for k, v in net.items() if k in names and told(v)}
+    own = {
+        tensor_to_bytes(v) for net in kept for k, v in net.items() if k in names and is_learned(v)
+    }
     assert bool(own) == bool(names)
     sent = [t for job, reply in recorder[0].log for t in (job.tensors, reply.tensors)]
     assert not any(names & set(t) for t in sent)
@@ -172,13 +174,13 @@ def test_nothing_personal_travels_and_bytes_are_those_of_what_did(name, recorder
     trained = [(job, reply) for job, reply in recorder[0].log if job.kind == "train"]
     down = sum(v.numel() * v.element_size() for job, _ in trained for v in job.tensors.values())
     up = sum(v.numel() * v.element_size() for _, r in trained for v in r.tensors.values())
-    if plan.algorithm.pooled:  # the data travelled, once; no model does
+    if plan.algorithm.pooled:  # data were moved before the run; no model is sent
         up = down = 0
     assert result.summary.bytes == {"up": up, "down": down}
 
 
-def told(v: torch.Tensor) -> bool:
-    """Is it something a client could have learned: more than one number over and over?"""
+def is_learned(v: torch.Tensor) -> bool:
+    """Could a client have learned it? A tensor that repeats one number was not."""
     return len(v.unique()) > 1
 
 
@@ -208,7 +210,7 @@ def test_all_defaults_are_within_their_own_ranges_and_explained(name):
         assert f.metadata["doc"]
 
 
-def test_the_same_seed_deals_and_selects_the_same_for_every_algorithm():
+def test_the_same_seed_partitions_and_selects_the_same_for_every_algorithm():
     some = [
         n
         for n in ALGORITHMS

@@ -23,10 +23,12 @@ class FedDecomp(Algorithm):
     )
     conv_rank: float = setting(0.6, "relative rank of convolutions", above=0, high=1)
     linear_rank: float = setting(0.6, "relative rank of linear layers", above=0, high=1)
-    rank_rule: Literal["authors", "paper"] = setting("authors", "of outputs, or the smaller side")
+    rank_rule: Literal["authors", "paper"] = setting(
+        "authors", "rank is relative to the outputs, or to the smaller side"
+    )
     scale: Literal["one_over_unit", "none"] = setting("one_over_unit", "factor before B A")
     own_epochs: int = setting(2, "epochs of local.epochs for the part trained first", low=0)
-    reverse_order: Literal["sigma_first", "tau_first"] = setting("sigma_first", "for reverse")
+    reverse_order: Literal["sigma_first", "tau_first"] = setting("sigma_first", "in mode reverse")
     changes: bool = setting(False, "record how far both parts moved since round 1")
 
     def build(self, net: Net) -> Net:

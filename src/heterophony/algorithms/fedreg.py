@@ -25,10 +25,10 @@ class FedReG(Algorithm):
     personal = ("own.*",)
     head_depth = 2
     threshold: Threshold = setting("mean", "the statistic that every class is balanced to")
-    threshold_scope: ThresholdScope = setting("class_nonzero", "of own class counts, or all sizes")
+    threshold_scope: ThresholdScope = setting("class_nonzero", "of class counts or client sizes")
     augment: Literal["simple", "auto", "copy"] = setting("simple", "how small classes are filled")
-    weights: Literal["split", "origin"] = setting("split", "heads by kept or by all examples")
-    variant: Variant = setting("full", "the ablations of the paper, a to d")
+    weights: Literal["split", "origin"] = setting("split", "heads count by kept, or all examples")
+    variant: Variant = setting("full", "full, or an ablation of the paper (also a to d)")
 
     def __post_init__(self) -> None:
         if str(self.variant) in VARIANTS_BY_LETTER:

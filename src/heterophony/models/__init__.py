@@ -1,4 +1,4 @@
-"""The models, one file each: a function of input shape, classes and head depth, giving a ``Net``."""
+"""The models, one file each: a function that builds a ``Net`` from shape, classes and head depth."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..core.net import Net
 InputShape = tuple[int, ...]
 ModelBuilder = Callable[[InputShape, int, int], Net]
 
-MODEL_DESCRIPTIONS = {  # name, and what it is
-    "charlstm": "two LSTM layers of 256 that read characters as integers, and a linear layer",
+MODEL_DESCRIPTIONS = {  # by name, which is the file and its function
+    "charlstm": "two LSTM layers of 256 over characters (integers), and a linear layer",
     "convnet": "two 5x5 convolutions and three linear layers (FedDyn's CIFAR network)",
     "digitsnet": "a small convolutional network for 8x8 images",
     "mlp": "one hidden layer of 100",
@@ -21,20 +21,20 @@ MODEL_DESCRIPTIONS = {  # name, and what it is
     "pfakd_fmnist": "two convolutions and two linear layers (PFAKD's for Fashion-MNIST)",
     "resnet10": "four residual stages and a linear layer (FedDecomp's for CIFAR-100)",
     "resnet18": "ResNet-18 with a stem for 32x32 images and BatchNorm (PFAKD's for CIFAR-100)",
-    "resnet18_group": "the same with GroupNorm of two groups",
+    "resnet18_group": "resnet18 with GroupNorm of two groups instead of BatchNorm",
     "resnet8": "three residual stages and a linear layer (FedDecomp's for CIFAR-10)",
-    "smallcnn": "three small convolutions and a linear layer, without normalisation (for audits)",
+    "smallcnn": "three small convolutions and a linear layer, without normalisation (for privacy audits)",
 }
 
 
 def get_model_builder(name: str) -> ModelBuilder:
-    """The function behind a name."""
+    """Return the function that builds the model of a name."""
     choose(MODEL_DESCRIPTIONS, name, "model.name")
     build: ModelBuilder = getattr(import_module(f".{name}", __name__), name)
     return build
 
 
 def get_default_head_depth(build: ModelBuilder) -> int:
-    """How many layers the model's own paper calls the head."""
+    """Return the number of layers that the model's paper calls the head."""
     depth: int = signature(build).parameters["head_depth"].default
     return depth

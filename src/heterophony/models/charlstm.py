@@ -1,4 +1,4 @@
-"""CharLSTM: which character comes next, two LSTM layers of 256 (FedAvg2Rep's Shakespeare model)."""
+"""CharLSTM: predict the next character by two LSTM layers of 256 (FedAvg2Rep's Shakespeare model)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .layers import build_net
 
 
 class CharacterEncoder(nn.Module):
-    """Characters as integers in, what the second layer holds after the last one out."""
+    """Encode a sequence of characters as the second layer's output after the last one."""
 
     def __init__(self, alphabet: int) -> None:
         super().__init__()
@@ -18,16 +18,16 @@ class CharacterEncoder(nn.Module):
         self.lstm = nn.LSTM(8, 256, num_layers=2, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.is_floating_point():  # bytes become numbers between -1 and 1: no characters
+        if x.is_floating_point():  # scaled bytes are not characters
             raise ConfigError(
-                "model.name: charlstm reads sequences of integers (int16 to int64), not of numbers"
+                "model.name: charlstm reads sequences of integers (int16 to int64), not of scaled numbers"
             )
         out: Tensor = self.lstm(self.embedding(x.long()))[0]
         return out[:, -1]
 
 
 def charlstm(shape: tuple[int, ...], classes: int, head_depth: int = 1) -> Net:
-    """What is read and what is predicted has one alphabet: the classes."""
+    """Build the net; the characters it reads are the classes that it predicts."""
     if len(shape) != 1:
         raise ConfigError(
             f"model.name: charlstm needs sequences of integers, not examples of shape {shape}"

@@ -1,6 +1,6 @@
 """ConvNet: FedDyn's CIFAR network, also for 28x28 images (FedReG, FedReb, FedAvg2Rep).
 
-Pooling stands before ReLU: the same values and gradients, a quarter of ReLU's work.
+Pooling comes before ReLU: the same values and gradients for a quarter of ReLU's work.
 """
 
 from __future__ import annotations

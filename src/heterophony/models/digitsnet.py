@@ -1,4 +1,4 @@
-"""A small convolutional network for 8x8 digits: real enough to learn, small enough for a demo."""
+"""DigitsNet: a small convolutional network for 8x8 digits, fast enough for a demo."""
 
 from __future__ import annotations
 

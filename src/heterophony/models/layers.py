@@ -1,4 +1,4 @@
-"""Features followed by linear layers, cut into base and head at a given depth."""
+"""Build a net from feature layers and linear layers, split into base and head."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ..core.net import Net
 
 
 def build_net(features: list[nn.Module], linears: list[nn.Linear], head_depth: int) -> Net:
-    """Features, then linear layers with ReLU between; the last ``head_depth`` are the head."""
+    """Put ReLU between the linear layers; the last ``head_depth`` of them are the head."""
     if not 1 <= head_depth <= len(linears):
         raise ConfigError(
             f"model.head_depth: this model has heads of depth 1 to {len(linears)}, not {head_depth}"
         )
-    cut = len(linears) - head_depth
+    split = len(linears) - head_depth
     base, head = list(features), list[nn.Module]()
     for i, linear in enumerate(linears):
-        (base if i < cut else head).append(linear)
+        (base if i < split else head).append(linear)
         if i < len(linears) - 1:
-            (base if i < cut else head).append(nn.ReLU())
+            (base if i < split else head).append(nn.ReLU())
     return Net(nn.Sequential(*base), nn.Sequential(*head))

@@ -1,4 +1,4 @@
-"""The two-layer network of the FedReb testbed: flatten, 100 hidden units, classes."""
+"""MLP: the two-layer network of the FedReb testbed, with 100 hidden units."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""PFAKD's CNN for CIFAR-10; on 28x28 images it is the five-layer network that its paper names.
+"""PFAKD's CNN for CIFAR-10; for 28x28 images it is the five-layer network of its paper.
 
-The head is both linear layers, as in the authors' code; a depth of 1 is the split of the paper.
-Pooling stands before ReLU: the same values and gradients, a quarter of ReLU's work.
+By default both linear layers are the head, as in the authors' code; the paper's split is a depth of 1.
+Pooling comes before ReLU: the same values and gradients for a quarter of ReLU's work.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """PFAKD's network for Fashion-MNIST, as in the authors' code: two convolutions, two linear layers.
 
-Pooling stands before ReLU: the same values and gradients, a quarter of ReLU's work.
+Pooling comes before ReLU: the same values and gradients for a quarter of ReLU's work.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ResNet-10: ResNet-8 with a fourth stage, as FedDecomp has it for CIFAR-100 and Tiny ImageNet."""
+"""ResNet-10: ResNet-8 with a fourth stage, as in FedDecomp for CIFAR-100 and Tiny ImageNet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ResNet-18 behind a stem for CIFAR: a 3x3 convolution of stride 1, no pooling (PFAKD's for CIFAR-100)."""
+"""ResNet-18 with a stem for CIFAR, a 3x3 convolution without pooling (PFAKD's for CIFAR-100)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NormLayer = Callable[[int], nn.Module]
 
 
 class ResidualBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the width changes."""
+    """Add two 3x3 convolutions to a shortcut, which is a 1x1 convolution where the width changes."""
 
     def __init__(self, into: int, out: int, norm: NormLayer) -> None:
         super().__init__()

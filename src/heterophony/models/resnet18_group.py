@@ -1,4 +1,4 @@
-"""ResNet-18 for CIFAR with GroupNorm of two groups (as FedDyn has it): no statistics to keep."""
+"""ResNet-18 for CIFAR with GroupNorm of two groups (as in FedDyn), which has no running statistics."""
 
 from __future__ import annotations
 

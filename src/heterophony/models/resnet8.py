@@ -1,6 +1,6 @@
-"""ResNet-8: three residual stages behind ImageNet's stem, as FedDecomp has it for CIFAR-10.
+"""ResNet-8: ImageNet's stem and three residual stages, as in FedDecomp for CIFAR-10.
 
-Pooling stands before ReLU: the same values and gradients, a quarter of ReLU's work.
+Pooling comes before ReLU: the same values and gradients for a quarter of ReLU's work.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .layers import build_net
 
 
 class ResidualBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the width changes."""
+    """Add two 3x3 convolutions to a shortcut, which is a 1x1 convolution where the width changes."""
 
     def __init__(self, into: int, out: int) -> None:
         super().__init__()
@@ -34,15 +34,15 @@ class ResidualBlock(nn.Module):
 
 
 def make_conv(into: int, out: int, side: int, stride: int) -> nn.Conv2d:
-    made = nn.Conv2d(into, out, side, stride, padding=side // 2, bias=False)
-    nn.init.kaiming_normal_(made.weight, mode="fan_out", nonlinearity="relu")
-    return made
+    conv = nn.Conv2d(into, out, side, stride, padding=side // 2, bias=False)
+    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+    return conv
 
 
 def build_resnet(
     shape: tuple[int, ...], classes: int, head_depth: int, widths: Sequence[int]
 ) -> Net:
-    """A stem of the first width, one block per width, and a linear layer as the head."""
+    """Build a stem of the first width, one block per width, and a linear layer."""
     if len(shape) != 3:
         raise ConfigError(
             f"model.name: a residual network needs images, not examples of shape {shape}; use mlp"

@@ -1,4 +1,4 @@
-"""SmallCNN: three convolutions and a linear layer, for attacks on gradients that take seconds."""
+"""SmallCNN: three convolutions and a linear layer, so that attacks on gradients take seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This machine's speed as ratios measured in one run: beside a plain PyTorch loop and sgemm."""
+"""Measure this machine's speed relative to a plain PyTorch loop and to a matrix product (sgemm)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ REPEATS = 3
 
 
 def measure_speed(seconds: float, say: Callable[[str], None]) -> dict[str, float]:
-    """All ratios; each rate is the best of interleaved repeats, the one least disturbed."""
+    """Measure all ratios; each rate is the best of interleaved repeats, the least disturbed one."""
     samples = max(200, round(seconds * 500 / BATCH) * BATCH)
     plain, one, two, gemm = [], [], [], []
     for i in range(REPEATS):
@@ -48,7 +48,7 @@ def measure_speed(seconds: float, say: Callable[[str], None]) -> dict[str, float
         plain.append(run_in_subprocess(partial(measure_plain_rate, samples)))
         one.append(measure_pool_rate(1, samples))
         two.append(measure_pool_rate(2, samples))
-    say("evaluation at the paper's setting; rounds with many idle clients")
+    say("evaluation with the paper's settings, and rounds with many idle clients")
     flops = count_training_flops(convnet((1, 28, 28), 10), (1, 28, 28))
     rates = {k: max(v) for k, v in (("p", plain), ("1", one), ("2", two), ("g", gemm))}
     return {
@@ -65,7 +65,7 @@ def measure_speed(seconds: float, say: Callable[[str], None]) -> dict[str, float
 
 
 def run_in_subprocess(task: Callable[[], float]) -> float:
-    """In a process of its own, as a user's script would be: one thread, nothing tuned."""
+    """Run a task in a process of its own with one thread, as a user's script would."""
     ours, theirs = CONTEXT.Pipe(duplex=False)
     process = CONTEXT.Process(target=send_result, args=(theirs, task))
     process.start()
@@ -82,25 +82,25 @@ def send_result(pipe: Any, task: Callable[[], float]) -> None:
 
 
 def measure_plain_rate(samples: int) -> float:
-    """Samples per second of the loop people write: DataLoader, NCHW, default SGD."""
+    """Measure the samples per second of a usual training loop: DataLoader, NCHW, default SGD."""
     torch.manual_seed(0)
     x = torch.randn(samples, 1, 28, 28)
     loader = DataLoader(TensorDataset(x, torch.arange(samples) % 10), BATCH, shuffle=True)
     net = build_textbook_net()
     optimiser = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
-    begun = time.perf_counter()
+    start = time.perf_counter()
     for epoch in range(2):
-        if epoch == 1:  # the first one warms up
-            begun = time.perf_counter()
+        if epoch == 1:  # the first epoch is a warm-up
+            start = time.perf_counter()
         for images, labels in loader:
             optimiser.zero_grad()
             cross_entropy(net(images), labels).backward()
             optimiser.step()
-    return samples / (time.perf_counter() - begun)
+    return samples / (time.perf_counter() - start)
 
 
 def build_textbook_net() -> nn.Module:
-    """The convnet as it is usually written: ReLU before pooling."""
+    """Build the convnet as it is usually written, with ReLU before pooling."""
     return nn.Sequential(
         *(nn.Conv2d(1, 64, 5), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(64, 64, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
@@ -109,7 +109,7 @@ def build_textbook_net() -> nn.Module:
 
 
 def make_random_images(n: int) -> Source:
-    """Random bytes of Fashion-MNIST's shape: as much work as the real ones."""
+    """Make random images of Fashion-MNIST's shape: they are as much work as the real ones."""
     draw = np.random.default_rng(0)
     x = draw.integers(0, 256, (n, 1, 28, 28), dtype=np.uint8)
     y = np.arange(n, dtype=np.int64) % 10
@@ -120,7 +120,7 @@ def make_random_images(n: int) -> Source:
 def open_pool(
     federation: Federation, model: Any, workers: int, epochs: int
 ) -> Iterator[tuple[Plan, Pool]]:
-    """A pool at work on a federation, in a temporary folder."""
+    """Start a pool of workers for a federation, in a temporary folder."""
     build = partial(model, federation.shape, federation.classes, 1)
     how = Training(epochs=epochs, batch=BATCH)
     plan = Plan(
@@ -133,22 +133,22 @@ def open_pool(
         evaluate_every=10**9,
     )
     with tempfile.TemporaryDirectory() as folder:
-        place = RunFolder(Path(folder) / "run").client_store
-        with Pool(plan, place, workers) as engine:
+        store = RunFolder(Path(folder) / "run").client_store
+        with Pool(plan, store, workers) as engine:
             yield plan, engine
 
 
 def measure_pool_rate(workers: int, samples: int) -> float:
-    """Samples per second of the pool: two equal clients per worker, after one to warm up."""
+    """Measure the samples per second of the pool: two equal clients per worker, after a warm-up."""
     clients = 2 * workers
     federation = partition_source(
         make_random_images(round(samples / 2 / 0.75) * clients), clients, IID(), 0.75, 0
     )
     with open_pool(federation, convnet, workers, epochs=1) as (plan, engine):
         list(engine.run(make_training_jobs(plan, plan.federation.clients[:workers])))
-        begun = time.perf_counter()
+        start = time.perf_counter()
         replies = list(engine.run(make_training_jobs(plan, plan.federation.clients)))
-        taken = time.perf_counter() - begun
+        taken = time.perf_counter() - start
     return sum(r.samples // BATCH * BATCH for r in replies) / taken
 
 
@@ -158,9 +158,9 @@ def make_training_jobs(plan: Plan, clients: tuple[str, ...]) -> list[Job]:
 
 
 def measure_evaluation_share() -> float:
-    """The part of a round's work that is evaluation: 50 clients, 10 of them train 5 epochs.
+    """Measure the part of a round's work that is evaluation: 10 of 50 clients train 5 epochs.
 
-    With a fifth of Fashion-MNIST's images, so that it takes seconds.
+    It uses a fifth of Fashion-MNIST's number of images, so that it takes seconds.
     """
     dirichlet: Partition = Dirichlet(0.5, min_size=20)
     federation = partition_source(make_random_images(14_000), 50, dirichlet, 0.75, 0)
@@ -176,14 +176,14 @@ def measure_evaluation_share() -> float:
 
 
 def measure_idle_cost() -> float:
-    """A round's time with 1000 clients over that with 20, ten of them training in both."""
+    """Measure the time of a round with 1000 clients relative to 20, where ten train in both."""
     times = {20: list[float](), 1000: list[float]()}
     for clients, taken in times.items():
         federation = partition_source(make_random_images(clients * 40), clients, IID(), 0.75, 0)
         with open_pool(federation, mlp, 2, epochs=20) as (plan, engine):
             for _ in range(1 + REPEATS):
                 jobs = make_training_jobs(plan, plan.federation.clients[:10])
-                begun = time.perf_counter()
+                start = time.perf_counter()
                 list(engine.run(jobs))
-                taken.append(time.perf_counter() - begun)
+                taken.append(time.perf_counter() - start)
     return median(times[1000][1:]) / median(times[20][1:])

@@ -1,4 +1,4 @@
-"""Is everything here to run? Each part is tried, not guessed."""
+"""Check the installation: every part is tried, not guessed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CheckResult = dict[str, Any]
 
 
 def check_installation() -> list[CheckResult]:
-    """All parts: name, ok, needed, and a word about it."""
+    """Check every part; each result has name, ok, needed and about."""
     return [
         run_check("python", True, describe_python),
         run_check("torch", True, lambda: f"{version('torch')}, CPU"),
@@ -29,10 +29,10 @@ def check_installation() -> list[CheckResult]:
     ]
 
 
-def run_check(name: str, needed: bool, look: Callable[[], str]) -> CheckResult:
-    """One part; whatever goes wrong is its answer."""
+def run_check(name: str, needed: bool, check: Callable[[], str]) -> CheckResult:
+    """Check one part; an exception means that it does not work, and its text says why."""
     try:
-        return {"name": name, "ok": True, "needed": needed, "about": look()}
+        return {"name": name, "ok": True, "needed": needed, "about": check()}
     except Exception as error:
         return {"name": name, "ok": False, "needed": needed, "about": str(error)}
 
@@ -51,24 +51,26 @@ def describe_machine() -> str:
 def check_disk_space() -> str:
     free = shutil.disk_usage(".").free / 2**30
     if free < 1:
-        raise OSError(f"only {free:.2f} GiB free here; runs keep every client's own state")
-    return f"{free:.0f} GiB free here"
+        raise OSError(
+            f"only {free:.2f} GiB free in this folder; runs store the state of every client"
+        )
+    return f"{free:.0f} GiB free in this folder"
 
 
 def try_engine(name: str) -> str:
-    """A real run of one round."""
+    """Run one real round."""
     from ..experiments.federate import federate
     from ..experiments.run import run
 
     federation = federate("digits", clients=2, seed=0)
     digest = run("fedavg", federation, rounds=1, engine=name, workers=2).model_sha256
-    return f"one round played, model {digest[:12]}"
+    return f"ran one round, model {digest[:12]}"
 
 
 def find_broker_program() -> str:
-    """Devices talk through Mosquitto; the programs that talk to it are the extra ``mqtt``."""
+    """Find Mosquitto, through which devices communicate; the client is in the extra ``mqtt``."""
     if find_spec("paho") is None:
-        raise ModuleNotFoundError("for devices: pip install 'heterophony[mqtt]'")
+        raise ModuleNotFoundError("needed only for devices: pip install 'heterophony[mqtt]'")
     from ..devices.broker.process import find_mosquitto
 
     return str(find_mosquitto())
@@ -83,8 +85,8 @@ def try_data_set(name: str) -> str:
 def find_local_fmnist() -> str:
     from ..data.sources.idx import FMNIST_FILES
 
-    if found := FMNIST_FILES.find_local():
-        return f"in {found}"
+    if folder := FMNIST_FILES.find_local():
+        return f"in {folder}"
     raise FileNotFoundError(
-        "not here yet: apt-get install dataset-fashion-mnist, or heterophony data fetch fmnist"
+        "not on this machine: apt-get install dataset-fashion-mnist, or heterophony data fetch fmnist"
     )

@@ -1,4 +1,4 @@
-"""How much arithmetic a net needs, and how fast this machine does it."""
+"""Count the floating-point operations of a net, and measure how fast this machine does them."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from torch import Tensor, nn
 
 
 def count_training_flops(net: nn.Module, shape: tuple[int, ...]) -> int:
-    """Of one example forward and backward; nobody needs the gradient of the input."""
+    """Count the operations of one example, forward and backward, without the input's gradient."""
     layers = count_forward_flops(net, shape)
     return 3 * sum(layers) - layers[0]
 
 
 def count_forward_flops(net: nn.Module, shape: tuple[int, ...]) -> list[int]:
-    """Multiply-adds, counted twice, of one example's way through the net, layer by layer."""
-    counted: list[int] = []
+    """Count the operations of one example, layer by layer; a multiply-add counts as two."""
+    counts: list[int] = []
 
     def count(layer: nn.Module, _: object, out: Tensor) -> None:
         if isinstance(layer, nn.Conv2d | nn.Linear):
-            counted.append(2 * layer.weight[0].numel() * out[0].numel())
-        elif isinstance(layer, nn.LSTM):  # every weight, at every place of the sequence
-            counted.append(2 * sum(p.numel() for p in layer.parameters()) * shape[0])
+            counts.append(2 * layer.weight[0].numel() * out[0].numel())
+        elif isinstance(layer, nn.LSTM):  # every weight, at every position of the sequence
+            counts.append(2 * sum(p.numel() for p in layer.parameters()) * shape[0])
 
     handles = [m.register_forward_hook(count) for m in net.modules()]
     text = len(shape) == 1 and any(isinstance(m, nn.Embedding) for m in net.modules())
-    net.eval()  # one example has no statistics
+    net.eval()  # BatchNorm has no statistics of one example
     with torch.no_grad():
         net(torch.zeros(1, *shape, dtype=torch.long if text else torch.float))
     for handle in handles:
         handle.remove()
-    return counted
+    return counts
 
 
 def measure_sgemm_rate() -> float:
-    """Floating-point operations per second of a large matrix product."""
+    """Measure the floating-point operations per second of a large matrix product."""
     a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
     rates = []
     for _ in range(12):
