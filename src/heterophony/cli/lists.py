@@ -13,7 +13,7 @@ from .options import JsonOption
 
 
 class ListKind(StrEnum):
-    """What can be listed."""
+    """What `list` can list."""
 
     algorithms = "algorithms"
     models = "models"

@@ -1,7 +1,7 @@
 """Several runs side by side, a process each: faster than one by one where runs are short.
 
-A run is made of rounds, and a round of few jobs: workers wait for its last one. Runs do not wait
-for each other. The process does the run's jobs itself, or sends them to a cluster.
+Within a run, workers wait for the last job of every round; runs do not wait for each other. The
+process of a run does the jobs itself, or sends them to a cluster.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EventListener = Callable[[Path, Event], None]
 
 @dataclass
 class RunProcess:
-    """A process that plays one run, and our end of its pipe."""
+    """The process of one run, and our end of its pipe."""
 
     folder: Path
     process: Any
@@ -40,9 +40,9 @@ class RunProcess:
 def run_in_parallel(
     folders: Sequence[Path], width: int, on_event: EventListener, share: ClusterShare | None = None
 ) -> dict[Path, str]:
-    """Play what is left of these runs, so many at a time; who dies is replaced and goes on.
+    """Run what is left of these runs, ``width`` at a time; a process that dies is replaced.
 
-    Returns which runs diverged, and how: that is a result, and no reason to end the others.
+    Returns which runs diverged, and how: that is a result, and no reason to stop the others.
     """
     start_fork_server()
     diverged: dict[Path, str] = {}
@@ -68,28 +68,28 @@ def run_in_parallel(
 
 @contextmanager
 def kill_runs_at_exit() -> Iterator[list[RunProcess]]:
-    """Runners that do not outlive what they are needed for."""
+    """Collect processes, and kill those that are left at the end."""
     runners: list[RunProcess] = []
     try:
         yield runners
     finally:
         for runner in runners:
-            runner.process.kill()  # nothing is lost
+            runner.process.kill()  # run folders survive that
             runner.process.join()
 
 
-def start_run_process(folder: Path, tries: int, share: ClusterShare | None) -> RunProcess:
+def start_run_process(folder: Path, attempt: int, share: ClusterShare | None) -> RunProcess:
     ours, theirs = CONTEXT.Pipe()
     process = CONTEXT.Process(
         target=run_in_child_process, args=(theirs, str(folder), share), daemon=True
     )
     process.start()
     theirs.close()
-    return RunProcess(folder, process, ours, tries)
+    return RunProcess(folder, process, ours, attempt)
 
 
 def forward_message(runner: RunProcess, on_event: EventListener) -> bool:
-    """Take one message; False when there will be no more."""
+    """Forward one message; return False when the process has ended."""
     try:
         message = runner.pipe.recv()
     except (EOFError, ConnectionResetError):
@@ -102,6 +102,7 @@ def forward_message(runner: RunProcess, on_event: EventListener) -> bool:
 
 
 def requeue_run(runner: RunProcess) -> tuple[Path, int]:
+    """Return the run to start again; raise if too many of its processes have died."""
     if runner.attempts >= MAX_ATTEMPTS:
         raise EngineError(
             f"{runner.folder}: {MAX_ATTEMPTS} processes died on this run (exit code"
@@ -116,8 +117,8 @@ def requeue_run(runner: RunProcess) -> tuple[Path, int]:
 def run_in_child_process(
     pipe: connection.Connection, path: str, share: ClusterShare | None
 ) -> None:
-    """Play one run to its end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to answer
+    """Run one run to its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the driver handles Ctrl-C
     configure_worker_process()
     folder = RunFolder(Path(path))
     try:
