@@ -539,7 +539,7 @@ def test_data_partition_draws_each_picture_and_a_page():
     good(*words, "-o", "page.html")
     assert "augmented copies" in Path("page.html").read_text()
     said = refused(3, *words, "--kind", "heat", "-o", "page.html")
-    assert said == "page.html: a page has every picture; leave out --kind, or draw a .png"
+    assert said == "page.html: a page has every chart; leave out --kind, or draw a .png"
 
 
 def test_report_draws_who_took_part(finished):

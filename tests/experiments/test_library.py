@@ -179,12 +179,15 @@ X, Y = np.zeros((4, 5), np.float32), np.array([0, 1, 0, 1])
     [
         ((X,), "give (x, y) or (x_train, y_train, x_test, y_test)"),
         ((X, Y, X), "give (x, y) or (x_train, y_train, x_test, y_test)"),
-        ([], "every client brings (x, y) or (x_train, y_train, x_test, y_test)"),
-        ([(X, Y), (X,)], "every client brings (x, y) or (x_train, y_train, x_test, y_test)"),
-        ((X, Y[:3]), "examples (4, 5) and labels (3,) are not equally many"),
+        ([], "every client needs (x, y) or (x_train, y_train, x_test, y_test)"),
+        ([(X, Y), (X,)], "every client needs (x, y) or (x_train, y_train, x_test, y_test)"),
+        ((X, Y[:3]), "examples (4, 5) and labels (3,) differ in number"),
         # together there are as many labels as examples, but whose?
-        ([(X, Y[:3]), (X[:3], Y)], "examples (4, 5) and labels (3,) are not equally many"),
-        ((X, Y, X[:, :2], Y), "training examples (4, 5) and test examples (4, 2) must be alike"),
+        ([(X, Y[:3]), (X[:3], Y)], "examples (4, 5) and labels (3,) differ in number"),
+        (
+            (X, Y, X[:, :2], Y),
+            "training examples (4, 5) and test examples (4, 2) must have the same shape",
+        ),
         (
             [(X, Y), (X[:, :2], Y)],
             "client 1 has examples of shape (2,) and type float32, client 0 of (5,) and float32",

@@ -9,9 +9,12 @@ import dataclasses
 import inspect
 from importlib import import_module
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, choose, suggest_or_list
+
+if TYPE_CHECKING:
+    from ..core.algorithm import Algorithm  # at run time only where it is used: names need no torch
 
 ALGORITHM_CLASSES = {  # file name, which is the name users write, and its class
     "apfl": "APFL",
@@ -88,7 +91,7 @@ def import_algorithm_class(name: str) -> type[Algorithm]:
     module = import_outside_module(module_name)
     cls = vars(module).get(class_name)
     if cls is None:
-        known = [k for k, v in vars(module).items() if is_algorithm_class(v) and v is not Algorithm]
+        known = [k for k, v in vars(module).items() if is_algorithm_class(v)]
         raise ConfigError(
             f"algorithm.name: {module_name} has no class '{class_name}'"
             f"{suggest_or_list(class_name, known)}"
@@ -120,6 +123,8 @@ def make_import_error(name: str, error: Exception) -> ConfigError:
 
 
 def is_algorithm_class(value: object) -> bool:
+    from ..core.algorithm import Algorithm
+
     return isinstance(value, type) and issubclass(value, Algorithm)
 
 

@@ -1,4 +1,4 @@
-"""What an audit recovered, on the screen: its table, and the orderings of a published one."""
+"""Print the result of an audit: its table, and the orderings of the published one."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ YES_NO = {True: "yes", False: "no"}
 
 
 def show_audit(content: dict[str, Any], parent: Path) -> None:
-    """Tables: what was recovered, what is nothing, and the paper's orderings."""
+    """Print what was recovered, the references for no leak, and the orderings of the paper."""
     how = content["asked"]["how"]
     rounds = list_rounds_if_several(content)
-    titles = ["", "parts that stay", "images", "PSNR mean", "max", "SSIM mean", "max"]
+    titles = ["", "personal parameters", "images", "PSNR mean", "max", "SSIM mean", "max"]
     titles += [f"PSNR after {t}" for t in rounds]
     rows = [
         [
@@ -47,7 +47,7 @@ def show_audit(content: dict[str, Any], parent: Path) -> None:
         ]
         terminal.print_table(
             "FedDecomp, Table 7: who leaks more (PSNR; read the order, not the level)",
-            ["", "PSNR", "parts that stay", "printed", "here", "holds"],
+            ["", "PSNR", "personal parameters", "printed", "here", "holds"],
             table,
             text=3,
         )

@@ -1,4 +1,4 @@
-"""``broker``: Mosquitto for a run on devices; who may come, and who no longer may."""
+"""``broker``: run Mosquitto for devices; enrol devices and revoke them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from .options import JsonOption
 if TYPE_CHECKING:
     from ..devices.broker.broker import Broker
 
-FolderArgument = Annotated[Path, typer.Argument(metavar="[DIR]", help="The broker's folder.")]
-DeviceArgument = Annotated[str, typer.Argument(metavar="DEVICE", help="Its name.")]
+FolderArgument = Annotated[Path, typer.Argument(metavar="[DIR]", help="The folder of the broker.")]
+DeviceArgument = Annotated[str, typer.Argument(metavar="DEVICE", help="The name of the device.")]
 DEFAULT_FOLDER = Path("broker")
 
 
 def register(app: typer.Typer) -> None:
-    """Put the commands into the app."""
-    group = typer.Typer(no_args_is_help=True, help="The MQTT broker between server and devices.")
+    """Add the commands to the app."""
+    group = typer.Typer(
+        no_args_is_help=True, help="Run the MQTT broker between server and devices."
+    )
     for command in (up, down, enrol, revoke, status):
         group.command()(command)
     app.add_typer(group, name="broker")
@@ -42,18 +44,20 @@ def up(
     folder: FolderArgument = DEFAULT_FOLDER,
     lan: Annotated[
         bool | None,
-        typer.Option("--lan/--no-lan", help="Also for other machines. Default: as before, or no."),
+        typer.Option(
+            "--lan/--no-lan", help="Also listen to other machines. Default: as before, or no."
+        ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="0: any. Default: as before, or 8883."),
+        typer.Option(min=0, max=65535, help="0: any free port. Default: as before, or 8883."),
     ] = None,
 ) -> None:
-    """Start Mosquitto in the background, encrypted, with rights; the folder is made if need be."""
+    """Start Mosquitto in the background, with TLS and access rights; create the folder if need be."""
     broker = open_broker(folder)
-    place, started = broker.start(lan, port)
-    reach = "this machine and others" if place.lan else "this machine only"
-    terminal.print_note(f"{'up' if started else 'already up'} on port {place.port}, for {reach}")
+    listen, started = broker.start(lan, port)
+    reach = "this machine and others" if listen.lan else "this machine only"
+    terminal.print_note(f"{'up' if started else 'already up'} on port {listen.port}, for {reach}")
     if started and os.geteuid() == 0:
         terminal.print_note(
             "started by root, so Mosquitto is root too; as an ordinary user it is safer"
@@ -62,7 +66,7 @@ def up(
 
 
 def down(folder: FolderArgument = DEFAULT_FOLDER) -> None:
-    """End Mosquitto; sessions and retained messages are kept for the next `up`."""
+    """Stop Mosquitto; sessions and retained messages are kept for the next `up`."""
     terminal.print_note("down" if open_broker(folder).stop() else "it was not up")
 
 
@@ -70,42 +74,42 @@ def enrol(
     device: DeviceArgument,
     folder: FolderArgument = DEFAULT_FOLDER,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="The file; default: DEVICE.toml here.")
+        Path | None,
+        typer.Option(
+            "-o", "--out", help="The file to write; default: DEVICE.toml in the current folder."
+        ),
     ] = None,
 ) -> None:
-    """Let a device in: writes the one file that it needs. It holds a key: copy it, show nobody."""
+    """Enrol a device: write the one file that it needs. It holds a private key: keep it secret."""
     file = out or Path(f"{device}.toml")
-    made = open_broker(folder).enrol(device, file)
+    enrolment = open_broker(folder).enrol(device, file)
     print(file)
     terminal.print_note(
-        f"{device} finds the broker at {made.address}:{made.port}; valid until"
-        f" {made.until:%Y-%m-%d}; copy the file to the device, then delete it here"
+        f"{device} finds the broker at {enrolment.address}:{enrolment.port}; valid until"
+        f" {enrolment.until:%Y-%m-%d}; copy the file to the device, then delete it here"
     )
 
 
 def revoke(device: DeviceArgument, folder: FolderArgument = DEFAULT_FOLDER) -> None:
-    """Shut a device out, at once and for ever; `enrol` makes it a new file."""
+    """Revoke a device at once and for ever; `enrol` gives it a new file."""
     open_broker(folder).revoke(device)
-    terminal.print_note(f"{device} is shut out")
+    terminal.print_note(f"{device} is revoked")
 
 
 def status(folder: FolderArgument = DEFAULT_FOLDER, json: JsonOption = False) -> None:
-    """Is it up, where, and who is enrolled?"""
+    """Show whether the broker is up, its port, and the enrolled devices."""
     broker = open_broker(folder)
-    place, pid, devices = (
-        broker.read_listen_settings(),
-        broker.find_pid(),
-        broker.certificate_store.list_enrolled(),
-    )
+    listen, pid = broker.read_listen_settings(), broker.find_pid()
+    devices = broker.certificate_store.list_enrolled()
     if json:
         rows = [{"name": d.name, "until": d.until.isoformat()} for d in devices]
         terminal.print_json(
-            {"up": pid is not None, "pid": pid, "port": place.port, "lan": place.lan}
+            {"up": pid is not None, "pid": pid, "port": listen.port, "lan": listen.lan}
             | {"devices": rows}
         )
         return
     state = "down" if pid is None else f"up, process {pid}"
-    reach = "this machine and others" if place.lan else "this machine only"
-    title = f"{state}; port {place.port}, for {reach}"
-    shown = [[d.name, f"{d.until:%Y-%m-%d}"] for d in devices]
-    terminal.print_table(title, ["device", "valid until"], shown)
+    reach = "this machine and others" if listen.lan else "this machine only"
+    title = f"{state}; port {listen.port}, for {reach}"
+    cells = [[d.name, f"{d.until:%Y-%m-%d}"] for d in devices]
+    terminal.print_table(title, ["device", "valid until"], cells)

@@ -1,4 +1,4 @@
-"""``dashboard``: the page of results, live, on this machine only."""
+"""``dashboard``: serve the page of results, live, to this machine only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import terminal
 
 
 def register(app: typer.Typer) -> None:
-    """Put the command into the app."""
+    """Add the command to the app."""
     app.command()(dashboard)
 
 
@@ -24,10 +24,12 @@ def dashboard(
     ] = Path("runs"),
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="0: any. Default: 8765, or the next that is free."),
+        typer.Option(
+            min=0, max=65535, help="0: any free port. Default: 8765, or the next free one."
+        ),
     ] = None,
 ) -> None:
-    """The page of `report`, live while runs go on; on this machine only, and only to be read."""
+    """Serve the page of `report`, updated while runs progress; read-only, to this machine only."""
     from ..report.page.server import open_dashboard
 
     if folder.exists() and not folder.is_dir():
@@ -35,11 +37,13 @@ def dashboard(
     server = open_dashboard(folder, port)
 
     def stop(number: int, frame: FrameType | None) -> None:
-        Thread(target=server.shutdown).start()  # which waits for this very thread
+        Thread(target=server.shutdown).start()  # shutdown waits for this thread
 
     with server, terminal.handle_signals(stop):
         print(server.url, flush=True)
         if not folder.exists():
-            terminal.print_note(f"{folder} is not there yet; the page follows as soon as it is")
+            terminal.print_note(
+                f"{folder} does not exist yet; the page shows it as soon as it does"
+            )
         terminal.print_note("Ctrl-C ends it")
         server.serve_forever()

@@ -1,4 +1,4 @@
-"""``data``: get, describe and deal data sets; who holds what."""
+"""``data``: download, inspect and partition data sets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ChartChoice(StrEnum):
-    """Pictures of who holds what."""
+    """Charts of the label distribution."""
 
     all = "all"
     heat = "heat"
@@ -26,8 +26,8 @@ class ChartChoice(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    """Put the commands into the app."""
-    group = typer.Typer(no_args_is_help=True, help="Get, describe and deal data sets.")
+    """Add the commands to the app."""
+    group = typer.Typer(no_args_is_help=True, help="Download, inspect and partition data sets.")
     group.command()(fetch)
     group.command()(show)
     group.command()(partition)
@@ -36,10 +36,10 @@ def register(app: typer.Typer) -> None:
 
 
 def fetch(name: Annotated[str, typer.Argument(help="As in `heterophony list datasets`.")]) -> None:
-    """Download a data set into the cache, unless it is here."""
-    from ..data.sources import fetch_dataset as download
+    """Download a data set into the cache, unless it is on this machine."""
+    from ..data.sources import fetch_dataset
 
-    terminal.print_note(f"{name} is in {download(name)}")
+    terminal.print_note(f"{name} is in {fetch_dataset(name)}")
 
 
 def show(
@@ -51,7 +51,7 @@ def show(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Describe a data set."""
+    """Describe a data set: its examples, their shape and its classes."""
     import numpy as np
 
     from ..data.sources import read_source
@@ -84,15 +84,18 @@ def partition(
         Path | None, typer.Option("-o", help="A figure (.png, .svg, .pdf) or a page (.html).")
     ] = None,
     kind: Annotated[
-        ChartChoice, typer.Option(help="Which picture; a page has them all.")
+        ChartChoice, typer.Option(help="Which chart; a page has them all.")
     ] = ChartChoice.all,
     save_to: Annotated[
         Path | None,
-        typer.Option("--save", help="Who holds which rows: .json or .npz, for kind = 'file'."),
+        typer.Option(
+            "--save",
+            help="Write which client holds which examples: .json or .npz, for kind = 'file'.",
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Deal a data set to clients, and show who holds what."""
+    """Partition a data set among clients, and show the label distribution."""
     from ..config.reading import read_config
 
     config = read_config(file, pairs or [])
@@ -117,11 +120,12 @@ def augment(
     file: ConfigFile = None,
     pairs: SettingsOption = None,
     client: Annotated[
-        str | None, typer.Option(help="Whose images; default: who gets the most copies.")
+        str | None,
+        typer.Option(help="Whose images; default: the client that gets the most copies."),
     ] = None,
     each: Annotated[int, typer.Option(min=1, help="Copies of every class.")] = 4,
 ) -> None:
-    """Draw what FedReG's augmentations make of a client's images, as in a run."""
+    """Draw the augmented copies that FedReG makes of a client's images, as in a run."""
     from ..algorithms.fedreg import FedReG
     from ..config.reading import read_config
     from ..report.figures.augmentation import draw_augmented_copies, make_augmented_copies
@@ -138,7 +142,7 @@ def augment(
 def save_label_distribution(
     federation: Federation, how: Algorithm, out: Path, kind: ChartChoice
 ) -> None:
-    """Who holds what, as a figure or a page, told by the suffix."""
+    """Save the label distribution as a figure or a page, by the suffix of the file."""
     from ..analysis.label_distribution import compute_label_distribution
     from ..core.errors import ConfigError
 
@@ -147,7 +151,7 @@ def save_label_distribution(
         from ..report.page.label_page import write_label_page
 
         if kind is not ChartChoice.all:
-            raise ConfigError(f"{out}: a page has every picture; leave out --kind, or draw a .png")
+            raise ConfigError(f"{out}: a page has every chart; leave out --kind, or draw a .png")
         write_label_page(held, out)
     else:
         from ..report.figures.label_distribution import draw_label_distribution
@@ -157,7 +161,7 @@ def save_label_distribution(
 
 
 def describe_clients(federation: Federation) -> list[dict[str, Any]]:
-    """Every client's sizes and labels, and how unlike everybody's they are."""
+    """Describe the sizes and labels of every client, and their distance to those of all clients."""
     from ..data.label_statistics import entropy, jensen_shannon, total_variation
 
     counts, held = federation.counts(), list_splits(federation)
@@ -174,12 +178,12 @@ def describe_clients(federation: Federation) -> list[dict[str, Any]]:
 
 
 def list_splits(federation: Federation) -> tuple[str, ...]:
-    """The parts that a client's examples fall into."""
+    """List the splits of a client's examples."""
     return ("train", *(["validation"] if federation.validates else []), "test")
 
 
 def print_label_table(federation: Federation) -> None:
-    """Training examples per client and class; the stronger the colour, the more."""
+    """Print the training examples per client and class; the stronger the colour, the more."""
     counts, labels = federation.counts(), federation.labels
     users = ["user"] if federation.names else []
     table = terminal.create_table()
@@ -195,14 +199,14 @@ def print_label_table(federation: Federation) -> None:
     missing = [labels[i] for i, n in enumerate(counts.sum(axis=0)) if n == 0]
     terminal.print_titled_table(f"{federation.name}: training examples per client and class", table)
     terminal.print_note(
-        "entropy in bits; TV, JS: total variation, Jensen-Shannon, to everybody's labels"
+        "entropy in bits; TV, JS: total variation and Jensen-Shannon distance to the labels of all"
     )
     if missing:
         terminal.print_note(f"nobody trains on class {', '.join(missing)}")
 
 
 def get_shade(share: float) -> str:
-    """From pale to strong blue, readable under black and white text."""
+    """Return a shade from pale to strong blue, readable under black and white text."""
     strength = share**0.5
     r, g, b = (round(a + (z - a) * strength) for a, z in ((60, 20), (70, 90), (90, 200)))
     return f"rgb({r},{g},{b})"

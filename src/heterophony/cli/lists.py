@@ -1,23 +1,19 @@
-"""``list``: what there is, one line each."""
+"""``list``: algorithms, models, data sets, partitions, papers and runs, one line each."""
 
 from __future__ import annotations
 
-import dataclasses
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from . import paper_tables, terminal
 from .options import JsonOption
 
-if TYPE_CHECKING:
-    from ..core.algorithm import Algorithm
-
 
 class ListKind(StrEnum):
-    """What can be listed."""
+    """What `list` can list."""
 
     algorithms = "algorithms"
     models = "models"
@@ -28,12 +24,12 @@ class ListKind(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    """Put the command into the app."""
+    """Add the command to the app."""
     app.command("list")(list_)
 
 
 def list_(what: ListKind, json: JsonOption = False) -> None:
-    """What there is, one line each."""
+    """List algorithms, models, data sets, partitions, papers or runs, one line each."""
     found: list[dict[str, Any]] = {
         ListKind.algorithms: list_algorithms,
         ListKind.models: list_models,
@@ -58,12 +54,12 @@ def list_(what: ListKind, json: JsonOption = False) -> None:
     terminal.print_table("", [c.replace("_", " ") for c in columns], rows, len(columns))
     if what is ListKind.algorithms:
         terminal.print_note(
-            "bytes: of a client's round, relative to FedAvg's (convnet on CIFAR-10)"
+            "bytes: of one client in one round, relative to FedAvg (convnet on CIFAR-10)"
         )
 
 
 def format_list_cell(key: str, row: dict[str, Any]) -> str:
-    """A cell; the settings of a thing stand below the words about it."""
+    """Format a cell; settings stand below the description."""
     value = row[key]
     if key == "about":
         return "\n".join([value, *map(format_setting, row["settings"])])
@@ -75,7 +71,7 @@ def format_list_cell(key: str, row: dict[str, Any]) -> str:
 
 
 def format_setting(setting: dict[str, Any]) -> str:
-    """``mu = 0.001 (at least 0)``, ``augment = simple, or auto, copy``."""
+    """Format a setting: ``mu = 0.001 (at least 0)``, ``augment = simple, or auto, copy``."""
     allowed = setting["allowed"]
     if setting["default"] is None:
         return f"{setting['name']}: not set ({allowed})"
@@ -88,53 +84,9 @@ def format_setting(setting: dict[str, Any]) -> str:
 
 
 def list_algorithms() -> list[dict[str, Any]]:
-    from ..algorithms import ALGORITHM_CLASSES
+    from ..tools.algorithm_table import list_algorithm_rows
 
-    return [describe_algorithm(name) for name in sorted(ALGORITHM_CLASSES)]
-
-
-def describe_algorithm(name: str) -> dict[str, Any]:
-    from ..algorithms import get_algorithm_class
-    from ..tools.wire_bytes import measure_relative_to_fedavg
-
-    cls = get_algorithm_class(name)
-    traffic = measure_relative_to_fedavg(cls())
-    return {
-        "name": name,
-        "about": (cls.__doc__ or "").splitlines()[0],
-        "paper": cls.paper,
-        "stays": describe_personal_parameters(cls),
-        "bytes_down": round(traffic["down"], 4),
-        "bytes_up": round(traffic["up"], 4),
-        "settings": describe_settings(cls),
-    }
-
-
-def describe_personal_parameters(cls: type[Algorithm]) -> str:
-    """The patterns of what never leaves a device."""
-    from ..core.algorithm import Algorithm
-
-    if cls.stays is not Algorithm.stays:
-        return "parts of layers"
-    return "everything" if cls.personal == ("*",) else ", ".join(cls.personal) or "nothing"
-
-
-def describe_settings(cls: type) -> list[dict[str, Any]]:
-    """The settings of a class with defaults and ranges."""
-    from typing import Literal, get_args, get_origin, get_type_hints
-
-    from ..core.fields import describe_range, list_settings
-
-    hints, out = get_type_hints(cls), []
-    for f in list_settings(cls):
-        hint = hints[f.name]
-        choices = get_args(hint) if get_origin(hint) is Literal else ()
-        choices = ("true", "false") if hint is bool else choices
-        default = None if f.default is dataclasses.MISSING else f.default
-        allowed = " | ".join(map(str, choices)) or ("a text" if hint is str else describe_range(f))
-        doc = f.metadata.get("doc", "")
-        out.append({"name": f.name, "default": default, "allowed": allowed, "about": doc})
-    return out
+    return list_algorithm_rows()
 
 
 def list_models() -> list[dict[str, Any]]:
@@ -156,6 +108,7 @@ def list_datasets() -> list[dict[str, Any]]:
 
 
 def list_partitions() -> list[dict[str, Any]]:
+    from ..core.fields import describe_settings
     from ..data.partitions import PARTITIONS
 
     return [
@@ -169,7 +122,7 @@ def list_partitions() -> list[dict[str, Any]]:
 
 
 def list_runs() -> list[dict[str, Any]]:
-    """The runs below runs/, newest first."""
+    """List the runs below runs/, newest first."""
     from ..analysis.progress import list_run_progress
 
     return [

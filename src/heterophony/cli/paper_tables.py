@@ -1,4 +1,4 @@
-"""Published tables on the screen: all of them with their cost, the cells of one, its outcome."""
+"""Print published tables: all of them with their cost, the cells of one, or its result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def estimate_costs(cells: Sequence[Cell], cores: int) -> list[float]:
-    """Seconds of one run of each cell, on all cores."""
+    """Estimate the seconds of one run of each cell, on all cores."""
     from ..papers.cost import estimate_seconds, measure_speed
 
     rate = measure_speed()
@@ -27,7 +27,7 @@ def estimate_costs(cells: Sequence[Cell], cores: int) -> list[float]:
 
 
 def format_duration(seconds: float) -> str:
-    """``40 s``, ``12 min``, ``3 h``, ``5 days``."""
+    """Format a duration: ``40 s``, ``12 min``, ``3 h``, ``5 days``."""
     for size, word in ((86_400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 1.5 * size:
             return f"{seconds / size:.0f} {word}"
@@ -38,7 +38,7 @@ def format_duration(seconds: float) -> str:
 
 
 def list_paper_tables() -> list[dict[str, Any]]:
-    """All tables and figures, one line each."""
+    """List all tables and figures, one line each."""
     from ..papers.table import load_tables
 
     return [
@@ -55,7 +55,7 @@ def list_paper_tables() -> list[dict[str, Any]]:
 
 
 def show_all_tables(json: bool) -> None:
-    """Every table with what it costs here, quick and in full."""
+    """Print every table with its cost on this machine, quick and in full."""
     from ..engines.base import count_cores
     from ..papers.cost import estimate_seconds, measure_speed
     from ..papers.reproduce import TableSelection
@@ -97,13 +97,13 @@ def show_all_tables(json: bool) -> None:
     titles = ["table", "what", "quick: runs here", "time", "full: runs here", "time"]
     terminal.print_table("", titles, shown, text=2)
     terminal.print_note(
-        "runs here: those whose data are on this machine; times: from the arithmetic of all runs and"
-        " the speed of this machine, good to a factor of two"
+        "runs here: those whose data are on this machine; times: estimated from the operations of all"
+        " runs and the speed of this machine, to a factor of two"
     )
 
 
 def show_cells(table: TableSelection, json: bool) -> None:
-    """What would be run, what it would cost, and with which settings."""
+    """Print the runs of a table, their cost and their settings."""
     from ..engines.base import count_cores
     from ..papers.reproduce import describe_duplicates
 
@@ -161,18 +161,18 @@ def describe_cell(table: TableSelection, cell: Cell, seconds: float | None) -> d
 
 
 def find_common_settings(configs: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """The settings that all have."""
+    """Find the settings that all cells share."""
     first, *others = configs
     return {k: v for k, v in first.items() if all(o.get(k) == v for o in others)}
 
 
 def flatten_settings(config: Mapping[str, Any]) -> dict[str, str]:
-    """``key.of.section`` and value, as ``-c`` takes them."""
+    """Return dotted keys and values, as ``-c`` takes them."""
     return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in flatten_config(config)}
 
 
 def show_table_result(outcome: ReproductionResult, parent: Path, json: bool) -> None:
-    """The table with verdicts, and the claims; it and its figure also as files beside the runs."""
+    """Print the table with verdicts and claims; write it and its figure beside the runs."""
     from ..papers.reproduce import describe_duplicates, read_finished
     from ..report.figures import paper_figures
     from ..report.paper_table import COLUMN_TITLES, format_table_row, save_paper_table
@@ -192,10 +192,10 @@ def show_table_result(outcome: ReproductionResult, parent: Path, json: bool) -> 
     if not (outcome.claims or table.published.claims):
         terminal.print_note("this table claims no ordering")
     for claim in outcome.claims:
-        word = {True: "holds", False: "does not hold", None: "cannot be told"}[claim.holds]
+        word = {True: "holds", False: "does not hold", None: "cannot be decided"}[claim.holds]
         terminal.print_note(f"{word}: {claim.text} ({claim.why})")
     for words in table.published.claims:
-        terminal.print_note(f"also said, not checked: {words}")
+        terminal.print_note(f"also claimed, not checked: {words}")
     print_scale_notes(table, describe_duplicates(table))
     terminal.print_note(
         f"{parent}/table.md, .csv, .tex, .json; {parent}/figure.svg, .png;"

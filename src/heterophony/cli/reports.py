@@ -1,4 +1,4 @@
-"""``report``: a page of results, a figure, or a table."""
+"""``report``: write a page of results, a figure or a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from . import terminal
 
 
 class ReportFigure(StrEnum):
-    """Figures of runs."""
+    """Figures that `report` draws."""
 
     curves = "curves"
     participation = "participation"
@@ -20,7 +20,7 @@ class ReportFigure(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    """Put the command into the app."""
+    """Add the command to the app."""
     app.command()(report)
 
 
@@ -32,14 +32,14 @@ def report(
         Path | None,
         typer.Option(
             "-o",
-            help="A page (.html; default: in the first), a figure, or the table (.csv, .md, .tex).",
+            help="A page (.html; default: in the first folder), a figure or a table (.csv, .md, .tex).",
         ),
     ] = None,
     kind: Annotated[
-        ReportFigure, typer.Option(help="Which figure; a page has all.")
+        ReportFigure, typer.Option(help="Which figure; a page has them all.")
     ] = ReportFigure.curves,
 ) -> None:
-    """One self-contained HTML page: curves, table, clients; works offline. Or a figure, a table."""
+    """Write one self-contained HTML page with curves, table and clients; or a figure, or a table."""
     from ..analysis.exports import TABLE_FORMATS, export_comparison
     from ..analysis.runs import load_runs
     from ..report.figures.cd_diagram import draw_cd_diagram
@@ -52,10 +52,10 @@ def report(
     elif path.suffix in TABLE_FORMATS:
         export_comparison(runs, path)
     else:
-        drawn = {
+        draw = {
             ReportFigure.curves: draw_comparison,
             ReportFigure.participation: draw_participation,
             ReportFigure.ranks: draw_cd_diagram,
         }
-        save_figure(drawn[kind](runs), path)
+        save_figure(draw[kind](runs), path)
     terminal.print_note(f"wrote {path}")

@@ -1,4 +1,4 @@
-"""What runs came to, on the screen: one run, or several side by side."""
+"""Print results: the table of one run, or of several side by side."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) -> None:
-    """The table of a run; P as testbeds measure it too, of those who have just trained, if asked."""
+    """Print the table of a run; with ``trained``, also P of clients right after they trained."""
     if json:
         terminal.print_json(summary.to_dict())
         return
@@ -38,7 +38,7 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
             format_validation_choice(summary.G),
             format_validation_choice(summary.P),
             *["–"] * len(rows),
-        ]  # newcomers have none
+        ]  # new clients have no validation
         rows = [[*row, mark] for row, mark in zip(rows, marks, strict=False)]
     terminal.print_table(title, titles, rows)
     up, down = (terminal.format_megabytes(summary.bytes[k]) for k in ("up", "down"))
@@ -47,14 +47,14 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
     terminal.print_note(f"{down} MB down, {up} MB up, {summary.seconds:.1f} s{clock}")
     if sent := summary.personal_bytes:
         terminal.print_note(
-            f"G rests on personal parts: devices sent {terminal.format_megabytes(sent)} MB of them, only to"
-            " measure it (evaluation.share_personal)"
+            f"G is computed from personal parameters: devices sent {terminal.format_megabytes(sent)} MB of them for it"
+            " (evaluation.share_personal)"
         )
     terminal.print_note(f"{folder}; a page with curves: heterophony report {folder}")
 
 
 def format_accuracy_row(name: str, a: Accuracy | None, fair: Fairness | None) -> list[str]:
-    """A row of the table."""
+    """Format one row of the table."""
     if a is None:
         return [name, *"––––"]
     last10 = f"{terminal.format_percent(a.last10.mean)} ± {terminal.format_percent(a.last10.std)}"
@@ -64,12 +64,13 @@ def format_accuracy_row(name: str, a: Accuracy | None, fair: Fairness | None) ->
 
 
 def format_validation_choice(of: Accuracy | None) -> str:
-    """The accuracy at the round that validation chooses."""
+    """Format the accuracy at the round with the best validation accuracy."""
     at = of and of.chosen
     return f"{terminal.format_percent(at.test)} (round {at.round})" if at else "–"
 
 
 def show_comparison(parent: Path, json: bool) -> None:
+    """Print the table of a comparison, and what can be concluded from it."""
     from ..analysis.runs import load_runs
     from ..analysis.statistics import format_difference_interval, list_conclusions
     from ..analysis.tables import (
@@ -99,7 +100,7 @@ def show_comparison(parent: Path, json: bool) -> None:
         gaps = [format_difference_interval(r, k) for k in ("G.last10", "P.last10")]
         cost = [f"{r['MB_up'] + r['MB_down']:.1f}", f"{r['seconds']:.1f}"]
         lines.append([r["name"], *numbers, *gaps, *cost])
-    title = "accuracy in %; G: the common model on everybody's test data, P: own models on own data"
+    title = "accuracy in %; G: the common model on all test data, P: own models on own test data"
     terminal.print_table(title, heads, lines)
     seeds = len(found[0]["seeds"])
     spread = f"± over {seeds} seeds" if seeds > 1 else "± over the last ten evaluations"
@@ -110,5 +111,5 @@ def show_comparison(parent: Path, json: bool) -> None:
     for sentence in list_conclusions(found):
         terminal.print_note(sentence)
     if new:
-        terminal.print_note("P new: of those who joined after training, after their rounds alone")
+        terminal.print_note("P new: of clients that joined after training, after training alone")
     terminal.print_note(f"{parent}; a page with curves: heterophony report {parent}")

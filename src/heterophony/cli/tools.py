@@ -1,4 +1,4 @@
-"""``bench`` and ``doctor``: how fast is this machine, and is everything here to run?"""
+"""``bench`` and ``doctor``: measure this machine's speed, and check the installation."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .options import JsonOption
 
 
 def register(app: typer.Typer) -> None:
-    """Put the commands into the app."""
+    """Add the commands to the app."""
     app.command()(bench)
     app.command()(doctor)
 
 
 def bench(
     json: JsonOption = False,
-    seconds: Annotated[float, typer.Option(help="How long each measurement takes.")] = 6.0,
+    seconds: Annotated[float, typer.Option(help="Seconds of each measurement.")] = 6.0,
 ) -> None:
-    """This machine's speed, as ratios measured in one run."""
+    """Measure this machine's speed, as ratios within one run."""
     from ..tools.bench import measure_speed
 
     with terminal.handle_signals(signal.default_int_handler):
@@ -34,7 +34,7 @@ def bench(
 
 
 def doctor(json: JsonOption = False) -> None:
-    """Is everything here to run, on every engine? Says what is missing and how to get it."""
+    """Check whether every engine can run here; say what is missing and how to get it."""
     from ..tools.doctor import check_installation
 
     with terminal.handle_signals(signal.default_int_handler):

@@ -131,6 +131,20 @@ def describe_range(f: dataclasses.Field[Any]) -> str:
     return " and ".join(words) or "a finite number"
 
 
+def describe_settings(cls: type) -> list[dict[str, Any]]:
+    """Describe the settings of a class: name, default, allowed values and what each is about."""
+    hints, rows = get_type_hints(cls), []
+    for f in list_settings(cls):
+        hint = hints[f.name]
+        choices = get_args(hint) if get_origin(hint) is Literal else ()
+        choices = ("true", "false") if hint is bool else choices
+        default = None if f.default is dataclasses.MISSING else f.default
+        allowed = " | ".join(map(str, choices)) or ("a text" if hint is str else describe_range(f))
+        about = f.metadata.get("doc", "")
+        rows.append({"name": f.name, "default": default, "allowed": allowed, "about": about})
+    return rows
+
+
 def flatten_config(config: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     """Iterate over the settings of a configuration with their dotted keys, as ``-c`` takes them."""
     for key, value in config.items():

@@ -1,4 +1,4 @@
-"""A plan played in a folder on an engine, from wherever it stands to its result."""
+"""Run a plan in a folder on an engine, from its last commit to its result."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def execute_plan(
     warn: Callable[[str], None] = warnings.warn,
     cluster: Cluster = LOCAL_CLUSTER,
 ) -> Summary:
-    """Play what is left and write ``result.json``. The folder must be ours (locked).
+    """Run the rounds that are left and write ``result.json``. The folder must be locked.
 
-    ``where`` is an engine, or the name of one; ``cluster`` is for Ray.
+    ``where`` is an engine, or the name of one; ``workers`` and ``cluster`` are for a name.
     """
     events = list(folder.iterate_events())
     if not all(map(is_event, events)):
@@ -43,11 +43,11 @@ def execute_plan(
     with follow_run(trackers, describe_tracked_run(folder), folder.iterate_events, warn) as follow:
         if not is_finished(events):
             check_same_initial_model(plan, events)
-            made = where
-            if isinstance(made, str):
-                made = create_engine(made, workers, plan, folder.client_store, cluster)
-            with made as place:
-                for event in run_rounds(plan, place, folder):
+            engine = where
+            if isinstance(engine, str):
+                engine = create_engine(engine, workers, plan, folder.client_store, cluster)
+            with engine as entered:
+                for event in run_rounds(plan, entered, folder):
                     follow(event)
                     on_event(event)
             events = list(folder.iterate_events())
@@ -58,7 +58,7 @@ def execute_plan(
 
 
 def describe_tracked_run(folder: RunFolder) -> TrackedRun:
-    """The run as trackers know it."""
+    """Describe the run for trackers: its name, folder and settings."""
     config = tomllib.loads(folder.config_file.read_text())
     plain = {
         k: v if isinstance(v, bool | int | float) else str(v) for k, v in flatten_config(config)
@@ -67,11 +67,12 @@ def describe_tracked_run(folder: RunFolder) -> TrackedRun:
 
 
 def is_finished(events: list[Event]) -> bool:
+    """Has the run reached its end?"""
     return get_end(events) is not None
 
 
 def check_same_data(plan: Plan, events: list[Event]) -> None:
-    """A run must not go on with other data than it began with."""
+    """Refuse to continue a run with other data than it began with."""
     if events and get_start(events).get("data_sha256") != plan.federation.sha256:
         raise FolderError(
             "the data are not those the run began with (data_sha256 differs);"
@@ -80,7 +81,7 @@ def check_same_data(plan: Plan, events: list[Event]) -> None:
 
 
 def check_same_files(plan: Plan, events: list[Event]) -> None:
-    """Nor with other traces or devices."""
+    """Refuse to continue a run with other files of availability or device speeds."""
     for file, sha256 in plan.file_digests.items():
         if events and get_start(events).get("files", {}).get(file) != sha256:
             raise FolderError(
@@ -90,8 +91,8 @@ def check_same_files(plan: Plan, events: list[Event]) -> None:
 
 
 def check_same_initial_model(plan: Plan, events: list[Event]) -> None:
-    """Nor with another net: clients that come late begin with it."""
-    began = get_start(events).get("start_sha256") if events else None  # older runs do not say
+    """Refuse to continue a run with another initial net: clients that join late begin with it."""
+    began = get_start(events).get("start_sha256") if events else None  # older runs do not record it
     if began is not None and began != plan.start_sha256:
         raise FolderError(
             "the net is not the one the run began with (start_sha256 differs);"

@@ -1,4 +1,4 @@
-"""``federate``: clients with data, from a name, a path, arrays, or what each client brings."""
+"""``federate``: build clients with data from a name, a path, arrays, or each client's own arrays."""
 
 from __future__ import annotations
 
@@ -37,32 +37,31 @@ def federate(
     new_clients: float = 0.0,
     validation_fraction: float = 0.0,
 ) -> Federation:
-    """Clients with data.
+    """Build a federation: clients, and the data that each one holds.
 
     ``data`` is a name (``"fmnist"``), a path to an ``.npz`` or a folder, arrays ``(x, y)`` to be
-    dealt by the partition (default: Dirichlet 0.1), or a list with every client's own ``(x, y)``
-    or ``(x_train, y_train, x_test, y_test)``. For ``(x, y)`` a torch ``Dataset`` may stand, for
-    the four arrays a pair of them. ``transform`` says how stored images become input: ``"half"``
-    (to [-1, 1]) or as in ``"fedavg2rep"`` or ``"feddecomp"``, which also move training images at
-    random; with ``frozen_augment``, each in one way for the whole run. ``new_clients`` is the share
-    of clients, drawn by the seed, that joins only after training; ``validation_fraction`` that of
-    every client's training examples that is held out, to choose a round by it.
+    partitioned (default: Dirichlet 0.1), or a list with every client's own ``(x, y)`` or
+    ``(x_train, y_train, x_test, y_test)``. A torch ``Dataset`` can replace ``(x, y)``, and a pair of
+    them the four arrays. ``transform`` is how stored images become input: ``"half"`` (scaled to
+    [-1, 1]), or as in ``"fedavg2rep"`` or ``"feddecomp"``, which also transform training images at
+    random; with ``frozen_augment``, each one in the same way for the whole run. ``new_clients`` is
+    the share of clients, drawn by the seed, that join only after training. ``validation_fraction`` is
+    the share of every client's training examples that is held out, to choose a round by.
     """
     shares = {"new_clients": new_clients, "validation_fraction": validation_fraction}
     construct(DataSection, shares, "data")
     if isinstance(data, list):
-        brought = [unpack_datasets(d) for d in data]
-        dealt = federate_own_data(brought, train_fraction, seed, validation_fraction)
+        own = [unpack_datasets(d) for d in data]
+        federation = federate_own_data(own, train_fraction, seed, validation_fraction)
     else:
-        found = resolve_source(data, path)
         rule = partition or Dirichlet()
         how = (rule, train_fraction, seed, split, feature_skew, validation_fraction)
-        dealt = partition_source(found, clients, *how)
-    return dealt.transformed(transform, frozen_augment).keeping_out(new_clients, seed)
+        federation = partition_source(resolve_source(data, path), clients, *how)
+    return federation.transformed(transform, frozen_augment).keeping_out(new_clients, seed)
 
 
 def resolve_source(data: Any, path: str | None) -> Source:
-    """The data set that a name, a path, arrays or Datasets mean."""
+    """Return the data set behind a name, a path, arrays or torch Datasets."""
     if isinstance(data, str | Path):
         return read_source(str(data), path)
     given = unpack_datasets(data)
@@ -76,8 +75,9 @@ def resolve_source(data: Any, path: str | None) -> Source:
 def federate_own_data(
     parts: Sequence[Sequence[Any]], train_fraction: float, seed: int, validation_fraction: float
 ) -> Federation:
+    """Build a federation of clients that have their own arrays."""
     if not parts or any(len(p) not in (2, 4) for p in parts):
-        raise DataError("every client brings (x, y) or (x_train, y_train, x_test, y_test)")
+        raise DataError("every client needs (x, y) or (x_train, y_train, x_test, y_test)")
     both = [concatenate_train_and_test(p) for p in parts]
     shapes = [(x.shape[1:], x.dtype) for x, _ in both]
     for i, (shape, dtype) in enumerate(shapes):
@@ -93,14 +93,14 @@ def federate_own_data(
 
 
 def concatenate_train_and_test(data: Sequence[Any]) -> tuple[Any, Any]:
-    """Examples and labels, training before test."""
+    """Return examples and labels, training before test."""
     plain = [np.asarray(a) for a in data]
     for x, y in zip(plain[::2], plain[1::2], strict=True):
         if x.shape[:1] != y.shape[:1]:
-            raise DataError(f"examples {x.shape} and labels {y.shape} are not equally many")
+            raise DataError(f"examples {x.shape} and labels {y.shape} differ in number")
     try:
         return np.concatenate(plain[::2]), np.concatenate(plain[1::2])
     except ValueError:
         raise DataError(
-            f"training examples {plain[0].shape} and test examples {plain[2].shape} must be alike"
+            f"training examples {plain[0].shape} and test examples {plain[2].shape} must have the same shape"
         ) from None
