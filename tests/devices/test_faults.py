@@ -82,7 +82,7 @@ DEVICE_DIES = {
     "with its memory kept and no reply": Point(
         "before", "heterophony.devices.protocol.reply_store:ReplyStore.put"
     ),
-    "with its reply on the shelf": Point(
+    "with its reply stored": Point(
         "after", "heterophony.devices.protocol.reply_store:ReplyStore.put", 2
     ),
     "while it sends chunks": Point(
@@ -172,7 +172,7 @@ def test_the_broker_may_die_and_forget(bench, alone, broker, kept):
 
 @pytest.fixture
 def proxy(broker) -> Iterator[FaultProxy]:
-    made = FaultProxy(broker[0].place().port)
+    made = FaultProxy(broker[0].read_listen_settings().port)
     yield made
     made.close()
 
@@ -323,7 +323,9 @@ def test_a_second_device_that_claims_a_client_is_refused_with_words(bench, alone
     run.device("one")
     run.until(lambda: "0" in run.holders())
     run.device("three", clients=["0"])
-    assert "the server says: client '0' is held by device 'one'" in run.refused("three")
+    assert "the server refuses this device: client '0' is held by device 'one'" in run.refused(
+        "three"
+    )
     run.device("two")
     assert same(run.finished(), alone)
 
@@ -349,7 +351,9 @@ def test_a_second_program_with_a_copied_enrolment_is_refused_and_costs_only_time
     run.device("one", will_delay=0)
     run.until(lambda: "0" in run.holders())
     run.device("one", home="elsewhere", will_delay=0)
-    assert "the server says: device 'one' began in another folder" in run.refused("elsewhere")
+    assert "the server refuses this device: device 'one' started in another folder" in run.refused(
+        "elsewhere"
+    )
     assert "another process came as one" in run.said("one")
     run.device("two")
     assert same(run.finished(), alone)

@@ -58,10 +58,10 @@ def one_at_a_time(patch: pytest.MonkeyPatch) -> None:
 
     tick = ServerSession.tick
 
-    def ticking(hub: ServerSession, now: float) -> Any:
+    def ticking(session: ServerSession, now: float) -> Any:
         if TROUBLE:
             raise TROUBLE.pop()
-        return tick(hub, now)
+        return tick(session, now)
 
     patch.setattr(ServerSession, "tick", ticking)
     patch.setattr(devices, "work", taking_turns(devices.work))

@@ -90,5 +90,7 @@ def device(
     with exit_on_interrupt("the same command goes on", lambda: None):
         which = run or wait_for_run(known, terminal.print_note)
         home, held = folder / known.device, list(own or names)
-        Device(known, which, home, held, terminal.print_note, simulate_slow, own).run()
+        Device(
+            known, which, home, held, terminal.print_note, slowdown=simulate_slow, data=own
+        ).run()
     terminal.print_note("the run has ended")

@@ -16,7 +16,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from .client import Memory
-from .errors import CodecError
+from .errors import CodecError, NonFiniteError
 from .tensors import Tensors
 
 MAGIC = b"HET1"
@@ -73,7 +73,7 @@ def from_safetensors(body: bytes, finite: bool = True) -> Tensors:
     for name, v in found.items():
         check_tensor_allowed(name, v)
         if finite and v.is_floating_point() and not bool(torch.isfinite(v).all()):
-            raise CodecError(f"tensor {name!r} holds NaN or infinity")
+            raise NonFiniteError(f"tensor {name!r} holds NaN or infinity")
     return found
 
 

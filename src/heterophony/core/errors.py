@@ -6,6 +6,7 @@ HeterophonyError            1   anything below
 ├── FolderError             3   a run folder is torn, foreign or already used
 ├── BusyError               1   another process works in this run folder, or has this port
 ├── CodecError              1   bytes that are not what they should be were refused
+│   └── NonFiniteError      1   a tensor holds NaN or infinity
 ├── DivergedError           1   training left the finite numbers
 ├── EngineError             1   a job cannot be carried out where it was sent
 ├── BrokerError             1   the MQTT broker does not start, answer or end
@@ -50,6 +51,10 @@ class BusyError(HeterophonyError):
 
 class CodecError(HeterophonyError):
     """Bytes that are not what they should be were refused."""
+
+
+class NonFiniteError(CodecError):
+    """A tensor holds NaN or infinity."""
 
 
 class DivergedError(HeterophonyError):
