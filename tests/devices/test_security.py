@@ -92,9 +92,9 @@ TRAINING: list[Attack] = [
     (lambda r: altered(r, lambda v: v[:1]), "is torch.float32 (1,"),
     (lambda r: altered(r, lambda v: v.double()), "is torch.float64"),
     (renamed, "'own.x' is not expected"),
-    (lambda r: altered(r, lambda v: v + 1e9), "times what was sent"),
+    (lambda r: altered(r, lambda v: v + 1e9), "times that of what was sent"),
     (lambda r: forged(r, samples=10**9), "claims 1000000000 examples"),
-    (lambda r: forged(r, examples=10**15), "examples gone through"),
+    (lambda r: forged(r, examples=10**15), "processed examples"),
 ]
 EVALUATION: list[Attack] = [
     (lambda r: EVIL, "these bytes are not from heterophony"),
