@@ -1,4 +1,4 @@
-"""Print news about the devices of a run, and write their status to a file now and then.
+"""Print events of the devices of a run, and write their status to a file now and then.
 
 The file is for people. Nothing reads it back: a run is the same with and without it.
 """
