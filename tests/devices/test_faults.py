@@ -163,7 +163,7 @@ def test_the_broker_may_die_and_forget(bench, alone, broker, kept):
     run.until(lambda: all("no connection" in run.said(name) for name in ("server", *HOLDS)))
     if not kept:
         (broker[0].folder / "mosquitto.db").unlink(missing_ok=True)
-    broker[0].up()
+    broker[0].start()
     assert same(run.finished(), alone)
 
 
