@@ -331,7 +331,7 @@ def test_who_comes_first_takes_part_until_the_run_is_complete(home):
     whole = "the run of 2 clients is complete, and 'kitchen' is not among them"
     assert find_objection(config, held, late) == whole
     three = hello(config, home, *CLIENTS)
-    assert "has places for 2 more, and" in find_objection(config, {}, three)
+    assert "can take 2 more, and" in find_objection(config, {}, three)
 
 
 def test_other_data_another_form_or_an_odd_name_is_refused(home):
@@ -343,27 +343,31 @@ def test_other_data_another_form_or_an_odd_name_is_refused(home):
         other = replace(good.clients[0], **changes)
         return find_objection(config, before, replace(good, clients=(other,)))
 
-    assert against(held, data_sha256="0" * 64).endswith("are not those it began with")
+    assert against(held, data_sha256="0" * 64).endswith("differ from those it started the run with")
     assert against(held, name="hall") == ""
-    assert "have another form" in against(held, name="hall", type="float32")
-    assert "are not what data.shape" in against({}, shape=(1, 9, 9))
+    assert "have another format" in against(held, name="hall", type="float32")
+    assert "do not match data.shape" in against({}, shape=(1, 9, 9))
     assert against({}, name="../attic") == "'../attic' cannot be a client's name"
 
 
 def test_data_and_configuration_must_agree(home):
-    with pytest.raises(ConfigError, match="--data: missing; the clients of this run have data"):
+    with pytest.raises(ConfigError, match="--data: missing; this run uses the clients"):
         load_federation(configured(), None)
-    with pytest.raises(ConfigError, match="--data: the run deals digits itself; leave it out"):
+    with pytest.raises(
+        ConfigError, match="--data: the run uses the data set digits; leave --data out"
+    ):
         load_federation(read_config(None), find_client_data(home))
 
 
 def test_a_device_that_is_refused_ends_with_the_words_of_the_server():
     refused = object.__new__(Device)
     refused.plan, refused.results = None, queue.Queue()
-    refused.device_session = SimpleNamespace(
+    refused.session = SimpleNamespace(
         config=None, control=None, refusal_reason="the run is complete"
     )
-    with pytest.raises(ConfigError, match="the server says: the run is complete") as ended:
+    with pytest.raises(
+        ConfigError, match="the server refuses this device: the run is complete"
+    ) as ended:
         refused.advance()
     assert ended.value.exit_code == 3
 

@@ -83,7 +83,7 @@ DEVICE_DIES = {
     "with its memory kept and no reply": Point(
         "before", "heterophony.devices.protocol.reply_store:ReplyStore.put"
     ),
-    "with its reply on the shelf": Point(
+    "with its reply stored": Point(
         "after", "heterophony.devices.protocol.reply_store:ReplyStore.put", 2
     ),
     "while it sends chunks": Point(
@@ -160,11 +160,11 @@ def test_the_broker_may_die_and_forget(bench, alone, broker, kept):
     for name in HOLDS:
         run.device(name)
     run.until(lambda: run.rounds() == 1)
-    os.kill(broker[0].pid(), signal.SIGKILL)
+    os.kill(broker[0].find_pid(), signal.SIGKILL)
     run.until(lambda: all("no connection" in run.said(name) for name in ("server", *HOLDS)))
     if not kept:
         (broker[0].folder / "mosquitto.db").unlink(missing_ok=True)
-    broker[0].up()
+    broker[0].start()
     assert same(run.finished(), alone)
 
 
@@ -173,7 +173,7 @@ def test_the_broker_may_die_and_forget(bench, alone, broker, kept):
 
 @pytest.fixture
 def proxy(broker) -> Iterator[FaultProxy]:
-    made = FaultProxy(broker[0].place().port)
+    made = FaultProxy(broker[0].read_listen_settings().port)
     yield made
     made.close()
 
@@ -196,9 +196,9 @@ def test_a_link_that_is_cut_again_and_again_costs_only_time(bench, alone, proxy)
     run, cuts = bench(), 0
     begun(run, proxy)
     run.until(lambda: run.holders().keys() == {"0", "1", "2", "3"})
-    while cuts < 5 and not run.run.result.exists():
+    while cuts < 5 and not run.run.result_file.exists():
         proxy.cut = 20_000
-        run.until(lambda: proxy.cut is None or run.run.result.exists())
+        run.until(lambda: proxy.cut is None or run.run.result_file.exists())
         cuts += 1
     proxy.mend()
     assert same(run.finished(), alone)
@@ -271,9 +271,9 @@ def test_who_stands_still_is_dropped_and_measured_in_the_end_with_its_own_head(b
     assert [measured[1][i] for i in (1, 3)] == [None, None]
     replies = [own(run, "one" if c in "02" else "two", c) for c in everybody]
     assert measured[2] == [r.metrics["P"] for r in replies]
-    server = run.run.newest(run.plan.federation.sizes())
-    kept = run.run.client_store
-    assert result["model_sha256"] == compute_model_sha256(run.plan, kept, server, replies)
+    server = run.run.restore_newest_commit(run.plan.federation.sizes())
+    store = run.run.client_store
+    assert result["model_sha256"] == compute_model_sha256(run.plan, store, server, replies)
     kept = run.folder / "two" / run.run.path.name / "clients"
     assert len(list(kept.glob("*/0000001"))) == 1  # of the job it stood still in
 
@@ -325,7 +325,9 @@ def test_a_second_device_that_claims_a_client_is_refused_with_words(bench, alone
     run.device("one")
     run.until(lambda: "0" in run.holders())
     run.device("three", clients=["0"])
-    assert "the server says: client '0' is held by device 'one'" in run.refused("three")
+    assert "the server refuses this device: client '0' is held by device 'one'" in run.refused(
+        "three"
+    )
     run.device("two")
     assert same(run.finished(), alone)
 
@@ -351,8 +353,10 @@ def test_a_second_program_with_a_copied_enrolment_is_refused_and_costs_only_time
     run.device("one", will_delay=0)
     run.until(lambda: "0" in run.holders())
     run.device("one", home="elsewhere", will_delay=0)
-    assert "the server says: device 'one' began in another folder" in run.refused("elsewhere")
-    assert "another process came as one" in run.said("one")
+    assert "the server refuses this device: device 'one' started in another folder" in run.refused(
+        "elsewhere"
+    )
+    assert "another process connected as one" in run.said("one")
     run.device("two")
     assert same(run.finished(), alone)
 

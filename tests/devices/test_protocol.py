@@ -368,7 +368,7 @@ def test_a_chunk_of_the_wrong_blob_index_or_length_is_not_taken():
     assert not into.add_chunk(Chunk(B, 0, bytes(CHUNK_BYTES)))
     assert not into.add_chunk(Chunk(A, 2, bytes(CHUNK_BYTES)))
     for index, size in ((0, CHUNK_BYTES - 1), (1, CHUNK_BYTES), (1, 4), (1, 6)):
-        with pytest.raises(CodecError, match="not as many as due"):
+        with pytest.raises(CodecError, match="wrong size"):
             into.add_chunk(Chunk(A, index, bytes(size)))
     with pytest.raises(CodecError, match="too long"):
         chunks.decode_chunk(chunks.encode_chunk(Chunk(A, 0, bytes(CHUNK_BYTES + 1))))
@@ -376,7 +376,7 @@ def test_a_chunk_of_the_wrong_blob_index_or_length_is_not_taken():
 
 
 def test_a_chunk_that_does_not_exist_is_not_sent():
-    with pytest.raises(CodecError, match="chunk 2 of a blob that has 2"):
+    with pytest.raises(CodecError, match="chunk 2 is wanted of a blob that has 2"):
         OutgoingBlob.from_bytes(bytes(CHUNK_BYTES + 1)).encode_wanted_chunks(Want(A, (0, 2)))
 
 
@@ -454,9 +454,9 @@ def forged(tensors=MODEL, **changes) -> bytes:
 @pytest.mark.parametrize(
     ("blob", "words"),
     [
-        (forged(client="b"), "not that to the task"),
-        (forged(turn=0), "not that to the task"),
-        (forged(kind="evaluate"), "not that to the task"),
+        (forged(client="b"), "does not belong to the task"),
+        (forged(turn=0), "does not belong to the task"),
+        (forged(kind="evaluate"), "does not belong to the task"),
         (forged(samples=-1), "'samples' is not a whole number"),
         (forged(samples=2.5), "'samples' is not a whole number"),
         (forged(weight="1"), "'weight' is not a finite number"),
@@ -489,7 +489,7 @@ def test_what_stays_on_the_device_does_not_travel_even_to_be_measured():
 def test_what_may_be_measured_travels_aside_and_apart_from_what_is_learnt_from():
     personal = Tensors({"own.head": torch.tensor([3.14159, 2.71828])})
     reply = job_codec.decode_reply(
-        job_codec.encode_reply(replace(REPLY, aside=personal), aside=True), TASK, 1.0
+        job_codec.encode_reply(replace(REPLY, aside=personal), share_personal=True), TASK, 1.0
     )
     assert torch.equal(reply.aside["own.head"], personal["own.head"])
     assert reply.tensors.keys() == REPLY.tensors.keys()
@@ -514,8 +514,8 @@ def test_every_flipped_byte_of_a_job_or_reply_is_refused_or_keeps_the_form(mask)
 
 
 def test_silence_is_answered_ever_more_slowly_and_at_least_once_a_minute():
-    patience = ResendTimer(0.0)
-    assert [t for t in range(300) if patience.advance_if_due(float(t))] == [
+    timer = ResendTimer(0.0)
+    assert [t for t in range(300) if timer.advance_if_due(float(t))] == [
         2,
         6,
         14,
@@ -525,9 +525,9 @@ def test_silence_is_answered_ever_more_slowly_and_at_least_once_a_minute():
         182,
         242,
     ]
-    patience.reset(300.0)
-    assert not patience.advance_if_due(301.9)
-    assert patience.advance_if_due(302.0)
+    timer.reset(300.0)
+    assert not timer.advance_if_due(301.9)
+    assert timer.advance_if_due(302.0)
 
 
 # No code comes from the wire ----------------------------------------------------------------

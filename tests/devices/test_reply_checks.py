@@ -15,8 +15,8 @@ from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.core.algorithm import Reply
 from heterophony.core.errors import CodecError, DataError
 from heterophony.core.tensors import Tensors
+from heterophony.devices.protocol.messages import ClientSummary
 from heterophony.devices.remote_federation import (
-    DataSummary,
     RemoteFederation,
     make_remote_federation,
 )
@@ -36,10 +36,19 @@ def far() -> RemoteFederation:
     near = digits()
     counts = near.counts().tolist()
     held = {
-        c: DataSummary(near.sizes()[c], near.sizes("test")[c], 0, tuple(counts[i]), f"{i:064x}")
+        c: ClientSummary(
+            name=c,
+            train=near.sizes()[c],
+            test=near.sizes("test")[c],
+            validation=0,
+            labels=tuple(counts[i]),
+            data_sha256=f"{i:064x}",
+            shape=near.shape,
+            classes=near.classes,
+        )
         for i, c in enumerate(near.clients)
     }
-    return make_remote_federation(near.name, held, near.shape, near.labels)
+    return make_remote_federation(near.name, held, near.labels)
 
 
 @cache
@@ -199,7 +208,7 @@ def test_what_goes_with_an_update_has_a_bound_too(name):
     beside = {k: v for k, v in good.tensors.items() if k not in job.tensors}
     assert beside
     bad = altered(good, first(beside)[0], first(beside)[1] + 1e12)
-    with pytest.raises(CodecError, match="goes with the update is"):
+    with pytest.raises(CodecError, match="the extra tensors have norm"):
         expected(name).check_reply(bad, job)
 
 

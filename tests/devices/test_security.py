@@ -92,16 +92,16 @@ TRAINING: list[Attack] = [
     (lambda r: altered(r, lambda v: v[:1]), "is torch.float32 (1,"),
     (lambda r: altered(r, lambda v: v.double()), "is torch.float64"),
     (renamed, "'own.x' is not expected"),
-    (lambda r: altered(r, lambda v: v + 1e9), "times what was sent"),
-    (lambda r: forged(r, samples=10**9), "speaks of 1000000000 examples"),
-    (lambda r: forged(r, examples=10**15), "examples gone through"),
+    (lambda r: altered(r, lambda v: v + 1e9), "times that of what was sent"),
+    (lambda r: forged(r, samples=10**9), "claims 1000000000 examples"),
+    (lambda r: forged(r, examples=10**15), "processed examples"),
 ]
 EVALUATION: list[Attack] = [
     (lambda r: EVIL, "these bytes are not from heterophony"),
     (lambda r: forged(r, {"x": torch.zeros(3)}), "reply to an evaluation holds tensors"),
     (lambda r: forged(r, metrics={"P": 10**6}), "metric 'P' is 1e+06"),
     (lambda r: forged(r, metrics={"P": math.nan}), "is not a finite number"),
-    (lambda r: forged(r, client="0"), "not that to the task of client '3'"),
+    (lambda r: forged(r, client="0"), "does not belong to the task of client '3'"),
     (lambda r: codec.MAGIC + (9).to_bytes(4, "big") + EVIL, "over the limit of"),
 ]
 
@@ -136,15 +136,15 @@ class Mallory(Device):
         self.attacks = {"train": iter(TRAINING), "evaluate": iter(EVALUATION)}
         self.lied = self.pestered = 0
 
-    def hand_in(self, result, seconds, now):
-        task = self.device_session.tasks.current
+    def submit_result(self, result, seconds, now):
+        task = self.session.tasks.current
         if task.attempt == HONEST_AT:
             super().submit_result(result, seconds, now)
             return
         self.pester()
         lie, _ = next(self.attacks[task.job])
         self.lied += 1
-        self.publish_all(self.device_session.submit_reply(lie(result), seconds, now))
+        self.publish_all(self.session.submit_reply(lie(result), seconds, now))
 
     def pester(self) -> None:
         """Rubbish on all its topics, and pieces that nobody asked for.
@@ -164,15 +164,13 @@ class Mallory(Device):
 
     def pose(self, task: str) -> None:
         """As the one who holds client 0: its greeting, its reply, its failure."""
-        hello = self.device_session.hello
+        hello = self.session.hello
         other = replace(hello, session="posing", clients=(replace(hello.clients[0], name="0"),))
         for said in (other, Done(task, 0, 0, BlobRef(A, 5), 1.0), Failed(task, 0, "broken", False)):
             self.send("up", messages.encode_message(said))
 
     def send(self, channel, payload: bytes) -> None:
-        topic = topics.make_device_topic(
-            self.device_session.run, self.device_session.device, channel
-        )
+        topic = topics.make_device_topic(self.session.run, self.session.device, channel)
         until = time.monotonic() + LONG
         while not self.transport.publish(topic, payload):  # too much is under way
             assert time.monotonic() < until
@@ -216,22 +214,22 @@ class Watch:
 
 
 class Seen:
-    """The hub of the run, and all that it held against devices."""
+    """The server session of the run, and all problems it recorded."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.hub: ServerSession | None = None
+        self.server: ServerSession | None = None
         self.complaints: list[tuple[str, str]] = []
         self.posed = threading.Event()
         blame = DeviceStats.record_problem
 
-        def make(*how):
-            self.hub = ServerSession(*how)
-            return self.hub
+        def make(**how):
+            self.server = ServerSession(**how)
+            return self.server
 
-        def note(ledger, account, device, what, why):
-            blame(ledger, account, device, what, why)
+        def note(stats, counters, device, what, why):
+            blame(stats, counters, device, what, why)
             self.complaints.append((device, str(why)))
-            if sum("it spoke for" in w for _, w in self.complaints) == 2:
+            if sum("it sent a message for" in w for _, w in self.complaints) == 2:
                 self.posed.set()
 
         patch.setattr(server, "ServerSession", make)
@@ -294,20 +292,20 @@ def test_a_run_under_attack_has_its_bits_and_says_who_attacked(broker, tmp_path,
     class Patient(Device):
         """Hands nothing in before mallory has posed as it."""
 
-        def hand_in(self, *result):
+        def submit_result(self, *result):
             assert seen.posed.wait(LONG)
             super().submit_result(*result)
 
     class Posing(Mallory):
-        def hand_in(self, *result):
+        def submit_result(self, *result):
             if not self.lied:
-                tasks = [o.task for o in list(seen.hub.assignments.open_tasks.values())]
+                tasks = [o.task for o in list(seen.server.assignments.open_tasks.values())]
                 self.pose(next(task.id for task in tasks if task.client == "0"))
-            super().hand_in(*result)
+            super().submit_result(*result)
 
     def at_the_gate(event, company):
         if event["event"] == "round" and event["t"] == 0:
-            session = company.devices["one"].station.session
+            session = company.devices["one"].session.session
             found["strangers"] = strangers(made, known)
             found["trudy"] = trespassing(known["trudy"], company.run, session)
         found["mallory"], found["told"] = company.devices["mallory"], company.said
@@ -329,16 +327,16 @@ def test_a_run_under_attack_has_its_bits_and_says_who_attacked(broker, tmp_path,
     mallory = found["mallory"]
     assert mallory.lied == len(TRAINING) + len(EVALUATION)
     every = mallory.lied + mallory.pestered + 3  # the last are those of posing
-    counted = seen.hub.registry.misbehaving_devices
-    assert {device: c.problem_count for device, c in counted.items()} == {"mallory": every}
+    counted = seen.server.registry.misbehaving_devices
+    assert {device: c.problems for device, c in counted.items()} == {"mallory": every}
     lies = Counter(words for _, words in TRAINING + EVALUATION)
-    posing = {"is held by device 'one'": 1, "spoke for client '0'": 2}
+    posing = {"is held by device 'one'": 1, "it sent a message for client '0'": 2}
     for words, times in {**lies, **posing}.items():
         assert sum(words in complaint for _, complaint in seen.complaints) == times, words
     assert any("mallory: " in words for words in shown), shown
     for words in lies:  # who looks at the device can read why
         assert any(words in told for told in found["told"]), words
-    assert seen.hub.registry.devices["mallory"].current_transfer is None
+    assert seen.server.registry.devices["mallory"].current_transfer is None
     assert grown < 200 << 10  # KiB
     assert watch.seen == set()
     watch.over(pickle.loads)(pickle.dumps(len))  # the control: it does see
@@ -348,10 +346,10 @@ def test_a_run_under_attack_has_its_bits_and_says_who_attacked(broker, tmp_path,
 class Liar(Device):
     """Measures honestly; of what it learned it sends NaN, again and again."""
 
-    def hand_in(self, result, seconds, now):
-        if self.device_session.tasks.current.job == "train":
+    def submit_result(self, result, seconds, now):
+        if self.session.tasks.current.job == "train":
             bad = altered(result, lambda v: v * math.nan)
-            self.publish_all(self.device_session.submit_reply(bad, seconds, now))
+            self.publish_all(self.session.submit_reply(bad, seconds, now))
         else:
             super().submit_result(result, seconds, now)
 

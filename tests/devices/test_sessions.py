@@ -1,4 +1,4 @@
-"""Hub and stations, with a network between them that loses, repeats, delays, cuts and kills."""
+"""Server and device sessions over a network that loses, repeats and delays; processes are killed."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_calm_round_gives_every_reply_once_and_every_job_is_done_once(tmp_path
         jobs = jobs_of(t, CLIENTS)
         assert content(world.play(jobs)) == expected(jobs)
     assert set(world.devices["pi-1"].worked.values()) == {1}
-    assert world.hub.registry.misbehaving_devices == {}
+    assert world.server.registry.misbehaving_devices == {}
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -88,7 +88,7 @@ def test_a_storm_with_several_turns_of_a_client_keeps_them_apart(tmp_path):
 def test_a_device_killed_after_its_work_announces_it_from_its_disk(tmp_path):
     world, jobs = World(tmp_path, {"pi-1": ["a", "b"]}), jobs_of(0, "ab", tests=False)
     device = world.devices["pi-1"]
-    world.publish("", world.hub.submit_jobs(jobs, world.now))
+    world.publish("", world.server.submit_jobs(jobs, world.now))
     world.until(lambda: len(device.worked) == 1)
     world.jobs = jobs
     world.disconnect(device, 5.0)
@@ -112,12 +112,12 @@ def test_replies_lie_on_the_disk_until_the_server_has_gone_on(tmp_path):
     assert len(list((tmp_path / "pi-1").iterdir())) == 4
     world.play(jobs_of(1, "a"))
     assert len(list((tmp_path / "pi-1").iterdir())) == 2
-    world.publish("", world.hub.end_run())
-    world.until(lambda: world.devices["pi-1"].station.control.state == "ended")
+    world.publish("", world.server.end_run())
+    world.until(lambda: world.devices["pi-1"].session.control.state == "ended")
     assert list((tmp_path / "pi-1").iterdir()) == []
 
 
-def test_damaged_files_on_the_shelf_are_dropped_and_the_work_is_done_again(tmp_path):
+def test_damaged_files_in_the_reply_store_are_dropped_and_the_work_is_done_again(tmp_path):
     world, jobs = World(tmp_path, {"pi-1": ["a"]}), jobs_of(0, "a", tests=False)
     world.play(jobs)
     (kept,) = (tmp_path / "pi-1").iterdir()
@@ -135,13 +135,13 @@ def test_damaged_files_on_the_shelf_are_dropped_and_the_work_is_done_again(tmp_p
 def test_a_device_that_vanishes_while_it_sends_goes_on_with_the_chunks_that_are_missing(tmp_path):
     world, jobs = World(tmp_path, {"pi-1": ["a"]}), jobs_of(0, "a", size=700_000, tests=False)
     device, chunks = world.devices["pi-1"], make_device_topic(RUN, "pi-1", "up/chunk")
-    world.publish("", world.hub.submit_jobs(jobs, world.now))
+    world.publish("", world.server.submit_jobs(jobs, world.now))
 
     def received() -> int:
-        guest = world.hub.registry.devices.get("pi-1")
+        record = world.server.registry.devices.get("pi-1")
         return (
-            len(guest.current_transfer[1].incoming.received)
-            if guest and guest.current_transfer
+            len(record.current_transfer[1].incoming.received)
+            if record and record.current_transfer
             else 0
         )
 
@@ -161,28 +161,28 @@ def test_a_device_that_vanishes_while_it_sends_goes_on_with_the_chunks_that_are_
 
 def test_a_gone_device_is_not_spoken_to_and_its_clients_are_not_present(tmp_path):
     world = World(tmp_path, DEVICES)
-    world.until(lambda: world.hub.registry.list_available_clients() == CLIENTS)
+    world.until(lambda: world.server.registry.list_available_clients() == CLIENTS)
     world.disconnect(world.devices["pi-1"], 1e9)
-    world.until(lambda: world.hub.registry.list_available_clients() == ["d", "e", "f"])
+    world.until(lambda: world.server.registry.list_available_clients() == ["d", "e", "f"])
     world.sent.clear()
-    world.publish("", world.hub.submit_jobs(jobs_of(0, CLIENTS), world.now))
+    world.publish("", world.server.submit_jobs(jobs_of(0, CLIENTS), world.now))
     world.until(lambda: len(world.replies) == 6)
     assert not any("/d/pi-1/down" in m.topic for m in world.sent)
     world.devices["pi-1"].back = world.now
     world.until(lambda: len(world.replies) == 12)
-    assert world.hub.registry.list_available_clients() == CLIENTS
+    assert world.server.registry.list_available_clients() == CLIENTS
 
 
 def test_a_broker_that_forgets_everything_costs_only_time(tmp_path):
     world = World(tmp_path, DEVICES)
     jobs = jobs_of(0, CLIENTS)
-    world.publish("", world.hub.submit_jobs(jobs, world.now))
+    world.publish("", world.server.submit_jobs(jobs, world.now))
     world.until(lambda: len(world.replies) >= 3)
     for device in world.devices.values():
         device.online, device.back = False, world.now + 3
     world.retained.clear()
     world.flying.clear()
-    world.publish("", world.hub.handle_connected(world.now))
+    world.publish("", world.server.handle_connected(world.now))
     world.until(lambda: len(world.replies) >= 12)
     assert sorted(map(str, content(world.replies))) == sorted(map(str, expected(jobs)))
     assert {n for d in world.devices.values() for n in d.worked.values()} == {1}
@@ -190,12 +190,12 @@ def test_a_broker_that_forgets_everything_costs_only_time(tmp_path):
 
 def test_the_will_of_an_earlier_start_counts_nothing(tmp_path):
     world = World(tmp_path, {"pi-1": ["a"]})
-    world.until(lambda: world.hub.registry.list_available_clients() == ["a"])
-    will = world.devices["pi-1"].station.make_status_publication("gone")
+    world.until(lambda: world.server.registry.list_available_clients() == ["a"])
+    will = world.devices["pi-1"].session.make_status_publication("gone")
     world.devices["pi-1"].start(world.now)
-    world.until(lambda: world.devices["pi-1"].station.welcomed)
-    assert world.hub.receive(will.topic, will.payload, world.now) == []
-    assert world.hub.registry.list_available_clients() == ["a"]
+    world.until(lambda: world.devices["pi-1"].session.welcomed)
+    assert world.server.receive(will.topic, will.payload, world.now) == []
+    assert world.server.registry.list_available_clients() == ["a"]
 
 
 # Late, replayed, foreign --------------------------------------------------------------------
@@ -203,21 +203,21 @@ def test_the_will_of_an_earlier_start_counts_nothing(tmp_path):
 
 def test_a_reply_that_comes_after_the_deadline_is_not_taken(tmp_path):
     world = World(tmp_path, {"pi-1": ["a"], "pi-2": ["b"]})
-    world.until(lambda: world.hub.registry.list_available_clients() == ["a", "b"])
+    world.until(lambda: world.server.registry.list_available_clients() == ["a", "b"])
     slow = world.devices["pi-2"]
-    world.publish("", world.hub.submit_jobs(jobs_of(0, "ab", tests=False), world.now))
+    world.publish("", world.server.submit_jobs(jobs_of(0, "ab", tests=False), world.now))
     world.until(lambda: slow.busy is not None)
     slow.busy = world.now + 30, slow.busy[1]
     world.until(lambda: len(world.replies) == 1)
-    world.hub.abandon_open_tasks()
+    world.server.abandon_open_tasks()
     late = job_codec.encode_reply(doubled(slow.busy[1]))
-    done = Done(slow.station.tasks.current.id, 0, 0, BlobRef.from_bytes(late), 1.0)
+    done = Done(slow.session.tasks.current.id, 0, 0, BlobRef.from_bytes(late), 1.0)
     replies = world.play(jobs_of(1, "ab", tests=False))
     assert content(replies) == expected(jobs_of(1, "ab", tests=False))
-    (answer,) = world.hub.handle_message("pi-2", done, world.now)
+    (answer,) = world.server.handle_message("pi-2", done, world.now)
     assert decode_message(answer.payload, Rejected) == Rejected(done.id, 0, "round 0 is over")
     assert list((tmp_path / "pi-2").iterdir()) != []
-    assert {d.t for d in slow.station.tasks.reply_store.announcements.values()} == {1}
+    assert {d.t for d in slow.session.tasks.reply_store.announcements.values()} == {1}
 
 
 def test_replayed_messages_of_earlier_rounds_change_nothing(tmp_path):
@@ -225,7 +225,7 @@ def test_replayed_messages_of_earlier_rounds_change_nothing(tmp_path):
     world.play(jobs_of(0, CLIENTS))
     old = list(world.sent)
     jobs = jobs_of(1, CLIENTS)
-    world.publish("", world.hub.submit_jobs(jobs, world.now))
+    world.publish("", world.server.submit_jobs(jobs, world.now))
     for m in old:
         for to in ("", *world.devices):
             world.arrive(to, m.topic, m.payload)
@@ -236,16 +236,16 @@ def test_replayed_messages_of_earlier_rounds_change_nothing(tmp_path):
     world.moment()
     assert sorted(map(str, content(world.replies[12:]))) == sorted(map(str, expected(jobs)))
     assert {n for d in world.devices.values() for n in d.worked.values()} == {1}
-    assert world.devices["pi-1"].station.control.t == 1
+    assert world.devices["pi-1"].session.control.t == 1
 
 
 def test_a_reply_that_is_announced_again_was_taken(tmp_path):
     world = World(tmp_path, {"pi-1": ["a"]})
     world.play(jobs_of(0, "a", tests=False))
-    (done,) = world.devices["pi-1"].station.tasks.reply_store.announcements.values()
-    (answer,) = world.hub.handle_message("pi-1", done, world.now)
+    (done,) = world.devices["pi-1"].session.tasks.reply_store.announcements.values()
+    (answer,) = world.server.handle_message("pi-1", done, world.now)
     assert decode_message(answer.payload, Taken) == Taken(done.id)
-    assert world.hub.take_replies() == []
+    assert world.server.take_replies() == []
 
 
 def test_how_the_run_stood_before_is_no_news(tmp_path):
@@ -253,13 +253,13 @@ def test_how_the_run_stood_before_is_no_news(tmp_path):
     world.play(jobs_of(4, "a", tests=False))
     world.start_server()
     world.until(lambda: len(world.replies) == 1)
-    station = world.devices["pi-1"].station
-    now = station.control
+    session = world.devices["pi-1"].session
+    now = session.control
     assert (now.epoch, now.t, now.state) == (2, 4, "playing")
     for old in ({"epoch": 1, "t": 9}, {"t": 3}, {"state": "waiting"}):
         payload = encode_message(replace(now, **old))
-        assert station.receive(make_control_topic(RUN), payload, world.now) == []
-        assert station.control == now
+        assert session.receive(make_control_topic(RUN), payload, world.now) == []
+        assert session.control == now
 
 
 def test_messages_of_another_run_are_ignored(tmp_path):
@@ -268,12 +268,12 @@ def test_messages_of_another_run_are_ignored(tmp_path):
     before = len(world.sent)
     for m in list(world.sent):
         topic = m.topic.replace(f"/{RUN}/", "/run-2/")
-        assert world.hub.receive(topic, m.payload, world.now) == []
+        assert world.server.receive(topic, m.payload, world.now) == []
         for device in world.devices.values():
-            assert device.station.receive(topic, m.payload, world.now) == []
+            assert device.session.receive(topic, m.payload, world.now) == []
     assert len(world.sent) == before
-    assert world.hub.take_replies() == []
-    assert world.hub.registry.misbehaving_devices == {}
+    assert world.server.take_replies() == []
+    assert world.server.registry.misbehaving_devices == {}
 
 
 def test_a_task_of_a_round_that_is_over_is_not_done(tmp_path):
@@ -283,10 +283,10 @@ def test_a_task_of_a_round_that_is_over_is_not_done(tmp_path):
     old = job_codec.make_task(
         RUN, jobs_of(2, "a")[0], BlobRef.from_bytes(b"x"), BlobRef.from_bytes(b"y")
     )
-    station = world.devices["pi-1"].station
+    session = world.devices["pi-1"].session
     down = make_device_topic(RUN, "pi-1", "down")
-    assert station.receive(down, encode_message(old), world.now) == []
-    assert station.tasks.waiting == {}
+    assert session.receive(down, encode_message(old), world.now) == []
+    assert session.tasks.waiting == {}
 
 
 # Wrong devices ------------------------------------------------------------------------------
@@ -308,23 +308,23 @@ def test_a_wrong_reply_is_rejected_counted_and_the_task_given_again(tmp_path):
     jobs = jobs_of(0, CLIENTS)
     assert content(world.play(jobs)) == expected(jobs)
     assert world.devices["pi-1"].worked["b", "train", 0, 0] == 2
-    assert world.devices["pi-1"].station.last_rejection_reason == "tensor 'w' has a norm of 1e9"
-    (complaint,) = world.hub.registry.misbehaving_devices.values()
-    assert list(world.hub.registry.misbehaving_devices) == ["pi-1"]
-    assert complaint.problem_count == 1
+    assert world.devices["pi-1"].session.last_rejection_reason == "tensor 'w' has a norm of 1e9"
+    (complaint,) = world.server.registry.misbehaving_devices.values()
+    assert list(world.server.registry.misbehaving_devices) == ["pi-1"]
+    assert complaint.problems == 1
     assert complaint.last_reason == "client b, round 0, train: tensor 'w' has a norm of 1e9"
 
 
 def test_a_device_that_is_always_wrong_is_given_up_and_the_round_goes_on(tmp_path):
     world = World(tmp_path, DEVICES, check=refusing(99))
     jobs = jobs_of(0, CLIENTS)
-    world.publish("", world.hub.submit_jobs(jobs, world.now))
-    world.until(lambda: len(world.replies) == 11 and world.hub.assignments.lost_jobs)
-    (lost,) = world.hub.take_lost_jobs()
+    world.publish("", world.server.submit_jobs(jobs, world.now))
+    world.until(lambda: len(world.replies) == 11 and world.server.assignments.lost_jobs)
+    (lost,) = world.server.take_lost_jobs()
     assert (lost.job.client, lost.device, lost.why) == ("b", "pi-1", "tensor 'w' has a norm of 1e9")
-    assert world.hub.registry.misbehaving_devices["pi-1"].problem_count == 3
-    assert world.hub.assignments.open_tasks == {}
-    assert world.hub.take_lost_jobs() == []
+    assert world.server.registry.misbehaving_devices["pi-1"].problems == 3
+    assert world.server.assignments.open_tasks == {}
+    assert world.server.take_lost_jobs() == []
 
 
 def test_what_is_judged_once_is_not_counted_again_however_often_it_is_repeated(tmp_path):
@@ -337,8 +337,8 @@ def test_what_is_judged_once_is_not_counted_again_however_often_it_is_repeated(t
     )
     jobs = jobs_of(0, "a", tests=False)
     assert content(world.play(jobs)) == expected(jobs)
-    assert world.hub.registry.misbehaving_devices["pi-1"].problem_count == 2
-    assert world.hub.take_lost_jobs() == []
+    assert world.server.registry.misbehaving_devices["pi-1"].problems == 2
+    assert world.server.take_lost_jobs() == []
 
 
 @pytest.mark.parametrize(("error", "tries"), [(ArithmeticError("NaN"), 1), (OSError("disk"), 3)])
@@ -350,9 +350,9 @@ def test_work_that_fails_is_tried_again_only_where_that_can_help(tmp_path, error
         return error
 
     world = World(tmp_path, {"pi-1": ["a"]}, work=work)
-    world.publish("", world.hub.submit_jobs(jobs_of(0, "a", tests=False), world.now))
-    world.until(lambda: bool(world.hub.assignments.lost_jobs))
-    (lost,) = world.hub.take_lost_jobs()
+    world.publish("", world.server.submit_jobs(jobs_of(0, "a", tests=False), world.now))
+    world.until(lambda: bool(world.server.assignments.lost_jobs))
+    (lost,) = world.server.take_lost_jobs()
     assert (lost.device, lost.why, len(calls)) == ("pi-1", str(error), tries)
     assert lost.diverged == (tries == 1)
 
@@ -363,9 +363,9 @@ def test_a_reply_diverged_by_the_type_of_its_error_and_not_by_its_words(tmp_path
         raise error
 
     world = World(tmp_path, {"pi-1": ["a"]}, check=refuse)
-    world.publish("", world.hub.submit_jobs(jobs_of(0, "a", tests=False), world.now))
-    world.until(lambda: bool(world.hub.assignments.lost_jobs))
-    (lost,) = world.hub.take_lost_jobs()
+    world.publish("", world.server.submit_jobs(jobs_of(0, "a", tests=False), world.now))
+    world.until(lambda: bool(world.server.assignments.lost_jobs))
+    (lost,) = world.server.take_lost_jobs()
     assert (lost.why, lost.diverged) == (str(error), isinstance(error, NotFiniteError))
     engine = SimpleNamespace(deadline=None)
     with pytest.raises(DivergedError if lost.diverged else EngineError, match=str(error)):
@@ -377,41 +377,45 @@ def test_of_two_devices_that_claim_a_client_the_first_keeps_it(tmp_path):
     world.devices["pi-2"].back = 5.0
     jobs = jobs_of(0, "a")
     assert content(world.play(jobs)) == expected(jobs)
-    world.until(lambda: bool(world.devices["pi-2"].station.refusal_reason))
-    why = world.devices["pi-2"].station.refusal_reason
+    world.until(lambda: bool(world.devices["pi-2"].session.refusal_reason))
+    why = world.devices["pi-2"].session.refusal_reason
     assert why.startswith("client 'a' is held by device 'pi-1'")
-    assert world.hub.registry.misbehaving_devices["pi-2"].last_reason == why
-    assert world.hub.registry.list_available_clients() == ["a"]
+    assert world.server.registry.misbehaving_devices["pi-2"].last_reason == why
+    assert world.server.registry.list_available_clients() == ["a"]
     world.disconnect(world.devices["pi-1"], 1e9)  # gone or not: what 'a' keeps lies there
     world.devices["pi-2"].start(world.now)
     world.start_server()
-    world.until(lambda: bool(world.devices["pi-2"].station.refusal_reason))
-    assert world.hub.registry.list_available_clients() == []
+    world.until(lambda: bool(world.devices["pi-2"].session.refusal_reason))
+    assert world.server.registry.list_available_clients() == []
 
 
 def test_nobody_answers_for_another_devices_client(tmp_path):
     world = World(tmp_path, DEVICES)
-    world.until(lambda: world.hub.registry.list_available_clients() == CLIENTS)
-    world.publish("", world.hub.submit_jobs(jobs_of(0, "a", tests=False), world.now))
-    (task,) = world.hub.assignments.open_tasks
+    world.until(lambda: world.server.registry.list_available_clients() == CLIENTS)
+    world.publish("", world.server.submit_jobs(jobs_of(0, "a", tests=False), world.now))
+    (task,) = world.server.assignments.open_tasks
     world.say("pi-2", Done(task, 0, 0, BlobRef.from_bytes(b"evil"), 0.1))
     world.say("pi-2", Failed(task, 0, "no", again=False))
-    assert world.hub.registry.misbehaving_devices["pi-2"].problem_count == 2
-    assert "does not hold" in world.hub.registry.misbehaving_devices["pi-2"].last_reason
-    want = Want(world.hub.assignments.open_tasks[task].task.tensors.sha256, (0,))
-    assert world.hub.handle_message("pi-2", want, world.now) == []  # nor reads what is sent to it
-    assert len(world.hub.handle_message("pi-1", want, world.now)) == 1
+    assert world.server.registry.misbehaving_devices["pi-2"].problems == 2
+    assert "does not hold" in world.server.registry.misbehaving_devices["pi-2"].last_reason
+    want = Want(world.server.assignments.open_tasks[task].task.tensors.sha256, (0,))
+    assert (
+        world.server.handle_message("pi-2", want, world.now) == []
+    )  # nor reads what is sent to it
+    assert len(world.server.handle_message("pi-1", want, world.now)) == 1
     world.until(lambda: len(world.replies) == 1)
 
 
 def test_a_greeting_that_does_not_fit_is_refused_in_words(tmp_path):
     world = World(tmp_path, {"pi-1": ["a"]})
-    world.hub.registry.check_admission = lambda device, hello: "its data has 9 classes, the run 10"
-    world.until(lambda: bool(world.devices["pi-1"].station.refusal_reason))
-    assert world.devices["pi-1"].station.refusal_reason == "its data has 9 classes, the run 10"
+    world.server.registry.check_admission = lambda device, hello: (
+        "its data has 9 classes, the run 10"
+    )
+    world.until(lambda: bool(world.devices["pi-1"].session.refusal_reason))
+    assert world.devices["pi-1"].session.refusal_reason == "its data has 9 classes, the run 10"
     twice = Hello("s", 1, "0.1.0", BlobRef.from_bytes(CONFIG).sha256, (holding("x"), holding("x")))
     other = Hello("s", 1, "0.1.0", "ab" * 32, (holding("x"),))
-    told = [world.hub.handle_message("pi-2", h, 0.0)[0].payload for h in (twice, other)]
+    told = [world.server.handle_message("pi-2", h, 0.0)[0].payload for h in (twice, other)]
     whys = [decode_message(p, Refused).why for p in told]
     assert whys[0] == "it names a client twice"
     assert whys[1].startswith("it has another configuration")
@@ -419,33 +423,33 @@ def test_a_greeting_that_does_not_fit_is_refused_in_words(tmp_path):
 
 def test_rubbish_is_counted_against_its_device_and_disturbs_nobody(tmp_path):
     world = World(tmp_path, DEVICES)
-    world.until(lambda: world.hub.registry.list_available_clients() == CLIENTS)
-    world.publish("", world.hub.submit_jobs(jobs_of(0, CLIENTS), world.now))
+    world.until(lambda: world.server.registry.list_available_clients() == CLIENTS)
+    world.publish("", world.server.submit_jobs(jobs_of(0, CLIENTS), world.now))
     draw = np.random.default_rng(0)
     for n in range(100):
         world.say("pi-2", draw.bytes(1 + 9 * n), chunk=bool(n % 2))
-    world.hub.receive("het/1/run-1/d/../up", b"", world.now)
-    world.hub.receive("$SYS/broker", b"", world.now)
+    world.server.receive("het/1/run-1/d/../up", b"", world.now)
+    world.server.receive("$SYS/broker", b"", world.now)
     world.until(lambda: len(world.replies) == 12)
-    assert {d: c.problem_count for d, c in world.hub.registry.misbehaving_devices.items()} == {
+    assert {d: c.problems for d, c in world.server.registry.misbehaving_devices.items()} == {
         "pi-2": 100
     }
 
 
 def test_a_reply_that_is_too_large_or_not_what_its_name_says_is_rejected(tmp_path):
     world = World(tmp_path, {"pi-1": ["a"]})
-    world.until(lambda: world.hub.registry.list_available_clients() == ["a"])
+    world.until(lambda: world.server.registry.list_available_clients() == ["a"])
     world.devices["pi-1"].online = False
-    world.publish("", world.hub.submit_jobs(jobs_of(0, "a", tests=False), world.now))
-    (task,) = world.hub.assignments.open_tasks
+    world.publish("", world.server.submit_jobs(jobs_of(0, "a", tests=False), world.now))
+    (task,) = world.server.assignments.open_tasks
     world.say("pi-1", Done(task, 0, 0, BlobRef("ab" * 32, LIMIT + 1), 0.1))
-    assert "over the limit" in world.hub.registry.misbehaving_devices["pi-1"].last_reason
+    assert "over the limit" in world.server.registry.misbehaving_devices["pi-1"].last_reason
     world.say("pi-1", Done(task, 1, 0, BlobRef("ab" * 32, 4), 0.1))
     for _ in range(3):
         world.say("pi-1", chunks.encode_chunk(chunks.Chunk("ab" * 32, 0, b"evil")), chunk=True)
-    assert world.hub.registry.misbehaving_devices["pi-1"].problem_count == 2
-    assert world.hub.registry.misbehaving_devices["pi-1"].last_reason.endswith(
-        "not what its sha256 says"
+    assert world.server.registry.misbehaving_devices["pi-1"].problems == 2
+    assert world.server.registry.misbehaving_devices["pi-1"].last_reason.endswith(
+        "does not have its announced sha256"
     )
     world.say("pi-1", Done(task, 2, 0, BlobRef.from_bytes(b"evil"), 0.1))
     world.say(
@@ -453,7 +457,7 @@ def test_a_reply_that_is_too_large_or_not_what_its_name_says_is_rejected(tmp_pat
         chunks.encode_chunk(chunks.Chunk(BlobRef.from_bytes(b"evil").sha256, 0, b"evil")),
         chunk=True,
     )
-    (lost,) = world.hub.take_lost_jobs()
+    (lost,) = world.server.take_lost_jobs()
     assert (lost.device, lost.job.client) == ("pi-1", "a")
 
 
@@ -464,7 +468,7 @@ def test_three_clients_of_a_device_get_the_common_model_once_and_the_rest_is_bel
     tmp_path,
 ):
     world, jobs = World(tmp_path, {"pi-1": ["a", "b", "c"]}), jobs_of(0, "abc", size=250_000)
-    world.until(lambda: world.hub.registry.list_available_clients() == ["a", "b", "c"])
+    world.until(lambda: world.server.registry.list_available_clients() == ["a", "b", "c"])
     world.sent.clear()
     replies = world.play(jobs)
     down = sum(len(m.payload) for m in world.sent if "/down" in m.topic)

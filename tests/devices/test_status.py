@@ -37,7 +37,7 @@ DEVICES = {"pi-1": ["a", "b"], "pi-2": ["c"]}
 
 
 class Counted(World):
-    """Also tells the hub what the network took, and counts it itself."""
+    """Reports to the server session what the network took, and counts it itself."""
 
     def __init__(self, *given: Any, **how: Any) -> None:
         self.bytes: Counter[tuple[str, str]] = Counter()
@@ -45,7 +45,7 @@ class Counted(World):
 
     def publish(self, sender: str, messages: list[Publication]) -> None:
         if not sender:
-            self.hub.record_sent(messages)
+            self.server.record_sent(messages)
             for m in messages:
                 if "/d/" in m.topic:
                     self.bytes["down", m.topic.split("/")[4]] += len(m.payload)
@@ -58,14 +58,14 @@ class Counted(World):
 
 
 def now(world: World) -> dict[str, Any]:
-    return build_status(world.hub)["devices"]
+    return build_status(world.server)["devices"]
 
 
 def doing(world: World, device: str = "pi-1") -> list[tuple[str, str, int]]:
     return [tuple(d.values()) for d in now(world)[device]["doing"]]
 
 
-# The ledger ---------------------------------------------------------------------------------
+# Counters -----------------------------------------------------------------------------------
 
 
 def test_bytes_tasks_and_seconds_of_every_device_are_exact(tmp_path):
@@ -83,10 +83,10 @@ def test_bytes_tasks_and_seconds_of_every_device_are_exact(tmp_path):
 
 def test_what_a_device_is_doing_follows_from_what_it_asks_for(tmp_path):
     world = World(tmp_path, {"pi-1": ["a"]})
-    world.until(lambda: "pi-1" in world.hub.registry.devices)
+    world.until(lambda: "pi-1" in world.server.registry.devices)
     jobs = jobs_of(3, "a", size=200_000, tests=False)
-    world.hub.submit_jobs(jobs, world.now)
-    (task,) = (o.task for o in world.hub.assignments.open_tasks.values())
+    world.server.submit_jobs(jobs, world.now)
+    (task,) = (o.task for o in world.server.assignments.open_tasks.values())
     seen = [doing(world)]
     for blob, chunks in ((task.tensors, (0,)), (task.tensors, (6,)), (task.average, (0,))):
         world.say("pi-1", Want(blob.sha256, chunks))
@@ -95,13 +95,13 @@ def test_what_a_device_is_doing_follows_from_what_it_asks_for(tmp_path):
     seen.append(doing(world))
     steps = ["asked", "pull", "pull", "train", "send"]
     assert seen == [[(what, "a", 3)] for what in steps]
-    world.hub.abandon_open_tasks()
+    world.server.abandon_open_tasks()
     assert doing(world) == []
 
 
 def test_who_comes_goes_and_comes_back_is_counted_and_told(tmp_path):
     world = World(tmp_path, {"pi-1": ["a"]})
-    device, news = world.devices["pi-1"], world.hub.stats.log
+    device, log = world.devices["pi-1"], world.server.stats.log
     world.until(lambda: now(world).get("pi-1", {}).get("state") == "here")
     world.disconnect(device, 5.0)
     world.until(lambda: now(world)["pi-1"]["state"] == "gone")
@@ -111,21 +111,21 @@ def test_who_comes_goes_and_comes_back_is_counted_and_told(tmp_path):
     device.start(world.now)
     device.online = True
     world.until(lambda: now(world)["pi-1"]["reconnects"] == 2)
-    assert news.take_lines() == [
-        "device pi-1 is here (clients a)",
-        "device pi-1 is gone",
-        "device pi-1 is back",
-        "device pi-1 is back (clients a)",
+    assert log.take_lines() == [
+        "device pi-1 connected (clients a)",
+        "device pi-1 disconnected",
+        "device pi-1 reconnected",
+        "device pi-1 reconnected (clients a)",
     ]
 
 
 def test_after_a_restart_of_the_server_those_who_hold_clients_are_expected(tmp_path):
-    ledger = DeviceStats(["pi-1", "pi-1", "pi-2"])
-    assert {d: a.state for d, a in ledger.counters.items()} == dict.fromkeys(DEVICES, "expected")
-    ledger.record_arrival("pi-1")
-    ledger.record_departure("pi-2")
-    assert [a.state for a in ledger.counters.values()] == ["arriving", "gone"]
-    assert ledger.log.take_lines() == []
+    stats = DeviceStats(["pi-1", "pi-1", "pi-2"])
+    assert {d: a.state for d, a in stats.counters.items()} == dict.fromkeys(DEVICES, "expected")
+    stats.record_arrival("pi-1")
+    stats.record_departure("pi-2")
+    assert [a.state for a in stats.counters.values()] == ["arriving", "gone"]
+    assert stats.log.take_lines() == []
 
 
 def test_refused_work_and_wrong_messages_are_counted_apart_with_the_last_reason(tmp_path):
@@ -134,51 +134,53 @@ def test_refused_work_and_wrong_messages_are_counted_apart_with_the_last_reason(
             raise CodecError("not finite")
 
     world = World(tmp_path, DEVICES, check=check)
-    world.publish("", world.hub.submit_jobs(jobs_of(0, "abc", tests=False), world.now))
-    world.until(lambda: len(world.hub.assignments.lost_jobs) == 1)
+    world.publish("", world.server.submit_jobs(jobs_of(0, "abc", tests=False), world.now))
+    world.until(lambda: len(world.server.assignments.lost_jobs) == 1)
     told = now(world)["pi-2"]
     assert (told["refused"], told["wrong"], told["tasks"]) == (3, 0, 0)
     assert told["why"] == "client c, round 0, train: not finite"
     world.say("pi-2", b"nonsense")
-    world.hub.receive(f"het/1/{RUN}/d/pi-2/up/else", b"", world.now)
+    world.server.receive(f"het/1/{RUN}/d/pi-2/up/else", b"", world.now)
     assert (now(world)["pi-2"]["refused"], now(world)["pi-2"]["wrong"]) == (3, 1)
-    assert build_status(world.hub)["foreign"] == 1
+    assert build_status(world.server)["foreign"] == 1
     assert now(world)["pi-1"]["tasks"] == 2
 
 
 def test_a_flood_of_strangers_and_of_words_stays_small(tmp_path):
     world = World(tmp_path, {"pi-1": ["a"]})
-    world.until(lambda: "pi-1" in world.hub.registry.devices)
-    world.hub.stats.log.take_lines()
+    world.until(lambda: "pi-1" in world.server.registry.devices)
+    world.server.stats.log.take_lines()
     for n in range(500):
         world.say(f"evil-{n}", b"x" * 100)
-        world.hub.stats.record_invalid_message("pi-1", "\x1b[2J" + "word " * 10_000)
-    ledger = world.hub.stats
-    assert len(ledger.counters) == MAX_UNADMITTED_DEVICES + 1
-    assert ledger.other_counters.wrong == 500 - MAX_UNADMITTED_DEVICES
-    assert ledger.other_counters.bytes_up == 100 * (500 - MAX_UNADMITTED_DEVICES)
-    assert len(ledger.get_counters("pi-1").last_reason) == MAX_REASON_LENGTH
-    assert ledger.get_counters("pi-1").last_reason.isprintable()
-    assert len(ledger.log.buckets) == 2
-    assert len(ledger.log.take_lines()) == 2 * MAX_BURST_LINES - 1, (
-        "one line had said that pi-1 is here"
+        world.server.stats.record_invalid_message("pi-1", "\x1b[2J" + "word " * 10_000)
+    stats = world.server.stats
+    assert len(stats.counters) == MAX_UNADMITTED_DEVICES + 1
+    assert stats.other_counters.wrong == 500 - MAX_UNADMITTED_DEVICES
+    assert stats.other_counters.bytes_up == 100 * (500 - MAX_UNADMITTED_DEVICES)
+    assert len(stats.get_counters("pi-1").last_reason) == MAX_REASON_LENGTH
+    assert stats.get_counters("pi-1").last_reason.isprintable()
+    assert len(stats.log.buckets) == 2
+    assert len(stats.log.take_lines()) == 2 * MAX_BURST_LINES - 1, (
+        "one line had said that pi-1 connected"
     )
     late = Status("here", "s")
-    world.hub.receive(make_device_topic(RUN, "evil-499", "status"), encode_message(late), world.now)
-    assert "evil-499" not in ledger.counters
-    ledger.record_welcome("evil-499", ["z"], back=False)
-    assert ledger.counters["evil-499"].state == "here"
+    world.server.receive(
+        make_device_topic(RUN, "evil-499", "status"), encode_message(late), world.now
+    )
+    assert "evil-499" not in stats.counters
+    stats.record_welcome("evil-499", ["z"], returned=False)
+    assert stats.counters["evil-499"].state == "here"
 
 
 def test_lines_come_back_with_the_time_and_say_what_was_left_out():
-    news = RateLimitedLog()
+    log = RateLimitedLog()
     for n in range(MAX_BURST_LINES + 3):
-        news.add_line("pi-1", f"line {n}", 0.0)
-    news.add_line("pi-2", "another", 0.0)
-    assert news.take_lines() == [*(f"line {n}" for n in range(MAX_BURST_LINES)), "another"]
-    news.add_line("pi-1", "later", SECONDS_PER_LINE)
-    news.add_line("pi-1", "too soon", SECONDS_PER_LINE)
-    assert news.take_lines() == ["later (and 3 more, left out)"]
+        log.add_line("pi-1", f"line {n}", 0.0)
+    log.add_line("pi-2", "another", 0.0)
+    assert log.take_lines() == [*(f"line {n}" for n in range(MAX_BURST_LINES)), "another"]
+    log.add_line("pi-1", "later", SECONDS_PER_LINE)
+    log.add_line("pi-1", "too soon", SECONDS_PER_LINE)
+    assert log.take_lines() == ["later (and 3 more, left out)"]
 
 
 # The file -----------------------------------------------------------------------------------
@@ -194,7 +196,7 @@ class Clock:
 
 def test_the_file_is_written_on_change_at_most_once_a_second_and_at_the_end(tmp_path):
     world, clock, said = World(tmp_path, {"pi-1": ["a"]}), Clock(), []
-    world.until(lambda: "pi-1" in world.hub.registry.devices)
+    world.until(lambda: "pi-1" in world.server.registry.devices)
     path = tmp_path / "devices-now.json"
 
     def told() -> dict[str, Any] | None:
@@ -202,29 +204,29 @@ def test_the_file_is_written_on_change_at_most_once_a_second_and_at_the_end(tmp_
         path.unlink(missing_ok=True)
         return found
 
-    with StatusWriter(world.hub, tmp_path, said.append, clock) as lookout:
-        lookout.update()
+    with StatusWriter(world.server, tmp_path, said.append, clock) as status:
+        status.update()
         assert told()["devices"]["pi-1"]["state"] == "here"
-        assert said == ["device pi-1 is here (clients a)"]
+        assert said == ["device pi-1 connected (clients a)"]
         world.say("pi-1", b"nonsense")
-        lookout.update()
+        status.update()
         assert told() is None
         clock.now += 1
-        lookout.update()
+        status.update()
         assert told()["devices"]["pi-1"]["wrong"] == 1
         for _ in range(9):
             clock.now += 1
-            lookout.update()
+            status.update()
             assert told() is None
         clock.now += 1
-        lookout.update()
+        status.update()
         assert told()["state"] == "waiting", "the server lives"
     assert told()["state"] == "stopped"
-    with StatusWriter(world.hub, tmp_path, said.append, clock) as lookout:
-        lookout.update()
-        world.hub.end_run()
+    with StatusWriter(world.server, tmp_path, said.append, clock) as status:
+        status.update()
+        world.server.end_run()
     assert told()["state"] == "ended"
-    with StatusWriter(world.hub, tmp_path, said.append, clock):
+    with StatusWriter(world.server, tmp_path, said.append, clock):
         pass
     assert told() is None, "who had nothing to play leaves what was written"
 
@@ -232,12 +234,12 @@ def test_the_file_is_written_on_change_at_most_once_a_second_and_at_the_end(tmp_
 def test_a_disk_that_refuses_the_file_does_not_end_the_run(tmp_path):
     world, clock, said = World(tmp_path, {}), Clock(), []
     (tmp_path / "file").write_text("")
-    with StatusWriter(world.hub, tmp_path / "file", said.append, clock) as lookout:
+    with StatusWriter(world.server, tmp_path / "file", said.append, clock) as status:
         for _ in range(30):
             clock.now += 1
-            lookout.update()
+            status.update()
     assert len(said) == 1
-    assert said[0].startswith("the devices cannot be shown")
+    assert said[0].startswith("cannot write the status of the devices")
 
 
 # The page -----------------------------------------------------------------------------------
@@ -245,7 +247,7 @@ def test_a_disk_that_refuses_the_file_does_not_end_the_run(tmp_path):
 
 def written(folder: Path, world: World, state: str = "playing", **more: Any) -> dict[str, Any]:
     """The file, as a server would write it, but for what is changed."""
-    told = {**build_status(world.hub, 1e9), "written": 1e9 + world.now, "state": state}
+    told = {**build_status(world.server, 1e9), "written": 1e9 + world.now, "state": state}
     for device, changes in more.items():
         told["devices"][device.replace("_", "-")] |= changes
     new = folder / "new"

@@ -94,7 +94,7 @@ def test_mistakes_are_reported_before_anything_is_written(mosquitto):
     assert refused(*SETTINGS, "--devices", "5") == (
         "--devices 5: there are only 4 clients; use fewer devices, or -c data.clients=5"
     )
-    assert refused(*SETTINGS, "-c", "algorithm.name=centralized").endswith("has no devices; run it")
+    assert refused(*SETTINGS, "-c", "algorithm.name=centralized").endswith("use heterophony run")
     assert refused(*SETTINGS, "-c", "data.new_clients=0.5").startswith("data.new_clients: on dev")
     assert not Path("runs").exists()
 

@@ -1,4 +1,4 @@
-"""A real Mosquitto for tests, and the enrolments of who may come."""
+"""A real Mosquitto for tests, with enrolments of the server and devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from heterophony.devices.broker.enrolment import read_enrolment as enrolled
 
 
 def installed() -> None:
-    """Without Mosquitto a test is skipped with the line to install it; in CI it fails."""
+    """Skip a test if Mosquitto is not installed; fail it in CI."""
     try:
         process.find_mosquitto()
     except ConfigError as error:
@@ -28,9 +28,9 @@ def installed() -> None:
 
 @contextmanager
 def mosquitto(folder: Path, *names: str) -> Iterator[tuple[Broker, dict[str, Enrolment]]]:
-    """A broker that is up, and the enrolments of the server and of these devices.
+    """Run a broker; yield it and the enrolments of the server and of these devices.
 
-    Those of devices are also files in the folder.
+    Enrolments of devices are also files in the folder.
     """
     installed()
     made = Broker(folder / "broker")

@@ -1,4 +1,4 @@
-"""A hub and stations in one process, a network with a seeded adversary between them, own time."""
+"""A server session and device sessions in one process, with simulated time and a seeded faulty network."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ SERVER = ""
 
 @dataclass
 class Weather:
-    """What the network does to a message, by chance."""
+    """How often the network loses, repeats, damages or delays, and connections or processes end."""
 
     lose: float = 0.0
     twice: float = 0.0
     damage: float = 0.0
     delay: float = 0.01  # at most; longer ones change the order
-    cut: float = 0.0  # per half second and device: it is offline for some seconds
+    cut: float = 0.0  # per half second and device; it is then offline for some seconds
     kill: float = 0.0  # per half second and device
     kill_server: float = 0.0  # per half second
 
@@ -49,7 +49,7 @@ def holding(client: str) -> ClientSummary:
 
 
 def doubled(job: Job) -> Reply:
-    """Work that depends on the job and the client alone."""
+    """Return a reply that depends only on the job and the client."""
     own = float(sum(job.client.encode()) + 7 * job.turn)
     up = job.tensors.map(lambda v: v * 2 + own)
     metrics = {"P": 3, "loss/own": 0.1 * own, "seconds": 0.5}
@@ -64,7 +64,7 @@ class Device:
     clients: list[str]
     disk: Path
     work: Callable[[Job], Reply | Exception]
-    station: DeviceSession | None = None
+    session: DeviceSession | None = None
     starts: int = 0
     online: bool = False
     back: float = 0.0  # when it is online again
@@ -73,13 +73,19 @@ class Device:
 
     def start(self, now: float) -> None:
         self.starts += 1
-        session, shelf = f"{self.name}-{self.starts}", ReplyStore(self.disk)
-        self.station = DeviceSession(RUN, self.name, session, shelf, LIMIT, now)
+        self.session = DeviceSession(
+            run=RUN,
+            device=self.name,
+            session=f"{self.name}-{self.starts}",
+            reply_store=ReplyStore(self.disk),
+            max_blob_bytes=LIMIT,
+            now=now,
+        )
         self.online, self.busy = False, None
 
     def live(self, now: float) -> list[Publication]:
-        """One moment of a device's own program."""
-        s = self.station
+        """Run one step of a device's program."""
+        s = self.session
         out = s.tick(now)
         if s.config is not None and s.hello is None:
             assert s.config == CONFIG
@@ -98,7 +104,7 @@ class Device:
 
 
 class World:
-    """The server, the devices and what is between them."""
+    """The server, the devices and the network between them."""
 
     def __init__(
         self,
@@ -123,14 +129,23 @@ class World:
             device.start(0.0)
 
     def start_server(self) -> None:
-        """As after kill -9: nothing but the journal is known, and all of the round is asked again."""
+        """Start as after kill -9: only the journal is known, and the whole round is assigned again."""
         self.epoch += 1
-        self.hub = ServerSession(RUN, self.epoch, 9, CONFIG, lambda d, h: "", self.check, LIMIT, self.now,
-                       self.holders)  # fmt: skip
+        self.server = ServerSession(
+            run=RUN,
+            epoch=self.epoch,
+            rounds=9,
+            config=CONFIG,
+            check_admission=lambda device, hello: "",
+            check_reply=self.check,
+            max_reply_bytes=LIMIT,
+            now=self.now,
+            device_of_client=self.holders,
+        )
         self.replies = []
-        self.publish(SERVER, self.hub.handle_connected(self.now))
+        self.publish(SERVER, self.server.handle_connected(self.now))
         if self.jobs:
-            self.publish(SERVER, self.hub.submit_jobs(self.jobs, self.now))
+            self.publish(SERVER, self.server.submit_jobs(self.jobs, self.now))
         for topic in [t for t in self.retained if t.endswith("/status")]:
             self.fly(SERVER, topic, self.retained[topic])
 
@@ -162,14 +177,14 @@ class World:
 
     def arrive(self, to: str, topic: str, payload: bytes) -> None:
         if to == SERVER:
-            self.publish(SERVER, self.hub.receive(topic, payload, self.now))
+            self.publish(SERVER, self.server.receive(topic, payload, self.now))
         elif to in self.devices and self.devices[to].online:
-            self.publish(to, self.devices[to].station.receive(topic, payload, self.now))
+            self.publish(to, self.devices[to].session.receive(topic, payload, self.now))
 
     def disconnect(self, device: Device, seconds: float) -> None:
-        """The broker tells the last will."""
+        """Disconnect a device; the broker publishes its last will."""
         if device.online:
-            will = device.station.make_status_publication("gone")
+            will = device.session.make_status_publication("gone")
             self.publish(device.name, [will])
         device.online, device.back = False, self.now + seconds
 
@@ -182,7 +197,7 @@ class World:
             device.start(self.now)
 
     def moment(self) -> None:
-        """Half a second of everybody's life."""
+        """Let half a second pass."""
         until = self.now + 0.5
         while self.flying and self.flying[0][0] <= until:
             self.now, _, to, topic, payload = heapq.heappop(self.flying)
@@ -192,45 +207,45 @@ class World:
             self.mishaps(device)
             if not device.online and device.back <= self.now:
                 device.online = True
-                self.publish(device.name, device.station.handle_connected(self.now))
+                self.publish(device.name, device.session.handle_connected(self.now))
                 if make_control_topic(RUN) in self.retained:
                     self.fly(
                         device.name, make_control_topic(RUN), self.retained[make_control_topic(RUN)]
                     )
             self.publish(device.name, device.live(self.now))
-        self.publish(SERVER, self.hub.tick(self.now))
-        self.replies += self.hub.take_replies()
-        self.holders = dict(self.hub.registry.device_of_client)
+        self.publish(SERVER, self.server.tick(self.now))
+        self.replies += self.server.take_replies()
+        self.holders = dict(self.server.registry.device_of_client)
         if self.draw.random() < self.weather.kill_server:
             self.start_server()
 
     def play(self, jobs: Sequence[Job], within: float = 3000.0) -> list[Reply]:
-        """The replies to these jobs, in the order of the jobs."""
+        """Return the replies to these jobs, in the order of the jobs."""
         self.jobs, self.replies = list(jobs), []
-        self.publish(SERVER, self.hub.submit_jobs(jobs, self.now))
+        self.publish(SERVER, self.server.submit_jobs(jobs, self.now))
         self.until(lambda: len(self.replies) >= len(jobs), within)
         order = {(j.client, j.kind, j.turn): i for i, j in enumerate(jobs)}
         assert len(self.replies) == len({(r.client, r.kind, r.turn) for r in self.replies})
         return sorted(self.replies, key=lambda r: order[r.client, r.kind, r.turn])
 
     def until(self, there: Callable[[], bool], within: float = 600.0) -> None:
-        """Let time pass; more than so many (simulated) seconds is a hang."""
+        """Let time pass until a condition holds; fail after so many simulated seconds."""
         end = self.now + within
         while not there():
             assert self.now < end, f"nothing after {within} seconds"
             self.moment()
 
     def say(self, device: str, message: object, chunk: bool = False) -> None:
-        """Something reaches the hub on a device's topic, just so."""
+        """Deliver a message to the server on a device's topic."""
         from heterophony.devices.protocol.messages import encode_message
 
         topic = make_device_topic(RUN, device, "up/chunk" if chunk else "up")
         payload = message if isinstance(message, bytes) else encode_message(message)
-        self.publish(SERVER, self.hub.receive(topic, payload, self.now))
+        self.publish(SERVER, self.server.receive(topic, payload, self.now))
 
 
 def jobs_of(t: int, clients: Sequence[str], size: int = 100, tests: bool = True) -> list[Job]:
-    """A round: all train on one model, all evaluate with one average."""
+    """Return the jobs of a round: all train on one model, all evaluate with one average."""
     model = Tensors({"w": torch.arange(size, dtype=torch.float32) + t, "b": torch.ones(3)})
     mean = model | {"head": torch.full((4,), float(t))}
     jobs = [Job(kind="train", t=t, client=c, tensors=model) for c in clients]

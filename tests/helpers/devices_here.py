@@ -1,7 +1,7 @@
-"""A run on devices in one process: a real Mosquitto, server and devices in threads of their own.
+"""A run on devices in one process: a real Mosquitto, server and devices in threads.
 
-Torch has one source of randomness per process, which real devices do not share: here, whoever
-computes has it alone.
+Torch has one generator per process, which real devices do not share: here only one thread computes
+at a time.
 """
 
 from __future__ import annotations
@@ -42,13 +42,15 @@ SMALL = {
 }
 HELD = {"one": ["0", "2"], "two": ["1", "3"]}
 ALONE = threading.Lock()
-TROUBLE: list[Exception] = []  # of devices; the server, which would wait for them, raises it
+TROUBLE: list[
+    Exception
+] = []  # of devices; raised in the server, which would otherwise wait for them
 
 
 def one_at_a_time(patch: pytest.MonkeyPatch) -> None:
-    """Work of devices, and what the server computes to know what to expect.
+    """Let only one device, or the server's reply validator, compute at a time.
 
-    One federation is dealt for all, and what goes wrong in a device's thread ends the server.
+    All share one federation, and an error in a device's thread ends the server.
     """
 
     def taking_turns(compute: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,10 +62,10 @@ def one_at_a_time(patch: pytest.MonkeyPatch) -> None:
 
     tick = ServerSession.tick
 
-    def ticking(hub: ServerSession, now: float) -> Any:
+    def ticking(session: ServerSession, now: float) -> Any:
         if TROUBLE:
             raise TROUBLE.pop()
-        return tick(hub, now)
+        return tick(session, now)
 
     patch.setattr(ServerSession, "tick", ticking)
     patch.setattr(devices, "work", taking_turns(devices.work))
@@ -80,7 +82,7 @@ DEAL = Config.build_federation
 
 
 def dealt(key: str, config: Config) -> Federation:
-    """Nobody changes a federation, so all may have the same."""
+    """Return a shared federation, which nobody changes."""
     with ALONE:
         if key not in DEALT:
             DEALT[key] = DEAL(config)
@@ -88,7 +90,7 @@ def dealt(key: str, config: Config) -> Federation:
 
 
 def small(algorithm: str, **settings: Any) -> Config:
-    """A run of about a second."""
+    """Return the configuration of a run of about a second."""
     pairs = {"algorithm.name": algorithm, **SMALL, **settings}
     return read_config(None, [f"{key}={value}" for key, value in pairs.items()])
 
@@ -96,7 +98,7 @@ def small(algorithm: str, **settings: Any) -> Config:
 def simulated(
     config: Config, folder: Path, engine: type[Serial] = Serial
 ) -> tuple[Summary, list[Event]]:
-    """The same run without devices."""
+    """Run the same configuration without devices."""
     plan = config.build_plan(config.build_federation())
     return kept(config, folder, lambda out: execute_plan(plan, out, engine(plan, out.client_store)))
 
@@ -114,7 +116,7 @@ def kept(
 
 
 class Company:
-    """Devices that live in threads until their run has ended."""
+    """Devices in threads, until their run has ended."""
 
     def __init__(self, known: dict[str, Enrolment], run: str, folder: Path) -> None:
         self.known, self.run, self.folder = known, run, folder
@@ -152,7 +154,7 @@ def on_devices(
     say: Callable[[str], None] = lambda words: None,
     on_event: Callable[[Event, Company], None] = lambda event, company: None,
 ) -> tuple[Summary, list[Event]]:
-    """The run on devices that each hold these clients; ``folder`` gives it its name."""
+    """Run on devices that each hold these clients; the run is named after ``folder``."""
     run = folder.name
     company = Company(known, run, folder / "devices")
     for name, clients in held.items():

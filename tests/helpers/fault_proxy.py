@@ -1,7 +1,7 @@
-"""A TCP proxy on the loopback that does to a connection what networks do, when a test says so.
+"""A TCP proxy on the loopback that delays, limits, damages and cuts connections for tests.
 
-Each direction of each connection is a thread that reads a piece, treats it and passes it on. What
-is done is decided by attributes, read anew for every piece, so a test can change them at any time.
+Each direction of each connection is a thread that reads a piece and forwards it. Attributes decide
+which faults apply; they are read for every piece, so a test can change them at any time.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ PIECE = 16 << 10
 
 
 class FaultProxy:
-    """Listens on ``port``, passes on to ``target``; without any fault set it is transparent.
+    """Listens on ``port`` and forwards to ``target``; without faults it is transparent.
 
     delay    seconds every piece is held back, and up to ``jitter`` more
-    rate     bytes per second and direction; None is as fast as it goes
-    corrupt  every so-manieth byte of a direction is another; None is none
+    rate     bytes per second and direction; None is unlimited
+    corrupt  every ``corrupt``-th byte of a direction is changed; None changes none
     cut      after so many more bytes of both directions every connection is reset; None is never
     """
 
@@ -40,7 +40,7 @@ class FaultProxy:
         self._lock = threading.Lock()
         self._open: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
-        # small buffers: what a slow link has not yet taken must not look sent
+        # small buffers: bytes that a slow network has not taken must not look sent
         self._listener = socket.socket()
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, PIECE)
         self._listener.bind(("127.0.0.1", 0))
@@ -53,13 +53,13 @@ class FaultProxy:
         self._flows.clear()
 
     def mend(self) -> None:
-        """The end of every fault; what was held back by a stall is passed on."""
+        """End all faults; forward what a stall held back."""
         self.delay = self.jitter = 0.0
         self.rate = self.corrupt = self.cut = None
         self._flows.set()
 
     def reset(self) -> None:
-        """Every connection ends at once with a reset, as when a router forgets it."""
+        """End every connection at once with a reset, as when a router forgets it."""
         self._end_all(socket.SHUT_RD)  # wakes the thread that reads from it, and says nothing
 
     def _end_all(self, shut: int) -> None:
@@ -72,7 +72,7 @@ class FaultProxy:
             end.close()
 
     def close(self) -> None:
-        """The end of the proxy and of all its threads."""
+        """End the proxy and all its threads."""
         self._ended.set()
         self._flows.set()
         with suppress(OSError):

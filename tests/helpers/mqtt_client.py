@@ -1,4 +1,4 @@
-"""A plain MQTT client for tests of the broker: what it is told and what it hears, in order."""
+"""A plain MQTT client for tests of the broker: it queues all answers and messages in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEADLINE = 30  # seconds; reached only where a test fails
 
 
 class Client:
-    """Signed in when it is made; everything waits with a deadline."""
+    """Connects when it is constructed; every wait has a deadline."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Client:
             CallbackAPIVersion.VERSION2,
             called,
             protocol=paho.MQTTv5,
-            reconnect_on_failure=False,  # who is thrown out stays out
+            reconnect_on_failure=False,  # a client that is disconnected stays so
         )
         self.paho.tls_set_context(known_as.make_ssl_context())
         self.paho.on_connect = self._connected
@@ -61,14 +61,14 @@ class Client:
         self.subscribed.get(timeout=DEADLINE)
 
     def publish(self, topic: str, payload: bytes = b"", retain: bool = False) -> str:
-        """The broker's answer."""
+        """Publish, and return the broker's answer."""
         number = self.paho.publish(topic, payload, qos=1, retain=retain).mid
         answered, reason = self.answers.get(timeout=DEADLINE)
         assert answered == number
         return reason
 
     def until(self, marker: tuple[str, bytes]) -> list[tuple[str, bytes]]:
-        """All that is heard before the marker."""
+        """Return all messages before the marker."""
         heard: list[tuple[str, bytes]] = []
         while (message := self.heard.get(timeout=DEADLINE)) != marker:
             heard.append(message)
@@ -83,7 +83,7 @@ SIGN_IN = bytes([0x10, 14, 0, 4, *b"MQTT", 5, 2, 0, 10, 0, 0, 1, *b"x"])
 
 
 def let_in(address: str, port: int, trust: ssl.SSLContext | None, packet: bytes = SIGN_IN) -> bool:
-    """Does whoever comes like this hear that it is signed in? ``None``: without encryption."""
+    """Return whether a connection with this context is accepted; None is without encryption."""
     try:
         with socket.create_connection((address, port), DEADLINE) as plain:
             if trust is None:
@@ -103,7 +103,7 @@ def spoken(way: socket.socket, packet: bytes) -> bool:
 
 
 def handshake(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> None:
-    """Both sides of TLS in memory; the first to refuse raises."""
+    """Run both sides of a TLS handshake in memory; the first to refuse raises."""
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = [
         client.wrap_bio(to_client, to_server, server_hostname=name),

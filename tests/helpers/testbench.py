@@ -1,7 +1,7 @@
-"""A run on devices whose server and devices are real processes that die where a test says so.
+"""A run whose server and devices are real processes, killed at moments that a test chooses.
 
-They are forked from a server that has imported torch already, run the code of the two commands, and
-end by SIGKILL. Waits of the protocol are shortened in them and chunks made small; nothing else is.
+They are forked from a server that has imported torch, run the code of the two commands, and end by
+SIGKILL. Only the waits and the chunks of the protocol are made smaller in them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from heterophony.experiments.execute import execute_plan
 from heterophony.population.faults import Faults
 from heterophony.runs.store import RunFolder
 
-LONG = 60.0  # seconds; what has not happened by then never will
+LONG = 60.0  # seconds; longer means that a test fails
 PAUSE = 0.01
 SLOW = [  # to import: once, not in every process
     "heterophony.engines.preload",
@@ -62,20 +62,20 @@ SETTINGS = {
 
 
 def preload() -> None:
-    """Let processes begin with all imports done."""
+    """Start the fork server with all slow imports done."""
     forkserver._forkserver._stop()  # one that others started knows less
     child_processes.CONTEXT.set_forkserver_preload(SLOW)
     forkserver.ensure_running()
 
 
 def configured(**more: str) -> Config:
-    """The usual run, with these settings changed (a double underscore is a dot)."""
+    """Return the usual configuration with some settings changed (a double underscore is a dot)."""
     pairs = {**SETTINGS, **{k.replace("__", "."): v for k, v in more.items()}}
     return read_config(None, [f"{k}={v}" for k, v in pairs.items()])
 
 
 def simulated(folder: Path, config: Config) -> dict[str, Any]:
-    """The result of the same run without devices."""
+    """Return the result of the same run without devices."""
     made = RunFolder(folder)
     made.create(config.to_toml())
     try:
@@ -121,16 +121,16 @@ class Point:
 
 @dataclass(frozen=True)
 class Ways:
-    """How a process is started: where it dies, through what it speaks, and what it repeats."""
+    """How a process is started: when it is killed, its network settings, and what it replays."""
 
     points: tuple[Point, ...] = ()
     port: int | None = None  # instead of the broker's own
     keepalive: int = 30
     will_delay: int = 15
-    replays: Path | None = None  # where all it ever said is kept, to be said again
+    replays: Path | None = None  # file with all its publications, to be published again
 
     def settle(self) -> None:
-        """In the process: be quick, and be as a test wants."""
+        """Apply these settings in the new process."""
         child_processes.configure_torch()
         child_processes.set_parent_death_signal()
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -150,7 +150,7 @@ class Ways:
 
 
 class Replaying:
-    """Whatever is published comes again later, now and then out of order; also after a restart."""
+    """Publishes every message again later, some out of order; also after a restart."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.draw = path, random.Random(path.name)
@@ -184,7 +184,7 @@ class Replaying:
 def live(
     run: str, enrolled: Path, folder: Path, clients: list[str] | None, ways: Ways, told: Path
 ) -> None:
-    """A process: a device with these clients, or the server."""
+    """Run a device with these clients, or the server if there are none."""
 
     def say(words: str) -> None:
         with open(told, "a") as file:
@@ -218,7 +218,7 @@ def serve(known: enrolment.Enrolment, path: Path, say: Callable[[str], None]) ->
 
 
 class Bench:
-    """A folder with a run and its devices, and their processes; ``end`` ends whatever is left."""
+    """A folder with a run and its devices, and their processes; ``end`` kills all that still run."""
 
     def __init__(self, broker: Broker, enrolments: Path, folder: Path, config: Config) -> None:
         self.broker, self.enrolments, self.folder = broker, enrolments, folder
@@ -240,7 +240,7 @@ class Bench:
     def device(
         self, name: str, *points: Point, clients: list[str] | None = None, home: str = "", **ways
     ) -> Any:
-        """A device of that name; ``home`` is another folder than its own."""
+        """Start a device of that name; ``home`` is another folder than its own."""
         enrolled, held = self.enrolments / f"{name}.toml", clients or HOLDS[name]
         folder = self.folder / (home or name)
         return self.start(home or name, enrolled, folder, held, Ways(points, **ways))
@@ -274,7 +274,7 @@ class Bench:
         return json.loads(path.read_text())["holders"] if path.exists() else {}
 
     def until(self, condition: Callable[[], object]) -> None:
-        """Wait for it; nobody may fail meanwhile."""
+        """Wait for a condition; no process may fail meanwhile."""
         end = time.monotonic() + LONG
         while not condition():
             assert time.monotonic() < end, {n: self.said(n)[-2000:] for n in self.processes}
@@ -283,24 +283,24 @@ class Bench:
             time.sleep(PAUSE)
 
     def dead(self, name: str) -> None:
-        """Wait until it has killed itself."""
+        """Wait until a process has killed itself."""
         self.until(lambda: self.processes[name].exitcode is not None)
         assert self.processes[name].exitcode == -signal.SIGKILL, self.said(name)
 
     def refused(self, name: str) -> str:
-        """Wait until it has ended over its own mistake; its words."""
+        """Wait until a process has ended with an error; return its output."""
         process = self.processes.pop(name)
         process.join(LONG)
         assert process.exitcode == 2, process.exitcode
         return self.said(name)
 
     def stopped(self, name: str) -> None:
-        """Wait until it stands still."""
+        """Wait until a process is stopped by a signal."""
         stat = Path(f"/proc/{self.processes[name].pid}/stat")
         self.until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
 
     def finished(self) -> dict[str, Any]:
-        """Wait until everybody has ended; the run's result."""
+        """Wait until all processes have ended; return the run's result."""
         self.until(lambda: all(p.exitcode is not None for p in self.processes.values()))
         assert {n: p.exitcode for n, p in self.processes.items() if p.exitcode} == {}
         return json.loads(self.run.result_file.read_text())

@@ -91,6 +91,12 @@ def device(
         run_name = run or wait_for_run(credentials, terminal.print_note)
         device_folder, held = folder / credentials.device, list(own or names)
         Device(
-            credentials, run_name, device_folder, held, terminal.print_note, simulate_slow, own
+            credentials,
+            run_name,
+            device_folder,
+            held,
+            terminal.print_note,
+            slowdown=simulate_slow,
+            data=own,
         ).run()
     terminal.print_note("the run has ended")

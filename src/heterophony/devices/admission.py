@@ -1,4 +1,4 @@
-"""Who may take part in a run on devices, and in which runs devices can take part."""
+"""Which runs devices can take part in, and which devices may take part in a run."""
 
 from __future__ import annotations
 
@@ -11,70 +11,83 @@ from ..core.names import NAME_PATTERN
 from ..data.client_folders import OWN_DATA, ExampleSpec, sort_client_names
 from .protocol.messages import ClientSummary, Hello
 
+Summaries = Mapping[str, ClientSummary]  # of the clients introduced so far, by name
+
 
 def check_devices_can_run(config: Config) -> None:
-    """Refuse what devices cannot do, before anybody waits for them."""
+    """Refuse a configuration that devices cannot run, before anybody waits for them."""
     if config.algorithm.pooled:
-        raise ConfigError(f"algorithm.name: {config.algorithm_name} has no devices; run it")
+        raise ConfigError(
+            f"algorithm.name: {config.algorithm_name} trains on pooled data, which devices never"
+            " send; use heterophony run"
+        )
     if config.data.new_clients:
-        raise ConfigError("data.new_clients: on devices nobody joins after training; leave it out")
+        raise ConfigError(
+            "data.new_clients: devices cannot join after training; leave it out, or use"
+            " heterophony run"
+        )
 
 
-def list_clients(config: Config, held: Mapping[str, ClientSummary]) -> list[str]:
-    """The clients of the run, in their order; with data of their own, those who came so far."""
+def list_clients(config: Config, summaries: Summaries) -> list[str]:
+    """Return the clients of the run in order; with own data, those introduced so far."""
     if config.data.name == OWN_DATA:
-        return sort_client_names(held)
+        return sort_client_names(summaries)
     return [str(i) for i in range(config.data.clients)]
 
 
-def find_objection(config: Config, held: Mapping[str, ClientSummary], hello: Hello) -> str:
-    """Why a device cannot take part with these clients; nothing if it can."""
+def find_objection(config: Config, summaries: Summaries, hello: Hello) -> str:
+    """Return why a device cannot take part with its clients; an empty string if it can."""
     if hello.version != __version__:
         return f"it has heterophony {hello.version}, the server {__version__}"
-    if why := find_membership_objection(config, held, [c.name for c in hello.clients]):
+    if why := find_membership_objection(config, summaries, [c.name for c in hello.clients]):
         return why
     for client in hello.clients:
-        if client.train < 1 or len(client.labels) != client.classes:
-            return f"client '{client.name}' has nothing to train on, or not its classes"
-        before = held.get(client.name)
-        if before is not None and before != client:
-            return f"the data of client '{client.name}' are not those it began with"
-        if not has_configured_format(config, client):
-            return f"examples of client '{client.name}' are not what data.shape and .classes say"
-        if get_example_format(client) != get_example_format(
-            next(iter(held.values()), hello.clients[0])
-        ):
-            return f"examples of client '{client.name}' have another form than those of others"
+        if why := find_data_objection(config, summaries, client, hello.clients[0]):
+            return why
     return ""
 
 
-def find_membership_objection(
-    config: Config, held: Mapping[str, ClientSummary], clients: Sequence[str]
+def find_data_objection(
+    config: Config, summaries: Summaries, client: ClientSummary, first: ClientSummary
 ) -> str:
-    """Why these are not clients of the run; nothing if they are, or can still become it."""
+    """Return why a client's data do not fit the run; ``first`` is the device's first client."""
+    if client.train < 1 or len(client.labels) != client.classes:
+        return f"client '{client.name}' has no training data, or a wrong number of classes"
+    before = summaries.get(client.name)
+    if before is not None and before != client:
+        return f"the data of client '{client.name}' differ from those it started the run with"
+    if not has_configured_format(config, client):
+        return f"examples of client '{client.name}' do not match data.shape and data.classes"
+    if get_example_format(client) != get_example_format(next(iter(summaries.values()), first)):
+        return f"examples of client '{client.name}' have another format than those of others"
+    return ""
+
+
+def find_membership_objection(config: Config, summaries: Summaries, clients: Sequence[str]) -> str:
+    """Return why these cannot be clients of the run; an empty string if they are or can be."""
     if config.data.name != OWN_DATA:
-        unknown = [c for c in clients if c not in list_clients(config, held)]
+        known = list_clients(config, summaries)
+        unknown = [c for c in clients if c not in known]
         return f"the run has no client '{unknown[0]}'" if unknown else ""
-    nameless = [c for c in clients if not NAME_PATTERN.fullmatch(c)]
-    if nameless:
-        return f"'{nameless[0]}' cannot be a client's name"
-    fresh, places = [c for c in clients if c not in held], config.data.clients - len(held)
-    if len(fresh) > places:
-        left = f"has places for {places} more" if places else "is complete"
-        return (
-            f"the run of {config.data.clients} clients {left}, and '{fresh[0]}' is not among them"
-        )
+    invalid = [c for c in clients if not NAME_PATTERN.fullmatch(c)]
+    if invalid:
+        return f"'{invalid[0]}' cannot be a client's name"
+    new = [c for c in clients if c not in summaries]
+    free = config.data.clients - len(summaries)
+    if len(new) > free:
+        left = f"can take {free} more" if free else "is complete"
+        return f"the run of {config.data.clients} clients {left}, and '{new[0]}' is not among them"
     return ""
 
 
 def has_configured_format(config: Config, client: ClientSummary) -> bool:
-    """Are its own data what the configuration says of them? Of dealt data it says nothing."""
+    """Return whether own data match the configuration, which describes no other data."""
     if config.data.name != OWN_DATA:
         return True
-    kind = ExampleSpec.from_config(config.data.shape, config.data.classes)
-    return get_example_format(client)[:2] == (kind.shape, len(kind.labels))
+    spec = ExampleSpec.from_config(config.data.shape, config.data.classes)
+    return get_example_format(client)[:2] == (spec.shape, len(spec.labels))
 
 
 def get_example_format(client: ClientSummary) -> tuple[tuple[int, ...], int, str]:
-    """What must be the same for all clients of a run."""
+    """Return what must be the same for all clients of a run: shape, classes and type."""
     return tuple(client.shape), client.classes, client.type

@@ -1,7 +1,7 @@
-"""A device: fetches the run's configuration, holds clients and what they keep, and does its tasks.
+"""A device: fetches the run's configuration, holds clients and their memories, runs their jobs.
 
-Work is done in a thread of its own, so that the network is heard meanwhile. All that must outlive
-the process is in the device's folder: memories, and replies that the server has not taken yet.
+Jobs run in a thread of their own, so that messages are answered meanwhile. Everything that must
+outlive the process is in the device's folder: memories, and replies the server may still ask for.
 """
 
 from __future__ import annotations
@@ -44,14 +44,17 @@ from .transport.endpoint import BrokerEndpoint, Will
 from .transport.inbox import ConnectionEvent, ReceivedMessage
 from .transport.mqtt_transport import MqttTransport
 
-MAX_BLOB_BYTES = 1 << 30  # bytes of what one task sends down
+MAX_BLOB_BYTES = 1 << 30  # of the tensors of one task
 POLL_SECONDS = 0.05
 Say = Callable[[str], None]
 JobResult = tuple[Reply | Exception, float]
 
 
 class Device:
-    """One device in one run, from its start to the end of the run."""
+    """One device in one run, from its start to the end of the run.
+
+    ``data`` has the folder or file of each client's own data, for a run without a data set.
+    """
 
     def __init__(
         self,
@@ -60,26 +63,26 @@ class Device:
         folder: Path,
         clients: Sequence[str],
         say: Say,
-        slow: float = 1.0,
+        *,
+        slowdown: float = 1.0,
         data: Mapping[str, Path] | None = None,
     ) -> None:
-        """``data`` says where each client's own lie, where the run has none to deal."""
-        self.folder, self.clients, self.say, self.slowdown = folder / run, list(clients), say, slow
-        self.data = data
+        self.folder, self.clients, self.say = folder / run, list(clients), say
+        self.slowdown, self.data = slowdown, data
         self.plan: Plan | None = None
         self.device_folder = DeviceFolder(self.folder)
         self.client_store = FolderClientStore(self.folder / "clients", self.folder / "scratch")
-        shelf, now = ReplyStore(self.folder / "replies"), time.monotonic()
-        self.device_session = DeviceSession(
-            run, enrolment.device, secrets.token_hex(8), shelf, MAX_BLOB_BYTES, now
+        self.session = DeviceSession(
+            run=run,
+            device=enrolment.device,
+            session=secrets.token_hex(8),
+            reply_store=ReplyStore(self.folder / "replies"),
+            max_blob_bytes=MAX_BLOB_BYTES,
+            now=time.monotonic(),
         )
-        gone, here = (
-            self.device_session.make_status_publication(state) for state in ("gone", "here")
-        )
+        gone, here = (self.session.make_status_publication(state) for state in ("gone", "here"))
         self.transport = MqttTransport(
-            BrokerEndpoint(
-                enrolment.address, enrolment.port, enrolment.device, enrolment.make_ssl_context()
-            ),
+            make_endpoint(enrolment),
             topics.list_device_subscriptions(run, enrolment.device),
             retained={here.topic: here.payload},
             will=Will(gone.topic, gone.payload),
@@ -89,114 +92,112 @@ class Device:
         self.last_rejection = ""
 
     def run(self) -> None:
-        """Until the run has ended."""
+        """Take part until the run has ended."""
         threading.Thread(target=self.run_jobs, name="work", daemon=True).start()
         with closing(self.device_folder), self.transport:
             while not self.run_ended:
                 self.handle_next_message()
-                self.publish_all(self.device_session.tick(time.monotonic()))
+                self.publish_all(self.session.tick(time.monotonic()))
                 self.advance()
 
     @property
     def run_ended(self) -> bool:
-        control = self.device_session.control
+        control = self.session.control
         return control is not None and control.state == "ended"
 
     def handle_next_message(self) -> None:
-        """What has arrived, for a moment at most."""
+        """Wait briefly for a message or connection event, and handle it."""
         try:
             item: ReceivedMessage | ConnectionEvent = self.transport.inbox.get(timeout=POLL_SECONDS)
         except queue.Empty:
             return
         now = time.monotonic()
         if isinstance(item, ReceivedMessage):
-            self.publish_all(self.device_session.receive(item.topic, item.payload, now))
+            self.publish_all(self.session.receive(item.topic, item.payload, now))
         elif item.kind == "connected":
-            self.publish_all(self.device_session.handle_connected(now))
+            self.publish_all(self.session.handle_connected(now))
         elif item.kind != "nudge":
             self.say(item.text)
 
     def advance(self) -> None:
-        """Begin, take up work, hand in results; say what is new."""
+        """Build the plan, start jobs, hand in results, and print the server's answers."""
         now = time.monotonic()
-        if self.plan is None and self.device_session.config is not None:
-            self.start_plan(self.device_session.config, now)
+        if self.plan is None and self.session.config is not None:
+            self.start_plan(self.session.config, now)
         while not self.results.empty():
             self.submit_result(*self.results.get(), now)
-        if self.plan is not None and (task := self.device_session.take_next_task()):
+        if self.plan is not None and (task := self.session.take_next_task()):
             self.jobs.put(task.job)
-        control = self.device_session.control
+        control = self.session.control
         if control is not None:
             self.client_store.delete_old_memories(self.clients, before=control.oldest)
-        if self.device_session.refusal_reason:
-            raise ConfigError(f"the server says: {self.device_session.refusal_reason}")
-        words = self.device_session.last_rejection_reason
-        if words and words != self.last_rejection:
-            self.say(f"the server says: {words}")
-        self.last_rejection = words
+        if self.session.refusal_reason:
+            raise ConfigError(f"the server refuses this device: {self.session.refusal_reason}")
+        why = self.session.last_rejection_reason
+        if why and why != self.last_rejection:
+            self.say(f"the server rejects a reply: {why}")
+        self.last_rejection = why
 
     def start_plan(self, text: bytes, now: float) -> None:
-        """The configuration is here: deal the data, and say who is here."""
+        """Load the clients' data for this configuration, and introduce the clients."""
         config = parse_config(text)
         federation = load_federation(config, self.data)
-        # who is asked and when is the server's matter, and speaks of clients that are not here
-        here = replace(config, participation=Uniform(rate=1.0), devices=Devices())
-        self.plan = here.build_device_plan(federation)
+        # the server selects clients; its settings for that name clients that are not here
+        local_config = replace(config, participation=Uniform(rate=1.0), devices=Devices())
+        self.plan = local_config.build_device_plan(federation)
         unknown = [c for c in self.clients if c not in federation.clients]
         if unknown:
             raise ConfigError(f"--clients: the run has no client '{unknown[0]}'")
         if config.evaluation.share_personal:
-            self.say("the run asks for personal parts, only to measure G, where G rests on them")
-        held, home = (
-            [summarize_client(federation, c) for c in self.clients],
-            self.device_folder.folder_id,
-        )
+            self.say("the run asks for personal parameters, to measure G where G depends on them")
+        summaries = [summarize_client(federation, c) for c in self.clients]
+        folder_id = self.device_folder.folder_id
         self.publish_all(
-            self.device_session.introduce(__version__, held, describe_hardware(), now, home)
+            self.session.introduce(__version__, summaries, describe_hardware(), now, folder_id)
         )
 
     def submit_result(self, result: Reply | Exception, seconds: float, now: float) -> None:
         if isinstance(result, Exception):
-            self.publish_all(
-                self.device_session.submit_failure(
-                    result, not isinstance(result, DivergedError), now
-                )
-            )
+            again = not isinstance(result, DivergedError)
+            self.publish_all(self.session.submit_failure(result, again, now))
         else:
-            aside = self.plan is not None and self.plan.share_personal
-            self.publish_all(
-                self.device_session.submit_reply(
-                    job_codec.encode_reply(result, aside), seconds, now
-                )
-            )
+            share_personal = self.plan is not None and self.plan.share_personal
+            reply = job_codec.encode_reply(result, share_personal)
+            self.publish_all(self.session.submit_reply(reply, seconds, now))
 
     def publish_all(self, messages: Sequence[Publication]) -> None:
         for topic, payload, retain in messages:
             self.transport.publish(topic, payload, retain)
 
-    # In the thread --------------------------------------------------------------------------
+    # In the thread of the jobs --------------------------------------------------------------
     def run_jobs(self) -> None:
-        """One job after the other, in one torch thread: the bits of every other engine."""
+        """Run one job after the other in one torch thread, for the same bits as every engine."""
         torch.set_num_threads(1)
         while True:
-            job, begun = self.jobs.get(), time.monotonic()
+            job, start = self.jobs.get(), time.monotonic()
             assert self.plan is not None
             result: Reply | Exception
             try:
                 result = work(self.plan, job, self.client_store)
             except HeterophonyError as error:
                 result = error
-            except Exception as error:  # whatever it is, the server hears of it
+            except Exception as error:  # whatever it is, the server is told
                 result = HeterophonyError(repr(error))
-            taken = time.monotonic() - begun
+            seconds = time.monotonic() - start
             if self.slowdown > 1:
-                time.sleep(taken * (self.slowdown - 1))
-            self.results.put((result, taken * self.slowdown))
+                time.sleep(seconds * (self.slowdown - 1))
+            self.results.put((result, seconds * self.slowdown))
             self.transport.inbox.offer(ConnectionEvent("nudge", "a job is done"))
 
 
+def make_endpoint(enrolment: Enrolment) -> BrokerEndpoint:
+    return BrokerEndpoint(
+        enrolment.address, enrolment.port, enrolment.device, enrolment.make_ssl_context()
+    )
+
+
 def parse_config(text: bytes) -> Config:
-    """The server's configuration; it comes over the network, so it is checked like any other."""
+    """Parse the server's configuration, with the same checks as a file of a user."""
     try:
         return resolve_config(tomllib.loads(text.decode()))
     except (ValueError, tomllib.TOMLDecodeError):
@@ -204,18 +205,18 @@ def parse_config(text: bytes) -> Config:
 
 
 def load_federation(config: Config, data: Mapping[str, Path] | None) -> Federation:
-    """What is dealt, for all clients, or what the clients of this device have of their own."""
+    """Load the configured data set with all clients, or the own data of this device's clients."""
     if (config.data.name == OWN_DATA) != (data is not None):
         raise ConfigError(
-            f"--data: the run deals {config.data.name} itself; leave it out, and name --clients"
+            f"--data: the run uses the data set {config.data.name}; leave --data out and give --clients"
             if data is not None
-            else "--data: missing; the clients of this run have data of their own"
+            else "--data: missing; this run uses the clients' own data, so say where they are"
         )
     return config.build_federation() if data is None else config.load_client_folders(data)
 
 
 def summarize_client(federation: Federation, client: str) -> ClientSummary:
-    """What is told of a client: how much data, of which kind, and a digest."""
+    """Return how much data a client has, of which kind, and a digest of it."""
     i = federation.clients.index(client)
     sizes = {part: federation.sizes(part)[client] for part in ("train", "test", "validation")}
     digest = hashlib.sha256()
@@ -231,19 +232,17 @@ def summarize_client(federation: Federation, client: str) -> ClientSummary:
 
 
 def describe_hardware() -> dict[str, str]:
-    """For people to look at."""
+    """Return facts about this machine, to show to people."""
     return {"machine": platform.machine(), "system": platform.system(), "torch": torch.__version__}
 
 
 def wait_for_run(enrolment: Enrolment, say: Say) -> str:
-    """The run that a server announces on this broker; waits for one."""
-    peer = BrokerEndpoint(
-        enrolment.address, enrolment.port, enrolment.device, enrolment.make_ssl_context()
-    )
+    """Wait until a server announces a run on this broker; return its name."""
     say("waiting for a server")
-    with MqttTransport(peer, [topics.make_any_control_pattern()]) as link:
+    pattern = topics.make_any_control_pattern()
+    with MqttTransport(make_endpoint(enrolment), [pattern]) as transport:
         while True:
-            item = link.inbox.get()
+            item = transport.inbox.get()
             if isinstance(item, ConnectionEvent):
                 if item.kind != "connected":
                     say(item.text)

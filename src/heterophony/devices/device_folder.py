@@ -1,4 +1,4 @@
-"""A device's folder for one run: of one program at a time, with a name to know it again by."""
+"""A device's folder for one run: locked by one process, and recognised by an id."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from ..core.files import lock_folder, translate_disk_errors, write_atomically
 
 
 class DeviceFolder:
-    """Ours until ``close``. The name tells it from a new folder, or that of a copied enrolment."""
+    """A folder that is locked until ``close``.
+
+    The id distinguishes it from a new folder, and from that of a copied enrolment.
+    """
 
     def __init__(self, path: Path) -> None:
-        file = path / "home"
+        id_file = path / "home"
         with translate_disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)
         self._lock = lock_folder(path)
-        if not file.exists():
-            write_atomically(file, secrets.token_hex(8).encode())
-        with translate_disk_errors(file):
-            self.folder_id = file.read_text()
+        if not id_file.exists():
+            write_atomically(id_file, secrets.token_hex(8).encode())
+        with translate_disk_errors(id_file):
+            self.folder_id = id_file.read_text()
 
     def close(self) -> None:
         os.close(self._lock)

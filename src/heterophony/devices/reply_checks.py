@@ -1,4 +1,4 @@
-"""What a reply from a device may be: names, shapes, types, counts and sizes, or it is refused."""
+"""Check a reply from a device: its names, shapes, types, counts and norms."""
 
 from __future__ import annotations
 
@@ -23,57 +23,55 @@ from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Job, Plan
 from ..jobs.work import train
 
-MAX_NORM_RATIO = 1000.0  # times that of what was sent: no training of ours comes near
+MAX_NORM_RATIO = 1000.0  # to the norm of what was sent; honest training stays far below
 DUMMY_CLIENT = "0"
-TEST_COUNT_METRICS = ("G", "P", "P_local", "before")  # right answers on test examples
+TEST_COUNT_METRICS = ("G", "P", "P_local", "before")  # correct answers on test examples
 VALIDATION_COUNT_METRICS = ("G_valid", "P_valid")
-METRIC_NAME = re.compile(
-    r"[A-Za-z]\w{0,40}(/\w{1,40})?"
-)  # of a metric; which there are, rounds decide
-MAX_METRICS = 32  # metrics of one reply
+METRIC_NAME = re.compile(r"[A-Za-z]\w{0,40}(/\w{1,40})?")
+MAX_METRICS = 32  # in one reply
 
 
 class ReplyValidator:
-    """The form of good replies, derived from what the algorithm itself would send."""
+    """Knows the form of valid replies from what the algorithm itself would send."""
 
-    def __init__(self, plan: Plan, norm: float = MAX_NORM_RATIO) -> None:
-        self.plan, self.max_norm_ratio = plan, norm
+    def __init__(self, plan: Plan, max_norm_ratio: float = MAX_NORM_RATIO) -> None:
+        self.plan, self.max_norm_ratio = plan, max_norm_ratio
 
     @cached_property
     def largest_reply(self) -> Reply:
-        """What a client sends that holds every class: nobody sends more."""
+        """The reply of a client with examples of every class; no reply has more tensors."""
         return self.simulate_reply(torch.arange(self.plan.federation.classes))
 
     @cached_property
     def required_names(self) -> frozenset[str]:
-        """The names that any client sends, whatever its classes are."""
-        one = [
+        """The tensors that every client sends, whatever its classes are."""
+        single_class = [
             self.simulate_reply(torch.tensor([c])).tensors
             for c in (0, self.plan.federation.classes - 1)
         ]
-        return frozenset(one[0].keys() & one[1].keys())
+        return frozenset(single_class[0].keys() & single_class[1].keys())
 
     def simulate_reply(self, y: Tensor) -> Reply:
-        """The reply of somebody with blank examples of these classes, to the very first job."""
+        """Return the reply of a client with blank examples of these classes to its first job."""
         plan, rows = self.plan, {DUMMY_CLIENT: torch.arange(len(y))}
         x = torch.zeros(len(y), *plan.federation.shape, dtype=plan.federation.x.dtype)
-        anybody = Federation(
-            "anybody", x, y, BYTES_TO_PLUS_MINUS_ONE, plan.federation.labels, rows, rows
+        dummy = Federation(
+            "dummy", x, y, BYTES_TO_PLUS_MINUS_ONE, plan.federation.labels, rows, rows
         )
-        how = replace(plan.training, epochs=1, steps=None, batch=len(y))
-        dry = replace(plan, federation=anybody, training=how)
+        training = replace(plan.training, epochs=1, steps=None, batch=len(y))
+        dry_plan = replace(plan, federation=dummy, training=training)
         with tempfile.TemporaryDirectory(prefix="heterophony-") as folder, torch.random.fork_rng():
-            place = FolderClientStore(Path(folder) / "clients", Path(folder) / "scratch")
+            store = FolderClientStore(Path(folder) / "clients", Path(folder) / "scratch")
             job = Job(
                 kind="train",
                 t=0,
                 client=DUMMY_CLIENT,
-                tensors=dry.algorithm.send(dry.create_initial_server(), DUMMY_CLIENT),
+                tensors=dry_plan.algorithm.send(dry_plan.create_initial_server(), DUMMY_CLIENT),
             )
-            return train(dry, job, {}, place)[0]
+            return train(dry_plan, job, {}, store)[0]
 
     def check_reply(self, reply: Reply, job: Job) -> Reply:
-        """The reply with what the server knows better put right; CodecError says what is wrong."""
+        """Return a valid reply with the weight the server knows; raise CodecError otherwise."""
         if (reply.client, reply.kind, reply.turn) != (job.client, job.kind, job.turn):
             raise CodecError("the reply is to another job")
         if job.kind == "train":
@@ -85,16 +83,16 @@ class ReplyValidator:
         return self.set_trusted_weight(reply, job)
 
     def check_tensors(self, found: Tensors, job: Job) -> None:
-        """Nothing that is not expected, nothing of another form, all that everybody sends."""
-        like = self.largest_reply.tensors
+        """Require known names, the right shapes and types, and all tensors that everybody sends."""
+        expected_tensors = self.largest_reply.tensors
         for name, v in found.items():
-            want = like.get(name)
-            if want is None:
+            expected = expected_tensors.get(name)
+            if expected is None:
                 raise CodecError(f"tensor {name!r} is not expected")
-            if v.shape != want.shape or v.dtype != want.dtype:
+            if v.shape != expected.shape or v.dtype != expected.dtype:
                 raise CodecError(
                     f"tensor {name!r} is {v.dtype} {tuple(v.shape)},"
-                    f" expected {want.dtype} {tuple(want.shape)}"
+                    f" expected {expected.dtype} {tuple(expected.shape)}"
                 )
             if v.is_floating_point() and not bool(torch.isfinite(v).all()):
                 raise NotFiniteError(f"tensor {name!r} holds NaN or infinity")
@@ -103,35 +101,33 @@ class ReplyValidator:
         self.check_norms(found, job.tensors, self.plan.federation.whole().sizes()[job.client])
 
     def check_aside(self, found: Tensors) -> None:
-        """Exactly what G takes an average of, where the run asks for it; else nothing.
+        """Require exactly the personal tensors that G averages, if the run asks for them.
 
-        How long it is does not matter: it is measured, and nobody learns from it.
+        Their norm is not limited: they are only measured, and nothing is learnt from them.
         """
-        like = self.largest_reply.aside
-        if found and not like:
-            raise CodecError("the reply holds tensors that must stay on the device")
-        check_same_structure(found, like)
+        expected = self.largest_reply.aside
+        if found and not expected:
+            raise CodecError("the reply holds personal tensors, which must stay on the device")
+        check_same_structure(found, expected)
         for name, v in found.items():
             if v.is_floating_point() and not bool(torch.isfinite(v).all()):
                 raise NotFiniteError(f"tensor {name!r} holds NaN or infinity")
 
     def check_norms(self, found: Tensors, sent: Tensors, samples: int) -> None:
-        """What was sent and came back, by how long it was; the rest may be sums over examples."""
+        """Limit the norm of shared tensors, and that of extra ones, which may be sums over examples."""
         common = {k for k in found if k in sent}
         before, after = compute_norm(sent, common), compute_norm(found, common)
         if after > self.max_norm_ratio * (1 + before):
             raise CodecError(
-                f"the update is {after:.3g} long, over {self.max_norm_ratio:g} times what was sent"
+                f"the update has norm {after:.3g}, over {self.max_norm_ratio:g} times that of what was sent"
             )
-        beside, most = (
-            compute_norm(found, found.keys() - common),
-            self.max_norm_ratio * (1 + before) * (1 + samples),
-        )
-        if beside > most:
-            raise CodecError(f"what goes with the update is {beside:.3g} long, over {most:.3g}")
+        extra = compute_norm(found, found.keys() - common)
+        limit = self.max_norm_ratio * (1 + before) * (1 + samples)
+        if extra > limit:
+            raise CodecError(f"the extra tensors have norm {extra:.3g}, over {limit:.3g}")
 
     def check_metrics(self, found: Mapping[str, float], job: Job) -> None:
-        """Finite numbers of known names; counts within what there is to count."""
+        """Require finite numbers with valid names, and counts within the number of examples."""
         federation = self.plan.federation.whole()
         tested, held_out = (federation.sizes(p)[job.client] for p in ("test", "validation"))
         limits = {
@@ -145,25 +141,25 @@ class ReplyValidator:
                 raise CodecError(f"metric {name[:80]!r} is not a name")
             if not math.isfinite(value):
                 raise CodecError(f"metric {name!r} is not finite")
-            most = limits.get(name, math.inf)
-            if name in limits and not (0 <= value <= most and value == int(value)):
-                raise CodecError(f"metric {name!r} is {value:g}, of {most} examples")
+            limit = limits.get(name, math.inf)
+            if name in limits and not (0 <= value <= limit and value == int(value)):
+                raise CodecError(f"metric {name!r} is {value:g}, of {limit} examples")
 
     def set_trusted_weight(self, reply: Reply, job: Job) -> Reply:
-        """Its share in a mean is not for a device to say."""
+        """Replace the weight in averages, which is not for a device to choose."""
         samples = self.plan.federation.whole().sizes()[job.client]
         if job.kind != "train":
             return reply
         if reply.samples != samples:
-            raise CodecError(f"the reply speaks of {reply.samples} examples, not of {samples}")
+            raise CodecError(f"the reply claims {reply.samples} examples instead of {samples}")
         weight = samples if self.plan.weights == "samples" else 1
-        most = max(1, samples) * 1000 * max(1, self.plan.training.epochs)
-        if not 0 <= reply.examples <= most:
-            raise CodecError(f"the reply speaks of {reply.examples} examples gone through")
+        limit = max(1, samples) * 1000 * max(1, self.plan.training.epochs)
+        if not 0 <= reply.examples <= limit:
+            raise CodecError(f"the reply claims {reply.examples} processed examples")
         return replace(reply, weight=weight)
 
 
 def compute_norm(tensors: Tensors, names: Iterable[str]) -> float:
-    """The length of all that is no whole number, as one vector."""
+    """Return the norm of all floating-point tensors as one vector."""
     real = [tensors[k].double() for k in names if tensors[k].is_floating_point()]
     return math.sqrt(sum(float(v.square().sum()) for v in real))

@@ -1,1 +1,1 @@
-"""The device protocol as pure state machines: no clock, no thread, no network."""
+"""The protocol between server and devices as pure state machines: no clock, no thread, no network."""

@@ -1,4 +1,4 @@
-"""Open tasks, from the job to the reply that is taken: pulled, checked, given again or given up."""
+"""The server's tasks of a round: assigned, their replies pulled and checked, retried or given up."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from .message_fields import to_single_line
 from .messages import BlobRef, Done, Failed, Message, Rejected, Taken, Task, Want
 from .resend_timer import ResendTimer
 
-MAX_ATTEMPTS = 3  # that a task has before it is given up
-ReplyCheck = Callable[[Job, Reply], None]  # raises CodecError with words
-OutgoingMessages = list[Message | bytes]  # to the device that spoke; bytes are chunks
+MAX_ATTEMPTS = 3  # before a task is given up
+ReplyCheck = Callable[[Job, Reply], None]  # raises CodecError with the reason for a refusal
+OutgoingMessages = list[Message | bytes]  # to one device; bytes are encoded chunks
 
 
 class LostJob(NamedTuple):
-    """A job that was given up, by whose fault and why."""
+    """A job that was given up, the device that had it, and why."""
 
     job: Job
     device: str
     why: str
-    diverged: bool  # did training leave the finite numbers? Then trying again is no use
+    diverged: bool  # training left the finite numbers
 
 
 @dataclass
 class OpenTask:
-    """A task without a reply."""
+    """A task without an accepted reply."""
 
     job: Job
     task: Task
@@ -42,76 +42,79 @@ class OpenTask:
 
 
 class Assignments:
-    """The tasks of a round, and what became of them."""
+    """The open tasks of a round, and the replies and losses so far."""
 
-    def __init__(self, run: str, guests: DeviceRegistry, check: ReplyCheck, limit: int) -> None:
-        self.run, self.registry, self.check_reply, self.max_reply_bytes = run, guests, check, limit
-        self.t: int | None = None  # nothing was asked for yet
+    def __init__(
+        self,
+        *,
+        run: str,
+        registry: DeviceRegistry,
+        check_reply: ReplyCheck,
+        max_reply_bytes: int,
+    ) -> None:
+        self.run = run
+        self.registry = registry
+        self.check_reply = check_reply
+        self.max_reply_bytes = max_reply_bytes
+        self.t: int | None = None  # None before the first round
         self.open_tasks: dict[str, OpenTask] = {}
         self.outgoing_blobs: dict[str, OutgoingBlob] = {}
         self.taken_ids: set[str] = set()
         self.replies: list[Reply] = []
         self.lost_jobs: list[LostJob] = []
 
-    # Giving ---------------------------------------------------------------------------------
+    # Assign tasks ---------------------------------------------------------------------------
     def assign_jobs(self, jobs: Sequence[Job], t: int, now: float) -> None:
-        """Tasks for these jobs, in this order."""
+        """Open tasks for these jobs, in this order."""
         if t != self.t:
             self.taken_ids, self.t = set(), t
         if not self.open_tasks:
             self.outgoing_blobs.clear()
-            for guest in self.registry.devices.values():
-                guest.requested_blobs.clear()
-        put = dict[int, BlobRef]()  # by identity: what all clients get is encoded once
+            for record in self.registry.devices.values():
+                record.requested_blobs.clear()
+        encoded = dict[int, BlobRef]()  # by identity: tensors that all clients get are encoded once
         for job in jobs:
-            down, mean = (self.add_blob(x, put) for x in (job.tensors, job.generic_model))
-            task = job_codec.make_task(self.run, job, down, mean)
+            tensors, average = (self.add_blob(x, encoded) for x in (job.tensors, job.generic_model))
+            task = job_codec.make_task(self.run, job, tensors, average)
             self.open_tasks[task.id] = OpenTask(job, task, ResendTimer(now))
 
-    def add_blob(self, tensors: Tensors, put: dict[int, BlobRef]) -> BlobRef:
-        if id(tensors) not in put:
+    def add_blob(self, tensors: Tensors, encoded: dict[int, BlobRef]) -> BlobRef:
+        if id(tensors) not in encoded:
             outgoing = OutgoingBlob.from_bytes(job_codec.encode_tensors(tensors))
             self.outgoing_blobs[outgoing.blob.sha256] = outgoing
-            put[id(tensors)] = outgoing.blob
-        return put[id(tensors)]
+            encoded[id(tensors)] = outgoing.blob
+        return encoded[id(tensors)]
 
     def abandon_open_tasks(self) -> None:
-        """No reply to an open task is taken any more."""
+        """Accept no more replies to open tasks."""
         self.open_tasks.clear()
         self.outgoing_blobs.clear()
-        for guest in self.registry.devices.values():
-            guest.ready_replies.clear()
-            guest.current_transfer = None
+        for record in self.registry.devices.values():
+            record.ready_replies.clear()
+            record.current_transfer = None
 
     def list_open_tasks(self, device: str) -> list[OpenTask]:
-        """Open tasks of the clients on a device that is here."""
-        here = [(o, *self.registry.find_device(o.task.client)) for o in self.open_tasks.values()]
-        return [o for o, holder, guest in here if guest is not None and holder == device]
+        """Return the open tasks of the clients on a device, if it is connected."""
+        found = [(o, *self.registry.find_device(o.task.client)) for o in self.open_tasks.values()]
+        return [o for o, holder, record in found if record is not None and holder == device]
 
-    def repeat_all(self, device: str, guest: RegisteredDevice, now: float) -> OutgoingMessages:
-        """All that the device should know and do: it may have forgotten."""
-        mine = self.list_open_tasks(device)
-        for o in mine:
-            o.resend_timer.reset(now)
-        return [
-            *(o.task for o in mine),
-            *(guest.current_transfer[1].repeat_request() if guest.current_transfer else []),
-        ]
+    def repeat_all(self, device: str, record: RegisteredDevice, now: float) -> OutgoingMessages:
+        """Repeat all tasks and requests to a device that may have forgotten them."""
+        tasks = self.list_open_tasks(device)
+        for open_task in tasks:
+            open_task.resend_timer.reset(now)
+        requests = record.current_transfer[1].repeat_request() if record.current_transfer else []
+        return [*(open_task.task for open_task in tasks), *requests]
 
-    def repeat_overdue(self, device: str, guest: RegisteredDevice, now: float) -> OutgoingMessages:
-        """What to say again, after a silence."""
+    def repeat_overdue(self, device: str, record: RegisteredDevice, now: float) -> OutgoingMessages:
+        """Repeat tasks and requests that got no answer for a while."""
         tasks = [o.task for o in self.list_open_tasks(device) if o.resend_timer.advance_if_due(now)]
-        return [
-            *tasks,
-            *(
-                guest.current_transfer[1].repeat_overdue_request(now)
-                if guest.current_transfer
-                else []
-            ),
-        ]
+        if record.current_transfer is None:
+            return [*tasks]
+        return [*tasks, *record.current_transfer[1].repeat_overdue_request(now)]
 
     def answer_want(self, device: str, want: Want) -> OutgoingMessages:
-        """Chunks of a blob that belongs to one of the device's own tasks."""
+        """Return the wanted chunks, if they belong to one of the device's own tasks."""
         own = {
             b.sha256 for o in self.list_open_tasks(device) for b in (o.task.tensors, o.task.average)
         }
@@ -121,86 +124,87 @@ class Assignments:
         self.registry.devices[device].record_want(want, last=count_chunks(outgoing.blob) - 1)
         return [*outgoing.encode_wanted_chunks(want)]
 
-    # Taking ---------------------------------------------------------------------------------
-    def find_own_task(self, device: str, said: Done | Failed) -> OpenTask | None:
-        """The open task it is about; nobody speaks for a client that another device holds."""
-        found = self.open_tasks.get(said.id)
-        if found and self.registry.device_of_client.get(found.task.client) != device:
-            raise CodecError(f"it spoke for client {found.task.client!r}, which it does not hold")
-        return found
+    # Pull and check replies -----------------------------------------------------------------
+    def find_own_task(self, device: str, message: Done | Failed) -> OpenTask | None:
+        """Return the open task of a message; refuse one for a client that another device holds."""
+        open_task = self.open_tasks.get(message.id)
+        if open_task and self.registry.device_of_client.get(open_task.task.client) != device:
+            raise CodecError(
+                f"it sent a message for client {open_task.task.client!r}, which it does not hold"
+            )
+        return open_task
 
     def handle_done(
-        self, device: str, guest: RegisteredDevice, done: Done, now: float
+        self, device: str, record: RegisteredDevice, done: Done, now: float
     ) -> OutgoingMessages:
-        """A reply is there: pull it, one of a device after the other."""
-        found = self.find_own_task(device, done)
-        if found is None:
+        """Pull the announced reply; a device's replies are pulled one after the other."""
+        open_task = self.find_own_task(device, done)
+        if open_task is None:
             return self.answer_closed_task(done)
-        if done.attempt < found.task.attempt:
-            return []  # of an attempt that was judged already
+        if done.attempt < open_task.task.attempt:
+            return []  # that attempt was rejected already
         if (size := done.reply.size) > self.max_reply_bytes:
-            return self.reject_reply(
-                device, found, f"{size} bytes, over the limit of {self.max_reply_bytes}", now
-            )
-        found.resend_timer.reset(now)
-        has = (found.task.tensors.sha256, found.task.average.sha256)
-        guest.requested_blobs |= dict.fromkeys(has, True)
-        if guest.current_transfer and guest.current_transfer[0].id == done.id:
-            if guest.current_transfer[0].reply == done.reply:
+            why = f"{size} bytes, over the limit of {self.max_reply_bytes}"
+            return self.reject_reply(device, open_task, why, now)
+        open_task.resend_timer.reset(now)
+        task = open_task.task
+        record.requested_blobs |= dict.fromkeys((task.tensors.sha256, task.average.sha256), True)
+        if record.current_transfer and record.current_transfer[0].id == done.id:
+            if record.current_transfer[0].reply == done.reply:
                 return []
-            guest.current_transfer = None  # it has made another reply: the old one is no more
-        guest.ready_replies[done.id] = done
-        return self.start_next_transfer(guest, now)
+            record.current_transfer = None  # the device replaced the reply that was being pulled
+        record.ready_replies[done.id] = done
+        return self.start_next_transfer(record, now)
 
     def answer_closed_task(self, done: Done) -> OutgoingMessages:
-        """To a reply that nobody waits for: taken before, or late; or asked for later again."""
+        """Answer a reply to no open task: it was taken, is too late, or is needed later."""
         if done.id in self.taken_ids:
             return [Taken(done.id)]
         if self.t is not None and done.t < self.t:
             return [Rejected(done.id, done.attempt, f"round {done.t} is over")]
-        return []  # a server that was just restarted will ask for it
+        return []  # a restarted server will assign this task again
 
-    def start_next_transfer(self, guest: RegisteredDevice, now: float) -> OutgoingMessages:
-        """Begin with the next reply that is ready, unless one is on its way and still due."""
-        if guest.current_transfer and guest.current_transfer[0].id not in self.open_tasks:
-            guest.current_transfer = None
-        while guest.current_transfer is None and guest.ready_replies:
-            done = guest.ready_replies.pop(next(iter(guest.ready_replies)))
+    def start_next_transfer(self, record: RegisteredDevice, now: float) -> OutgoingMessages:
+        """Start pulling the next ready reply, unless one of an open task is being pulled."""
+        if record.current_transfer and record.current_transfer[0].id not in self.open_tasks:
+            record.current_transfer = None
+        while record.current_transfer is None and record.ready_replies:
+            done = record.ready_replies.pop(next(iter(record.ready_replies)))
             if done.id in self.open_tasks:
-                guest.current_transfer = done, BlobTransfer(done.reply, self.max_reply_bytes, now)
-                return [*guest.current_transfer[1].request_next()]
+                transfer = BlobTransfer(done.reply, self.max_reply_bytes, now)
+                record.current_transfer = done, transfer
+                return [*transfer.request_next()]
         return []
 
     def handle_chunk(
-        self, device: str, guest: RegisteredDevice, chunk: Chunk, now: float
+        self, device: str, record: RegisteredDevice, chunk: Chunk, now: float
     ) -> OutgoingMessages:
-        """A piece of a reply; the last one decides."""
-        if guest.current_transfer is None or not guest.current_transfer[1].add_chunk(chunk, now):
+        """Add a chunk of a reply; after the last one, accept or reject the reply."""
+        if record.current_transfer is None or not record.current_transfer[1].add_chunk(chunk, now):
             return []
-        done, pull = guest.current_transfer
-        found = self.open_tasks.get(done.id)
-        if found is None:  # given up meanwhile
-            return self.start_next_transfer(guest, now)
-        found.resend_timer.reset(now)
-        content = pull.incoming.assemble()
-        if content is None and pull.incoming.digest_failures < MAX_ATTEMPTS:
-            return [*pull.request_next()]
-        guest.current_transfer = None
-        return self.accept_or_reject(device, found, done, content, now) + self.start_next_transfer(
-            guest, now
-        )
+        done, transfer = record.current_transfer
+        open_task = self.open_tasks.get(done.id)
+        if open_task is None:  # given up meanwhile
+            return self.start_next_transfer(record, now)
+        open_task.resend_timer.reset(now)
+        content = transfer.incoming.assemble()
+        if content is None and transfer.incoming.digest_failures < MAX_ATTEMPTS:
+            return [*transfer.request_next()]
+        record.current_transfer = None
+        answer = self.accept_or_reject(device, open_task, done, content, now)
+        return answer + self.start_next_transfer(record, now)
 
     def accept_or_reject(
-        self, device: str, found: OpenTask, done: Done, content: bytes | None, now: float
+        self, device: str, open_task: OpenTask, done: Done, content: bytes | None, now: float
     ) -> OutgoingMessages:
         try:
             if content is None:
-                raise CodecError("the reply is not what its sha256 says")
-            reply = job_codec.decode_reply(content, found.task, done.seconds)
-            self.check_reply(found.job, reply)
+                raise CodecError("the reply does not have its announced sha256")
+            reply = job_codec.decode_reply(content, open_task.task, done.seconds)
+            self.check_reply(open_task.job, reply)
         except CodecError as error:
             diverged = isinstance(error, NotFiniteError)
-            return self.reject_reply(device, found, str(error), now, diverged)
+            return self.reject_reply(device, open_task, str(error), now, diverged)
         self.replies.append(reply)
         self.registry.stats.record_taken_reply(device, done.seconds)
         self.taken_ids.add(done.id)
@@ -208,37 +212,41 @@ class Assignments:
         return [Taken(done.id)]
 
     def reject_reply(
-        self, device: str, found: OpenTask, why: str, now: float, diverged: bool = False
+        self, device: str, open_task: OpenTask, why: str, now: float, diverged: bool = False
     ) -> OutgoingMessages:
-        told = Rejected(found.task.id, found.task.attempt, to_single_line(why))
-        return [told, *self.retry_or_give_up(device, found, why, now, diverged=diverged)]
+        task = open_task.task
+        rejection = Rejected(task.id, task.attempt, to_single_line(why))
+        retried = self.retry_or_give_up(device, open_task, why, now, diverged=diverged)
+        return [rejection, *retried]
 
     def handle_failed(self, device: str, failed: Failed, now: float) -> OutgoingMessages:
-        found = self.find_own_task(device, failed)
-        if found is None or failed.attempt < found.task.attempt:
+        open_task = self.find_own_task(device, failed)
+        if open_task is None or failed.attempt < open_task.task.attempt:
             return []
-        # a device says that trying again is no use only where training diverged
-        diverged = not failed.again
-        return self.retry_or_give_up(device, found, failed.why, now, failed.again, diverged)
+        # only a device whose training diverged says that another attempt cannot help
+        return self.retry_or_give_up(
+            device, open_task, failed.why, now, failed.again, diverged=not failed.again
+        )
 
     def retry_or_give_up(
         self,
         device: str,
-        found: OpenTask,
+        open_task: OpenTask,
         why: str,
         now: float,
         again: bool = True,
-        diverged: bool = False,
+        *,
+        diverged: bool,
     ) -> OutgoingMessages:
-        """Count it, and give the task again, until it has had its tries."""
-        job = found.job
+        """Count the failure; assign the task again until its attempts are used up."""
+        job = open_task.job
         where = f"client {job.client}, round {job.t}, {job.kind}"
         self.registry.stats.record_rejected_reply(device, f"{where}: {why}")
-        tries = found.task.attempt + 1
-        if again and tries < MAX_ATTEMPTS:
-            found.task = replace(found.task, attempt=tries)
-            found.resend_timer.reset(now)
-            return [found.task]
+        attempt = open_task.task.attempt + 1
+        if again and attempt < MAX_ATTEMPTS:
+            open_task.task = replace(open_task.task, attempt=attempt)
+            open_task.resend_timer.reset(now)
+            return [open_task.task]
         self.lost_jobs.append(LostJob(job, device, to_single_line(why), diverged))
-        del self.open_tasks[found.task.id]
+        del self.open_tasks[open_task.task.id]
         return []

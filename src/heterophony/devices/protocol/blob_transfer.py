@@ -1,4 +1,4 @@
-"""A blob pulled from the other side: a window of chunks, asked for again after a silence."""
+"""Pull a blob from the other side: request a window of chunks, and repeat the request if needed."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from .resend_timer import ResendTimer
 
 
 class BlobTransfer:
-    """One blob on its way, and when to ask again. What has come is never asked for twice."""
+    """One blob on its way here. Chunks that arrived are never requested again."""
 
-    def __init__(self, blob: BlobRef, limit: int, now: float) -> None:
-        self.incoming, self.resend_timer = IncomingBlob(blob, limit), ResendTimer(now)
+    def __init__(self, blob: BlobRef, max_bytes: int, now: float) -> None:
+        self.incoming, self.resend_timer = IncomingBlob(blob, max_bytes), ResendTimer(now)
 
     @property
     def blob(self) -> BlobRef:
         return self.incoming.blob
 
     def request_next(self) -> list[Want]:
-        """What to ask for besides what is on its way, if anything."""
+        """Request chunks beyond those already requested, if the window has room."""
         return self.make_wants(self.incoming.request_next())
 
     def add_chunk(self, chunk: Chunk, now: float) -> bool:
-        """Was it missing?"""
-        new = self.incoming.add_chunk(chunk)
-        if new:
+        """Add a chunk; return whether it was missing."""
+        was_missing = self.incoming.add_chunk(chunk)
+        if was_missing:
             self.resend_timer.reset(now)
-        return new
+        return was_missing
 
     def repeat_overdue_request(self, now: float) -> list[Want]:
-        """After a silence, all that was asked for and has not come."""
+        """Repeat the request for outstanding chunks if none arrived for a while."""
         return self.repeat_request() if self.resend_timer.advance_if_due(now) else []
 
     def repeat_request(self) -> list[Want]:
-        """All that was asked for and has not come: the other side may have forgotten."""
+        """Request all outstanding chunks again: the other side may have forgotten them."""
         return self.make_wants(self.incoming.list_outstanding())
 
     def make_wants(self, indices: tuple[int, ...]) -> list[Want]:

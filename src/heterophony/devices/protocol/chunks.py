@@ -1,6 +1,6 @@
-"""Content-addressed bytes in checksummed chunks: order, repetition and damage do no harm.
+"""Send blobs in checksummed chunks that may arrive in any order, repeatedly or damaged.
 
-A chunk is ``HETC``, the sha256 of the whole, its index, a crc32 of all the rest, and the data.
+A chunk is ``HETC``, the sha256 of the blob, its index, a crc32 of everything else, and the data.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from .messages import MAX_WANTED_CHUNKS, BlobRef, Want
 MAGIC = b"HETC"
 HEADER = struct.Struct(">4s32sI")
 CHECKSUM = struct.Struct(">I")
-CHUNK_BYTES = 128 << 10  # small enough for a slow link's keep-alive, large enough to be cheap
+CHUNK_BYTES = (
+    128 << 10
+)  # short enough for the keep-alive of a slow network, long enough to be cheap
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of a blob, undamaged as it travelled; whether it is right, the whole will tell."""
+    """A part of a blob. Its checksum is right; the blob's sha256 is checked at the end."""
 
     sha256: str
     index: int
@@ -39,23 +41,23 @@ def decode_chunk(payload: bytes) -> Chunk:
     if not start < len(payload) <= start + CHUNK_BYTES or payload[:4] != MAGIC:
         raise CodecError("a chunk is not from heterophony, or is empty or too long")
     head, data = payload[: HEADER.size], payload[start:]
-    (told,) = CHECKSUM.unpack(payload[HEADER.size : start])
-    if told != zlib.crc32(data, zlib.crc32(head)):
+    (checksum,) = CHECKSUM.unpack(payload[HEADER.size : start])
+    if checksum != zlib.crc32(data, zlib.crc32(head)):
         raise CodecError("a chunk was damaged on its way")
     _, sha256, index = HEADER.unpack(head)
     return Chunk(sha256.hex(), index, data)
 
 
 def count_chunks(blob: BlobRef) -> int:
-    """How many chunks it has."""
+    """Return the number of chunks of a blob."""
     return -(-blob.size // CHUNK_BYTES)
 
 
 class OutgoingBlob:
-    """A blob that can be asked for; ``read(offset, size)`` gives its bytes, from wherever."""
+    """A blob to send; ``read_range(offset, size)`` returns some of its bytes."""
 
-    def __init__(self, blob: BlobRef, read: Callable[[int, int], bytes]) -> None:
-        self.blob, self.read_range = blob, read
+    def __init__(self, blob: BlobRef, read_range: Callable[[int, int], bytes]) -> None:
+        self.blob, self.read_range = blob, read_range
 
     @staticmethod
     def from_bytes(content: bytes) -> OutgoingBlob:
@@ -64,10 +66,10 @@ class OutgoingBlob:
         )
 
     def encode_wanted_chunks(self, want: Want) -> list[bytes]:
-        """The chunks that are wanted, as they travel."""
+        """Return the encoded chunks that are wanted."""
         if max(want.chunks) >= count_chunks(self.blob):
             raise CodecError(
-                f"chunk {max(want.chunks)} of a blob that has {count_chunks(self.blob)}"
+                f"chunk {max(want.chunks)} is wanted of a blob that has {count_chunks(self.blob)}"
             )
         return [
             encode_chunk(Chunk(want.sha256, i, self.read_range(i * CHUNK_BYTES, CHUNK_BYTES)))
@@ -76,19 +78,19 @@ class OutgoingBlob:
 
 
 class IncomingBlob:
-    """A blob on its way here. Memory is spent only on chunks that were asked for and came."""
+    """A blob to receive. Only chunks that were requested and arrived take up memory."""
 
-    def __init__(self, blob: BlobRef, limit: int) -> None:
-        if blob.size > limit:
-            raise CodecError(f"{blob.size} bytes are over the limit of {limit}")
-        self.blob, self.digest_failures = blob, 0  # how often the whole was not what its name says
+    def __init__(self, blob: BlobRef, max_bytes: int) -> None:
+        if blob.size > max_bytes:
+            raise CodecError(f"{blob.size} bytes are over the limit of {max_bytes}")
+        self.blob, self.digest_failures = blob, 0
         self.reset()
 
     def reset(self) -> None:
         self.received, self.outstanding, self.next_index = dict[int, bytes](), set[int](), 0
 
     def request_next(self) -> tuple[int, ...]:
-        """What to ask for now, besides what is on its way; nothing before half has come."""
+        """Return chunks to request now; none while over half a window is outstanding."""
         if len(self.outstanding) > MAX_WANTED_CHUNKS // 2:
             return ()
         end = min(
@@ -100,21 +102,21 @@ class IncomingBlob:
         return tuple(new)
 
     def list_outstanding(self) -> tuple[int, ...]:
-        """What was asked for and has not come."""
+        """Return the chunks that were requested and did not arrive yet."""
         return tuple(sorted(self.outstanding))
 
     def add_chunk(self, chunk: Chunk) -> bool:
-        """Is it a piece that was missing? Repeated and foreign ones are not."""
+        """Add a chunk; return whether it was missing. Repeated and foreign ones are not."""
         if chunk.sha256 != self.blob.sha256 or chunk.index not in self.outstanding:
             return False
         if len(chunk.data) != min(CHUNK_BYTES, self.blob.size - chunk.index * CHUNK_BYTES):
-            raise CodecError(f"chunk {chunk.index} has {len(chunk.data)} bytes, not as many as due")
+            raise CodecError(f"chunk {chunk.index} has a wrong size of {len(chunk.data)} bytes")
         self.outstanding.remove(chunk.index)
         self.received[chunk.index] = chunk.data
         return True
 
     def assemble(self) -> bytes | None:
-        """The whole, once it is; if it is not what its name says, all begins anew."""
+        """Return the blob once it is complete; if its sha256 is wrong, start over."""
         if len(self.received) < count_chunks(self.blob):
             return None
         whole = b"".join(self.received[i] for i in range(count_chunks(self.blob)))

@@ -1,7 +1,7 @@
-"""The device's side of the conversation: who it is, what it hears, what it says again.
+"""The device's side of the protocol: introduce itself, receive tasks, announce replies.
 
-No threads, no clock, no network. All that must outlive the process is on the shelf; everything
-else the server says again.
+No threads, no clock, no network. Everything that must outlive the process is in the reply store;
+everything else the server repeats.
 """
 
 from __future__ import annotations
@@ -32,25 +32,31 @@ from .topics import ParsedTopic, Publication
 
 
 class DeviceSession:
-    """One device in one run; ``session`` is new at each start, ``limit`` is of a blob's bytes."""
+    """One device in one run; ``session`` is a new id at each start of the device."""
 
     def __init__(
-        self, run: str, device: str, session: str, shelf: ReplyStore, limit: int, now: float
+        self,
+        *,
+        run: str,
+        device: str,
+        session: str,
+        reply_store: ReplyStore,
+        max_blob_bytes: int,
+        now: float,
     ) -> None:
         self.run, self.device, self.session = run, device, session
-        self.tasks = TaskQueue(shelf, limit, now)
+        self.tasks = TaskQueue(reply_store=reply_store, max_blob_bytes=max_blob_bytes, now=now)
         self.control: Control | None = None
         self.hello: Hello | None = None
         self.welcomed = False
-        self.refusal_reason = self.last_rejection_reason = (
-            ""  # the server's words: to the device; to its last reply
-        )
+        self.refusal_reason = ""  # why the server refuses this device
+        self.last_rejection_reason = ""  # why it rejected the last reply
         self.presence_timer, self.hello_timer = ResendTimer(now), ResendTimer(now)
 
-    # What the device does -------------------------------------------------------------------
+    # Called by the device -------------------------------------------------------------------
     @property
     def config(self) -> bytes | None:
-        """The run's configuration as the server has it, once it is here."""
+        """The run's configuration file, once it has arrived."""
         return self.tasks.blob_cache.blobs.get(self.control.config.sha256) if self.control else None
 
     def introduce(
@@ -59,39 +65,46 @@ class DeviceSession:
         clients: Sequence[ClientSummary],
         hardware: Mapping[str, str],
         now: float,
-        home: str = "",
+        folder_id: str = "",
     ) -> list[Publication]:
-        """Say which clients are here; that takes the configuration, hence comes after it."""
+        """Tell the server which clients are here; possible once the configuration has arrived."""
         assert self.control is not None
-        epoch, config = self.control.epoch, self.control.config.sha256
-        self.hello = Hello(self.session, epoch, version, config, tuple(clients), hardware, home)
+        self.hello = Hello(
+            session=self.session,
+            epoch=self.control.epoch,
+            version=version,
+            config_sha256=self.control.config.sha256,
+            clients=tuple(clients),
+            hardware=hardware,
+            home=folder_id,
+        )
         self.welcomed, self.refusal_reason = False, ""
         return self.send_hello(now)
 
     def take_next_task(self) -> ReadyTask | None:
-        """The next job, if there is one and none is being done."""
+        """Start the next task that is ready; None while another one runs."""
         return self.tasks.take_next_task()
 
     def submit_reply(self, reply: bytes, seconds: float, now: float) -> list[Publication]:
-        """The job is done; this is its reply."""
+        """Hand in the reply of the current task."""
         return self.address_to_server(self.tasks.finish_current(reply, seconds, now))
 
     def submit_failure(self, why: object, again: bool, now: float) -> list[Publication]:
-        """The job could not be done; might it be, ``again``?"""
+        """Report that the current task failed; ``again`` if another attempt can help."""
         return self.address_to_server(self.tasks.fail_current(why, again, now))
 
     def report_metrics(self, values: Mapping[str, float]) -> list[Publication]:
-        """Numbers to be shown."""
+        """Send numbers to show live."""
         return self.address_to_server([Metrics(values)])
 
     def make_status_publication(self, state: str) -> Publication:
-        """Here, or gone (which is also the last will)."""
+        """Return the status ``here`` or ``gone``; the latter is also the last will."""
         topic = topics.make_device_topic(self.run, self.device, "status")
         return Publication(topic, messages.encode_message(Status(state, self.session)), retain=True)
 
-    # What the network brings ----------------------------------------------------------------
+    # Called for the network -----------------------------------------------------------------
     def handle_connected(self, now: float) -> list[Publication]:
-        """A new connection: all that the other side may have missed."""
+        """Repeat everything that the server may have missed."""
         self.presence_timer.reset(now)
         return [
             self.make_status_publication("here"),
@@ -100,17 +113,17 @@ class DeviceSession:
         ]
 
     def tick(self, now: float) -> list[Publication]:
-        """What to say again, after a silence."""
+        """Repeat what got no answer for a while."""
         out = (
             [self.make_status_publication("here")]
             if self.presence_timer.advance_if_due(now)
             else []
         )
-        greeting = self.repeat_hello() if self.hello_timer.advance_if_due(now) else []
-        return [*out, *greeting, *self.address_to_server(self.tasks.repeat_overdue(now))]
+        hello = self.repeat_hello() if self.hello_timer.advance_if_due(now) else []
+        return [*out, *hello, *self.address_to_server(self.tasks.repeat_overdue(now))]
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[Publication]:
-        """Answer a message; what is not for this device, or damaged, is as if lost."""
+        """Answer a message; ignore those that are damaged or not for this device."""
         try:
             address = topics.parse_topic(topic)
             if address.run != self.run or address.device not in ("", self.device):
@@ -133,13 +146,13 @@ class DeviceSession:
         return []
 
     def handle_control(self, control: Control, now: float) -> list[Publication]:
-        """How the run stands; what is older than what we know was delayed on its way."""
+        """Take over the state of the run; ignore one that is older than the last."""
         before = self.control
         if control.run != self.run or (before and rank_control(control) < rank_control(before)):
             return []
         self.control = control
         out = self.address_to_server(self.tasks.handle_control(control, now))
-        if before is None or before.epoch != control.epoch:  # this server does not know us
+        if before is None or before.epoch != control.epoch:  # a new start of the server
             self.welcomed, self.refusal_reason = False, ""
             out += self.send_hello(now)
         return out
@@ -164,23 +177,23 @@ class DeviceSession:
         return []
 
     def is_for_this_session(self, session: str, epoch: int) -> bool:
-        """Is it an answer to our greeting, of this start to this start?"""
-        now = self.control.epoch if self.control else None
-        return (session, epoch) == (self.session, now)
+        """Return whether an answer belongs to this start of the device and of the server."""
+        current = self.control.epoch if self.control else None
+        return (session, epoch) == (self.session, current)
 
-    # Publishing -----------------------------------------------------------------------------
+    # Publish --------------------------------------------------------------------------------
     def send_hello(self, now: float) -> list[Publication]:
         self.hello_timer.reset(now)
         return self.repeat_hello()
 
     def repeat_hello(self) -> list[Publication]:
-        """The greeting, as long as it is not answered."""
+        """Return the Hello as long as it is not answered."""
         if self.hello is None or self.control is None or self.welcomed or self.refusal_reason:
             return []
         return self.address_to_server([replace(self.hello, epoch=self.control.epoch)])
 
     def address_to_server(self, items: Iterable[Message | bytes]) -> list[Publication]:
-        """To the server; bytes are chunks."""
+        """Return publications to the server; bytes are encoded chunks."""
         up, chunk = (topics.make_device_topic(self.run, self.device, c) for c in ("up", "up/chunk"))
         return [
             Publication(chunk, item)
@@ -191,5 +204,5 @@ class DeviceSession:
 
 
 def rank_control(control: Control) -> tuple[int, int, int]:
-    """Controls in the order in which a server says them."""
+    """Return a key that sorts Control messages in the order in which servers send them."""
     return control.epoch, control.t, messages.RUN_STATES.index(control.state)

@@ -1,7 +1,7 @@
-"""What each device did, in exact counts, since this start of the server. No I/O, no clock.
+"""Exact counts of what each device did since this start of the server. No I/O, no clock.
 
-Nothing in it grows with what a device says: words are cut, and strangers share one account when
-they are many.
+Nothing here grows with what a device sends: reasons are cut, and devices that were not admitted
+share one set of counters when there are many of them.
 """
 
 from __future__ import annotations
@@ -12,90 +12,92 @@ from dataclasses import dataclass
 from .message_fields import to_single_line
 from .rate_limited_log import RateLimitedLog
 
-MAX_REASON_LENGTH = 300  # characters of a reason
-MAX_UNADMITTED_DEVICES = 64  # devices that were not welcomed and have an account of their own
+MAX_REASON_LENGTH = 300  # characters
+MAX_UNADMITTED_DEVICES = 64  # that have counters of their own
+MAX_LISTED_CLIENTS = 12  # in a line of the log
+MAX_REPORTED_SECONDS = 1e9
 
 
 @dataclass
 class DeviceCounters:
-    """One device, or all strangers for whom there is no place."""
+    """The counts of one device, or of all unadmitted devices beyond the limit."""
 
     admitted: bool = False  # it holds clients of the run
     state: str = "arriving"  # or expected, here, gone, refused
     since: float | None = None  # in the server's own time
     bytes_down: int = 0
     bytes_up: int = 0
-    tasks: int = 0  # whose replies were taken
-    seconds: float = 0.0  # of work on them, as the device says
-    refused: int = 0  # replies that were not taken, and tasks it could not do
-    wrong: int = 0  # messages that nobody should send, and greetings that were refused
+    tasks: int = 0  # whose replies were accepted
+    seconds: float = 0.0  # of work on them, as the device reports
+    refused: int = 0  # rejected replies and failed tasks
+    wrong: int = 0  # invalid messages and refused Hellos
     reconnects: int = 0
-    last_reason: str = ""  # why, the last time that something was refused or wrong
+    last_reason: str = ""  # of the last refusal or invalid message
 
     @property
-    def problem_count(self) -> int:
-        """How often there was something to complain of."""
+    def problems(self) -> int:
         return self.refused + self.wrong
 
 
 class DeviceStats:
-    """The accounts of all devices; ``now`` is told with every message."""
+    """The counters of all devices; the caller sets ``now`` before each message."""
 
     def __init__(self, expected: Iterable[str], now: float = 0.0) -> None:
         self.now, self.log = now, RateLimitedLog()
         self.counters = {d: DeviceCounters(True, "expected") for d in sorted(set(expected))}
         self.other_counters = DeviceCounters()
-        self.foreign_messages = 0  # messages on topics that belong to nobody
+        self.foreign_messages = 0  # on topics that belong to no device of the run
 
     def get_counters(self, device: str) -> DeviceCounters:
         if device not in self.counters:
-            if sum(not a.admitted for a in self.counters.values()) >= MAX_UNADMITTED_DEVICES:
+            unadmitted = sum(not c.admitted for c in self.counters.values())
+            if unadmitted >= MAX_UNADMITTED_DEVICES:
                 return self.other_counters
             self.counters[device] = DeviceCounters(since=self.now)
         return self.counters[device]
 
-    # Coming and going -----------------------------------------------------------------------
-    def record_welcome(self, device: str, clients: Sequence[str], back: bool) -> None:
-        """The device takes part; ``back``: it did before, and was away or has started anew."""
-        account = self.get_counters(device)
-        if account is self.other_counters:
-            account = self.counters[device] = DeviceCounters()
-        account.admitted = True
-        account.reconnects += back
-        if back or account.state != "here":
-            holds = ", ".join(clients[:12]) + (" …" if len(clients) > 12 else "")
-            self.log_line(
-                device, f"device {device} is {'back' if back else 'here'} (clients {holds})"
-            )
-            account.state, account.since = "here", self.now
+    # Connections ----------------------------------------------------------------------------
+    def record_welcome(self, device: str, clients: Sequence[str], returned: bool) -> None:
+        """Record that a device takes part; ``returned`` if it was away or has restarted."""
+        counters = self.get_counters(device)
+        if counters is self.other_counters:
+            counters = self.counters[device] = DeviceCounters()
+        counters.admitted = True
+        counters.reconnects += returned
+        if returned or counters.state != "here":
+            more = " …" if len(clients) > MAX_LISTED_CLIENTS else ""
+            listed = ", ".join(clients[:MAX_LISTED_CLIENTS]) + more
+            verb = "reconnected" if returned else "connected"
+            self.log_line(device, f"device {device} {verb} (clients {listed})")
+            counters.state, counters.since = "here", self.now
 
     def record_return(self, device: str) -> None:
-        """It was away for a while, and is the same."""
-        account = self.get_counters(device)
-        account.reconnects += 1
-        account.state, account.since = "here", self.now
-        self.log_line(device, f"device {device} is back")
+        """Record that a device reconnected without a restart."""
+        counters = self.get_counters(device)
+        counters.reconnects += 1
+        counters.state, counters.since = "here", self.now
+        self.log_line(device, f"device {device} reconnected")
 
     def record_departure(self, device: str) -> None:
-        account = self.get_counters(device)
-        if account.state != "gone":
-            if account.state in ("here", "arriving"):
-                self.log_line(device, f"device {device} is gone")
-            account.state, account.since = "gone", self.now
+        counters = self.get_counters(device)
+        if counters.state != "gone":
+            if counters.state in ("here", "arriving"):
+                self.log_line(device, f"device {device} disconnected")
+            counters.state, counters.since = "gone", self.now
 
     def record_arrival(self, device: str) -> None:
-        """It is connected, and has not greeted yet, or was refused when it did."""
-        account = self.get_counters(device)
-        if account.state in ("expected", "gone"):
-            account.state, account.since = "arriving", self.now
+        """Record that a device is connected and not (yet) welcomed."""
+        counters = self.get_counters(device)
+        if counters.state in ("expected", "gone"):
+            counters.state, counters.since = "arriving", self.now
 
     def record_refusal(self, device: str, why: str) -> None:
-        """Its greeting is refused; one that takes part goes on as it was welcomed."""
-        account = self.get_counters(device)
-        if account.state not in ("here", "refused"):
-            account.state, account.since = "refused", self.now
-        account.wrong += 1
-        self.record_problem(account, device, f"device {device} is refused", why)
+        """Record that a Hello was refused; a device that takes part already continues to."""
+        counters = self.get_counters(device)
+        if counters.state not in ("here", "refused"):
+            counters.state, counters.since = "refused", self.now
+        counters.wrong += 1
+        self.record_problem(counters, device, f"device {device} is refused", why)
 
     # Messages and work ----------------------------------------------------------------------
     def count_received(self, device: str, size: int) -> None:
@@ -105,26 +107,26 @@ class DeviceStats:
         self.get_counters(device).bytes_down += size
 
     def record_taken_reply(self, device: str, seconds: float) -> None:
-        account = self.get_counters(device)
-        account.tasks += 1
-        account.seconds += min(max(seconds, 0.0), 1e9)  # it may say anything
+        counters = self.get_counters(device)
+        counters.tasks += 1
+        counters.seconds += min(max(seconds, 0.0), MAX_REPORTED_SECONDS)
 
     def record_rejected_reply(self, device: str, why: str) -> None:
-        """A reply is not taken, or there will be none."""
-        account = self.get_counters(device)
-        account.refused += 1
-        self.record_problem(account, device, f"device {device}: its work is not taken", why)
+        """Record that a reply was rejected, or that a task failed."""
+        counters = self.get_counters(device)
+        counters.refused += 1
+        self.record_problem(counters, device, f"device {device}: task failed", why)
 
     def record_invalid_message(self, device: str, why: object) -> None:
-        """It said what nobody should."""
-        account = self.get_counters(device)
-        account.wrong += 1
-        self.record_problem(account, device, f"device {device}: a message is wrong", why)
+        counters = self.get_counters(device)
+        counters.wrong += 1
+        self.record_problem(counters, device, f"device {device}: invalid message", why)
 
-    def record_problem(self, account: DeviceCounters, device: str, what: str, why: object) -> None:
-        account.last_reason = to_single_line(why)[:MAX_REASON_LENGTH]
-        self.log_line(device, f"{what}: {account.last_reason}")
+    def record_problem(self, counters: DeviceCounters, device: str, what: str, why: object) -> None:
+        counters.last_reason = to_single_line(why)[:MAX_REASON_LENGTH]
+        self.log_line(device, f"{what}: {counters.last_reason}")
 
-    def log_line(self, device: str, words: str) -> None:
-        about = device if self.get_counters(device).admitted else ""
-        self.log.add_line(about, words, self.now)
+    def log_line(self, device: str, line: str) -> None:
+        """Log a line; all unadmitted devices share one rate limit."""
+        subject = device if self.get_counters(device).admitted else ""
+        self.log.add_line(subject, line, self.now)

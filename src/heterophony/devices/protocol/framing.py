@@ -1,6 +1,6 @@
-"""A JSON object and its checksum as bytes, and back, strictly.
+"""Encode a JSON object with a checksum, and decode it strictly.
 
-Two lines: canonical JSON, and its crc32. Without TLS a link may turn one digit into another.
+A frame is two lines: canonical JSON, and its crc32. Without TLS a network may alter a digit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ...core.errors import CodecError
 
 
 def encode_frame(content: Mapping[str, Any]) -> bytes:
-    """The same content is the same bytes."""
+    """Return the bytes of an object; equal objects give equal bytes."""
     return add_checksum(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
 
 
@@ -23,7 +23,7 @@ def add_checksum(text: bytes) -> bytes:
 
 
 def decode_frame(payload: bytes) -> dict[str, Any]:
-    """The object; the caller has checked the length."""
+    """Return the object in a frame whose length the caller has checked."""
     text = payload[:-9]
     if add_checksum(text) != payload:
         raise CodecError("a message was damaged on its way")
@@ -37,8 +37,8 @@ def decode_frame(payload: bytes) -> dict[str, Any]:
 
 
 def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """No key twice: it could mean two things to two readers."""
+    """Refuse an object with a key twice: two readers could understand it differently."""
     content = dict(pairs)
     if len(content) != len(pairs):
-        raise ValueError("a key comes twice")
+        raise ValueError("a key occurs twice")
     return content

@@ -1,7 +1,7 @@
-"""Jobs and replies as bytes and back: tensors as blobs, the scalars beside them, all checked.
+"""Encode jobs and replies as bytes and decode them: tensors as blobs, scalars in the header.
 
-What a job's tensors are encoded to does not depend on the client: several clients of a device
-that are sent the same model have the same blob, which travels once.
+The encoding of a job's tensors does not depend on the client. So clients on one device that get the
+same model share one blob, which is sent once.
 """
 
 from __future__ import annotations
@@ -19,55 +19,55 @@ from ...jobs.plan import Job
 from .message_fields import parse_record
 from .messages import BlobRef, ReplyHeader, Task
 
-ASIDE_PREFIX = "aside:"  # before the names of what is only measured, where a run asks for it
+ASIDE_PREFIX = "aside:"  # of the names of personal tensors, sent only to be measured
 
 
 def make_task(run: str, job: Job, tensors: BlobRef, average: BlobRef) -> Task:
-    """The task of a job. Its id is a sha256 of all that it says, and of the run."""
-    what = Task("", job.client, job.kind, job.t, job.turn, job.keeps_memory, tensors, average, 0)
-    content = json.dumps([run, asdict(what)], sort_keys=True, separators=(",", ":"))
-    return replace(what, id=hashlib.sha256(content.encode()).hexdigest())
+    """Return the task of a job. Its id is a sha256 of the run and of everything in the task."""
+    task = Task("", job.client, job.kind, job.t, job.turn, job.keeps_memory, tensors, average, 0)
+    content = json.dumps([run, asdict(task)], sort_keys=True, separators=(",", ":"))
+    return replace(task, id=hashlib.sha256(content.encode()).hexdigest())
 
 
 def make_job(task: Task, tensors: bytes, average: bytes) -> Job:
-    """The job of a task whose blobs are here."""
-    down, mean = (codec.decode_blob(b, finite=False)[0] for b in (tensors, average))
+    """Return the job of a task from the content of its blobs."""
+    sent, generic_model = (codec.decode_blob(b, finite=False)[0] for b in (tensors, average))
     kind: Any = task.job
     return Job(
         kind=kind,
         t=task.t,
         client=task.client,
-        tensors=down,
-        generic_model=mean,
+        tensors=sent,
+        generic_model=generic_model,
         turn=task.turn,
         keeps_memory=task.keeps,
     )
 
 
 def encode_tensors(tensors: Tensors) -> bytes:
-    """What goes down."""
+    """Encode what the server sends with a job."""
     return codec.encode_blob(tensors)
 
 
-def encode_reply(reply: Reply, aside: bool = False) -> bytes:
-    """What goes up: not what stays on the device, unless it may be sent aside, to be measured.
+def encode_reply(reply: Reply, share_personal: bool = False) -> bytes:
+    """Encode a reply, without personal tensors unless the run asks for them to be measured.
 
-    Nor the seconds it took: equal work has equal bytes.
+    The time it took is left out too: equal work gives equal bytes.
     """
     metrics = {k: v for k, v in reply.metrics.items() if k != "seconds"}
-    said = {k: v for k, v in vars(reply).items() if k not in ("tensors", "aside")}
-    scalars = parse_record(ReplyHeader, {**said, "metrics": metrics}, "a reply")
-    extra = {ASIDE_PREFIX + k: v for k, v in reply.aside.items()} if aside else {}
-    return codec.encode_blob(Tensors({**reply.tensors, **extra}), asdict(scalars))
+    scalars = {k: v for k, v in vars(reply).items() if k not in ("tensors", "aside")}
+    header = parse_record(ReplyHeader, {**scalars, "metrics": metrics}, "a reply")
+    aside = {ASIDE_PREFIX + k: v for k, v in reply.aside.items()} if share_personal else {}
+    return codec.encode_blob(Tensors({**reply.tensors, **aside}), asdict(header))
 
 
 def decode_reply(blob: bytes, task: Task, seconds: float) -> Reply:
-    """The reply to a task, finite and of a form that can be trusted; others check its content."""
-    found, header = codec.decode_blob(blob)
-    said = parse_record(ReplyHeader, header, "a reply")
-    if (said.client, said.kind, said.turn) != (task.client, task.job, task.turn):
-        raise CodecError(f"a reply is not that to the task of client {task.client!r}")
-    said = replace(said, metrics={**said.metrics, "seconds": seconds})
-    aside = found.below(ASIDE_PREFIX)
-    up = Tensors({k: v for k, v in found.items() if not k.startswith(ASIDE_PREFIX)})
-    return Reply(tensors=up, aside=aside, **vars(said))
+    """Return the reply to a task: finite and well-formed; its content is checked elsewhere."""
+    tensors, content = codec.decode_blob(blob)
+    header = parse_record(ReplyHeader, content, "a reply")
+    if (header.client, header.kind, header.turn) != (task.client, task.job, task.turn):
+        raise CodecError(f"a reply does not belong to the task of client {task.client!r}")
+    header = replace(header, metrics={**header.metrics, "seconds": seconds})
+    aside = tensors.below(ASIDE_PREFIX)
+    shared = Tensors({k: v for k, v in tensors.items() if not k.startswith(ASIDE_PREFIX)})
+    return Reply(tensors=shared, aside=aside, **vars(header))

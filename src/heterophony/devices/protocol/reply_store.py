@@ -1,6 +1,6 @@
-"""Finished replies on a device's disk, by task: training once is enough, whatever happens then.
+"""Finished replies on a device's disk, by task: after a restart nothing is trained again.
 
-A file is the message that announces the reply (two lines), a line end, and the reply.
+A file holds the message that announces the reply (two lines), a line end, and the reply.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .messages import Done
 
 
 class ReplyStore:
-    """Kept until the server has gone on to a later round."""
+    """Replies that are kept until the server has reached a later round."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -28,10 +28,10 @@ class ReplyStore:
                 self.load_file(path)
 
     def load_file(self, path: Path) -> None:
-        """What lies there from before; what is damaged goes, and costs only time."""
-        text, seal, reply = [*path.read_bytes().split(b"\n", 2), b"", b""][:3]
+        """Load a reply of an earlier start; delete a damaged one, which is then computed again."""
+        text, checksum, reply = [*path.read_bytes().split(b"\n", 2), b"", b""][:3]
         try:
-            done = messages.decode_message(text + b"\n" + seal, Done)
+            done = messages.decode_message(text + b"\n" + checksum, Done)
         except CodecError:
             path.unlink()
             return
@@ -50,7 +50,7 @@ class ReplyStore:
                 (self.folder / id).unlink(missing_ok=True)
 
     def find_reply(self, sha256: str) -> OutgoingBlob | None:
-        """The reply with this content, to be read chunk by chunk."""
+        """Return the reply with this content, read from disk chunk by chunk."""
         for done in self.announcements.values():
             if done.reply.sha256 == sha256:
                 return OutgoingBlob(done.reply, partial(self.read_range, done))

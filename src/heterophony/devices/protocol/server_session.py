@@ -1,7 +1,7 @@
-"""The server's side of the conversation: jobs in, replies out. No I/O, no threads, no clock.
+"""The server's side of the protocol: jobs in, replies out. No I/O, no threads, no clock.
 
-Every answer is a list of messages to publish; if they are lost, a later ``tick`` says them again.
-Who may take part, and which reply is good, the hub is told.
+Every method returns messages to publish; if they are lost, a later ``tick`` repeats them. The caller
+decides which devices may take part and which replies are valid.
 """
 
 from __future__ import annotations
@@ -23,59 +23,73 @@ from .topics import ParsedTopic, Publication
 
 
 class ServerSession:
-    """One run, from one start of the server on. ``limit`` is of the bytes of a reply."""
+    """One run, during one start of the server.
+
+    ``epoch`` counts the starts. ``device_of_client`` is known from earlier ones.
+    """
 
     def __init__(
         self,
+        *,
         run: str,
         epoch: int,
         rounds: int,
         config: bytes,
-        accept: AdmissionCheck,
-        check: ReplyCheck,
-        limit: int,
+        check_admission: AdmissionCheck,
+        check_reply: ReplyCheck,
+        max_reply_bytes: int,
         now: float,
-        holders: Mapping[str, str] | None = None,
+        device_of_client: Mapping[str, str] | None = None,
     ) -> None:
         self.run, self.config_blob = run, OutgoingBlob.from_bytes(config)
         self.control = Control(run, epoch, "waiting", 0, rounds, 0, self.config_blob.blob)
-        self.registry = DeviceRegistry(epoch, self.config_blob.blob.sha256, accept, holders or {})
+        self.registry = DeviceRegistry(
+            epoch=epoch,
+            config_sha256=self.config_blob.blob.sha256,
+            check_admission=check_admission,
+            device_of_client=device_of_client or {},
+        )
         self.stats = self.registry.stats
         self.stats.now = now
-        self.assignments = Assignments(run, self.registry, check, limit)
+        self.assignments = Assignments(
+            run=run,
+            registry=self.registry,
+            check_reply=check_reply,
+            max_reply_bytes=max_reply_bytes,
+        )
         self.control_timer = ResendTimer(now)
 
-    # What the server wants ------------------------------------------------------------------
+    # Called by the server -------------------------------------------------------------------
     def submit_jobs(self, jobs: Sequence[Job], now: float, oldest: int = 0) -> list[Publication]:
-        """Give these jobs, all of one round, to devices; memories before ``oldest`` may go."""
+        """Assign these jobs of one round; devices may delete memories from before ``oldest``."""
         t = max((j.t for j in jobs), default=self.control.t)
         self.control = replace(self.control, state="playing", t=t, oldest=oldest)
         self.assignments.assign_jobs(sort_jobs(jobs), t, now)
         return self.handle_connected(now)
 
     def take_replies(self) -> list[Reply]:
-        """The replies that came since the last time."""
+        """Return the replies accepted since the last call."""
         replies, self.assignments.replies = self.assignments.replies, []
         return replies
 
     def take_lost_jobs(self) -> list[LostJob]:
-        """The jobs that were given up since the last time."""
+        """Return the jobs given up since the last call."""
         lost, self.assignments.lost_jobs = self.assignments.lost_jobs, []
         return lost
 
     def abandon_open_tasks(self) -> None:
-        """The deadline has passed: no reply to an open task is taken any more."""
+        """Accept no more replies to open tasks, because the deadline has passed."""
         self.assignments.abandon_open_tasks()
 
     def end_run(self) -> list[Publication]:
-        """The run is over; devices may go."""
+        """Tell the devices that the run has ended."""
         self.abandon_open_tasks()
         self.control = replace(self.control, state="ended")
         return [self.make_control_publication()]
 
-    # What the network brings ----------------------------------------------------------------
+    # Called for the network -----------------------------------------------------------------
     def handle_connected(self, now: float) -> list[Publication]:
-        """A broker that was restarted may have forgotten all: say everything again."""
+        """Publish everything again: a restarted broker may have lost all of it."""
         self.control_timer.reset(now)
         out = [self.make_control_publication()]
         for device in self.registry.devices:
@@ -83,17 +97,16 @@ class ServerSession:
         return out
 
     def tick(self, now: float) -> list[Publication]:
-        """What to say again, after a silence."""
+        """Repeat what got no answer for a while."""
         out = [self.make_control_publication()] if self.control_timer.advance_if_due(now) else []
-        for device, guest in self.registry.devices.items():
-            if guest.connected:
-                out += self.address_to_device(
-                    device, self.assignments.repeat_overdue(device, guest, now)
-                )
+        for device, record in self.registry.devices.items():
+            if record.connected:
+                overdue = self.assignments.repeat_overdue(device, record, now)
+                out += self.address_to_device(device, overdue)
         return out
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[Publication]:
-        """Answer a message; a wrong one is counted against the device whose topic it is on."""
+        """Answer a message; an invalid one is counted against the device whose topic it is on."""
         self.stats.now = now
         try:
             address = topics.parse_topic(topic)
@@ -110,73 +123,67 @@ class ServerSession:
             return []
 
     def dispatch(self, address: ParsedTopic, payload: bytes, now: float) -> list[Publication]:
-        device, guest = address.device, self.registry.devices.get(address.device)
+        device, record = address.device, self.registry.devices.get(address.device)
         if address.channel == "status":
-            back = self.registry.handle_status(device, messages.decode_message(payload, Status))
-            return self.repeat_all(device, now) if back else []
+            status = messages.decode_message(payload, Status)
+            returned = self.registry.handle_status(device, status)
+            return self.repeat_all(device, now) if returned else []
         if address.channel == "up/chunk":
             chunk = chunks.decode_chunk(payload)
-            return (
-                self.address_to_device(
-                    device, self.assignments.handle_chunk(device, guest, chunk, now)
-                )
-                if guest
-                else []
-            )
+            if record is None:
+                return []
+            answer = self.assignments.handle_chunk(device, record, chunk, now)
+            return self.address_to_device(device, answer)
         if address.channel == "up":
-            return self.handle_message(
-                device, messages.decode_message(payload, *messages.FROM_DEVICE), now
-            )
+            message = messages.decode_message(payload, *messages.FROM_DEVICE)
+            return self.handle_message(device, message, now)
         return []
 
     def handle_message(self, device: str, message: Message, now: float) -> list[Publication]:
-        guest = self.registry.devices.get(device)
-        match message, guest:
+        """Answer a message; of devices that were not welcomed only Hello and Want count."""
+        record = self.registry.devices.get(device)
+        answer: Sequence[Message | bytes] = ()
+        match message, record:
             case Hello(), _:
-                told = self.registry.handle_hello(device, message)
-                out = self.address_to_device(device, [told] if told else [])
-                return out + (self.repeat_all(device, now) if isinstance(told, Welcome) else [])
+                return self.handle_hello(device, message, now)
             case Want(), _ if message.sha256 == self.config_blob.blob.sha256:
-                return self.address_to_device(
-                    device, self.config_blob.encode_wanted_chunks(message)
-                )
+                answer = self.config_blob.encode_wanted_chunks(message)
             case Want(), _:
-                return self.address_to_device(device, self.assignments.answer_want(device, message))
-            case Done(), guest if guest:
-                return self.address_to_device(
-                    device, self.assignments.handle_done(device, guest, message, now)
-                )
-            case Failed(), guest if guest:
-                return self.address_to_device(
-                    device, self.assignments.handle_failed(device, message, now)
-                )
-            case Metrics(), guest if guest:
-                guest.metrics = message.values
-        return []  # of a device that was not welcomed
+                answer = self.assignments.answer_want(device, message)
+            case Done(), record if record:
+                answer = self.assignments.handle_done(device, record, message, now)
+            case Failed(), record if record:
+                answer = self.assignments.handle_failed(device, message, now)
+            case Metrics(), record if record:
+                record.metrics = message.values
+        return self.address_to_device(device, answer)
 
-    # Publishing -----------------------------------------------------------------------------
+    def handle_hello(self, device: str, hello: Hello, now: float) -> list[Publication]:
+        answer = self.registry.handle_hello(device, hello)
+        out = self.address_to_device(device, [answer] if answer else [])
+        return out + (self.repeat_all(device, now) if isinstance(answer, Welcome) else [])
+
+    # Publish --------------------------------------------------------------------------------
     def repeat_all(self, device: str, now: float) -> list[Publication]:
-        guest = self.registry.devices[device]
-        return (
-            self.address_to_device(device, self.assignments.repeat_all(device, guest, now))
-            if guest.connected
-            else []
-        )
+        record = self.registry.devices[device]
+        if not record.connected:
+            return []
+        return self.address_to_device(device, self.assignments.repeat_all(device, record, now))
 
     def make_control_publication(self) -> Publication:
-        """How the run stands, for whoever comes."""
+        """Return the state of the run, retained for devices that connect later."""
         return Publication(
             topics.make_control_topic(self.run), messages.encode_message(self.control), retain=True
         )
 
-    def record_sent(self, taken: Iterable[Publication]) -> None:
-        """These messages were handed over to the network; what is for all counts for nobody."""
-        for message in taken:
+    def record_sent(self, sent: Iterable[Publication]) -> None:
+        """Count messages handed to the network; those to all devices count for none."""
+        for message in sent:
             if device := topics.parse_topic(message.topic).device:
                 self.stats.count_sent(device, len(message.payload))
 
     def address_to_device(self, device: str, items: Iterable[Message | bytes]) -> list[Publication]:
-        """To a device; bytes are chunks."""
+        """Return publications to a device; bytes are encoded chunks."""
         down, chunk = (
             topics.make_device_topic(self.run, device, c) for c in ("down", "down/chunk")
         )

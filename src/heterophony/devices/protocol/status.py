@@ -1,4 +1,4 @@
-"""How a run stands with its devices, as plain data for people to look at. No I/O, no clock."""
+"""The state of a run and its devices as plain data for people. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from .device_registry import RegisteredDevice
 from .device_stats import DeviceCounters
 from .server_session import ServerSession
 
-STATUS_VERSION = 1  # of the data; readers ask for it
+STATUS_VERSION = 1  # of the data; readers check it
 COUNTER_NAMES = ("bytes_down", "bytes_up", "tasks", "refused", "wrong", "reconnects")
 Json = dict[str, Any]
 
 
-def build_status(hub: ServerSession, zero: float = 0.0) -> Json:
-    """All devices by name; ``zero`` is the date of the server's own time 0, in seconds."""
-    ledger, control = hub.registry.stats, hub.control
-    holds: dict[str, list[str]] = {}
-    for client, device in hub.registry.device_of_client.items():
-        holds.setdefault(device, []).append(client)
+def build_status(session: ServerSession, clock_offset: float = 0.0) -> Json:
+    """Return the status; ``clock_offset`` is the date of the server's own time 0, in seconds."""
+    stats, control = session.stats, session.control
+    clients_by_device: dict[str, list[str]] = {}
+    for client, device in session.registry.device_of_client.items():
+        clients_by_device.setdefault(device, []).append(client)
     return {
         "form": STATUS_VERSION,
         "state": control.state,
@@ -26,45 +26,50 @@ def build_status(hub: ServerSession, zero: float = 0.0) -> Json:
         "rounds": control.rounds,
         "devices": {
             device: {
-                **format_device(account, zero),
-                "clients": holds.get(device, []),
-                "doing": list_activities(hub, device, hub.registry.devices.get(device)),
+                **format_device(counters, clock_offset),
+                "clients": clients_by_device.get(device, []),
+                "doing": list_activities(session, device, session.registry.devices.get(device)),
             }
-            for device, account in sorted(ledger.counters.items())
+            for device, counters in sorted(stats.counters.items())
         },
-        "others": format_counters(ledger.other_counters),
-        "foreign": ledger.foreign_messages,
+        "others": format_counters(stats.other_counters),
+        "foreign": stats.foreign_messages,
     }
 
 
-def format_device(account: DeviceCounters, zero: float) -> Json:
-    since = None if account.since is None else round(zero + account.since)
-    return {"state": account.state, "since": since, **format_counters(account)}
+def format_device(counters: DeviceCounters, clock_offset: float) -> Json:
+    since = None if counters.since is None else round(clock_offset + counters.since)
+    return {"state": counters.state, "since": since, **format_counters(counters)}
 
 
-def format_counters(account: DeviceCounters) -> Json:
-    counts = {name: getattr(account, name) for name in COUNTER_NAMES}
-    return {**counts, "seconds": round(account.seconds, 3), "why": account.last_reason}
+def format_counters(counters: DeviceCounters) -> Json:
+    counts = {name: getattr(counters, name) for name in COUNTER_NAMES}
+    return {**counts, "seconds": round(counters.seconds, 3), "why": counters.last_reason}
 
 
-def list_activities(hub: ServerSession, device: str, guest: RegisteredDevice | None) -> list[Json]:
-    """What the device is at, as far as its messages tell: the next task, and a reply under way.
+def list_activities(
+    session: ServerSession, device: str, record: RegisteredDevice | None
+) -> list[Json]:
+    """Return what the device does, as its messages show: its next task, and a reply being sent.
 
-    A task is ``asked`` for until the device pulls its tensors, and done (``train`` …) once it has
-    asked for the last of them.
+    A task is ``asked`` until the device pulls its tensors (``pull``), and is worked on (``train`` …)
+    once the device has requested the last of them.
     """
-    if guest is None or not guest.connected:
+    if record is None or not record.connected:
         return []
-    sending = guest.current_transfer[0].id if guest.current_transfer else ""
-    tasks = {o.task.id: o.task for o in hub.assignments.list_open_tasks(device)}
-    to_do = [t for key, t in tasks.items() if key != sending and key not in guest.ready_replies]
-    out = []
+    sending = record.current_transfer[0].id if record.current_transfer else ""
+    tasks = {o.task.id: o.task for o in session.assignments.list_open_tasks(device)}
+    to_do = [t for key, t in tasks.items() if key != sending and key not in record.ready_replies]
+    activities = []
     if to_do:
         task = min(to_do, key=lambda t: (t.t, t.job != "train"))
-        pulled = [guest.requested_blobs.get(b.sha256) for b in (task.tensors, task.average)]
-        begun = task.job if all(pulled) else "pull" if any(p is not None for p in pulled) else ""
-        out.append({"what": begun or "asked", "client": task.client, "t": task.t})
+        requested = [record.requested_blobs.get(b.sha256) for b in (task.tensors, task.average)]
+        if all(requested):
+            what = task.job
+        else:
+            what = "pull" if any(r is not None for r in requested) else "asked"
+        activities.append({"what": what, "client": task.client, "t": task.t})
     if sending in tasks:
         task = tasks[sending]
-        out.append({"what": "send", "client": task.client, "t": task.t})
-    return out
+        activities.append({"what": "send", "client": task.client, "t": task.t})
+    return activities

@@ -25,7 +25,7 @@ class Ownership:
     def select_owner_id(self, packet: OutgoingPacket) -> str | None:
         """Return the id to attach to a packet, if any.
 
-        The will carries none: it says that we left, so whoever follows has replaced nobody.
+        The will carries none: it says that we left, so a process that follows has not replaced us.
         """
         return self.owner_id if packet.retain and not self.is_will(packet) else None
 
