@@ -61,7 +61,7 @@ def render_page(
     """
     css = read_asset("page.css") + (read_asset("dashboard.css") if live else "")
     js = "\n".join(read_asset(name) for name in (*scripts, *(["live_updates.js"] if live else [])))
-    return Template(read_asset(template)).substitute(
+    return Template(read_asset("head.html") + read_asset(template)).substitute(
         {name: escape(text) for name, text in texts.items()},
         policy=build_security_policy(css, js, live),
         css=css,
