@@ -93,9 +93,9 @@ def test_seeds_are_aggregated(compared: Path) -> None:
     assert (row["algorithm"], row["seeds"], row["state"]) == ("fedavg", [0, 1], "finished")
     assert row["G"]["best"] == pytest.approx(0.8)  # 0.6 and 1.0
     assert row["G"]["last"] == pytest.approx(0.5)  # 0.4 and 0.6
-    assert row["G"]["last10"]["mean"] == pytest.approx(0.5)  # (.2 .6 .4) and (.2 1 .6)
+    assert row["G"]["last10"]["mean"] == pytest.approx(0.65)  # (.6 .4) and (1 .6)
     assert row["P"]["last"] == pytest.approx(0.85)  # 0.7 and 1.0
-    for key, mean, std in (("G.best", 0.8, 0.2), ("G.last10", 0.5, 0.1), ("worst10", 0.75, 0.25)):
+    for key, mean, std in (("G.best", 0.8, 0.2), ("G.last10", 0.65, 0.15), ("worst10", 0.75, 0.25)):
         spread, half = row["over_seeds"][key], 12.7062 * std  # Student's, of two values
         assert (spread["mean"], spread["std"]) == pytest.approx((mean, std))
         assert spread["ci95"] == pytest.approx([mean - half, mean + half], abs=1e-4)
@@ -111,9 +111,16 @@ def test_one_seed_is_as_in_its_result(tmp_path: Path) -> None:
     result = summarise(events).to_dict()
     for measure in "GP":
         assert row[measure] == {k: result[measure][k] for k in ("best", "last", "last10")}
-    assert tables.format_cell(row, "G.last10") == "40.00 ± 16.33"
+    assert tables.format_cell(row, "G.last10") == "50.00 ± 10.00"
     assert tables.format_cell(row, "G.best") == "60.00"
     assert row["difference"] is None
+
+
+def test_the_last_ten_do_not_count_the_untrained_model() -> None:
+    curve = [[0, 0], [2, 2], [3, 3], *[[4, 4]] * 10]
+    for rounds, last10 in ((0, 0.0), (1, 0.4), (2, 0.5), (10, 0.74), (12, 0.8)):
+        found = summarise(played({"G": None, "P": curve[: rounds + 1]}))
+        assert found.P.last10.mean == pytest.approx(last10)
 
 
 def test_differences_are_over_common_seeds(compared: Path) -> None:
@@ -159,7 +166,7 @@ def test_P_that_is_measured_seldom_is_shown_where_it_was(tmp_path: Path) -> None
     assert tables.build_comparison_rows(found)[1]["P"] == {
         "best": 1.0,
         "last": 0.5,
-        "last10": {"mean": pytest.approx(1.7 / 3), "std": pytest.approx(0.329983)},
+        "last10": {"mean": pytest.approx(0.75), "std": pytest.approx(0.25)},
     }
     first, second, _ = (s["runs"][0] for s in data_of(html.render_report(found))["series"])
     assert (first["P"], first["G"]) == ([4, 6], [2, 2])
@@ -239,7 +246,7 @@ def test_the_page_has_the_statistics(tmp_path: Path, compared: Path) -> None:
     _, pair = page_data.build_page_data(runs.load_runs([compared]))["statistics"]["measures"][0][
         "rows"
     ]
-    assert pair["cells"][2:] == ["−20.00", "–", "–"]
+    assert pair["cells"][2:] == ["−30.00", "–", "–"]
 
 
 def test_best_is_never_shown_without_last_10(compared: Path) -> None:
@@ -433,6 +440,8 @@ def test_a_browser_draws_it_all(tmp_path: Path) -> None:
     assert body.count('class="dots ') == 2
     assert body.count('class="bar ') == 2
     assert "<td>60.00</td>" in body
+    rounds = re.findall(r'y="300" text-anchor="middle">([^<]*)<', body)
+    assert rounds == ["0", "1", "2"] * 2  # no halves of rounds
     assert "&lt;script&gt;alert(1)" in body
     assert "<script>alert" not in body
     assert "<img" not in body
@@ -449,6 +458,18 @@ def test_figures_save_the_same_bytes_again(compared: Path, suffix: str) -> None:
     one, two = ((compared / (name + suffix)).read_bytes() for name in ("one", "two"))
     assert one == two
     assert one.startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
+
+
+@pytest.mark.parametrize("evaluations", [1, 2, 3])
+def test_rounds_are_whole_numbers_on_the_axis(tmp_path: Path, evaluations: int) -> None:
+    right = {k: v[:evaluations] for k, v in FIRST.items()}
+    found = runs.load_runs([stored(tmp_path / "run", played(right))])
+    figure = run_figures.draw_comparison(found)
+    figure.draw_without_rendering()
+    for axes in figure.axes[:2]:
+        low, high = axes.get_xlim()
+        ticks = [t for t in axes.get_xticks() if low <= t <= high]
+        assert ticks == list(range(evaluations))
 
 
 def test_many_series_get_a_legend(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from math import log
 from statistics import fmean, stdev
 from typing import Literal
 
+from ..runs.curve_points import Curve, select_last_ten
 from ..runs.events import Event
 from ..runs.summary import compute_curves
 from .table import Cell, MeasurementRule, Ordering, PrintedNumber, PublishedTable
@@ -68,19 +69,16 @@ def measure_run(events: Sequence[Event], rule: MeasurementRule) -> dict[str, flo
     lines = compute_curves(events, rule.clients)
     out: dict[str, float] = {}
     for rounds, suffix in ((rule.rounds, ""), ("last10", " last10")):
-        part = {
-            m: 100 * aggregate_rounds([v for _, v in lines[m]], rounds)
-            for m in ACCURACY_MEASURES
-            if lines[m]
-        }
+        part = {m: 100 * aggregate_rounds(lines[m], rounds) for m in ACCURACY_MEASURES if lines[m]}
         if len(part) == len(ACCURACY_MEASURES) and all(part.values()):
             part["score"] = sum(log(part[m] / 10) for m in ACCURACY_MEASURES)
         out |= {f"{m}{suffix}": v for m, v in part.items()}
     return out
 
 
-def aggregate_rounds(values: Sequence[float], rounds: str) -> float:
-    return {"best": max(values), "last": values[-1], "last10": fmean(values[-10:])}[rounds]
+def aggregate_rounds(curve: Curve, rounds: str) -> float:
+    values, last10 = [v for _, v in curve], select_last_ten(curve)
+    return {"best": max(values), "last": values[-1], "last10": fmean(last10)}[rounds]
 
 
 def compare_numbers(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from ...analysis.runs import Curve
 from ...runs import summary
@@ -23,6 +22,7 @@ from .style import (
     get_series_style,
     label_line_ends,
     set_percent_axes,
+    set_whole_number_axis,
 )
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def draw_round_panel(
             )
         ends.append(PointLabel(row, at[-1], mean[-1], get_series_style(i)["color"]))
     axes.margins(x=0)
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    set_whole_number_axis(axes.xaxis)
     axes.yaxis.grid(color=GRID_COLOR, linewidth=0.8)
     axes.tick_params(length=0)
     if measure in ACCURACY_MEASURES:
