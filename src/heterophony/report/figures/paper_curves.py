@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from ...analysis.runs import Curve
 from ...runs import summary
 from ...runs.events import Event, get_start, select_rounds
+from .paper_sweeps import get_column_label
 from .style import (
     GRID_COLOR,
     PointLabel,
@@ -125,7 +126,7 @@ def draw_round_panels(
         draw_round_panel(
             axes, {row: (i, here[row]) for i, row in enumerate(rows) if row in here}, measure
         )
-        axes.set_title(column)
+        axes.set_title(get_column_label(result.numbers, column))
 
 
 def draw_round_panel(
