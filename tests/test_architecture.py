@@ -28,6 +28,7 @@ OUTSIDE = {
 WITHOUT_TORCH = {
     "core/errors.py",
     "core/files.py",
+    "runs/curve_points.py",
     "runs/events.py",
     "runs/run_index.py",
     "runs/summary.py",

@@ -78,7 +78,7 @@ def test_run_prints_a_table_and_fills_a_folder():
     done = good("run", *pairs(*QUICK))
     out = Path("runs/fedavg-digits-1")
     lines = done.stdout.splitlines()
-    assert lines[0] == "fedavg, 2 rounds, seed 0: accuracy in %"
+    assert lines[0] == "FedAvg, 2 rounds, seed 0: accuracy in %"
     assert lines[1].split("  ")[-1] == "worst 10 % of clients"
     assert [line[:16].strip() for line in lines[3:]] == ["G, common model", "P, own models"]
     result = json.loads((out / "result.json").read_text())
@@ -308,7 +308,9 @@ def compared(tmp_path_factory) -> tuple[Path, list[dict[str, Any]], str]:
     found = data(*words)
     stamps = {p: p.stat().st_mtime_ns for p in out.glob("*/events.jsonl")}
     assert len(stamps) == 4
-    table = good(*words)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "200")
+        table = good(*words)
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps  # nothing was computed again
     return out, found, table.stdout
 
@@ -330,7 +332,7 @@ def test_compare_prints_as_json_what_the_contract_says(compared):
             }
     assert found[0]["difference"] is None
     gap = found[1]["difference"]
-    assert gap["to"] == "fedper"
+    assert gap["to"] == "FedPer"
     assert gap["P.best"]["mean"] == pytest.approx(found[1]["P"]["best"] - found[0]["P"]["best"])
     assert gap["P.best"]["ci95"][0] <= gap["P.best"]["mean"] <= gap["P.best"]["ci95"][1]
     assert gap["P.best"]["p_holm"] == gap["P.best"]["p"] >= 0.5  # two pairs
@@ -348,10 +350,33 @@ def test_compare_prints_a_table_for_people(compared):
         "MB",
         "seconds",
     ]
-    assert [line.split()[0] for line in lines] == ["fedper", "fedavg"]
+    assert [line.split()[0] for line in lines] == ["FedPer", "FedAvg"]
     mean = 100 * found[0]["G"]["best"]
     assert lines[0].split()[1] == f"{mean:.2f}"
     assert lines[0].split()[2] == "±"
+
+
+def test_a_comparison_fits_eighty_columns(compared):
+    done = good("resume", compared[0])
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    header = done.stdout.splitlines()[1]
+    assert " ".join(header.split()) == "algorithm G last 10 P last 10 ΔG last 10 ΔP last 10"
+    note = (
+        "left out, to fit 80 columns: seconds, MB, P worst 10 %, G best, P best; a wider terminal"
+    )
+    assert note in done.stderr
+
+
+def test_report_chooses_columns_of_a_table(compared):
+    out = compared[0]
+    good("report", out, "-o", "table.tex", "--columns", "G.last10, P.last10")
+    text = Path("table.tex").read_text()
+    assert r"  algorithm & G last 10 (\%) & P last 10 (\%) \\" in text.splitlines()
+    assert r"\textbf" not in text  # two seeds
+    said = refused(3, "report", out, "-o", "table.tex", "--columns", "G.lst10")
+    assert said == "--columns: no 'G.lst10' here; did you mean 'G.last10'?"
+    said = refused(3, "report", out, "--columns", "G.last10")
+    assert said.startswith("--columns G.last10: only a table has columns to choose;")
 
 
 def test_resume_of_a_comparison_prints_it(compared):
@@ -399,7 +424,7 @@ def test_compare_with_a_mistake_begins_nothing(words, said):
 # List -----------------------------------------------------------------------------------------
 
 
-def test_list_algorithms():
+def test_list_algorithms(monkeypatch):
     found = {a["name"]: a for a in data("list", "algorithms")}
     assert list(found) == sorted(ALGORITHM_CLASSES)
     stays = {"fedper": "head.*", "local": "everything", "fedavg": "nothing"}
@@ -407,9 +432,13 @@ def test_list_algorithms():
     assert found["fedbn"]["stays"] == "parts of layers"
     assert found["fedprox"]["settings"][0]["name"] == "mu"
     assert all(a["paper"] and a["about"] for a in found.values())
+    done = good("list", "algorithms")
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "left out, to fit 80 columns: bytes up, bytes down;" in done.stderr
+    assert "mu = 0.001 (at least 0)" in done.stdout
+    monkeypatch.setenv("COLUMNS", "120")
     table = good("list", "algorithms").stdout
     assert max(map(len, table.splitlines())) <= 120
-    assert "mu = 0.001 (at least 0)" in table
     assert "augment = simple, or auto, copy" in table
 
 
@@ -421,7 +450,8 @@ def test_list_algorithms():
         ("partitions", sorted(PARTITIONS)),
     ],
 )
-def test_the_other_lists(what, names):
+def test_the_other_lists(what, names, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     found = data("list", what)
     assert [r["name"] for r in found] == names
     lines = good("list", what).stdout.splitlines()

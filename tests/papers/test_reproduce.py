@@ -20,6 +20,7 @@ from heterophony.core.errors import ConfigError, DataError, EngineError, FolderE
 from heterophony.experiments import parallel_runs
 from heterophony.papers import cost
 from heterophony.papers import quick as scale
+from heterophony.papers.claims import check_claims, check_ordering, describe_claim
 from heterophony.papers.reproduce import (
     CellRun,
     TableSelection,
@@ -38,7 +39,6 @@ from heterophony.papers.table import (
 )
 from heterophony.papers.verdicts import (
     ComparedNumber,
-    check_ordering,
     compare_numbers,
     judge_number,
     measure_run,
@@ -82,7 +82,7 @@ EVENTS = [
         ("last", "pooled", 50.0, 70.0),
         ("last", "mean", 50.0, 75.0),
         ("best", "mean", 75.0, 100.0),
-        ("last10", "pooled", 100 * (0.2 + 0.7 + 0.5) / 3, 60.0),
+        ("last10", "pooled", 60.0, 85.0),
     ],
 )
 def test_a_number_is_made_as_the_paper_makes_it(rounds, clients, G, P):
@@ -132,16 +132,22 @@ def test_a_reason_not_to_compare_is_shown_whatever_the_numbers_are():
     )
 
 
-def line(row: str, values: dict[int, float], column: str = "c") -> ComparedNumber:
-    seeds, late = tuple(values), tuple(values.values())
-    return ComparedNumber(row, column, "digits", "P", None, seeds, late, late, "no number printed")
+def line(
+    row: str, values: dict[int, float], column: str = "c", last10: dict[int, float] | None = None
+) -> ComparedNumber:
+    seeds, ours, late = tuple(values), tuple(values.values()), tuple((last10 or values).values())
+    return ComparedNumber(row, column, "digits", "P", None, seeds, ours, late, "no number printed")
+
+
+FEW = "2 seeds, too few to tell it from chance"
 
 
 @pytest.mark.parametrize(
     ("others", "holds", "why"),
     [
-        ([line("b", {0: 1.0, 1: 4.0})], True, "by 0.50 over b, 2 seeds"),
-        ([line("b", {0: 1.0}), line("d", {1: 3.5})], False, "d is above it by 0.50, 2 seeds"),
+        ([line("b", {0: 1.0, 1: 4.0})], True, "by 0.50 over b"),
+        ([line("b", {0: 1.0}), line("d", {1: 3.5})], False, "d is above it by 0.50"),
+        ([line("b", {0: 3.5, 1: 2.5 + 1e-12})], False, "b equals it"),
         ([line("b", {})], None, "no numbers of b"),
         ([line("b", {7: 1.0})], None, "no numbers of b"),
         ([], None, "not all of its rows were selected"),
@@ -151,20 +157,41 @@ def line(row: str, values: dict[int, float], column: str = "c") -> ComparedNumbe
 def test_a_claim_is_checked_seed_by_seed(others, holds, why):
     top = line("a", {0: 3.0, 1: 3.0})
     claim = check_ordering(Ordering("P", "a"), "c", [top, *others])
-    assert (claim.holds, claim.why) == (holds, why)
+    assert (claim.holds, claim.why) == (claim.holds_last10, claim.why_last10) == (holds, why)
     assert claim.text == "c: P of a is above all others"
 
 
+def test_a_claim_is_judged_by_the_papers_rule_and_by_the_last_ten():
+    top = line("a", {0: 3.0, 1: 3.0}, last10={0: 1.0, 1: 1.0})
+    other = line("b", {0: 2.0, 1: 2.0})
+    claim = check_ordering(Ordering("P", "a"), "c", [top, other])
+    assert (claim.holds, claim.holds_last10) == (True, False)
+    assert describe_claim(claim, "best") == (
+        "holds by best round, does not hold by last 10: c: P of a is above all others"
+        f" (best round: by 1.00 over b; last 10: b is above it by 1.00; {FEW})"
+    )
+    same = check_ordering(Ordering("P", "a"), "c", [line("a", {0: 3.0, 1: 3.0}), other])
+    assert describe_claim(same, "last").startswith("holds: c: P of a is above all others (last ")
+    assert describe_claim(same, "last10").endswith(f"others (last 10: by 1.00 over b; {FEW})")
+
+
+def test_a_claim_has_a_p_where_the_seeds_suffice():
+    top, other = (line(row, dict.fromkeys(range(6), v)) for row, v in (("a", 3.0), ("b", 2.0)))
+    claim = check_ordering(Ordering("P", "a"), "c", [top, other])
+    assert (claim.why, claim.seeds) == ("by 1.00 over b, p = 0.031", "6 seeds")
+
+
 def test_every_line_shows_the_last_ten_beside_the_number():
-    cell = Cell("a", "c", {"data": {"name": "fmnist"}}, {"G": PrintedNumber(84.27)}, None)
+    config = {"data": {"name": "fmnist"}, "model": {"name": "convnet"}}
+    cell = Cell("a", "c", config, {"G": PrintedNumber(84.27)}, None)
     values = {
         0: {"G": 83.0, "G last10": 80.0},
         1: {"G": 84.0, "G last10": 82.0},
     }
     (found,) = compare_numbers([cell], {("a", "c"): values}, {})
-    assert shown(found) == [
-        *("a", "c", "fmnist", "G", "84.27", "83.50 ± 0.71", "81.00 ± 1.41", "−0.77"),
-        "within noise",
+    assert list(shown(found).values()) == [
+        *("a", "c", "fmnist, convnet", "", "G, %", "84.27", "83.50 ± 0.71", "81.00 ± 1.41"),
+        *("−0.77", "within noise"),
     ]
 
 
@@ -208,6 +235,35 @@ def test_columns_that_differ_only_in_their_data_are_one_at_quick_scale():
     assert {first.column for first in small.duplicates.values()} == {"CIFAR-100"}
     assert len(full.distinct_cells) == 40
     assert not full.duplicates
+
+
+def test_the_quick_scale_names_what_was_run_and_judges_no_column_of_the_paper():
+    small = table("fedreg-table2-sota", "Fed[AR]*")
+    every = ("CIFAR-100", "Fashion-MNIST", "CIFAR-10", "EMNIST")
+    assert small.stand_ins == dict.fromkeys(every, every)
+    ours = {
+        (c.row, c.column): {0: {f"{m}{k}": 90.0 for m in "GP" for k in ("", " last10")}}
+        for c in small.selected_cells
+    }
+    numbers = compare_numbers(small.selected_cells, ours, {}, small.stand_ins)
+    for number in numbers:
+        assert (number.setup, number.printed) == ("digits, digitsnet", None)
+        assert number.label == f"digits, digitsnet in place of {', '.join(every)}"
+    claims = check_claims(small.published, numbers)
+    assert [claim.text for claim in claims] == [
+        f"digits, digitsnet: {measure} of FedReG is above all others" for measure in "GP"
+    ]
+    for claim in claims:
+        words = describe_claim(claim, "best")
+        assert words.startswith("not seen here: digits, digitsnet: ")
+        assert "equals it" in words
+        assert not any(f"{name}:" in words for name in every)
+
+
+def test_columns_that_stay_different_are_named_beside_what_was_run():
+    small = table("fedreg-table3-scalability", "FedReG")
+    assert small.stand_ins["30 clients"] == ("30 clients",)
+    assert table("fedreg-table2-sota", size=TableScale.full).stand_ins == {}
 
 
 # What is asked for --------------------------------------------------------------------------
@@ -300,7 +356,9 @@ def test_a_table_is_shown_and_kept_as_files(done):
     folder, found = done
     assert found.exit_code == 0, found.output
     assert "FedAvg2Rep, Table 4" in found.stdout
-    assert "not comparable: quick scale" in found.stdout
+    assert "\nquick scale, not as printed\n" in found.stdout
+    assert max(map(len, found.stdout.splitlines()[2:])) <= 80
+    assert "run here: digits, digitsnet in place of J = 16\n" in found.stderr
     kept = json.loads((folder / "table.json").read_text())
     assert [(line["row"], line["seeds"]) for line in kept["lines"]] == [
         ("FedRep, N_C = 1", [0, 1]),
@@ -308,13 +366,18 @@ def test_a_table_is_shown_and_kept_as_files(done):
     ]
     for entry in kept["lines"]:
         assert len(entry["values"]) == len(entry["last10"]) == 2
+        assert entry["column"] == "digits, digitsnet in place of J = 16"
+        told = (entry["data"], entry["model"], entry["in_place_of"], entry["unit"])
+        assert told == ("digits", "digitsnet", ["J = 16"], "%")
+        assert (entry["printed"], entry["verdict"]) == (None, "not comparable")
     with open(folder / "table.csv") as file:
         assert [float(r["ours"]) for r in csv.DictReader(file)] == [
             line["mean"] for line in kept["lines"]
         ]
     text = (folder / "table.md").read_text()
     assert text.startswith("# FedAvg2Rep, Table 4: ")
-    assert "\n| row | column | data here |" in text
+    assert "\n| row | data, net |  | ours | last 10 |\n" in text
+    assert "Run here: digits, digitsnet in place of J = 16." in text
     assert "\\toprule" in (folder / "table.tex").read_text()
     drawn = (folder / "figure.svg").read_text()  # its texts are paths, each with a comment
     assert all(f"<!-- {line['row']} -->" in drawn for line in kept["lines"])

@@ -53,7 +53,7 @@ def test_a_comparison_is_shown_side_by_side_in_the_order_asked_for(tmp_path: Pat
         stored(tmp_path / f"{name}-0", played(FIRST, name))
     (tmp_path / "compare.json").write_text('{"runs": ["fedper-0", "fedavg-0"]}')
     view = views.ViewLoader(tmp_path).load_view()
-    assert [r.label for r in view.runs] == ["fedper", "fedavg"]
+    assert [r.label for r in view.runs] == ["FedPer", "FedAvg"]
 
 
 def test_a_folder_of_folders_is_a_list_with_the_newest_first(tmp_path: Path) -> None:
@@ -68,11 +68,11 @@ def test_a_folder_of_folders_is_a_list_with_the_newest_first(tmp_path: Path) -> 
     last10 = [summarise(played(FIRST)).to_dict()[k]["last10"]["mean"] for k in "GP"]
     so_far = runs.load_run(going).current_summary.to_dict()
     assert [list(row.values()) for row in rows] == [
-        ["mine", "?of=mine", False, "fedper", "0 of 2 runs finished", None, None],
-        ["mine/fedper-1", "?of=mine/fedper-1", True, "fedper", "round 2 of 60"]
+        ["mine", "?of=mine", False, "FedPer", "0 of 2 runs finished", None, None],
+        ["mine/fedper-1", "?of=mine/fedper-1", True, "FedPer", "round 2 of 60"]
         + [so_far[k]["last10"]["mean"] for k in "GP"],
         ["mine/fedper-2", "?of=mine/fedper-2", True, "–", "not begun", None, None],
-        ["alone", "?of=alone", False, "fedavg", "finished", *last10],
+        ["alone", "?of=alone", False, "FedAvg", "finished", *last10],
         ["torn", "?of=torn", False, "–", "damaged", None, None],
     ]
 
@@ -83,8 +83,8 @@ def test_a_name_leads_only_to_what_was_found(tmp_path: Path) -> None:
         stored(tmp_path / "runs" / "mine" / f"fedavg-{seed}", played(FIRST, seed=seed))
     loader = views.ViewLoader(tmp_path / "runs")
     both = [r.label for r in loader.load_view("mine").runs]
-    assert both == ["fedavg, seed 0", "fedavg, seed 1"]
-    assert [r.label for r in loader.load_view("mine/fedavg-0").runs] == ["fedavg"]
+    assert both == ["FedAvg, seed 0", "FedAvg, seed 1"]
+    assert [r.label for r in loader.load_view("mine/fedavg-0").runs] == ["FedAvg"]
     inside = str(tmp_path / "runs" / "mine")
     for name in ("../outside", "mine/../mine", "mine/", "./mine", inside, "nothing", "\0", "."):
         assert loader.load_view(name) is None
@@ -130,7 +130,7 @@ def test_a_list_that_becomes_a_comparison_is_shown_as_one(tmp_path: Path) -> Non
     loader = views.ViewLoader(tmp_path)
     assert loader.load_view().rows
     (tmp_path / "compare.json").write_text('{"runs": ["a"]}')
-    assert [r.label for r in loader.load_view().runs] == ["fedavg"]
+    assert [r.label for r in loader.load_view().runs] == ["FedAvg"]
     (tmp_path / "compare.json").unlink()
     assert loader.load_view().rows
 
@@ -313,11 +313,11 @@ def test_the_stream_begins_with_what_is_and_tells_what_comes(
     assert message(stream) == [b"retry: 1000\n"]
     assert message(stream) == [b"event: note\n", b'data: ""\n']
     (line,) = message(stream)
-    assert json.loads(line.removeprefix(b"data: "))["title"] == "fedavg on digits"
+    assert json.loads(line.removeprefix(b"data: "))["title"] == "FedAvg on digits"
     rewrite(tmp_path / "runs" / "one", played(FIRST, "fedper"))
     message(stream)
     (line,) = message(stream)
-    assert json.loads(line.removeprefix(b"data: "))["title"] == "fedper on digits"
+    assert json.loads(line.removeprefix(b"data: "))["title"] == "FedPer on digits"
     shutil.rmtree(tmp_path / "runs" / "one")
     assert b"one does not exist yet" in message(stream)[1]
     stream.close()

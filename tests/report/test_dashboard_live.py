@@ -82,7 +82,7 @@ def test_the_page_follows_a_run_through_kill_and_resume_and_its_own_restart(
     tab.get_by_role("link", name="mine").click()
     done = sum(e["event"] == "round" for e in RunFolder(out).iterate_events())
     assert 0 < done < 20
-    until(tab, f"fedavg, round {done} of 20", "#legend")
+    until(tab, f"FedAvg, round {done} of 20", "#legend")
     assert tab.evaluate("() => data.series[0].mean.P.at(-1)[0]") in (done - 1, done)
     run.kill()
     run.wait()
@@ -112,7 +112,7 @@ def test_the_page_follows_a_run_through_kill_and_resume_and_its_own_restart(
     stored(out, played(FIRST, "fedper"))
     _, same = processes.dashboard(tmp_path / "runs", url.rsplit(":", 1)[1].strip("/"))
     assert same == url
-    until(tab, "fedper", "#title")
+    until(tab, "FedPer", "#title")
     until(tab, "live", "#connection")
     assert set(tab.complaints) <= {REFUSED}
     assert {u.split("?")[0] for u in tab.asked} == {url, f"{url}events"}
@@ -124,15 +124,15 @@ def test_a_run_that_breaks_while_shown_is_said_in_words_and_comes_back(
     run = stored(tmp_path / "one", played(FIRST, finished=False))
     _, url = processes.dashboard(run)
     tab.goto(url)
-    until(tab, "fedavg, round 2 of 60", "#legend")
+    until(tab, "FedAvg, round 2 of 60", "#legend")
     whole = (run / "events.jsonl").read_text()
     (run / "events.jsonl").write_text("nonsense\n")
     until(tab, "one cannot be shown", "#note")
-    until(tab, "fedavg, round 2 of 60", "#legend")
+    until(tab, "FedAvg, round 2 of 60", "#legend")
     os.truncate(run / "events.jsonl", 0)
     until(tab, "one has not begun yet", "#note")
     (run / "events.jsonl").write_text(whole.replace('"fedavg"', '"fedper"'))
-    until(tab, "fedper, round 2 of 60", "#legend")
+    until(tab, "FedPer, round 2 of 60", "#legend")
     assert tab.locator("#note").inner_text() == ""
     assert tab.locator("#note").get_attribute("role") == "status"
     assert tab.complaints == []
@@ -153,7 +153,7 @@ def test_the_list_fills_itself_and_keeps_the_focus(
     assert tab.evaluate("() => document.activeElement.textContent") == "one"
     assert tab.locator("#note").inner_text() == ""
     tab.keyboard.press("Enter")
-    until(tab, "fedavg", "#title")
+    until(tab, "FedAvg", "#title")
     tab.get_by_role("link", name="all runs").click()
     tab.get_by_role("link", name="mine", exact=True).click()
     until(tab, "fedrep, round 2 of 60", "#legend")

@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 from helpers.made_runs import HOSTILE, played, stored
+from heterophony.algorithms import get_display_name
 from heterophony.analysis import costs, exports, runs, tables
 from heterophony.report.page import html, page_data
 from heterophony.runs.summary import compute_curves, summarise
@@ -121,14 +122,14 @@ def test_the_table_has_the_values_of_the_result(tab: Any) -> None:
     result = summarise(EVENTS["local", 0]).to_dict()
     shown = table_of(tab, "#table")
     titles = tab.locator("#table thead th").all_text_contents()[1:]
-    told = dict(zip(titles, shown["local"], strict=True))
+    told = dict(zip(titles, shown["Local"], strict=True))
     P = result["P"]
     assert told["P best"] == f"{100 * P['best']:.2f}"
     assert told["P last"] == f"{100 * P['last']:.2f}"
     assert told["P last 10"] == f"{100 * P['last10']['mean']:.2f} ± {100 * P['last10']['std']:.2f}"
     assert (told["G best"], told["seconds"], told["simulated s"]) == ("–", "15.0", "100.0")
     means = [summarise(EVENTS["fedavg", seed]).G.best for seed in (0, 1)]
-    assert shown["fedavg"][titles.index("G best")].split(" ± ")[0] == f"{100 * fmean(means):.2f}"
+    assert shown["FedAvg"][titles.index("G best")].split(" ± ")[0] == f"{100 * fmean(means):.2f}"
 
 
 def test_the_scatter_places_every_series_at_its_G_and_P(tab: Any, found: list[runs.Run]) -> None:
@@ -154,8 +155,8 @@ def test_the_scatter_places_every_series_at_its_G_and_P(tab: Any, found: list[ru
         expected = [(place(G, across), place(P, up)) for G, P in values]
         assert [pytest.approx(e, abs=0.06) for e in expected] == [tuple(m) for m in marks]
     assert tab.locator("#scatter .seed-mark").count() == 4
-    assert "local (P " in tab.locator("#scatter-without-g").text_content()
-    assert {t[0] for t in texts} >= {"fedavg", "fedper"}
+    assert "Local (P " in tab.locator("#scatter-without-g").text_content()
+    assert {t[0] for t in texts} >= {"FedAvg", "FedPer"}
 
 
 def test_names_in_the_scatter_cover_neither_marks_nor_each_other(
@@ -180,9 +181,9 @@ def test_names_in_the_scatter_cover_neither_marks_nor_each_other(
 
 def test_only_settings_that_differ_are_open(tab: Any) -> None:
     assert table_of(tab, "#settings-differing") == {
-        "fedavg": ["fedavg", ""],
-        "fedper": ["fedper", "mu = 0.5"],
-        "local": ["local", ""],
+        "FedAvg": ["fedavg", ""],
+        "FedPer": ["fedper", "mu = 0.5"],
+        "Local": ["local", ""],
     }
     assert not tab.locator("#settings").is_visible()
     tab.locator("details summary").click()
@@ -194,19 +195,19 @@ def test_only_settings_that_differ_are_open(tab: Any) -> None:
 
 def test_a_legend_entry_hides_and_shows_its_series(tab: Any) -> None:
     whole = paths(tab, "P")
-    button = tab.get_by_role("button", name="fedper (2 seeds)")
+    button = tab.get_by_role("button", name="FedPer (2 seeds)")
     button.click()
     assert button.get_attribute("aria-pressed") == "false"
     assert (len(paths(tab, "P")), len(paths(tab, "P", ".seed"))) == (2, 2)
     assert tab.locator("#scatter .mark").count() == 1
-    assert "fedper" not in tab.locator("#curve-P svg").get_attribute("aria-label")
+    assert "FedPer" not in tab.locator("#curve-P svg").get_attribute("aria-label")
     button.click()
     assert button.get_attribute("aria-pressed") == "true"
     assert paths(tab, "P") == whole
 
 
 def test_smoothing_changes_the_line_and_never_the_measured_value(tab: Any) -> None:
-    line, told = paths(tab, "G")[0], walk_to(tab, "#curve-G", 5)["fedavg"]
+    line, told = paths(tab, "G")[0], walk_to(tab, "#curve-G", 5)["FedAvg"]
     mean = [fmean(v) for v in zip(*([v for _, v in evaluated("fedavg", s, "G")] for s in (0, 1)), strict=True)]  # fmt: skip
     assert told[0] == percent(mean[5])
     tab.locator("#smoothing").fill("3")
@@ -216,7 +217,7 @@ def test_smoothing_changes_the_line_and_never_the_measured_value(tab: Any) -> No
     tab.locator("#curve-G svg").focus()
     tab.keyboard.press("ArrowLeft")
     tab.keyboard.press("ArrowRight")
-    G, smooth, P, _ = table_of(tab, "#tip")["fedavg"]
+    G, smooth, P, _ = table_of(tab, "#tip")["FedAvg"]
     assert told == [G, P]
     assert smooth == percent(fmean(mean[3:6]))
     tab.locator("#smoothing").press("Home")
@@ -233,7 +234,7 @@ def test_what_it_takes_is_up_to_the_first_evaluation_there(
     tab.locator("#target").fill(str(target))
     shown = table_of(tab, "#target-table")
     for name, seeds in {"fedavg": (0, 1), "fedper": (0, 1), "local": (0,)}.items():
-        there = []
+        told, there = shown[get_display_name(name)], []
         for seed in seeds:
             curve = evaluated(name, seed, measure)
             rounds = [e for e in EVENTS[name, seed] if e["event"] == "round"]
@@ -241,14 +242,14 @@ def test_what_it_takes_is_up_to_the_first_evaluation_there(
                 spent = rounds[: first[0]]
                 megabytes = sum(e["bytes_up"] + e["bytes_down"] for e in spent) / 1e6
                 there.append((first[0], megabytes, sum(e["seconds"] for e in spent)))
-        assert shown[name][0] == f"{len(there)} of {len(seeds)}"
+        assert told[0] == f"{len(there)} of {len(seeds)}"
         if there:
             means = [fmean(column) for column in zip(*there, strict=True)]
-            assert [float(text) for text in shown[name][1:4]] == means
-            assert shown[name][4] == (f"{10 * means[0]:.1f}" if name == "local" else "–")
+            assert [float(text) for text in told[1:4]] == means
+            assert told[4] == (f"{10 * means[0]:.1f}" if name == "local" else "–")
         else:
             why = "no common model" if (name, measure) == ("local", "G") else "not reached"
-            assert shown[name][1:] == [why, "–", "–", "–"]
+            assert told[1:] == [why, "–", "–", "–"]
 
 
 def test_the_accuracy_to_reach_is_proposed_until_one_is_chosen(tab: Any) -> None:
@@ -274,7 +275,7 @@ def test_new_data_change_the_numbers_and_nothing_the_reader_chose(
         return runs.load_runs([*(r.folder for r in found), folder])
 
     tab = visit(after(3))
-    assert "fedrod, round 3 of 60" in tab.locator("#legend").text_content()
+    assert "FedRoD, round 3 of 60" in tab.locator("#legend").text_content()
     tab.locator("#legend button").nth(3).click()
     tab.locator("#smoothing").fill("4")
     tab.locator("#theme").click()
@@ -284,7 +285,7 @@ def test_new_data_change_the_numbers_and_nothing_the_reader_chose(
     tab.evaluate("scrollTo(0, 700)")
     tab.evaluate("newData => show(newData)", page_data.build_page_data(after(6)))
     button = tab.locator("#legend button").nth(3)
-    assert button.text_content() == "fedrod, round 6 of 60"
+    assert button.text_content() == "FedRoD, round 6 of 60"
     assert button.get_attribute("aria-pressed") == "false"
     assert button.evaluate("e => e === document.activeElement")
     assert tab.evaluate("[scrollY, smoothing, document.documentElement.dataset.theme]") == [
@@ -299,7 +300,7 @@ def test_a_tip_stays_when_new_data_come(tab: Any) -> None:
     box = tab.locator("#curve-P svg").bounding_box()
     tab.mouse.move(box["x"] + box["width"] - 9, box["y"] + 100)
     told = table_of(tab, "#tip")
-    assert told["local"] == ["–", percent(summarise(EVENTS["local", 0]).P.last)]
+    assert told["Local"] == ["–", percent(summarise(EVENTS["local", 0]).P.last)]
     tab.evaluate("show(data)")
     assert tab.locator("#tip").is_visible()
     assert table_of(tab, "#tip") == told
@@ -311,9 +312,9 @@ def test_a_tip_stays_when_new_data_come(tab: Any) -> None:
 def test_arrow_keys_walk_through_every_kind_of_drawing(tab: Any) -> None:
     for steps in (0, 4):
         told = walk_to(tab, "#curve-P", steps)
-    assert told["local"][1] == percent(evaluated("local", 0, "P")[4][1])
-    assert next(iter(walk_to(tab, "#scatter", 1))) == "fedper"  # the lowest G first
-    assert next(iter(walk_to(tab, "#scatter", 1))) == "fedavg"
+    assert told["Local"][1] == percent(evaluated("local", 0, "P")[4][1])
+    assert next(iter(walk_to(tab, "#scatter", 1))) == "FedPer"  # the lowest G first
+    assert next(iter(walk_to(tab, "#scatter", 1))) == "FedAvg"
     assert walk_to(tab, "#strips figure:first-child", 2)["P"] == ["100.00 % (6 of 6)"]
     walk_to(tab, "#participation figure:first-child", 1)
     assert tab.locator("#tip").text_content() == "client a: 5 rounds"
@@ -349,10 +350,10 @@ def test_every_drawing_says_its_numbers_in_words(tab: Any) -> None:
     )
     assert len(labels) == tab.locator("svg").count()
     assert labels["curve-G"] == (
-        "G over the rounds: fedavg ends at 75.00 %, fedper ends at 50.00 %"
+        "G over the rounds: FedAvg ends at 75.00 %, FedPer ends at 50.00 %"
     )
-    assert labels["scatter"].startswith("G against P: fedavg G ")
-    assert labels["strip local 0"].endswith("P from 100.00 % to 100.00 %, mean 100.00 %")
+    assert labels["scatter"].startswith("G against P: FedAvg G ")
+    assert labels["strip Local 0"].endswith("P from 100.00 % to 100.00 %, mean 100.00 %")
     assert labels["participation 0"].endswith("from 5 to 5")
     assert labels["label-distribution"].endswith("12 to 18 examples and 1 to 2 classes per client")
     assert tab.locator("header, main, nav[aria-label]").count() == 3
@@ -427,7 +428,7 @@ def test_a_drawing_is_saved_as_a_file_of_its_own(
         if name:
             strokes = {e.get("stroke") for e in parts if e.tag.endswith("path")}
             assert strokes == {"rgb(0, 114, 178)", "rgb(213, 94, 0)", "rgb(0, 158, 115)"}
-            assert {"fedavg", "fedper", "local"} <= {e.text for e in parts}
+            assert {"FedAvg", "FedPer", "Local"} <= {e.text for e in parts}
 
 
 def test_the_comparison_is_saved_as_the_command_writes_it(
@@ -438,12 +439,13 @@ def test_the_comparison_is_saved_as_the_command_writes_it(
         tab.locator("#save-table").click()
     download.value.save_as(tmp_path / "saved.csv")
     text = (tmp_path / "saved.csv").read_text()
-    assert text == exports.format_comparison_csv(tables.build_comparison_rows(found))
-    assert [row[0] for row in csv.reader(text.splitlines())] == [
-        "name",
-        "fedavg",
-        "fedper",
-        "local",
+    exports.export_comparison(found, tmp_path / "written.csv")
+    assert text == (tmp_path / "written.csv").read_text()
+    assert [row[:2] for row in csv.reader(text.splitlines())] == [
+        ["algorithm", "name"],
+        ["fedavg", "FedAvg"],
+        ["fedper", "FedPer"],
+        ["local", "Local"],
     ]
 
 

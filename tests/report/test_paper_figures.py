@@ -135,7 +135,7 @@ def test_at_quick_scale_only_ours_is_drawn_and_the_title_says_so():
     figure = paper_figures.draw_paper_figure(outcome(TWO, OURS, TableScale.quick), [])
     assert widths(panels(figure)["few: G"]) == [51.5]
     assert figure.get_suptitle().replace("\n", " ") == (
-        "P, Table 1: w Ours, quick scale (digits): not comparable with the printed"
+        "P, Table 1: w Ours, quick scale (digits, digitsnet): not comparable with the printed"
     )
     assert figure.legends == []
 

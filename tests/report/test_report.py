@@ -35,13 +35,13 @@ def compared(tmp_path: Path) -> Path:
 
 def test_a_folder_of_runs_and_a_run_are_both_found(compared: Path) -> None:
     assert [r.label for r in runs.load_runs([compared])] == [
-        "fedavg, seed 0",
-        "fedavg, seed 1",
-        "fedper, seed 1",
-        "fedper, seed 2",
+        "FedAvg, seed 0",
+        "FedAvg, seed 1",
+        "FedPer, seed 1",
+        "FedPer, seed 2",
     ]
     twice = [compared / "fedavg-0", compared / "fedavg-0"]
-    assert [r.label for r in runs.load_runs(twice)] == ["fedavg"]
+    assert [r.label for r in runs.load_runs(twice)] == ["FedAvg"]
 
 
 def test_seeds_come_in_the_order_of_numbers(tmp_path: Path) -> None:
@@ -73,15 +73,31 @@ def test_namesakes_are_told_apart_by_what_differs(tmp_path: Path) -> None:
         text = f'seed = 0\n[algorithm]\nname = "fedreg"\nthreshold = "{threshold}"\n[engine]\nworkers = {i}'
         stored(tmp_path / str(i), played(FIRST, "fedreg"), text)
     found = runs.load_runs([tmp_path])
-    assert [r.series for r in found] == ["fedreg threshold=mean", "fedreg threshold=median"]
+    assert [r.series for r in found] == ["FedReG threshold=mean", "FedReG threshold=median"]
     assert [r["seeds"] for r in tables.build_comparison_rows(found)] == [[0], [0]]
+
+
+def test_algorithms_are_shown_as_their_papers_write_them(tmp_path: Path) -> None:
+    names = ("fedavg", "pfedme", "scaffold", "lab.ideas:FedNew", "headfirst")
+    for name in names:
+        stored(tmp_path / name.replace(":", "-"), played(FIRST, name))
+    found = sorted(runs.load_runs([tmp_path]), key=lambda run: names.index(run.algorithm))
+    assert [r.series for r in found] == ["FedAvg", "pFedMe", "SCAFFOLD", "FedNew", "headfirst"]
+    assert [r["algorithm"] for r in tables.build_comparison_rows(found)] == list(names)
+
+
+def test_two_algorithms_of_one_display_name_are_two_series(tmp_path: Path) -> None:
+    for folder, name in (("a", "fedavg"), ("b", "lab.ideas:FedAvg")):
+        stored(tmp_path / folder, played(FIRST, name))
+    found = runs.load_runs([tmp_path])
+    assert [r.series for r in found] == ["FedAvg (fedavg)", "FedAvg (lab.ideas:FedAvg)"]
 
 
 def test_a_run_done_twice_is_not_another_seed(tmp_path: Path) -> None:
     for name in ("one", "two"):
         stored(tmp_path / name, played(FIRST))
     found = runs.load_runs([tmp_path])
-    assert [r.label for r in found] == ["fedavg, seed 0", "fedavg, seed 0, run 2"]
+    assert [r.label for r in found] == ["FedAvg, seed 0", "FedAvg, seed 0, run 2"]
     assert [r["seeds"] for r in tables.build_comparison_rows(found)] == [[0], [0]]
 
 
@@ -93,9 +109,9 @@ def test_seeds_are_aggregated(compared: Path) -> None:
     assert (row["algorithm"], row["seeds"], row["state"]) == ("fedavg", [0, 1], "finished")
     assert row["G"]["best"] == pytest.approx(0.8)  # 0.6 and 1.0
     assert row["G"]["last"] == pytest.approx(0.5)  # 0.4 and 0.6
-    assert row["G"]["last10"]["mean"] == pytest.approx(0.5)  # (.2 .6 .4) and (.2 1 .6)
+    assert row["G"]["last10"]["mean"] == pytest.approx(0.65)  # (.6 .4) and (1 .6)
     assert row["P"]["last"] == pytest.approx(0.85)  # 0.7 and 1.0
-    for key, mean, std in (("G.best", 0.8, 0.2), ("G.last10", 0.5, 0.1), ("worst10", 0.75, 0.25)):
+    for key, mean, std in (("G.best", 0.8, 0.2), ("G.last10", 0.65, 0.15), ("worst10", 0.75, 0.25)):
         spread, half = row["over_seeds"][key], 12.7062 * std  # Student's, of two values
         assert (spread["mean"], spread["std"]) == pytest.approx((mean, std))
         assert spread["ci95"] == pytest.approx([mean - half, mean + half], abs=1e-4)
@@ -111,15 +127,22 @@ def test_one_seed_is_as_in_its_result(tmp_path: Path) -> None:
     result = summarise(events).to_dict()
     for measure in "GP":
         assert row[measure] == {k: result[measure][k] for k in ("best", "last", "last10")}
-    assert tables.format_cell(row, "G.last10") == "40.00 ± 16.33"
+    assert tables.format_cell(row, "G.last10") == "50.00 ± 10.00"
     assert tables.format_cell(row, "G.best") == "60.00"
     assert row["difference"] is None
+
+
+def test_the_last_ten_do_not_count_the_untrained_model() -> None:
+    curve = [[0, 0], [2, 2], [3, 3], *[[4, 4]] * 10]
+    for rounds, last10 in ((0, 0.0), (1, 0.4), (2, 0.5), (10, 0.74), (12, 0.8)):
+        found = summarise(played({"G": None, "P": curve[: rounds + 1]}))
+        assert found.P.last10.mean == pytest.approx(last10)
 
 
 def test_differences_are_over_common_seeds(compared: Path) -> None:
     first, second = tables.build_comparison_rows(runs.load_runs([compared]))
     assert first["difference"] is None
-    assert second["difference"]["to"] == "fedavg"
+    assert second["difference"]["to"] == "FedAvg"
     assert second["difference"]["seeds"] == [1]  # FIRST minus SECOND
     alone = {"std": 0.0, "ci95": None, "p": 1.0, "p_holm": 1.0}  # one pair shows nothing
     assert second["difference"]["G.best"] == {"mean": pytest.approx(-0.4), **alone}
@@ -159,7 +182,7 @@ def test_P_that_is_measured_seldom_is_shown_where_it_was(tmp_path: Path) -> None
     assert tables.build_comparison_rows(found)[1]["P"] == {
         "best": 1.0,
         "last": 0.5,
-        "last10": {"mean": pytest.approx(1.7 / 3), "std": pytest.approx(0.329983)},
+        "last10": {"mean": pytest.approx(0.75), "std": pytest.approx(0.25)},
     }
     first, second, _ = (s["runs"][0] for s in data_of(html.render_report(found))["series"])
     assert (first["P"], first["G"]) == ([4, 6], [2, 2])
@@ -187,7 +210,7 @@ def repeated(folder: Path, seeds: int, data: str = "digits", **rights: int | Non
 def test_differences_have_an_interval_and_p_is_corrected_for_the_rows(tmp_path: Path) -> None:
     found = runs.load_runs([repeated(tmp_path, 3, fedavg=5, fedper=7, ditto=4)])
     _, fedavg, fedper = table = tables.build_comparison_rows(found)  # in the order of their folders
-    assert [row["name"] for row in table] == ["ditto", "fedavg", "fedper"]
+    assert [row["name"] for row in table] == ["Ditto", "FedAvg", "FedPer"]
     for row, mean in ((fedavg, 0.1), (fedper, 0.3)):
         gap = row["difference"]["P.last10"]
         assert [gap["mean"], *gap["ci95"]] == pytest.approx([mean] * 3)  # three times the same
@@ -216,7 +239,7 @@ def test_enough_seeds_are_told_as_who_is_higher_and_who_is_lower(tmp_path: Path)
     repeated(tmp_path, 7, a=5, b=7, c=4, local=None)
     said = statistics.list_conclusions(tables.build_comparison_rows(runs.load_runs([tmp_path])))
     assert said[0] == "G last 10: higher than a: b (p = 0.031); lower than a: c (p = 0.031)."
-    assert said[1].startswith("P last 10: higher than a: b (p = 0.047), local (p = 0.047); lower")
+    assert said[1].startswith("P last 10: higher than a: b (p = 0.047), Local (p = 0.047); lower")
 
 
 def test_seeds_that_do_not_agree_show_no_difference(tmp_path: Path) -> None:
@@ -239,16 +262,12 @@ def test_the_page_has_the_statistics(tmp_path: Path, compared: Path) -> None:
     _, pair = page_data.build_page_data(runs.load_runs([compared]))["statistics"]["measures"][0][
         "rows"
     ]
-    assert pair["cells"][2:] == ["−20.00", "–", "–"]
+    assert pair["cells"][2:] == ["−30.00", "–", "–"]
 
 
 def test_best_is_never_shown_without_last_10(compared: Path) -> None:
     table = tables.build_comparison_rows(runs.load_runs([compared]))
-    texts = [
-        exports.format_comparison_csv(table),
-        exports.format_comparison_markdown(table),
-        exports.format_comparison_latex(table),
-    ]
+    texts = [as_text(table, tables.COLUMNS) for as_text in exports.TABLE_FORMATS.values()]
     for words in (list(tables.COLUMNS.values()), *(text.splitlines() for text in texts)):
         head = " ".join(words).replace(".best", " best").replace(".last10", " last 10")
         for k in "GP":
@@ -287,10 +306,10 @@ def test_without_a_common_model_of_all_there_is_no_panel_of_G(tmp_path: Path) ->
 
 
 def test_ranks_say_what_is_missing(tmp_path: Path, compared: Path) -> None:
-    with pytest.raises(ConfigError, match=r"at least 3 finished series, but there are 2 \(fedavg,"):
+    with pytest.raises(ConfigError, match=r"at least 3 finished series, but there are 2 \(FedAvg,"):
         cd_diagram.draw_cd_diagram(runs.load_runs([compared]))
     stored(compared / "ditto-1", played(FIRST, "ditto", seed=1))
-    with pytest.raises(ConfigError, match="there is 1; ditto lacks seed 0; compare with more"):
+    with pytest.raises(ConfigError, match="there is 1; Ditto lacks seed 0; compare with more"):
         cd_diagram.draw_cd_diagram(runs.load_runs([compared]))
     with pytest.raises(ConfigError, match="there is 1; compare with more --seeds"):
         cd_diagram.draw_cd_diagram(runs.load_runs([repeated(tmp_path / "one", 1, a=5, b=7, c=4)]))
@@ -336,7 +355,7 @@ def test_the_page_holds_the_numbers_of_the_result(tmp_path: Path) -> None:
 def test_the_page_holds_the_table(compared: Path) -> None:
     found = runs.load_runs([compared])
     data = data_of(html.render_report(found))
-    assert data["title"] == "fedavg and fedper on digits"
+    assert data["title"] == "FedAvg and FedPer on digits"
     shown = {row["name"]: row["cells"] for row in data["table"]["rows"]}
     assert shown == {
         r["name"]: [tables.format_cell(r, k) for k in tables.COLUMNS]
@@ -383,9 +402,9 @@ def test_an_unfinished_run_is_shown_as_far_as_it_got(tmp_path: Path) -> None:
     stored(tmp_path / "fedavg-2", played(SECOND, seed=2, finished=False)[:1])
     found = runs.load_runs([tmp_path])
     assert [r.label for r in found] == [
-        "fedavg, seed 0",
-        "fedavg, seed 1, round 2 of 60",
-        "fedavg, seed 2, round 0 of 60",
+        "FedAvg, seed 0",
+        "FedAvg, seed 1, round 2 of 60",
+        "FedAvg, seed 2, round 0 of 60",
     ]
     assert found[1].summary is None
     finished, begun = tables.build_comparison_rows(found)  # the third has measured nothing yet
@@ -393,7 +412,7 @@ def test_an_unfinished_run_is_shown_as_far_as_it_got(tmp_path: Path) -> None:
     assert (begun["state"], begun["G"]["last"]) == ("round 2 of 60", pytest.approx(0.6))
     assert begun["difference"] is None
     data = data_of(html.render_report(found))
-    assert [s["name"] for s in data["series"]] == ["fedavg", found[1].label, found[2].label]
+    assert [s["name"] for s in data["series"]] == ["FedAvg", found[1].label, found[2].label]
     run_figures.draw_comparison(found)
 
 
@@ -433,6 +452,8 @@ def test_a_browser_draws_it_all(tmp_path: Path) -> None:
     assert body.count('class="dots ') == 2
     assert body.count('class="bar ') == 2
     assert "<td>60.00</td>" in body
+    rounds = re.findall(r'y="300" text-anchor="middle">([^<]*)<', body)
+    assert rounds == ["0", "1", "2"] * 2  # no halves of rounds
     assert "&lt;script&gt;alert(1)" in body
     assert "<script>alert" not in body
     assert "<img" not in body
@@ -449,6 +470,18 @@ def test_figures_save_the_same_bytes_again(compared: Path, suffix: str) -> None:
     one, two = ((compared / (name + suffix)).read_bytes() for name in ("one", "two"))
     assert one == two
     assert one.startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
+
+
+@pytest.mark.parametrize("evaluations", [1, 2, 3])
+def test_rounds_are_whole_numbers_on_the_axis(tmp_path: Path, evaluations: int) -> None:
+    right = {k: v[:evaluations] for k, v in FIRST.items()}
+    found = runs.load_runs([stored(tmp_path / "run", played(right))])
+    figure = run_figures.draw_comparison(found)
+    figure.draw_without_rendering()
+    for axes in figure.axes[:2]:
+        low, high = axes.get_xlim()
+        ticks = [t for t in axes.get_xticks() if low <= t <= high]
+        assert ticks == list(range(evaluations))
 
 
 def test_many_series_get_a_legend(tmp_path: Path) -> None:
@@ -489,7 +522,7 @@ def test_rounds_trained_and_rounds_without_a_reply_are_counted_per_client(tmp_pa
     ]
     (told,) = page_data.build_page_data(found)["participation"]
     assert told == {
-        "labels": ("fedavg",),
+        "labels": ("FedAvg",),
         "federation": 0,
         "rounds_selected": [1, 2],
         "rounds_trained": [0, 2],
@@ -528,45 +561,69 @@ def test_equal_participation_is_listed_once_and_different_ones_are_not_drawn_tog
 # Tables for other programs ------------------------------------------------------------------
 
 
-def test_the_table_as_csv_has_every_number_in_full(compared: Path, tmp_path: Path) -> None:
+def read_csv(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(text.splitlines()))
+
+
+def test_the_table_as_csv_has_every_number_in_full_and_in_percent(
+    compared: Path, tmp_path: Path
+) -> None:
     found, path = runs.load_runs([compared]), tmp_path / "t.csv"
     exports.export_comparison(found, path)
-    head, *lines = csv.reader(path.read_text().splitlines())
-    for line, row in zip(lines, tables.build_comparison_rows(found), strict=True):
-        told = dict(zip(head, line, strict=True))
-        assert (told["name"], told["seeds"]) == (row["name"], " ".join(map(str, row["seeds"])))
+    for told, row in zip(
+        read_csv(path.read_text()), tables.build_comparison_rows(found), strict=True
+    ):
+        assert (told["algorithm"], told["name"]) == (row["algorithm"], row["name"])
+        assert told["seeds"] == " ".join(map(str, row["seeds"]))
         for key in tables.COLUMNS:
             spread = row["over_seeds"][key]
-            parts = [float(told[f"{key} {part}"]) for part in ("mean", "std", "low95", "high95")]
-            assert parts == [spread["mean"], spread["std"], *spread["ci95"]]
+            unit, scale = (" %", 100) if key in tables.PERCENT_COLUMNS else ("", 1)
+            names = [f"{key} {part}{unit}" for part in ("mean", "std", "low95", "high95")]
+            numbers = [spread["mean"], spread["std"], *spread["ci95"]]
+            assert [float(told[name]) for name in names] == [
+                pytest.approx(scale * number, rel=1e-11) for number in numbers
+            ]
+    assert read_csv(path.read_text())[0]["G.last mean %"] == "50.0"  # no 50.000000000000007
 
 
 def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
     stored(tmp_path / "one", played(FIRST))
-    head, line = csv.reader(
-        exports.format_comparison_csv(
-            tables.build_comparison_rows(runs.load_runs([tmp_path]))
-        ).splitlines()
+    table = tables.build_comparison_rows(runs.load_runs([tmp_path]))
+    (told,) = read_csv(exports.format_comparison_csv(table, tables.COLUMNS))
+    assert told["P.best mean %"] == "100.0"
+    assert {v for k, v in told.items() if " std" in k or "95" in k} == {""}
+
+
+def test_the_table_as_markdown_and_latex_says_what_the_page_says(tmp_path: Path) -> None:
+    table = tables.build_comparison_rows(
+        runs.load_runs([repeated(tmp_path, 6, fedavg=5, fedper=7)])
     )
-    told = dict(zip(head, line, strict=True))
-    assert told["P.best mean"] == "1.0"
-    assert {v for k, v in told.items() if k.endswith((" std", "95"))} == {""}
-
-
-def test_the_table_as_markdown_and_latex_says_what_the_page_says(compared: Path) -> None:
-    table = tables.build_comparison_rows(runs.load_runs([compared]))
     shown = [[tables.format_cell(row, k) for k in tables.COLUMNS] for row in table]
-    for text in (
-        exports.format_comparison_markdown(table).replace("**", ""),
-        exports.format_comparison_latex(table),
-    ):
+    markdown = exports.format_comparison_markdown(table, tables.COLUMNS)
+    latex = exports.format_comparison_latex(table, tables.COLUMNS)
+    for text in (markdown.replace("**", ""), latex):
         plain = re.sub(r"\\textbf\{(.*?)\}", r"\1", text).replace(r"$\pm$", "±")
         for cells in shown:
             assert " | ".join(cells) in plain or " & ".join(cells) in plain
-    bold = [x.count("**") // 2 for x in exports.format_comparison_markdown(table).splitlines()[2:]]
-    led = [sum(r["name"] in tables.find_leaders(table, k) for k in tables.COLUMNS) for r in table]
-    assert bold == led
-    assert exports.format_comparison_latex(table).count(r"\textbf") == sum(led) > 0
+    assert "| G last 10 (%) |" in markdown
+    assert r"& G last 10 (\%) &" in latex
+    bold = [line.count("**") // 2 for line in markdown.splitlines()[2:4]]
+    assert bold == [0, len(table[1]["leads"])] == [0, latex.count(r"\textbf")]
+
+
+def test_columns_are_chosen_by_their_keys(compared: Path, tmp_path: Path) -> None:
+    found, keys = runs.load_runs([compared]), ["P.last10", "G.last10"]
+    for suffix, head in (
+        (".tex", r"  algorithm & P last 10 (\%) & G last 10 (\%) \\"),
+        (".md", "| algorithm | P last 10 (%) | G last 10 (%) |"),
+        (".csv", "algorithm,name,seeds,P.last10 mean %,P.last10 std %,P.last10 low95 %"),
+    ):
+        exports.export_comparison(found, tmp_path / f"t{suffix}", keys)
+        assert any(
+            line.startswith(head) for line in (tmp_path / f"t{suffix}").read_text().splitlines()
+        )
+    with pytest.raises(ConfigError, match=r"--columns: no 'G.last11' here; did you mean 'G.last"):
+        exports.export_comparison(found, tmp_path / "t.tex", ["G.last11"])
 
 
 def test_names_cannot_break_a_table() -> None:

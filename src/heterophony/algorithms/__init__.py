@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import ConfigError, choose, suggest_or_list
 
-if TYPE_CHECKING:
-    from ..core.algorithm import Algorithm  # at run time only where it is used: names need no torch
+if TYPE_CHECKING:  # the names alone need no torch
+    from ..core.algorithm import Algorithm
 
 ALGORITHM_CLASSES = {  # file name, which is the name users write, and its class
     "apfl": "APFL",
@@ -55,6 +55,17 @@ ALGORITHM_CLASSES = {  # file name, which is the name users write, and its class
     "pfedsd": "PFedSD",
     "scaffold": "Scaffold",
 }
+DISPLAY_NAMES = {  # as their papers write them, where that is not the name of the class
+    "centralized": "Centralised",
+    "fedrep_full": "FedRep-full",
+    "lgfedavg": "LG-FedAvg",
+    "perfedavg": "Per-FedAvg",
+    "pfedgate": "pFedGate",
+    "pfedme": "pFedMe",
+    "pfedpara": "pFedPara",
+    "pfedsd": "pFedSD",
+    "scaffold": "SCAFFOLD",
+}
 
 
 def get_algorithm_class(name: str) -> type[Algorithm]:
@@ -80,6 +91,14 @@ def shorten_name(name: str) -> str:
     return name.rpartition(":")[2].lower() if ":" in name else name
 
 
+def get_display_name(name: str) -> str:
+    """Return the name of an algorithm for people: ``FedAvg`` of ``fedavg``.
+
+    Of ``package.module:Class`` it is the class; a name that is not registered stays as it is.
+    """
+    return DISPLAY_NAMES.get(name) or ALGORITHM_CLASSES.get(name) or name.rpartition(":")[2]
+
+
 # Algorithms outside the package -----------------------------------------------------------------
 
 
@@ -91,7 +110,7 @@ def import_algorithm_class(name: str) -> type[Algorithm]:
     module = import_outside_module(module_name)
     cls = vars(module).get(class_name)
     if cls is None:
-        known = [k for k, v in vars(module).items() if is_algorithm_class(v)]
+        known = [k for k, v in vars(module).items() if is_own_algorithm_class(v)]
         raise ConfigError(
             f"algorithm.name: {module_name} has no class '{class_name}'"
             f"{suggest_or_list(class_name, known)}"
@@ -126,6 +145,13 @@ def is_algorithm_class(value: object) -> bool:
     from ..core.algorithm import Algorithm
 
     return isinstance(value, type) and issubclass(value, Algorithm)
+
+
+def is_own_algorithm_class(value: object) -> bool:
+    """Return whether a value is an algorithm, and not the base class that its module imports."""
+    from ..core.algorithm import Algorithm
+
+    return is_algorithm_class(value) and value is not Algorithm
 
 
 def check_complete(cls: type[Algorithm], name: str) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 
+from ..core.errors import choose
 from ..core.files import write_atomically
+from .leads import explain_highlighting
 from .runs import Run
-from .tables import Row, build_comparison_rows, find_leaders, format_cell, select_columns
+from .tables import PERCENT_COLUMNS, Row, build_comparison_rows, format_cell, select_columns
 
 LATEX_ESCAPES = {
     **{c: f"\\{c}" for c in "%_&#${}"},
@@ -22,41 +24,72 @@ LATEX_ESCAPES = {
 }
 
 
-def export_comparison(runs: Sequence[Run], path: Path) -> None:
-    """Write the comparison in the format of the file's suffix."""
-    write_atomically(path, TABLE_FORMATS[path.suffix](build_comparison_rows(runs)).encode())
+def export_comparison(runs: Sequence[Run], path: Path, columns: Sequence[str] = ()) -> None:
+    """Write the comparison in the format of the file's suffix; ``columns`` are keys, default: all."""
+    table = build_comparison_rows(runs)
+    chosen = choose_columns(table, columns)
+    write_atomically(path, TABLE_FORMATS[path.suffix](table, chosen).encode())
 
 
-def format_comparison_csv(table: Sequence[Row]) -> str:
-    """Format every number in full, accuracies as fractions; std and interval only of several seeds."""
-    out, keys = StringIO(), list(select_columns(table))
+def choose_columns(table: Sequence[Row], keys: Sequence[str] = ()) -> dict[str, str]:
+    """Choose columns of the table by their keys, in this order; without keys, all columns."""
+    known = select_columns(table)
+    return {key: choose(known, key, "--columns") for key in keys} if keys else known
+
+
+def format_comparison_csv(table: Sequence[Row], columns: Mapping[str, str]) -> str:
+    """Format every number in full, accuracies in percent; std and interval only of several seeds."""
+    out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
     parts = ("mean", "std", "low95", "high95")
-    writer.writerow(["name", "seeds", *(f"{k} {part}" for k in keys for part in parts)])
+    heads = [
+        f"{k} {part} %" if k in PERCENT_COLUMNS else f"{k} {part}"
+        for k in columns
+        for part in parts
+    ]
+    writer.writerow(["algorithm", "name", "seeds", *heads])
     for row in table:
-        numbers = [n for k in keys for n in list_spread_cells(row["over_seeds"].get(k))]
-        writer.writerow([row["name"], " ".join(map(str, row["seeds"])), *numbers])
+        numbers = [n for k in columns for n in list_spread_cells(row, k)]
+        who = [row["algorithm"], row["name"], " ".join(map(str, row["seeds"]))]
+        writer.writerow([*who, *numbers])
     return out.getvalue()
 
 
-def list_spread_cells(spread: Row | None) -> list[float | str]:
-    """Mean, std and the ends of the interval; empty if unknown."""
+def list_spread_cells(row: Row, key: str) -> list[float | str]:
+    """Mean, std and the ends of the interval in the unit of the table; empty if unknown."""
+    spread = row["over_seeds"].get(key)
     if spread is None:
         return [""] * 4
-    interval = spread["ci95"]  # None with one seed
-    return [spread["mean"], *([spread["std"], *interval] if interval else [""] * 3)]
+    several = [spread["std"], *spread["ci95"]] if spread["ci95"] else []  # None with one seed
+    numbers = [convert_unit(v, key) for v in (spread["mean"], *several)]
+    return [*numbers, *[""] * (4 - len(numbers))]
 
 
-def format_comparison_markdown(table: Sequence[Row]) -> str:
-    """Format the table as the page shows it; the highest is bold."""
-    titles = ["algorithm", *select_columns(table).values()]
-    return format_markdown_table(titles, format_comparison_rows(table, escape_markdown, "**{}**"))
+def convert_unit(value: float, key: str) -> float:
+    """Return an accuracy in percent, without the last bits that the product adds; others as they are."""
+    return float(f"{100 * value:.12g}") if key in PERCENT_COLUMNS else value
 
 
-def format_comparison_latex(table: Sequence[Row]) -> str:
-    """Format the table with booktabs' rules; the highest is bold."""
-    titles = ["algorithm", *select_columns(table).values()]
-    return format_latex_table(titles, format_comparison_rows(table, escape_latex, r"\textbf{{{}}}"))
+def format_comparison_markdown(table: Sequence[Row], columns: Mapping[str, str]) -> str:
+    """Format the table as the page shows it; clear leads are bold."""
+    lines = format_comparison_rows(table, columns, escape_markdown, "**{}**")
+    note = explain_highlighting(table, list(columns))
+    return format_markdown_table(list_titles(columns), lines) + (f"\n{note}\n" if note else "")
+
+
+def format_comparison_latex(table: Sequence[Row], columns: Mapping[str, str]) -> str:
+    """Format the table with booktabs' rules; clear leads are bold."""
+    lines = format_comparison_rows(table, columns, escape_latex, r"\textbf{{{}}}")
+    note = explain_highlighting(table, list(columns))
+    return (f"% {note}\n" if note else "") + format_latex_table(list_titles(columns), lines)
+
+
+def list_titles(columns: Mapping[str, str]) -> list[str]:
+    """The titles of a table for people, with the unit of accuracies."""
+    return [
+        "algorithm",
+        *(f"{title} (%)" if k in PERCENT_COLUMNS else title for k, title in columns.items()),
+    ]
 
 
 def format_markdown_table(
@@ -84,13 +117,13 @@ def escape_markdown(text: str) -> str:
 
 
 def format_comparison_rows(
-    table: Sequence[Row], escape: Callable[[str], str], bold: str
+    table: Sequence[Row], columns: Iterable[str], escape: Callable[[str], str], bold: str
 ) -> list[list[str]]:
-    """Names and cells of all rows; the highest value of each measure is bold."""
-    best, out = {k: find_leaders(table, k) for k in select_columns(table)}, []
+    """Names and cells of all rows; what a row leads in beyond chance is bold."""
+    out = []
     for row in table:
-        cells = {k: escape(format_cell(row, k)) for k in best}
-        marked = [bold.format(v) if row["name"] in best[k] else v for k, v in cells.items()]
+        cells = {k: escape(format_cell(row, k)) for k in columns}
+        marked = [bold.format(v) if k in row["leads"] else v for k, v in cells.items()]
         out.append([escape(str(row["name"])), *marked])
     return out
 
@@ -100,7 +133,7 @@ def escape_latex(text: str) -> str:
     return "".join(LATEX_ESCAPES.get(c, c) for c in text)
 
 
-TABLE_FORMATS: dict[str, Callable[[Sequence[Row]], str]] = {
+TABLE_FORMATS: dict[str, Callable[[Sequence[Row], Mapping[str, str]], str]] = {
     ".csv": format_comparison_csv,
     ".md": format_comparison_markdown,
     ".tex": format_comparison_latex,

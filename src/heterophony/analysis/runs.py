@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ..algorithms import get_display_name
 from ..core.errors import FolderError
 from ..core.fields import flatten_config
 from ..core.files import translate_disk_errors
@@ -47,6 +48,11 @@ class Run:
         return str(self.start["algorithm"])
 
     @property
+    def display_name(self) -> str:
+        """The name of the algorithm for people."""
+        return get_display_name(self.algorithm)
+
+    @property
     def seed(self) -> int:
         return int(self.start["seed"])
 
@@ -74,7 +80,7 @@ class Run:
 
 
 def load_run(folder: Path) -> Run:
-    """Load one run folder; its label is its algorithm."""
+    """Load one run folder; its label is the display name of its algorithm."""
     config, lines = folder / CONFIG_FILE, folder / EVENTS_FILE
     if not config.is_file():
         raise FolderError(f"{folder} is not a run folder: it has no config.toml")
@@ -82,7 +88,7 @@ def load_run(folder: Path) -> Run:
     if not events:
         raise FolderError(f"{folder} has not begun: it holds no events yet")
     try:
-        name = get_start(events)["algorithm"]
+        name = get_display_name(get_start(events)["algorithm"])
     except FolderError:
         raise FolderError(
             f"{lines} is damaged: it does not begin with the start of a run"
@@ -152,10 +158,18 @@ def build_base_labels(runs: Sequence[Run]) -> list[str]:
     for run, own in zip(runs, settings, strict=True):
         by_algorithm.setdefault(run.algorithm, []).append(own)
     differing = {name: find_differing_settings(group) for name, group in by_algorithm.items()}
+    names = choose_distinct_names(by_algorithm)
     return [
-        " ".join([run.algorithm, *format_settings(own, differing[run.algorithm])])
+        " ".join([names[run.algorithm], *format_settings(own, differing[run.algorithm])])
         for run, own in zip(runs, settings, strict=True)
     ]
+
+
+def choose_distinct_names(algorithms: Iterable[str]) -> dict[str, str]:
+    """The display name of each algorithm; two of the same name, as of a lab's FedAvg, differ."""
+    names = {algorithm: get_display_name(algorithm) for algorithm in algorithms}
+    uses = Counter(names.values())
+    return {k: name if uses[name] == 1 else f"{name} ({k})" for k, name in names.items()}
 
 
 def find_differing_settings(runs: Sequence[dict[str, str]]) -> set[str]:

@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from ..runs.summary import Accuracy, MeanStd, Summary
+from .leads import find_clear_leader
 from .new_clients import average_new_clients
 from .runs import Run, group_by_series
 from .significance import (
@@ -44,11 +45,13 @@ def build_comparison_rows(runs: Sequence[Run]) -> list[Row]:
     ``over_seeds`` has, by the keys of ``COLUMNS``, mean, population std and the mean's 95 %
     interval (None with one seed). ``difference`` holds the same of the paired differences to the
     first row, with p and the p corrected for the number of rows; None without a pair.
+    ``leads`` lists the measures in which the row is higher than all others beyond chance.
     """
     series = [
         group for group in group_by_series(runs).values() if all(r.current_summary for r in group)
     ]
-    return add_holm_p_values([build_comparison_row(group, series[0]) for group in series])
+    table = add_holm_p_values([build_comparison_row(group, series[0]) for group in series])
+    return add_leads(table, series)
 
 
 def build_comparison_row(group: Sequence[Run], first: Sequence[Run]) -> Row:
@@ -158,6 +161,19 @@ def add_holm_p_values(table: list[Row]) -> list[Row]:
     return table
 
 
+def add_leads(table: list[Row], series: Sequence[Sequence[Run]]) -> list[Row]:
+    """Add ``leads`` to every row; only finished runs are compared."""
+    measured = {
+        row["name"]: index_measures_by_block(group)
+        for row, group in zip(table, series, strict=True)
+        if row["state"] == "finished"
+    }
+    leaders = {key: find_clear_leader(measured, key) for key in HIGHER_IS_BETTER}
+    for row in table:
+        row["leads"] = [key for key, name in leaders.items() if name == row["name"]]
+    return table
+
+
 def index_measures_by_block(group: Iterable[Run]) -> dict[tuple[int, str], dict[str, float]]:
     """Measures by seed and data; runs with the same key form a pair."""
     return {(s.seed, s.data_sha256): extract_measures(s) for s in list_summaries(group)}
@@ -197,13 +213,3 @@ def format_difference(row: Row, key: str) -> str:
 def format_percentage_points(difference: float) -> str:
     """Format percentage points with their sign."""
     return f"{100 * difference:+.2f}".replace("-", "−")
-
-
-def find_leaders(rows: Sequence[Row], key: str) -> list[str]:
-    """The names of the finished rows with the highest value of a measure; none if only one finished."""
-    values = {
-        r["name"]: r["over_seeds"][key]["mean"]
-        for r in rows
-        if key in HIGHER_IS_BETTER and key in r["over_seeds"] and r["state"] == "finished"
-    }
-    return [name for name, v in values.items() if len(values) > 1 and v == max(values.values())]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ..algorithms import get_display_name
 from ..privacy.summary import format_psnr_by_round, list_rounds_if_several
 from . import terminal
 
@@ -19,7 +20,7 @@ def show_audit(content: dict[str, Any], parent: Path) -> None:
     titles += [f"PSNR after {t}" for t in rounds]
     rows = [
         [
-            r["algorithm"],
+            get_display_name(r["algorithm"]),
             r["private"],
             r["attacks"],
             *format_metrics(r),

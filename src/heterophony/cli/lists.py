@@ -49,9 +49,11 @@ def list_(what: ListKind, json: JsonOption = False) -> None:
     columns = [k for k in found[0] if k != "settings"]
     rows = [[format_list_cell(k, r) for k in columns] for r in found]
     if what is ListKind.runs:
-        terminal.print_list(columns, rows, text=3)
+        terminal.print_list(columns, rows, text=3, optional=("G best", "P best"))
         return
-    terminal.print_table("", [c.replace("_", " ") for c in columns], rows, len(columns))
+    titles = [c.replace("_", " ") for c in columns]
+    costs = ("bytes up", "bytes down", "stays")
+    terminal.print_table("", titles, rows, len(columns), optional=costs)
     if what is ListKind.algorithms:
         terminal.print_note(
             "bytes: of one client in one round, relative to FedAvg (convnet on CIFAR-10)"
@@ -61,6 +63,10 @@ def list_(what: ListKind, json: JsonOption = False) -> None:
 def format_list_cell(key: str, row: dict[str, Any]) -> str:
     """Format a cell; settings stand below the description."""
     value = row[key]
+    if key == "algorithm" and value is not None:
+        from ..algorithms import get_display_name
+
+        return get_display_name(value)
     if key == "about":
         return "\n".join([value, *map(format_setting, row["settings"])])
     if key.startswith("bytes"):

@@ -12,7 +12,7 @@ from . import terminal
 
 if TYPE_CHECKING:
     from ..papers.reproduce import ReproductionResult, TableSelection
-    from ..papers.table import Cell, PublishedTable
+    from ..papers.table import Cell
 
 
 # Costs --------------------------------------------------------------------------------------
@@ -119,9 +119,12 @@ def show_cells(table: TableSelection, json: bool) -> None:
         own = [f"{k}={v}" for k, v in flatten_settings(cell.config).items() if k not in shared]
         said = [f"{k} {n.value:g}" for k, n in cell.printed.items()]
         cost = format_duration(each[id(cell)]) if id(cell) in each else "–"
-        rows.append([cell.row, cell.column, ", ".join(said) or "–", cost, " ".join(own)])
-    titles = ["row", "column", "printed", "each run", "settings of its own"]
-    terminal.print_table(format_table_title(found), titles, rows, text=5)
+        place = ", ".join(table.stand_ins.get(cell.column, [cell.column]))
+        printed = [] if table.stand_ins else [", ".join(said) or "–"]
+        rows.append([cell.row, place, *printed, cost, " ".join(own)])
+    titles = ["row", *(["in place of"] if table.stand_ins else ["column", "printed"])]
+    titles += ["each run", "settings of its own"]
+    terminal.print_table(format_table_title(table), titles, rows, text=len(titles))
     together = "\n".join(f"{k} = {v}" for k, v in shared.items())
     terminal.print_note(f"settings of all:\n{together}")
     how, seeds = found.measured, ", ".join(map(str, table.seeds))
@@ -134,8 +137,10 @@ def show_cells(table: TableSelection, json: bool) -> None:
     print_scale_notes(table, describe_duplicates(table))
 
 
-def format_table_title(found: PublishedTable) -> str:
-    return f"{found.paper}, {found.where}: {found.what}"
+def format_table_title(table: TableSelection) -> str:
+    found = table.published
+    title = f"{found.paper}, {found.where}: {found.what}"
+    return f"{title}\nquick scale, not as printed" if table.stand_ins else title
 
 
 def print_scale_notes(table: TableSelection, same: Sequence[str]) -> None:
@@ -148,11 +153,13 @@ def print_scale_notes(table: TableSelection, same: Sequence[str]) -> None:
 
 
 def describe_cell(table: TableSelection, cell: Cell, seconds: float | None) -> dict[str, Any]:
+    stands_for = table.stand_ins.get(cell.column, ())
     printed = {k: {"value": n.value, "std": n.std} for k, n in cell.printed.items()}
     return {
         "row": cell.row,
-        "column": cell.column,
-        "printed": printed,
+        "column": table.describe_column(cell),
+        "in_place_of": list(stands_for),
+        "printed": {} if stands_for else printed,
         "seeds": list(table.seeds),
         "config": cell.config,
         "needs": table.explain_unavailable(cell),
@@ -173,29 +180,39 @@ def flatten_settings(config: Mapping[str, Any]) -> dict[str, str]:
 
 def show_table_result(outcome: ReproductionResult, parent: Path, json: bool) -> None:
     """Print the table with verdicts and claims; write it and its figure beside the runs."""
+    from ..papers.claims import describe_claim
     from ..papers.reproduce import describe_duplicates, read_finished
     from ..report.figures import paper_figures
-    from ..report.paper_table import COLUMN_TITLES, format_table_row, save_paper_table
+    from ..report.paper_table import (
+        DIFFERENCE,
+        SETUP,
+        choose_titles,
+        count_text_titles,
+        format_table_rows,
+        save_paper_table,
+    )
 
     save_paper_table(outcome, parent)
     paper_figures.save_paper_figure(outcome, read_finished(outcome.table, parent), parent)
     if json:
         terminal.print_json(outcome.to_dict())
         return
-    table = outcome.table
+    table, titles = outcome.table, choose_titles(outcome)
     terminal.print_table(
-        format_table_title(table.published),
-        COLUMN_TITLES,
-        [format_table_row(line) for line in outcome.numbers],
-        text=4,
+        format_table_title(table),
+        titles,
+        format_table_rows(outcome, titles),
+        text=count_text_titles(titles),
+        optional=[] if table.stand_ins else [SETUP, DIFFERENCE],
     )
     if not (outcome.claims or table.published.claims):
         terminal.print_note("this table claims no ordering")
     for claim in outcome.claims:
-        word = {True: "holds", False: "does not hold", None: "cannot be decided"}[claim.holds]
-        terminal.print_note(f"{word}: {claim.text} ({claim.why})")
+        terminal.print_note(describe_claim(claim, table.published.measured.rounds))
     for words in table.published.claims:
         terminal.print_note(f"also claimed, not checked: {words}")
+    for label in dict.fromkeys(n.label for n in outcome.numbers if n.in_place_of):
+        terminal.print_note(f"run here: {label}")
     print_scale_notes(table, describe_duplicates(table))
     terminal.print_note(
         f"{parent}/table.md, .csv, .tex, .json; {parent}/figure.svg, .png;"

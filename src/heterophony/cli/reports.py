@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ..core.errors import ConfigError
 from . import terminal
 
 
@@ -38,6 +39,10 @@ def report(
     kind: Annotated[
         ReportFigure, typer.Option(help="Which figure; a page has them all.")
     ] = ReportFigure.curves,
+    columns: Annotated[
+        str | None,
+        typer.Option(help="Only these columns of the table, as in G.last10,P.last10."),
+    ] = None,
 ) -> None:
     """Write one self-contained HTML page with curves, table and clients; or a figure, or a table."""
     from ..analysis.exports import TABLE_FORMATS, export_comparison
@@ -46,11 +51,17 @@ def report(
     from ..report.figures.run_figures import draw_comparison, draw_participation, save_figure
     from ..report.page.html import write_report
 
-    path, runs = out or folders[0] / "report.html", load_runs(folders)
+    path = out or folders[0] / "report.html"
+    if columns is not None and path.suffix not in TABLE_FORMATS:
+        raise ConfigError(
+            f"--columns {columns}: only a table has columns to choose; write one with -o table.tex,"
+            " table.md or table.csv"
+        )
+    runs = load_runs(folders)
     if path.suffix == ".html":
         write_report(runs, path)
     elif path.suffix in TABLE_FORMATS:
-        export_comparison(runs, path)
+        export_comparison(runs, path, parse_columns(columns))
     else:
         draw = {
             ReportFigure.curves: draw_comparison,
@@ -59,3 +70,9 @@ def report(
         }
         save_figure(draw[kind](runs), path)
     terminal.print_note(f"wrote {path}")
+
+
+def parse_columns(text: str | None) -> list[str]:
+    """Parse ``G.last10,P.last10``; without it, all columns."""
+    keys = [part.strip() for part in (text or "").split(",")]
+    return list(dict.fromkeys(keys)) if text is not None else []

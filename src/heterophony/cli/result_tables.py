@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..algorithms import get_display_name
 from . import terminal
+from .table_fitting import HighlightedCell
 
 if TYPE_CHECKING:
+    from ..analysis.tables import Row
     from ..runs.summary import Accuracy, Fairness, Summary
 
 
@@ -30,7 +34,8 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
             ["P, new clients on arrival", "–", terminal.format_percent(new.before), "–", "–"]
         )
         rows.append(["P, new clients in the end", "–", terminal.format_percent(new.P), "–", worst])
-    title = f"{summary.algorithm}, {summary.rounds} rounds, seed {summary.seed}: accuracy in %"
+    name = get_display_name(summary.algorithm)
+    title = f"{name}, {summary.rounds} rounds, seed {summary.seed}: accuracy in %"
     titles = ["", "best", "last", "last 10", "worst 10 % of clients"]
     if summary.P.chosen:
         titles.append("at best validation")
@@ -40,7 +45,7 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
             *["–"] * len(rows),
         ]  # new clients have no validation
         rows = [[*row, mark] for row, mark in zip(rows, marks, strict=False)]
-    terminal.print_table(title, titles, rows)
+    terminal.print_table(title, titles, rows, optional=["last", "worst 10 % of clients", "best"])
     up, down = (terminal.format_megabytes(summary.bytes[k]) for k in ("up", "down"))
     simulated = summary.simulated_seconds
     clock = "" if simulated is None else f", {simulated:.1f} s on the simulated clock"
@@ -71,45 +76,49 @@ def format_validation_choice(of: Accuracy | None) -> str:
 
 def show_comparison(parent: Path, json: bool) -> None:
     """Print the table of a comparison, and what can be concluded from it."""
+    from ..analysis.leads import explain_highlighting
     from ..analysis.runs import load_runs
-    from ..analysis.statistics import format_difference_interval, list_conclusions
-    from ..analysis.tables import (
-        VALIDATION_COLUMNS,
-        build_comparison_rows,
-        format_cell,
-        select_columns,
-    )
+    from ..analysis.statistics import list_conclusions
+    from ..analysis.tables import VALIDATION_COLUMNS, build_comparison_rows, select_columns
 
     found = build_comparison_rows(load_runs([parent]))
     if json:
         terminal.print_json(found)
         return
     keys = ["G.best", "G.last10", "P.best", "P.last10", "worst10"]
-    titles = ["G best", "G last 10", "P best", "P last 10", "P worst 10 %"]
-    shown = select_columns(found)
-    keys += [k for k in VALIDATION_COLUMNS if k in shown]
-    titles += [title for k, title in VALIDATION_COLUMNS.items() if k in shown]
+    shown = {k: v for k, v in select_columns(found).items() if k in (*keys, *VALIDATION_COLUMNS)}
     new = any(r["new_clients"] for r in found)
-    own = [*titles, "P new"] if new else titles
-    heads = ["algorithm", *own, "ΔG last 10", "ΔP last 10", "MB", "seconds"]
-    lines = []
-    for r in found:
-        numbers = [format_cell(r, k) for k in keys]
-        if new:
-            numbers.append(terminal.format_percent((r["new_clients"] or {}).get("P")))
-        gaps = [format_difference_interval(r, k) for k in ("G.last10", "P.last10")]
-        cost = [f"{r['MB_up'] + r['MB_down']:.1f}", f"{r['seconds']:.1f}"]
-        lines.append([r["name"], *numbers, *gaps, *cost])
+    gaps = ["ΔG last 10", "ΔP last 10"]
+    heads = ["algorithm", *shown.values(), *(["P new"] if new else []), *gaps, "MB", "seconds"]
+    lines = [format_comparison_line(r, list(shown), new) for r in found]
     title = "accuracy in %; G: the common model on all test data, P: own models on own test data"
-    terminal.print_table(title, heads, lines)
+    optional = ["seconds", "MB", shown["worst10"], shown["G.best"], shown["P.best"], *gaps]
+    terminal.print_table(title, heads, lines, optional=optional)
     seeds = len(found[0]["seeds"])
     spread = f"± over {seeds} seeds" if seeds > 1 else "± over the last ten evaluations"
     terminal.print_note(
         f"{spread}; Δ: paired by seed, against {found[0]['name']}, with its 95 % interval;"
         " MB: both ways"
     )
-    for sentence in list_conclusions(found):
-        terminal.print_note(sentence)
+    for sentence in (explain_highlighting(found, list(shown)), *list_conclusions(found)):
+        if sentence:
+            terminal.print_note(sentence)
     if new:
         terminal.print_note("P new: of clients that joined after training, after training alone")
     terminal.print_note(f"{parent}; a page with curves: heterophony report {parent}")
+
+
+def format_comparison_line(row: Row, keys: Sequence[str], new: bool) -> list[str]:
+    """The cells of a row; what it leads in beyond chance is bold."""
+    from ..analysis.statistics import format_difference_interval
+    from ..analysis.tables import format_cell
+
+    numbers = [
+        HighlightedCell(format_cell(row, k)) if k in row["leads"] else format_cell(row, k)
+        for k in keys
+    ]
+    if new:
+        numbers.append(terminal.format_percent((row["new_clients"] or {}).get("P")))
+    gaps = [format_difference_interval(row, k) for k in ("G.last10", "P.last10")]
+    cost = [f"{row['MB_up'] + row['MB_down']:.1f}", f"{row['seconds']:.1f}"]
+    return [row["name"], *numbers, *gaps, *cost]

@@ -21,9 +21,9 @@ from rich.table import Table
 from ..core.errors import StoppedError
 from ..runs.events import Event
 from ..runs.summary import compute_accuracy
+from .table_fitting import FittedTable, HighlightedCell, fit_table
 
 STDOUT, STDERR = Console(), Console(stderr=True)
-DEFAULT_WIDTH = 120  # columns, where there is no terminal to ask
 
 
 def print_error(message: str) -> None:
@@ -42,29 +42,58 @@ def print_json(content: Any) -> None:
 
 
 def print_table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], text: int = 1
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    text: int = 1,
+    optional: Sequence[str] = (),
 ) -> None:
-    """Print a table for people: ``text`` columns of text on the left, then numbers."""
+    """Print a table for people: ``text`` columns of text on the left, then numbers.
+
+    Where it is wider than the terminal, ``optional`` columns are left out, the first one first.
+    """
+    fitted = fit_table(columns, rows, text, optional, Console().width)
     table = create_table()
-    for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if i < text else "right", no_wrap=i == 0)
-    for row in rows:
-        table.add_row(*(escape(str(cell)) for cell in row))
+    for i, name in enumerate(fitted.titles):
+        number = i >= fitted.text
+        whole = i == 0 or (number and fitted.fits)
+        table.add_column(escape(name), justify="right" if number else "left", no_wrap=whole)
+    for row in fitted.rows:
+        table.add_row(*map(format_cell_markup, row))
     print_titled_table(title, table)
+    print_left_out(fitted)
 
 
-def print_list(columns: Sequence[str], rows: Sequence[Sequence[str]], text: int) -> None:
+def format_cell_markup(cell: str) -> str:
+    return f"[bold]{escape(cell)}[/]" if isinstance(cell, HighlightedCell) else escape(cell)
+
+
+def print_left_out(fitted: FittedTable) -> None:
+    """Say which columns were left out, and how to get them."""
+    if fitted.left_out:
+        print_note(
+            f"left out, to fit {Console().width} columns: {', '.join(fitted.left_out)};"
+            " a wider terminal (or COLUMNS=200 before the command) and --json have them"
+        )
+
+
+def print_list(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], text: int, optional: Sequence[str] = ()
+) -> None:
     """Print very many rows, without line breaks in them; rich would need a second for a thousand."""
-    widths = [max(map(cell_len, cells)) for cells in zip(columns, *rows, strict=True)]
+    fitted = fit_table(columns, rows, text, optional, Console().width)
+    heads = [head.replace("\n", " ") for head in fitted.titles]
+    widths = [max(map(cell_len, cells)) for cells in zip(heads, *fitted.rows, strict=True)]
     head, *lines = (
         "  ".join(
-            set_cell_size(cell, width) if i < text else " " * (width - cell_len(cell)) + cell
+            set_cell_size(cell, width) if i < fitted.text else " " * (width - cell_len(cell)) + cell
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
-        for row in (columns, *rows)
+        for row in (heads, *fitted.rows)
     )
     STDOUT.print(escape(head), style="bold", highlight=False, soft_wrap=True)
     print("─" * cell_len(head), *lines, sep="\n")
+    print_left_out(fitted)
 
 
 def create_table() -> Table:
@@ -75,7 +104,7 @@ def create_table() -> Table:
 
 def print_titled_table(title: str, table: Table) -> None:
     """Print a table below its title. Text is fitted to the terminal; numbers are never cut."""
-    console = Console(width=None if STDOUT.is_terminal else DEFAULT_WIDTH)
+    console = Console()  # where there is no terminal: COLUMNS, else 80
     if all(column.justify == "right" for column in table.columns[1:]):
         # lines that a terminal breaks can still be read and copied
         unlimited = console.options.update(max_width=10_000)

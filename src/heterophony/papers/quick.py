@@ -1,6 +1,6 @@
 """The quick scale: a table's structure on the embedded digits and a small net, in minutes.
 
-Its numbers cannot be compared with the printed ones; the order of the rows may be.
+Its numbers cannot be compared with the printed ones, and say nothing about the paper's data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROUND_SETTINGS = ("warmup_rounds", "decay_after")  # settings of algorithms that
 FEDCAC_ROUND_SETTING = ("fedcac", "beta")  # counts rounds in this algorithm only
 QUICK_SCALE_NOTE = (
     "quick scale: the embedded digits replace images, with a small net, a fifth of the clients"
-    " and 10 to 50 rounds; only the order of rows can be compared"
+    " and 10 to 50 rounds; nothing here was run as printed, so there is no verdict on the paper"
 )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -24,16 +24,10 @@ from ..experiments.execute import is_finished
 from ..runs.events import Event
 from ..runs.store import RunFolder
 from . import quick
+from .claims import Claim, check_claims
 from .scale import TableScale
 from .table import Cell, PublishedTable
-from .verdicts import (
-    Claim,
-    ComparedNumber,
-    ValuesBySeed,
-    check_claims,
-    compare_numbers,
-    measure_run,
-)
+from .verdicts import ComparedNumber, ValuesBySeed, compare_numbers, measure_run
 
 
 @dataclass(frozen=True)
@@ -105,6 +99,27 @@ class TableSelection:
     def distinct_cells(self) -> list[Cell]:
         """The selected cells without duplicates."""
         return [c for c in self.selected_cells if (c.row, c.column) not in self.duplicates]
+
+    @cached_property
+    def stand_ins(self) -> dict[str, tuple[str, ...]]:
+        """The paper's columns that the runs of each column stand for; empty at full scale.
+
+        Columns that are the same runs at quick scale stand for all of them together.
+        """
+        if self.scale is TableScale.full:
+            return {}
+        owners: dict[str, set[str]] = {}
+        for cell in self.selected_cells:
+            first = self.duplicates.get((cell.row, cell.column), cell)
+            owners.setdefault(cell.column, set()).add(first.column)
+        first_of = {k: min(v) if len(v) == 1 else k for k, v in owners.items()}
+        return {k: tuple(c for c in owners if first_of[c] == first_of[k]) for k in owners}
+
+    def describe_column(self, cell: Cell) -> str:
+        """Name a cell's column; at quick scale, the data that replace those of the paper."""
+        if not self.stand_ins:
+            return cell.column
+        return f"{cell.config['data']['name']} in place of {cell.column}"
 
     def explain_unavailable(self, cell: Cell) -> str | None:
         """Say why a cell cannot be run here; None if it can."""
@@ -207,9 +222,12 @@ def describe_number(number: ComparedNumber) -> dict[str, Any]:
     printed, interval = number.printed, compute_confidence_interval(number.values)
     return {
         "row": number.row,
-        "column": number.column,
+        "column": number.label,
+        "in_place_of": list(number.in_place_of),
         "data": number.data,
+        "model": number.model,
         "measure": number.measure,
+        "unit": number.unit,
         "printed": printed and {"value": printed.value, "std": printed.std},
         "seeds": list(number.seeds),
         "values": list(number.values),
@@ -246,18 +264,9 @@ def build_result(
         reasons = {get_cell_key(c): "quick scale" for c in table.selected_cells} | reasons
     for key, first in table.duplicates.items():
         ours |= {key: ours[get_cell_key(first)]} if get_cell_key(first) in ours else {}
-    numbers = compare_numbers(table.selected_cells, ours, reasons)
+    numbers = compare_numbers(table.selected_cells, ours, reasons, table.stand_ins)
     distinct = [n for n in numbers if (n.row, n.column) not in table.duplicates]
-    return ReproductionResult(
-        table, distinct, deduplicate_claims(check_claims(table.published, numbers))
-    )
-
-
-def deduplicate_claims(claims: Iterable[Claim]) -> list[Claim]:
-    """Drop repeated claims: columns that are the same run at this scale make the same one."""
-    return list({(c.text.partition(": ")[2], c.why): c for c in reversed(list(claims))}.values())[
-        ::-1
-    ]
+    return ReproductionResult(table, distinct, check_claims(table.published, numbers))
 
 
 def get_cell_key(cell: Cell) -> tuple[str, str]:
@@ -268,8 +277,8 @@ def describe_duplicates(table: TableSelection) -> list[str]:
     """Say which rows or columns became the same at this scale."""
     pairs: dict[str, str] = {}
     for (row, column), first in table.duplicates.items():
-        if column != first.column:
-            pairs.setdefault(column, first.column)
-        else:
+        if column == first.column:
             pairs.setdefault(row, first.row)
+        elif first.column not in table.stand_ins.get(column, ()):  # else the label names both
+            pairs.setdefault(column, first.column)
     return [f"{a}: the same as {b} at this scale" for a, b in pairs.items()]

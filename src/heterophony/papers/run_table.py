@@ -29,11 +29,7 @@ class DueRun:
     cell_run: CellRun
     folder: RunFolder
     seconds: float
-
-    @property
-    def label(self) -> str:
-        cell = self.cell_run.cell
-        return f"{cell.row}, {cell.column} (seed {self.cell_run.seed})"
+    label: str
 
     @property
     def rounds(self) -> int:
@@ -55,6 +51,7 @@ def prepare_due_runs(table: TableSelection, parent: Path, cores: int) -> list[Du
             cell_run,
             RunFolder(parent / cell_run.folder_name),
             estimate_seconds(cell_run.cell.config, speed, cores),
+            f"{cell_run.cell.row}, {table.describe_column(cell_run.cell)} (seed {cell_run.seed})",
         )
         for cell_run in list_unfinished(table, parent)
     ]

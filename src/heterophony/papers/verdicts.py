@@ -1,17 +1,17 @@
-"""Compare our numbers with the printed ones: differences beyond noise, and claims that hold."""
+"""Compare our numbers with the printed ones: which differences are beyond noise."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from math import log
 from statistics import fmean, stdev
 from typing import Literal
 
+from ..runs.curve_points import Curve, select_last_ten
 from ..runs.events import Event
 from ..runs.summary import compute_curves
-from .table import Cell, MeasurementRule, Ordering, PrintedNumber, PublishedTable
+from .table import Cell, MeasurementRule, PrintedNumber
 
 # differences between seeds and platforms, in the table's units
 NOISE_BANDS = {"G": 2.0, "P": 0.7, "score": 0.05}
@@ -36,6 +36,25 @@ class ComparedNumber:
     last10: tuple[float, ...]  # mean over the last ten evaluations, one per seed
     verdict: Verdict
     why: str = ""
+    model: str = ""  # name of the network used here
+    # the paper's columns that these runs stand for; empty if they were run as printed
+    in_place_of: tuple[str, ...] = ()
+
+    @property
+    def setup(self) -> str:
+        """The data set and the network used here."""
+        return ", ".join(filter(None, (self.data, self.model)))
+
+    @property
+    def label(self) -> str:
+        """What was run: the paper's column, or what stands in for it."""
+        if not self.in_place_of:
+            return self.column
+        return f"{self.setup} in place of {', '.join(self.in_place_of)}"
+
+    @property
+    def unit(self) -> str:
+        return "%" if self.measure in ACCURACY_MEASURES else ""
 
     @property
     def mean(self) -> float | None:
@@ -54,41 +73,34 @@ class ComparedNumber:
         return self.mean - self.printed.value
 
 
-@dataclass(frozen=True)
-class Claim:
-    """An ordering in the paper's numbers, and whether it holds in ours; None if unknown."""
-
-    text: str
-    holds: bool | None
-    why: str
-
-
 def measure_run(events: Sequence[Event], rule: MeasurementRule) -> dict[str, float]:
     """Compute the numbers of one run, as in the paper and over the last ten; accuracies in percent."""
     lines = compute_curves(events, rule.clients)
     out: dict[str, float] = {}
     for rounds, suffix in ((rule.rounds, ""), ("last10", " last10")):
-        part = {
-            m: 100 * aggregate_rounds([v for _, v in lines[m]], rounds)
-            for m in ACCURACY_MEASURES
-            if lines[m]
-        }
+        part = {m: 100 * aggregate_rounds(lines[m], rounds) for m in ACCURACY_MEASURES if lines[m]}
         if len(part) == len(ACCURACY_MEASURES) and all(part.values()):
             part["score"] = sum(log(part[m] / 10) for m in ACCURACY_MEASURES)
         out |= {f"{m}{suffix}": v for m, v in part.items()}
     return out
 
 
-def aggregate_rounds(values: Sequence[float], rounds: str) -> float:
-    return {"best": max(values), "last": values[-1], "last10": fmean(values[-10:])}[rounds]
+def aggregate_rounds(curve: Curve, rounds: str) -> float:
+    values, last10 = [v for _, v in curve], select_last_ten(curve)
+    return {"best": max(values), "last": values[-1], "last10": fmean(last10)}[rounds]
 
 
 def compare_numbers(
     cells: Sequence[Cell],
     ours: Mapping[tuple[str, str], ValuesBySeed],
     reasons: Mapping[tuple[str, str], str],
+    stand_ins: Mapping[str, tuple[str, ...]] | None = None,
 ) -> list[ComparedNumber]:
-    """Compare every number of these cells; ``reasons`` says why a cell cannot be compared."""
+    """Compare every number of these cells; ``reasons`` says why a cell cannot be compared.
+
+    ``stand_ins`` has the paper's columns that each column stands for, if it was not run as printed;
+    then the printed numbers are of other data, and are left out.
+    """
     out = []
     for cell in cells:
         key = (cell.row, cell.column)
@@ -97,11 +109,23 @@ def compare_numbers(
             by_seed = {s: v for s, v in values.items() if measure in v}
             here = tuple(v[measure] for v in by_seed.values())
             last10 = tuple(v[f"{measure} last10"] for v in by_seed.values())
-            printed, data = cell.printed.get(measure), cell.config["data"]["name"]
+            in_place_of = (stand_ins or {}).get(cell.column, ())
+            printed = None if in_place_of else cell.printed.get(measure)
             verdict, why = judge_number(measure, printed, here, reason)
             out.append(
                 ComparedNumber(
-                    *key, data, measure, printed, tuple(by_seed), here, last10, verdict, why
+                    row=cell.row,
+                    column=cell.column,
+                    data=cell.config["data"]["name"],
+                    measure=measure,
+                    printed=printed,
+                    seeds=tuple(by_seed),
+                    values=here,
+                    last10=last10,
+                    verdict=verdict,
+                    why=why,
+                    model=cell.config.get("model", {}).get("name", ""),
+                    in_place_of=in_place_of,
                 )
             )
     return out
@@ -125,43 +149,3 @@ def judge_number(
 def compute_noise_band(measure: str, printed: PrintedNumber) -> float:
     """The band of the measure, or twice the printed standard deviation if that is larger."""
     return max(NOISE_BANDS.get(measure, 0.0), 2 * (printed.std or 0.0))
-
-
-# Claims -------------------------------------------------------------------------------------
-
-
-def check_claims(table: PublishedTable, numbers: Sequence[ComparedNumber]) -> list[Claim]:
-    """Check every ordering of the table, in every selected column."""
-    columns = dict.fromkeys(n.column for n in numbers)
-    return [
-        check_ordering(ordering, column, numbers)
-        for ordering in table.orderings
-        for column in columns
-        if fnmatchcase(column, ordering.columns)
-    ]
-
-
-def check_ordering(ordering: Ordering, column: str, numbers: Sequence[ComparedNumber]) -> Claim:
-    here = {n.row: n for n in numbers if (n.column, n.measure) == (column, ordering.measure)}
-    others = [r for r in here if r != ordering.above and fnmatchcase(r, ordering.below)]
-    below = "all others" if ordering.below == "*" else ordering.below
-    text = f"{column}: {ordering.measure} of {ordering.above} is above {below}"
-    top = here.get(ordering.above)
-    if top is None or not others:
-        return Claim(text, None, "not all of its rows were selected")
-    gaps = {r: gap for r in others if (gap := compute_mean_gap(top, here[r])) is not None}
-    if len(gaps) < len(others):
-        return Claim(text, None, f"no numbers of {', '.join(r for r in others if r not in gaps)}")
-    nearest = min(gaps, key=lambda r: gaps[r])
-    gap = gaps[nearest]
-    seeds = f"{len(top.seeds)} seed{'s' if len(top.seeds) > 1 else ''}"
-    if gap > 0:
-        return Claim(text, True, f"by {gap:.2f} over {nearest}, {seeds}")
-    return Claim(text, False, f"{nearest} is above it by {-gap:.2f}, {seeds}")
-
-
-def compute_mean_gap(a: ComparedNumber, b: ComparedNumber) -> float | None:
-    """Return the mean difference over the seeds that both have; None without any."""
-    ours, theirs = (dict(zip(x.seeds, x.values, strict=True)) for x in (a, b))
-    common = [s for s in ours if s in theirs]
-    return fmean(ours[s] - theirs[s] for s in common) if common else None

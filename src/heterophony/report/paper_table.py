@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 from statistics import fmean, stdev
@@ -15,48 +16,60 @@ from ..analysis.exports import (
     format_markdown_table,
 )
 from ..core.files import write_atomically, write_json
+from ..papers.claims import describe_claim
 from ..papers.quick import QUICK_SCALE_NOTE
-from ..papers.scale import TableScale
 
 if TYPE_CHECKING:
     from ..papers.reproduce import ReproductionResult
     from ..papers.verdicts import ComparedNumber
 
-COLUMN_TITLES = [
-    "row",
-    "column",
-    "data here",
-    "",
-    "printed",
-    "ours",
-    "last 10",
-    "difference",
-    "verdict",
-]
+ROW, COLUMN, SETUP, STANDS_FOR = "row", "column", "data, net", "in place of"
+MEASURE, PRINTED, OURS, LAST10 = "", "printed", "ours", "last 10"
+DIFFERENCE, VERDICT = "difference", "verdict"
+TEXT_TITLES = (ROW, COLUMN, SETUP, STANDS_FOR, MEASURE)
 CSV_COLUMNS = (
-    *("row", "column", "data", "measure", "printed", "printed_std", "ours", "std", "last10"),
-    *("difference", "seeds", "verdict", "why"),
+    *("row", "column", "in_place_of", "data", "model", "measure", "unit", "printed", "printed_std"),
+    *("ours", "std", "last10", "difference", "seeds", "verdict", "why"),
 )
 
 
-def format_table_row(line: ComparedNumber) -> list[str]:
-    """Format one compared number as the cells of a row."""
+def choose_titles(result: ReproductionResult) -> list[str]:
+    """The columns of the table: printed numbers and verdicts only of what was run as printed."""
+    if not result.table.stand_ins:
+        return [ROW, COLUMN, SETUP, MEASURE, PRINTED, OURS, LAST10, DIFFERENCE, VERDICT]
+    several = len({line.in_place_of for line in result.numbers}) > 1
+    return [ROW, SETUP, *([STANDS_FOR] if several else []), MEASURE, OURS, LAST10]
+
+
+def count_text_titles(titles: Sequence[str]) -> int:
+    return sum(title in TEXT_TITLES for title in titles)
+
+
+def format_table_rows(result: ReproductionResult, titles: Sequence[str]) -> list[list[str]]:
+    """Format the compared numbers as rows of cells."""
+    rows = map(format_table_row, result.numbers)
+    return [[row[title] for title in titles] for row in rows]
+
+
+def format_table_row(line: ComparedNumber) -> dict[str, str]:
+    """Format one compared number; cells by the titles of their columns."""
     printed = line.printed
     digits = 4 if line.measure == "score" else 2
     printed_text = "–" if printed is None else format_mean_std([printed.value], digits, printed.std)
     gap = line.difference
     verdict = f"{line.verdict}: {line.why}" if line.verdict == "not comparable" else line.verdict
-    return [
-        line.row,
-        line.column,
-        line.data,
-        line.measure,
-        printed_text,
-        format_mean_std(line.values, digits),
-        format_mean_std(line.last10, digits),
-        "–" if gap is None else f"{gap:+.{digits}f}".replace("-", "−"),
-        verdict,
-    ]
+    return {
+        ROW: line.row,
+        COLUMN: line.column,
+        SETUP: line.setup,
+        STANDS_FOR: ", ".join(line.in_place_of),
+        MEASURE: f"{line.measure}, {line.unit}" if line.unit else line.measure,
+        PRINTED: printed_text,
+        OURS: format_mean_std(line.values, digits),
+        LAST10: format_mean_std(line.last10, digits),
+        DIFFERENCE: "–" if gap is None else f"{gap:+.{digits}f}".replace("-", "−"),
+        VERDICT: verdict,
+    }
 
 
 def format_mean_std(
@@ -73,17 +86,16 @@ def format_mean_std(
 def save_paper_table(result: ReproductionResult, folder: Path) -> None:
     """Write ``table.json``, ``table.csv`` (numbers in full), ``table.md`` and ``table.tex``."""
     write_json(folder / "table.json", result.to_dict())
-    rows = [format_table_row(line) for line in result.numbers]
+    titles = choose_titles(result)
+    rows, text = format_table_rows(result, titles), count_text_titles(titles)
     write_atomically(folder / "table.csv", format_paper_csv(result).encode())
-    description = [escape_markdown(text) for text in describe_paper_table(result)]
-    table = format_markdown_table(
-        COLUMN_TITLES, [map(escape_markdown, line) for line in rows], text=4
-    )
+    description = [escape_markdown(line) for line in describe_paper_table(result)]
+    table = format_markdown_table(titles, [map(escape_markdown, line) for line in rows], text)
     write_atomically(
         folder / "table.md", "\n\n".join([f"# {description[0]}", *description[1:], table]).encode()
     )
-    comments = "".join(f"% {text}\n" for text in describe_paper_table(result))
-    table = format_latex_table(COLUMN_TITLES, [map(escape_latex, line) for line in rows], text=4)
+    comments = "".join(f"% {line}\n" for line in describe_paper_table(result))
+    table = format_latex_table(titles, [map(escape_latex, line) for line in rows], text)
     write_atomically(folder / "table.tex", (comments + table).encode())
 
 
@@ -93,13 +105,20 @@ def describe_paper_table(result: ReproductionResult) -> list[str]:
     rounds = {"best": "best of all", "last": "last", "last10": "mean of the last ten"}[how.rounds]
     clients = {"pooled": "all test examples count alike", "mean": "all clients count alike"}
     seeds = ", ".join(map(str, table.seeds))
-    verdicts = {True: "holds", False: "does not hold", None: "cannot be decided"}
     return [
         f"{table.published.paper}, {table.published.where}: {table.published.what}",
         f"Ours: {rounds} evaluations, {clients[how.clients]}; seeds {seeds}; {table.scale} scale.",
-        *([QUICK_SCALE_NOTE] if table.scale is TableScale.quick else []),
-        *(f"{verdicts[c.holds]}: {c.text} ({c.why})" for c in result.claims),
+        *describe_stand_ins(result),
+        *(describe_claim(claim, how.rounds) for claim in result.claims),
     ]
+
+
+def describe_stand_ins(result: ReproductionResult) -> list[str]:
+    """Say what was run in place of the paper's columns; nothing if it was run as printed."""
+    if not result.table.stand_ins:
+        return []
+    run = dict.fromkeys(f"Run here: {line.label}." for line in result.numbers)
+    return [*run, f"{QUICK_SCALE_NOTE[0].upper()}{QUICK_SCALE_NOTE[1:]}."]
 
 
 def format_paper_csv(result: ReproductionResult) -> str:
@@ -111,9 +130,12 @@ def format_paper_csv(result: ReproductionResult) -> str:
         writer.writerow(
             {
                 "row": line.row,
-                "column": line.column,
+                "column": line.label,
+                "in_place_of": "; ".join(line.in_place_of),
                 "data": line.data,
+                "model": line.model,
                 "measure": line.measure,
+                "unit": line.unit,
                 "printed": printed and printed.value,
                 "printed_std": printed and printed.std,
                 "ours": line.mean,

@@ -9,6 +9,7 @@ from statistics import fmean, pstdev
 from typing import Any, Literal
 
 from ..core.errors import FolderError
+from .curve_points import Curve, find_highest_point, select_last_ten
 from .events import (
     MEASURES,
     VALIDATION_MEASURES,
@@ -23,7 +24,6 @@ from .events import (
     select_rounds,
 )
 
-Curve = Sequence[tuple[int, float]]  # (round, accuracy)
 WORST_FRACTION = 0.1  # the fraction of clients in ``worst10``
 
 
@@ -52,6 +52,7 @@ class ValidationChoice:
 class Accuracy:
     """One accuracy over the rounds: the best, the last, and the mean of the last ten evaluations.
 
+    ``last10`` leaves out the untrained model, which is evaluated before the first round.
     ``chosen`` is the first round with the highest validation accuracy.
     """
 
@@ -64,17 +65,12 @@ class Accuracy:
     @classmethod
     def from_curve(cls, curve: Curve, validation: Curve = ()) -> Accuracy:
         at, best = find_highest_point(curve)
-        values = [v for _, v in curve]
         chosen = None
         if validation:
             t, value = find_highest_point(validation)
             chosen = ValidationChoice(t, value, dict(curve)[t])
-        return cls(best, at, values[-1], MeanStd.from_values(values[-10:]), chosen)
-
-
-def find_highest_point(curve: Curve) -> tuple[int, float]:
-    """Find the highest point of a curve; of several, the first."""
-    return max(curve, key=lambda p: (p[1], -p[0]))
+        last10 = MeanStd.from_values(select_last_ten(curve))
+        return cls(best, at, curve[-1][1], last10, chosen)
 
 
 @dataclass(frozen=True)

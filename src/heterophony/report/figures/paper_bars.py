@@ -11,13 +11,20 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
-from .paper_sweeps import MEASURE_LABELS, get_decimals, is_comparable, remove_duplicates
+from .paper_sweeps import (
+    MEASURE_LABELS,
+    get_column_label,
+    get_decimals,
+    is_comparable,
+    remove_duplicates,
+)
 from .style import GRID_COLOR, MUTED_COLOR, PALETTE, TEXT_COLOR, arrange_panels, create_panels
 
 if TYPE_CHECKING:
     from ...papers.reproduce import ReproductionResult
     from ...papers.verdicts import ComparedNumber
 
+LINE_INCHES = 0.3  # of a title that takes more lines than one
 VERDICT_COLORS = {"within noise": PALETTE[0], "better": PALETTE[2], "worse": PALETTE[1]}
 
 
@@ -30,13 +37,16 @@ def draw_bars(figure: Figure, result: ReproductionResult) -> None:
         remove_duplicates(x.measure for x in numbers),
     )
     name_inches = 0.085 * max(map(len, rows))
-    size = (3.1, 0.9 + (0.44 if both else 0.3) * len(rows))
+    labels = {column: get_column_label(numbers, column) for column in columns}
+    lines = max(label.count("\n") for label in labels.values())
+    height = (0.44 if both else 0.3) * max(2, len(rows))  # titles need the room of two rows
+    size = (3.1, 0.9 + LINE_INCHES * lines + height)
     for axes, (measure, column), first in create_panels(
         figure, arrange_panels(columns, measures, 4), size, name_inches
     ):
         here = {x.row: x for x in numbers if (x.measure, x.column) == (measure, column)}
         draw_bar_panel(axes, here, rows, both)
-        axes.set_title(f"{column}: {measure}" if len(measures) > 1 else column)
+        axes.set_title(f"{labels[column]}: {measure}" if len(measures) > 1 else labels[column])
         axes.set_xlabel(MEASURE_LABELS.get(measure, measure))
         axes.set_xlim(0, 1.22 * find_longest_bar(here.values()))
         axes.set_yticks(range(len(rows)), rows if first else [], color=TEXT_COLOR)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from ...analysis.runs import Curve
 from ...runs import summary
 from ...runs.events import Event, get_start, select_rounds
+from .paper_sweeps import get_column_label
 from .style import (
     GRID_COLOR,
     PointLabel,
@@ -23,6 +23,7 @@ from .style import (
     get_series_style,
     label_line_ends,
     set_percent_axes,
+    set_whole_number_axis,
 )
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def draw_round_panels(
         draw_round_panel(
             axes, {row: (i, here[row]) for i, row in enumerate(rows) if row in here}, measure
         )
-        axes.set_title(column)
+        axes.set_title(get_column_label(result.numbers, column))
 
 
 def draw_round_panel(
@@ -145,7 +146,7 @@ def draw_round_panel(
             )
         ends.append(PointLabel(row, at[-1], mean[-1], get_series_style(i)["color"]))
     axes.margins(x=0)
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    set_whole_number_axis(axes.xaxis)
     axes.yaxis.grid(color=GRID_COLOR, linewidth=0.8)
     axes.tick_params(length=0)
     if measure in ACCURACY_MEASURES:

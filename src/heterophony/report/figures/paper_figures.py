@@ -64,8 +64,8 @@ def describe_figure(result: ReproductionResult) -> list[str]:
     experiment = result.table.published
     lines = [f"{experiment.paper}, {experiment.where}: {experiment.what}"]
     if not paper_sweeps.is_comparable(result):
-        data = ", ".join(dict.fromkeys(number.data for number in result.numbers))
-        lines.append(f"Ours, quick scale ({data}): not comparable with the printed")
+        setups = "; ".join(dict.fromkeys(number.setup for number in result.numbers))
+        lines.append(f"Ours, quick scale ({setups}): not comparable with the printed")
     elif experiment.figure == "grid" and experiment.printed:
         lines.append("Ours, and in brackets as printed")
     return lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +34,7 @@ MARKERS = "os^"  # the next marker after all colours of the palette are used
 PRINTED_STYLE: Any = {"linestyle": (0, (3, 2)), "markerfacecolor": "white", "linewidth": 1}
 MEASURE_LABELS = {"G": "G, %", "P": "P, %", "score": "ln(G / 10) + ln(P / 10)"}
 SETTING_PATTERN = re.compile(r"(?P<name>.*?)(?: = | )(?P<number>[\d.]+)")
+LABEL_LETTERS = 30  # in a line of a panel's title
 CELL_INCHES = 0.75  # side of a cell of a heat map
 
 
@@ -43,6 +45,12 @@ def is_comparable(result: ReproductionResult) -> bool:
 
 def remove_duplicates(values: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(values))
+
+
+def get_column_label(numbers: Iterable[ComparedNumber], column: str) -> str:
+    """What was run for a column of the paper, in lines that fit above a panel."""
+    label = next((x.label for x in numbers if x.column == column), column)
+    return fill(label, LABEL_LETTERS)
 
 
 def get_decimals(measure: str) -> int:
@@ -66,7 +74,10 @@ def draw_over_clients(figure: Figure, result: ReproductionResult) -> None:
 def draw_sweep(figure: Figure, result: ReproductionResult) -> None:
     """Draw one line per column over the setting that the rows vary."""
     axes = draw_setting_panels(
-        figure, result, lambda x: x.column, lambda x: float(parse_setting_label(x.row)[1])
+        figure,
+        result,
+        lambda x: get_column_label([x], x.column),
+        lambda x: float(parse_setting_label(x.row)[1]),
     )
     for panel in axes:
         panel.set_xlabel(parse_setting_label(result.numbers[0].row)[0])
@@ -164,7 +175,9 @@ def draw_grid(figure: Figure, result: ReproductionResult) -> None:
         draw_heatmap(
             axes, [[here.get((r, c)) for c in across] for r in rows], is_comparable(result)
         )
-        axes.set_title(f"{name}: {measure}")
+        stand_in = next((x.setup for x in here.values() if x.in_place_of), None)
+        label = f"{stand_in} in place of {name}" if stand_in else name
+        axes.set_title(fill(f"{label}: {measure}", LABEL_LETTERS))
         axes.set_xticks(np.arange(len(across)) + 0.5, [parse_setting_label(c)[1] for c in across])
         axes.set_yticks(np.arange(len(rows)) + 0.5, [parse_setting_label(r)[1] for r in rows])
         axes.set(xlabel=parse_setting_label(across[0])[0], ylabel=parse_setting_label(rows[0])[0])

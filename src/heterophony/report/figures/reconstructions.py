@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from ...algorithms import get_display_name
 from ..page.audit_section import AuditRecord, select_images
 from .style import MUTED_COLOR, STYLE, TEXT_COLOR
 
@@ -33,7 +34,10 @@ def draw_contact_sheet(records: Sequence[AuditRecord]) -> Figure:
             for axes, (name, private) in zip(row[1:], columns, strict=True):
                 r = attacks[name, private, original["client"], original["image"]]
                 draw_image(axes, r["picture"], shape, f"{r['psnr']:.1f} dB")
-        titles = ["original", *(f"{name}\n{private}" for name, private in columns)]
+        titles = [
+            "original",
+            *(f"{get_display_name(name)}\n{private}" for name, private in columns),
+        ]
         for axes, title in zip(grid[0], titles, strict=True):
             axes.set_title(title, fontsize=10, loc="center")
         last = originals[0]["round"]

@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
 
 from ...analysis.participation import (
     NO_REPLY,
@@ -37,6 +36,7 @@ from .style import (
     label_points,
     label_ticks,
     set_percent_axes,
+    set_whole_number_axis,
 )
 
 MAX_DIRECT_LABELS = 10  # names that fit beside their lines
@@ -83,7 +83,7 @@ def draw_accuracy_panel(axes: Axes, runs: Sequence[Run], measure: str, title: st
         ends.append(PointLabel(name, at[-1], mean[-1], get_series_style(i)["color"]))
     axes.set(title=title, xlabel="round", ylabel="accuracy", ylim=(0, 1.02))
     axes.margins(x=0)
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    set_whole_number_axis(axes.xaxis)
     set_percent_axes(axes, "y")
     if can_label_directly(runs):
         label_line_ends(axes, ends)
@@ -134,7 +134,7 @@ def draw_participation(runs: Sequence[Run]) -> Figure:
             rasterized=True,
         )
         below.set(xlabel="client", ylabel="round", xlim=(0, n))
-        below.yaxis.set_major_locator(MaxNLocator(8, integer=True))
+        set_whole_number_axis(below.yaxis, 8)
         below.invert_yaxis()
         below.tick_params(length=0)
         label_ticks(below.xaxis, first.clients, wide)
@@ -163,7 +163,7 @@ def draw_participation_counts(axes: Axes, participation: ParticipationMatrix) ->
     )
     axes.axhline(float(trained.mean()), color=TEXT_COLOR, linewidth=1, linestyle=(0, (4, 2)))
     axes.set_ylabel("rounds")
-    axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    set_whole_number_axis(axes.yaxis, 4)
     axes.yaxis.grid(color=GRID_COLOR, linewidth=0.8)
     axes.tick_params(length=0, labelbottom=False)
     axes.spines["left"].set_visible(False)

@@ -94,6 +94,12 @@ def set_percent_axes(axes: Axes, *directions: str) -> None:
     axes.tick_params(length=0)
 
 
+def set_whole_number_axis(axis: Axis, about: int = 6) -> None:
+    """Put ticks at whole numbers only: rounds and clients have no halves."""
+    # with the default of two ticks, a range with one whole number in it would get fractions
+    axis.set_major_locator(MaxNLocator(about, integer=True, min_n_ticks=1))
+
+
 def label_ticks(axis: Axis, names: Sequence[str], inches: float) -> None:
     """Label every tick by name, or every n-th if there is no room for more."""
     short = [name if len(name) <= 16 else f"{name[:15]}…" for name in names]

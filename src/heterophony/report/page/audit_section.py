@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ...algorithms import get_display_name
 from ...analysis.runs import Run
 from ...core.files import read_json
 from ...privacy.summary import (
@@ -37,7 +38,11 @@ def read_audit_section(folder: Path) -> dict[str, Any] | None:
     originals, columns, attacks = select_images(records)
     rounds = list_rounds_if_several(content)
     rows = [
-        [f"{r['algorithm']}, {r['private']}", *format_metrics(r), *format_psnr_by_round(r, rounds)]
+        [
+            f"{get_display_name(r['algorithm'])}, {r['private']}",
+            *format_metrics(r),
+            *format_psnr_by_round(r, rounds),
+        ]
         for r in content["rows"]
     ]
     empty = [""] * len(rounds)
@@ -52,7 +57,10 @@ def read_audit_section(folder: Path) -> dict[str, Any] | None:
         "rows": rows,
         "shape": content["asked"]["shape"],
         "round": originals[0]["round"],
-        "columns": ["original", *(f"{name}, {private}" for name, private in columns)],
+        "columns": [
+            "original",
+            *(f"{get_display_name(name)}, {private}" for name, private in columns),
+        ],
         "images": [
             [
                 {"pixels": o["original"], "caption": f"client {o['client']}"},

@@ -9,6 +9,7 @@ from typing import Any
 from ...analysis.costs import compute_cumulative_costs
 from ...analysis.devices import build_devices_section
 from ...analysis.exports import format_comparison_csv
+from ...analysis.leads import explain_highlighting, explain_missing_lead
 from ...analysis.new_clients import build_new_clients_section
 from ...analysis.participation import collect_participation
 from ...analysis.runs import Curve, Run, compute_mean_curve, group_by_series, iterate_setting_texts
@@ -17,7 +18,6 @@ from ...analysis.tables import (
     ACCURACY_COLUMNS,
     Row,
     build_comparison_rows,
-    find_leaders,
     format_cell,
     format_difference,
     select_columns,
@@ -54,7 +54,7 @@ def build_page_data(runs: Sequence[Run]) -> Json:
         ],
         "stride": max(compute_stride(len(r.curves[k]), points) for r in runs for k in "GP"),
         "table": build_comparison_section(table),
-        "csv": format_comparison_csv(table),
+        "csv": format_comparison_csv(table, select_columns(table)),
         "differences": build_differences_section(table),
         "statistics": build_statistics_section(table),
         "new_clients": build_new_clients_section(runs),
@@ -79,7 +79,7 @@ def build_page_data(runs: Sequence[Run]) -> Json:
 
 
 def format_title(runs: Sequence[Run]) -> str:
-    names = list(dict.fromkeys(r.algorithm for r in runs))
+    names = list(dict.fromkeys(r.display_name for r in runs))
     algorithms = (
         f"{len(names)} algorithms"
         if len(names) > 5
@@ -90,21 +90,28 @@ def format_title(runs: Sequence[Run]) -> str:
 
 
 def describe_runs(runs: Sequence[Run], table: Sequence[Row]) -> str:
-    """Summarise the page in one line: what is compared, and which series has the highest G and P."""
+    """Summarise the page: what is compared, and which series leads in G or P beyond chance."""
     sizes = [
         format_count([len(r.start["clients"]) for r in runs], "clients"),
         format_count([r.start["rounds"] for r in runs], "rounds"),
         format_count([len(group) for group in group_by_series(runs).values()], "seeds"),
     ]
+    return " ".join(filter(None, (f"{', '.join(sizes)}.", describe_leaders(table))))
+
+
+def describe_leaders(table: Sequence[Row]) -> str:
+    """Say who leads in G or P over the last ten evaluations, or why nobody can be said to."""
     leading: dict[str, list[str]] = {}
     for key in ("G.last10", "P.last10"):
         for row in table:
-            if [row["name"]] == find_leaders(table, key):
+            if key in row["leads"]:
                 value = f"{key[0]} ({100 * row['over_seeds'][key]['mean']:.2f} %)"
                 leading.setdefault(row["name"], []).append(value)
     leaders = [f"{name} has the highest {' and '.join(values)}" for name, values in leading.items()]
-    lead = f" Over the last ten evaluations {' and '.join(leaders)}." if leaders else ""
-    return f"{', '.join(sizes)}.{lead}"
+    if leaders:
+        return f"Over the last ten evaluations {' and '.join(leaders)}: more than chance over the seeds."
+    reason = explain_missing_lead(table)
+    return f"No winner is shown: {reason}." if reason else ""
 
 
 def format_count(numbers: Sequence[int], word: str) -> str:
@@ -149,8 +156,8 @@ def build_run_data(run: Run, federation: int, points: int) -> Json:
 
 def build_comparison_section(table: Sequence[Row]) -> Json:
     columns = select_columns(table)
-    best = {k: find_leaders(table, k) for k in columns}
     return {
+        "note": explain_highlighting(table, list(columns)) or "",
         "columns": list(columns),
         "titles": list(columns.values()),
         "rows": [
@@ -158,7 +165,7 @@ def build_comparison_section(table: Sequence[Row]) -> Json:
                 "name": row["name"],
                 "seeds": row["seeds"],
                 "cells": [format_cell(row, k) for k in columns],
-                "best": [row["name"] in best[k] for k in columns],
+                "best": [k in row["leads"] for k in columns],
                 "values": [row["over_seeds"].get(k, {}).get("mean") for k in columns],
             }
             for row in table

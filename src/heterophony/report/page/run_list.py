@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from ...algorithms import get_display_name
 from ...analysis.progress import read_run_progress
 from ...runs.run_index import CONFIG_FILE, EVENTS_FILE, RESULT_FILE
 
@@ -88,7 +89,8 @@ def build_progress_row(run: Path) -> RunListRow:
     """State of a run, and its G and P over the last ten evaluations."""
     progress = read_run_progress(run)
     last = {k: a and a.last10.mean for k, a in (("G", progress.G), ("P", progress.P))}
-    return {"algorithm": progress.algorithm or "–", "state": progress.state, **last}
+    name = get_display_name(progress.algorithm) if progress.algorithm else "–"
+    return {"algorithm": name, "state": progress.state, **last}
 
 
 def build_run_list_rows(

@@ -71,7 +71,7 @@ function drawAxes(drawing, x, y, levels, last) {
       svg("text", { x: x(0) - 8, y: y(v) + 4, "text-anchor": "end" }, formatTick(v)),
     );
   }
-  for (const t of listTicks(0, last, 6)) {
+  for (const t of listRoundTicks(last)) {
     drawing.append(svg("text", { x: x(t), y: 300, "text-anchor": "middle" }, String(t)));
   }
   drawing.append(svg("text", { x: x(last), y: 317, "text-anchor": "end" }, "round"));

@@ -38,6 +38,12 @@ function listTicks(low, high, about) {
   return listMultiples(Math.ceil(low / step - 1e-9), Math.floor(high / step + 1e-9), step);
 }
 
+// Rounds are whole numbers: a short run has fewer ticks, not halves of rounds.
+function listRoundTicks(last) {
+  const step = Math.max(1, chooseTickStep(0, last, 6));
+  return listMultiples(0, Math.floor(last / step + 1e-9), step);
+}
+
 const listMultiples = (first, last, step) =>
   Array.from({ length: last - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)));
 

@@ -20,7 +20,7 @@ function createRow({ name, address, nested, algorithm, state, G, P }) {
 function show(rows) {
   const list = document.getElementById("run-list");
   const focused = list.contains(document.activeElement) && document.activeElement.getAttribute("href");
-  const titles = ["run", "algorithm", "state", "G", "P"].map((title) => createElement("th", { scope: "col" }, title));
+  const titles = ["run", "algorithm", "state", "G last 10", "P last 10"].map((title) => createElement("th", { scope: "col" }, title));
   const table = createElement("table", {},
     createElement("thead", {}, createElement("tr", {}, ...titles)), createElement("tbody", {}, ...rows.map(createRow)));
   list.replaceChildren(...(rows.length ? [table] : []));

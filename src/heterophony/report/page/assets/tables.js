@@ -16,6 +16,7 @@ const createComparisonTable = ({ titles, rows }) => createTable(["algorithm", "s
 
 function drawTables() {
   byId("table").replaceChildren(createComparisonTable(data.table));
+  byId("table-note").textContent = data.table.note;
   byId("differences").hidden = !data.differences;
   if (!data.differences) return;
   byId("h-differences").textContent = `Paired differences to ${data.differences.to}`;

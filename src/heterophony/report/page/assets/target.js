@@ -43,8 +43,7 @@ function drawTargetTable() {
     const costs = computeCostsToTarget(series, measure, target); // one entry for each seed that reaches it
     return { series, index, costs, means: Object.keys(columns).map((k) => averageCost(costs, k)) };
   });
-  const lowest = Object.keys(columns).map((_, k) => least([Infinity, ...results.map((r) => r.means[k] ?? Infinity)]));
-  const rows = results.map((r) => createTargetRow(r, measure, lowest));
+  const rows = results.map((r) => createTargetRow(r, measure));
   byId("target-table").replaceChildren(createTable(["algorithm", "seeds that reach it", ...Object.values(columns)], rows));
   byId("target-summary").textContent = describeTarget(results, measure, target);
 }
@@ -54,7 +53,7 @@ function averageCost(costs, key) {
   return values.length && values.length === costs.length ? average(values) : null;
 }
 
-function createTargetRow({ series, index, costs, means }, measure, lowest) {
+function createTargetRow({ series, index, costs, means }, measure) {
   const name = html("th", { scope: "row" }, createSwatch(index), series.name);
   if (!costs.length) {
     const why = series.mean[measure].length ? "not reached" : measure === "G" ? "no common model" : "nothing measured yet";
@@ -62,13 +61,11 @@ function createTargetRow({ series, index, costs, means }, measure, lowest) {
     return html("tr", {}, name, html("td", {}, `0 of ${series.runs.length}`), html("td", { class: "not" }, why), ...empty);
   }
   const digits = (k, v) => (k === 0 ? (Number.isInteger(v) ? 0 : 1) : v < 10 ? 2 : 1);
-  const cells = means.map((v, k) => html("td", v === lowest[k] ? { class: "best" } : {}, v === null ? "–" : v.toFixed(digits(k, v))));
+  const cells = means.map((v, k) => html("td", {}, v === null ? "–" : v.toFixed(digits(k, v))));
   return html("tr", {}, name, html("td", {}, `${costs.length} of ${series.runs.length}`), ...cells);
 }
 
 function describeTarget(results, measure, target) {
   const reached = results.filter((r) => r.costs.length);
-  const first = reached.reduce((a, b) => (a && a.means[0] <= b.means[0] ? a : b), null);
-  const quickest = first ? `; ${first.series.name} needs the fewest rounds` : "";
-  return `${reached.length} of ${results.length} series reach ${measure} ≥ ${Number((100 * target).toFixed(4))} %${quickest}.`;
+  return `${reached.length} of ${results.length} series reach ${measure} ≥ ${Number((100 * target).toFixed(4))} %.`;
 }
