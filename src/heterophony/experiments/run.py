@@ -115,10 +115,10 @@ def run(
         elif folder.reopen() not in list_accepted_texts(config, federation, model):
             raise FolderError(f"{out} holds a run with other settings; choose another out=")
         where = config.engine
-        summary = execute_plan(plan, folder, engine, workers, on_event, trackers, cluster=where)
+        execute_plan(plan, folder, engine, workers, on_event, trackers, cluster=where)
     finally:
         folder.close()
-    return Result(summary, plan, folder, temporary)
+    return Result(folder, lambda: plan, temporary)
 
 
 def build_own_net(model: nn.Module | Callable[[], nn.Module]) -> Net:
@@ -156,6 +156,7 @@ def format_run_toml(config: Config, federation: Federation, model: Model | None)
         },
         "model": {
             "name": net if isinstance(net, str) else type(net).__name__,
+            "head_depth": config.model.head_depth,
             "buffers": config.model.buffers,
             "init": config.model.init,
         },
@@ -180,9 +181,14 @@ def format_run_toml(config: Config, federation: Federation, model: Model | None)
 
 
 def list_accepted_texts(config: Config, federation: Federation, model: Model | None) -> list[str]:
-    """List the texts that describe the same run; older runs name the class, as in ``fedrepfull``."""
-    older = replace(config, algorithm_name=type(config.algorithm).__name__.lower())
-    return [format_run_toml(c, federation, model) for c in (config, older)]
+    """List the texts that describe the same run.
+
+    Older runs name the class, as in ``fedrepfull``, and do not say the depth of the head.
+    """
+    names = (config.algorithm_name, type(config.algorithm).__name__.lower())
+    models = (config.model, replace(config.model, head_depth=None))
+    older = [replace(config, algorithm_name=n, model=m) for n in names for m in models]
+    return [format_run_toml(c, federation, model) for c in older]
 
 
 def to_toml_value(value: Any) -> bool | int | float | str:
