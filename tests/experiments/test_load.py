@@ -341,7 +341,7 @@ def test_texts_are_short():
     assert federation == (
         "<Federation arrays: 6 clients, 313 training examples of 1×8×8, 10 classes>"
     )
-    assert repr(result.plan) == f"<Plan Mine(part=0.25), 1 rounds, seed 0: {federation}>"
+    assert repr(result.plan) == f"<Plan Mine(part=0.25), 1 round, seed 0: {federation}>"
     assert repr(result.clients).endswith(", … 3 more>")
     with pytest.raises(KeyError):
         result.clients[9]

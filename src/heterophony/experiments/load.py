@@ -28,6 +28,7 @@ from ..runs.result import Result
 from ..runs.run_index import list_member_runs
 from ..runs.store import RunFolder
 from .run import Model, build_own_net
+from .tasks import read_federation
 
 DEVICES_JOURNAL = "devices.json"  # written by the server of a run on devices
 
@@ -87,7 +88,7 @@ class RunLoader:
         if (path / DEVICES_JOURNAL).is_file():
             federation = self.federation or read_device_federation(config, path, start["clients"])
             return config.build_device_plan(federation)
-        federation = self.federation or config.build_federation()
+        federation = self.federation or read_federation(config)
         return self.check_data(config.build_plan(federation, self.make_net_builder()), start)
 
     def build_library_plan(self, table: dict[str, Any]) -> Plan:
@@ -145,7 +146,7 @@ class RunLoader:
 def read_device_federation(config: Config, path: Path, clients: Sequence[str]) -> Federation:
     """Return the clients of a run on devices, without data of their own: those are elsewhere."""
     if config.data.name != OWN_DATA:
-        return config.build_federation()
+        return read_federation(config)
     spec = ExampleSpec.from_config(config.data.shape, config.data.classes)
     try:
         dtype = getattr(

@@ -31,6 +31,7 @@ from ..runs.result import Result
 from ..runs.store import RunFolder
 from ..trackers import Tracker, select_trackers
 from .execute import execute_plan
+from .progress import combine_listeners, show_progress
 
 Model = str | nn.Module | Callable[[], nn.Module]
 
@@ -59,6 +60,7 @@ def run(
     resume: bool = False,
     on_event: Callable[[Event], None] = lambda event: None,
     track: Sequence[str | Tracker] = (),
+    progress: bool = True,
 ) -> Result:
     """Run one algorithm on a federation, and return its result.
 
@@ -74,7 +76,8 @@ def run(
     Without ``out`` the run lives in a temporary folder, as long as its result does. With ``resume``,
     an interrupted run in ``out`` continues. ``cluster`` is for the engine "ray": where it runs, if not
     on this machine, and what one job reserves. ``track`` lists names of trackers, or objects with
-    ``begin``, ``log`` and ``end``.
+    ``begin``, ``log`` and ``end``. ``progress`` shows a bar on a terminal and in a notebook, and a
+    line every 30 seconds in a log.
     """
     config = resolve_config(
         {
@@ -114,8 +117,22 @@ def run(
             folder.create(format_run_toml(config, federation, model))
         elif folder.reopen() not in list_accepted_texts(config, federation, model):
             raise FolderError(f"{out} holds a run with other settings; choose another out=")
-        where = config.engine
-        execute_plan(plan, folder, engine, workers, on_event, trackers, cluster=where)
+        with show_progress(progress) as shown:
+            status = shown.begin_run(
+                f"{plan.algorithm_name} (seed {seed})",
+                rounds,
+                list(federation.sizes("test").values()),
+            )
+            execute_plan(
+                plan,
+                folder,
+                engine,
+                workers,
+                combine_listeners(status, on_event),
+                trackers,
+                cluster=config.engine,
+                on_phase=status.name_phase,
+            )
     finally:
         folder.close()
     return Result(folder, lambda: plan, temporary)

@@ -50,7 +50,8 @@ class Plan:
     name: str = ""  # the name that the algorithm was chosen by; default: that of its class
 
     def __repr__(self) -> str:
-        return f"<Plan {self.algorithm!r}, {self.rounds} rounds, seed {self.seed}: {self.federation!r}>"
+        rounds = f"{self.rounds} round{'s' * (self.rounds != 1)}"
+        return f"<Plan {self.algorithm!r}, {rounds}, seed {self.seed}: {self.federation!r}>"
 
     @property
     def algorithm_name(self) -> str:
