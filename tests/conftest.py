@@ -8,9 +8,13 @@ import signal
 import pytest
 import torch
 
+from heterophony.core import status_line
 from heterophony.engines.child_processes import start_fork_server
 
 torch.set_num_threads(1)
+status_line.LOG_SECONDS = (
+    3600.0  # on a slow machine, no line comes between those that a test expects
+)
 
 # Who is started in the background by a shell ignores Ctrl-C, and so would every command that a
 # test starts and then interrupts.

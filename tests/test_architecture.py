@@ -130,6 +130,7 @@ def test_every_module_says_in_its_first_line_what_it_is_for(path):
 EXTRAS = {  # package: the one file or folder that imports it
     "cryptography": "devices/broker/certificates.py",
     "mlflow": "trackers/mlflow.py",
+    "pandas": "runs/client_rows.py",
     "paho": "devices/transport/paho_client.py",
     "ray": "engines/ray/",
     "tensorboard": "trackers/tensorboard.py",

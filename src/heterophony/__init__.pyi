@@ -35,6 +35,7 @@ from .data.skew import Noise as Noise
 from .data.skew import Rotation as Rotation
 from .engines.base import Cluster as Cluster
 from .experiments.federate import federate as federate
+from .experiments.load import load as load
 from .experiments.run import run as run
 from .population.availability import Availability as Availability
 from .population.availability import Diurnal as Diurnal

@@ -24,9 +24,9 @@ from helpers.commands import call, refused
 from helpers.forked import Forked
 from helpers.support import blobs, played
 from heterophony.algorithms import ALGORITHM_CLASSES
-from heterophony.cli import terminal
 from heterophony.data.partitions import PARTITIONS
 from heterophony.data.sources import SOURCES
+from heterophony.experiments.progress import RunStatus
 from heterophony.models import MODEL_DESCRIPTIONS
 from heterophony.runs.store import RunFolder
 
@@ -108,17 +108,15 @@ def test_a_run_that_measures_P_seldom_has_a_table_a_bar_and_a_page():
     events = [json.loads(line) for line in Path("mine/events.jsonl").read_text().splitlines()]
     measured = [e for e in events if e["event"] == "evaluation"]
     assert [e["P"] is None for e in measured] == [False, True, True, False, False]
-    with terminal.show_progress_bars(show=False) as bars:
-        bar = bars.begin_run("fedbabu", 4)
-        for event in events[: events.index(measured[2]) + 1]:
-            bar(event)
-        shown = bars.progress.tasks[0].fields
-        right, tested = sum(measured[0]["P"]), sum(events[0]["test"])
-        assert shown["P"] == f"{100 * right / tested:.2f}"  # the newest there is
-        assert shown["G"] == f"{100 * sum(measured[2]['G']) / tested:.2f}"
-        resumed = bars.begin_run("fedbabu", 4, events[0]["test"])  # it sees no start event
-        resumed(measured[2])
-        assert bars.progress.tasks[1].fields["G"] == shown["G"]
+    status = RunStatus("fedbabu", 4)
+    for event in events[: events.index(measured[2]) + 1]:
+        status(event)
+    right, tested = sum(measured[0]["P"]), sum(events[0]["test"])
+    assert f"{100 * right / tested:.2f}" == status.P  # the newest there is
+    assert f"{100 * sum(measured[2]['G']) / tested:.2f}" == status.G
+    resumed = RunStatus("fedbabu", 4, events[0]["test"])  # it sees no start event
+    resumed(measured[2])
+    assert resumed.G == status.G
     good("report", "mine")
     assert Path("mine/report.html").is_file()
 

@@ -16,9 +16,10 @@ from ..algorithms import get_display_name
 from ..core.errors import FolderError
 from ..core.fields import flatten_config
 from ..core.files import translate_disk_errors
-from ..runs.events import EndEvent, Event, StartEvent, get_end, get_start, select_rounds
+from ..runs.events import Event, StartEvent, get_end, get_start
 from ..runs.run_index import CONFIG_FILE, EVENTS_FILE, list_member_runs, read_events
 from ..runs.summary import Summary, compute_curves, summarise
+from ..runs.unfinished import describe_state, summarise_so_far
 from .devices import DeviceTable, read_device_table
 
 Curve = list[tuple[int, float]]
@@ -59,24 +60,12 @@ class Run:
     @property
     def state(self) -> str:
         """``finished``, or ``round 3 of 20``."""
-        if self.summary:
-            return "finished"
-        done = len(select_rounds(self.events))
-        return f"round {done} of {self.start['rounds']}"
+        return describe_state(self.events)
 
     @cached_property
     def current_summary(self) -> Summary | None:
         """The summary, for an unfinished run as if it ended now; None before the first evaluation."""
-        if self.summary or not self.curves["P"]:
-            return self.summary
-        end: EndEvent = {
-            "event": "end",
-            "t": len(select_rounds(self.events)),
-            "model_sha256": "",
-            "seconds": 0.0,
-            "work": {"train": 0.0, "evaluate": 0.0},
-        }
-        return summarise([*self.events, end])
+        return self.summary or summarise_so_far(self.events)
 
 
 def load_run(folder: Path) -> Run:

@@ -111,7 +111,7 @@ def audit(
     names = list(dict.fromkeys(algorithms or base.algorithms))
     configs = build_audit_configs(preset, base.settings, names, pairs or [], max(asked_rounds))
     parent = out or find_free_folder(f"audit-{Path(configs[names[0]].data.name).stem}")
-    content = run_audit(configs, victims, how, parent, quiet=json)
+    content = run_audit(configs, victims, how, parent)
     if json:
         terminal.print_json(content)
     else:
@@ -130,7 +130,7 @@ def parse_rounds(text: str) -> tuple[int, ...]:
 
 
 def run_audit(
-    configs: dict[str, Config], victims: Victims, how: AttackSettings, parent: Path, quiet: bool
+    configs: dict[str, Config], victims: Victims, how: AttackSettings, parent: Path
 ) -> dict[str, Any]:
     """Train and attack what is left, write audit.json and audit.png, and return the summary."""
     from ..papers.table import load_table
@@ -142,13 +142,13 @@ def run_audit(
 
     opened = open_audit(configs, victims, how, parent)
     hint = f"run the same command with --out {parent} to continue"
-    with terminal.show_interruptible_bars(not quiet, hint, opened.folders) as bars:
-        opened.train(bars)
+    with terminal.show_interruptible_progress(hint, opened.folders) as shown:
+        opened.train(shown)
     cases = opened.list_open_cases()
     total = sum(map(len, cases.values()))
     with (
-        terminal.show_counter(not quiet, "inverting gradients", total) as counter,
-        terminal.exit_on_interrupt(hint, counter.progress.stop, opened.folders),
+        terminal.show_counter("inverting gradients", total) as counter,
+        terminal.exit_on_interrupt(hint, counter.stop, opened.folders),
     ):
         opened.attack(cases, counter)
     records = opened.log.read_records()

@@ -45,9 +45,9 @@ def server(
         config = read_config(file, pairs or [])
         folder.create(config.to_toml())
     try:
-        with terminal.show_interruptible_bars(not json, SAME_COMMAND, [folder]) as bars:
-            bar = bars.begin_run(config.algorithm_name, config.top.rounds)
-            summary = serve(config, folder, credentials, out.name, terminal.print_note, bar)
+        with terminal.show_interruptible_progress(SAME_COMMAND, [folder]) as shown:
+            status = shown.begin_run(config.algorithm_name, config.top.rounds)
+            summary = serve(config, folder, credentials, out.name, terminal.print_note, status)
     finally:
         folder.close()
     show_run(summary, folder.path, json, trained=True)

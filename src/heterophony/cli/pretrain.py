@@ -31,8 +31,8 @@ def pretrain(
     config = read_config(file, pairs or [])
     prepare_engine(config)
     task = prepare_pretraining(config, out)
-    with terminal.show_interruptible_bars(not json, SAME_COMMAND, [task.folder]) as bars:
-        (summary,) = run_sequentially([task], bars, warn=terminal.print_note)
+    with terminal.show_interruptible_progress(SAME_COMMAND, [task.folder]) as shown:
+        (summary,) = run_sequentially([task], shown, warn=terminal.print_note)
     save_pretrained(task, out)
     show_run(summary, task.folder.path, json)
     terminal.print_note(f"wrote {out}; begin with it: -c model.init={out}")

@@ -79,7 +79,7 @@ def reproduce(
 def run_table(
     table: TableSelection, parent: Path, workers: int | None, quiet: bool, pairs: list[str]
 ) -> ReproductionResult:
-    """Run what is left of the table's runs, with a progress bar each."""
+    """Run what is left of the table's runs, and show their progress."""
     from ..config.reading import read_config
     from ..engines.base import check_engine_installed, count_cores
     from ..papers.reproduce import build_result
@@ -93,6 +93,6 @@ def run_table(
         time = format_duration(sum(d.seconds for d in due))
         terminal.print_note(f"{runs}, about {time} on this machine; {SAME_COMMAND}")
     folders = [d.folder for d in due]
-    with terminal.show_interruptible_bars(not quiet, SAME_COMMAND, folders) as bars:
-        failed = run_due(due, engine, pairs, cores, workers, bars, terminal.print_note)
+    with terminal.show_interruptible_progress(SAME_COMMAND, folders) as shown:
+        failed = run_due(due, engine, pairs, cores, workers, shown, terminal.print_note)
     return build_result(table, parent, failed)

@@ -44,22 +44,20 @@ def run(
     """Run one algorithm; show a progress bar and a table of G and P, and write a run folder."""
     from ..algorithms import shorten_name
     from ..config.reading import read_config
-    from ..experiments.tasks import RunTask, prepare_engine, run_sequentially
+    from ..experiments.tasks import RunTask, prepare_engine, read_federation, run_sequentially
     from ..runs.store import RunFolder
 
     config = read_config(file, pairs or [])
     check_trackers(track)
     prepare_engine(config)
-    federation = config.build_federation()
+    federation = read_federation(config)
     plan = config.build_plan(federation)
     name = f"{shorten_name(config.algorithm_name)}-{federation.name}"
     folder = RunFolder(out or find_free_folder(name))
     folder.create(config.fill_model_defaults(federation).to_toml())
     task = RunTask(folder, config, plan)
-    with terminal.show_interruptible_bars(
-        not json, format_resume_hint(folder.path), [folder]
-    ) as bars:
-        (summary,) = run_sequentially([task], bars, None, track or [], terminal.print_note)
+    with terminal.show_interruptible_progress(format_resume_hint(folder.path), [folder]) as shown:
+        (summary,) = run_sequentially([task], shown, None, track or [], terminal.print_note)
     show_run(summary, folder.path, json)
 
 
@@ -80,7 +78,7 @@ def resume(
     check_only_engine_settings(pairs)
     members = [] if (folder / "config.toml").exists() else list_member_runs(folder)
     folders = [RunFolder(path) for path in members or [folder]]
-    summaries = resume_runs(folders, folder, json, workers, track, pairs)
+    summaries = resume_runs(folders, folder, workers, track, pairs)
     if members:
         show_comparison(folder, json)
     else:
@@ -114,24 +112,23 @@ def compare(
     prepare_engine(first)
     parent = out or find_free_folder(f"compare-{Path(first.data.name).stem}")
     folders = prepare_run_folders(parent, configs)
-    resume_runs(folders, parent, json, None, track, select_engine_settings(pairs))
+    resume_runs(folders, parent, None, track, select_engine_settings(pairs))
     show_comparison(parent, json)
 
 
 def resume_runs(
     folders: list[RunFolder],
     parent: Path,
-    quiet: bool,
     workers: int | None,
     track: list[str] | None,
     pairs: list[str] | None,
 ) -> list[Summary]:
-    """Run what is left of existing runs, with a progress bar each."""
+    """Run what is left of existing runs, and show their progress."""
     from ..experiments.tasks import load_tasks, resume_tasks
 
     tasks = load_tasks(folders, pairs or [])
-    with terminal.show_interruptible_bars(not quiet, format_resume_hint(parent), folders) as bars:
-        return resume_tasks(tasks, bars, workers, track or [], terminal.print_note)
+    with terminal.show_interruptible_progress(format_resume_hint(parent), folders) as shown:
+        return resume_tasks(tasks, shown, workers, track or [], terminal.print_note)
 
 
 def format_resume_hint(parent: Path) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
 
@@ -15,15 +15,15 @@ from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from ..core.errors import StoppedError
-from ..runs.events import Event
-from ..runs.summary import compute_accuracy
+from ..core.status_line import STDERR, LogLines, format_seconds
+from ..experiments.progress import RunsProgress, show_progress
 from .table_fitting import FittedTable, HighlightedCell, fit_table
 
-STDOUT, STDERR = Console(), Console(stderr=True)
+STDOUT = Console()
 
 
 def print_error(message: str) -> None:
@@ -123,30 +123,6 @@ def format_megabytes(n: float) -> str:
     return f"{n / 1e6:.1f}"
 
 
-class RunProgressBar:
-    """The progress of one run: round, G, P, time left. Call it with every event."""
-
-    def __init__(
-        self, progress: Progress, label: str, rounds: int, test_sizes: Sequence[int] = ()
-    ) -> None:
-        self.progress = progress
-        self.task = progress.add_task(label, total=rounds, G="–", P="–")
-        self.test_sizes = list(test_sizes)  # a new run says them in its first event
-
-    def __call__(self, event: Event) -> None:
-        if event["event"] == "start":
-            self.test_sizes = event["test"]
-        elif event["event"] == "evaluation" and self.test_sizes:
-            accuracies: dict[str, Any] = {
-                k: format_percent(compute_accuracy(correct, self.test_sizes))
-                for k, correct in (("G", event["G"]), ("P", event["P"]))
-                if correct is not None  # not every algorithm measures P every time
-            }
-            self.progress.update(self.task, completed=event["t"], **accuracies)
-        elif event["event"] == "round":
-            self.progress.update(self.task, completed=event["t"] + 1)
-
-
 @contextmanager
 def handle_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Handle Ctrl-C and SIGTERM, unless the process that started us ignores them."""
@@ -188,64 +164,56 @@ class ClosableFolder(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True)
-class ProgressBars:
-    """A bar for every run."""
-
-    progress: Progress
-
-    def begin_run(self, label: str, rounds: int, test_sizes: Sequence[int] = ()) -> RunProgressBar:
-        """Add the bar of one run."""
-        return RunProgressBar(self.progress, label, rounds, test_sizes)
-
-    def stop(self) -> None:
-        self.progress.stop()
+@contextmanager
+def show_interruptible_progress(
+    hint: str, folders: Sequence[ClosableFolder] = ()
+) -> Iterator[RunsProgress]:
+    """Show the progress of runs; on Ctrl-C, remove bars, close the folders and end."""
+    with show_progress() as shown, exit_on_interrupt(hint, shown.stop, folders):
+        yield shown
 
 
 @contextmanager
-def show_interruptible_bars(
-    show: bool, hint: str, folders: Sequence[ClosableFolder] = ()
-) -> Iterator[ProgressBars]:
-    """Show progress bars; on Ctrl-C, remove them, close the folders and end."""
-    with show_progress_bars(show) as bars, exit_on_interrupt(hint, bars.stop, folders):
-        yield bars
+def show_counter(label: str, total: int) -> Iterator[Counter]:
+    """Show how many of ``total`` are done, and the time left: a bar, or a line every 30 seconds."""
+    counter = Counter(label, total)
+    counter.lines.start()
+    try:
+        with counter.bar:
+            yield counter
+    finally:
+        counter.stop()
 
 
-@contextmanager
-def show_progress_bars(show: bool) -> Iterator[ProgressBars]:
-    """Show progress bars on stderr if it is a terminal."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("round {task.completed}/{task.total}"),
-        TextColumn("G {task.fields[G]}  P {task.fields[P]}"),
-        TimeRemainingColumn(),
-    )
-    disable = not (show and STDERR.is_terminal)
-    with Progress(*columns, console=STDERR, disable=disable) as progress:
-        yield ProgressBars(progress)
+class Counter:
+    """Counts one more with every call."""
 
-
-@contextmanager
-def show_counter(show: bool, label: str, total: int) -> Iterator[CounterBar]:
-    """Show one bar that counts up to ``total``, with the time left."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TimeRemainingColumn(),
-    )
-    disable = not (show and STDERR.is_terminal)
-    with Progress(*columns, console=STDERR, disable=disable) as progress:
-        yield CounterBar(progress, progress.add_task(label, total=total))
-
-
-@dataclass(frozen=True)
-class CounterBar:
-    """A bar that advances by one with every call."""
-
-    progress: Progress
-    task: TaskID
+    def __init__(self, label: str, total: int) -> None:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed}/{task.total}"),
+            TimeRemainingColumn(),
+        )
+        self.label, self.total, self.done, self.begun = label, total, 0, time.monotonic()
+        self.bar = Progress(*columns, console=STDERR, disable=not STDERR.is_terminal)
+        self.lines = LogLines(self.describe)
+        self._task = self.bar.add_task(label, total=total)
 
     def __call__(self) -> None:
-        self.progress.advance(self.task)
+        self.done += 1
+        self.bar.advance(self._task)
+
+    def stop(self) -> None:
+        self.lines.stop()
+        self.bar.stop()
+
+    def describe(self) -> str:
+        """Describe the state in a line for a log; a terminal has the bar."""
+        if STDERR.is_terminal:
+            return ""
+        spent = time.monotonic() - self.begun
+        left = format_seconds(spent / self.done * (self.total - self.done)) if self.done else "?"
+        return (
+            f"{self.label}: {self.done}/{self.total}, {format_seconds(spent)} so far, {left} left"
+        )

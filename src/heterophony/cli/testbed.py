@@ -50,7 +50,8 @@ def run_testbed(
     from ..devices.admission import check_devices_can_run
     from ..devices.testbed.fault_injection import parse_fault_kinds
     from ..devices.testbed.testbed import Testbed, assign_clients, start_testbed_fork_server
-    from ..experiments.tasks import create_or_reopen
+    from ..experiments.progress import show_progress
+    from ..experiments.tasks import create_or_reopen, read_federation
     from ..runs.store import RunFolder
     from ..runs.summary import summarise
 
@@ -59,18 +60,18 @@ def run_testbed(
     folder = RunFolder(out)
     check_devices_can_run(config)
     start_testbed_fork_server()
-    federation = config.build_federation()
+    federation = read_federation(config)
     config.build_device_plan(federation)  # raises before anything is written
     assignment = assign_clients(federation.clients, devices, folder)
     create_or_reopen(folder, config.fill_model_defaults(federation).to_toml(), "--out")
     try:
-        with terminal.show_progress_bars(not json) as bars:
+        with show_progress() as shown:
             sizes = list(federation.sizes("test").values())
-            bar = bars.begin_run(config.algorithm_name, config.top.rounds, sizes)
-            bed = Testbed(folder, assignment, config.top.seed, kinds, terminal.print_note, bar)
+            status = shown.begin_run(config.algorithm_name, config.top.rounds, sizes)
+            bed = Testbed(folder, assignment, config.top.seed, kinds, terminal.print_note, status)
 
             def clean_up() -> None:
-                bars.stop()
+                shown.stop()
                 bed.stop()
 
             with terminal.exit_on_interrupt(SAME_COMMAND, clean_up, [folder]):

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from .client import Client
-from .fields import check_settings, setting
+from .fields import check_settings, list_settings, setting
 from .net import Net
 from .tensors import Memory, Tensors, matches_any, mix
 
@@ -96,6 +96,16 @@ class Algorithm:
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__repr__" not in vars(cls):  # @dataclass would write one with all settings
+            cls.__repr__ = Algorithm.__repr__  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        """Name the settings that are not at their default."""
+        pairs = ((f, getattr(self, f.name)) for f in list_settings(type(self)))
+        return f"{type(self).__name__}({', '.join(f'{f.name}={v!r}' for f, v in pairs if v != f.default)})"
 
     # The network ----------------------------------------------------------------------------
     def build(self, net: Net) -> Net:

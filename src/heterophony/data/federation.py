@@ -47,6 +47,14 @@ class Federation:
     new: tuple[str, ...] = ()  # clients that join after training; the run does not use them before
     validation: Mapping[str, Tensor] = field(default_factory=dict)  # of all clients, or empty
 
+    def __repr__(self) -> str:
+        new = f" and {len(self.new)} new" if self.new else ""
+        examples, shape = sum(self.sizes().values()), "×".join(map(str, self.shape))
+        return (
+            f"<Federation {self.name}: {len(self.clients)}{new} clients, {examples} training"
+            f" examples of {shape}, {self.classes} classes>"
+        )
+
     @cached_property
     def clients(self) -> tuple[str, ...]:
         """The clients of the training, without new clients: G and P are measured on these."""

@@ -11,7 +11,7 @@ from ..core.fields import flatten_config
 from ..core.files import write_json
 from ..engines.base import LOCAL_CLUSTER, Cluster, Engine, create_engine
 from ..jobs.plan import Plan
-from ..runs.events import Event, get_end, get_start, is_event
+from ..runs.events import Event, get_end, get_start, is_event, select_rounds
 from ..runs.loop import run_rounds
 from ..runs.store import RunFolder
 from ..runs.summary import Summary, summarise
@@ -28,12 +28,15 @@ def execute_plan(
     trackers: Sequence[NamedTracker] = (),
     warn: Callable[[str], None] = warnings.warn,
     cluster: Cluster = LOCAL_CLUSTER,
+    on_phase: Callable[[str], None] = lambda phase: None,
 ) -> Summary:
     """Run the rounds that are left and write ``result.json``. The folder must be locked.
 
     ``where`` is an engine, or the name of one; ``workers`` and ``cluster`` are for a name.
+    ``on_phase`` is called with what is going on before the first event.
     """
     events = list(folder.iterate_events())
+    on_phase("checking the data")
     if not all(map(is_event, events)):
         raise FolderError(f"{folder.events_file} is damaged: a line is not an event")
     check_same_data(plan, events)
@@ -45,8 +48,11 @@ def execute_plan(
             check_same_initial_model(plan, events)
             engine = where
             if isinstance(engine, str):
+                on_phase("starting" if engine == "serial" else "starting the workers")
                 engine = create_engine(engine, workers, plan, folder.client_store, cluster)
             with engine as entered:
+                first = f"round {len(select_rounds(events)) + 1}" if events else "first evaluation"
+                on_phase(first)
                 for event in run_rounds(plan, entered, folder):
                     follow(event)
                     on_event(event)

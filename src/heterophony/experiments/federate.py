@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from ..config.sections import DataSection
 from ..core.errors import DataError
 from ..core.fields import construct
+from ..core.status_line import name_slow_work
 from ..data.federation import Federation
 from ..data.partitioning import partition_source, split_into_clients
 from ..data.partitions import Dirichlet, Partition
@@ -56,7 +57,8 @@ def federate(
     else:
         rule = partition or Dirichlet()
         how = (rule, train_fraction, seed, split, feature_skew, validation_fraction)
-        federation = partition_source(resolve_source(data, path), clients, *how)
+        with name_slow_work(f"reading {data}" if isinstance(data, str | Path) else "partitioning"):
+            federation = partition_source(resolve_source(data, path), clients, *how)
     return federation.transformed(transform, frozen_augment).keeping_out(new_clients, seed)
 
 

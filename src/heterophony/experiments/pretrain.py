@@ -9,12 +9,12 @@ from ..algorithms.centralized import Centralized
 from ..config.checkpoint import save_checkpoint
 from ..config.config import Config
 from ..runs.store import RunFolder
-from .tasks import RunTask, create_or_reopen
+from .tasks import RunTask, create_or_reopen, read_federation
 
 
 def prepare_pretraining(config: Config, checkpoint: Path) -> RunTask:
     """Prepare the run that trains a checkpoint, in a locked folder beside it."""
-    federation = config.build_federation()
+    federation = read_federation(config)
     # before the algorithm changes: the head is as deep as the algorithm to come needs it
     config = config.fill_model_defaults(federation)
     if not isinstance(config.algorithm, Centralized):

@@ -31,6 +31,7 @@ from ..runs.result import Result
 from ..runs.store import RunFolder
 from ..trackers import Tracker, select_trackers
 from .execute import execute_plan
+from .progress import combine_listeners, show_progress
 
 Model = str | nn.Module | Callable[[], nn.Module]
 
@@ -59,6 +60,7 @@ def run(
     resume: bool = False,
     on_event: Callable[[Event], None] = lambda event: None,
     track: Sequence[str | Tracker] = (),
+    progress: bool = True,
 ) -> Result:
     """Run one algorithm on a federation, and return its result.
 
@@ -74,7 +76,8 @@ def run(
     Without ``out`` the run lives in a temporary folder, as long as its result does. With ``resume``,
     an interrupted run in ``out`` continues. ``cluster`` is for the engine "ray": where it runs, if not
     on this machine, and what one job reserves. ``track`` lists names of trackers, or objects with
-    ``begin``, ``log`` and ``end``.
+    ``begin``, ``log`` and ``end``. ``progress`` shows a bar on a terminal and in a notebook, and a
+    line every 30 seconds in a log.
     """
     config = resolve_config(
         {
@@ -114,11 +117,25 @@ def run(
             folder.create(format_run_toml(config, federation, model))
         elif folder.reopen() not in list_accepted_texts(config, federation, model):
             raise FolderError(f"{out} holds a run with other settings; choose another out=")
-        where = config.engine
-        summary = execute_plan(plan, folder, engine, workers, on_event, trackers, cluster=where)
+        with show_progress(progress) as shown:
+            status = shown.begin_run(
+                f"{plan.algorithm_name} (seed {seed})",
+                rounds,
+                list(federation.sizes("test").values()),
+            )
+            execute_plan(
+                plan,
+                folder,
+                engine,
+                workers,
+                combine_listeners(status, on_event),
+                trackers,
+                cluster=config.engine,
+                on_phase=status.name_phase,
+            )
     finally:
         folder.close()
-    return Result(summary, plan, folder, temporary)
+    return Result(folder, lambda: plan, temporary)
 
 
 def build_own_net(model: nn.Module | Callable[[], nn.Module]) -> Net:
@@ -156,6 +173,7 @@ def format_run_toml(config: Config, federation: Federation, model: Model | None)
         },
         "model": {
             "name": net if isinstance(net, str) else type(net).__name__,
+            "head_depth": config.model.head_depth,
             "buffers": config.model.buffers,
             "init": config.model.init,
         },
@@ -180,9 +198,14 @@ def format_run_toml(config: Config, federation: Federation, model: Model | None)
 
 
 def list_accepted_texts(config: Config, federation: Federation, model: Model | None) -> list[str]:
-    """List the texts that describe the same run; older runs name the class, as in ``fedrepfull``."""
-    older = replace(config, algorithm_name=type(config.algorithm).__name__.lower())
-    return [format_run_toml(c, federation, model) for c in (config, older)]
+    """List the texts that describe the same run.
+
+    Older runs name the class, as in ``fedrepfull``, and do not say the depth of the head.
+    """
+    names = (config.algorithm_name, type(config.algorithm).__name__.lower())
+    models = (config.model, replace(config.model, head_depth=None))
+    older = [replace(config, algorithm_name=n, model=m) for n in names for m in models]
+    return [format_run_toml(c, federation, model) for c in older]
 
 
 def to_toml_value(value: Any) -> bool | int | float | str:

@@ -6,12 +6,12 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from ..config.config import Config
 from ..config.reading import read_config
 from ..config.sections import EngineSection
 from ..core.errors import DivergedError, FolderError
+from ..core.status_line import name_slow_work
 from ..data.federation import Federation
 from ..engines.base import ClusterShare, check_engine_installed
 from ..jobs.plan import Plan
@@ -21,16 +21,9 @@ from ..runs.summary import Summary, summarise
 from ..trackers import select_trackers
 from .execute import execute_plan
 from .parallel_runs import run_in_parallel
+from .progress import EventListener, RunsProgress
 
-EventListener = Callable[[Event], None]
 LabelledRuns = Mapping[Path, tuple[str, int]]  # by folder: label and number of rounds
-
-
-class Progress(Protocol):
-    """Shows the progress of runs; the command line draws bars."""
-
-    def begin_run(self, label: str, rounds: int, test_sizes: Sequence[int] = ()) -> EventListener:
-        """Show one more run; return what listens to its events."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +49,14 @@ class FederationCache:
     def get(self, config: Config) -> Federation:
         key = (repr(config.data), config.top.seed)
         if key not in self.federations:
-            self.federations[key] = config.build_federation()
+            self.federations[key] = read_federation(config)
         return self.federations[key]
+
+
+def read_federation(config: Config) -> Federation:
+    """Read and partition the data; if that takes long, say so."""
+    with name_slow_work(f"reading {config.data.name}"):
+        return config.build_federation()
 
 
 def prepare_engine(config: Config) -> None:
@@ -97,7 +96,7 @@ def load_tasks(folders: Sequence[RunFolder], overrides: Sequence[str] = ()) -> l
 
 def resume_tasks(
     tasks: Sequence[RunTask],
-    progress: Progress,
+    progress: RunsProgress,
     workers: int | None = None,
     track: Sequence[str] = (),
     warn: Callable[[str], None] = warnings.warn,
@@ -115,7 +114,7 @@ def resume_tasks(
 
 def run_sequentially(
     tasks: Sequence[RunTask],
-    progress: Progress,
+    progress: RunsProgress,
     workers: int | None = None,
     track: Sequence[str] = (),
     warn: Callable[[str], None] = warnings.warn,
@@ -124,7 +123,7 @@ def run_sequentially(
     summaries = []
     for task in tasks:
         engine, sizes = task.config.engine, task.plan.federation.sizes("test")
-        listener = progress.begin_run(task.label, task.plan.rounds, list(sizes.values()))
+        status = progress.begin_run(task.label, task.plan.rounds, list(sizes.values()))
         try:
             summaries.append(
                 execute_plan(
@@ -132,10 +131,11 @@ def run_sequentially(
                     task.folder,
                     engine.name,
                     workers or engine.workers,
-                    listener,
+                    status,
                     select_trackers(track),
                     warn,
                     engine,
+                    status.name_phase,
                 )
             )
         finally:
@@ -144,7 +144,7 @@ def run_sequentially(
 
 
 def run_on_cluster(
-    runs: LabelledRuns, engine: EngineSection, workers: int | None, progress: Progress
+    runs: LabelledRuns, engine: EngineSection, workers: int | None, progress: RunsProgress
 ) -> dict[Path, str]:
     """Run side by side, each run on its share of a Ray cluster; return which diverged, and how."""
     from ..engines.ray.cluster import share_cluster
@@ -154,7 +154,7 @@ def run_on_cluster(
 
 
 def run_side_by_side(
-    runs: LabelledRuns, width: int, progress: Progress, share: ClusterShare | None = None
+    runs: LabelledRuns, width: int, progress: RunsProgress, share: ClusterShare | None = None
 ) -> dict[Path, str]:
     """Run ``width`` runs at a time, a process each; return which diverged, and how."""
     listeners: dict[Path, EventListener] = {}

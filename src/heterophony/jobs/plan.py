@@ -49,6 +49,10 @@ class Plan:
     )
     name: str = ""  # the name that the algorithm was chosen by; default: that of its class
 
+    def __repr__(self) -> str:
+        rounds = f"{self.rounds} round{'s' * (self.rounds != 1)}"
+        return f"<Plan {self.algorithm!r}, {rounds}, seed {self.seed}: {self.federation!r}>"
+
     @property
     def algorithm_name(self) -> str:
         """Return the algorithm's name in events and results."""

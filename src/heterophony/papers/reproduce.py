@@ -21,6 +21,7 @@ from ..config.reading import resolve_config
 from ..core.errors import ConfigError, FolderError
 from ..data.sources import SOURCES
 from ..experiments.execute import is_finished
+from ..experiments.tasks import read_federation
 from ..runs.events import Event
 from ..runs.store import RunFolder
 from . import quick
@@ -147,7 +148,7 @@ def create_run_folders(table: TableSelection, parent: Path) -> None:
             check_same_settings(task, folder)
         else:
             config = resolve_config(task.config)
-            folder.create(config.fill_model_defaults(config.build_federation()).to_toml())
+            folder.create(config.fill_model_defaults(read_federation(config)).to_toml())
             folder.close()
 
 

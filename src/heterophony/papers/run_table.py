@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ..config.sections import EngineSection
 from ..core.errors import DataError, DivergedError
+from ..experiments.progress import RunsProgress
 from ..experiments.tasks import (
-    Progress,
     load_tasks,
     resume_tasks,
     run_on_cluster,
@@ -63,7 +63,7 @@ def run_due(
     overrides: Sequence[str],
     cores: int,
     workers: int | None,
-    progress: Progress,
+    progress: RunsProgress,
     warn: Callable[[str], None],
 ) -> dict[str, str]:
     """Run what is due; return by folder name which runs diverged, and how."""

@@ -16,8 +16,8 @@ from ..core.errors import ConfigError
 from ..engines.base import create_engine
 from ..experiments.compare import label_algorithms, prepare_run_folders
 from ..experiments.execute import execute_plan
-from ..experiments.tasks import Progress, prepare_engine
-from ..runs.events import Event
+from ..experiments.progress import RunsProgress, combine_listeners
+from ..experiments.tasks import prepare_engine, read_federation
 from ..runs.store import RunFolder
 from .attack_job import AttackCase, AttackSettings
 from .audit import (
@@ -47,7 +47,7 @@ class Audit:
     def folders(self) -> list[RunFolder]:
         return [s.folder for s in self.snapshots.values()]
 
-    def train(self, progress: Progress) -> None:
+    def train(self, progress: RunsProgress) -> None:
         """Run what is left of every run, keep the states to attack, and record what is sent."""
         for name, snapshots in self.snapshots.items():
             engine, plan = self.configs[name].engine, snapshots.plan
@@ -114,7 +114,7 @@ def open_audit(
     """Create the folders of an audit, or open those of one with the same settings."""
     first = next(iter(configs.values()))
     prepare_engine(first)
-    federation = first.build_federation()
+    federation = read_federation(first)
     if len(federation.shape) != 3:
         raise ConfigError(f"data.name: an audit needs images, not examples of {federation.shape}")
     if victims.clients > len(federation.clients):
@@ -146,13 +146,3 @@ def lock_folder(folder: RunFolder) -> Iterator[RunFolder]:
         yield folder
     finally:
         folder.close()
-
-
-def combine_listeners(*listeners: Callable[[Event], None]) -> Callable[[Event], None]:
-    """Return one listener that passes every event to all."""
-
-    def listen(event: Event) -> None:
-        for listener in listeners:
-            listener(event)
-
-    return listen

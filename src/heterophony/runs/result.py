@@ -1,45 +1,80 @@
-"""The result of a finished run: its numbers, its events, and its trained models."""
+"""The result of a run, finished or not: its numbers, its events, and its trained models."""
 
 from __future__ import annotations
 
 import shutil
 import weakref
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from html import escape
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
-
-from ..core.algorithm import Algorithm
-from ..core.client import Client
-from ..core.errors import DataError
+from ..core.algorithm import Server
+from ..core.errors import DataError, FolderError
 from ..core.randomness import seeded
-from ..core.tensors import Tensors
+from ..core.tensors import Memory, Tensors, state
 from ..jobs.plan import Job, Plan
 from ..jobs.work import select_tensors_after_joining
-from .events import Event
+from .client_rows import iterate_client_rows, make_frame
+from .curve_points import Curve
+from .events import Event, get_end, get_start
+from .model import Model
 from .store import RunFolder
-from .summary import Accuracy, ClientResult, Fairness, Summary
+from .summary import Accuracy, ClientResult, Fairness, Summary, compute_curves
+from .unfinished import describe_state, summarise_so_far
+
+if TYPE_CHECKING:
+    from .curve_figure import NotebookFigure
+
+SHOWN_CLIENTS = 3  # in the text of the table of clients
 
 
 class Result:
-    """A finished run: its numbers, its events, and its trained models."""
+    """A run: its numbers, its events, and its trained models.
+
+    An unfinished run has the numbers so far: ``finished`` is false, and ``state`` says how far it
+    is. Numbers need no data: the plan, with the data, is built when a model is asked for.
+    """
 
     def __init__(
-        self,
-        summary: Summary,
-        plan: Plan,
-        folder: RunFolder,
-        temporary: str | None = None,
+        self, folder: RunFolder, build_plan: Callable[[], Plan], temporary: str | None = None
     ) -> None:
-        self.summary, self.plan, self.folder = summary, plan, folder.path
-        self._run_folder = folder
+        self.folder, self._run_folder, self._build_plan = folder.path, folder, build_plan
         if temporary is not None:
             weakref.finalize(self, shutil.rmtree, temporary, ignore_errors=True)
 
-    def __repr__(self) -> str:
-        g = "no G" if self.G is None else f"G {self.G.last:.4f}"
-        return f"<Result {self.summary.algorithm}: {g}, P {self.P.last:.4f} (last)>"
+    # Numbers --------------------------------------------------------------------------------
+    @cached_property
+    def events(self) -> list[Event]:
+        """The events of the run, as they were when they were first asked for."""
+        return list(self._run_folder.iterate_events())
+
+    @cached_property
+    def summary(self) -> Summary:
+        """All numbers; of an unfinished run, as if it ended now."""
+        summary = summarise_so_far(self.events)
+        if summary is None:
+            raise FolderError(f"{self.folder}: nothing was measured yet ({self.state})")
+        return summary
+
+    @property
+    def finished(self) -> bool:
+        return get_end(self.events) is not None
+
+    @property
+    def state(self) -> str:
+        """``finished``, or ``round 3 of 20``."""
+        return describe_state(self.events)
+
+    @property
+    def algorithm(self) -> str:
+        """The name of the algorithm."""
+        return get_start(self.events)["algorithm"]
+
+    @property
+    def curves(self) -> Mapping[str, Curve]:
+        """Points (round, accuracy) of ``G``, ``P``, ``P_local``, ``G_valid`` and ``P_valid``."""
+        return compute_curves(self.events)
 
     @property
     def G(self) -> Accuracy | None:
@@ -50,8 +85,8 @@ class Result:
         return self.summary.P
 
     @property
-    def clients(self) -> dict[str, ClientResult]:
-        return self.summary.clients
+    def clients(self) -> ClientTable:
+        return ClientTable(self.summary.clients)
 
     @property
     def fairness(self) -> dict[str, Fairness | None]:
@@ -61,55 +96,125 @@ class Result:
     def model_sha256(self) -> str:
         return self.summary.model_sha256
 
-    @property
-    def events(self) -> list[Event]:
-        return list(self._run_folder.iterate_events())
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for every client and evaluated round, as plain dicts."""
+        return list(iterate_client_rows(self.events))
 
-    def personal(self, client: str) -> Model:
-        """Return the personal model of a client."""
-        if client not in self.plan.federation.train:
-            raise DataError(f"there is no client '{client}'")
-        last = self.summary.rounds + (
-            client in self.plan.federation.new
-        )  # new clients train after the last round
-        return self._build_model(
-            client, self._run_folder.client_store.load_memory(client, before=last)
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame with a row for every client and evaluated round."""
+        return make_frame(iterate_client_rows(self.events))
+
+    # Display --------------------------------------------------------------------------------
+    def __repr__(self) -> str:
+        shown = self.algorithm if self.finished else f"{self.algorithm}, unfinished, {self.state}"
+        summary = summarise_so_far(self.events)
+        if summary is None:
+            return f"<Result {shown}: nothing measured yet>"
+        g = "no G" if summary.G is None else f"G {summary.G.last:.4f}"
+        return f"<Result {shown}: {g}, P {summary.P.last:.4f} (last)>"
+
+    def _repr_html_(self) -> str:
+        summary = summarise_so_far(self.events)
+        measured = {"G": summary.G, "P": summary.P} if summary else {}
+        rows = "".join(
+            f"<tr><th>{name}</th><td>{a.best:.2%} (round {a.best_round})</td>"
+            f"<td>{a.last:.2%}</td><td>{a.last10.mean:.2%} ± {a.last10.std:.2%}</td></tr>"
+            for name, a in measured.items()
+            if a is not None
         )
+        start = get_start(self.events)
+        title = f"{self.algorithm}, {self.state}, seed {start['seed']}"
+        head = "<tr><th></th><th>best</th><th>last</th><th>last 10</th></tr>"
+        table = f"<table>{head}{rows}</table>" if rows else "<p>nothing measured yet</p>"
+        return f"<p><b>{escape(title)}</b>, {len(start['clients'])} clients</p>{table}"
+
+    def plot(self) -> NotebookFigure:
+        """Draw G and P over the rounds; return the matplotlib figure."""
+        from .curve_figure import draw_curves  # matplotlib takes long to import
+
+        return draw_curves(self.curves, f"{self.algorithm}, {self.state}")
+
+    # Models ---------------------------------------------------------------------------------
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan of the run, with its data."""
+        return self._build_plan()
+
+    def personal(self, client: str | int) -> Model:
+        """Return the personal model of a client."""
+        name, plan = str(client), self.plan
+        if name not in plan.federation.train:
+            raise DataError(f"there is no client '{name}'")
+        if plan.clients_on_devices:
+            raise DataError(
+                f"the personal model of client '{name}' is on its device; the run folder has only"
+                " the generic one: result.generic()"
+            )
+        joined = name in plan.federation.new  # new clients train after the last round
+        if joined and not self.finished:
+            raise DataError(f"client '{name}' joins after training, and the run is not finished")
+        last = self._server.t + joined
+        return self._build_model(name, self._run_folder.client_store.load_memory(name, before=last))
 
     def generic(self) -> Model:
         """Return the generic model."""
         if not self.plan.algorithm.common:
-            raise DataError(f"{self.summary.algorithm} has no common model")
+            raise DataError(f"{self.algorithm} has no common model")
+        if self.plan.clients_on_devices and not self.curves["G"]:
+            raise DataError(
+                f"the generic model of {self.algorithm} needs personal parameters, which are on"
+                " the devices; see evaluation.share_personal"
+            )
         server = self._server
         return self._build_model(None, {"net": server.average | server.model})
 
     @property
-    def _server(self) -> Any:
-        return self._run_folder.restore_newest_commit(self.plan.federation.sizes())
+    def _server(self) -> Server:
+        server = self._run_folder.load_newest_commit(self.plan.federation.sizes())
+        if server is None:
+            raise FolderError(f"{self.folder} has no trained model yet ({self.state})")
+        return server
 
-    def _build_model(self, client: str | None, memory: dict[str, Tensors] | Any) -> Model:
+    def _build_model(self, client: str | None, memory: Memory) -> Model:
         plan, server = self.plan, self._server
         name = client or plan.federation.clients[0]
         received = plan.algorithm.send(server, client) if client is not None else Tensors()
         if client in plan.federation.new:
             received = select_tensors_after_joining(plan.algorithm, received, memory)
+        self._check_model(client, received.without("*/*") | memory.get("net", Tensors()))
         job = Job(kind="evaluate", t=server.t, client=name, tensors=received)
         built = plan.build_client(job, memory, self._run_folder.client_store)
         if client is not None:
             with seeded(plan.seed, "tune", server.t, client):  # as when P was measured
                 plan.algorithm.tune(built)
-        return Model(plan.algorithm, built, generic=client is None)
+        return Model(plan, built, generic=client is None)
+
+    def _check_model(self, client: str | None, known: Tensors) -> None:
+        """Refuse a net that the stored tensors do not fit, or whose initial values are missing."""
+        began = get_start(self.events).get("start_sha256")
+        if began in (None, self.plan.start_sha256):
+            return
+        initial = state(self.plan.template)
+        if any(k not in initial or v.shape != initial[k].shape for k, v in known.items()):
+            raise DataError(
+                f"the model does not fit the run in {self.folder}; pass the one that it began with"
+            )
+        if known.keys() != initial.keys():
+            raise DataError(
+                f"client '{client}' has parameters that were never trained; pass the model with"
+                " the weights that the run began with"
+            )
 
 
-class Model(nn.Module):
-    """A trained model. It takes stored examples (bytes) or scaled numbers, and returns logits."""
+class ClientTable(dict[str, ClientResult]):
+    """The clients' results by name; ``clients[7]`` is ``clients["7"]``. Its text is short."""
 
-    def __init__(self, algorithm: Algorithm, client: Client, generic: bool) -> None:
-        super().__init__()
-        self.net, self._scale = client.net, client.data.test.scale
-        self._predict = partial(algorithm.generic if generic else algorithm.predict, client)
-        self.eval()
+    def __missing__(self, client: object) -> ClientResult:
+        if isinstance(client, int) and str(client) in self:
+            return self[str(client)]
+        raise KeyError(client)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.as_tensor(x)
-        return self._predict(self._scale(x) if x.dtype == torch.uint8 else x)
+    def __repr__(self) -> str:
+        shown = [f"{k!r}: {v.accuracy:.4f}" for k, v in list(self.items())[:SHOWN_CLIENTS]]
+        more = [f"… {len(self) - SHOWN_CLIENTS} more"] if len(self) > SHOWN_CLIENTS else []
+        return f"<{len(self)} clients, accuracy of P: {', '.join([*shown, *more])}>"

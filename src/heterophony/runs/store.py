@@ -121,6 +121,15 @@ class RunFolder:
                 os.truncate(self.events_file, 0)
         return None
 
+    def load_newest_commit(self, samples: Mapping[str, int]) -> Server | None:
+        """Load the newest undamaged commit and change nothing: another process may be writing."""
+        for name in reversed(self._list_commits()):
+            try:
+                return build_server(self._decode_commit(self.commits_folder / name), samples)
+            except CodecError:
+                continue
+        return None
+
     def load_commit(self, t: int, samples: Mapping[str, int]) -> Server:
         """Load the server after ``t`` rounds; its commit must be one of those still kept."""
         return build_server(self._decode_commit(self.commits_folder / f"{t:07d}"), samples)

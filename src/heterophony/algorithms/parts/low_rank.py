@@ -29,9 +29,9 @@ class LowRankParametrization(nn.Module):
 
     def compute_low_rank(self) -> Tensor:
         a, b = self.a, self.b
-        if (
-            torch.is_grad_enabled() and a.requires_grad
-        ) or b.is_inference():  # which has no version
+        trains = torch.is_grad_enabled() and a.requires_grad
+        # an inference tensor has no version; what torch.export traces must not be cached
+        if trains or b.is_inference() or torch.compiler.is_compiling():
             return self.scale * (b @ a)
         now = (a._version, b._version)
         if self.cached_product is None or not (

@@ -136,15 +136,17 @@ def truncate_file(file: IO[bytes]) -> None:
 
 @contextmanager
 def show_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Show a progress bar, if stderr is a terminal."""
-    from rich.console import Console
+    """Show a progress bar on a terminal; elsewhere, print a line every 30 seconds."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    from ...core.status_line import STDERR, name_slow_work
+
+    if not STDERR.is_terminal:
+        with name_slow_work(f"downloading {name}"):
+            yield lambda done, total: None
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(
-        *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal
-    ) as progress:
+    with Progress(*columns, TimeRemainingColumn(), console=STDERR) as progress:
         task = progress.add_task(name, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
 

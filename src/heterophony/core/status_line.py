@@ -1,0 +1,116 @@
+"""One line about work that takes long: in place in a notebook, now and then in the log of a batch job."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from html import escape
+from importlib import import_module
+from typing import Any
+
+from rich.console import Console
+
+STDERR = Console(
+    stderr=True
+)  # one for all: a line that is printed while a bar is shown stays above it
+LOG_SECONDS = 30.0  # between two lines in a log
+NOTEBOOK_SECONDS = 0.5  # between two changes of the line in a notebook
+PATIENCE_SECONDS = 2.0  # how long somebody at a terminal waits before work is named
+
+Describe = Callable[[], str]  # what is going on; empty if there is nothing to say
+
+
+class LogLines:
+    """Prints a line to stderr when it is told to, and by a thread every 30 seconds.
+
+    The thread's first line comes after ``patience`` seconds.
+    """
+
+    def __init__(self, describe: Describe, patience: float | None = None) -> None:
+        self.describe = describe
+        self.patience = LOG_SECONDS if patience is None else patience
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._print_repeatedly, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def update(self) -> None:
+        """Do nothing: what changed is in the next line."""
+
+    def stop(self) -> None:
+        """Print no more lines. A signal handler may call this, so it does not wait."""
+        self._stopped.set()
+
+    def print_line(self) -> None:
+        """Print what is going on now."""
+        if text := self.describe():
+            if STDERR.is_terminal:
+                STDERR.print(text, soft_wrap=True, highlight=False, markup=False)
+            else:
+                print(text, file=sys.stderr, flush=True)
+
+    def _print_repeatedly(self) -> None:
+        wait = self.patience
+        while not self._stopped.wait(wait):
+            self.print_line()
+            wait = LOG_SECONDS
+
+
+class NotebookLine:
+    """Shows one line with a bar in a notebook, and changes it in place."""
+
+    def __init__(
+        self,
+        describe: Describe,
+        compute_fraction: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.describe, self.compute_fraction, self.clock = describe, compute_fraction, clock
+        self._display: Any = import_module("IPython.display").display
+        self._handle: Any = None
+        self._shown_at = 0.0
+
+    def start(self) -> None:
+        self.print_line()
+
+    def update(self) -> None:
+        if self.clock() - self._shown_at >= NOTEBOOK_SECONDS:
+            self.print_line()
+
+    def stop(self) -> None:
+        """Leave the line as it is."""
+
+    def print_line(self) -> None:
+        """Show what is going on now, in place of what was shown before."""
+        text = self.describe()
+        bar = f'<progress value="{self.compute_fraction():.4f}" max="1"></progress>'
+        content = {"text/plain": text, "text/html": f"{bar} {escape(text)}"}
+        if self._handle is None:
+            self._handle = self._display(content, raw=True, display_id=True)
+        else:
+            self._handle.update(content, raw=True)
+        self._shown_at = self.clock()
+
+
+@contextmanager
+def name_slow_work(what: str) -> Iterator[None]:
+    """Say what is being done if it takes long: a terminal after 2 seconds, a log after 30."""
+    begun = time.monotonic()
+    patience = PATIENCE_SECONDS if STDERR.is_terminal else LOG_SECONDS
+    lines = LogLines(lambda: f"{what}, {format_seconds(time.monotonic() - begun)} so far", patience)
+    lines.start()
+    try:
+        yield
+    finally:
+        lines.stop()
+
+
+def format_seconds(seconds: float) -> str:
+    """Format a duration as ``1:05`` or ``2:03:20``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,39 @@
+"""The figure of one result: G and P over the rounds. It is drawn for notebooks, too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+# as in the figures of a report: different in colour, and in lightness in grey print
+LINES = {"G": ("#0072B2", "G: common model"), "P": ("#D55E00", "P: own models")}
+
+
+class NotebookFigure(Figure):
+    """A figure that a notebook displays, whether or not pyplot is in use."""
+
+    def _repr_png_(self) -> bytes:
+        content = BytesIO()
+        self.savefig(content, format="png", dpi=100)
+        return content.getvalue()
+
+
+def draw_curves(curves: Mapping[str, Sequence[tuple[int, float]]], title: str) -> NotebookFigure:
+    """Draw the accuracies that were measured over the rounds."""
+    figure = NotebookFigure(figsize=(6.4, 4.0), layout="constrained")
+    axes = figure.subplots()
+    for measure, (color, label) in LINES.items():
+        if curves[measure]:
+            rounds, values = zip(*curves[measure], strict=True)
+            axes.plot(rounds, values, color=color, label=label, marker="o", markersize=2.5)
+    axes.set(title=title, xlabel="round", ylabel="accuracy", ylim=(0, 1.02))
+    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.grid(color="#DDDDDD", linewidth=0.8)
+    axes.spines[["top", "right"]].set_visible(False)
+    if axes.lines:
+        axes.legend(frameon=False)
+    return figure
