@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import asdict, is_dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-from torch import nn
 
 from ..algorithms import get_algorithm_name
 from ..config.config import Config, choose_default_model
@@ -19,7 +16,6 @@ from ..config.reading import resolve_config
 from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, FolderError
 from ..core.fields import construct
-from ..core.net import Net, split
 from ..core.training import Training
 from ..data.federation import Federation
 from ..engines.base import Cluster, check_engine_installed
@@ -31,8 +27,9 @@ from ..runs.result import Result
 from ..runs.store import RunFolder
 from ..trackers import Tracker, select_trackers
 from .execute import execute_plan
+from .own_model import OwnModel, prepare_own_net
 
-Model = str | nn.Module | Callable[[], nn.Module]
+Model = str | OwnModel
 
 
 def run(
@@ -104,7 +101,9 @@ def run(
         devices=devices or Devices(),
     )
     check_engine_installed(engine)
-    net = None if model is None or isinstance(model, str) else partial(build_own_net, model)
+    net = None
+    if model is not None and not isinstance(model, str):
+        net = prepare_own_net(model, config.algorithm, federation, seed)
     plan = config.build_plan(federation, net)
     trackers = select_trackers(track)
     temporary = None if out is not None else tempfile.mkdtemp(prefix="heterophony-")
@@ -119,12 +118,6 @@ def run(
     finally:
         folder.close()
     return Result(summary, plan, folder, temporary)
-
-
-def build_own_net(model: nn.Module | Callable[[], nn.Module]) -> Net:
-    """Build the net of a user's module (a copy of it) or function, cut into base and head."""
-    module = deepcopy(model) if isinstance(model, nn.Module) else model()
-    return module if isinstance(module, Net) else split(module)
 
 
 def make_participation(participation: float | int | Participation, clients: int) -> Participation:
