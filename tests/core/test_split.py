@@ -307,7 +307,8 @@ def test_without_an_example_a_wrong_split_is_found_later():
     """The head is declared first, and torch.fx cannot follow: the last child is only a guess."""
     net = hp.split(ControlFlow())
     with pytest.raises(
-        ConfigError, match=r"^cannot split ControlFlow: without its head, .* hp\.Net"
+        ConfigError,
+        match=r"^cannot split ControlFlow: base and head do not fit together; .* hp\.Net",
     ):
         verify_origin(net, images())
     verify_origin(hp.split(ControlFlow(), "head"), images())

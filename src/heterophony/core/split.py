@@ -226,8 +226,8 @@ def verify_split(module: nn.Module, net: Net, example: Tensor) -> None:
         expected = call_module(deepcopy(module).train(mode), example)
         try:
             given = call_module(deepcopy(net).train(mode), example)
-        except ConfigError as error:
-            raise refuse(module, f"without its head, {error}") from None
+        except ConfigError:
+            raise refuse(module, "base and head do not fit together") from None
         if not have_same_bits(expected, given):
             when = "training" if mode else "evaluation"
             raise refuse(module, f"base and head compute something else in {when}")

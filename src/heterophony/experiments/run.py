@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
@@ -73,6 +74,7 @@ def run(
     on this machine, and what one job reserves. ``track`` lists names of trackers, or objects with
     ``begin``, ``log`` and ``end``.
     """
+    check_arguments(algorithm, federation)
     config = resolve_config(
         {
             "seed": seed,
@@ -110,7 +112,7 @@ def run(
     folder = RunFolder(Path(temporary or str(out)))
     try:
         if not (resume and folder.config_file.exists()):
-            folder.create(format_run_toml(config, federation, model))
+            folder.create(format_run_toml(config, federation, model), from_python=True)
         elif folder.reopen() not in list_accepted_texts(config, federation, model):
             raise FolderError(f"{out} holds a run with other settings; choose another out=")
         where = config.engine
@@ -120,12 +122,36 @@ def run(
     return Result(summary, plan, folder, temporary)
 
 
+def check_arguments(algorithm: object, federation: object) -> None:
+    """Refuse what is neither an algorithm nor a federation, and say what to write."""
+    if isinstance(algorithm, type) and issubclass(algorithm, Algorithm):
+        name = algorithm.__name__
+        raise ConfigError(f"algorithm: {name} is a class; give an instance of it, as in {name}()")
+    if not isinstance(algorithm, str | Algorithm):
+        raise ConfigError(
+            "algorithm: must be a name such as 'fedavg', or an instance of an hp.Algorithm, not"
+            f" {type(algorithm).__name__}"
+        )
+    if not isinstance(federation, Federation):
+        data = repr(federation) if isinstance(federation, str | Path) else "…"
+        what = data if data != "…" else type(federation).__name__
+        raise ConfigError(
+            f"federation: must be clients with data, not {what}; give hp.federate({data})"
+        )
+
+
 def make_participation(participation: float | int | Participation, clients: int) -> Participation:
     """Turn a share or a number into a rule; a rule is returned as it is."""
     if isinstance(participation, bool):
         raise ConfigError("participation: must be a share, a number or a rule, not a truth value")
     if not isinstance(participation, int | float):
         return participation
+    if isinstance(participation, int) and participation == 1 < clients:
+        warnings.warn(
+            "participation=1 means one client in every round; give 1.0 for all clients, or"
+            " hp.Uniform(count=1) if you mean one",
+            stacklevel=3,
+        )
     key = "count" if isinstance(participation, int) else "rate"
     rule = construct(Uniform, {key: participation}, "participation")
     rule.compute_sample_size(clients)  # raises if there are not so many
