@@ -10,14 +10,14 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from ..config.sections import DataSection
-from ..core.errors import DataError
+from ..core.errors import ConfigError, DataError, choose
 from ..core.fields import construct
 from ..data.federation import Federation
 from ..data.partitioning import partition_source, split_into_clients
-from ..data.partitions import Dirichlet, Partition
+from ..data.partitions import PARTITIONS, Dirichlet, Partition
 from ..data.partitions.base import SplitMode
 from ..data.skew import Skew
-from ..data.source import Source
+from ..data.source import Source, decide_classes
 from ..data.sources import read_source, wrap_arrays
 from ..data.sources.arrays import unpack_datasets
 
@@ -26,7 +26,7 @@ def federate(
     data: str | Path | Sequence[Any] | Dataset[Any],
     *,
     clients: int = 20,
-    partition: Partition | None = None,
+    partition: Partition | str | None = None,
     seed: int = 0,
     train_fraction: float = 0.75,
     path: str | None = None,
@@ -36,6 +36,7 @@ def federate(
     feature_skew: Skew | None = None,
     new_clients: float = 0.0,
     validation_fraction: float = 0.0,
+    classes: int | Sequence[str] | None = None,
 ) -> Federation:
     """Clients with data.
 
@@ -46,35 +47,60 @@ def federate(
     (to [-1, 1]) or as in ``"fedavg2rep"`` or ``"feddecomp"``, which also move training images at
     random; with ``frozen_augment``, each in one way for the whole run. ``new_clients`` is the share
     of clients, drawn by the seed, that joins only after training; ``validation_fraction`` that of
-    every client's training examples that is held out, to choose a round by it.
+    every client's training examples that is held out, to choose a round by it. ``classes`` is their
+    number, or their names: needed where labels of arrays are not 0, 1, … without gaps.
     """
     shares = {"new_clients": new_clients, "validation_fraction": validation_fraction}
     construct(DataSection, shares, "data")
     if isinstance(data, list):
         brought = [unpack_datasets(d) for d in data]
-        dealt = federate_own_data(brought, train_fraction, seed, validation_fraction)
+        dealt = federate_own_data(brought, train_fraction, seed, validation_fraction, classes)
     else:
-        found = resolve_source(data, path)
-        rule = partition or Dirichlet()
+        rule = resolve_partition(partition)
+        found = resolve_source(data, path, classes)
         how = (rule, train_fraction, seed, split, feature_skew, validation_fraction)
         dealt = partition_source(found, clients, *how)
     return dealt.transformed(transform, frozen_augment).keeping_out(new_clients, seed)
 
 
-def resolve_source(data: Any, path: str | None) -> Source:
+def resolve_partition(partition: Any) -> Partition:
+    """Return the partition that an object or a name (``"iid"``) means; default: Dirichlet 0.1."""
+    if partition is None:
+        return Dirichlet()
+    if isinstance(partition, str):
+        cls = choose(PARTITIONS, partition.lower(), "partition")
+        by_name: Partition = construct(cls, {}, "partition")
+        return by_name
+    if isinstance(partition, type) or not (
+        hasattr(partition, "deal") or hasattr(partition, "allot")
+    ):
+        what = partition.__name__ if isinstance(partition, type) else repr(partition)
+        raise ConfigError(
+            f"partition: must be an object such as hp.IID() or hp.Dirichlet(0.1), or a name such as"
+            f" 'iid', not {what}"
+        )
+    rule: Partition = partition
+    return rule
+
+
+def resolve_source(data: Any, path: str | None, classes: int | Sequence[str] | None) -> Source:
     """The data set that a name, a path, arrays or Datasets mean."""
     if isinstance(data, str | Path):
-        return read_source(str(data), path)
+        return read_source(str(data), path, classes)
     given = unpack_datasets(data)
     if len(given) not in (2, 4):
         raise DataError("give (x, y) or (x_train, y_train, x_test, y_test)")
-    return wrap_arrays(
-        *concatenate_train_and_test(given), official=len(given[1]) if len(given) == 4 else None
-    )
+    official = len(given[1]) if len(given) == 4 else None
+    source = wrap_arrays(*concatenate_train_and_test(given), official=official)
+    return decide_classes(source, classes)
 
 
 def federate_own_data(
-    parts: Sequence[Sequence[Any]], train_fraction: float, seed: int, validation_fraction: float
+    parts: Sequence[Sequence[Any]],
+    train_fraction: float,
+    seed: int,
+    validation_fraction: float,
+    classes: int | Sequence[str] | None,
 ) -> Federation:
     if not parts or any(len(p) not in (2, 4) for p in parts):
         raise DataError("every client brings (x, y) or (x_train, y_train, x_test, y_test)")
@@ -86,7 +112,8 @@ def federate_own_data(
                 f"client {i} has examples of shape {shape} and type {dtype},"
                 f" client 0 of {shapes[0][0]} and {shapes[0][1]}"
             )
-    whole = wrap_arrays(np.concatenate([x for x, _ in both]), np.concatenate([y for _, y in both]))
+    x, y = (np.concatenate([b[i] for b in both]) for i in (0, 1))
+    whole = decide_classes(wrap_arrays(x, y), classes)
     trains = [len(p[1]) if len(p) == 4 else None for p in parts]
     sizes = [len(y) for _, y in both]
     return split_into_clients(whole, sizes, trains, train_fraction, seed, validation_fraction)
