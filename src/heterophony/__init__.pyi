@@ -10,8 +10,8 @@ from .core.client import Client as Client
 from .core.errors import HeterophonyError as HeterophonyError
 from .core.fields import setting as setting
 from .core.net import Net as Net
-from .core.net import split as split
 from .core.samples import Samples as Samples
+from .core.split import split as split
 from .core.tensors import Tensors as Tensors
 from .core.tensors import answer as answer
 from .core.tensors import frozen as frozen

@@ -660,7 +660,7 @@ def check_the_mean_is_of_the_participants():
     server = Server(0, {"a": 10, "b": 30, "c": 60}, one("w", 8.0))
     said = [reply("a", one("w", 0.0), 10), reply("b", one("w", 4.0), 30)]
     assert FedAvg().merge(server, said).model["w"].tolist() == [3.0]
-    alone = played("fedavg", rounds=1, participation=1)
+    alone = played("fedavg", rounds=1, participation=hp.Uniform(count=1))
     (who,) = (e["clients"][0] for e in alone.events if e["event"] == "round")
     assert same(model(alone), memory(played("local", rounds=1), who)["net"])
 

@@ -74,7 +74,7 @@ def test_the_own_model_is_pulled_to_the_received_one_with_momentum():
 def test_a_stronger_pull_ends_nearer():
     def far(lam: float) -> float:
         how = hp.Training(epochs=1, batch=16, lr=0.01)
-        result = played(Ditto(lam=lam), rounds=1, participation=1, training=how)
+        result = played(Ditto(lam=lam), rounds=1, participation=hp.Uniform(count=1), training=how)
         (client,) = result.events[2]["clients"]
         own = memory(result, client)["net"].below("own.")
         return float((own - result.plan.create_initial_server().model).square())

@@ -41,7 +41,7 @@ def test_the_warm_up_has_its_own_steps_and_then_all_but_one_are_the_heads():
         done.append((client.t, how.get("phase"), len(taken)))
 
     algorithm = watching(FedAvg2Rep, check, warmup_rounds=1)
-    played(algorithm, rounds=2, participation=1, training=steps(8))
+    played(algorithm, rounds=2, participation=hp.Uniform(count=1), training=steps(8))
     assert done == [(0, None, 4), (1, "head", 7), (1, None, 1)]
     assert FedAvg2Rep().warmup_rounds == 500
     assert FedAvg2Rep().warmup_steps == 4

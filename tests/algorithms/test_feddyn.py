@@ -159,12 +159,18 @@ def test_gradients_may_be_clipped():
     how = hp.Training(epochs=0, steps=1, batch=16, lr=1.0, momentum=0.0)
     start = played(FedDyn(), rounds=0).plan.create_initial_server().model
     for clip, longest in ((1e-3, 1e-3), (None, 1e9)):
-        moved = model(played(FedDyn(clip=clip), rounds=1, participation=1, training=how)) - start
+        moved = (
+            model(
+                played(FedDyn(clip=clip), rounds=1, participation=hp.Uniform(count=1), training=how)
+            )
+            - start
+        )
         length = float(moved.square().sqrt())
         assert length <= longest * (1 + 1 / 6) + 1e-6  # the move and its part in -s / alpha
         assert length > 5e-4
     free, loose = (
-        model(played(FedDyn(clip=c), rounds=1, participation=1, training=how)) for c in (None, 1e6)
+        model(played(FedDyn(clip=c), rounds=1, participation=hp.Uniform(count=1), training=how))
+        for c in (None, 1e6)
     )
     assert near(free, loose, 1e-5)
 

@@ -69,7 +69,7 @@ def server(*clients: str) -> Server:
 
 def test_one_participant_keeps_its_head(monkeypatch):
     assert solve_head_mixtures([torch.tensor(0.3)], [random(2, 3)]) == [[1.0]]
-    result, sent = replies(monkeypatch, FedPAC(), participation=1, rounds=1)
+    result, sent = replies(monkeypatch, FedPAC(), participation=hp.Uniform(count=1), rounds=1)
     (reply,) = sent[0]
     head = reply.tensors.only("head.*")
     assert same(result._server.memory[f"head/{reply.client}"], head)

@@ -141,7 +141,7 @@ def test_mu_is_the_weight_decay_of_valve_and_embeddings_instead_of_the_common_on
 
 
 def test_with_one_participant_g_is_its_p():
-    result = played(GPFL(), participation=1)
+    result = played(GPFL(), participation=hp.Uniform(count=1))
     for e, g, p in list(zip(rounds(result), counts(result, "G")[1:], counts(result, "P")[1:])):  # noqa: B905
         at = result.plan.federation.clients.index(e["clients"][0])
         assert g[at] == p[at]

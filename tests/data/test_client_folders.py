@@ -284,7 +284,7 @@ WRONG = {
     "data.partition.kind=iid": "data.partition: not with data.name = 'own'; leave it out",
     "data.split=official": "data.split: not with data.name = 'own'; leave it out",
     "data.frozen_augment=true": "data.frozen_augment: not with data.name = 'own'; leave it out",
-    "data.name=digits": "data.classes: only where data.name = 'own'; leave it out",
+    "data.name=digits": "data.classes: digits has its own; leave it out",
 }
 
 

@@ -466,7 +466,7 @@ def test_part_of_frozen_data_is_moved_as_the_whole():
                 seen.append({v.contiguous().numpy().tobytes() for v in torch.cat(order)})
             return client.shared()
 
-    played(Part(), f, participation=1, rounds=1)
+    played(Part(), f, participation=hp.Uniform(count=1), rounds=1)
     assert len(seen[1]) == 3
     assert seen[1] < seen[0]
 

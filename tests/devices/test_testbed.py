@@ -95,7 +95,9 @@ def test_mistakes_are_reported_before_anything_is_written(mosquitto):
         "--devices 5: there are only 4 clients; use fewer devices, or -c data.clients=5"
     )
     assert refused(*SETTINGS, "-c", "algorithm.name=centralized").endswith("use heterophony run")
-    assert refused(*SETTINGS, "-c", "data.new_clients=0.5").startswith("data.new_clients: on dev")
+    assert refused(*SETTINGS, "-c", "data.new_clients=0.5").startswith(
+        "data.new_clients: devices cannot"
+    )
     assert not Path("runs").exists()
 
 

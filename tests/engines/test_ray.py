@@ -207,7 +207,10 @@ def test_the_nodes_remove_what_they_hold_of_a_run(nodes, monkeypatch):
 
 
 def test_an_error_in_a_task_has_the_text_of_the_serial_engine(nodes):
-    how = {"training": hp.Training(epochs=1, batch=16, lr=1e30), "participation": 1}
+    how = {
+        "training": hp.Training(epochs=1, batch=16, lr=1e30),
+        "participation": hp.Uniform(count=1),
+    }
     said = []
     for engine in ("serial", "ray"):
         with pytest.raises(DivergedError) as caught:

@@ -222,7 +222,7 @@ def test_a_class_that_nobody_holds_is_no_trouble(name):
     x = draw.normal(size=(24, 6)).astype(np.float32)
     y = np.tile([0, 2], 12)
     test = np.array([0, 2, 3])
-    federation = hp.federate([(x, y, x[:3], test), (x[:8], y[:8], x[3:6], test)])
+    federation = hp.federate([(x, y, x[:3], test), (x[:8], y[:8], x[3:6], test)], classes=4)
     assert federation.classes == 4
     result = hp.run(name, federation, rounds=2, training=QUICK)
     assert [c.total for c in result.clients.values()] == [3, 3]

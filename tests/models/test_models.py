@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from heterophony.core.errors import ConfigError
-from heterophony.core.net import Net, split
+from heterophony.core.net import Net
 from heterophony.core.randomness import seeded
+from heterophony.core.split import split
 from heterophony.core.tensors import weights
 from heterophony.models import MODEL_DESCRIPTIONS, get_model_builder
 

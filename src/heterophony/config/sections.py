@@ -11,6 +11,8 @@ from ..core.training import Training
 from ..data.client_folders import OWN_DATA, ExampleSpec
 from ..data.partitions import build_partition
 from ..data.skew import build_skew
+from ..data.source import parse_class_names
+from ..data.sources.registry import check_classes_unknown
 from ..engines.base import LOCAL_CLUSTER, Cluster
 from ..population.device_speeds import Devices
 
@@ -61,7 +63,7 @@ class DataSection:
         0.0, "share of the clients that join only after training", low=0, high=1
     )
     classes: list[str] | int | None = setting(
-        None, "own data: the names of the classes in their order, or how many", low=1
+        None, "own data and .npz: the names of the classes in their order, or how many", low=1
     )
     shape: list[int] | None = setting(None, "own data: shape of one example, as in [3, 32, 32]")
 
@@ -145,9 +147,11 @@ def fill_data_defaults(data: DataSection) -> DataSection:
     """Return the section with every default of its partition and skew; raise where one is wrong."""
     if data.name == OWN_DATA:
         return clear_partition_settings(data)
-    for key in ("classes", "shape"):
-        if getattr(data, key) is not None:
-            raise ConfigError(f"data.{key}: only where data.name = '{OWN_DATA}'; leave it out")
+    if data.classes is not None:
+        check_classes_unknown(data.name)
+        parse_class_names(data.classes)
+    if data.shape is not None:
+        raise ConfigError(f"data.shape: only where data.name = '{OWN_DATA}'; leave it out")
     partition, skew = data.partition, data.feature_skew
     kind = partition.get("kind", "dirichlet")
     complete = {"kind": kind, **list_rule_settings(build_partition(partition))}

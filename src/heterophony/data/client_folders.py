@@ -18,7 +18,7 @@ from ..core.names import NAME_PATTERN, NAME_RULE
 from ..core.samples import BYTES_TO_PLUS_MINUS_ONE
 from .federation import Federation
 from .partitioning import split_into_clients
-from .source import Source
+from .source import Source, parse_class_names
 from .sources.arrays import make_natural_sort_key, read_npz
 from .sources.folder import list_images, list_train_and_test_images
 from .sources.images import decode_image, read_image_header
@@ -48,12 +48,7 @@ class ExampleSpec:
             )
         if not shape or not all(type(n) is int and n > 0 for n in shape):
             raise ConfigError(f"data.shape: must be whole numbers above 0, not {shape!r}")
-        names = [str(i) for i in range(classes)] if isinstance(classes, int) else classes
-        if not names or not all(isinstance(n, str) and n for n in names):
-            raise ConfigError(f"data.classes: must be names or a number, not {classes!r}")
-        if len(set(names)) < len(names):
-            raise ConfigError("data.classes: a name is listed twice")
-        return cls(tuple(shape), tuple(names))
+        return cls(tuple(shape), parse_class_names(classes))
 
 
 # Find the data ------------------------------------------------------------------------------
@@ -185,7 +180,7 @@ def read_client_data(path: Path, spec: ExampleSpec) -> Source:
 
 def read_client_npz(path: Path, spec: ExampleSpec) -> Source:
     """Read one client's ``.npz``. Its labels are positions in ``data.classes``."""
-    source = read_npz(path)
+    source = read_npz(path, spec.shape)
     if source.x.shape[1:] != spec.shape:
         raise DataError(
             f"{path} has examples of {format_shape(source.x.shape[1:])};"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.errors import DataError
+from ..core.errors import ConfigError, DataError
 from ..core.samples import Scale
 
 
@@ -34,3 +35,33 @@ class Source:
             raise DataError(f"{self.name}: labels must be 0 … {len(self.labels) - 1}")
         if np.issubdtype(self.x.dtype, np.floating) and not np.isfinite(self.x).all():
             raise DataError(f"{self.name}: the examples hold NaN or infinity")
+
+
+def decide_classes(source: Source, classes: int | Sequence[str] | None) -> Source:
+    """Return the source with these classes; without them, its labels must be 0, 1, … without gaps.
+
+    The largest label alone does not say how many classes there are: labels 1, 2, 3 may be three.
+    """
+    if classes is not None:
+        return replace(source, labels=parse_class_names(classes))
+    found = np.unique(source.y).tolist()
+    if found == list(range(len(found))):
+        return source
+    shown = [*found[:5], "…", found[-1]] if len(found) > 6 else found
+    from_zero = found == list(range(1, len(found) + 1))
+    how = "y - 1" if from_zero else "np.unique(y, return_inverse=True)[1]"
+    raise DataError(
+        f"{source.name}: the labels are {', '.join(map(str, shown))}, not 0 … {len(found) - 1};"
+        f" number them so ({how}), or give classes={found[-1] + 1} (data.classes) if some classes"
+        " have no example"
+    )
+
+
+def parse_class_names(classes: int | Sequence[str]) -> tuple[str, ...]:
+    """Check and convert ``data.classes``: the names of the classes, or how many there are."""
+    names = [str(i) for i in range(classes)] if isinstance(classes, int) else classes
+    if isinstance(names, str) or not names or not all(isinstance(n, str) and n for n in names):
+        raise ConfigError(f"data.classes: must be names or a number, not {classes!r}")
+    if len(set(names)) < len(names):
+        raise ConfigError("data.classes: a name is listed twice")
+    return tuple(names)

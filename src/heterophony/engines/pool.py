@@ -170,6 +170,19 @@ def pickle_plan(plan: Plan) -> bytes:
         ) from None
 
 
+def unpickle_plan(plan_pickle: bytes) -> Plan:
+    """Unpickle the plan in a worker, which has to find the user's classes again."""
+    try:
+        plan: Plan = pickle.loads(plan_pickle)
+    except Exception as error:  # importing a user's module can raise anything
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise EngineError(
+            f"the pool's workers cannot load this algorithm or model ({reason}); define it at the"
+            ' top level of a file, above `if __name__ == "__main__":`, or use the serial engine'
+        ) from None
+    return plan
+
+
 # In the worker ------------------------------------------------------------------------------
 
 
@@ -181,7 +194,13 @@ def run_worker(
         federation = Federation.open(Path(data))
     except FileNotFoundError:  # the driver was stopped while we started, and cleaned up
         return
-    plan = replace(pickle.loads(plan_pickle), federation=federation)
+    try:
+        plan = replace(unpickle_plan(plan_pickle), federation=federation)
+    except EngineError as error:
+        with suppress(*PIPE_CLOSED):
+            pipe.send(error)
+            pipe.recv()  # the driver reads replies after it has sent a job
+        return
     client_store = FolderClientStore(Path(memories), Path(scratch))
     cache = TensorFileCache()
     while True:

@@ -10,15 +10,15 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from ..config.sections import DataSection
-from ..core.errors import DataError
+from ..core.errors import ConfigError, DataError, choose
 from ..core.fields import construct
 from ..core.status_line import name_slow_work
 from ..data.federation import Federation
 from ..data.partitioning import partition_source, split_into_clients
-from ..data.partitions import Dirichlet, Partition
+from ..data.partitions import PARTITIONS, Dirichlet, Partition
 from ..data.partitions.base import SplitMode
 from ..data.skew import Skew
-from ..data.source import Source
+from ..data.source import Source, decide_classes
 from ..data.sources import read_source, wrap_arrays
 from ..data.sources.arrays import unpack_datasets
 
@@ -27,7 +27,7 @@ def federate(
     data: str | Path | Sequence[Any] | Dataset[Any],
     *,
     clients: int = 20,
-    partition: Partition | None = None,
+    partition: Partition | str | None = None,
     seed: int = 0,
     train_fraction: float = 0.75,
     path: str | None = None,
@@ -37,6 +37,7 @@ def federate(
     feature_skew: Skew | None = None,
     new_clients: float = 0.0,
     validation_fraction: float = 0.0,
+    classes: int | Sequence[str] | None = None,
 ) -> Federation:
     """Build a federation: clients, and the data that each one holds.
 
@@ -48,34 +49,60 @@ def federate(
     random; with ``frozen_augment``, each one in the same way for the whole run. ``new_clients`` is
     the share of clients, drawn by the seed, that join only after training. ``validation_fraction`` is
     the share of every client's training examples that is held out, to choose a round by.
+    ``classes`` is their number, or their names: needed if labels of arrays are not 0, 1, … without
+    gaps.
     """
     shares = {"new_clients": new_clients, "validation_fraction": validation_fraction}
     construct(DataSection, shares, "data")
     if isinstance(data, list):
         own = [unpack_datasets(d) for d in data]
-        federation = federate_own_data(own, train_fraction, seed, validation_fraction)
+        federation = federate_own_data(own, train_fraction, seed, validation_fraction, classes)
     else:
-        rule = partition or Dirichlet()
+        rule = resolve_partition(partition)
         how = (rule, train_fraction, seed, split, feature_skew, validation_fraction)
         with name_slow_work(f"reading {data}" if isinstance(data, str | Path) else "partitioning"):
-            federation = partition_source(resolve_source(data, path), clients, *how)
+            federation = partition_source(resolve_source(data, path, classes), clients, *how)
     return federation.transformed(transform, frozen_augment).keeping_out(new_clients, seed)
 
 
-def resolve_source(data: Any, path: str | None) -> Source:
+def resolve_partition(partition: Any) -> Partition:
+    """Return the partition that an object or a name (``"iid"``) means; default: Dirichlet 0.1."""
+    if partition is None:
+        return Dirichlet()
+    if isinstance(partition, str):
+        cls = choose(PARTITIONS, partition.lower(), "partition")
+        by_name: Partition = construct(cls, {}, "partition")
+        return by_name
+    if isinstance(partition, type) or not (
+        hasattr(partition, "deal") or hasattr(partition, "allot")
+    ):
+        what = partition.__name__ if isinstance(partition, type) else repr(partition)
+        raise ConfigError(
+            f"partition: must be an object such as hp.IID() or hp.Dirichlet(0.1), or a name such as"
+            f" 'iid', not {what}"
+        )
+    rule: Partition = partition
+    return rule
+
+
+def resolve_source(data: Any, path: str | None, classes: int | Sequence[str] | None) -> Source:
     """Return the data set behind a name, a path, arrays or torch Datasets."""
     if isinstance(data, str | Path):
-        return read_source(str(data), path)
+        return read_source(str(data), path, classes)
     given = unpack_datasets(data)
     if len(given) not in (2, 4):
         raise DataError("give (x, y) or (x_train, y_train, x_test, y_test)")
-    return wrap_arrays(
-        *concatenate_train_and_test(given), official=len(given[1]) if len(given) == 4 else None
-    )
+    official = len(given[1]) if len(given) == 4 else None
+    source = wrap_arrays(*concatenate_train_and_test(given), official=official)
+    return decide_classes(source, classes)
 
 
 def federate_own_data(
-    parts: Sequence[Sequence[Any]], train_fraction: float, seed: int, validation_fraction: float
+    parts: Sequence[Sequence[Any]],
+    train_fraction: float,
+    seed: int,
+    validation_fraction: float,
+    classes: int | Sequence[str] | None,
 ) -> Federation:
     """Build a federation of clients that have their own arrays."""
     if not parts or any(len(p) not in (2, 4) for p in parts):
@@ -88,7 +115,8 @@ def federate_own_data(
                 f"client {i} has examples of shape {shape} and type {dtype},"
                 f" client 0 of {shapes[0][0]} and {shapes[0][1]}"
             )
-    whole = wrap_arrays(np.concatenate([x for x, _ in both]), np.concatenate([y for _, y in both]))
+    x, y = (np.concatenate([b[i] for b in both]) for i in (0, 1))
+    whole = decide_classes(wrap_arrays(x, y), classes)
     trains = [len(p[1]) if len(p) == 4 else None for p in parts]
     sizes = [len(y) for _, y in both]
     return split_into_clients(whole, sizes, trains, train_fraction, seed, validation_fraction)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,8 @@ from ..runs.events import StartEvent, get_start
 from ..runs.result import Result
 from ..runs.run_index import list_member_runs
 from ..runs.store import RunFolder
-from .run import Model, build_own_net
+from .own_model import prepare_own_net
+from .run import Model
 from .tasks import read_federation
 
 DEVICES_JOURNAL = "devices.json"  # written by the server of a run on devices
@@ -89,7 +89,9 @@ class RunLoader:
             federation = self.federation or read_device_federation(config, path, start["clients"])
             return config.build_device_plan(federation)
         federation = self.federation or read_federation(config)
-        return self.check_data(config.build_plan(federation, self.make_net_builder()), start)
+        return self.check_data(
+            config.build_plan(federation, self.make_net_builder(config, federation)), start
+        )
 
     def build_library_plan(self, table: dict[str, Any]) -> Plan:
         """Build the plan of a run that was begun from Python."""
@@ -115,13 +117,13 @@ class RunLoader:
         config = resolve_config(sections)
         if self.algorithm is not None:
             config = replace(config, algorithm=self.algorithm)
-        return config.build_plan(self.federation, self.make_net_builder())
+        return config.build_plan(self.federation, self.make_net_builder(config, self.federation))
 
-    def make_net_builder(self) -> Callable[[], Net] | None:
+    def make_net_builder(self, config: Config, federation: Federation) -> Callable[[], Net] | None:
         """Return what builds a net of the user's own, None if the configuration names one."""
         if self.model is None or isinstance(self.model, str):
             return None
-        return partial(build_own_net, self.model)
+        return prepare_own_net(self.model, config.algorithm, federation, config.top.seed)
 
     def check_algorithm(self, name: str) -> None:
         """Refuse a name that stands for a class of the user's own."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import asdict, is_dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
-from torch import nn
 
 from ..algorithms import get_algorithm_name
 from ..config.config import Config, choose_default_model
@@ -19,7 +17,6 @@ from ..config.reading import resolve_config
 from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, FolderError
 from ..core.fields import construct
-from ..core.net import Net, split
 from ..core.training import Training
 from ..data.federation import Federation
 from ..engines.base import Cluster, check_engine_installed
@@ -31,9 +28,10 @@ from ..runs.result import Result
 from ..runs.store import RunFolder
 from ..trackers import Tracker, select_trackers
 from .execute import execute_plan
+from .own_model import OwnModel, prepare_own_net
 from .progress import combine_listeners, show_progress
 
-Model = str | nn.Module | Callable[[], nn.Module]
+Model = str | OwnModel
 
 
 def run(
@@ -79,6 +77,7 @@ def run(
     ``begin``, ``log`` and ``end``. ``progress`` shows a bar on a terminal and in a notebook, and a
     line every 30 seconds in a log.
     """
+    check_arguments(algorithm, federation)
     config = resolve_config(
         {
             "seed": seed,
@@ -107,14 +106,16 @@ def run(
         devices=devices or Devices(),
     )
     check_engine_installed(engine)
-    net = None if model is None or isinstance(model, str) else partial(build_own_net, model)
+    net = None
+    if model is not None and not isinstance(model, str):
+        net = prepare_own_net(model, config.algorithm, federation, seed)
     plan = config.build_plan(federation, net)
     trackers = select_trackers(track)
     temporary = None if out is not None else tempfile.mkdtemp(prefix="heterophony-")
     folder = RunFolder(Path(temporary or str(out)))
     try:
         if not (resume and folder.config_file.exists()):
-            folder.create(format_run_toml(config, federation, model))
+            folder.create(format_run_toml(config, federation, model), from_python=True)
         elif folder.reopen() not in list_accepted_texts(config, federation, model):
             raise FolderError(f"{out} holds a run with other settings; choose another out=")
         with show_progress(progress) as shown:
@@ -138,10 +139,22 @@ def run(
     return Result(folder, lambda: plan, temporary)
 
 
-def build_own_net(model: nn.Module | Callable[[], nn.Module]) -> Net:
-    """Build the net of a user's module (a copy of it) or function, cut into base and head."""
-    module = deepcopy(model) if isinstance(model, nn.Module) else model()
-    return module if isinstance(module, Net) else split(module)
+def check_arguments(algorithm: object, federation: object) -> None:
+    """Refuse what is neither an algorithm nor a federation, and say what to write."""
+    if isinstance(algorithm, type) and issubclass(algorithm, Algorithm):
+        name = algorithm.__name__
+        raise ConfigError(f"algorithm: {name} is a class; give an instance of it, as in {name}()")
+    if not isinstance(algorithm, str | Algorithm):
+        raise ConfigError(
+            "algorithm: must be a name such as 'fedavg', or an instance of an hp.Algorithm, not"
+            f" {type(algorithm).__name__}"
+        )
+    if not isinstance(federation, Federation):
+        data = repr(federation) if isinstance(federation, str | Path) else "…"
+        what = data if data != "…" else type(federation).__name__
+        raise ConfigError(
+            f"federation: must be clients with data, not {what}; give hp.federate({data})"
+        )
 
 
 def make_participation(participation: float | int | Participation, clients: int) -> Participation:
@@ -150,6 +163,12 @@ def make_participation(participation: float | int | Participation, clients: int)
         raise ConfigError("participation: must be a share, a number or a rule, not a truth value")
     if not isinstance(participation, int | float):
         return participation
+    if isinstance(participation, int) and participation == 1 < clients:
+        warnings.warn(
+            "participation=1 means one client in every round; give 1.0 for all clients, or"
+            " hp.Uniform(count=1) if you mean one",
+            stacklevel=3,
+        )
     key = "count" if isinstance(participation, int) else "rate"
     rule = construct(Uniform, {key: participation}, "participation")
     rule.compute_sample_size(clients)  # raises if there are not so many

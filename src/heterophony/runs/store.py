@@ -36,15 +36,16 @@ class RunFolder:
         self._lock: int | None = None
 
     # Ownership ------------------------------------------------------------------------------
-    def create(self, config: str) -> None:
+    def create(self, config: str, from_python: bool = False) -> None:
         """Create a new run; refuse a folder that is not empty."""
+        option = "out=" if from_python else "--out"
         if self.config_file.exists():
+            how = "resume=True" if from_python else f"`heterophony resume {self.path}`"
             raise FolderError(
-                f"{self.path} already holds a run; continue it with"
-                f" `heterophony resume {self.path}` or choose another --out"
+                f"{self.path} already holds a run; continue it with {how} or choose another {option}"
             )
         if self.path.exists() and not (self.path.is_dir() and is_empty_folder(self.path)):
-            raise FolderError(f"{self.path} is not empty; choose another --out")
+            raise FolderError(f"{self.path} is not empty; choose another {option}")
         with translate_disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         self.lock()

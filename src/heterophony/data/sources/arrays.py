@@ -18,15 +18,19 @@ from ..source import Source
 Arrays = dict[str, NDArray[Any]]
 
 
-def read_npz(path: Path) -> Source:
-    """Read an ``.npz`` with x and y, or with x_train, y_train, x_test and y_test."""
+def read_npz(path: Path, shape: tuple[int, ...] | None = None) -> Source:
+    """Read an ``.npz`` with x and y, or with x_train, y_train, x_test and y_test.
+
+    Numbers are not rearranged if one example has the given shape already.
+    """
     arrays = load_npz_arrays(path)
     try:
         x = np.concatenate([arrays[k] for k in ("x", "x_train", "x_test") if k in arrays])
         y = np.concatenate([arrays[k] for k in ("y", "y_train", "y_test") if k in arrays])
     except ValueError:
         raise DataError(f"{path}: training and test examples have different shapes") from None
-    return wrap_arrays(x, y, path.stem, len(arrays["y_train"]) if "x_test" in arrays else None)
+    official = len(arrays["y_train"]) if "x_test" in arrays else None
+    return wrap_arrays(x, y, path.stem, official, shape)
 
 
 def load_npz_arrays(path: Path) -> Arrays:
@@ -56,8 +60,12 @@ def wrap_arrays(
     y: NDArray[np.generic],
     name: str = "arrays",
     official: int | None = None,
+    shape: tuple[int, ...] | None = None,
 ) -> Source:
-    """Make a source of arrays: bytes are images (N×H×W or N×H×W×C), numbers are used unchanged."""
+    """Make a source of arrays: bytes are images (N×H×W or N×H×W×C), numbers are used unchanged.
+
+    Numbers N×H×W×C with 1, 3 or 4 channels are images too, unless one example must have ``shape``.
+    """
     x, y = np.asarray(x), np.asarray(y)
     if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer):
         raise DataError(
@@ -71,6 +79,8 @@ def wrap_arrays(
             x = x.transpose(0, 3, 1, 2)
     elif np.issubdtype(x.dtype, np.floating):
         x = x.astype(np.float32)
+        if x.ndim == 4 and x.shape[-1] in (1, 3, 4) and min(x.shape[1:3]) > 4:
+            x = x if x.shape[1:] == shape else x.transpose(0, 3, 1, 2)
     elif np.issubdtype(x.dtype, np.integer):
         x = x.astype(np.int64)
     else:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ...core.errors import DataError, suggest_or_list
-from ..source import Source
+from ...core.errors import ConfigError, DataError, suggest_or_list
+from ..source import Source, decide_classes
 from . import cifar, huggingface, idx, shakespeare, tinyimagenet
 from .arrays import read_npz, read_npz_per_client
 from .digits import read_digits
@@ -44,21 +44,38 @@ class NamedDataset:
         return self.files is None or self.files.find_local() is not None
 
 
-def read_source(name: str, path: str | None = None) -> Source:
-    """Read the named data set; ``name`` may also be the path of an ``.npz`` file or a folder."""
+def read_source(
+    name: str, path: str | None = None, classes: int | Sequence[str] | None = None
+) -> Source:
+    """Read the named data set; ``name`` may also be the path of an ``.npz`` file or a folder.
+
+    ``classes`` is for ``.npz`` files, which do not say how many classes there are.
+    """
+    if classes is not None:
+        check_classes_unknown(name)
     if name in SOURCES:
         return SOURCES[name].read(Path(path).expanduser() if path else None)
     if name.startswith(huggingface.HF_PREFIX):
         return huggingface.read_huggingface(name)
     at = Path(name).expanduser()
     if at.suffix == ".npz":
-        return read_npz(at)
+        return decide_classes(read_npz(at), classes)
+    if at.is_dir() and any(at.glob("*.npz")):
+        return decide_classes(read_npz_per_client(at), classes)
     if at.is_dir():
-        return read_npz_per_client(at) if any(at.glob("*.npz")) else read_image_folder(at)
+        return read_image_folder(at)
     raise DataError(
         f"data.name: no data set '{name}' here, and no path to a .npz file or a folder"
         f"{suggest_or_list(name, SOURCES)}"
     )
+
+
+def check_classes_unknown(name: str) -> None:
+    """Refuse ``data.classes`` for a data set that has classes of its own."""
+    at = Path(name).expanduser()
+    known = name in SOURCES or name.startswith(huggingface.HF_PREFIX)
+    if known or (at.is_dir() and not any(at.glob("*.npz"))):
+        raise ConfigError(f"data.classes: {name} has its own; leave it out")
 
 
 def fetch_dataset(name: str) -> Path:

@@ -1,0 +1,282 @@
+"""Split any module into base and head, and verify that both together compute what it computes."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from .errors import ConfigError, HeterophonyError, suggest_or_list
+from .net import Net
+from .randomness import seeded
+from .trace import UntraceableError, cut_graph, is_last_operation, list_calls, trace_module
+
+ADVICE = "write both parts yourself, as in hp.Net(base, head)"
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where and how a module is cut: the same in every process.
+
+    ``index``: a ``Sequential`` in front of a layer. ``replace``: the child called last becomes the
+    head, and an ``Identity`` takes its place. ``trace``: the head is a child and all that follows it.
+    """
+
+    head: str | int
+    way: Literal["index", "replace", "trace"]
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """What is needed to compare a net with the module that it was split from."""
+
+    cut: Cut
+    traced: nn.Module | None = None  # the module, which shares its parameters with the net
+
+    def rebuild_module(self, net: Net) -> nn.Module | None:
+        """Rebuild the module, with the net's parameters of now; None if the split cannot be wrong."""
+        if self.cut.way != "replace":
+            return self.traced
+        copy = deepcopy(net)
+        set_submodule(copy.base, str(self.cut.head), copy.head)
+        return copy.base
+
+
+def split(module: nn.Module, head: str | int | None = None, example: Tensor | None = None) -> Net:
+    """Split a copy of any module into base and head.
+
+    ``head`` is the name of the head's first child (``"fc"``, ``"net.3"``) or, in a ``Sequential``,
+    its index. Default: the child with parameters that the module's forward calls last. What follows
+    it in the forward belongs to the head.
+
+    ``example`` is a mini-batch of input: with it, the split is found and verified by calling the
+    module. Without it, ``hp.run`` verifies the split.
+    """
+    module = deepcopy(module)
+    cut = find_cut(module, head, example)
+    if example is None:
+        net = cut_module(module, cut)
+        net.origin = Origin(cut, module if cut.way == "trace" else None)
+        return net
+    net = cut_module(deepcopy(module), cut)
+    verify_split(module, net, example)
+    return net
+
+
+def cut_module(module: nn.Module, cut: Cut) -> Net:
+    """Cut a module into base and head. The module itself becomes a part of the net."""
+    if cut.way == "index":
+        assert isinstance(module, nn.Sequential)
+        layers = list(module)  # a slice would call the constructor of a subclass
+        at = int(cut.head)
+        return Net(nn.Sequential(*layers[:at]), nn.Sequential(*layers[at:]))
+    head = str(cut.head)
+    if cut.way == "trace":
+        return Net(*cut_graph(module, trace_module(module, [head]), head))
+    last = module.get_submodule(head)
+    set_submodule(module, head, nn.Identity())
+    return Net(module, last)
+
+
+# Find the cut -----------------------------------------------------------------------------------
+
+
+def find_cut(
+    module: nn.Module, head: str | int | None = None, example: Tensor | None = None
+) -> Cut:
+    """Find where the head begins, if it is not named, and how the module can be cut there."""
+    children = {k: m for k, m in module._modules.items() if m is not None}
+    owners = [i for i, m in enumerate(children.values()) if has_parameters(m)]
+    if type(module).forward is nn.Sequential.forward:
+        if head is None and len(owners) > 1:
+            return Cut(owners[-1], "index")
+        if isinstance(head, int) or head in children:
+            return cut_at_index(list(children), head)
+    if head is None:
+        return find_last_child(module, example)
+    if isinstance(module, nn.Sequential) and head in range(-len(children), len(children)):
+        head = list(children)[int(head)]
+    paths = {k for k, _ in module.named_modules(remove_duplicate=False) if k}
+    if not isinstance(head, str) or head not in paths:
+        raise ConfigError(
+            f"{type(module).__name__} has no child '{head}' to be the head"
+            f"{suggest_or_list(str(head), children)}"
+        )
+    return choose_way(module, head, None if example is None else record_calls(module, example))
+
+
+def cut_at_index(names: list[str], head: str | int) -> Cut:
+    at = head if isinstance(head, int) else names.index(head)
+    if not 0 < (at + len(names) if at < 0 else at) < len(names):
+        raise ConfigError(
+            f"cannot split a Sequential of {len(names)} at {head}: base or head would be empty"
+        )
+    return Cut(at, "index")
+
+
+def find_last_child(module: nn.Module, example: Tensor | None) -> Cut:
+    """Cut at the child with parameters that is called last."""
+    paths = list_children(module)
+    if len(paths) < 2:
+        raise ConfigError(
+            f"cannot split {type(module).__name__} automatically: fewer than two of its"
+            " children have parameters; name the head, as in hp.split(model, head='fc')"
+        )
+    record = None if example is None else record_calls(module, example)
+    called = find_called(module, paths) if record is None else record.order
+    head = next((path for path in reversed(called) if path in paths), paths[-1])
+    cut = choose_way(module, head, record)
+    if not has_parameters(cut_module(deepcopy(module), cut).base):
+        raise refuse(module, f"nothing with parameters comes before '{head}'")
+    return cut
+
+
+def find_called(module: nn.Module, paths: list[str]) -> list[str]:
+    """List those children that the forward calls, in order; as declared if it cannot be traced."""
+    try:
+        return list_calls(trace_module(deepcopy(module), paths))
+    except UntraceableError:
+        return paths
+
+
+def list_children(module: nn.Module, prefix: str = "") -> list[str]:
+    """List the paths of all children with parameters; of a single child, those of its children."""
+    paths = []
+    for name, child in module.named_children():
+        if isinstance(child, nn.ModuleList | nn.ModuleDict):  # is never called itself
+            items = child.named_children()
+            paths += [f"{prefix}{name}.{k}" for k, m in items if has_parameters(m)]
+        elif has_parameters(child):
+            paths.append(f"{prefix}{name}")
+    if len(paths) != 1:
+        return paths
+    single = module.get_submodule(paths[0].removeprefix(prefix))
+    library = type(single).__module__.startswith("torch.")  # its children are its own business
+    return (
+        []
+        if library and type(single) is not nn.Sequential
+        else list_children(single, f"{paths[0]}.")
+    )
+
+
+@dataclass
+class Record:
+    """The calls of all modules in one forward."""
+
+    order: list[str]
+    with_one_tensor: set[str]  # and with nothing else
+    returned: set[str]  # their output is the output of the whole
+
+    def ends_with(self, head: str) -> bool:
+        """Tell whether the head is called once, with one tensor, and its output is returned."""
+        return self.order.count(head) == 1 and head in self.with_one_tensor & self.returned
+
+
+def choose_way(module: nn.Module, head: str, record: Record | None) -> Cut:
+    """Choose how to cut at this child: it alone, or with what follows it."""
+    copy = deepcopy(module)
+    try:
+        graph = trace_module(copy, [head])
+    except UntraceableError as error:
+        if record is None or record.ends_with(head):  # is verified by calling both
+            return Cut(head, "replace")
+        raise refuse(module, str(error)) from None
+    try:
+        if is_last_operation(graph, head):
+            return Cut(head, "replace")
+        cut_graph(copy, graph, head)
+    except UntraceableError as error:
+        raise refuse(module, str(error)) from None
+    return Cut(head, "trace")
+
+
+def record_calls(module: nn.Module, example: Tensor) -> Record:
+    """Call a copy of the module on the example, and record the calls of all modules in it."""
+    copy, record = deepcopy(module), Record([], set(), set())
+    outputs: list[tuple[str, Any]] = []
+
+    def note(path: str, args: Any, kwargs: Any, output: Any) -> None:
+        record.order.append(path)
+        outputs.append((path, output))
+        if len(args) == 1 and isinstance(args[0], Tensor) and not kwargs:
+            record.with_one_tensor.add(path)
+
+    for path, child in copy.named_modules():
+        if path:
+            hook = partial(lambda path, _, *call: note(path, *call), path)
+            child.register_forward_hook(hook, with_kwargs=True)
+    result = call_module(copy.train(), example)
+    record.returned = {path for path, output in outputs if output is result}
+    return record
+
+
+# Verify it --------------------------------------------------------------------------------------
+
+
+def verify_split(module: nn.Module, net: Net, example: Tensor) -> None:
+    """Check that both compute the same bits, in training and in evaluation.
+
+    Copies are called, with the same random draws: no statistics move.
+    """
+    for mode in (True, False):
+        expected = call_module(deepcopy(module).train(mode), example)
+        try:
+            given = call_module(deepcopy(net).train(mode), example)
+        except ConfigError:
+            raise refuse(module, "base and head do not fit together") from None
+        if not have_same_bits(expected, given):
+            when = "training" if mode else "evaluation"
+            raise refuse(module, f"base and head compute something else in {when}")
+
+
+def verify_origin(net: Net, example: Tensor) -> None:
+    """Verify a net that ``split`` made without an example; others are what their user wrote."""
+    module = None if net.origin is None else net.origin.rebuild_module(net)
+    if module is not None:
+        verify_split(module, net, example)
+
+
+def call_module(module: nn.Module, example: Tensor) -> Tensor:
+    """Call a module on a mini-batch, always with the same random draws."""
+    name = type(module).__name__
+    # BatchNorm cannot train on one example
+    batch = torch.cat([example, example]) if len(example) == 1 else example.clone()
+    batch = batch.contiguous(memory_format=torch.channels_last) if batch.dim() == 4 else batch
+    try:
+        with seeded("split"), torch.no_grad():
+            output = module.to(memory_format=torch.channels_last)(batch)  # type: ignore[call-overload]
+    except HeterophonyError:
+        raise
+    except Exception as error:  # whatever the forward of a user raises
+        shape = "×".join(map(str, example.shape[1:]))
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise ConfigError(f"{name} cannot take examples of {shape}: {reason}") from None
+    if not isinstance(output, Tensor):
+        raise ConfigError(
+            f"{name} returns {type(output).__name__}, not a tensor; return the logits alone"
+        )
+    return output
+
+
+def have_same_bits(a: Tensor, b: Tensor) -> bool:
+    """Tell whether two tensors are equal; NaN equals NaN."""
+    same = a.shape == b.shape and a.dtype == b.dtype
+    return same and bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def refuse(module: nn.Module, reason: str) -> ConfigError:
+    """Make the error for a module that cannot be split."""
+    return ConfigError(f"cannot split {type(module).__name__}: {reason}; {ADVICE}")
+
+
+def has_parameters(module: nn.Module) -> bool:
+    return any(True for _ in module.parameters())
+
+
+def set_submodule(module: nn.Module, path: str, new: nn.Module) -> None:
+    parent, _, name = path.rpartition(".")
+    setattr(module.get_submodule(parent), name, new)

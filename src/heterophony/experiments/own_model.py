@@ -1,0 +1,104 @@
+"""A model of the user's own in a run: split, and checked against the data before any training."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from copy import deepcopy
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from ..core.algorithm import Algorithm
+from ..core.errors import ConfigError
+from ..core.net import Net
+from ..core.randomness import seeded
+from ..core.split import Cut, call_module, cut_module, find_cut, verify_origin, verify_split
+from ..data.federation import Federation
+
+OwnModel = nn.Module | Callable[[], nn.Module]
+EXAMPLES = 4  # enough for BatchNorm, and fast
+
+
+def prepare_own_net(
+    model: OwnModel, algorithm: Algorithm, federation: Federation, seed: int
+) -> Callable[[], Net]:
+    """Return a function that builds the net, in every process in the same way.
+
+    Verify on a few examples that the net computes what the user's module computes, and that its
+    output fits the classes.
+    """
+    x = take_examples(federation)
+    with seeded(seed, "init"):  # as the plan will build it
+        module = build_module(model)
+    if isinstance(module, Net):
+        cut, net = None, module
+        verify_origin(net, x)
+    else:
+        cut = find_cut(module, example=x)
+        net = cut_module(deepcopy(module), cut)
+        verify_split(module, net, x)
+    if uses_logits(algorithm):
+        check_output(net, x, federation.classes, type(module).__name__)
+    return partial(build_own_net, model, cut)
+
+
+def build_own_net(model: OwnModel, cut: Cut | None) -> Net:
+    """Build the net of a user's module (a copy of it) or function, cut into base and head."""
+    module = build_module(model)
+    if not isinstance(module, Net):
+        assert cut is not None  # found before the run
+        return cut_module(module, cut)
+    module.origin = None  # was compared before the run; copies need not carry it
+    return module
+
+
+def build_module(model: OwnModel) -> nn.Module:
+    """Copy a user's module, or call a user's function for a new one."""
+    if isinstance(model, nn.Module):
+        return deepcopy(model)
+    if not callable(model):
+        raise ConfigError(
+            f"model: must be a name, an nn.Module or a function that makes one, not {model!r}"
+        )
+    module = model()
+    if not isinstance(module, nn.Module):
+        raise ConfigError(
+            f"model: the function returned {type(module).__name__}, not an nn.Module; return it"
+        )
+    return module
+
+
+def take_examples(federation: Federation) -> Tensor:
+    """Take a few training examples as the net will see them."""
+    samples = federation.samples(federation.clients[0], "train")
+    return samples.batch(torch.arange(min(EXAMPLES, len(samples))))[0]
+
+
+def uses_logits(algorithm: Algorithm) -> bool:
+    """Tell whether the net's output is used as logits; an own algorithm may decide otherwise."""
+    methods = (getattr(type(algorithm), name) for name in ("build", "predict"))
+    return all(m.__module__.startswith(f"{__name__.split('.')[0]}.") for m in methods)
+
+
+def check_output(net: Net, x: Tensor, classes: int, name: str) -> None:
+    """Check that the net returns one logit for each class."""
+    output = call_module(deepcopy(net).eval(), x)
+    if output.dim() != 2:
+        shape = "×".join(map(str, output.shape[1:])) or "a single number"
+        raise ConfigError(
+            f"model: {name} returns {shape} for each example; it must return {classes} logits,"
+            " one for each class"
+        )
+    if output.shape[1] < classes:
+        raise ConfigError(
+            f"model: {name} has {output.shape[1]} outputs, but the data have {classes} classes;"
+            f" give its last layer {classes} outputs"
+        )
+    if output.shape[1] > classes:
+        warnings.warn(
+            f"model: {name} has {output.shape[1]} outputs, but the data have {classes} classes;"
+            f" give its last layer {classes} outputs, or hp.federate classes={output.shape[1]}",
+            stacklevel=4,
+        )
