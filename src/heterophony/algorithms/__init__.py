@@ -11,7 +11,7 @@ from importlib import import_module
 from types import ModuleType
 
 from ..core.algorithm import Algorithm
-from ..core.errors import ConfigError, choose, suggest_or_list
+from ..core.errors import ConfigError, find_name, suggest_or_list
 
 ALGORITHM_CLASSES = {  # file name, which is the name users write, and its class
     "apfl": "APFL",
@@ -58,9 +58,14 @@ def get_algorithm_class(name: str) -> type[Algorithm]:
     """Return the class of a name: that of a file here, or ``package.module:Class`` from outside."""
     if ":" in name:
         return import_algorithm_class(name)
-    class_name = choose(ALGORITHM_CLASSES, name, "algorithm.name")
-    cls: type[Algorithm] = getattr(import_module(f".{name}", __name__), class_name)
+    name = find_algorithm_name(name)
+    cls: type[Algorithm] = getattr(import_module(f".{name}", __name__), ALGORITHM_CLASSES[name])
     return cls
+
+
+def find_algorithm_name(name: str) -> str:
+    """Return the registered name that is meant, as in ``fedreg`` for ``FedReG``."""
+    return name if ":" in name else find_name(ALGORITHM_CLASSES, name, "algorithm.name")
 
 
 def get_algorithm_name(algorithm: Algorithm) -> str:

@@ -9,15 +9,18 @@ import typer
 
 from . import terminal
 from .options import (
-    ConfigFile,
+    ConfigArgument,
     EngineOption,
     JsonOption,
     OutOption,
+    SeedsCommand,
+    SeedsOption,
     SettingsOption,
     TrackOption,
     check_only_engine_settings,
     find_free_folder,
     parse_seeds,
+    read_settings,
     select_engine_settings,
 )
 from .result_tables import show_comparison, show_run
@@ -31,11 +34,11 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the app."""
     app.command()(run)
     app.command()(resume)
-    app.command()(compare)
+    app.command(cls=SeedsCommand)(compare)
 
 
 def run(
-    file: ConfigFile = None,
+    file: ConfigArgument = None,
     pairs: SettingsOption = None,
     out: OutOption = None,
     track: TrackOption = None,
@@ -43,11 +46,10 @@ def run(
 ) -> None:
     """Run one algorithm; show a progress bar and a table of G and P, and write a run folder."""
     from ..algorithms import shorten_name
-    from ..config.reading import read_config
     from ..experiments.tasks import RunTask, prepare_engine, run_sequentially
     from ..runs.store import RunFolder
 
-    config = read_config(file, pairs or [])
+    config = read_settings(file, pairs)
     check_trackers(track)
     prepare_engine(config)
     federation = config.build_federation()
@@ -95,9 +97,7 @@ def compare(
         ),
     ],
     pairs: SettingsOption = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="As in 0,1,2; default: the configuration's one.")
-    ] = None,
+    seeds: SeedsOption = None,
     file: Annotated[Path | None, typer.Option(help="A CONFIG.toml to start from.")] = None,
     out: OutOption = None,
     track: TrackOption = None,
@@ -109,7 +109,7 @@ def compare(
 
     check_trackers(track)
     chosen = None if seeds is None else parse_seeds(seeds)
-    configs = build_comparison(algorithms, chosen, file, pairs or [])
+    configs = build_comparison(algorithms, chosen, file, pairs or [], terminal.print_note)
     first = next(iter(configs.values()))
     prepare_engine(first)
     parent = out or find_free_folder(f"compare-{Path(first.data.name).stem}")

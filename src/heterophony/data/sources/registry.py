@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ...core.errors import DataError, suggest_or_list
+from ...core.errors import DataError, match_name, suggest_or_list
 from ..source import Source
 from . import cifar, huggingface, idx, shakespeare, tinyimagenet
 from .arrays import read_npz, read_npz_per_client
@@ -46,6 +46,7 @@ class NamedDataset:
 
 def read_source(name: str, path: str | None = None) -> Source:
     """Read the named data set; ``name`` may also be the path of an ``.npz`` file or a folder."""
+    name = find_dataset_name(name)
     if name in SOURCES:
         return SOURCES[name].read(Path(path).expanduser() if path else None)
     if name.startswith(huggingface.HF_PREFIX):
@@ -61,8 +62,15 @@ def read_source(name: str, path: str | None = None) -> Source:
     )
 
 
+def find_dataset_name(name: str) -> str:
+    """Return the registered name that is meant, as in ``cifar10`` for ``CIFAR-10``; paths stay."""
+    is_path = name not in SOURCES and Path(name).expanduser().exists()
+    return name if is_path else match_name(SOURCES, name) or name
+
+
 def fetch_dataset(name: str) -> Path:
     """Download a data set into the cache, unless it is on this machine; return its path."""
+    name = find_dataset_name(name)
     if name.startswith(huggingface.HF_PREFIX):
         return huggingface.fetch_huggingface(name)
     files = SOURCES[name].files if name in SOURCES else None
