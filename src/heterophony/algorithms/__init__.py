@@ -70,7 +70,11 @@ def find_algorithm_name(name: str) -> str:
 
 def get_algorithm_name(algorithm: Algorithm) -> str:
     """Return the registered name of an algorithm; for any other, its class in lower case."""
-    cls = type(algorithm)
+    return get_class_name(type(algorithm))
+
+
+def get_class_name(cls: type[Algorithm]) -> str:
+    """Return the registered name of a class; for any other, itself in lower case."""
     for name, class_name in ALGORITHM_CLASSES.items():
         if (cls.__module__, cls.__name__) == (f"{__name__}.{name}", class_name):
             return name

@@ -24,6 +24,7 @@ from .options import (
     select_engine_settings,
 )
 from .result_tables import show_comparison, show_run
+from .sweep import SortKey, run_and_show
 
 if TYPE_CHECKING:
     from ..runs.store import RunFolder
@@ -66,7 +67,9 @@ def run(
 
 
 def resume(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Of a run or a comparison.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Of a run, a comparison or a sweep.")
+    ],
     workers: Annotated[
         int | None, typer.Option(min=1, help="Jobs at a time; does not change the result.")
     ] = None,
@@ -74,12 +77,15 @@ def resume(
     track: TrackOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Continue a run or a comparison after any interruption; the result is the same, bit for bit."""
+    """Continue a run, comparison or sweep after any interruption; the result is the same, bit for bit."""
     from ..runs.run_index import list_member_runs
     from ..runs.store import RunFolder
 
     check_trackers(track)
     check_only_engine_settings(pairs)
+    if (folder / "sweep.json").exists():
+        run_and_show(folder, SortKey.P, workers, None, json, pairs or [])
+        return
     members = [] if (folder / "config.toml").exists() else list_member_runs(folder)
     folders = [RunFolder(path) for path in members or [folder]]
     summaries = resume_runs(folders, folder, json, workers, track, pairs)

@@ -23,6 +23,7 @@ from ..runs.events import Event
 from ..runs.summary import compute_accuracy
 
 STDOUT, STDERR = Console(), Console(stderr=True)
+EventListener = Callable[[Event], None]
 DEFAULT_WIDTH = 120  # columns, where there is no terminal to ask
 
 

@@ -56,10 +56,8 @@ def expand_key(key: str, known: Sequence[str]) -> str:
         raise ConfigError(f"{key}: can be {' or '.join(found)}; write one of them")
     if not found and "." not in key:
         short = {k.rpartition(".")[2] for k in known}
-        raise ConfigError(
-            f"{key}: unknown key"
-            f"{suggest_similar(key, [*short, *ROOTS]) or '; docs/configuration.md lists all keys'}"
-        )
+        near = suggest_similar(key, TOP_KEYS) or suggest_similar(key, [*short, *ROOTS])
+        raise ConfigError(f"{key}: unknown key{near or '; docs/configuration.md lists all keys'}")
     return found[0] if found else key
 
 

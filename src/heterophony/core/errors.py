@@ -21,6 +21,7 @@ from difflib import get_close_matches
 from typing import ClassVar, TypeVar
 
 T = TypeVar("T")
+IGNORED_LETTERS = str.maketrans("", "", "-_ ")  # in names: people write them differently
 
 
 class HeterophonyError(Exception):
@@ -107,7 +108,7 @@ def match_name(known: Iterable[str], name: str) -> str | None:
 
 def simplify_name(name: str) -> str:
     """Return a name without what people write differently: upper case, hyphens, underscores."""
-    return "".join(c for c in name.casefold() if c.isalnum())
+    return name.casefold().translate(IGNORED_LETTERS)
 
 
 def suggest_or_list(word: str, known: Iterable[str]) -> str:
