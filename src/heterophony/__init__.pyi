@@ -73,6 +73,7 @@ from .data.skew import Rotation as Rotation
 from .engines.base import Cluster as Cluster
 from .experiments.federate import federate as federate
 from .experiments.run import run as run
+from .experiments.sweep_library import sweep as sweep
 from .population.availability import Availability as Availability
 from .population.availability import Diurnal as Diurnal
 from .population.availability import Trace as Trace
@@ -80,6 +81,8 @@ from .population.device_speeds import Devices as Devices
 from .population.faults import Faults as Faults
 from .population.participation import Skewed as Skewed
 from .population.participation import Uniform as Uniform
+from .report.figures.sweep import draw_sweep as draw_sweep
 from .runs.result import Result as Result
+from .runs.sweep_table import SweepTable as SweepTable
 
 __version__: str

@@ -76,7 +76,7 @@ def test_a_value_is_written_as_toml(value):
 def test_a_grid_combines_all_with_all_in_order():
     grid = combine({"a": (1, 2), "b": ("x", "y")}, None, 0)
     assert [tuple(c.values()) for c in grid] == [(1, "x"), (1, "y"), (2, "x"), (2, "y")]
-    with pytest.raises(ConfigError, match=r"^a: a range needs --random N"):
+    with pytest.raises(ConfigError, match=r"^a: a range needs random draws"):
         combine({"a": ValueRange(0, 1, False)}, None, 0)
 
 
@@ -151,7 +151,7 @@ def test_every_combination_has_every_seed():
     [
         ([], "-s: missing; say what to vary, as in -s local.lr=0.005,0.01,0.05"),
         (["-s", "local.lr"], "-s local.lr: must be key=values, as in local.lr=0.005,0.01,0.05"),
-        (["-s", "local.lr=1..2"], "local.lr: a range needs --random N, the number of draws"),
+        (["-s", "local.lr=1..2"], "local.lr: a range needs random draws: --random N, or random=N"),
         (["-s", "seed=0,1"], "-s seed=0,1: give seeds by --seeds; they are averaged over"),
         (["-s", "lr=1", "-s", "lr=2"], "-s local.lr=2: local.lr is there twice; list its values"),
         (["-s", "local.lrr=1,2"], "local.lrr: unknown key; did you mean 'lr'?"),

@@ -79,7 +79,7 @@ def combine(swept: Mapping[str, Values], draws: int | None, seed: int) -> list[C
     if draws is None:
         for key, values in swept.items():
             if isinstance(values, ValueRange):
-                raise ConfigError(f"{key}: a range needs --random N, the number of draws")
+                raise ConfigError(f"{key}: a range needs random draws: --random N, or random=N")
         lists: Sequence[Any] = list(swept.values())
         return [dict(zip(swept, values, strict=True)) for values in product(*lists)]
     generator, repeats = make_generator(seed, "sweep", sorted(swept)), 0
