@@ -104,6 +104,8 @@ def test_compare_takes_names_in_any_case():
     [
         (["lr=0.25"], "lr=0.25: taken as local.lr=0.25"),
         (["LR=0.25"], "LR=0.25: taken as local.lr=0.25"),
+        (["data=fmnist"], "data=fmnist: taken as data.name=fmnist"),
+        (["engine=serial"], "engine=serial: taken as engine.name=serial"),
         (["clients=5"], "clients=5: taken as data.clients=5"),
         (["rate=0.5"], "rate=0.5: taken as participation.rate=0.5"),
         (["partition.alpha=3"], "partition.alpha=3: taken as data.partition.alpha=3"),
@@ -136,7 +138,7 @@ def test_a_full_key_is_not_said():
             ["algorithm.name=fedreg", "weights=uniform"],
             "weights: can be algorithm.weights or aggregation.weights; write one of them",
         ),
-        (["algorithm.name=apfl", "alpha=1"], "alpha: can be algorithm.alpha or data.partition."),
+        (["algorithm=apfl", "alpha=1"], "alpha: can be algorithm.alpha or data.partition."),
         (["epoch=3"], "epoch: unknown key; did you mean 'epochs'?"),
         (["qqqq=3"], "qqqq: unknown key; docs/configuration.md lists all keys"),
     ],

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -13,6 +14,7 @@ import pytest
 
 from helpers.commands import call
 from helpers.forked import Forked
+from heterophony.cli.sweep import show_sweep
 from heterophony.core.errors import ConfigError
 from heterophony.experiments.sweep import build_sweep, make_label
 from heterophony.experiments.swept_settings import (
@@ -265,6 +267,19 @@ def test_without_validation_examples_the_table_keeps_its_order_and_says_how_to_h
     assert [line.split()[0] for line in lines] == ["0.001", "0.3"]
     assert any("nothing is chosen on test data" in line for line in done.stderr.splitlines())
     assert Path("p.svg").exists()
+
+
+def test_where_nothing_can_be_chosen_the_reason_is_said(capsys):
+    show_sweep(table(row(1, 0.5, 0.5)), Path("p.png"))
+    said = capsys.readouterr()
+    assert "chosen: lr=1" in said.err
+    without_g = replace(table(row(1, 0.5, 0.5), row(2, 0.6, 0.4)), by="G")
+    show_sweep(without_g, Path("p.png"))
+    said = capsys.readouterr()
+    assert "P valid" in said.out
+    assert "there is no G to choose by; leave out --by" in said.err
+    show_sweep(table(row(1, None, 0, "diverged")), Path("p.png"))
+    assert "nothing is chosen: no run has finished" in capsys.readouterr().err
 
 
 def test_after_kill_9_the_same_command_continues_with_the_same_bits():

@@ -21,7 +21,7 @@ SEEDS_PATTERN = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*,?")
 ConfigArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="[CONFIG.toml | ALGO]",
+        metavar="CONFIG.toml|ALGO",
         help="A file of settings, or an algorithm's name; what is left out has a default.",
     ),
 ]
@@ -104,7 +104,7 @@ def locate_settings(word: str | None, pairs: Sequence[str]) -> tuple[Path | None
             f"{word}: neither a file nor an algorithm{suggest_or_list(word, ALGORITHM_CLASSES)}"
         )
     for pair in pairs:
-        if pair.partition("=")[0].strip() == "algorithm.name":
+        if pair.partition("=")[0].strip() in ("algorithm", "algorithm.name"):
             raise ConfigError(f"{word} and -c {pair}: name the algorithm once")
     return None, [f'algorithm.name="{find_algorithm_name(word)}"']
 

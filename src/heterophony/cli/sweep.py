@@ -152,32 +152,40 @@ def show_sweep(table: SweepTable, figure: Path) -> None:
     from ..experiments.swept_settings import shorten_keys
 
     short = shorten_keys(table.keys)
-    validated = table.chosen is not None
-    columns = [
-        f"{m} {part}" for m in "PG" for part in (["valid", "test"] if validated else ["last 10"])
-    ]
+    parts = ("valid", "test") if table.validated else ("last 10",)
+    columns = [f"{measure} {part}" for measure in "PG" for part in parts]
     lines = []
     for row in table.rows:
         values = [format_setting(row.settings[key]) for key in table.keys]
-        lines.append([*values, *format_row(row, validated, len(columns))])
-    order = f"sorted by {table.by} on validation examples" if validated else "not sorted"
+        lines.append([*values, *format_row(row, table.validated, len(columns))])
+    order = f"sorted by {table.by} on validation examples" if table.chosen else "not sorted"
     title = f"accuracy in %, {order}"
     terminal.print_table(title, [*short.values(), *columns], lines, text=len(short))
-    seeds = len(table.rows[0].seeds)
-    spread = f"; ± over {seeds} seeds" if seeds > 1 else ""
-    if validated:
-        terminal.print_note(f"test: in the round with the highest validation accuracy{spread}")
+    if (seeds := len(table.rows[0].seeds)) > 1:
+        terminal.print_note(f"± over {seeds} seeds")
+    if table.validated:
+        terminal.print_note("test: in the round with the highest validation accuracy")
+    if table.chosen:
         show_choice(table)
     else:
-        terminal.print_note(
-            "nothing is chosen on test data; to have the best one chosen, hold examples out:"
-            f" -c data.validation_fraction=0.2{spread}"
-        )
+        terminal.print_note(explain_no_choice(table))
     for row in table.rows:
         if row.reason:
             terminal.print_note(f"{describe(row, short)}: diverged: {row.reason}")
     terminal.print_note(
         f"{table.folder}; picture: {figure}; a page with curves: heterophony report {table.folder}"
+    )
+
+
+def explain_no_choice(table: SweepTable) -> str:
+    """Say why nothing was chosen, and how to have it chosen."""
+    if table.validated:
+        return f"nothing is chosen: there is no {table.by} to choose by; leave out --by"
+    if all(row.state != "finished" for row in table.rows):
+        return "nothing is chosen: no run has finished"
+    return (
+        "nothing is chosen on test data; to have the best one chosen, hold examples out:"
+        " -c data.validation_fraction=0.2"
     )
 
 

@@ -15,6 +15,7 @@ from .participation import ParticipationSkew
 from .sections import SECTIONS, TopSection
 
 TOP_KEYS = tuple(f.name for f in list_settings(TopSection))
+NAMED_SECTIONS = ("data", "model", "algorithm", "engine")
 ROOTS = (*TOP_KEYS, *SECTIONS, "algorithm", "participation")
 
 
@@ -33,17 +34,27 @@ def expand_overrides(
     ``raw`` is the configuration that they will change. ``algorithms`` are the names whose settings
     can be meant; by default, the one that the pairs or ``raw`` choose.
     """
-    names = algorithms or [find_choice(raw, overrides, "algorithm.name", "fedavg")]
-    kind = find_choice(raw, overrides, "data.partition.kind", "dirichlet")
+    if not overrides:
+        return []
+    named = [expand_section(pair) for pair in overrides]
+    names = algorithms or [find_choice(raw, named, "algorithm.name", "fedavg")]
+    kind = find_choice(raw, named, "data.partition.kind", "dirichlet")
     known = list_keys(names, kind)
     out = []
-    for pair in overrides:
+    for given, pair in zip(overrides, named, strict=True):
         key, sign, value = pair.partition("=")
         full = expand_key(key.strip(), known) if sign and key.strip() else key
-        if full != key.strip():
-            note(f"{pair}: taken as {full}={value}")
+        if full != given.partition("=")[0].strip():
+            note(f"{given}: taken as {full}={value}")
         out.append(f"{full}{sign}{value}")
     return out
+
+
+def expand_section(pair: str) -> str:
+    """Return ``data.name=fmnist`` for ``data=fmnist``."""
+    key, sign, value = pair.partition("=")
+    is_name = sign and key.strip() in NAMED_SECTIONS and not value.strip().startswith("{")
+    return f"{key.strip()}.name={value}" if is_name else pair
 
 
 def expand_key(key: str, known: Sequence[str]) -> str:
