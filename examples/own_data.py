@@ -20,5 +20,5 @@ def points(client):  # three clusters of points; each client labels them differe
 
 if __name__ == "__main__":  # the pool's workers import this file too
     mine = hp.federate([points(client) for client in range(8)])
-    result = hp.run("fedper", mine, model=Small, rounds=10, engine=sys.argv[1])
+    result = hp.run("fedper", mine, model=Small, rounds=10, participation=1.0, engine=sys.argv[1])
     print(result, result.model_sha256)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,21 @@ __all__ = sorted(PUBLIC)  # editors and type checkers read the stub
 
 
 def __getattr__(name: str) -> Any:
-    if name not in PUBLIC:
-        raise AttributeError(f"module 'heterophony' has no attribute {name!r}")
-    return getattr(import_module(f".{PUBLIC[name]}", __name__), name)
+    module = PUBLIC.get(name) or find_algorithm_module(name)
+    if module is None:
+        message = f"module 'heterophony' has no attribute {name!r}"
+        raise AttributeError(message, name=name, obj=sys.modules[__name__])
+    return getattr(import_module(f".{module}", __name__), name)
+
+
+def find_algorithm_module(name: str) -> str | None:
+    """Find the file of an algorithm's class that has no line in the stub yet."""
+    if not name[:1].isupper():  # no class: do not import torch for it
+        return None
+    from .algorithms import ALGORITHM_CLASSES
+
+    files = [file for file, cls in ALGORITHM_CLASSES.items() if cls == name]
+    return f"algorithms.{files[0]}" if files else None
 
 
 def __dir__() -> list[str]:

@@ -1,5 +1,42 @@
 """The public names, one line each: `__init__.py` imports them from here at first use."""
 
+from .algorithms.apfl import APFL as APFL
+from .algorithms.centralized import Centralized as Centralized
+from .algorithms.ditto import Ditto as Ditto
+from .algorithms.fedadam import FedAdam as FedAdam
+from .algorithms.fedala import FedALA as FedALA
+from .algorithms.fedamp import FedAMP as FedAMP
+from .algorithms.fedavg import FedAvg as FedAvg
+from .algorithms.fedavg2rep import FedAvg2Rep as FedAvg2Rep
+from .algorithms.fedavgm import FedAvgM as FedAvgM
+from .algorithms.fedbabu import FedBABU as FedBABU
+from .algorithms.fedbn import FedBN as FedBN
+from .algorithms.fedcac import FedCAC as FedCAC
+from .algorithms.feddecomp import FedDecomp as FedDecomp
+from .algorithms.feddyn import FedDyn as FedDyn
+from .algorithms.fednova import FedNova as FedNova
+from .algorithms.fedpac import FedPAC as FedPAC
+from .algorithms.fedpara import FedPara as FedPara
+from .algorithms.fedper import FedPer as FedPer
+from .algorithms.fedproto import FedProto as FedProto
+from .algorithms.fedprox import FedProx as FedProx
+from .algorithms.fedreg import FedReG as FedReG
+from .algorithms.fedrep import FedRep as FedRep
+from .algorithms.fedrep_full import FedRepFull as FedRepFull
+from .algorithms.fedrod import FedRoD as FedRoD
+from .algorithms.fedyogi import FedYogi as FedYogi
+from .algorithms.gpfl import GPFL as GPFL
+from .algorithms.heurfedamp import HeurFedAMP as HeurFedAMP
+from .algorithms.lgfedavg import LGFedAvg as LGFedAvg
+from .algorithms.local import Local as Local
+from .algorithms.moon import MOON as MOON
+from .algorithms.perfedavg import PerFedAvg as PerFedAvg
+from .algorithms.pfakd import PFAKD as PFAKD
+from .algorithms.pfedgate import PFedGate as PFedGate
+from .algorithms.pfedme import PFedMe as PFedMe
+from .algorithms.pfedpara import PFedPara as PFedPara
+from .algorithms.pfedsd import PFedSD as PFedSD
+from .algorithms.scaffold import Scaffold as Scaffold
 from .core.algorithm import Algorithm as Algorithm
 from .core.algorithm import Reply as Reply
 from .core.algorithm import Server as Server
@@ -37,6 +74,7 @@ from .engines.base import Cluster as Cluster
 from .experiments.federate import federate as federate
 from .experiments.load import load as load
 from .experiments.run import run as run
+from .experiments.sweep_library import sweep as sweep
 from .population.availability import Availability as Availability
 from .population.availability import Diurnal as Diurnal
 from .population.availability import Trace as Trace
@@ -44,6 +82,8 @@ from .population.device_speeds import Devices as Devices
 from .population.faults import Faults as Faults
 from .population.participation import Skewed as Skewed
 from .population.participation import Uniform as Uniform
+from .report.figures.sweep import draw_sweep as draw_sweep
 from .runs.result import Result as Result
+from .runs.sweep_table import SweepTable as SweepTable
 
 __version__: str

@@ -410,7 +410,7 @@ def test_compare_starts_from_a_file_made_for_another_algorithm():
     ("words", "said"),
     [
         (["fedavg", "fedavgg"], "algorithm.name: no 'fedavgg' here; did you mean 'fedavg'?"),
-        (["fedavg", "--seeds", "0,x"], "--seeds 0,x: must be whole numbers, as in 0,1,2"),
+        (["fedavg", "--seeds", "0,x"], "--seeds 0,x: must be whole numbers, as in 0,1,2 or 0-4"),
         (["fedavg", "--seeds", "-1"], "seed: must be at least 0, not -1"),
     ],
 )

@@ -111,9 +111,9 @@ def test_the_example_of_the_contract():
     assert str(result).startswith("<Result fedreg: G 0.")
 
 
-def test_the_defaults_are_all_clients_and_the_model_for_the_shape():
-    result = hp.run("fedavg", digits(), rounds=1, training=QUICK)
-    assert [len(e["clients"]) for e in result.events if e["event"] == "round"] == [6]
+def test_the_defaults_are_a_fifth_of_the_clients_and_the_model_for_the_shape():
+    result = hp.run("fedavg", digits(12), rounds=1, training=QUICK)
+    assert [len(e["clients"]) for e in result.events if e["event"] == "round"] == [2]
     assert "base.0.weight" in model(result)
     assert model(result)["base.0.weight"].dim() == 4
 
@@ -209,7 +209,8 @@ def test_a_client_with_one_example_is_refused_because_it_cannot_test():
 @every_algorithm
 def test_a_client_with_one_training_example_takes_part(name):
     (a, b, c) = blobs([30, 1, 9])
-    result = hp.run(name, hp.federate([(*a, *c), (*b, *c)]), rounds=2, training=QUICK)
+    federation = hp.federate([(*a, *c), (*b, *c)])
+    result = hp.run(name, federation, rounds=2, participation=1.0, training=QUICK)
     assert result.clients["1"].train == 1
     assert result.clients["1"].participations == (0 if result.plan.algorithm.pooled else 2)
     assert result.clients["1"].total == 9
@@ -224,7 +225,7 @@ def test_a_class_that_nobody_holds_is_no_trouble(name):
     test = np.array([0, 2, 3])
     federation = hp.federate([(x, y, x[:3], test), (x[:8], y[:8], x[3:6], test)], classes=4)
     assert federation.classes == 4
-    result = hp.run(name, federation, rounds=2, training=QUICK)
+    result = hp.run(name, federation, rounds=2, participation=1.0, training=QUICK)
     assert [c.total for c in result.clients.values()] == [3, 3]
     assert result.personal("0")(federation.x[:2]).shape == (2, 4)
 

@@ -98,6 +98,22 @@ def test_a_folder_that_names_it_resumes(importable, tmp_path):
     assert played(NAME, out=tmp_path / "run", resume=True).summary == first.summary
 
 
+def test_an_interrupted_run_that_names_it_continues_on_the_command_line(folder):
+    settings = (*SMALL, f"algorithm.name={NAME}")
+    command("run", "--out", "whole", settings=settings)
+    command("run", "--out", "cut", settings=settings)
+    (folder / "cut" / "result.json").unlink()
+    max((folder / "cut" / "commits").glob("0*")).unlink()  # as if it had ended before round 2
+    lines = (folder / "cut" / "events.jsonl").read_text().splitlines(keepends=True)
+    (folder / "cut" / "events.jsonl").write_text("".join(lines[:-2]))
+    command("resume", "cut")
+    whole, cut = (
+        json.loads((folder / name / "result.json").read_text()) for name in ("whole", "cut")
+    )
+    assert cut["model_sha256"] == whole["model_sha256"]
+    assert cut["algorithm"] == NAME
+
+
 # From a configuration -------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from ..core.errors import ConfigError, choose, suggest_or_list
+from ..core.errors import ConfigError, find_name, suggest_or_list
 
 if TYPE_CHECKING:  # the names alone need no torch
     from ..core.algorithm import Algorithm
@@ -72,14 +72,23 @@ def get_algorithm_class(name: str) -> type[Algorithm]:
     """Return the class of a name: that of a file here, or ``package.module:Class`` from outside."""
     if ":" in name:
         return import_algorithm_class(name)
-    class_name = choose(ALGORITHM_CLASSES, name, "algorithm.name")
-    cls: type[Algorithm] = getattr(import_module(f".{name}", __name__), class_name)
+    name = find_algorithm_name(name)
+    cls: type[Algorithm] = getattr(import_module(f".{name}", __name__), ALGORITHM_CLASSES[name])
     return cls
+
+
+def find_algorithm_name(name: str) -> str:
+    """Return the registered name that is meant, as in ``fedreg`` for ``FedReG``."""
+    return name if ":" in name else find_name(ALGORITHM_CLASSES, name, "algorithm.name")
 
 
 def get_algorithm_name(algorithm: Algorithm) -> str:
     """Return the registered name of an algorithm; for any other, its class in lower case."""
-    cls = type(algorithm)
+    return get_class_name(type(algorithm))
+
+
+def get_class_name(cls: type[Algorithm]) -> str:
+    """Return the registered name of a class; for any other, itself in lower case."""
     for name, class_name in ALGORITHM_CLASSES.items():
         if (cls.__module__, cls.__name__) == (f"{__name__}.{name}", class_name):
             return name

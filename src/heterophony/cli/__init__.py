@@ -25,6 +25,7 @@ from . import (
     reports,
     reproduce,
     runs,
+    sweep,
     testbed,
     tools,
 )
@@ -61,6 +62,7 @@ app = typer.Typer(
     help="Personalised federated learning: one common model, and for every client one of its own.",
 )
 runs.register(app)
+sweep.register(app)
 pretrain.register(app)
 reproduce.register(app)
 audit.register(app)

@@ -109,8 +109,10 @@ def audit(
             "--labels joint: only dlg optimises them with the images; add --attack dlg"
         )
     names = list(dict.fromkeys(algorithms or base.algorithms))
-    configs = build_audit_configs(preset, base.settings, names, pairs or [], max(asked_rounds))
-    parent = out or find_free_folder(f"audit-{Path(configs[names[0]].data.name).stem}")
+    settings, last = pairs or [], max(asked_rounds)
+    configs = build_audit_configs(preset, base.settings, names, settings, last, terminal.print_note)
+    first = next(iter(configs.values()))
+    parent = out or find_free_folder(f"audit-{Path(first.data.name).stem}")
     content = run_audit(configs, victims, how, parent)
     if json:
         terminal.print_json(content)

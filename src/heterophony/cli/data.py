@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import terminal
-from .options import ConfigFile, JsonOption, SettingsOption
+from .options import ConfigArgument, JsonOption, SettingsOption, read_settings
 
 if TYPE_CHECKING:
     from ..core.algorithm import Algorithm
@@ -78,7 +78,7 @@ def show(
 
 
 def partition(
-    file: ConfigFile = None,
+    file: ConfigArgument = None,
     pairs: SettingsOption = None,
     out: Annotated[
         Path | None, typer.Option("-o", help="A figure (.png, .svg, .pdf) or a page (.html).")
@@ -96,9 +96,8 @@ def partition(
     json: JsonOption = False,
 ) -> None:
     """Partition a data set among clients, and show the label distribution."""
-    from ..config.reading import read_config
 
-    config = read_config(file, pairs or [])
+    config = read_settings(file, pairs)
     federation = config.build_federation()
     new, federation = federation.new, federation.whole()
     if save_to is not None:
@@ -117,7 +116,7 @@ def partition(
 
 def augment(
     out: Annotated[Path, typer.Option("-o", help="A figure (.png, .svg, .pdf).")],
-    file: ConfigFile = None,
+    file: ConfigArgument = None,
     pairs: SettingsOption = None,
     client: Annotated[
         str | None,
@@ -127,11 +126,10 @@ def augment(
 ) -> None:
     """Draw the augmented copies that FedReG makes of a client's images, as in a run."""
     from ..algorithms.fedreg import FedReG
-    from ..config.reading import read_config
     from ..report.figures.augmentation import draw_augmented_copies, make_augmented_copies
     from ..report.figures.run_figures import save_figure
 
-    config = read_config(file, pairs or [])
+    config = read_settings(file, pairs)
     how = config.algorithm if isinstance(config.algorithm, FedReG) else FedReG()
     federation = config.build_federation()
     found = make_augmented_copies(federation, how, config.top.seed, client, each)

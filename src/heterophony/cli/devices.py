@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from . import terminal
-from .options import SAME_COMMAND, ConfigFile, JsonOption, SettingsOption
+from .options import SAME_COMMAND, ConfigArgument, JsonOption, SettingsOption, read_settings
 from .result_tables import show_run
 
 EnrolmentOption = Annotated[
@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 def server(
     enrolment: EnrolmentOption,
-    file: ConfigFile = None,
+    file: ConfigArgument = None,
     pairs: SettingsOption = None,
     out: Annotated[Path, typer.Option(help="The run's folder; a run in it continues.")] = Path(
         "runs/devices"
@@ -42,7 +42,7 @@ def server(
         folder.reopen()
         config = read_config(folder.config_file)
     else:
-        config = read_config(file, pairs or [])
+        config = read_settings(file, pairs)
         folder.create(config.to_toml())
     try:
         with terminal.show_interruptible_progress(SAME_COMMAND, [folder]) as shown:

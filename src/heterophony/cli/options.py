@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, match_name, suggest_or_list
+from . import terminal
 
-ConfigFile = Annotated[
-    Path | None,
-    typer.Argument(metavar="CONFIG.toml", help="Settings; those left out have a default."),
+if TYPE_CHECKING:
+    from ..config.config import Config
+
+SEEDS_PATTERN = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*,?")
+
+ConfigArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="CONFIG.toml|ALGO",
+        help="A file of settings, or an algorithm's name; what is left out has a default.",
+    ),
 ]
 SettingsOption = Annotated[
     list[str] | None,
@@ -32,12 +44,69 @@ TrackOption = Annotated[
 SAME_COMMAND = "run the same command again to continue"  # for whoever is interrupted
 
 
+SeedsOption = Annotated[
+    str | None,
+    typer.Option(help="As in 0 1 2, or 0,1,2, or 0-4; default: the configuration's one."),
+]
+
+
+class SeedsCommand(TyperCommand):
+    """A command whose option --seeds takes several words, as in ``--seeds 0 1 2``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, join_seed_words(args))
+
+
+def join_seed_words(words: Sequence[str]) -> list[str]:
+    """Join the words after ``--seeds`` that are numbers or ranges into one."""
+    out: list[str] = []
+    for word in words:
+        after_seeds = len(out) > 1 and out[-2] == "--seeds"
+        if after_seeds and all(SEEDS_PATTERN.fullmatch(w) for w in (out[-1], word)):
+            out[-1] += f",{word}"
+        else:
+            out.append(word)
+    return out
+
+
 def parse_seeds(text: str) -> list[int]:
-    """Parse ``0,1,2``."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"--seeds {text}: must be whole numbers, as in 0,1,2") from None
+    """Parse ``0,1,2``, ``0 1 2`` or ``0-4``; a repeated seed counts once."""
+    seeds: list[int] = []
+    for part in re.split(r"[,\s]+", text.strip().strip(",")):
+        ends = re.fullmatch(r"(-?\d+)(?:-(\d+))?", part)
+        if ends is None:
+            raise ConfigError(f"--seeds {text}: must be whole numbers, as in 0,1,2 or 0-4")
+        first = int(ends[1])
+        last = first if ends[2] is None else int(ends[2])
+        if last < first:
+            raise ConfigError(f"--seeds {text}: {part} holds no seed; write {last}-{first}")
+        seeds += range(first, last + 1)
+    return list(dict.fromkeys(seeds))
+
+
+def read_settings(word: str | None, pairs: list[str] | None, usual: Sequence[str] = ()) -> Config:
+    """Read the configuration that a command is given; ``usual`` applies where there is no file."""
+    from ..config.reading import read_config
+
+    file, chosen = locate_settings(word, pairs or [])
+    usual = usual if file is None else ()
+    return read_config(file, [*usual, *chosen, *(pairs or [])], terminal.print_note)
+
+
+def locate_settings(word: str | None, pairs: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """Return the file that a word names, or the setting that chooses the algorithm it names."""
+    if word is None or Path(word).is_file() or word.endswith(".toml") or "/" in word:
+        return (None if word is None else Path(word)), []
+    from ..algorithms import ALGORITHM_CLASSES, find_algorithm_name
+
+    if ":" not in word and match_name(ALGORITHM_CLASSES, word) is None:
+        raise ConfigError(
+            f"{word}: neither a file nor an algorithm{suggest_or_list(word, ALGORITHM_CLASSES)}"
+        )
+    for pair in pairs:
+        if pair.partition("=")[0].strip() in ("algorithm", "algorithm.name"):
+            raise ConfigError(f"{word} and -c {pair}: name the algorithm once")
+    return None, [f'algorithm.name="{find_algorithm_name(word)}"']
 
 
 def check_only_engine_settings(pairs: list[str] | None) -> None:

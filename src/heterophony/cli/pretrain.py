@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from . import terminal
-from .options import SAME_COMMAND, ConfigFile, JsonOption, SettingsOption
+from .options import SAME_COMMAND, ConfigArgument, JsonOption, SettingsOption, read_settings
 from .result_tables import show_run
 
 
@@ -19,16 +19,15 @@ def register(app: typer.Typer) -> None:
 
 def pretrain(
     out: Annotated[Path, typer.Option("-o", help="The checkpoint to write (.safetensors).")],
-    file: ConfigFile = None,
+    file: ConfigArgument = None,
     pairs: SettingsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Train one model on the data of all clients, for `model.init`. Re-run to continue."""
-    from ..config.reading import read_config
     from ..experiments.pretrain import prepare_pretraining, save_pretrained
     from ..experiments.tasks import prepare_engine, run_sequentially
 
-    config = read_config(file, pairs or [])
+    config = read_settings(file, pairs)
     prepare_engine(config)
     task = prepare_pretraining(config, out)
     with terminal.show_interruptible_progress(SAME_COMMAND, [task.folder]) as shown:

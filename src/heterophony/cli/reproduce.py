@@ -14,6 +14,7 @@ from .options import (
     SAME_COMMAND,
     EngineOption,
     JsonOption,
+    SeedsCommand,
     check_only_engine_settings,
     parse_seeds,
 )
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command to the app."""
-    app.command()(reproduce)
+    app.command(cls=SeedsCommand)(reproduce)
 
 
 def reproduce(
@@ -37,7 +38,7 @@ def reproduce(
     columns: Annotated[str, typer.Option(help="Only these, as in 'CIFAR-10*'.")] = "*",
     seeds: Annotated[
         str | None,
-        typer.Option(help="As in 0,1; default: the paper's, at quick scale its first one."),
+        typer.Option(help="As in 0 1, or 0-4; default: the paper's, at quick scale its first one."),
     ] = None,
     scale: Annotated[
         TableScale, typer.Option(help="Minutes on small data, or everything as printed.")

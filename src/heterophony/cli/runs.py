@@ -9,18 +9,22 @@ import typer
 
 from . import terminal
 from .options import (
-    ConfigFile,
+    ConfigArgument,
     EngineOption,
     JsonOption,
     OutOption,
+    SeedsCommand,
+    SeedsOption,
     SettingsOption,
     TrackOption,
     check_only_engine_settings,
     find_free_folder,
     parse_seeds,
+    read_settings,
     select_engine_settings,
 )
 from .result_tables import show_comparison, show_run
+from .sweep import SortKey, run_and_show
 
 if TYPE_CHECKING:
     from ..runs.store import RunFolder
@@ -31,11 +35,11 @@ def register(app: typer.Typer) -> None:
     """Add the commands to the app."""
     app.command()(run)
     app.command()(resume)
-    app.command()(compare)
+    app.command(cls=SeedsCommand)(compare)
 
 
 def run(
-    file: ConfigFile = None,
+    file: ConfigArgument = None,
     pairs: SettingsOption = None,
     out: OutOption = None,
     track: TrackOption = None,
@@ -43,11 +47,10 @@ def run(
 ) -> None:
     """Run one algorithm; show a progress bar and a table of G and P, and write a run folder."""
     from ..algorithms import shorten_name
-    from ..config.reading import read_config
     from ..experiments.tasks import RunTask, prepare_engine, read_federation, run_sequentially
     from ..runs.store import RunFolder
 
-    config = read_config(file, pairs or [])
+    config = read_settings(file, pairs)
     check_trackers(track)
     prepare_engine(config)
     federation = read_federation(config)
@@ -62,7 +65,9 @@ def run(
 
 
 def resume(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Of a run or a comparison.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Of a run, a comparison or a sweep.")
+    ],
     workers: Annotated[
         int | None, typer.Option(min=1, help="Jobs at a time; does not change the result.")
     ] = None,
@@ -70,12 +75,15 @@ def resume(
     track: TrackOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Continue a run or a comparison after any interruption; the result is the same, bit for bit."""
+    """Continue a run, comparison or sweep after any interruption; the result is the same, bit for bit."""
     from ..runs.run_index import list_member_runs
     from ..runs.store import RunFolder
 
     check_trackers(track)
     check_only_engine_settings(pairs)
+    if (folder / "sweep.json").exists():
+        run_and_show(folder, SortKey.P, workers, None, json, pairs or [])
+        return
     members = [] if (folder / "config.toml").exists() else list_member_runs(folder)
     folders = [RunFolder(path) for path in members or [folder]]
     summaries = resume_runs(folders, folder, workers, track, pairs)
@@ -93,9 +101,7 @@ def compare(
         ),
     ],
     pairs: SettingsOption = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="As in 0,1,2; default: the configuration's one.")
-    ] = None,
+    seeds: SeedsOption = None,
     file: Annotated[Path | None, typer.Option(help="A CONFIG.toml to start from.")] = None,
     out: OutOption = None,
     track: TrackOption = None,
@@ -107,7 +113,7 @@ def compare(
 
     check_trackers(track)
     chosen = None if seeds is None else parse_seeds(seeds)
-    configs = build_comparison(algorithms, chosen, file, pairs or [])
+    configs = build_comparison(algorithms, chosen, file, pairs or [], terminal.print_note)
     first = next(iter(configs.values()))
     prepare_engine(first)
     parent = out or find_free_folder(f"compare-{Path(first.data.name).stem}")

@@ -9,7 +9,7 @@ import typer
 
 from . import terminal
 from .broker import open_broker
-from .options import SAME_COMMAND, ConfigFile, JsonOption, SettingsOption
+from .options import SAME_COMMAND, ConfigArgument, JsonOption, SettingsOption, read_settings
 from .result_tables import show_run
 
 DEFAULT_SETTINGS = ["algorithm.name=fedreg", "data.clients=30"]  # without a configuration file
@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run_testbed(
-    file: ConfigFile = None,
+    file: ConfigArgument = None,
     pairs: SettingsOption = None,
     devices: Annotated[
         int | None,
@@ -46,7 +46,6 @@ def run_testbed(
 
     find_mosquitto()
     open_broker(out)  # raises if its packages are missing
-    from ..config.reading import read_config
     from ..devices.admission import check_devices_can_run
     from ..devices.testbed.fault_injection import parse_fault_kinds
     from ..devices.testbed.testbed import Testbed, assign_clients, start_testbed_fork_server
@@ -56,7 +55,7 @@ def run_testbed(
     from ..runs.summary import summarise
 
     kinds = parse_fault_kinds(faults or [])
-    config = read_config(file, [*([] if file else DEFAULT_SETTINGS), *(pairs or [])])
+    config = read_settings(file, pairs, DEFAULT_SETTINGS)
     folder = RunFolder(out)
     check_devices_can_run(config)
     start_testbed_fork_server()

@@ -12,6 +12,7 @@ from ..population.availability import Availability, Diurnal, Trace
 from ..population.faults import Faults
 from ..population.participation import Participation, Skewed, Uniform
 
+DEFAULT_RATE = 0.2  # of the clients that take part in a round, where nobody says
 AVAILABILITY_RULES: dict[str, type[Availability]] = {"diurnal": Diurnal, "trace": Trace}
 
 
@@ -37,7 +38,7 @@ def parse_participation(given: Mapping[str, Any]) -> tuple[Uniform | Skewed, Fau
         faulty["availability"] = parse_availability(faulty["availability"], f"{where}.availability")
     selection = {k: v for k, v in given.items() if k not in fault_keys}
     if not {"rate", "count"} & selection.keys():
-        selection["rate"] = 0.2
+        selection["rate"] = DEFAULT_RATE
     faults, skew = construct(Faults, faulty, where), selection.pop("skew", None)
     if skew is None:
         return construct(Uniform, selection, where), faults

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..algorithms import get_algorithm_class
-from ..core.errors import ConfigError
+from ..algorithms import find_algorithm_name, get_algorithm_class
+from ..core.errors import ConfigError, simplify_name
 from ..core.fields import check_keys, construct
-from ..models import get_model_builder
+from ..models import find_model_name
 from .config import Config
 from .participation import parse_participation
 from .sections import SECTIONS, TopSection, drop_cluster_settings, fill_data_defaults
+from .short_keys import ROOTS, TOP_KEYS, expand_overrides, ignore_note
 
-TOP_KEYS = ("seed", "rounds")
 
+def read_config(
+    path: Path | None,
+    overrides: Sequence[str] = (),
+    note: Callable[[str], None] = ignore_note,
+) -> Config:
+    """Read a configuration file and apply ``key=value`` pairs to it; without a file, to the defaults.
 
-def read_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
-    """Read a configuration file and apply ``key=value`` pairs to it; without a file, to the defaults."""
-    try:
-        text = "" if path is None else path.read_text()
-        raw = tomllib.loads(text)
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not valid TOML: it is not text (UTF-8)") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    ``note`` is told how short keys were understood.
+    """
+    text, raw = read_toml(path)
+    overrides = expand_overrides(raw, overrides, note=note)
     drop_replaced_settings(raw, overrides)
     overridden = [apply_override(raw, pair) for pair in overrides]
     try:
@@ -41,19 +41,31 @@ def read_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError(f"{path}:{line}: {error}" if line else str(error)) from None
 
 
+def read_toml(path: Path | None) -> tuple[str, dict[str, Any]]:
+    """Read a TOML file: its text, and the same as plain data; nothing without a file."""
+    try:
+        text = "" if path is None else path.read_text()
+        return text, tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not valid TOML: it is not text (UTF-8)") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+
+
 def resolve_config(raw: Mapping[str, Any]) -> Config:
     """Build a configuration from nested plain data, checked and completed with defaults."""
-    known = [*TOP_KEYS, *SECTIONS, "algorithm", "participation"]
-    check_keys(raw, known)
+    check_keys(raw, ROOTS)
     for key, value in raw.items():
         if key not in TOP_KEYS and not isinstance(value, dict):
             raise ConfigError(f"{key}: must be a section, as in [{key}]")
     settings = dict(raw.get("algorithm", {}))
-    name = str(settings.pop("name", "fedavg"))
+    name = find_algorithm_name(str(settings.pop("name", "fedavg")))
     sections: dict[str, Any] = {k: construct(c, raw.get(k, {}), k) for k, c in SECTIONS.items()}
     sections["data"] = fill_data_defaults(sections["data"])
-    if sections["model"].name is not None:
-        get_model_builder(sections["model"].name)  # report a wrong name before data are read
+    if (model := sections["model"]).name is not None:  # report a wrong name before data are read
+        sections["model"] = replace(model, name=find_model_name(model.name))
     participation, faults = parse_participation(raw.get("participation", {}))
     return Config(
         top=TopSection(**{k: v for k, v in raw.items() if k in TOP_KEYS}),
@@ -76,8 +88,10 @@ def drop_replaced_settings(raw: dict[str, Any], overrides: Sequence[str]) -> Non
     for key, section in sections.items():
         pairs, name = (p.partition("=") for p in overrides), key.split(".")[-1]
         chosen = [parse_toml_value(value.strip()) for k, _, value in pairs if k.strip() == key]
-        if chosen and isinstance(section, dict) and section.get(name, chosen[-1]) != chosen[-1]:
-            section.clear()
+        if chosen and isinstance(section, dict) and name in section:
+            before, after = (simplify_name(str(v)) for v in (section[name], chosen[-1]))
+            if before != after:
+                section.clear()
 
 
 def apply_override(raw: dict[str, Any], pair: str) -> str:

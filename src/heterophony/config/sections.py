@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, match_name
 from ..core.fields import check_settings, list_settings, setting
 from ..core.training import Training
 from ..data.client_folders import OWN_DATA, ExampleSpec
-from ..data.partitions import build_partition
-from ..data.skew import build_skew
+from ..data.partitions import PARTITIONS, build_partition
+from ..data.skew import SKEWS, build_skew
 from ..data.source import parse_class_names
+from ..data.sources import find_dataset_name
 from ..data.sources.registry import check_classes_unknown
 from ..engines.base import LOCAL_CLUSTER, Cluster
 from ..population.device_speeds import Devices
@@ -153,11 +154,14 @@ def fill_data_defaults(data: DataSection) -> DataSection:
     if data.shape is not None:
         raise ConfigError(f"data.shape: only where data.name = '{OWN_DATA}'; leave it out")
     partition, skew = data.partition, data.feature_skew
-    kind = partition.get("kind", "dirichlet")
-    complete = {"kind": kind, **list_rule_settings(build_partition(partition))}
+    rule = build_partition(partition)  # raises where the kind is unknown
+    kind = match_name(PARTITIONS, str(partition.get("kind", "dirichlet")))
+    complete = {"kind": kind, **list_rule_settings(rule)}
     if skew is not None:
-        skew = {"kind": skew.get("kind"), **list_rule_settings(build_skew(skew))}
-    return replace(data, partition=complete, feature_skew=skew)
+        kind = match_name(SKEWS, str(skew.get("kind")))
+        skew = {"kind": kind, **list_rule_settings(build_skew(skew))}
+    name = find_dataset_name(data.name)
+    return replace(data, name=name, partition=complete, feature_skew=skew)
 
 
 def clear_partition_settings(data: DataSection) -> DataSection:

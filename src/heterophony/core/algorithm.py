@@ -109,7 +109,10 @@ class Algorithm:
 
     # The network ----------------------------------------------------------------------------
     def build(self, net: Net) -> Net:
-        """Add what the algorithm needs to the network: heads, adapters, gates, copies."""
+        """Add what the algorithm needs to the network: heads, adapters, gates, copies.
+
+        ``net.shape`` is the shape of one example, ``net.classes`` the number of classes.
+        """
         return net
 
     def stays(self, net: Net) -> Iterable[str]:

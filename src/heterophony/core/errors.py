@@ -21,6 +21,7 @@ from difflib import get_close_matches
 from typing import ClassVar, TypeVar
 
 T = TypeVar("T")
+IGNORED_LETTERS = str.maketrans("", "", "-_ ")  # in names: people write them differently
 
 
 class HeterophonyError(Exception):
@@ -85,9 +86,29 @@ class StoppedError(HeterophonyError):
 
 def choose(choices: Mapping[str, T], name: str, where: str) -> T:
     """Return the choice of that name, or raise with the nearest name: ``where: no 'x' here; …``."""
-    if name not in choices:
-        raise ConfigError(f"{where}: no '{name}' here{suggest_or_list(name, choices)}")
-    return choices[name]
+    return choices[find_name(choices, name, where)]
+
+
+def find_name(known: Iterable[str], name: str, where: str) -> str:
+    """Return the known name that is meant, or raise: ``FedReG`` and ``fed-reg`` mean ``fedreg``."""
+    names = list(known)
+    if (found := match_name(names, name)) is None:
+        raise ConfigError(f"{where}: no '{name}' here{suggest_or_list(name, names)}")
+    return found
+
+
+def match_name(known: Iterable[str], name: str) -> str | None:
+    """Return the known name that is meant; None if there is none, or more than one."""
+    names = list(known)
+    if name in names:
+        return name
+    alike = [k for k in names if simplify_name(k) == simplify_name(name)]
+    return alike[0] if len(alike) == 1 else None
+
+
+def simplify_name(name: str) -> str:
+    """Return a name without what people write differently: upper case, hyphens, underscores."""
+    return name.casefold().translate(IGNORED_LETTERS)
 
 
 def suggest_or_list(word: str, known: Iterable[str]) -> str:
@@ -100,5 +121,6 @@ def suggest_or_list(word: str, known: Iterable[str]) -> str:
 
 def suggest_similar(word: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` or, if no word is similar, an empty text."""
-    near = get_close_matches(word, sorted(known), n=1, cutoff=0.5)
-    return f"; did you mean '{near[0]}'?" if near else ""
+    choices = {simplify_name(k): k for k in sorted(known)}
+    near = get_close_matches(simplify_name(word), choices, n=1, cutoff=0.5)
+    return f"; did you mean '{choices[near[0]]}'?" if near else ""

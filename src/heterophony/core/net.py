@@ -18,11 +18,14 @@ class Net(nn.Module):
     """A network that computes ``head(base(x))``.
 
     The activation between the two belongs to the base. ``Algorithm.build`` may add further parts,
-    such as a second head ``net.own``. In a run, ``shape`` is the shape of one example.
+    such as a second head ``net.own``. In a run, ``shape`` is the shape of one example, ``classes``
+    the number of classes, and ``task`` what is learned.
     """
 
     shape: tuple[int, ...] = ()
     origin: Any = None  # what ``split`` made it of, until a run has compared both
+    classes: int = 0
+    task: str = "classification"
 
     if TYPE_CHECKING:
 

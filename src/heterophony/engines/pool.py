@@ -161,8 +161,13 @@ def strip_data(plan: Plan) -> Plan:
 
 def pickle_plan(plan: Plan) -> bytes:
     """Pickle the plan, for our own child processes only."""
+    return pickle_for_children(strip_data(plan))
+
+
+def pickle_for_children(value: object) -> bytes:
+    """Pickle what our own child processes receive; one line where that is impossible."""
     try:
-        return pickle.dumps(strip_data(plan))
+        return pickle.dumps(value)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise EngineError(
             f"the pool engine cannot send this algorithm or model to its workers ({error});"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..algorithms import shorten_name
+from ..algorithms import find_algorithm_name, shorten_name
 from ..config.config import Config
-from ..config.reading import read_config
+from ..config.reading import read_config, read_toml
+from ..config.short_keys import expand_overrides, ignore_note
 from ..core.errors import FolderError
 from ..core.files import write_json
 from ..runs.store import RunFolder
@@ -22,9 +23,15 @@ def build_comparison(
     seeds: Sequence[int] | None,
     file: Path | None,
     overrides: Sequence[str],
+    note: Callable[[str], None] = ignore_note,
 ) -> dict[str, Config]:
-    """Build the configuration of every run, by label; without seeds, use the configuration's own."""
+    """Build the configuration of every run, by label; without seeds, use the configuration's own.
+
+    ``note`` is told how short keys were understood.
+    """
+    algorithms = [find_algorithm_name(name) for name in algorithms]
     labels, configs = label_algorithms(algorithms), {}
+    overrides = expand_overrides(read_toml(file)[1], overrides, algorithms, note)
     for seed in [None] if seeds is None else seeds:
         for name in algorithms:
             own = [f'algorithm.name="{name}"', *([] if seed is None else [f"seed={seed}"])]

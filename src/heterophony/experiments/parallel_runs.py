@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import connection
 from pathlib import Path
+from typing import Any
 
 from ..config.reading import read_config
 from ..core.errors import DivergedError, EngineError
@@ -21,22 +22,29 @@ from ..runs.store import RunFolder
 from .execute import execute_plan
 
 EventListener = Callable[[Path, Event], None]
+Work = tuple[Callable[..., None], tuple[Any, ...]]  # a function for a child process, its arguments
 
 
 class RunProcess(ChildProcess):
     """A process that executes one run."""
 
-    def __init__(self, folder: Path, attempt: int, share: ClusterShare | None) -> None:
+    def __init__(self, folder: Path, attempt: int, work: Work) -> None:
         self.folder, self.attempt = folder, attempt
-        super().__init__(run_in_child_process, folder, share)
+        target, arguments = work
+        super().__init__(target, *arguments)
 
 
 def run_in_parallel(
-    folders: Sequence[Path], width: int, on_event: EventListener, share: ClusterShare | None = None
+    folders: Sequence[Path],
+    width: int,
+    on_event: EventListener,
+    share: ClusterShare | None = None,
+    get_work: Callable[[Path], Work] | None = None,
 ) -> dict[Path, str]:
     """Continue these runs to their end, ``width`` at a time; a process that dies is replaced.
 
     Returns the runs that diverged, with the reason: that is a result, and the others continue.
+    ``get_work`` says what the process of a run does; default: what its configuration says.
     """
     start_fork_server()
     diverged: dict[Path, str] = {}
@@ -44,7 +52,9 @@ def run_in_parallel(
     with kill_runs_at_exit() as runs:
         while waiting or runs:
             while waiting and len(runs) < width:
-                runs.append(RunProcess(*waiting.pop(), share))
+                folder, attempt = waiting.pop()
+                work = get_work(folder) if get_work else (run_in_child_process, (folder, share))
+                runs.append(RunProcess(folder, attempt, work))
             by_pipe = {r.pipe: r for r in runs}
             for pipe in connection.wait(list(by_pipe)):
                 run = by_pipe[pipe]  # type: ignore[index]
@@ -75,6 +85,13 @@ def kill_runs_at_exit() -> Iterator[list[RunProcess]]:
 
 
 def requeue_run(run: RunProcess) -> tuple[Path, int]:
+    """Give the run of a process that died to another one, unless that cannot help."""
+    if run.process.exitcode == 1:  # Python's own: it ended before it could begin
+        raise EngineError(
+            "a process of a run could not start, for the reason above; it imports the script again,"
+            ' so the script must call hp.sweep below `if __name__ == "__main__":` and define models'
+            " and algorithms above it, in a file (or use the serial engine)"
+        )
     if run.attempt >= MAX_ATTEMPTS:
         raise EngineError(
             f"{run.folder}: {MAX_ATTEMPTS} processes died on this run (exit code"

@@ -6,13 +6,14 @@ import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, is_dataclass, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
 
-from ..algorithms import get_algorithm_name
 from ..config.config import Config, choose_default_model
+from ..config.participation import DEFAULT_RATE
 from ..config.reading import resolve_config
 from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, FolderError
@@ -27,6 +28,7 @@ from ..runs.events import Event
 from ..runs.result import Result
 from ..runs.store import RunFolder
 from ..trackers import Tracker, select_trackers
+from .algorithm_choice import choose_algorithm
 from .execute import execute_plan
 from .own_model import OwnModel, prepare_own_net
 from .progress import combine_listeners, show_progress
@@ -35,12 +37,12 @@ Model = str | OwnModel
 
 
 def run(
-    algorithm: str | Algorithm,
+    algorithm: str | Algorithm | type[Algorithm],
     federation: Federation,
     *,
     model: Model | None = None,
     rounds: int = 100,
-    participation: float | int | Participation = 1.0,
+    participation: float | int | Participation = DEFAULT_RATE,
     training: Training | None = None,
     seed: int = 0,
     head_depth: int | None = None,
@@ -59,12 +61,17 @@ def run(
     on_event: Callable[[Event], None] = lambda event: None,
     track: Sequence[str | Tracker] = (),
     progress: bool = True,
+    **settings: Any,
 ) -> Result:
     """Run one algorithm on a federation, and return its result.
 
-    ``algorithm`` is a name, as in ``heterophony list algorithms``, ``"package.module:Class"``, or an
-    instance. ``participation`` is the share (float) or number (int) of clients per round, or a rule.
-    ``model`` is a name, a module (its weights are the initial ones) or a function that builds one.
+    ``algorithm`` is a name, as in ``heterophony list algorithms``, ``"package.module:Class"``, a class
+    or an instance. ``settings`` are the algorithm's, as in ``hp.run("fedprox", clients, mu=0.1)``; one
+    that is named like a keyword of ``run`` is given to an instance, ``hp.FedReG(weights=…)``.
+
+    ``participation`` is the share (float) or number (int) of clients per round, or a rule. ``model`` is
+    a name, a module (its weights are the initial ones) or a function that builds one. Defaults are
+    those of the command line; only the engine is "serial" here, which any script can use.
 
     ``weights`` decides what a client counts in a mean; ``buffers``, whether BatchNorm's running
     statistics are personal or averaged. ``init`` is a checkpoint of the same model to begin with; the
@@ -78,11 +85,11 @@ def run(
     line every 30 seconds in a log.
     """
     check_arguments(algorithm, federation)
+    chosen, name = choose_algorithm(algorithm, settings, signature(run).parameters)
     config = resolve_config(
         {
             "seed": seed,
             "rounds": rounds,
-            "algorithm": {"name": algorithm} if isinstance(algorithm, str) else {},
             "model": {
                 "name": model if isinstance(model, str) else None,
                 "head_depth": head_depth,
@@ -94,13 +101,12 @@ def run(
             "engine": {"name": engine, "workers": workers, **asdict(cluster or Cluster())},
         }
     )
-    if isinstance(algorithm, Algorithm):
-        name = get_algorithm_name(algorithm)
-        config = replace(config, algorithm=algorithm, algorithm_name=name)
     config = replace(
         config,
+        algorithm=chosen,
+        algorithm_name=name,
         data=replace(config.data, name=federation.name, clients=len(federation.clients)),
-        local=training or Training(),
+        local=training or config.local,
         participation=make_participation(participation, len(federation.clients)),
         faults=faults or Faults(),
         devices=devices or Devices(),

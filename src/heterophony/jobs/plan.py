@@ -62,10 +62,14 @@ class Plan:
     def template(self) -> Net:
         """The initial network; every client gets a copy."""
         with seeded(self.seed, "init"):
-            net = self.model()
-            net.shape = self.federation.shape
-            net = self.algorithm.build(net)
+            net = self.build_net()
         return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+    def build_net(self) -> Net:
+        """Build a new network, with what the algorithm adds to it."""
+        net = self.model()
+        net.shape, net.classes = self.federation.shape, self.federation.classes
+        return self.algorithm.build(net)
 
     @property
     def buffer_names(self) -> frozenset[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from inspect import signature
 
-from ..core.errors import choose
+from ..core.errors import find_name
 from ..core.net import Net
 
 InputShape = tuple[int, ...]
@@ -29,9 +29,14 @@ MODEL_DESCRIPTIONS = {  # by name, which is the file and its function
 
 def get_model_builder(name: str) -> ModelBuilder:
     """Return the function that builds the model of a name."""
-    choose(MODEL_DESCRIPTIONS, name, "model.name")
+    name = find_model_name(name)
     build: ModelBuilder = getattr(import_module(f".{name}", __name__), name)
     return build
+
+
+def find_model_name(name: str) -> str:
+    """Return the name that is meant, in any case; raise if there is none."""
+    return find_name(MODEL_DESCRIPTIONS, name, "model.name")
 
 
 def get_default_head_depth(build: ModelBuilder) -> int:

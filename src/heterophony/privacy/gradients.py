@@ -103,9 +103,7 @@ def guess_personal_parameters(plan: Plan, job: Job) -> Tensors:
     if plan.algorithm.guess == "initial":
         return state(plan.template)
     with seeded(plan.seed, "attack", "guess", job.t, job.client):
-        net = plan.model()
-        net.shape = plan.federation.shape
-        return state(plan.algorithm.build(net))
+        return state(plan.build_net())
 
 
 def make_blank_data(data: ClientData, shape: tuple[int, ...]) -> ClientData:

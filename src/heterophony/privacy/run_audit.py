@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..algorithms import get_algorithm_class
+from ..algorithms import find_algorithm_name, get_algorithm_class
 from ..config.config import Config
 from ..config.reading import apply_override, resolve_config
+from ..config.short_keys import expand_overrides, ignore_note
 from ..core.errors import ConfigError
 from ..engines.base import create_engine
 from ..experiments.compare import label_algorithms, prepare_run_folders
@@ -93,9 +94,12 @@ def build_audit_configs(
     names: Sequence[str],
     overrides: Sequence[str],
     rounds: int,
+    note: Callable[[str], None] = ignore_note,
 ) -> dict[str, Config]:
     """Build a configuration for every algorithm: the preset's settings, then the overrides."""
     configs = {}
+    names = [find_algorithm_name(name) for name in names]
+    overrides = expand_overrides(settings, overrides, names, note)
     for name in names:
         if get_algorithm_class(name).pooled:
             raise ConfigError(f"{name}: it pools all data, so nothing is sent; leave it out")

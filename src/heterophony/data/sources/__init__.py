@@ -1,13 +1,21 @@
 """Read data sets: by name (``registry.py``), from files of users, or from the Hugging Face hub."""
 
 from .arrays import read_npz, wrap_arrays
-from .registry import SOURCES, DatasetSize, NamedDataset, fetch_dataset, read_source
+from .registry import (
+    SOURCES,
+    DatasetSize,
+    NamedDataset,
+    fetch_dataset,
+    find_dataset_name,
+    read_source,
+)
 
 __all__ = [
     "SOURCES",
     "DatasetSize",
     "NamedDataset",
     "fetch_dataset",
+    "find_dataset_name",
     "read_npz",
     "read_source",
     "wrap_arrays",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ...core.errors import ConfigError, DataError, suggest_or_list
+from ...core.errors import ConfigError, DataError, match_name, suggest_or_list
 from ..source import Source, decide_classes
 from . import cifar, huggingface, idx, shakespeare, tinyimagenet
 from .arrays import read_npz, read_npz_per_client
@@ -51,6 +51,7 @@ def read_source(
 
     ``classes`` is for ``.npz`` files, which do not say how many classes there are.
     """
+    name = find_dataset_name(name)
     if classes is not None:
         check_classes_unknown(name)
     if name in SOURCES:
@@ -78,8 +79,15 @@ def check_classes_unknown(name: str) -> None:
         raise ConfigError(f"data.classes: {name} has its own; leave it out")
 
 
+def find_dataset_name(name: str) -> str:
+    """Return the registered name that is meant, as in ``cifar10`` for ``CIFAR-10``; paths stay."""
+    is_path = name not in SOURCES and Path(name).expanduser().exists()
+    return name if is_path else match_name(SOURCES, name) or name
+
+
 def fetch_dataset(name: str) -> Path:
     """Download a data set into the cache, unless it is on this machine; return its path."""
+    name = find_dataset_name(name)
     if name.startswith(huggingface.HF_PREFIX):
         return huggingface.fetch_huggingface(name)
     files = SOURCES[name].files if name in SOURCES else None

@@ -1,0 +1,164 @@
+"""The table of a sweep: what each setting came to, sorted by validation examples and never by test."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ..core.errors import FolderError
+from ..core.files import read_json
+from .events import Event, get_end, get_start
+from .run_index import EVENTS_FILE, read_events
+from .summary import Accuracy, MeanStd, Summary, summarise
+
+SWEEP_FILE = "sweep.json"
+Measure = Literal["G", "P"]
+
+
+@dataclass(frozen=True)
+class SweepMeasure:
+    """G or P of one combination of settings; mean and deviation are over its seeds.
+
+    ``test`` is in the round with the highest validation accuracy; without validation examples, the
+    mean of the last ten evaluations.
+    """
+
+    validation: MeanStd | None
+    test: MeanStd
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """One combination of settings, and what its runs came to."""
+
+    settings: dict[str, Any]
+    seeds: list[int]
+    folders: list[str]
+    state: Literal["finished", "not finished", "diverged"]
+    P: SweepMeasure | None = None
+    G: SweepMeasure | None = None
+    reason: str = ""  # why it diverged
+
+    def rank(self, by: Measure) -> float:
+        """Return what rows are sorted by: the lower, the better."""
+        measure = self.P if by == "P" else self.G
+        return -measure.validation.mean if measure and measure.validation else math.inf
+
+
+@dataclass(frozen=True)
+class SweepTable:
+    """The rows of a sweep: the best on validation examples first; without any, in their order."""
+
+    folder: Path
+    keys: list[str]
+    by: Measure
+    rows: list[SweepRow]
+    examples: int = 0  # for validation, over all seeds of a row
+
+    @property
+    def chosen(self) -> SweepRow | None:
+        """The row with the highest validation accuracy; None without validation examples."""
+        first = self.rows[0] if self.rows else None
+        return first if first and first.rank(self.by) < math.inf else None
+
+    @property
+    def validated(self) -> bool:
+        """Tell whether there are validation examples."""
+        return any(row.P is not None and row.P.validation is not None for row in self.rows)
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The chosen settings."""
+        return self.chosen.settings if self.chosen else None
+
+    @property
+    def standard_error(self) -> float | None:
+        """How far the chosen row's validation accuracy may be off, as it was counted on few examples."""
+        if self.chosen is None or not self.examples:
+            return None
+        p = -self.chosen.rank(self.by)
+        return math.sqrt(p * (1 - p) / self.examples)
+
+    @property
+    def close(self) -> list[SweepRow]:
+        """The other rows within one standard error of the chosen one: as good, as far as is known."""
+        if self.chosen is None or self.standard_error is None:
+            return []
+        limit = self.chosen.rank(self.by) + self.standard_error
+        return [row for row in self.rows[1:] if row.rank(self.by) <= limit]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the table as plain data for JSON."""
+        return {
+            "settings": self.keys,
+            "by": self.by,
+            "best": self.best,
+            "standard_error": self.standard_error,
+            "rows": [asdict(row) for row in self.rows],
+        }
+
+    def __repr__(self) -> str:
+        return f"<Sweep of {len(self.rows)} settings: best {self.best}>"
+
+
+def read_sweep(folder: Path, by: Measure = "P") -> SweepTable:
+    """Read a sweep from its folder, as far as it is finished."""
+    if not (folder / SWEEP_FILE).is_file():
+        raise FolderError(f"{folder} is not a sweep: it has no {SWEEP_FILE}")
+    content = read_json(folder / SWEEP_FILE)
+    rows, examples = [], 0
+    for settings, runs in group_runs(content["runs"]):
+        events = {n: list(read_events(folder / n / EVENTS_FILE)) for n in runs}
+        rows.append(build_row(settings, runs, events, content["failed"]))
+        if rows[-1].state == "finished":
+            examples = sum(sum(get_start(e).get("validation", [])) for e in events.values())
+    return SweepTable(folder, content["settings"], by, sort_rows(rows, by), examples)
+
+
+def group_runs(runs: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, int]]]:
+    """Group the runs of a sweep by settings: these, and the seed of each run by name."""
+    groups: dict[str, tuple[dict[str, Any], dict[str, int]]] = {}
+    for name, run in runs.items():
+        _, seeds = groups.setdefault(json.dumps(run["settings"]), (run["settings"], {}))
+        seeds[name] = run["seed"]
+    return list(groups.values())
+
+
+def build_row(
+    settings: dict[str, Any],
+    runs: Mapping[str, int],
+    events: Mapping[str, Sequence[Event]],
+    failed: Mapping[str, str],
+) -> SweepRow:
+    seeds, names = list(runs.values()), list(runs)
+    reasons = [failed[n] for n in names if n in failed]
+    if reasons:
+        return SweepRow(settings, seeds, names, "diverged", reason=reasons[0])
+    if any(get_end(events[n]) is None for n in names):
+        return SweepRow(settings, seeds, names, "not finished")
+    summaries = [summarise(events[n]) for n in names]
+    measures = {m: build_measure(summaries, m) for m in ("P", "G")}
+    return SweepRow(settings, seeds, names, "finished", measures["P"], measures["G"])
+
+
+def build_measure(summaries: Sequence[Summary], name: str) -> SweepMeasure | None:
+    """Average a measure over the seeds; None if the algorithm does not have it."""
+    found: list[Accuracy] = [a for s in summaries if (a := getattr(s, name)) is not None]
+    if len(found) < len(summaries):
+        return None
+    chosen = [a.chosen for a in found if a.chosen]
+    if len(chosen) < len(found):
+        return SweepMeasure(None, MeanStd.from_values([a.last10.mean for a in found]))
+    return SweepMeasure(
+        MeanStd.from_values([c.validation for c in chosen]),
+        MeanStd.from_values([c.test for c in chosen]),
+    )
+
+
+def sort_rows(rows: Sequence[SweepRow], by: Measure) -> list[SweepRow]:
+    """Sort by validation accuracy; rows without one keep their order, unfinished ones come last."""
+    return sorted(rows, key=lambda row: (row.state != "finished", row.rank(by)))
