@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -91,3 +92,39 @@ def test_counts_see_the_whole_set():
     data = ClientData(train, test, classes=6)
     assert data.counts.tolist() == [23, 0, 1, 0, 7, 0]
     assert train.count_classes(5).tolist() == [23, 0, 1, 0, 7]
+
+
+# Gathering ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 5, 5), (7,), (3, 64, 64)])
+@pytest.mark.parametrize("size", [1, 3, 10])
+def test_batches_that_are_gathered_together_are_those_of_one_at_a_time(shape, size):
+    x = make_images(25, shape)
+    samples = Samples(x, torch.arange(25) % 4, BYTES_TO_PLUS_MINUS_ONE, torch.randperm(25)[:22])
+    epochs = [torch.randperm(22), torch.randperm(22)[:7]]
+    gathered = list(samples.gather_batches(epochs, size))
+    single = [samples.batch(at) for order in epochs for at in order.split(size)]
+    assert len(gathered) == len(single)
+    for (x1, y1), (x2, y2) in zip(gathered, single, strict=True):
+        assert torch.equal(x1, x2)
+        assert torch.equal(y1, y2)
+        assert x1.stride() == x2.stride()
+        assert x1.data_ptr() % 64 == 0  # as if allocated: matrix products may round by address
+
+
+def test_an_epoch_is_drawn_only_after_the_one_before_is_used():
+    """Dropout draws between two epochs: their order must stay the same."""
+    samples, drawn = make_client_samples({0: 6}), list[int]()
+
+    def epochs():
+        for i in range(2):
+            drawn.append(i)
+            yield torch.arange(6)
+
+    batches = samples.gather_batches(epochs(), 2)
+    for _ in range(3):
+        next(batches)
+    assert drawn == [0]
+    next(batches)
+    assert drawn == [0, 1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +14,7 @@ from .image_transforms import ImageDraws, draw_every_time, draw_once_per_image
 from .net import Net
 from .randomness import derive_seed, seeded
 from .samples import ClientData, Samples
+from .sgd import SGD
 from .tensors import Memory, Tensors, load_into_net, state
 from .training import Training
 
@@ -109,14 +109,15 @@ class Client:
             return  # a head without parameters has nothing to learn
         for p in self.net.parameters():
             p.requires_grad_(id(p) in chosen)
-        optimiser = self._make_optimiser(named, how, rates or {}, phase)
+        kept = self.memory.get(f"momentum/{phase}", Tensors())
+        optimiser = SGD(named, how, rates or {}, kept)
         samples = self.data.train if data is None else data
         draws, loss_sum, updates = self._make_image_draws(samples, f"fit/{phase}"), 0.0, 0
         with seeded(self._draw_seed, "fit", self.t, self.id, phase):
             self.net.train()
-            for at in self._iterate_batches(len(samples), how, epochs, steps):
-                x, y = samples.batch(at, draws)
-                self.examples += repeat * len(at)
+            order = self._iterate_epochs(len(samples), how, epochs, steps)
+            for x, y in samples.gather_batches(order, how.batch, draws):
+                self.examples += repeat * len(y)
                 for _ in range(repeat):
                     optimiser.zero_grad()
                     value = loss(x, y)
@@ -129,7 +130,7 @@ class Client:
                     after()
         optimiser.zero_grad()
         self.net.requires_grad_(True)
-        self._store_momentum(optimiser, named, how, phase)
+        self._store_momentum(optimiser, how, phase)
         self._record_loss(phase, loss_sum, updates)
 
     def entropy(self, x: Tensor, y: Tensor) -> Tensor:
@@ -197,37 +198,10 @@ class Client:
         shared = set(self._list_shared(self.net, self.t))
         return Tensors({k: v for k, v in state(self.net).items() if k not in shared})
 
-    def _make_optimiser(
-        self, named: Tensors, how: Training, rates: Mapping[str, float], phase: str
-    ) -> torch.optim.SGD:
-        """Create SGD over the named parameters, with the momentum of this phase's last round."""
-        others = list(named.without(*rates).values()) or [nn.Parameter(torch.empty(0))]
-        groups: list[dict[str, Any]] = [{"params": others}]
-        for pattern, lr in rates.items():
-            groups.append({"params": list(named.only(pattern).values()), "lr": lr})
-        optimiser = torch.optim.SGD(
-            groups,
-            lr=how.lr,
-            momentum=how.momentum,
-            weight_decay=how.weight_decay,
-            fused=True,
-        )
-        for k, v in self.memory.get(f"momentum/{phase}", Tensors()).items():
-            if k not in named:
-                continue
-            buffer = torch.empty_like(named[k]).copy_(v)  # in the parameter's own memory format
-            optimiser.state[named[k]]["momentum_buffer"] = buffer
-        return optimiser
-
-    def _store_momentum(
-        self, optimiser: torch.optim.SGD, named: Tensors, how: Training, phase: str
-    ) -> None:
-        if how.momentum and how.momentum_state == "persist":
-            buffers = {k: optimiser.state[p].get("momentum_buffer") for k, p in named.items()}
-            kept = Tensors({k: v for k, v in buffers.items() if v is not None})
-            if kept:
-                before = self.memory.get(f"momentum/{phase}", Tensors())
-                self.memory[f"momentum/{phase}"] = before | kept
+    def _store_momentum(self, optimiser: SGD, how: Training, phase: str) -> None:
+        if how.momentum and how.momentum_state == "persist" and optimiser.momentum:
+            before = self.memory.get(f"momentum/{phase}", Tensors())
+            self.memory[f"momentum/{phase}"] = before | optimiser.momentum
 
     def _record_loss(self, phase: str, loss_sum: float, updates: int) -> None:
         if updates:
@@ -238,18 +212,20 @@ class Client:
                 f" (local.lr = {self.training.lr:g}); lower local.lr or local.momentum"
             )
 
-    def _iterate_batches(
+    def _iterate_epochs(
         self, n: int, how: Training, epochs: int | None, steps: int | None
     ) -> Iterator[Tensor]:
-        """Iterate over the positions of each mini-batch, in a new random order every epoch."""
+        """Iterate over the positions of each epoch's examples, in a new random order every time.
+
+        Cut into mini-batches, they have the length that ``epochs`` or ``steps`` says.
+        """
         used, per_epoch = self._count_per_epoch(n, how)
         if epochs is None and steps is None:
             steps = how.steps
         left = (how.epochs if epochs is None else epochs) * per_epoch if steps is None else steps
         while left > 0 and per_epoch:
-            for at in torch.randperm(n)[:used].split(how.batch)[: min(left, per_epoch)]:
-                left -= 1
-                yield at
+            yield torch.randperm(n)[:used][: min(left, per_epoch) * how.batch]
+            left -= per_epoch
 
     def _make_image_draws(self, samples: Samples, purpose: str) -> ImageDraws | None:
         """Create the draws of the random image transform, if there is one.

@@ -27,7 +27,11 @@ def make_generator(*key: object) -> np.random.Generator:
 @contextmanager
 def seeded(*key: object) -> Iterator[None]:
     """Seed torch's global generator by the key; restore its state at the end."""
-    with torch.random.fork_rng(devices=[]):
+    generator = torch.default_generator
+    before = generator.get_state()
+    try:
         # torch.manual_seed also seeds GPUs, which takes a millisecond even where there are none
-        torch.default_generator.manual_seed(derive_seed(*key))
+        generator.manual_seed(derive_seed(*key))
         yield
+    finally:
+        generator.set_state(before)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .image_transforms import ImageDraws, RandomImageTransform
+
+GATHERED_BYTES = 1 << 18  # of network input that is gathered at once: it stays in the cache
+GATHERED_ITEM_BYTES = 4  # of a float; tokens have more, but short rows
+ALIGNMENT = 64  # bytes; torch aligns all memory so
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,23 @@ class Samples:
             x = x.contiguous(memory_format=torch.channels_last)
         return x, self.labels[at]
 
+    def gather_batches(
+        self, epochs: Iterable[Tensor], size: int, draws: ImageDraws | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Iterate over mini-batches of the examples at the positions of every epoch.
+
+        Several small batches are gathered at once; each has the bits of ``batch``.
+        """
+        for at in epochs:
+            if self.image_transform is not None and draws is not None:
+                yield from (self.batch(part, draws) for part in at.split(size))  # draws by batch
+                continue
+            batch_bytes = size * GATHERED_ITEM_BYTES * prod(self.x.shape[1:])
+            for chunk in at.split(size * max(1, GATHERED_BYTES // batch_bytes)):
+                x, y = self.batch(chunk)
+                for xs, ys in zip(x.split(size), y.split(size), strict=True):
+                    yield (xs if is_aligned(xs) else xs.clone()), ys
+
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Iterate over all examples in order, for evaluation: the last batch may be smaller."""
         return (self.batch(at) for at in torch.arange(len(self)).split(size))
@@ -98,6 +120,11 @@ class Samples:
     def count_classes(self, classes: int) -> Tensor:
         """Count the examples of each class."""
         return torch.bincount(self.labels, minlength=classes)
+
+
+def is_aligned(x: Tensor) -> bool:
+    """Tell whether a tensor begins where a new one could: matrix products may round by address."""
+    return x.data_ptr() % ALIGNMENT == 0
 
 
 @dataclass(frozen=True, eq=False)

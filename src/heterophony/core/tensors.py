@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
 from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+
+from .module_copies import copy_module, load_tensors
 
 
 class Tensors(dict[str, Tensor]):
@@ -157,7 +158,7 @@ def params(module: nn.Module) -> Tensors:
 
 def frozen(module: nn.Module) -> nn.Module:
     """Return a copy of the module that does not train: a teacher or a reference."""
-    return deepcopy(module).requires_grad_(False)
+    return copy_module(module).requires_grad_(False)
 
 
 def match_memory_format(values: Tensor, like: Tensor) -> Tensor:
@@ -167,7 +168,7 @@ def match_memory_format(values: Tensor, like: Tensor) -> Tensor:
 
 def load_into_net(net: nn.Module, tensors: Tensors) -> None:
     """Copy the tensors into the net's parameters and buffers of the same names."""
-    unknown = net.load_state_dict(tensors, strict=False).unexpected_keys
+    unknown = load_tensors(net, tensors)
     if unknown:
         raise KeyError(
             f"the net has no tensor named {unknown[0]!r}; extras have a '/' in their name"

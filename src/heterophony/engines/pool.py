@@ -1,6 +1,6 @@
-"""The pool engine: one stateless worker process per core; tensors go through files, not pipes.
+"""The pool engine: one stateless worker process per core; small jobs go to it in batches.
 
-A worker that dies is replaced and its job repeated. The result is the same, because all state is
+A worker that dies is replaced and its jobs repeated. The result is the same, because all state is
 in the client store, by round.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -19,22 +19,24 @@ from typing import Self
 import torch
 
 from ..core.algorithm import Reply
-from ..core.codec import decode_groups, encode_groups
 from ..core.errors import EngineError
-from ..core.files import translate_disk_errors, write_atomically
 from ..core.tensors import Tensors
 from ..data.federation import Federation
 from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Job, Plan
 from ..jobs.work import work
-from .base import MAX_ATTEMPTS, sort_jobs
+from .base import MAX_ATTEMPTS
+from .batching import batch_jobs
 from .child_processes import PIPE_CLOSED, ChildProcess, send_errors, start_fork_server
+from .tensor_messages import SentTensors, TensorCache, TensorMessage, encode_message
+
+NOTHING = Tensors()  # in place of the tensors, which have a message of their own
 
 
 class Worker(ChildProcess):
-    """A worker process, and the job that it runs now."""
+    """A worker process, and the jobs that it runs now."""
 
-    job: Job | None = None
+    batch: tuple[Job, ...] = ()
 
 
 class Pool:
@@ -43,9 +45,7 @@ class Pool:
     def __init__(self, plan: Plan, client_store: FolderClientStore, workers: int) -> None:
         self.plan, self.client_store, self.worker_count = plan, client_store, workers
         self.workers: list[Worker] = []
-        # by the id of the tensors; keeping the tensors keeps the id from being used again
-        self.sent_files: dict[int, tuple[Tensors, Path]] = {}
-        self.file_number = 0
+        self.sent_tensors = SentTensors(client_store.scratch / "down")
 
     def __enter__(self) -> Self:
         start_fork_server()
@@ -68,7 +68,7 @@ class Pool:
     def __exit__(self, kind: object, *_: object) -> None:
         for worker in self.workers:
             worker.pipe.close()
-            if worker.job is not None or kind is not None:
+            if worker.batch or kind is not None:
                 worker.process.kill()  # stateless: nothing is lost
         for worker in self.workers:
             worker.process.join()
@@ -80,58 +80,43 @@ class Pool:
         return list(clients)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
-        waiting, deaths = sort_jobs(jobs)[::-1], Counter[int]()
+        waiting, deaths = batch_jobs(jobs, self.worker_count)[::-1], Counter[int]()
         remaining = len(jobs)
         while remaining:
             for worker in self.workers:
-                if worker.job is None and waiting:
-                    self.assign_job(worker, waiting.pop())
-            busy = {w.pipe: w for w in self.workers if w.job is not None}
+                if not worker.batch and waiting:
+                    self.assign_batch(worker, waiting.pop())
+            busy = {w.pipe: w for w in self.workers if w.batch}
             for pipe in connection.wait(list(busy)):
                 worker = busy[pipe]  # type: ignore[index]
-                job, reply = worker.job, self.receive_reply(worker)
-                assert job is not None
-                if reply is None:
-                    deaths[id(job)] += 1
-                    self.replace_worker(worker, job, deaths[id(job)])
-                    waiting.append(job)
-                else:
-                    worker.job, remaining = None, remaining - 1
-                    yield reply
-        self.delete_sent_files()
+                batch, replies = worker.batch, receive_replies(worker)
+                if replies is None:
+                    deaths.update(map(id, batch))
+                    self.replace_worker(worker, batch, deaths[id(batch[0])])
+                    waiting += [[job] for job in reversed(batch)]  # alone: which of them kills it?
+                    continue
+                worker.batch, remaining = (), remaining - len(batch)
+                yield from replies
+        self.sent_tensors.clear()
 
-    def assign_job(self, worker: Worker, job: Job) -> None:
-        files = [str(self.write_tensors(t)) for t in (job.tensors, job.generic_model)]
-        bare = replace(job, tensors=Tensors(), generic_model=Tensors())
-        worker.job = job
+    def assign_batch(self, worker: Worker, batch: Sequence[Job]) -> None:
+        encode = self.sent_tensors.encode
+        message = [
+            (
+                replace(job, tensors=NOTHING, generic_model=NOTHING),
+                encode(job.tensors),
+                encode(job.generic_model),
+            )
+            for job in batch
+        ]
+        worker.batch = tuple(batch)
         # a worker that died while idle is noticed where replies are read
         with suppress(BrokenPipeError, ConnectionResetError):
-            worker.pipe.send((bare, *files))
+            worker.pipe.send(message)
 
-    def write_tensors(self, tensors: Tensors) -> Path:
-        """Write the tensors to a file; the same object for many clients is written only once."""
-        if id(tensors) not in self.sent_files:
-            self.file_number += 1
-            path = self.client_store.scratch / "down" / f"{self.file_number}"
-            write_atomically(path, encode_groups({"down": tensors}), durable=False)
-            self.sent_files[id(tensors)] = tensors, path
-        return self.sent_files[id(tensors)][1]
-
-    def receive_reply(self, worker: Worker) -> Reply | None:
-        """Receive the reply of a worker; None if the worker died."""
-        try:
-            reply, path = worker.receive()
-        except EOFError:
-            return None
-        with translate_disk_errors(Path(path)):
-            groups, _ = decode_groups(Path(path).read_bytes(), finite=False)
-            Path(path).unlink()
-        complete: Reply = replace(reply, tensors=groups["up"], aside=groups["aside"])
-        return complete
-
-    def replace_worker(self, worker: Worker, job: Job, deaths: int) -> None:
+    def replace_worker(self, worker: Worker, batch: Sequence[Job], deaths: int) -> None:
         """Replace a dead worker; a job on which several died ends the run."""
-        exit_code = worker.wait_for_exit()
+        exit_code, job = worker.wait_for_exit(), batch[0]
         if exit_code == 1:  # Python's own: the worker ended before it could take a job
             raise EngineError(
                 "a worker of the pool could not start, for the reason above; workers import the"
@@ -146,10 +131,22 @@ class Pool:
             )
         self.workers[self.workers.index(worker)] = self.start_worker()
 
-    def delete_sent_files(self) -> None:
-        for _, path in self.sent_files.values():
-            path.unlink(missing_ok=True)
-        self.sent_files.clear()
+
+def receive_replies(worker: Worker) -> list[Reply] | None:
+    """Receive the replies to a batch; None if the worker died."""
+    try:
+        received: list[tuple[Reply, TensorMessage | None]] = worker.receive()
+    except EOFError:
+        return None
+    return [complete_reply(reply, message) for reply, message in received]
+
+
+def complete_reply(reply: Reply, message: TensorMessage | None) -> Reply:
+    """Return the reply with its tensors."""
+    if message is None:
+        return reply
+    groups = message.decode(delete=True)
+    return replace(reply, tensors=groups["up"], aside=groups["aside"])
 
 
 def strip_data(plan: Plan) -> Plan:
@@ -207,41 +204,36 @@ def run_worker(
             pipe.recv()  # the driver reads replies after it has sent a job
         return
     client_store = FolderClientStore(Path(memories), Path(scratch))
-    cache = TensorFileCache()
+    cache = TensorCache()
     while True:
         try:
-            job, tensors, generic_model = pipe.recv()
-            with send_errors(pipe, f"client {job.client}, round {job.t}"):
-                job = replace(
-                    job, tensors=cache.read(tensors), generic_model=cache.read(generic_model)
-                )
-                pipe.send(run_job(plan, client_store, job))
+            run_batch(pipe, plan, client_store, cache)
         except PIPE_CLOSED:
             return
 
 
-def run_job(plan: Plan, client_store: FolderClientStore, job: Job) -> tuple[Reply, str]:
-    """Run a job; return the reply without its tensors, and the file that holds them."""
+def run_batch(
+    pipe: connection.Connection, plan: Plan, client_store: FolderClientStore, cache: TensorCache
+) -> None:
+    """Receive a batch of jobs and send its replies; the first error is sent in their place."""
+    replies, batch = list[tuple[Reply, TensorMessage | None]](), pipe.recv()
+    for bare, tensors, generic_model in batch:
+        with send_errors(pipe, f"client {bare.client}, round {bare.t}"):
+            job = replace(
+                bare, tensors=cache.decode(tensors), generic_model=cache.decode(generic_model)
+            )
+            replies.append(run_job(plan, client_store, job))
+            continue
+        return  # an error was sent: the driver will end the run
+    pipe.send(replies)
+
+
+def run_job(
+    plan: Plan, client_store: FolderClientStore, job: Job
+) -> tuple[Reply, TensorMessage | None]:
+    """Run a job; return the reply without its tensors, and the message that holds them."""
     reply = work(plan, job, client_store)
-    name = f"{os.getpid()}-{job.kind}-{job.t}-{job.client.encode().hex()}"
-    path = client_store.scratch / "up" / name
-    write_atomically(
-        path, encode_groups({"up": reply.tensors, "aside": reply.aside}), durable=False
-    )
-    return replace(reply, tensors=Tensors(), aside=Tensors()), str(path)
-
-
-class TensorFileCache:
-    """Keeps the tensors of the last few files: many jobs of a round share them."""
-
-    def __init__(self, size: int = 2) -> None:
-        self.size, self.files = size, OrderedDict[str, Tensors]()
-
-    def read(self, path: str) -> Tensors:
-        if path not in self.files:
-            with translate_disk_errors(Path(path)):
-                self.files[path] = decode_groups(Path(path).read_bytes(), finite=False)[0]["down"]
-            while len(self.files) > self.size:
-                self.files.popitem(last=False)
-        self.files.move_to_end(path)
-        return self.files[path]
+    name = f"{os.getpid()}-{job.kind}-{job.t}-{job.turn}-{job.client.encode().hex()}"
+    groups = {"up": reply.tensors, "aside": reply.aside}
+    message = encode_message(groups, 0, client_store.scratch / "up" / name)
+    return replace(reply, tensors=NOTHING, aside=NOTHING), message

@@ -13,7 +13,7 @@ from ..core.algorithm import Algorithm, Reply
 from ..core.client import Client
 from ..core.randomness import seeded
 from ..core.samples import Samples
-from ..core.tensors import Memory, Tensors, state
+from ..core.tensors import Memory, Tensors
 from .client_store import ClientStore
 from .plan import Job, Plan
 
@@ -30,13 +30,11 @@ def evaluate(plan: Plan, job: Job, memory: Memory, client_store: ClientStore) ->
         with seeded(plan.seed, "tune", job.t, job.client):
             algorithm.tune(client)
         models["P"] = partial(algorithm.predict, client)
-    generic_job, generic_memory = replace(job, tensors=Tensors()), {"net": job.generic_model}
-    generic = plan.build_client(generic_job, generic_memory, client_store)
-    if algorithm.common and is_generic_model_known(plan, generic):
-        if has_same_base(algorithm, client, generic):
-            cache_last_output(client.net.base)
-            generic.net.base = client.net.base
-        models["G"] = partial(algorithm.generic, generic)
+    if algorithm.common:
+        if "P" in models and is_generic_model(plan, job, client):
+            models["G"] = models["P"]
+        elif generic := build_generic_model(plan, job, client, client_store):
+            models["G"] = generic
     correct = count_correct(client, list(models.values()), client.data.test)
     metrics = dict(zip(models, correct, strict=True))
     if plan.federation.validates:  # read only here, so that no algorithm can use these examples
@@ -47,15 +45,49 @@ def evaluate(plan: Plan, job: Job, memory: Memory, client_store: ClientStore) ->
     return Reply(job.client, "evaluate", Tensors(), tested, tested, metrics)
 
 
+def build_generic_model(
+    plan: Plan, job: Job, client: Client, client_store: ClientStore
+) -> Model | None:
+    """Build the generic model, for G; None if the server does not have all of its parameters."""
+    algorithm, memory = plan.algorithm, {"net": job.generic_model}
+    generic = plan.build_client(replace(job, tensors=Tensors()), memory, client_store)
+    if not is_generic_model_known(plan, generic):
+        return None
+    if has_same_base(algorithm, client, generic):
+        cache_last_output(client.net.base)
+        generic.net.base = client.net.base
+    return partial(algorithm.generic, generic)
+
+
 def count_correct(client: Client, models: Sequence[Model], samples: Samples) -> list[int]:
-    """Count the correct answers of each model on the same examples, which may be none."""
+    """Count the correct answers of each model on the same examples, which may be none.
+
+    A model that is listed twice is run once.
+    """
     client.net.eval()
-    counts = [0] * len(models)
+    counts = dict.fromkeys(models, 0)
     with torch.inference_mode():
         for x, y in samples.batches(EVALUATION_BATCH) if len(samples) else ():
-            for i, model in enumerate(models):
-                counts[i] += int((model(x).argmax(1) == y).sum())
-    return counts
+            for model in counts:
+                counts[model] += int((model(x).argmax(1) == y).sum())
+    return [counts[model] for model in models]
+
+
+def is_generic_model(plan: Plan, job: Job, client: Client) -> bool:
+    """Tell whether the client's own model is the generic one: the same function, the same tensors.
+
+    Then P and G are the same number, and the generic model need not be built.
+    """
+    kind = type(plan.algorithm)
+    if (
+        kind.predict is not Algorithm.predict
+        or kind.generic is not Algorithm.generic
+        or has_tuning(plan.algorithm)
+        or plan.personal_stays_on_device  # what the server does not have is not in the job
+    ):
+        return False
+    own, generic = client.net.state_dict(), plan.template.state_dict() | job.generic_model
+    return all(torch.equal(v, generic[k]) for k, v in own.items())
 
 
 def is_generic_model_known(plan: Plan, generic: Client) -> bool:
@@ -89,7 +121,7 @@ def has_tuning(algorithm: Algorithm) -> bool:
 
 def has_same_base(algorithm: Algorithm, client: Client, generic: Client) -> bool:
     """Tell whether P and G have the same base; its features are then computed only once."""
-    bases = [state(c.net).only("base.*") for c in (client, generic)]
+    bases = [c.net.base.state_dict() for c in (client, generic)]
     return not has_tuning(algorithm) and all(
         torch.equal(v, bases[1][k]) for k, v in bases[0].items()
     )

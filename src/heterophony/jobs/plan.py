@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -13,6 +12,7 @@ import torch
 from ..algorithms import get_algorithm_name
 from ..core.algorithm import POOLED_CLIENT, Algorithm, Reply, Server
 from ..core.client import Client
+from ..core.module_copies import copy_module
 from ..core.net import Net
 from ..core.randomness import derive_seed, seeded
 from ..core.samples import Samples
@@ -162,7 +162,7 @@ class Plan:
         return kind(
             id=client_id,
             t=job.t,
-            net=deepcopy(self.template),
+            net=copy_module(self.template),
             data=data,
             received=job.tensors,
             memory=memory,

@@ -7,7 +7,6 @@ records which losses it would minimise, and over which tensors.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from ..core.algorithm import Algorithm
 from ..core.client import Client, Loss, Trainable, iterate_parameters
+from ..core.module_copies import copy_module
 from ..core.randomness import seeded
 from ..core.samples import ClientData, Samples
 from ..core.tensors import Tensors, params, state
@@ -54,8 +54,8 @@ class RecordingClient(Client):
     ) -> None:
         """Record a pass, unless it has no mini-batch."""
         samples = self.data.train if data is None else data
-        batches = self._iterate_batches(len(samples), how or self.training, epochs, steps)
-        if next(batches, None) is None:
+        order = self._iterate_epochs(len(samples), how or self.training, epochs, steps)
+        if next(order, None) is None:
             return
         chosen = {id(p) for p in iterate_parameters(self.net if train is None else train)}
         names = frozenset(k for k, p in self.net.named_parameters() if id(p) in chosen)
@@ -83,7 +83,7 @@ def make_stranger(plan: Plan, job: Job) -> RecordingClient:
     client = RecordingClient(
         id=job.client,
         t=job.t,
-        net=deepcopy(plan.template),
+        net=copy_module(plan.template),
         data=make_blank_data(plan.federation.data(job.client), plan.federation.shape),
         received=job.tensors,
         memory={"net": guess_personal_parameters(plan, job)},

@@ -1,0 +1,132 @@
+"""Measure rounds with many small clients, on this code and on that of before in turn.
+
+python benchmarks/small_jobs.py [--before PATH/TO/src] [--repeats 3] [--workers 2] [--rounds 20]
+
+Prints one JSON object. ``training`` and ``evaluated`` are rounds of 50 clients out of 1,000 with 50
+examples each, without and with an evaluation of all clients in every round; ``first`` is the time
+until the end of the first round with 10,000 clients of 12 examples. ``seconds`` are wall time, ``cpu``
+the seconds of all processes together, which other work on the machine disturbs less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+CASES = ("training", "evaluated", "first")
+Measurement = dict[str, float]
+
+
+def measure_cpu() -> float:
+    """Return the CPU seconds of this process, the fork server and the workers so far."""
+    me = psutil.Process()
+    times = [p.cpu_times() for p in (me, *me.children(recursive=True))]
+    return sum(t.user + t.system for t in times)
+
+
+def run_case(case: str, model: str, workers: int, rounds: int, momentum: float) -> dict[str, Any]:
+    """Run one case in this process, and return seconds and CPU seconds, by round where there are many."""
+    import heterophony as hp
+
+    clients, examples, count = (10_000, 12, 100) if case == "first" else (1000, 50, 50)
+    draw = np.random.default_rng(0)
+    x = draw.integers(0, 256, size=(clients * examples, 8, 8, 1), dtype=np.uint8)
+    federation = hp.federate((x, np.arange(len(x)) % 10), clients=clients, partition=hp.IID())
+    marks = [(time.perf_counter(), measure_cpu())]
+
+    def mark_round(event: Any) -> None:
+        if event["event"] == "round":
+            marks.append((time.perf_counter(), measure_cpu()))
+
+    result = hp.run(
+        "fedavg",
+        federation,
+        model=model,
+        rounds=1 if case == "first" else rounds + 1,
+        participation=count,
+        training=hp.Training(epochs=5, batch=10, momentum=momentum),
+        evaluate_every=1 if case != "training" else rounds + 2,
+        engine="pool",
+        workers=workers,
+        on_event=mark_round,
+    )
+    # rounds are counted from the end of the first, in which workers start and all clients are evaluated
+    first, last, number = (
+        (marks[0], marks[1], 1) if case == "first" else (marks[1], marks[-1], rounds)
+    )
+    seconds, cpu = ((b - a) / number for a, b in zip(first, last, strict=True))
+    return {"seconds": seconds, "cpu": cpu, "sha256": result.model_sha256}
+
+
+def run_elsewhere(source: Path, case: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Run one case in a new process with the code in ``source``."""
+    how = ["--case", case, "--model", options.model, "--workers", str(options.workers)]
+    how += ["--rounds", str(options.rounds), "--momentum", str(options.momentum)]
+    out = subprocess.run(
+        [sys.executable, __file__, *how],
+        env={**os.environ, "PYTHONPATH": str(source)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    measured: dict[str, Any] = json.loads(out.stdout)
+    return measured
+
+
+def compare_codes(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure all cases with each code in turn; of the repeats, the best counts."""
+    codes = {"now": Path(__file__).parents[1] / "src"}
+    if options.before:
+        codes = {"before": Path(options.before), **codes}
+    report: dict[str, Any] = {"model": options.model, "workers": options.workers}
+    for case in options.cases:
+        runs: dict[str, list[dict[str, Any]]] = {code: [] for code in codes}
+        for _ in range(options.repeats):
+            for code, source in codes.items():
+                runs[code].append(run_elsewhere(source, case, options))
+        report[case] = summarise_case(runs)
+    return report
+
+
+def summarise_case(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Reduce the repeats to minimum and median, and to how many times faster this code is."""
+    out: dict[str, Any] = {}
+    for key in ("seconds", "cpu"):
+        values = {code: [r[key] for r in repeats] for code, repeats in runs.items()}
+        for code, v in values.items():
+            out.setdefault(code, {})[key] = {"min": min(v), "median": statistics.median(v)}
+        if "before" in values:
+            out[f"{key}_ratio"] = min(values["before"]) / min(values["now"])
+    out["same_bits"] = len({r["sha256"] for repeats in runs.values() for r in repeats}) == 1
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--before", help="the folder src of the code to compare with")
+    parser.add_argument("--cases", nargs="*", choices=CASES, default=CASES)
+    parser.add_argument("--case", choices=CASES, help="run one case in this process")
+    parser.add_argument("--model", default="mlp")
+    parser.add_argument("--momentum", type=float, default=0.0)
+    for name, default in (("repeats", 3), ("workers", 2), ("rounds", 20)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    options = parser.parse_args()
+    if options.case:
+        how = (options.model, options.workers, options.rounds, options.momentum)
+        print(json.dumps(run_case(options.case, *how)))
+    else:
+        print(json.dumps(compare_codes(options), indent=2))
+
+
+if __name__ == "__main__":
+    main()
