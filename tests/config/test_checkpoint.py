@@ -189,7 +189,7 @@ def test_pretrain_writes_what_was_trained_and_a_run_begins_with_it(tmp_path, mon
         "pretrain", *pairs(*QUICK, "algorithm.name=fedper"), "-o", "a.safetensors"
     )
     assert code == 0, err
-    assert out.splitlines()[0] == "centralized, 2 rounds, seed 0: accuracy in %"
+    assert out.splitlines()[0] == "Centralised, 2 rounds, seed 0: accuracy in %"
     assert err.splitlines()[-1] == (
         "wrote a.safetensors; begin with it: -c model.init=a.safetensors"
     )
