@@ -456,7 +456,8 @@ def test_tables_exports_and_the_page_have_a_column_where_a_run_has_it(both, tmp_
     assert [r["cells"][-1] for r in page["rows"]] == [f"{100 * chosen:.2f}", "–"]
     export_comparison([runs["fedavg"], runs["fedper"]], tmp_path / "table.csv")
     lines = list(csv.DictReader((tmp_path / "table.csv").read_text().splitlines()))
-    assert [line["P.chosen mean"] for line in lines] == [repr(chosen), ""]
+    numbers = [line["P.chosen mean %"] for line in lines]
+    assert (float(numbers[0]), numbers[1]) == (pytest.approx(100 * chosen), "")
     assert not any("chosen" in k for k in select_columns(build_comparison_rows([runs["fedper"]])))
 
 

@@ -147,7 +147,9 @@ def test_run_resume_and_compare_find_it_in_the_current_folder(folder):
     assert {p.name for p in (folder / "both").iterdir() if p.is_dir()} == {
         *("my_fedavg-0", "fedavg-0")
     }
-    assert [row["name"] for row in json.loads(out)] == [NAME, "fedavg"]
+    rows = json.loads(out)
+    assert [row["algorithm"] for row in rows] == [NAME, "fedavg"]
+    assert [row["name"] for row in rows] == ["My_FedAvg", "FedAvg"]
     again = json.loads((folder / "both" / "my_fedavg-0" / "result.json").read_text())
     assert again["model_sha256"] == result["model_sha256"]
 

@@ -367,7 +367,7 @@ def test_the_page_has_a_table_of_them_and_none_where_there_are_none(tmp_path):
     runs = load_runs([tmp_path / "a", tmp_path / "b"])
     new = [r.summary.new_clients for r in runs]
     shown = reported(runs)
-    assert [row["name"] for row in shown["rows"]] == ["fedper", "fedamp"]
+    assert [row["name"] for row in shown["rows"]] == ["FedPer", "FedAMP"]
     for row, n in zip(shown["rows"], new, strict=True):
         g = "–" if n.G is None else f"{100 * n.G:.2f}"
         accuracies = [f"{100 * v:.2f}" for v in (n.before, n.P, n.fairness.worst10)]
@@ -384,7 +384,7 @@ def test_the_commands_show_them(tmp_path):
     words = [word for s in settings for word in ("-c", s)]
 
     def shown(*command: str) -> Result:
-        return CliRunner().invoke(app, [*command, *words])
+        return CliRunner().invoke(app, [*command, *words], env={"COLUMNS": "200"})
 
     lines = shown("run", "--out", str(tmp_path / "one")).stdout.splitlines()[5:]
     named = [line[:26].strip() for line in lines]

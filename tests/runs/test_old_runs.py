@@ -52,8 +52,15 @@ def test_an_unfinished_run_resumes_to_the_result_of_an_uninterrupted_one(runs):
 def test_a_finished_run_stays_as_it_is(runs):
     folder = runs / "fedper-finished"
     result = json.loads((folder / "result.json").read_text())
-    assert call_for_json("resume", folder) == result
-    assert summarise(list(RunFolder(folder).iterate_events())).to_dict() == result
+    for again in (
+        call_for_json("resume", folder),
+        summarise(list(RunFolder(folder).iterate_events())).to_dict(),
+    ):
+        # the version that wrote the folder counted the untrained model among the last ten
+        for measure in ("G", "P"):
+            assert again[measure]["last10"]["mean"] > result[measure]["last10"]["mean"]
+            again[measure] |= {"last10": result[measure]["last10"]}
+        assert again == result
 
 
 @pytest.mark.parametrize("name", ["fedper-finished", "fedreg-unfinished"])

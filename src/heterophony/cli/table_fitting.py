@@ -41,7 +41,10 @@ def fit_table(
     ]
     left_out: list[str] = []
     if add_widths([measure_lines(column) for column in columns]) > width:
-        columns = [c if i < text else break_lines(c) for i, c in enumerate(columns)]
+        plain = columns
+        columns = [c if i < text else break_title(c) for i, c in enumerate(plain)]
+        if add_least_widths(columns, text, READABLE_WIDTH) > width:
+            columns = [c if i < text else break_lines(c) for i, c in enumerate(plain)]
         names = list(titles)
         for name in optional:
             if add_least_widths(columns, text, READABLE_WIDTH) <= width:
@@ -60,9 +63,15 @@ def break_lines(column: Sequence[str]) -> list[str]:
     """Break numbers before a bracket, and the title at the width of the numbers below it."""
     title, *cells = column
     broken = [cell.replace(" (", "\n(") if " (" in cell else cell for cell in cells]
-    width = max(measure_lines(broken), measure_longest_word(title), 1)
+    return break_title([title, *broken])
+
+
+def break_title(column: Sequence[str]) -> list[str]:
+    """Break the title at the width of the numbers below it, between words."""
+    title, *cells = column
+    width = max(measure_lines(cells), measure_longest_word(title), 1)
     lines = textwrap.wrap(title, width, break_long_words=False, break_on_hyphens=False)
-    return ["\n".join(lines), *broken]
+    return ["\n".join(lines), *cells]
 
 
 def add_least_widths(columns: Sequence[Sequence[str]], text: int, readable: int = 0) -> int:
