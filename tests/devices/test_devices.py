@@ -10,9 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
+import heterophony as hp
 from helpers.brokers import mosquitto
 from helpers.forked import Forked
+from heterophony.core.errors import DataError
 from heterophony.devices.broker.broker import Broker
 
 SETTINGS = {
@@ -114,3 +117,9 @@ def test_devices_have_the_bits_of_a_simulation_though_one_is_killed(testbed):
     assert result["P"]["last"] == alone["P"]["last"]
     assert result["G"] == alone["G"]
     assert result["bytes"] == alone["bytes"]
+    loaded, simulated = hp.load(f"run-{bed.folder.name}"), hp.load("serial")
+    assert loaded.summary.to_dict() == result
+    examples = simulated.plan.federation.x[:5]
+    assert torch.equal(loaded.generic()(examples), simulated.generic()(examples))
+    with pytest.raises(DataError, match="the personal model of client '0' is on its device"):
+        loaded.personal(0)
