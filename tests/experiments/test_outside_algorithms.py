@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import heterophony as hp
 from helpers.commands import refused
 from helpers.forked import Forked
 from helpers.support import identical, played
-from heterophony.algorithms import get_algorithm_class, shorten_name
+from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class, shorten_name
 from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError
 from heterophony.experiments.compare import label_algorithms
@@ -210,3 +211,39 @@ def test_a_class_of_the_package_has_a_long_name_too():
     assert get_algorithm_class("heterophony.algorithms.fedavg:FedAvg") is get_algorithm_class(
         "fedavg"
     )
+
+
+# Mistakes in an algorithm's file ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NothingSent(hp.Algorithm):
+    """Its ``local`` forgets to return."""
+
+    def local(self, client):
+        client.fit()
+
+
+@dataclass(frozen=True)
+class MistypedPattern(hp.Algorithm):
+    """The head is a Sequential: its bias is called head.0.bias."""
+
+    personal = ("head.bias",)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "said"),
+    [
+        (NothingSent(), r"nothingsent: local\(\) returned NoneType; return the tensors to send"),
+        (MistypedPattern(), r"personal = 'head.bias' matches no tensor .* 'head' has head.0.bias"),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_line_too(algorithm, said):
+    with pytest.raises(ConfigError, match=said):
+        hp.run(algorithm, hp.federate("digits", clients=2), rounds=1)
+
+
+def test_a_registered_class_that_is_not_there_is_one_line(monkeypatch):
+    monkeypatch.setitem(ALGORITHM_CLASSES, "fedavg", "FedAvgg")
+    said = "heterophony.algorithms.fedavg has no class 'FedAvgg'; did you mean 'FedAvg'?"
+    assert said in refused(3, "run", "-c", "algorithm.name=fedavg")

@@ -73,8 +73,7 @@ def get_algorithm_class(name: str) -> type[Algorithm]:
     if ":" in name:
         return import_algorithm_class(name)
     name = find_algorithm_name(name)
-    cls: type[Algorithm] = getattr(import_module(f".{name}", __name__), ALGORITHM_CLASSES[name])
-    return cls
+    return import_class(f"{__name__}.{name}", ALGORITHM_CLASSES[name])
 
 
 def find_algorithm_name(name: str) -> str:
@@ -108,15 +107,20 @@ def get_display_name(name: str) -> str:
     return DISPLAY_NAMES.get(name) or ALGORITHM_CLASSES.get(name) or name.rpartition(":")[2]
 
 
-# Algorithms outside the package -----------------------------------------------------------------
+# Importing a class: every mistake in it is one line ---------------------------------------------
 
 
 def import_algorithm_class(name: str) -> type[Algorithm]:
-    """Import ``package.module:Class``; every mistake is one line."""
+    """Import ``package.module:Class``, which may lie outside this package."""
     module_name, _, class_name = name.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), class_name)):
         raise ConfigError(f"algorithm.name: '{name}' must be package.module:Class")
-    module = import_outside_module(module_name)
+    return import_class(module_name, class_name)
+
+
+def import_class(module_name: str, class_name: str) -> type[Algorithm]:
+    """Import an algorithm's class and check it."""
+    name, module = f"{module_name}:{class_name}", import_algorithm_module(module_name)
     cls = vars(module).get(class_name)
     if cls is None:
         known = [k for k, v in vars(module).items() if is_own_algorithm_class(v)]
@@ -131,7 +135,7 @@ def import_algorithm_class(name: str) -> type[Algorithm]:
     return checked
 
 
-def import_outside_module(name: str) -> ModuleType:
+def import_algorithm_module(name: str) -> ModuleType:
     try:
         return import_module(name)
     except ModuleNotFoundError as error:

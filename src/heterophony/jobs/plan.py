@@ -12,11 +12,12 @@ import torch
 from ..algorithms import get_algorithm_name
 from ..core.algorithm import POOLED_CLIENT, Algorithm, Reply, Server
 from ..core.client import Client
+from ..core.errors import ConfigError
 from ..core.module_copies import copy_module
 from ..core.net import Net
 from ..core.randomness import derive_seed, seeded
 from ..core.samples import Samples
-from ..core.tensors import Memory, Tensors, state
+from ..core.tensors import Memory, Tensors, matches_any, state
 from ..core.training import Training
 from ..data.federation import Federation
 from ..population.device_speeds import Devices
@@ -69,7 +70,9 @@ class Plan:
         """Build a new network, with what the algorithm adds to it."""
         net = self.model()
         net.shape, net.classes = self.federation.shape, self.federation.classes
-        return self.algorithm.build(net)
+        net = self.algorithm.build(net)
+        check_personal_patterns(self.algorithm, net)
+        return net
 
     @property
     def buffer_names(self) -> frozenset[str]:
@@ -188,3 +191,16 @@ class Job:
     turn: int = 0  # counts from 0 if a client is drawn several times in one round
     keeps_memory: bool = True  # store its memory afterwards? Of several turns, only of the last
     custom_work: Callable[[Plan, Job, ClientStore], Reply] | None = None  # for kind "other"
+
+
+def check_personal_patterns(algorithm: Algorithm, net: Net) -> None:
+    """Refuse a pattern that matches no tensor of a part that the net has: it would do nothing."""
+    names = list(net.state_dict())
+    for pattern in algorithm.personal:
+        part = pattern.partition(".")[0]
+        inside = [name for name in names if name.startswith(f"{part}.")]
+        if inside and not any(matches_any(name, [pattern]) for name in inside):
+            raise ConfigError(
+                f"algorithm {get_algorithm_name(algorithm)}: personal = '{pattern}' matches no tensor"
+                f" of the net; '{part}' has {', '.join(inside)}"
+            )

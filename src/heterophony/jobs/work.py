@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -10,7 +11,7 @@ import torch
 
 from ..core.algorithm import Algorithm, Reply
 from ..core.client import Client
-from ..core.errors import DivergedError
+from ..core.errors import ConfigError, DivergedError
 from ..core.randomness import seeded
 from ..core.tensors import Memory, Tensors, state
 from .client_store import ClientStore
@@ -73,7 +74,13 @@ def needs_personal_average(plan: Plan, job: Job, client_store: ClientStore) -> b
 def train_locally(plan: Plan, job: Job, client: Client) -> Tensors:
     """Run the algorithm on a client; return its update. Raise DivergedError if it is not finite."""
     with seeded(plan.derive_draw_seed(job.turn), "local", job.t, job.client):
-        update = Tensors(plan.algorithm.local(client))
+        update = plan.algorithm.local(client)
+    if not isinstance(update, Mapping):
+        raise ConfigError(
+            f"algorithm {plan.algorithm_name}: local() returned {type(update).__name__}; return the"
+            " tensors to send, as in `return client.shared()`"
+        )
+    update = Tensors(update)
     for name, v in update.items():
         if v.is_floating_point() and not bool(torch.isfinite(v).all()):
             raise DivergedError(
