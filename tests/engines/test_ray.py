@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 import heterophony as hp
 from helpers.crash import recorded
-from helpers.support import CALM, calm, identical, played, untimed
+from helpers.support import CALM, calm, identical, net_with_batch_norm, played, untimed
 from heterophony.algorithms import ALGORITHM_CLASSES
 from heterophony.algorithms.fedper import FedPer
 from heterophony.cli import app
@@ -239,7 +239,7 @@ def test_a_model_that_cannot_be_pickled_is_reported(nodes):
 
     def net() -> hp.Net:
         assert lock
-        return hp.split(__import__("torch").nn.Sequential())
+        return net_with_batch_norm()
 
     with pytest.raises(EngineError, match="cannot send this algorithm or model to its workers"):
         on_ray("fedavg", model=net)
