@@ -385,7 +385,7 @@ def test_an_algorithm_that_sends_no_parameters_is_not_attacked(tmp_path):
 def test_the_page_carries_the_audit(tmp_path):
     audited(tmp_path / "a", "fedavg")
     page = render_report(load_runs([tmp_path / "a"]))
-    assert '"columns":["original","fedavg, unknown","fedavg, known"]' in page
+    assert '"columns":["original","FedAvg, unknown","FedAvg, known"]' in page
     assert len(page) < 300_000
 
 

@@ -156,7 +156,7 @@ def test_the_list_fills_itself_and_keeps_the_focus(
     until(tab, "FedAvg", "#title")
     tab.get_by_role("link", name="all runs").click()
     tab.get_by_role("link", name="mine", exact=True).click()
-    until(tab, "fedrep, round 2 of 60", "#legend")
+    until(tab, "FedRep, round 2 of 60", "#legend")
     assert tab.complaints == []
     assert {u.split("?")[0] for u in tab.asked} == {url, f"{url}events"}
 
