@@ -26,6 +26,7 @@ from heterophony.algorithms.fedpac import FedPAC, solve_head_mixtures
 from heterophony.algorithms.parts.simplex import minimise_on_simplex
 from heterophony.core.algorithm import Reply, Server
 from heterophony.core.tensors import mix
+from heterophony.jobs.plan import Job
 
 DRAW = torch.Generator().manual_seed(0)
 MOMENTUM = replace(QUICK, momentum=0.9, weight_decay=0.1)
@@ -201,10 +202,13 @@ def test_a_single_example_has_no_variance():
 
 
 def variances(result: hp.Result) -> list[float]:
-    return [
-        float(fedpac.compute_bound_terms(result.personal(c)._predict.args[0])["variance"])
-        for c in result.plan.federation.clients
-    ]
+    plan, server, found = result.plan, result._server, []
+    store = result._run_folder.client_store
+    for c in plan.federation.clients:
+        job = Job(kind="evaluate", t=server.t, client=c, tensors=plan.algorithm.send(server, c))
+        client = plan.build_client(job, store.load_memory(c, before=server.t), store)
+        found.append(float(fedpac.compute_bound_terms(client)["variance"]))
+    return found
 
 
 def test_centres_are_averaged_by_the_size_of_the_class():

@@ -77,9 +77,9 @@ def test_without_learning_rate_nothing_moves(name):
 def test_equal_clients_average_to_each_of_them():
     draw = torch.Generator().manual_seed(0)
     x, y = torch.rand(1, 5, generator=draw).numpy(), torch.tensor([1]).numpy()
-    federation = hp.federate([(x, y, x, y)] * 7)
+    federation = hp.federate([(x, y, x, y)] * 7, classes=2)
     result = played("fedavg", federation, rounds=1, participation=1.0)
-    alone = played("fedavg", hp.federate([(x, y, x, y)]), rounds=1, participation=1.0)
+    alone = played("fedavg", hp.federate([(x, y, x, y)], classes=2), rounds=1, participation=1.0)
     assert same(model(result), model(alone))
 
 

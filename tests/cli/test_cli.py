@@ -579,7 +579,9 @@ def test_data_partition_says_which_class_nobody_trains_on():
     draw = np.random.default_rng(0)
     x, y = draw.normal(size=(40, 3)).astype(np.float32), np.tile([0, 2], 20)
     np.savez("mine.npz", x=x, y=y)
-    chosen = pairs("data.name=mine.npz", "data.clients=2", "data.partition.kind=iid")
+    chosen = pairs(
+        "data.name=mine.npz", "data.clients=2", "data.partition.kind=iid", "data.classes=3"
+    )
     said = good("data", "partition", *chosen).stderr.splitlines()
     assert said[-1] == "nobody trains on class 1"
 

@@ -279,7 +279,7 @@ def test_the_table_says_in_words_and_units_what_the_file_says(tmp_path, world):
     assert two["cells"][0] == f"gone since {devices.format_time(1e9, 1e9)}"
     assert (two["cells"][5], two["cells"][-2:]) == ("2.0 GB", ("3", "too long"))
     assert told["summary"] == "2 devices: 1 here, 1 gone; 3 refused replies and messages."
-    assert told["caption"].startswith("fedavg, round 2 of 60, as of ")
+    assert told["caption"].startswith("FedAvg, round 2 of 60, as of ")
     assert len(told["titles"]) == 1 + len(one["cells"])
 
 

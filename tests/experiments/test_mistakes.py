@@ -10,7 +10,6 @@ import pytest
 
 import heterophony as hp
 from helpers.support import blobs, digits, played
-from heterophony.algorithms.fedprox import FedProx
 from heterophony.core.errors import ConfigError, DataError, EngineError, FolderError
 from heterophony.data.sources import read_source, wrap_arrays
 
@@ -133,8 +132,7 @@ def test_one_client_per_round_is_warned_of_where_all_may_be_meant():
         ("fedavg", "digits", "federation: must be clients with data, not 'digits'; give "
                              "hp.federate('digits')"),
         ("fedavg", (X, X), "federation: must be clients with data, not tuple; give hp.federate(…)"),
-        (FedProx, None, "algorithm: FedProx is a class; give an instance of it, as in FedProx()"),
-        (3, None, "algorithm: must be a name such as 'fedavg', or an instance of an hp.Algorithm"),
+        (3, None, "algorithm: must be a name, or a class or an instance of hp.Algorithm, not 3"),
     ],
 )  # fmt: skip
 def test_what_is_no_algorithm_or_federation_is_said(algorithm, federation, words):

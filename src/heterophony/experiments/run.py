@@ -84,7 +84,7 @@ def run(
     ``begin``, ``log`` and ``end``. ``progress`` shows a bar on a terminal and in a notebook, and a
     line every 30 seconds in a log.
     """
-    check_arguments(algorithm, federation)
+    check_federation(federation)
     chosen, name = choose_algorithm(algorithm, settings, signature(run).parameters)
     config = resolve_config(
         {
@@ -145,16 +145,8 @@ def run(
     return Result(folder, lambda: plan, temporary)
 
 
-def check_arguments(algorithm: object, federation: object) -> None:
-    """Refuse what is neither an algorithm nor a federation, and say what to write."""
-    if isinstance(algorithm, type) and issubclass(algorithm, Algorithm):
-        name = algorithm.__name__
-        raise ConfigError(f"algorithm: {name} is a class; give an instance of it, as in {name}()")
-    if not isinstance(algorithm, str | Algorithm):
-        raise ConfigError(
-            "algorithm: must be a name such as 'fedavg', or an instance of an hp.Algorithm, not"
-            f" {type(algorithm).__name__}"
-        )
+def check_federation(federation: object) -> None:
+    """Refuse what is no federation, and say what to write."""
     if not isinstance(federation, Federation):
         data = repr(federation) if isinstance(federation, str | Path) else "…"
         what = data if data != "…" else type(federation).__name__
