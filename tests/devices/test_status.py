@@ -356,7 +356,7 @@ def test_a_browser_shows_devices_live_before_and_in_a_run_and_only_as_text(
         until(tab, "not yet here", "#devices-tables")
         stored_events = [json.dumps(e) + "\n" for e in played(FIRST, finished=False)]
         (run / "events.jsonl").write_text("".join(stored_events))
-        until(tab, "fedavg, round 2 of 60", "#legend")
+        until(tab, "FedAvg, round 2 of 60", "#legend")
         region = tab.get_by_role("region", name="as of")
         region.focus()
         evil = {"state": "refused", "wrong": 3, "why": HOSTILE}

@@ -56,13 +56,14 @@ def killed(words: list[str], events: Path, at: int, victim: str, rng: random.Ran
     while process.poll() is None:
         if recorded(events) >= at:
             try:
-                hit = workers(driver) if victim == "worker" else []
-                os.kill(rng.choice(hit).pid if hit else driver.pid, signal.SIGKILL)
+                if victim == "driver":
+                    driver.kill()
+                    return process.wait()
+                if hit := workers(driver):  # none while it starts, and once its rounds are done
+                    os.kill(rng.choice(hit).pid, signal.SIGKILL)
+                    at += 3  # and another one later
             except (psutil.Error, ProcessLookupError):
                 continue
-            if not hit:
-                return process.wait()
-            at += 3  # and go on: another one later
         time.sleep(rng.random() / 50)  # spreads the kills over all moments of a round
     return process.wait()
 
