@@ -335,7 +335,8 @@ def test_a_node_killed_in_the_middle_of_a_round_costs_only_time(nodes, tmp_path)
     nodes.grow()
     (raylet,) = nodes.second.all_processes["raylet"]
     (tmp_path / "done.node").write_text(str(raylet.process.pid))
-    how = {"participation": 1.0, **CALM}
+    # enough rounds for the second node, whose workers start later, to be given a job
+    how = {"participation": 1.0, "rounds": 12, **CALM}
     stormy = on_ray(Fatal(str(tmp_path / "done"), "node"), **how)
     assert (tmp_path / "done").exists()
     assert raylet.process.wait(PATIENCE) == -signal.SIGKILL
