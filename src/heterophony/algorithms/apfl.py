@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from ..core.algorithm import Algorithm, Client, Net, Reply, Server, equally, mean, setting
 from ..core.tensors import Tensors, answer, params, state, weights
@@ -35,11 +34,11 @@ class APFL(Algorithm):
             turn += 1
             if turn % 2:
                 rng_state = torch.get_rng_state()
-                return cross_entropy(net(x), y)
+                return client.loss(net(x), y)
             with torch.random.fork_rng(devices=[]):  # the common model's draws stay the same
                 torch.set_rng_state(rng_state)
                 mixed = mix_models(share, params(net.own), weights(net))
-                return cross_entropy(answer(net.own, mixed, x), y)
+                return client.loss(answer(net.own, mixed, x), y)
 
         def learn_share() -> None:
             if share.grad is not None:  # that of the first mini-batch: ⟨∇f(mixture), own - common⟩

@@ -4,7 +4,6 @@ from copy import deepcopy
 from dataclasses import dataclass
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from ..core.algorithm import Algorithm, Client, Net, setting
 from ..core.tensors import Tensors, weights
@@ -28,7 +27,7 @@ class Ditto(Algorithm):
         received = weights(net).without("own.*").under("own.")
 
         def personal_loss(x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropy(net.own(x), y)
+            return client.loss(net.own(x), y)
 
         near = (lambda w: self.lam * (w - received)) if self.lam else None
         client.fit(personal_loss, train=net.own, epochs=self.own_epochs, pull=near)

@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from ..core.algorithm import Algorithm, Client, Net, setting
 from ..core.client import Loss
@@ -56,7 +55,7 @@ class FedALA(Algorithm):
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             net.eval()  # keeps running statistics as they are
-            return cross_entropy(answer(net, mixture(), x), y)
+            return client.loss(answer(net, mixture(), x), y)
 
         self.train_mixing_weights(client, loss)
         load_into_net(net, mixture())

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from ..core.algorithm import Algorithm, Client, Reply, Server, mean, setting
 from ..core.tensors import Tensors, mix
@@ -17,6 +16,7 @@ class FedPAC(Algorithm):
     """Align features to common class centres; send each client the best mixture of all heads."""
 
     paper = "Xu et al., ICLR 2023"
+    needs_classes = True
     lam: float = setting(1.0, "weight of the alignment", low=0)
 
     def send(self, server: Server, client: str) -> Tensors:
@@ -30,7 +30,7 @@ class FedPAC(Algorithm):
 
         def alignment_loss(x: Tensor, y: Tensor) -> Tensor:
             z = net.base(x)
-            out = cross_entropy(net.head(z), y)
+            out = client.loss(net.head(z), y)
             if centres is None:
                 return out
             target = centres[y]

@@ -6,7 +6,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from ..core.algorithm import Algorithm, Client, Reply, Server, setting
 from ..core.tensors import Tensors, mix
@@ -17,6 +16,7 @@ class FedProto(Algorithm):
     """Exchange class means of features instead of models; hold features near the common means."""
 
     paper = "Tan et al., AAAI 2022"
+    needs_classes = True
     personal = ("*",)
     common = False
     lam: float = setting(1.0, "weight of the distance to the prototypes", low=0)
@@ -30,7 +30,7 @@ class FedProto(Algorithm):
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z = net.base(x)
-            out = cross_entropy(net.head(z), y)
+            out = client.loss(net.head(z), y)
             here = torch.tensor([str(c) in known for c in y.tolist()])
             if not self.lam or not here.any():
                 return out

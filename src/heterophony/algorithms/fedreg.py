@@ -7,7 +7,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from ..core.algorithm import Algorithm, Client, Net, Reply, Server, as_agreed, mean, setting
 from ..core.samples import ClientData, Samples
@@ -22,6 +21,7 @@ class FedReG(Algorithm):
     """Train an own head on the client's data as they are, and the shared head on balanced data."""
 
     paper = "FedReG; FedReb thesis"
+    needs_classes = True
     personal = ("own.*",)
     head_depth = 2
     threshold: Threshold = setting("mean", "the statistic that every class is balanced to")
@@ -55,7 +55,7 @@ class FedReG(Algorithm):
         net, counts, target = client.net, client.data.counts, self.compute_target(client)
 
         def own_loss(x: Tensor, y: Tensor) -> Tensor:
-            return cross_entropy(self.predict(client, x), y)
+            return client.loss(self.predict(client, x), y)
 
         def rebalanced(data: ClientData) -> Samples:  # its name is part of its seed
             return rebalance(data.train, target, self.augment)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear
+from torch.nn.functional import linear
 
 from ..core.algorithm import Algorithm, Client, Net, setting
 from ..core.tensors import Tensors
@@ -16,6 +16,7 @@ class FedRoD(Algorithm):
     """Train a generic head with a balanced loss and a personal head that corrects it."""
 
     paper = "Chen and Chao, ICLR 2022"
+    needs_classes = True
     personal = ("own.*",)
     head: Literal["linear", "hyper"] = setting(
         "linear", "the personal head is a layer, or made by a shared network from label frequencies"
@@ -39,7 +40,7 @@ class FedRoD(Algorithm):
             z = net.base(x)
             generic = net.head(z)
             own = generic.detach() + self.compute_correction(client, z.detach())
-            return cross_entropy(generic + prior, y) + cross_entropy(own, y)
+            return client.loss(generic + prior, y) + client.loss(own, y)
 
         client.fit(loss)
         return client.shared()

@@ -17,6 +17,7 @@ class GPFL(Algorithm):
     """Learn common class embeddings and, conditioned on them, generic and personal features."""
 
     paper = "Zhang et al., ICCV 2023"
+    needs_classes = True
     personal = ("head.*", "prior")
     lam: float = setting(0.001, "weight of the distance to the embedding", low=0)
     mu: float = setting(0.1, "weight decay of valve and embeddings", low=0)
@@ -45,7 +46,7 @@ class GPFL(Algorithm):
             g = net.valve(z, everybody)
             angles = normalize(g) @ normalize(table).T
             near: Tensor = (g - e[y]).norm()  # Frobenius norm of the whole batch
-            mine = cross_entropy(net.head(net.valve(z, own)), y)
+            mine = client.loss(net.head(net.valve(z, own)), y)
             return mine + cross_entropy(angles, y) + self.lam * near
 
         decay = self.mu - client.training.weight_decay  # mu replaces the common weight decay

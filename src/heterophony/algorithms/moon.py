@@ -36,7 +36,7 @@ class MOON(Algorithm):
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z = net.base(x)
-            out = cross_entropy(net.head(z), y)
+            out = client.loss(net.head(z), y)
             if not self.mu:
                 return out
             with torch.no_grad():

@@ -7,7 +7,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from ..core.algorithm import Algorithm, Client, Reply, Server, equally, mean, setting
 from ..core.tensors import Tensors, answer, params
@@ -41,7 +40,7 @@ class PerFedAvg(Algorithm):
             first_slope = compute_slope(w, next(first))
             # in place on a clone: only that keeps the memory format, hence the bits of α = 0
             ahead = w.map(lambda p, g: p.clone().sub_(g, alpha=self.alpha), first_slope)
-            return cross_entropy(answer(net, ahead, x), y)
+            return client.loss(answer(net, ahead, x), y)
 
         def second_order(w: Tensors) -> Tensors:
             g, batch = params(net).map(get_gradient), next(third)
@@ -65,7 +64,7 @@ def compute_gradient(client: Client, w: Tensors, x: Tensor, y: Tensor) -> Tensor
     """Compute the gradient at ``w`` with the net's running statistics, which do not change."""
     at = w.map(lambda v: v.detach().clone().requires_grad_())
     buffers = {k: v.clone() for k, v in client.net.named_buffers()}
-    cross_entropy(answer(client.net, at | buffers, x), y).backward()
+    client.loss(answer(client.net, at | buffers, x), y).backward()
     return at.map(get_gradient)
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import mse_loss
 
 from ..core.algorithm import Algorithm, Client, Net, setting
 from ..core.client import BATCH_NORMS
@@ -41,13 +41,13 @@ class PFAKD(Algorithm):
             z = net.base(x)
             with torch.no_grad():
                 target = teacher(x)
-            return cross_entropy(net.head(z), y) + self.beta * mse_loss(z, target)
+            return client.loss(net.head(z), y) + self.beta * mse_loss(z, target)
 
         def attention_loss(x: Tensor, y: Tensor) -> Tensor:
             z, maps = forward_with_attention(net.base, x)
             with torch.no_grad():
                 target, teacher_maps = forward_with_attention(teacher, x)
-            out = cross_entropy(net.head(z), y) + self.beta * mse_loss(z, target)
+            out = client.loss(net.head(z), y) + self.beta * mse_loss(z, target)
             return out + self.at_weight * compute_attention_loss(maps, teacher_maps)
 
         loss = distillation_loss if self.beta else None

@@ -5,7 +5,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 
 from ..core.algorithm import Algorithm, Client, Net, setting
@@ -45,7 +44,7 @@ class PFedGate(Algorithm):
         def loss(x: Tensor, y: Tensor) -> Tensor:
             gates, share = self.compute_gates(cut, *(v.mean(0) for v in net.gate(x)))
             kept.append(share)
-            return cross_entropy(forward_gated(net, cut, gates, params(net), x), y)
+            return client.loss(forward_gated(net, cut, gates, params(net), x), y)
 
         def clip(w: Tensors) -> Tensors:
             for part in ([net.gate], [net.base, net.head]):

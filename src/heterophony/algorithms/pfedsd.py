@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, kl_div, log_softmax, softmax
+from torch.nn.functional import kl_div, log_softmax, softmax
 
 from ..core.algorithm import Algorithm, Client, setting
 from ..core.tensors import Tensors, answer, state
@@ -16,6 +16,7 @@ class PFedSD(Algorithm):
     """Distil the client's own model of its last round into the received model."""
 
     paper = "Jin et al., TPDS 2022"
+    needs_classes = True
     lam: float = setting(0.5, "weight of the distillation", low=0)
     temperature: float = setting(3.0, "temperature of the distillation", above=0)
     teacher_bn: Literal["eval", "train"] = setting(
@@ -28,9 +29,9 @@ class PFedSD(Algorithm):
         def loss(x: Tensor, y: Tensor) -> Tensor:
             out = client.net(x)
             if not has_teacher:
-                return cross_entropy(out, y)
+                return client.loss(out, y)
             distance = self.compute_distillation_loss(out, self.run_teacher(client, x))
-            return cross_entropy(out, y) + self.lam * distance
+            return client.loss(out, y) + self.lam * distance
 
         client.fit(loss)
         client.memory["own"] = state(client.net)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..algorithms import get_display_name
+from ..core.scores import SCORES, get_metric_info
 from . import terminal
 from .table_fitting import HighlightedCell
 
@@ -35,7 +36,8 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
         )
         rows.append(["P, new clients in the end", "–", terminal.format_percent(new.P), "–", worst])
     name = get_display_name(summary.algorithm)
-    title = f"{name}, {summary.rounds} rounds, seed {summary.seed}: accuracy in %"
+    score = SCORES.get(summary.task, "score")
+    title = f"{name}, {summary.rounds} rounds, seed {summary.seed}: {score} in %"
     titles = ["", "best", "last", "last 10", "worst 10 % of clients"]
     if summary.P.chosen:
         titles.append("at best validation")
@@ -46,6 +48,8 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
         ]  # new clients have no validation
         rows = [[*row, mark] for row, mark in zip(rows, marks, strict=False)]
     terminal.print_table(title, titles, rows, optional=["last", "worst 10 % of clients", "best"])
+    if summary.metrics:
+        show_metrics({name: summary.metrics})
     up, down = (terminal.format_megabytes(summary.bytes[k]) for k in ("up", "down"))
     simulated = summary.simulated_seconds
     clock = "" if simulated is None else f", {simulated:.1f} s on the simulated clock"
@@ -68,6 +72,21 @@ def format_accuracy_row(name: str, a: Accuracy | None, fair: Fairness | None) ->
     return [name, best, terminal.format_percent(a.last), last10, worst]
 
 
+def show_metrics(by_run: Mapping[str, Mapping[str, Mapping[str, float | None]]]) -> None:
+    """Print the further metrics at the end of runs: G and P of each."""
+    lines = []
+    for run, metrics in by_run.items():
+        for name, of in metrics.items():
+            metric = get_metric_info(name)
+            values = [metric.format(of.get(measure)) for measure in ("G", "P")]
+            lines.append([run, metric.title or name.replace("_", " "), *values])
+    single = len(by_run) == 1
+    heads = ["algorithm", "metric", "G", "P"][single:]
+    terminal.print_table(
+        "other metrics, after the last round", heads, [line[single:] for line in lines]
+    )
+
+
 def format_validation_choice(of: Accuracy | None) -> str:
     """Format the accuracy at the round with the best validation accuracy."""
     at = of and of.chosen
@@ -81,7 +100,8 @@ def show_comparison(parent: Path, json: bool) -> None:
     from ..analysis.statistics import list_conclusions
     from ..analysis.tables import VALIDATION_COLUMNS, build_comparison_rows, select_columns
 
-    found = build_comparison_rows(load_runs([parent]))
+    runs = load_runs([parent])
+    found = build_comparison_rows(runs)
     if json:
         terminal.print_json(found)
         return
@@ -91,9 +111,13 @@ def show_comparison(parent: Path, json: bool) -> None:
     gaps = ["ΔG last 10", "ΔP last 10"]
     heads = ["algorithm", *shown.values(), *(["P new"] if new else []), *gaps, "MB", "seconds"]
     lines = [format_comparison_line(r, list(shown), new) for r in found]
-    title = "accuracy in %; G: the common model on all test data, P: own models on own data"
+    score = " or ".join(dict.fromkeys(SCORES[r.start.get("task", "classification")] for r in runs))
+    title = f"{score} in %; G: the common model on all test data, P: own models on own data"
     optional = ["seconds", "MB", shown["worst10"], shown["G.best"], shown["P.best"], *gaps]
     terminal.print_table(title, heads, lines, optional=optional)
+    measured = {r.label: s.metrics for r in runs if (s := r.current_summary) and s.metrics}
+    if measured:
+        show_metrics(measured)
     seeds = len(found[0]["seeds"])
     spread = f"± over {seeds} seeds" if seeds > 1 else "± over the last ten evaluations"
     terminal.print_note(

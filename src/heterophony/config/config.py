@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -10,10 +10,14 @@ from pathlib import Path
 import tomli_w
 import torch
 
+from ..algorithms import get_display_name
 from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, DataError
+from ..core.metrics import MetricFunction, choose_metrics
 from ..core.net import Net
 from ..core.randomness import seeded
+from ..core.scores import TaskName
+from ..core.tasks import Criterion, get_task
 from ..core.training import Training
 from ..data.client_folders import OWN_DATA, ExampleSpec, find_client_data, load_own_federation
 from ..data.federation import Federation
@@ -63,7 +67,7 @@ class Config:
             paths = locate_client_data(data)
             return self.load_client_folders(paths).keeping_out(data.new_clients, seed)
         federation = partition_source(
-            read_source(data.name, data.path, data.classes),
+            read_source(data.name, data.path, data.classes, data.task),
             data.clients,
             build_partition(data.partition),
             data.train_fraction,
@@ -80,11 +84,22 @@ class Config:
         shares = (data.train_fraction, self.top.seed, data.validation_fraction)
         return load_own_federation(paths, spec, *shares).transformed(data.transform)
 
-    def build_plan(self, federation: Federation, net: Callable[[], Net] | None = None) -> Plan:
+    def build_plan(
+        self,
+        federation: Federation,
+        net: Callable[[], Net] | None = None,
+        loss: Criterion | None = None,
+        metrics: Sequence[str | MetricFunction] | None = None,
+    ) -> Plan:
         """Build the plan of the run, with every default decided.
 
         ``net`` builds a network of the user's own, in place of the one the section [model] names.
+        ``loss`` and ``metrics`` are functions of the user's own.
         """
+        check_task(self.algorithm, self.algorithm_name, federation.task, loss)
+        chosen = self.evaluation.metrics if metrics is None else metrics
+        if chosen is None:
+            chosen = get_task(federation.task).metrics
         check_participation(self.faults, self.devices, self.participation, federation.clients)
         build = net or self.choose_net_builder(federation)
         return Plan(
@@ -102,6 +117,8 @@ class Config:
             faults=self.faults,
             devices=self.devices,
             name=self.algorithm_name,
+            loss=loss,
+            metrics=choose_metrics(chosen, federation.task),
         )
 
     def choose_net_builder(self, federation: Federation) -> Callable[[], Net]:
@@ -109,6 +126,7 @@ class Config:
         model = self.fill_model_defaults(federation).model
         assert model.name is not None
         assert model.head_depth is not None
+        check_model_task(model.name, federation.task)
         build = partial(
             get_model_builder(model.name), federation.shape, federation.classes, model.head_depth
         )
@@ -128,7 +146,7 @@ class Config:
 
     def fill_model_defaults(self, federation: Federation) -> Config:
         """Return the configuration with the defaults of [model] filled in."""
-        name = self.model.name or choose_default_model(federation.shape, federation.x.dtype)
+        name = self.model.name or choose_default_model(federation)
         depth = self.model.head_depth or self.algorithm.head_depth
         depth = depth or get_default_head_depth(get_model_builder(name))
         return replace(self, model=replace(self.model, name=name, head_depth=depth))
@@ -149,6 +167,8 @@ class Config:
         # later keys are left out at their default: folders of runs begun before them can resume
         if not self.data.validation_fraction:
             del sections["data"]["validation_fraction"]
+        if self.data.task == "classification":
+            del sections["data"]["task"]
         if not self.evaluation.share_personal:
             del sections["evaluation"]["share_personal"]
         if self.engine.name != "ray":
@@ -157,8 +177,35 @@ class Config:
         return tomli_w.dumps({**asdict(self.top), **kept})
 
 
-def choose_default_model(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> str:
-    """Choose a model by the shape and type of an example; a row of integers is text."""
+def check_model_task(model: str, task: TaskName) -> None:
+    """Refuse a model that does not predict what the task asks for."""
+    if (model == "tokenlstm") != (task == "sequence"):
+        how = "predicts a token at every place" if model == "tokenlstm" else "predicts one answer"
+        raise ConfigError(f"model.name: {model} {how}, and the task is '{task}'; leave it out")
+
+
+def check_task(algorithm: Algorithm, name: str, task: TaskName, loss: Criterion | None) -> None:
+    """Refuse an algorithm that needs classes for another task or with another loss."""
+    if not algorithm.needs_classes:
+        return
+    shown = get_display_name(name)
+    if task != "classification":
+        raise ConfigError(
+            f"algorithm.name: {shown} needs classes, and the task is '{task}'; choose another"
+            " algorithm, such as FedAvg, Ditto or FedPer"
+        )
+    if loss is not None:
+        raise ConfigError(
+            f"loss: {shown} is defined by the cross-entropy; leave it out (outputs of log_softmax"
+            " have the same cross-entropy as their logits)"
+        )
+
+
+def choose_default_model(federation: Federation) -> str:
+    """Choose a model by the task, and the shape and type of an example; a row of integers is text."""
+    shape, dtype = federation.shape, federation.x.dtype
+    if federation.task == "sequence":
+        return "tokenlstm"
     if len(shape) == 1 and not dtype.is_floating_point and dtype != torch.uint8:
         return "charlstm"
     if len(shape) == 3 and min(shape[1:]) >= 16:

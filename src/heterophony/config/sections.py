@@ -7,13 +7,14 @@ from typing import Any, Literal
 
 from ..core.errors import ConfigError, match_name
 from ..core.fields import check_settings, list_settings, setting
+from ..core.scores import TaskName
 from ..core.training import Training
 from ..data.client_folders import OWN_DATA, ExampleSpec
 from ..data.partitions import PARTITIONS, build_partition
 from ..data.skew import SKEWS, build_skew
 from ..data.source import parse_class_names
 from ..data.sources import find_dataset_name
-from ..data.sources.registry import check_classes_unknown
+from ..data.sources.registry import check_classes_unknown, check_task_unknown
 from ..engines.base import LOCAL_CLUSTER, Cluster
 from ..population.device_speeds import Devices
 
@@ -66,6 +67,9 @@ class DataSection:
     classes: list[str] | int | None = setting(
         None, "own data and .npz: the names of the classes in their order, or how many", low=1
     )
+    task: TaskName = setting(
+        "classification", ".npz: what is learned from the targets; named data sets have classes"
+    )
     shape: list[int] | None = setting(None, "own data: shape of one example, as in [3, 32, 32]")
 
     def __post_init__(self) -> None:
@@ -105,6 +109,9 @@ class EvaluationSection:
     new_client_rounds: int = setting(1, "rounds that a new client trains alone", low=0)
     share_personal: bool = setting(
         False, "on devices: send personal parameters where G is computed from their average"
+    )
+    metrics: list[str] | None = setting(
+        None, "measured beside the score: f1, auc, …; default: those of the task"
     )
 
     def __post_init__(self) -> None:
@@ -148,6 +155,8 @@ def fill_data_defaults(data: DataSection) -> DataSection:
     """Return the section with every default of its partition and skew; raise where one is wrong."""
     if data.name == OWN_DATA:
         return clear_partition_settings(data)
+    if data.task != "classification":
+        check_task_unknown(find_dataset_name(data.name))
     if data.classes is not None:
         check_classes_unknown(data.name)
         parse_class_names(data.classes)
@@ -167,6 +176,10 @@ def fill_data_defaults(data: DataSection) -> DataSection:
 def clear_partition_settings(data: DataSection) -> DataSection:
     """Return the section for clients with own data; refuse settings that need all data in one place."""
     ExampleSpec.from_config(data.shape, data.classes)
+    if data.task != "classification":
+        raise ConfigError(
+            f"data.task: not with data.name = '{OWN_DATA}', which is for classification; leave it out"
+        )
     usual = DataSection()
     for key in ("partition", "split", "feature_skew", "frozen_augment"):
         if getattr(data, key) not in (getattr(usual, key), {}):

@@ -89,6 +89,7 @@ class Algorithm:
     head_depth: ClassVar[int | None] = None  # how many layers the head has, if the paper says so
     everybody: ClassVar[bool] = False  # do all clients train in every round?
     common: ClassVar[bool] = True  # do all clients have a model in common? Else there is no G
+    needs_classes: ClassVar[bool] = False  # is it for classification alone?
     pooled: ClassVar[bool] = False  # is one model trained on the data of all clients together?
     # the personal parameters that an outside attacker assumes in the privacy audit: newly
     # initialised ones, those before the first round, or the average over all clients
@@ -111,7 +112,8 @@ class Algorithm:
     def build(self, net: Net) -> Net:
         """Add what the algorithm needs to the network: heads, adapters, gates, copies.
 
-        ``net.shape`` is the shape of one example, ``net.classes`` the number of classes.
+        ``net.shape`` is the shape of one example, ``net.classes`` the number of classes, and
+        ``net.task`` the name of the task.
         """
         return net
 
@@ -162,11 +164,11 @@ class Algorithm:
         return True
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
-        """Return the logits of the client's personal model, for P."""
+        """Return the output of the client's personal model, for P: logits, or numbers."""
         return client.net(x)
 
     def generic(self, client: Client, x: Tensor) -> Tensor:
-        """Return the logits of the model that all clients have in common, for G.
+        """Return the output of the model that all clients have in common, for G.
 
         The personal parameters of ``client.net`` are averages over all clients here.
         """

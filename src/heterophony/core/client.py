@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from .errors import DivergedError
 from .image_transforms import ImageDraws, draw_every_time, draw_once_per_image
@@ -15,6 +14,7 @@ from .net import Net
 from .randomness import derive_seed, seeded
 from .samples import ClientData, Samples
 from .sgd import SGD
+from .tasks import TASKS, Criterion
 from .tensors import Memory, Tensors, load_into_net, state
 from .training import Training
 
@@ -35,6 +35,7 @@ class Client:
     ``received``  the tensors that ``Algorithm.send`` sent it
     ``memory``    sets of tensors that the algorithm keeps on the client between rounds
     ``training``  the settings of local SGD
+    ``loss``      the loss of a mini-batch by output and targets: that of the task, or the user's
     ``metrics``   numbers to record with the reply; ``fit`` adds the mean loss of each phase
     ``examples``  how many examples it has trained on so far, for the simulated clock
     """
@@ -54,6 +55,7 @@ class Client:
         list_shared: Callable[[Net, int], list[str]],
         cache_derived: Callable[[str, Callable[[], Samples]], Samples],
         draw_seed: int | None = None,
+        loss: Criterion = TASKS["classification"].loss,
     ) -> None:
         """Load the personal parameters (``memory["net"]``) and the received ones into the net.
 
@@ -64,7 +66,7 @@ class Client:
         self.id, self.t, self.net, self.data, self.received = id, t, net, data, received
         self.memory = {k: v for k, v in memory.items() if k != "net"}
         self.training, self.metrics = training, dict[str, float]()
-        self.rounds, self.examples = rounds, 0
+        self.rounds, self.examples, self.loss = rounds, 0, loss
         self._seed, self._draw_seed = seed, seed if draw_seed is None else draw_seed
         self._list_shared, self._cache_derived = list_shared, cache_derived
         kept, sent = memory.get("net", Tensors()), received.without("*/*")
@@ -88,7 +90,7 @@ class Client:
     ) -> None:
         """Minimise ``loss(x, y)`` with SGD over mini-batches of the client's training data.
 
-        ``loss``    default: the cross-entropy of ``client.net(x)``
+        ``loss``    default: ``client.loss(client.net(x), y)``
         ``train``   the modules or parameters to train; default: the whole net
         ``data``    the examples to train on; default: ``client.data.train``
         ``epochs``  or ``steps``: how long; default: as ``how`` says
@@ -102,7 +104,7 @@ class Client:
         Parameters outside ``train`` are frozen. A parameter without a gradient is not updated,
         not even by momentum or weight decay.
         """
-        how, loss = how or self.training, loss or self.entropy
+        how, loss = how or self.training, loss or self.compute_net_loss
         chosen = {id(p) for p in iterate_parameters(self.net if train is None else train)}
         named = Tensors({k: p for k, p in self.net.named_parameters() if id(p) in chosen})
         if not named:
@@ -133,9 +135,9 @@ class Client:
         self._store_momentum(optimiser, how, phase)
         self._record_loss(phase, loss_sum, updates)
 
-    def entropy(self, x: Tensor, y: Tensor) -> Tensor:
-        """Compute the cross-entropy of the net's logits: the default loss of ``fit``."""
-        return cross_entropy(self.net(x), y)
+    def compute_net_loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """Compute the loss of the net's output: the default loss of ``fit``."""
+        return self.loss(self.net(x), y)
 
     @property
     def steps(self) -> int:

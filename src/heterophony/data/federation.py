@@ -20,11 +20,21 @@ from ..core.errors import ConfigError
 from ..core.files import translate_disk_errors
 from ..core.randomness import make_generator
 from ..core.samples import ClientData, Samples, Scale
+from ..core.scores import TaskName
+from ..core.tasks import compute_target_variance
 from ..core.tensors import tensor_to_bytes
 from .partitions import Share
 from .partitions.file import digest_examples, write_partition
 from .skew import Skew, SkewedSamples, build_skew, describe_skew, make_skew_view
+from .targets import count_targets
 from .transforms import UNCHANGED, Transform, build_transform
+
+TARGET_WORDS = {
+    "classification": "classes",
+    "regression": "targets",
+    "multilabel": "labels",
+    "sequence": "tokens",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +48,7 @@ class Federation:
     x: Tensor  # the pool of examples, as stored
     y: Tensor
     scale: Scale  # how examples become network input, if there is no ``transform``
-    labels: tuple[str, ...]  # the names of the classes
+    labels: tuple[str, ...]  # the names of the classes, labels, tokens or targets
     train: Mapping[str, Tensor]  # client -> rows of the pool
     test: Mapping[str, Tensor]
     transform: Transform | None = None
@@ -46,13 +56,14 @@ class Federation:
     skew: Skew | None = None  # alters each client's examples
     new: tuple[str, ...] = ()  # clients that join after training; the run does not use them before
     validation: Mapping[str, Tensor] = field(default_factory=dict)  # of all clients, or empty
+    task: TaskName = "classification"
 
     def __repr__(self) -> str:
         new = f" and {len(self.new)} new" if self.new else ""
         examples, shape = sum(self.sizes().values()), "×".join(map(str, self.shape))
         return (
             f"<Federation {self.name}: {len(self.clients)}{new} clients, {examples} training"
-            f" examples of {shape}, {self.classes} classes>"
+            f" examples of {shape}, {self.classes} {TARGET_WORDS[self.task]}>"
         )
 
     @cached_property
@@ -68,7 +79,7 @@ class Federation:
 
     @property
     def classes(self) -> int:
-        """The number of classes."""
+        """The number of classes; of labels, tokens or targets in other tasks."""
         return len(self.labels)
 
     @property
@@ -110,10 +121,15 @@ class Federation:
         }
 
     def counts(self, part: str = "train") -> NDArray[np.int64]:
-        """Count the examples of each client and class: clients × classes."""
+        """Count the examples of each client and class: clients × classes. See ``count_targets``."""
         rows: Mapping[str, Tensor] = getattr(self, part)
-        held = [self.y[rows[c]] for c in self.clients]
-        return np.stack([torch.bincount(y, minlength=self.classes).numpy() for y in held])
+        held = [self.y[rows[c]].numpy() for c in self.clients]
+        return np.stack([count_targets(y, self.task, self.classes) for y in held])
+
+    @cached_property
+    def target_variance(self) -> Tensor:
+        """The variance of each target of a regression over all clients' test examples."""
+        return compute_target_variance(self.y[torch.cat([self.test[c] for c in self.clients])])
 
     def whole(self) -> Federation:
         """Return the same federation without new clients: all clients train."""
@@ -150,6 +166,8 @@ class Federation:
             h.update(tensor_to_bytes(self.test[client]))
         if self.skew is not None:
             h.update(json.dumps(describe_skew(self.skew)).encode())
+        if self.task != "classification":
+            h.update(json.dumps(["task", self.task]).encode())
         if self.new:
             h.update(json.dumps(["new", *self.new]).encode())
         for client, rows in self.validation.items():
@@ -184,6 +202,7 @@ class Federation:
             "names": dict(self.names),
             "skew": None if self.skew is None else describe_skew(self.skew),
             "new": self.new,
+            "task": self.task,
         }
         return json.dumps(content)
 
@@ -215,6 +234,7 @@ class Federation:
             skew=None if about["skew"] is None else build_skew(about["skew"]),
             new=tuple(about["new"]),
             validation=dict(zip(about["validation"], parts[2 * n :], strict=True)),
+            task=about["task"],
         )
 
 

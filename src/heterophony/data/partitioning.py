@@ -13,8 +13,10 @@ from ..core.randomness import make_generator
 from .federation import Federation
 from .partitions import Partition, Terms, compute_shares, split_train_test
 from .partitions.base import SplitMode
+from .partitions.file import FromFile
 from .skew import Skew
 from .source import Source
+from .targets import group_examples
 from .validation import hold_out_validation
 
 
@@ -41,7 +43,10 @@ def partition_source(
         )
     own_seed = getattr(partition, "seed", None)
     terms = Terms(clients, train_fraction, split, seed if own_seed is None else own_seed)
-    shares = {str(i): share for i, share in enumerate(compute_shares(partition, source, terms))}
+    by_file = isinstance(partition, FromFile)  # it compares a digest of the targets themselves
+    grouped = source if by_file else replace_targets_by_groups(source)
+    found = compute_shares(partition, grouped, terms)
+    shares = {str(i): share for i, share in enumerate(found)}
     if len(shares) != clients:
         raise DataError(f"the partition made {len(shares)} clients, but data.clients is {clients}")
     for i, share in shares.items():
@@ -70,8 +75,18 @@ def partition_source(
         names={i: share.name for i, share in shares.items() if share.name},
         skew=feature_skew,
         validation=validation if any(map(len, validation.values())) else {},
+        task=source.task,
     )
     return hold_out_validation(federation, validation_fraction, terms.seed)
+
+
+def replace_targets_by_groups(source: Source) -> Source:
+    """Return a source that partitions by label can use, whatever its task is."""
+    if source.task == "classification":
+        return source
+    groups, count = group_examples(source.y, source.task)
+    names = tuple(str(i) for i in range(count))
+    return replace(source, y=groups, labels=names, task="classification")
 
 
 def split_into_clients(
@@ -106,5 +121,7 @@ def split_into_clients(
             first, second = rows[:train_size], rows[train_size:]
         train[str(client)], test[str(client)] = torch.from_numpy(first), torch.from_numpy(second)
     x, y = torch.from_numpy(source.x), torch.from_numpy(source.y)
-    federation = Federation(source.name, x, y, source.scale, source.labels, train, test)
+    federation = Federation(
+        source.name, x, y, source.scale, source.labels, train, test, task=source.task
+    )
     return hold_out_validation(federation, validation_fraction, seed)

@@ -11,28 +11,36 @@ from numpy.typing import NDArray
 
 from ..core.errors import ConfigError, DataError
 from ..core.samples import Scale
+from ..core.scores import TaskName
+from ..core.tasks import IGNORED_TOKEN
+from .targets import choose_target_names
 
 
 @dataclass(frozen=True)
 class Source:
-    """Examples as stored, their labels, and what the data set says about them."""
+    """Examples as stored, their targets, and what the data set says about them."""
 
     name: str
     x: NDArray[Any]
-    y: NDArray[np.int64]
+    y: NDArray[Any]  # labels; what ``task`` asks for
     scale: Scale  # how examples become network input
-    labels: tuple[str, ...]  # the names of the classes
+    labels: tuple[str, ...]  # the names of the classes, labels, tokens or targets
     official: int | None = None  # size of the official training set, which comes first
     users: NDArray[np.int64] | None = None  # the user each example comes from, if known
     user_names: tuple[str, ...] = ()
+    task: TaskName = "classification"
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
             raise DataError(f"{self.name}: {len(self.x)} examples but {len(self.y)} labels")
         if len(self.y) == 0:
             raise DataError(f"{self.name}: there are no examples")
-        if self.y.min() < 0 or self.y.max() >= len(self.labels):
+        known = self.y[self.y != IGNORED_TOKEN] if self.task == "sequence" else self.y
+        counted = self.task in ("classification", "sequence") and known.size
+        if counted and (known.min() < 0 or known.max() >= len(self.labels)):
             raise DataError(f"{self.name}: labels must be 0 … {len(self.labels) - 1}")
+        if self.task == "sequence" and not np.issubdtype(self.x.dtype, np.integer):
+            raise DataError(f"{self.name}: a sequence must be of whole numbers, not {self.x.dtype}")
         if np.issubdtype(self.x.dtype, np.floating) and not np.isfinite(self.x).all():
             raise DataError(f"{self.name}: the examples hold NaN or infinity")
 
@@ -42,6 +50,12 @@ def decide_classes(source: Source, classes: int | Sequence[str] | None) -> Sourc
 
     The largest label alone does not say how many classes there are: labels 1, 2, 3 may be three.
     """
+    if source.task != "classification":
+        return (
+            source
+            if classes is None
+            else replace(source, labels=choose_target_names(source.labels, source.task, classes))
+        )
     if classes is not None:
         return replace(source, labels=parse_class_names(classes))
     found = np.unique(source.y).tolist()

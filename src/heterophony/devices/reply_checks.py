@@ -40,23 +40,39 @@ class ReplyValidator:
     @cached_property
     def largest_reply(self) -> Reply:
         """The reply of a client with examples of every class; no reply has more tensors."""
-        return self.simulate_reply(torch.arange(self.plan.federation.classes))
+        return self.simulate_reply(self.make_targets())
 
     @cached_property
     def required_names(self) -> frozenset[str]:
         """The tensors that every client sends, whatever its classes are."""
+        if self.plan.task.name != "classification":
+            return frozenset(self.largest_reply.tensors)
         single_class = [
             self.simulate_reply(torch.tensor([c])).tensors
             for c in (0, self.plan.federation.classes - 1)
         ]
         return frozenset(single_class[0].keys() & single_class[1].keys())
 
+    def make_targets(self) -> Tensor:
+        """Make targets of blank examples: of a classification, one example of each class."""
+        if self.plan.task.name == "classification":
+            return torch.arange(self.plan.federation.classes)
+        y = self.plan.federation.y
+        return torch.zeros(2, *y.shape[1:], dtype=y.dtype)
+
     def simulate_reply(self, y: Tensor) -> Reply:
         """Return the reply of a client with blank examples of these classes to its first job."""
         plan, rows = self.plan, {DUMMY_CLIENT: torch.arange(len(y))}
         x = torch.zeros(len(y), *plan.federation.shape, dtype=plan.federation.x.dtype)
         dummy = Federation(
-            "dummy", x, y, BYTES_TO_PLUS_MINUS_ONE, plan.federation.labels, rows, rows
+            "dummy",
+            x,
+            y,
+            BYTES_TO_PLUS_MINUS_ONE,
+            plan.federation.labels,
+            rows,
+            rows,
+            task=plan.federation.task,
         )
         training = replace(plan.training, epochs=1, steps=None, batch=len(y))
         dry_plan = replace(plan, federation=dummy, training=training)
@@ -141,9 +157,14 @@ class ReplyValidator:
                 raise CodecError(f"metric {name[:80]!r} is not a name")
             if not math.isfinite(value):
                 raise CodecError(f"metric {name!r} is not finite")
-            limit = limits.get(name, math.inf)
-            if name in limits and not (0 <= value <= limit and value == int(value)):
-                raise CodecError(f"metric {name!r} is {value:g}, of {limit} examples")
+            if name in limits and not self.is_possible_score(value, limits[name]):
+                raise CodecError(f"metric {name!r} is {value:g}, of {limits[name]} examples")
+
+    def is_possible_score(self, value: float, examples: int) -> bool:
+        """Tell whether so many examples can have this sum of scores; R² has no lower limit."""
+        if self.plan.task.name == "classification" and value != int(value):
+            return False
+        return value <= examples and (value >= 0 or self.plan.task.name == "regression")
 
     def set_trusted_weight(self, reply: Reply, job: Job) -> Reply:
         """Replace the weight in averages, which is not for a device to choose."""

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from ..config.sections import DataSection
 from ..core.errors import ConfigError, DataError, choose
 from ..core.fields import construct
+from ..core.scores import TaskName
 from ..core.status_line import name_slow_work
 from ..data.federation import Federation
 from ..data.partitioning import partition_source, split_into_clients
@@ -38,6 +39,7 @@ def federate(
     new_clients: float = 0.0,
     validation_fraction: float = 0.0,
     classes: int | Sequence[str] | None = None,
+    task: TaskName = "classification",
 ) -> Federation:
     """Build a federation: clients, and the data that each one holds.
 
@@ -50,18 +52,22 @@ def federate(
     the share of clients, drawn by the seed, that join only after training. ``validation_fraction`` is
     the share of every client's training examples that is held out, to choose a round by.
     ``classes`` is their number, or their names: needed if labels of arrays are not 0, 1, … without
-    gaps.
+    gaps. ``task`` says what is learned from arrays: ``"classification"`` (one label per example),
+    ``"regression"`` (numbers), ``"multilabel"`` (rows of 0 and 1) or ``"sequence"`` (a token for
+    each token of x). Partitions by label then use groups of examples: see docs/data.md.
     """
-    shares = {"new_clients": new_clients, "validation_fraction": validation_fraction}
+    shares = {"new_clients": new_clients, "validation_fraction": validation_fraction, "task": task}
     construct(DataSection, shares, "data")
     if isinstance(data, list):
-        own = [unpack_datasets(d) for d in data]
-        federation = federate_own_data(own, train_fraction, seed, validation_fraction, classes)
+        own = [unpack_datasets(d, task) for d in data]
+        federation = federate_own_data(
+            own, train_fraction, seed, validation_fraction, classes, task
+        )
     else:
         rule = resolve_partition(partition)
         how = (rule, train_fraction, seed, split, feature_skew, validation_fraction)
         with name_slow_work(f"reading {data}" if isinstance(data, str | Path) else "partitioning"):
-            federation = partition_source(resolve_source(data, path, classes), clients, *how)
+            federation = partition_source(resolve_source(data, path, classes, task), clients, *how)
     return federation.transformed(transform, frozen_augment).keeping_out(new_clients, seed)
 
 
@@ -85,15 +91,17 @@ def resolve_partition(partition: Any) -> Partition:
     return rule
 
 
-def resolve_source(data: Any, path: str | None, classes: int | Sequence[str] | None) -> Source:
+def resolve_source(
+    data: Any, path: str | None, classes: int | Sequence[str] | None, task: TaskName
+) -> Source:
     """Return the data set behind a name, a path, arrays or torch Datasets."""
     if isinstance(data, str | Path):
-        return read_source(str(data), path, classes)
-    given = unpack_datasets(data)
+        return read_source(str(data), path, classes, task)
+    given = unpack_datasets(data, task)
     if len(given) not in (2, 4):
         raise DataError("give (x, y) or (x_train, y_train, x_test, y_test)")
     official = len(given[1]) if len(given) == 4 else None
-    source = wrap_arrays(*concatenate_train_and_test(given), official=official)
+    source = wrap_arrays(*concatenate_train_and_test(given), official=official, task=task)
     return decide_classes(source, classes)
 
 
@@ -103,6 +111,7 @@ def federate_own_data(
     seed: int,
     validation_fraction: float,
     classes: int | Sequence[str] | None,
+    task: TaskName,
 ) -> Federation:
     """Build a federation of clients that have their own arrays."""
     if not parts or any(len(p) not in (2, 4) for p in parts):
@@ -116,7 +125,7 @@ def federate_own_data(
                 f" client 0 of {shapes[0][0]} and {shapes[0][1]}"
             )
     x, y = (np.concatenate([b[i] for b in both]) for i in (0, 1))
-    whole = decide_classes(wrap_arrays(x, y), classes)
+    whole = decide_classes(wrap_arrays(x, y, task=task), classes)
     trains = [len(p[1]) if len(p) == 4 else None for p in parts]
     sizes = [len(y) for _, y in both]
     return split_into_clients(whole, sizes, trains, train_fraction, seed, validation_fraction)

@@ -15,6 +15,7 @@ from ..core.errors import ConfigError
 from ..core.net import Net
 from ..core.randomness import seeded
 from ..core.split import Cut, call_module, cut_module, find_cut, verify_origin, verify_split
+from ..core.tasks import get_task
 from ..data.federation import Federation
 
 OwnModel = nn.Module | Callable[[], nn.Module]
@@ -40,7 +41,7 @@ def prepare_own_net(
         net = cut_module(deepcopy(module), cut)
         verify_split(module, net, x)
     if uses_logits(algorithm):
-        check_output(net, x, federation.classes, type(module).__name__)
+        check_output(net, x, federation, type(module).__name__)
     return partial(build_own_net, model, cut)
 
 
@@ -82,23 +83,34 @@ def uses_logits(algorithm: Algorithm) -> bool:
     return all(m.__module__.startswith(f"{__name__.split('.')[0]}.") for m in methods)
 
 
-def check_output(net: Net, x: Tensor, classes: int, name: str) -> None:
-    """Check that the net returns one logit for each class."""
-    output = call_module(deepcopy(net).eval(), x)
-    if output.dim() != 2:
-        shape = "×".join(map(str, output.shape[1:])) or "a single number"
+def check_output(net: Net, x: Tensor, federation: Federation, name: str) -> None:
+    """Check that the net returns what the task asks for, such as one logit for each class."""
+    output, count = call_module(deepcopy(net).eval(), x), federation.classes
+    found = tuple(output.shape[1:])
+    task = get_task(federation.task)
+    if task.name == "classification" and len(found) == 1:
+        check_class_outputs(found[0], count, name)
+        return
+    wanted = {"sequence": (federation.y.shape[1], count)}.get(task.name, (count,))
+    accepted = [wanted, ()] if task.name == "regression" and count == 1 else [wanted]
+    if found not in accepted:
+        shape = "×".join(map(str, found)) or "a single number"
         raise ConfigError(
-            f"model: {name} returns {shape} for each example; it must return {classes} logits,"
-            " one for each class"
+            f"model: {name} returns {shape} for each example; it must return"
+            f" {task.output.format(n=count)}{', one for each class' * (task.name == 'classification')}"
         )
-    if output.shape[1] < classes:
+
+
+def check_class_outputs(outputs: int, classes: int, name: str) -> None:
+    """Check the number of logits; refuse too few, and warn of too many."""
+    if outputs < classes:
         raise ConfigError(
-            f"model: {name} has {output.shape[1]} outputs, but the data have {classes} classes;"
+            f"model: {name} has {outputs} outputs, but the data have {classes} classes;"
             f" give its last layer {classes} outputs"
         )
-    if output.shape[1] > classes:
+    if outputs > classes:
         warnings.warn(
-            f"model: {name} has {output.shape[1]} outputs, but the data have {classes} classes;"
-            f" give its last layer {classes} outputs, or hp.federate classes={output.shape[1]}",
-            stacklevel=4,
+            f"model: {name} has {outputs} outputs, but the data have {classes} classes;"
+            f" give its last layer {classes} outputs, or hp.federate classes={outputs}",
+            stacklevel=5,
         )

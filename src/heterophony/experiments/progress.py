@@ -80,7 +80,7 @@ class RunStatus:
         return f"{self.label}: {', '.join(filter(None, [*parts, *times]))}"
 
 
-def format_accuracy(correct: Sequence[int | None], test_sizes: Sequence[int]) -> str:
+def format_accuracy(correct: Sequence[float | None], test_sizes: Sequence[int]) -> str:
     return f"{100 * compute_accuracy(correct, test_sizes):.2f}"
 
 

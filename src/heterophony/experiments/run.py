@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass, replace
 from inspect import signature
 from pathlib import Path
@@ -18,6 +18,8 @@ from ..config.reading import resolve_config
 from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, FolderError
 from ..core.fields import construct
+from ..core.metrics import MetricFunction
+from ..core.tasks import Criterion
 from ..core.training import Training
 from ..data.federation import Federation
 from ..engines.base import Cluster, check_engine_installed
@@ -44,6 +46,8 @@ def run(
     rounds: int = 100,
     participation: float | int | Participation = DEFAULT_RATE,
     training: Training | None = None,
+    loss: Criterion | None = None,
+    metrics: Sequence[str | MetricFunction] | None = None,
     seed: int = 0,
     head_depth: int | None = None,
     evaluate_every: int = 1,
@@ -72,6 +76,9 @@ def run(
     ``participation`` is the share (float) or number (int) of clients per round, or a rule. ``model`` is
     a name, a module (its weights are the initial ones) or a function that builds one. Defaults are
     those of the command line; only the engine is "serial" here, which any script can use.
+
+    ``loss`` is a function of output and targets, in place of the task's. ``metrics`` are measured
+    beside the score: names (``"f1"``), or functions of all outputs and targets of a client.
 
     ``weights`` decides what a client counts in a mean; ``buffers``, whether BatchNorm's running
     statistics are personal or averaged. ``init`` is a checkpoint of the same model to begin with; the
@@ -115,14 +122,14 @@ def run(
     net = None
     if model is not None and not isinstance(model, str):
         net = prepare_own_net(model, config.algorithm, federation, seed)
-    plan = config.build_plan(federation, net)
-    trackers = select_trackers(track)
+    plan = config.build_plan(federation, net, loss, metrics)
+    trackers, own = select_trackers(track), name_own_functions(loss, metrics)
     temporary = None if out is not None else tempfile.mkdtemp(prefix="heterophony-")
     folder = RunFolder(Path(temporary or str(out)))
     try:
         if not (resume and folder.config_file.exists()):
-            folder.create(format_run_toml(config, federation, model), from_python=True)
-        elif folder.reopen() not in list_accepted_texts(config, federation, model):
+            folder.create(format_run_toml(config, federation, model, own), from_python=True)
+        elif folder.reopen() not in list_accepted_texts(config, federation, model, own):
             raise FolderError(f"{out} holds a run with other settings; choose another out=")
         with show_progress(progress) as shown:
             status = shown.begin_run(
@@ -176,9 +183,11 @@ def make_participation(participation: float | int | Participation, clients: int)
 # The text of config.toml ------------------------------------------------------------------------
 
 
-def format_run_toml(config: Config, federation: Federation, model: Model | None) -> str:
+def format_run_toml(
+    config: Config, federation: Federation, model: Model | None, own: Mapping[str, str]
+) -> str:
     """Format the configuration of a run begun from Python: for people to read, without its data."""
-    net = model or choose_default_model(federation.shape, federation.x.dtype)
+    net = model or choose_default_model(federation)
     rule, transform = config.participation, federation.transform
     sections: dict[str, dict[str, Any]] = {
         "data": {
@@ -187,6 +196,7 @@ def format_run_toml(config: Config, federation: Federation, model: Model | None)
             "transform": transform and transform.name,
             "frozen_augment": transform and transform.moves and transform.moves.frozen,
             "validation": sum(federation.sizes("validation").values()) or None,
+            "task": None if federation.task == "classification" else federation.task,
         },
         "model": {
             "name": net if isinstance(net, str) else type(net).__name__,
@@ -202,7 +212,10 @@ def format_run_toml(config: Config, federation: Federation, model: Model | None)
             "new_client_rounds": config.evaluation.new_client_rounds,
         },
         # the default repr holds an address, which differs between processes
-        "library": {"participation": repr(rule) if is_dataclass(rule) else type(rule).__name__},
+        "library": {
+            "participation": repr(rule) if is_dataclass(rule) else type(rule).__name__,
+            **own,
+        },
     }
     if config.faults != Faults():
         sections["library"]["faults"] = repr(config.faults)
@@ -214,7 +227,9 @@ def format_run_toml(config: Config, federation: Federation, model: Model | None)
     return tomli_w.dumps({**asdict(config.top), **plain})
 
 
-def list_accepted_texts(config: Config, federation: Federation, model: Model | None) -> list[str]:
+def list_accepted_texts(
+    config: Config, federation: Federation, model: Model | None, own: Mapping[str, str]
+) -> list[str]:
     """List the texts that describe the same run.
 
     Older runs name the class, as in ``fedrepfull``, and do not say the depth of the head.
@@ -222,7 +237,22 @@ def list_accepted_texts(config: Config, federation: Federation, model: Model | N
     names = (config.algorithm_name, type(config.algorithm).__name__.lower())
     models = (config.model, replace(config.model, head_depth=None))
     older = [replace(config, algorithm_name=n, model=m) for n in names for m in models]
-    return [format_run_toml(c, federation, model) for c in older]
+    return [format_run_toml(c, federation, model, own) for c in older]
+
+
+def name_own_functions(
+    loss: Criterion | None, metrics: Sequence[str | MetricFunction] | None
+) -> dict[str, str]:
+    """Name the loss and the metrics that the user chose."""
+    chosen = {} if loss is None else {"loss": name_object(loss)}
+    if metrics is not None:
+        chosen["metrics"] = ", ".join(m if isinstance(m, str) else name_object(m) for m in metrics)
+    return chosen
+
+
+def name_object(function: object) -> str:
+    """Name a function, or the class of an object; never by an address."""
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def to_toml_value(value: Any) -> bool | int | float | str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import isfinite
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +20,17 @@ from .plan import Job, Plan
 
 EVALUATION_BATCH = 250  # larger batches are not faster, and need more memory
 
+NO_VARIANCE = torch.ones(())  # of targets that are not numbers
+
 Model = Callable[[Tensor], Tensor]
 
 
 def evaluate(plan: Plan, job: Job, memory: Memory, client_store: ClientStore) -> Reply:
-    """Count the correct answers of P and G on the client's test and validation examples."""
+    """Measure P and G on the client's test and validation examples.
+
+    Each is the sum of the task's score over these examples: in a classification, the number of
+    correct answers. Further metrics have names such as ``P/f1``.
+    """
     algorithm, client = plan.algorithm, plan.build_client(job, memory, client_store)
     models = dict[str, Model]()
     if job.t == plan.rounds or algorithm.ready(job.t):
@@ -35,12 +42,11 @@ def evaluate(plan: Plan, job: Job, memory: Memory, client_store: ClientStore) ->
             models["G"] = models["P"]
         elif generic := build_generic_model(plan, job, client, client_store):
             models["G"] = generic
-    correct = count_correct(client, list(models.values()), client.data.test)
-    metrics = dict(zip(models, correct, strict=True))
+    metrics = measure(plan, client, models, client.data.test)
     if plan.federation.validates:  # read only here, so that no algorithm can use these examples
         held_out = plan.federation.samples(job.client, "validation")
-        correct = count_correct(client, list(models.values()), held_out)
-        metrics |= {f"{k}_valid": n for k, n in zip(models, correct, strict=True)}
+        valid = {f"{k}_valid": model for k, model in models.items()}
+        metrics |= measure(plan, client, valid, held_out)
     tested = len(client.data.test)
     return Reply(job.client, "evaluate", Tensors(), tested, tested, metrics)
 
@@ -59,18 +65,50 @@ def build_generic_model(
     return partial(algorithm.generic, generic)
 
 
-def count_correct(client: Client, models: Sequence[Model], samples: Samples) -> list[int]:
-    """Count the correct answers of each model on the same examples, which may be none.
+def measure(
+    plan: Plan, client: Client, models: Mapping[str, Model], samples: Samples
+) -> dict[str, float]:
+    """Compute the score and all metrics of each model on the same examples, which may be none.
+
+    A metric that is undefined on these examples is left out.
+    """
+    outputs = {model: list[Tensor]() for model in models.values()} if plan.metrics else None
+    scores = compute_scores(plan, client, list(models.values()), samples, outputs)
+    found: dict[str, float] = dict(zip(models, scores, strict=True))
+    if outputs and len(samples):
+        with torch.inference_mode():
+            for name, model in models.items():
+                whole = torch.cat(outputs[model])
+                for metric in plan.metrics:
+                    value = float(metric.compute(whole, samples.labels))
+                    if isfinite(value):
+                        found[f"{name}/{metric.name}"] = value
+    return found
+
+
+def compute_scores(
+    plan: Plan,
+    client: Client,
+    models: Sequence[Model],
+    samples: Samples,
+    outputs: Mapping[Model, list[Tensor]] | None = None,
+) -> list[float]:
+    """Add up the task's score of each model over the examples; collect the models' outputs.
 
     A model that is listed twice is run once.
     """
     client.net.eval()
-    counts = dict.fromkeys(models, 0)
+    score, counted = plan.task.score_examples, plan.task.name == "classification"
+    variance = plan.federation.target_variance if plan.task.name == "regression" else NO_VARIANCE
+    sums = dict.fromkeys(models, 0.0)
     with torch.inference_mode():
         for x, y in samples.batches(EVALUATION_BATCH) if len(samples) else ():
-            for model in counts:
-                counts[model] += int((model(x).argmax(1) == y).sum())
-    return [counts[model] for model in models]
+            for model in sums:
+                output = model(x)
+                sums[model] += score(output, y, variance).sum().item()
+                if outputs is not None:
+                    outputs[model].append(output)
+    return [int(sums[model]) if counted else sums[model] for model in models]
 
 
 def is_generic_model(plan: Plan, job: Job, client: Client) -> bool:

@@ -13,10 +13,12 @@ from ..algorithms import get_algorithm_name
 from ..core.algorithm import POOLED_CLIENT, Algorithm, Reply, Server
 from ..core.client import Client
 from ..core.errors import ConfigError
+from ..core.metrics import Metric
 from ..core.module_copies import copy_module
 from ..core.net import Net
 from ..core.randomness import derive_seed, seeded
 from ..core.samples import Samples
+from ..core.tasks import Criterion, Task, get_task
 from ..core.tensors import Memory, Tensors, matches_any, state
 from ..core.training import Training
 from ..data.federation import Federation
@@ -48,6 +50,8 @@ class Plan:
     share_personal: bool = (
         False  # on devices, send them to the server all the same, if G needs them
     )
+    loss: Criterion | None = None  # the user's own; default: that of the task
+    metrics: tuple[Metric, ...] = ()  # measured beside the task's score
     name: str = ""  # the name that the algorithm was chosen by; default: that of its class
 
     def __repr__(self) -> str:
@@ -58,6 +62,11 @@ class Plan:
     def algorithm_name(self) -> str:
         """Return the algorithm's name in events and results."""
         return self.name or get_algorithm_name(self.algorithm)
+
+    @property
+    def task(self) -> Task:
+        """What is learned."""
+        return get_task(self.federation.task)
 
     @cached_property
     def template(self) -> Net:
@@ -70,6 +79,7 @@ class Plan:
         """Build a new network, with what the algorithm adds to it."""
         net = self.model()
         net.shape, net.classes = self.federation.shape, self.federation.classes
+        net.task = self.federation.task
         net = self.algorithm.build(net)
         check_personal_patterns(self.algorithm, net)
         return net
@@ -175,6 +185,7 @@ class Plan:
             list_shared=self.list_shared_names,
             cache_derived=load_derived,
             draw_seed=self.derive_draw_seed(job.turn),
+            loss=self.loss or self.task.loss,
         )
 
 

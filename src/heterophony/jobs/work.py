@@ -15,7 +15,7 @@ from ..core.errors import ConfigError, DivergedError
 from ..core.randomness import seeded
 from ..core.tensors import Memory, Tensors, state
 from .client_store import ClientStore
-from .evaluation import count_correct, evaluate, has_tuning, needs_personal_parameters
+from .evaluation import compute_scores, evaluate, has_tuning, needs_personal_parameters
 from .plan import Job, Plan
 
 
@@ -49,7 +49,7 @@ def train(plan: Plan, job: Job, memory: Memory, client_store: ClientStore) -> tu
     # with tuning, the model before it is not the one that P measures
     if plan.is_evaluated(job.t + 1) and not has_tuning(plan.algorithm):
         own = partial(plan.algorithm.predict, client)
-        metrics["P_local"] = count_correct(client, [own], client.data.test)[0]
+        metrics["P_local"] = compute_scores(plan, client, [own], client.data.test)[0]
     new_memory = {**client.memory, **({"net": personal} if personal else {})}
     aside = personal if needs_personal_average(plan, job, client_store) else Tensors()
     weight = samples if plan.weights == "samples" else 1
@@ -97,7 +97,7 @@ def join(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
     """
     arrived = plan.build_client(job, {}, client_store)
     own = partial(plan.algorithm.predict, arrived)
-    before = count_correct(arrived, [own], arrived.data.test)[0]
+    before = compute_scores(plan, arrived, [own], arrived.data.test)[0]
     memory: Memory = {}
     for t in range(job.t, job.t + plan.effective_new_client_rounds):
         client = plan.build_client(replace(job, t=t), memory, client_store)

@@ -24,6 +24,7 @@ MODEL_DESCRIPTIONS = {  # by name, which is the file and its function
     "resnet18_group": "resnet18 with GroupNorm of two groups instead of BatchNorm",
     "resnet8": "three residual stages and a linear layer (FedDecomp's for CIFAR-10)",
     "smallcnn": "three small convolutions and a linear layer, without normalisation (for privacy audits)",
+    "tokenlstm": "an LSTM layer of 128 and a linear layer, for a prediction at every token",
 }
 
 

@@ -59,7 +59,7 @@ class RecordingClient(Client):
             return
         chosen = {id(p) for p in iterate_parameters(self.net if train is None else train)}
         names = frozenset(k for k, p in self.net.named_parameters() if id(p) in chosen)
-        self.phases += (TrainingPhase(loss or self.entropy, names, repeat),)
+        self.phases += (TrainingPhase(loss or self.compute_net_loss, names, repeat),)
 
 
 def list_sent_parameters(plan: Plan, job: Job, store: ClientStore) -> list[str]:

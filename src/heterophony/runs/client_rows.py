@@ -13,28 +13,38 @@ from .events import MEASURES, VALIDATION_MEASURES, Event, get_start, select_eval
 def iterate_client_rows(events: Sequence[Event]) -> Iterator[dict[str, Any]]:
     """Iterate over rows: round, client, test size, then correct answers and accuracies of G and P.
 
-    What was not measured is None. A run with validation examples has the same of them.
+    What was not measured is None. A run with validation examples has the same of them. Other tasks
+    than classification have scores alone; further metrics are named as in ``P_f1``.
     """
     start = get_start(events)
+    counted = "task" not in start
     validation = start.get("validation")
     for event in select_evaluations(events):
         for i, client in enumerate(start["clients"]):
             row: dict[str, Any] = {"round": event["t"], "client": client, "test": start["test"][i]}
             for measure in MEASURES:
-                add_measure(row, measure, event[measure], i, row["test"])
+                add_measure(row, measure, event[measure], i, row["test"], counted)
             if validation is not None:
                 row["validation"] = validation[i]
                 for held_out in VALIDATION_MEASURES:
-                    add_measure(row, held_out, event.get(held_out), i, validation[i])
+                    add_measure(row, held_out, event.get(held_out), i, validation[i], counted)
+            for measured, values in event.get("metrics", {}).items():
+                row |= {f"{measured}_{name}": v[i] for name, v in values.items()}
             yield row
 
 
 def add_measure(
-    row: dict[str, Any], name: str, counts: Sequence[int | None] | None, i: int, examples: int
+    row: dict[str, Any],
+    name: str,
+    counts: Sequence[float | None] | None,
+    i: int,
+    examples: int,
+    counted: bool,
 ) -> None:
     """Add a client's correct answers and its accuracy to its row."""
     correct = None if counts is None else counts[i]
-    row[f"{name}_correct"] = correct
+    if counted:
+        row[f"{name}_correct"] = correct
     row[name] = None if correct is None or not examples else correct / examples
 
 

@@ -11,8 +11,14 @@ from typing import Annotated, Literal, NotRequired, TypedDict, TypeGuard
 
 from ..core.errors import FolderError
 
-Counts = list[int | None]
-"""Numbers of correct answers, in the order of the clients; null for a client without a reply."""
+Counts = list[float | None]
+"""Numbers of correct answers, in the order of the clients; null for a client without a reply.
+
+In other tasks than classification, the task's score added up over the client's examples.
+"""
+
+MetricValues = dict[str, list[float | None]]
+"""Values by the name of the metric, in the order of the clients; null where it is undefined."""
 
 Measure = Literal["G", "P"]
 MEASURES: tuple[Measure, ...] = ("G", "P")
@@ -43,6 +49,9 @@ class StartEvent(TypedDict):
     ]
     classes: Annotated[list[str], "names of the classes"]
     labels: Annotated[list[list[int]], "training examples of each client, counted by class"]
+    task: NotRequired[
+        Annotated[str, "what is learned, if it is not a classification; then G and P add up scores"]
+    ]
     shared_parameters: Annotated[int, "number of values in the shared model"]
     data_sha256: Annotated[str, "digest of the data and of their partition"]
     start_sha256: NotRequired[
@@ -77,6 +86,12 @@ class EvaluationEvent(TypedDict):
     P_valid: NotRequired[
         Annotated[Counts | None, "as P, on validation examples, if the run holds any out"]
     ]
+    metrics: NotRequired[
+        Annotated[
+            dict[str, MetricValues],
+            "further metrics of `G`, `P`, `G_valid` and `P_valid`, if the run measures any",
+        ]
+    ]
 
 
 class RoundEvent(TypedDict):
@@ -108,7 +123,7 @@ class RoundEvent(TypedDict):
         " and those of the server",
     ]
     P_local: Annotated[
-        list[list[int]],
+        list[list[float]],
         "[correct answers, test examples] of each merged client right after local training;"
         " empty if no evaluation follows, or if the algorithm tunes before it predicts",
     ]
@@ -138,11 +153,11 @@ class NewClientsEvent(TypedDict):
     train: Annotated[list[int], "training examples of each new client"]
     test: Annotated[list[int], "test examples of each new client"]
     before: Annotated[
-        list[int], "correct answers on its test examples before the client trains or tunes"
+        list[float], "correct answers on its test examples before the client trains or tunes"
     ]
-    P: Annotated[list[int], "correct answers of its personal model on its test examples"]
+    P: Annotated[list[float], "correct answers of its personal model on its test examples"]
     G: Annotated[
-        list[int] | None,
+        list[float] | None,
         "correct answers of the generic model on its test examples; null if there is none",
     ]
     sha256: Annotated[list[str], "digest of what each new client keeps"]

@@ -21,6 +21,7 @@ from .events import Event, get_end, get_start
 from .model import Model
 from .store import RunFolder
 from .summary import Accuracy, ClientResult, Fairness, Summary, compute_curves
+from .summary_metrics import MetricCurve, compute_metric_curves
 from .unfinished import describe_state, summarise_so_far
 
 if TYPE_CHECKING:
@@ -75,6 +76,16 @@ class Result:
     def curves(self) -> Mapping[str, Curve]:
         """Points (round, accuracy) of ``G``, ``P``, ``P_local``, ``G_valid`` and ``P_valid``."""
         return compute_curves(self.events)
+
+    @property
+    def metric_curves(self) -> dict[str, dict[str, MetricCurve]]:
+        """Points (round, value) of further metrics, as in ``result.metric_curves["f1"]["P"]``."""
+        return compute_metric_curves(self.events)
+
+    @property
+    def metrics(self) -> dict[str, dict[str, float | None]]:
+        """Further metrics at the end, as in ``result.metrics["f1"]["P"]``."""
+        return self.summary.metrics
 
     @property
     def G(self) -> Accuracy | None:

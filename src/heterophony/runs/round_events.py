@@ -18,6 +18,7 @@ from .events import (
     Counts,
     EndEvent,
     EvaluationEvent,
+    MetricValues,
     NewClientsEvent,
     RoundEvent,
     StartEvent,
@@ -47,6 +48,10 @@ class ValidationSizes(TypedDict, total=False):
     validation: list[int]
 
 
+class TaskField(TypedDict, total=False):
+    task: str
+
+
 class FileDigests(TypedDict, total=False):
     files: dict[str, str]
 
@@ -69,6 +74,7 @@ def make_start_event(plan: Plan, server: Server) -> StartEvent:
     federation = plan.federation
     sizes = list(federation.sizes("validation").values())
     validation: ValidationSizes = {"validation": sizes} if any(sizes) else {}
+    learned: TaskField = {} if plan.task.name == "classification" else {"task": plan.task.name}
     files: FileDigests = {"files": plan.file_digests} if plan.file_digests else {}
     return {
         "event": "start",
@@ -82,6 +88,7 @@ def make_start_event(plan: Plan, server: Server) -> StartEvent:
         **validation,
         "classes": list(federation.labels),
         "labels": federation.counts().tolist(),
+        **learned,
         "shared_parameters": sum(v.numel() for v in server.model.values()),
         "data_sha256": federation.sha256,
         "start_sha256": plan.start_sha256,
@@ -100,6 +107,9 @@ def make_evaluation_event(plan: Plan, t: int, replies: Sequence[Reply]) -> Evalu
     if plan.federation.validates:
         for measure in VALIDATION_MEASURES:
             event[measure] = collect_counts(plan, replies, measure)
+    if plan.metrics:
+        measures = ("G", "P", *(VALIDATION_MEASURES if plan.federation.validates else ()))
+        event["metrics"] = {m: collect_metrics(plan, replies, m) for m in measures}
     return event
 
 
@@ -108,7 +118,24 @@ def collect_counts(plan: Plan, replies: Sequence[Reply], measure: str) -> Counts
     metrics = {r.client: r.metrics for r in replies}
     if not any(measure in known for known in metrics.values()):
         return None
-    return [int(metrics[c][measure]) if c in metrics else None for c in plan.federation.clients]
+    return [
+        to_count(plan, metrics[c][measure]) if c in metrics else None
+        for c in plan.federation.clients
+    ]
+
+
+def collect_metrics(plan: Plan, replies: Sequence[Reply], measure: str) -> MetricValues:
+    """List the values of every further metric in client order."""
+    known = {r.client: r.metrics for r in replies}
+    return {
+        m.name: [known.get(c, {}).get(f"{measure}/{m.name}") for c in plan.federation.clients]
+        for m in plan.metrics
+    }
+
+
+def to_count(plan: Plan, value: float) -> float:
+    """Return the sum of a score as it is recorded: correct answers are whole numbers."""
+    return int(value) if plan.task.name == "classification" else float(value)
 
 
 def make_round_event(plan: Plan, done: FinishedRound, seconds: float) -> RoundEvent:
@@ -134,7 +161,7 @@ def make_round_event(plan: Plan, done: FinishedRound, seconds: float) -> RoundEv
         "loss": losses,
         "measures": {**others, **done.measures},
         "P_local": [
-            [int(r.metrics["P_local"]), tested[r.client]]
+            [to_count(plan, r.metrics["P_local"]), tested[r.client]]
             for r in done.merged
             if "P_local" in r.metrics
         ],
@@ -194,9 +221,9 @@ def make_new_clients_event(
         "clients": list(new),
         "train": [train[c] for c in new],
         "test": [test[c] for c in new],
-        "before": [int(m["before"]) for m in metrics],
-        "P": [int(m["P"]) for m in metrics],
-        "G": [int(m["G"]) for m in metrics] if plan.algorithm.common else None,
+        "before": [to_count(plan, m["before"]) for m in metrics],
+        "P": [to_count(plan, m["P"]) for m in metrics],
+        "G": [to_count(plan, m["G"]) for m in metrics] if plan.algorithm.common else None,
         "sha256": [by_client[c].kept for c in new],
         "seconds": seconds,
         "work": {"train": sum_work_seconds(replies), "evaluate": 0.0},

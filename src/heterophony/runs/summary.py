@@ -23,6 +23,7 @@ from .events import (
     get_start,
     select_rounds,
 )
+from .summary_metrics import pool_last_metrics
 
 WORST_FRACTION = 0.1  # the fraction of clients in ``worst10``
 
@@ -91,7 +92,7 @@ class ClientResult:
     """Accuracies of the personal and the generic model on one client's test data, at the end."""
 
     accuracy: float
-    correct: int
+    correct: float
     total: int
     generic: float | None
     train: int
@@ -104,7 +105,7 @@ class NewClientResult:
 
     before: float
     accuracy: float
-    correct: int
+    correct: float
     total: int
     generic: float | None
     train: int
@@ -169,6 +170,8 @@ class Summary:
     extra: dict[str, Any] = field(default_factory=dict)
     new_clients: NewClients | None = None
     personal_bytes: int | None = None  # personal parameters that devices sent, only to measure G
+    task: str = "classification"  # the score of other tasks is in place of the accuracy
+    metrics: dict[str, dict[str, float | None]] = field(default_factory=dict)  # at the end
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as plain data for JSON."""
@@ -211,7 +214,7 @@ def compute_local_accuracy(event: RoundEvent) -> float | None:
 
 
 def compute_accuracy(
-    right: Sequence[int | None], of: Sequence[int], clients: str = "pooled"
+    right: Sequence[float | None], of: Sequence[int], clients: str = "pooled"
 ) -> float:
     """Compute the accuracy over all examples ("pooled"), or the mean of the clients' accuracies.
 
@@ -285,10 +288,12 @@ def build_summary(events: Sequence[Event]) -> Summary:
         simulated_seconds=max((e["clock"] for e in rounds if "clock" in e), default=None),
         new_clients=NewClients.from_event(new) if new else None,
         personal_bytes=sum(e.get("personal_bytes", 0) for e in rounds) or None,
+        task=start.get("task", "classification"),
+        metrics=pool_last_metrics(events),
     )
 
 
-def require_counts(counts: Counts) -> list[int]:
+def require_counts(counts: Counts) -> list[float]:
     """Return the counts if every client has one, else raise ValueError."""
     known = [c for c in counts if c is not None]
     if len(known) < len(counts):

@@ -13,12 +13,16 @@ from torch.utils.data import Dataset
 
 from ...core.errors import DataError
 from ...core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
+from ...core.scores import TaskName
 from ..source import Source
+from ..targets import number_names, parse_targets
 
 Arrays = dict[str, NDArray[Any]]
 
 
-def read_npz(path: Path, shape: tuple[int, ...] | None = None) -> Source:
+def read_npz(
+    path: Path, shape: tuple[int, ...] | None = None, task: TaskName = "classification"
+) -> Source:
     """Read an ``.npz`` with x and y, or with x_train, y_train, x_test and y_test.
 
     Numbers are not rearranged if one example has the given shape already.
@@ -30,7 +34,7 @@ def read_npz(path: Path, shape: tuple[int, ...] | None = None) -> Source:
     except ValueError:
         raise DataError(f"{path}: training and test examples have different shapes") from None
     official = len(arrays["y_train"]) if "x_test" in arrays else None
-    return wrap_arrays(x, y, path.stem, official, shape)
+    return wrap_arrays(x, y, path.stem, official, shape, task)
 
 
 def load_npz_arrays(path: Path) -> Arrays:
@@ -61,16 +65,14 @@ def wrap_arrays(
     name: str = "arrays",
     official: int | None = None,
     shape: tuple[int, ...] | None = None,
+    task: TaskName = "classification",
 ) -> Source:
     """Make a source of arrays: bytes are images (N×H×W or N×H×W×C), numbers are used unchanged.
 
     Numbers N×H×W×C with 1, 3 or 4 channels are images too, unless one example must have ``shape``.
     """
     x, y = np.asarray(x), np.asarray(y)
-    if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer):
-        raise DataError(
-            f"{name}: labels must be one whole number per example, not {y.dtype} {y.shape}"
-        )
+    y, names = parse_targets(y, task, name)
     if x.ndim < 2:
         raise DataError(f"{name}: examples must have at least one dimension besides their number")
     if x.dtype == np.uint8:
@@ -85,19 +87,19 @@ def wrap_arrays(
         x = x.astype(np.int64)
     else:
         raise DataError(f"{name}: examples of type {x.dtype} cannot be used; give bytes or numbers")
-    classes = int(y.max()) + 1 if len(y) else 0
-    names = tuple(str(i) for i in range(classes))
+    if task == "sequence" and x.size and np.issubdtype(x.dtype, np.integer):
+        names = number_names(max(len(names), int(x.max()) + 1))  # a token may be in x alone
     scale = BYTES_TO_PLUS_MINUS_ONE if x.dtype == np.uint8 else Scale()
-    return Source(name, np.ascontiguousarray(x), y.astype(np.int64), scale, names, official)
+    return Source(name, np.ascontiguousarray(x), y, scale, names, official, task=task)
 
 
-def read_npz_per_client(folder: Path) -> Source:
+def read_npz_per_client(folder: Path, task: TaskName = "classification") -> Source:
     """Read a folder with one ``.npz`` per user, named as the user."""
     paths = sorted(folder.glob("*.npz"), key=lambda p: make_natural_sort_key(p.stem))
     files = [load_npz_arrays(p) for p in paths]
     if len({"x_test" in f for f in files}) > 1:
         raise DataError(f"{folder}: either all clients have x_test and y_test, or none")
-    first = files[0]["x" if "x" in files[0] else "x_train"]
+    first, first_y = (files[0][k if k in files[0] else f"{k}_train"] for k in ("x", "y"))
     parts = []
     for part in ("", "_train", "_test"):
         for user, (path, file) in enumerate(zip(paths, files, strict=True)):
@@ -105,14 +107,14 @@ def read_npz_per_client(folder: Path) -> Source:
                 continue
             y = file[f"y{part}"]
             same = (x.shape[1:], x.dtype) == (first.shape[1:], first.dtype)
-            if not same or x.ndim < 2 or y.ndim != 1:
+            if not same or x.ndim < 2 or y.shape[1:] != first_y.shape[1:]:
                 raise DataError(
                     f"{path}: x{part} {x.dtype} {x.shape} with y{part} {y.shape} does not fit"
                     f" {paths[0].name}, whose examples are {first.dtype} {first.shape[1:]}"
                 )
             parts.append((part, user, x, y))
     x, y = (np.concatenate([p[i] for p in parts]) for i in (2, 3))
-    source = wrap_arrays(x, y, folder.name)
+    source = wrap_arrays(x, y, folder.name, task=task)
     users = np.concatenate([np.full(len(y), user) for _, user, _, y in parts])
     official = sum(len(y) for part, _, _, y in parts if part != "_test")
     return replace(
@@ -128,20 +130,20 @@ def make_natural_sort_key(name: str) -> list[tuple[int, str]]:
     return [(int(w), "") if w.isdigit() else (-1, w) for w in re.split(r"(\d+)", name)]
 
 
-def unpack_datasets(data: Any) -> Any:
+def unpack_datasets(data: Any, task: TaskName = "classification") -> Any:
     """Convert a ``Dataset`` to (x, y), and a pair of them to (x_train, y_train, x_test, y_test).
 
     Anything else is returned unchanged.
     """
     if isinstance(data, Dataset):
-        return stack_examples(data)
+        return stack_examples(data, task)
     if isinstance(data, tuple) and len(data) == 2 and all(isinstance(d, Dataset) for d in data):
-        return (*stack_examples(data[0]), *stack_examples(data[1]))
+        return (*stack_examples(data[0], task), *stack_examples(data[1], task))
     return data
 
 
-def stack_examples(data: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Stack all examples and labels of a ``Dataset``, in order."""
+def stack_examples(data: Any, task: TaskName) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Stack all examples and targets of a ``Dataset``, in order."""
     if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
         raise DataError(
             f"{type(data).__name__} has no length; give a Dataset with a length, not a stream"
@@ -151,11 +153,10 @@ def stack_examples(data: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
         try:
             x, y = data[i]
             xs.append(np.asarray(x))
-            ys.append(parse_label(y))
+            ys.append(parse_label(y) if task == "classification" else np.asarray(y))
         except (TypeError, ValueError, RuntimeError) as error:
             raise DataError(
-                f"{type(data).__name__}: example {i} is not a pair of numbers and a whole label"
-                f" ({error})"
+                f"{type(data).__name__}: example {i} is not a pair of numbers and a label ({error})"
             ) from None
         if (xs[i].shape, xs[i].dtype) != (xs[0].shape, xs[0].dtype):
             raise DataError(
@@ -164,7 +165,7 @@ def stack_examples(data: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
             )
     if not xs:
         raise DataError(f"{type(data).__name__}: there are no examples")
-    return np.stack(xs), np.array(ys, np.int64)
+    return np.stack(xs), np.array(ys)
 
 
 def parse_label(label: Any) -> int:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from ...core.errors import ConfigError, DataError, match_name, suggest_or_list
+from ...core.scores import TaskName
 from ..source import Source, decide_classes
 from . import cifar, huggingface, idx, shakespeare, tinyimagenet
 from .arrays import read_npz, read_npz_per_client
@@ -45,13 +46,18 @@ class NamedDataset:
 
 
 def read_source(
-    name: str, path: str | None = None, classes: int | Sequence[str] | None = None
+    name: str,
+    path: str | None = None,
+    classes: int | Sequence[str] | None = None,
+    task: TaskName = "classification",
 ) -> Source:
     """Read the named data set; ``name`` may also be the path of an ``.npz`` file or a folder.
 
-    ``classes`` is for ``.npz`` files, which do not say how many classes there are.
+    ``classes`` and ``task`` are for ``.npz`` files: all others are for classification.
     """
     name = find_dataset_name(name)
+    if task != "classification":
+        check_task_unknown(name)
     if classes is not None:
         check_classes_unknown(name)
     if name in SOURCES:
@@ -60,9 +66,9 @@ def read_source(
         return huggingface.read_huggingface(name)
     at = Path(name).expanduser()
     if at.suffix == ".npz":
-        return decide_classes(read_npz(at), classes)
+        return decide_classes(read_npz(at, task=task), classes)
     if at.is_dir() and any(at.glob("*.npz")):
-        return decide_classes(read_npz_per_client(at), classes)
+        return decide_classes(read_npz_per_client(at, task), classes)
     if at.is_dir():
         return read_image_folder(at)
     raise DataError(
@@ -73,10 +79,21 @@ def read_source(
 
 def check_classes_unknown(name: str) -> None:
     """Refuse ``data.classes`` for a data set that has classes of its own."""
+    if not is_npz_data(name):
+        raise ConfigError(f"data.classes: {name} has its own; leave it out")
+
+
+def check_task_unknown(name: str) -> None:
+    """Refuse ``data.task`` for a data set that is for classification."""
+    if not is_npz_data(name):
+        raise ConfigError(f"data.task: {name} is for classification; leave it out")
+
+
+def is_npz_data(name: str) -> bool:
+    """Tell whether a name is no data set with labels of its own, but may be a path to arrays."""
     at = Path(name).expanduser()
     known = name in SOURCES or name.startswith(huggingface.HF_PREFIX)
-    if known or (at.is_dir() and not any(at.glob("*.npz"))):
-        raise ConfigError(f"data.classes: {name} has its own; leave it out")
+    return not known and not (at.is_dir() and not any(at.glob("*.npz")))
 
 
 def find_dataset_name(name: str) -> str:
