@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "own_data.py"
+from heterophony.cli import app
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLE = EXAMPLES / "own_data.py"
+SCRIPTS = ["lstm_sequences", "own_cnn", "sweep_and_export", "table_regression"]
 
 
 def script(text: str | None, *words: str) -> subprocess.CompletedProcess[str]:
@@ -25,8 +31,32 @@ def test_own_model_and_own_data_give_the_same_model_in_one_process_and_in_severa
     assert len(line.split()[-1]) == 64
 
 
-def test_the_example_is_short():
-    assert len(EXAMPLE.read_text().splitlines()) < 25
+def test_examples_are_short():
+    lengths = {p.stem: len(p.read_text().splitlines()) for p in EXAMPLES.glob("*.py")}
+    assert max(lengths.values()) <= 30
+    assert set(lengths) == {*SCRIPTS, "own_algorithm", "own_data"}
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")  # within torch's own exporter
+@pytest.mark.xdist_group("onnx")  # which is slow to import
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_runs_and_learns(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    found = runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    assert found["result"].P.last > found["result"].curves["P"][0][1] + 0.1
+    assert capsys.readouterr().out
+    if name == "sweep_and_export":
+        written = {"sweep.png", "tuned", "curves.png", "client7.onnx", "client7.onnx.data"}
+        assert {p.name for p in tmp_path.iterdir()} == written
+
+
+def test_an_algorithm_in_a_file_runs_on_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(EXAMPLES)
+    few = ["-c", "rounds=1", "-c", "engine=serial", "-c", "algorithm.share=0.7"]
+    words = ["run", "own_algorithm:HalfStep", *few, "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert "HalfStep, 1 rounds" in done.output
 
 
 @pytest.mark.parametrize("how", ["without the guard", "from a pipe"])
