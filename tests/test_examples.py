@@ -51,7 +51,7 @@ def test_a_script_runs_and_learns(name, tmp_path, monkeypatch, capsys):
 
 
 def test_an_algorithm_in_a_file_runs_on_the_command_line(tmp_path, monkeypatch):
-    monkeypatch.chdir(EXAMPLES)
+    monkeypatch.syspath_prepend(EXAMPLES)
     few = ["-c", "rounds=1", "-c", "engine=serial", "-c", "algorithm.share=0.7"]
     words = ["run", "own_algorithm:HalfStep", *few, "--out", str(tmp_path / "run")]
     done = CliRunner().invoke(app, words)

@@ -235,7 +235,7 @@ def test_tasks_on_the_command_line(tmp_path):
     )
     assert "R² within clients" in chosen
     refused = CliRunner().invoke(app, ["run", "fedrod", *about])
-    assert refused.exit_code == 2
+    assert refused.exit_code == 3
     assert "FedRoD needs classes" in refused.output
 
 
