@@ -17,6 +17,7 @@ class GPFL(Algorithm):
     """Learn common class embeddings and, conditioned on them, generic and personal features."""
 
     paper = "Zhang et al., ICCV 2023"
+    optimizers = ("sgd", "adam")  # mu replaces weight decay in the gradient; AdamW's is not there
     personal = ("head.*", "prior")
     lam: float = setting(0.001, "weight of the distance to the embedding", low=0)
     mu: float = setting(0.1, "weight decay of valve and embeddings", low=0)
