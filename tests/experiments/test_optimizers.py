@@ -23,6 +23,7 @@ from helpers.support import (
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.config.reading import read_config, resolve_config
 from heterophony.core.errors import ConfigError, DivergedError
+from heterophony.experiments.sweep_library import build_members
 
 LENGTH = {"epochs": 1, "batch": 16}
 ADAM = hp.Training(**LENGTH, optimizer="adam", lr=0.01, schedule="cosine", warmup=1, clip_norm=0.5)
@@ -181,6 +182,9 @@ def test_a_pair_that_changes_the_optimiser_drops_what_the_file_says_of_the_other
         optimizer="adamw", lr=0.5, weight_decay=0, schedule="cosine"
     )
     assert read_config(file, ["epochs=1"]).local.momentum == 0.9
+    file.write_text("[local]\noptimizer = 'adam'\nmomentum = 0.9\n")
+    with pytest.raises(ConfigError, match=r"my.toml:3: local.momentum: only with"):
+        read_config(file, ["optimizer=adam"])
 
 
 def test_the_text_of_a_configuration_gives_it_back():
@@ -188,6 +192,15 @@ def test_the_text_of_a_configuration_gives_it_back():
     config = read_config(None, pairs)
     assert config.local.betas == (0.8, 0.9)
     assert resolve_config(tomllib.loads(config.to_toml())) == config
+
+
+def test_a_sweep_over_optimisers_leaves_each_its_own_defaults():
+    given = hp.Training(epochs=2, momentum=0.5)
+    members = build_members("fedavg", {"optimizer": ["sgd", "adam"]}, None, [0], given, {})
+    assert [m.how["training"] for m in members.values()] == [
+        given,
+        hp.Training(epochs=2, optimizer="adam"),
+    ]
 
 
 def test_divergence_names_what_helps():

@@ -100,8 +100,9 @@ def drop_unused_training_settings(raw: Mapping[str, Any], overrides: Sequence[st
     """Drop the file's settings that an optimiser or schedule chosen by ``-c`` does not use."""
     local = raw.get("local")
     for key, choices in CHOICES.items():
-        chosen = find_choice({}, overrides, f"local.{key}", "")
-        if isinstance(local, dict) and chosen in choices:
+        before = find_choice(raw, [], f"local.{key}", next(iter(choices)))
+        chosen = find_choice(raw, overrides, f"local.{key}", before)
+        if isinstance(local, dict) and chosen in choices and chosen != before:
             for name in set(list_dependent(choices)) - set(choices[chosen]):
                 local.pop(name, None)
 
