@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import heterophony as hp
-from helpers.support import QUICK, digits, memory, model, net_with_batch_norm, played, same
+from helpers.support import QUICK, digits, memory, model, net_with_batch_norm, played, replies, same
 from heterophony.algorithms.fednova import FedNova, count_effective_steps
 from heterophony.core.algorithm import Reply, Server
 
@@ -38,6 +38,23 @@ def test_work_of_a_pull_is_the_specs():
 def test_equal_work_is_fedavg():
     how = {"rounds": 3, "training": replace(QUICK, steps=4, momentum_state="reset")}
     assert close(model(played("fednova", **how)), model(played("fedavg", **how)))
+
+
+HALVING = {"schedule": "exponential", "decay_factor": 0.5}
+
+
+def test_equal_work_is_fedavg_with_a_schedule():
+    training = replace(QUICK, steps=4, momentum_state="reset", **HALVING)
+    how = {"rounds": 3, "training": training}
+    assert close(model(played("fednova", **how)), model(played("fedavg", **how)))
+
+
+def test_the_work_of_a_pull_is_that_at_the_rate_of_the_round(monkeypatch):
+    how = replace(QUICK, steps=4, **HALVING)
+    _, sent = replies(monkeypatch, FedNova(mu=2.0), rounds=3, training=how)
+    for t, rows in enumerate(sent):
+        work = count_effective_steps(4, 0.9, 0.05 * 0.5**t * 2.0)
+        assert {r.tensors["fednova/work"].item() for r in rows} == {work}
 
 
 def test_unequal_work_is_not_fedavg():

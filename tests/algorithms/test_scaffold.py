@@ -74,6 +74,17 @@ def test_the_control_is_the_mean_slope_of_the_real_steps_without_momentum(how):
         assert all(torch.allclose(v, slope[k], atol=1e-6) for k, v in kept["control"].items())
 
 
+def test_the_control_is_the_mean_slope_at_the_rate_of_its_round():
+    """With one client c and c_1 are equal, so its steps are those of plain SGD."""
+    one, half = digits(clients=1, examples=80), {"schedule": "exponential", "decay_factor": 0.5}
+    first, second = (
+        played("scaffold", one, rounds=r, training=replace(QUICK, **half)) for r in (1, 2)
+    )
+    steps = len(one.train["0"]) // QUICK.batch
+    slope = (model(first) - model(second)) / (steps * QUICK.lr / 2)
+    assert all(torch.allclose(v, slope[k], atol=1e-5) for k, v in control(second).items())
+
+
 def test_the_server_steps_by_its_rate():
     whole, half = (played(Scaffold(server_lr=lr), rounds=1, **EQUAL) for lr in (1.0, 0.5))
     start = whole.plan.create_initial_server().model

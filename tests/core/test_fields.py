@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from heterophony.algorithms.fedavgm import FedAvgM
 from heterophony.algorithms.fedprox import FedProx
 from heterophony.algorithms.fedreg import FedReG
 from heterophony.core.errors import ConfigError, choose, suggest_or_list
@@ -79,7 +80,7 @@ def test_class_variables_are_no_settings():
 
 @pytest.mark.parametrize("wrong", [True, False, "0.1", None, [0.1], {}])
 def test_a_number_must_be_one(wrong):
-    for cls, name in ((FedProx, "mu"), (Dirichlet, "alpha"), (Training, "lr")):
+    for cls, name in ((FedProx, "mu"), (Dirichlet, "alpha"), (FedAvgM, "beta")):
         said = message(construct, cls, {name: wrong}, "x")
         assert said == f"x.{name}: must be a number, not {wrong!r}"
 

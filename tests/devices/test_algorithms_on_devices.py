@@ -48,6 +48,19 @@ def test_devices_have_the_bits_of_a_simulation(name, known, tmp_path, monkeypatc
     assert common(there) == (common(here) if known else [None] * len(common(here)))
 
 
+def test_devices_have_the_bits_of_a_simulation_with_adam_and_a_schedule(
+    known, tmp_path, monkeypatch
+):
+    one_at_a_time(monkeypatch)
+    how = {"optimizer": "adam", "betas": [0.8, 0.9], "schedule": "exponential", "clip_norm": 1.0}
+    config = small("fedper", **{f"local.{k}": v for k, v in how.items()})
+    alone, here = simulated(config, tmp_path / "alone")
+    result, there = on_devices(config, known, tmp_path / "adam")
+    assert config.local.optimizer == "adam"
+    assert result.model_sha256 == alone.model_sha256
+    assert told(there) == told(here)
+
+
 @cache
 def generic_needs_personal(name: str) -> bool:
     """Does G need personal parameters, which a server of devices does not know?

@@ -42,7 +42,7 @@ class APFL(Algorithm):
 
         def learn_share() -> None:
             if share.grad is not None:  # that of the first mini-batch: ⟨∇f(mixture), own - common⟩
-                step = client.training.lr * share.grad
+                step = client.lr * share.grad
                 share.requires_grad_(False).sub_(step).clamp_(0, 1)
                 share.grad = None
 

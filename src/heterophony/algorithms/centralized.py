@@ -15,14 +15,15 @@ class Centralized(Algorithm):
     paper = "no federation"
     pooled = True
     schedule: Literal["constant", "cosine"] = setting(
-        "constant", "learning rate over the rounds; with local.epochs = 1 a round is an epoch"
+        "constant",
+        "learning rate over the rounds, times local.schedule; with local.epochs = 1 a round is an epoch",
     )
 
     def local(self, client: Client) -> Tensors:
         lr = client.training.lr * self.compute_lr_factor(client.t, client.rounds)
         how = replace(client.training, lr=lr)
         client.fit(how=how)
-        client.metrics["lr"] = lr
+        client.metrics["lr"] = lr * client.lr_factor
         return client.shared()
 
     def compute_lr_factor(self, t: int, rounds: int) -> float:

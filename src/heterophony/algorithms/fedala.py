@@ -1,6 +1,6 @@
 """FedALA: Zhang et al., Adaptive local aggregation, AAAI 2023."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -62,7 +62,7 @@ class FedALA(Algorithm):
 
     def train_mixing_weights(self, client: Client, loss: Loss) -> None:
         """Train until the loss is steady in the first round, one pass later, on a part of the data."""
-        net, how = client.net, replace(client.training, lr=self.eta, momentum=0.0, weight_decay=0.0)
+        net, how = client.net, client.training.as_plain_sgd(self.eta)
 
         def clip() -> None:
             for weight in params(net.mixing).values():

@@ -14,6 +14,7 @@ class FedNova(Algorithm):
     """Average client updates per unit of local work, so that more steps do not count more."""
 
     paper = "Wang et al., NeurIPS 2020"
+    optimizers = ("sgd",)  # the count of work is that of SGD with momentum
     mu: float = setting(0.0, "strength of the proximal term towards the received model", low=0)
     server_momentum: float = setting(0.0, "momentum of the server", low=0, high=1)
 
@@ -23,7 +24,7 @@ class FedNova(Algorithm):
 
         near = (lambda w: self.mu * (w - received)) if self.mu else None
         client.fit(pull=near, how=fresh)
-        work = count_effective_steps(client.steps, fresh.momentum, fresh.lr * self.mu)
+        work = count_effective_steps(client.steps, fresh.momentum or 0.0, client.lr * self.mu)
         return client.shared() | {"fednova/work": torch.tensor(work, dtype=torch.float64)}
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:

@@ -18,6 +18,7 @@ class GPFL(Algorithm):
 
     paper = "Zhang et al., ICCV 2023"
     needs_classes = True
+    optimizers = ("sgd", "adam")  # mu replaces weight decay in the gradient; AdamW's is not there
     personal = ("head.*", "prior")
     lam: float = setting(0.001, "weight of the distance to the embedding", low=0)
     mu: float = setting(0.1, "weight decay of valve and embeddings", low=0)

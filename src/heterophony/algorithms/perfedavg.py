@@ -17,6 +17,7 @@ class PerFedAvg(Algorithm):
     """Learn an initial model that one step on a client's own data adapts well."""
 
     paper = "Fallah et al., NeurIPS 2020"
+    optimizers = ("sgd",)  # both steps are plain SGD with rates of their own
     order: Literal["first", "hessian_free"] = setting(
         "first", "second-order term: left out, or by differences"
     )
@@ -55,7 +56,7 @@ class PerFedAvg(Algorithm):
         return server.update(mean(replies, weight=equally))
 
     def tune(self, client: Client) -> None:
-        how = replace(client.training, lr=self.alpha, momentum=0.0, weight_decay=0.0)
+        how = client.training.as_plain_sgd(self.alpha)
         steps = 1 if self.adapt == "step" else None
         client.fit(epochs=1, steps=steps, how=how, phase="tune")
 

@@ -15,6 +15,7 @@ class PFedMe(Algorithm):
     """Train a personal model near the local one, which follows it (Moreau envelope)."""
 
     paper = "Dinh et al., NeurIPS 2020"
+    optimizers = ("sgd",)  # the inner steps are plain SGD with own_lr
     lam: float = setting(15.0, "strength of the proximal term between the two models", low=0)
     inner_steps: int = setting(5, "updates of the personal model on each mini-batch", low=1)
     own_lr: float = setting(0.05, "learning rate of the personal model", low=0)
@@ -23,7 +24,7 @@ class PFedMe(Algorithm):
 
     def local(self, client: Client) -> Tensors:
         near = weights(client.net)  # the local model; from here on, the net is the personal one
-        rate = min(1.0, self.local_lr * self.lam)
+        rate = min(1.0, self.local_lr * client.lr_factor * self.lam)
 
         def follow() -> None:
             nonlocal near  # lerp is exact at both ends

@@ -12,6 +12,8 @@ class Scaffold(Algorithm):
     """Cancel client drift by control variates of the server and of each client."""
 
     paper = "Karimireddy et al., ICML 2020"
+    optimizers = ("sgd",)  # a control variate is the mean gradient: the distance by steps and rate
+    allows_clipping = False  # that distance would not be the mean gradient
     server_lr: float = setting(1.0, "learning rate of the server", above=0)
 
     def send(self, server: Server, client: str) -> Tensors:
@@ -23,7 +25,7 @@ class Scaffold(Algorithm):
         plain = replace(client.training, momentum=0.0)  # the update of c_i assumes plain SGD
 
         client.fit(pull=lambda w: c - own, how=plain)
-        moved, length = weights(client.net) - received, client.steps * plain.lr
+        moved, length = weights(client.net) - received, client.steps * client.lr
         shift = -1 * c - moved / length if length else c.zeros()
         # rounded as the server rounds: with one client c and c_1 stay equal, bit for bit
         client.memory["control"] = own + shift

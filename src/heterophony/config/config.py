@@ -41,6 +41,7 @@ from .sections import (
     TopSection,
     drop_cluster_settings,
 )
+from .training_checks import check_training
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,9 @@ class Config:
     engine: EngineSection
     faults: Faults = Faults()
     devices: Devices = Devices()
+
+    def __post_init__(self) -> None:
+        check_training(self.algorithm, self.algorithm_name, self.local, self.top.rounds)
 
     def build_federation(self) -> Federation:
         """Read the data and partition them. Depends on the seed and the section [data] alone."""
@@ -157,7 +161,7 @@ class Config:
             "data": asdict(self.data),
             "model": asdict(self.model),
             "algorithm": {"name": self.algorithm_name, **asdict(self.algorithm)},
-            "local": asdict(self.local),
+            "local": self.local.to_settings(),
             "participation": describe_participation(self.participation, self.faults),
             "devices": asdict(self.devices),
             "aggregation": asdict(self.aggregation),

@@ -12,11 +12,12 @@ from typing import Any
 from ..algorithms import find_algorithm_name, get_algorithm_class
 from ..core.errors import ConfigError, simplify_name
 from ..core.fields import check_keys, construct
+from ..core.training import CHOICES, list_dependent
 from ..models import find_model_name
 from .config import Config
 from .participation import parse_participation
 from .sections import SECTIONS, TopSection, drop_cluster_settings, fill_data_defaults
-from .short_keys import ROOTS, TOP_KEYS, expand_overrides, ignore_note
+from .short_keys import ROOTS, TOP_KEYS, expand_overrides, find_choice, ignore_note
 
 
 def read_config(
@@ -92,6 +93,18 @@ def drop_replaced_settings(raw: dict[str, Any], overrides: Sequence[str]) -> Non
             before, after = (simplify_name(str(v)) for v in (section[name], chosen[-1]))
             if before != after:
                 section.clear()
+    drop_unused_training_settings(raw, overrides)
+
+
+def drop_unused_training_settings(raw: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """Drop the file's settings that an optimiser or schedule chosen by ``-c`` does not use."""
+    local = raw.get("local")
+    for key, choices in CHOICES.items():
+        before = find_choice(raw, [], f"local.{key}", next(iter(choices)))
+        chosen = find_choice(raw, overrides, f"local.{key}", before)
+        if isinstance(local, dict) and chosen in choices and chosen != before:
+            for name in set(list_dependent(choices)) - set(choices[chosen]):
+                local.pop(name, None)
 
 
 def apply_override(raw: dict[str, Any], pair: str) -> str:

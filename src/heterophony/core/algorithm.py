@@ -91,6 +91,8 @@ class Algorithm:
     common: ClassVar[bool] = True  # do all clients have a model in common? Else there is no G
     needs_classes: ClassVar[bool] = False  # is it for classification alone?
     pooled: ClassVar[bool] = False  # is one model trained on the data of all clients together?
+    optimizers: ClassVar[tuple[str, ...]] = ("sgd", "adam", "adamw")  # that its rule holds for
+    allows_clipping: ClassVar[bool] = True  # does its rule hold if gradients are clipped?
     # the personal parameters that an outside attacker assumes in the privacy audit: newly
     # initialised ones, those before the first round, or the average over all clients
     guess: ClassVar[Literal["fresh", "initial", "average"]] = "fresh"

@@ -7,13 +7,15 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
 
 from .errors import DivergedError
 from .image_transforms import ImageDraws, draw_every_time, draw_once_per_image
 from .net import Net
+from .optimizer import Optimizer
+from .optimizer_choice import create_optimizer
 from .randomness import derive_seed, seeded
 from .samples import ClientData, Samples
-from .sgd import SGD
 from .tasks import TASKS, Criterion
 from .tensors import Memory, Tensors, load_into_net, state
 from .training import Training
@@ -34,7 +36,7 @@ class Client:
     ``data``      its training and test examples
     ``received``  the tensors that ``Algorithm.send`` sent it
     ``memory``    sets of tensors that the algorithm keeps on the client between rounds
-    ``training``  the settings of local SGD
+    ``training``  the settings of local training; ``lr`` is its learning rate in this round
     ``loss``      the loss of a mini-batch by output and targets: that of the task, or the user's
     ``metrics``   numbers to record with the reply; ``fit`` adds the mean loss of each phase
     ``examples``  how many examples it has trained on so far, for the simulated clock
@@ -88,7 +90,7 @@ class Client:
         after: Callable[[], None] | None = None,
         phase: str = "main",
     ) -> None:
-        """Minimise ``loss(x, y)`` with SGD over mini-batches of the client's training data.
+        """Minimise ``loss(x, y)`` over mini-batches of the client's training data.
 
         ``loss``    default: ``client.loss(client.net(x), y)``
         ``train``   the modules or parameters to train; default: the whole net
@@ -101,6 +103,8 @@ class Client:
         ``after``   is called after the updates of each mini-batch
         ``phase``   names this pass; a phase has its own random draws and its own momentum
 
+        The schedule of ``how`` scales its ``lr`` and all ``rates`` to those of this round. With
+        ``clip_norm``, the whole gradient is clipped: that of the loss, with ``pull`` added to it.
         Parameters outside ``train`` are frozen. A parameter without a gradient is not updated,
         not even by momentum or weight decay.
         """
@@ -112,7 +116,8 @@ class Client:
         for p in self.net.parameters():
             p.requires_grad_(id(p) in chosen)
         kept = self.memory.get(f"momentum/{phase}", Tensors())
-        optimiser = SGD(named, how, rates or {}, kept)
+        factor = how.compute_lr_factor(self.t, self.rounds)
+        optimiser = create_optimizer(named, how, rates or {}, kept, factor)
         samples = self.data.train if data is None else data
         draws, loss_sum, updates = self._make_image_draws(samples, f"fit/{phase}"), 0.0, 0
         with seeded(self._draw_seed, "fit", self.t, self.id, phase):
@@ -126,6 +131,8 @@ class Client:
                     value.backward()
                     if pull is not None:
                         add_to_gradients(named, pull(named.map(Tensor.detach)))
+                    if how.clip_norm is not None:
+                        clip_grad_norm_(named.values(), how.clip_norm)
                     optimiser.step()
                     loss_sum, updates = loss_sum + value.item(), updates + 1
                 if after is not None:
@@ -138,6 +145,16 @@ class Client:
     def compute_net_loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute the loss of the net's output: the default loss of ``fit``."""
         return self.loss(self.net(x), y)
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of this round: ``training.lr`` as its schedule says."""
+        return self.training.lr * self.lr_factor
+
+    @property
+    def lr_factor(self) -> float:
+        """The factor by which the schedule of ``training`` scales learning rates in this round."""
+        return self.training.compute_lr_factor(self.t, self.rounds)
 
     @property
     def steps(self) -> int:
@@ -200,18 +217,19 @@ class Client:
         shared = set(self._list_shared(self.net, self.t))
         return Tensors({k: v for k, v in state(self.net).items() if k not in shared})
 
-    def _store_momentum(self, optimiser: SGD, how: Training, phase: str) -> None:
-        if how.momentum and how.momentum_state == "persist" and optimiser.momentum:
+    def _store_momentum(self, optimiser: Optimizer, how: Training, phase: str) -> None:
+        if how.momentum_state == "persist" and (after := optimiser.state()):
             before = self.memory.get(f"momentum/{phase}", Tensors())
-            self.memory[f"momentum/{phase}"] = before | optimiser.momentum
+            self.memory[f"momentum/{phase}"] = before | after
 
     def _record_loss(self, phase: str, loss_sum: float, updates: int) -> None:
         if updates:
             self.metrics[f"loss/{phase}"] = loss_sum / updates
         if loss_sum != loss_sum or loss_sum in (float("inf"), float("-inf")):
+            remedies = "local.lr or local.momentum" if self.training.momentum else "local.lr"
             raise DivergedError(
                 f"client {self.id}, round {self.t}: the loss of phase '{phase}' is no longer finite"
-                f" (local.lr = {self.training.lr:g}); lower local.lr or local.momentum"
+                f" (local.lr = {self.training.lr:g}); lower {remedies}, or set local.clip_norm"
             )
 
     def _iterate_epochs(

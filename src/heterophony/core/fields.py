@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -63,8 +64,9 @@ def check_keys(values: Mapping[str, Any], known: Collection[str], prefix: str = 
 
 def check_settings(instance: Any) -> None:
     """Check types and ranges of all settings of a dataclass; call it in ``__post_init__``."""
-    hints = get_type_hints(type(instance))
-    for f in list_settings(type(instance)):
+    cls: type = type(instance)
+    hints = resolve_hints(cls)
+    for f in list_settings(cls):
         value, hint = getattr(instance, f.name), hints[f.name]
         if not is_of_type(value, hint):
             raise ConfigError(
@@ -77,6 +79,12 @@ def check_settings(instance: Any) -> None:
             and not is_in_range(value, f)
         ):
             raise ConfigError(f"{f.name}: must be {bounds}, not {value!r}")
+
+
+@cache
+def resolve_hints(cls: type) -> dict[str, Any]:
+    """Resolve the type hints of a class, once: an algorithm may copy its settings in every job."""
+    return get_type_hints(cls)
 
 
 def is_required(f: dataclasses.Field[Any]) -> bool:

@@ -10,42 +10,34 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from .optimizer import Optimizer
 from .tensors import Tensors
 from .training import Training
 
 
-class SGD:
-    """Updates named parameters by their gradients; ``momentum`` holds their buffers by name.
-
-    A parameter without a gradient is not updated, not even by momentum or weight decay.
-    """
+class SGD(Optimizer):
+    """SGD with or without momentum; ``momentum`` holds the buffers by parameter name."""
 
     def __init__(
-        self, named: Tensors, how: Training, rates: Mapping[str, float], momentum: Tensors
+        self,
+        named: Tensors,
+        how: Training,
+        rates: Mapping[str, float],
+        kept: Tensors,
+        factor: float = 1.0,
     ) -> None:
-        """``rates`` are learning rates by pattern of names; ``momentum`` has buffers to begin with."""
-        self.named, self.how = named, how
-        groups = [(how.lr, named.without(*rates))]
-        groups += [(lr, named.only(pattern)) for pattern, lr in rates.items()]
-        if sum(len(group) for _, group in groups) > len(named):
-            raise ValueError(f"a parameter has two learning rates: {', '.join(rates)}")
-        self.groups = [(lr, names) for lr, group in groups for names in part_by_dtype(group)]
-        self.momentum = {
-            # in the parameter's own memory format
-            k: torch.empty_like(named[k]).copy_(v)
-            for k, v in momentum.items()
-            if k in named
-        }
+        """``kept`` has momentum buffers to begin with."""
+        super().__init__(named, how, rates, factor)
+        self.momentum, self.momentum_factor = self.copy_buffers(kept), how.momentum or 0.0
 
-    def zero_grad(self) -> None:
-        for p in self.named.values():
-            p.grad = None
+    def state(self) -> Mapping[str, Tensor]:
+        return self.momentum if self.momentum_factor else {}
 
     @torch.no_grad()
     def step(self) -> None:
         for lr, names in self.groups:
             grads = {k: g for k in names if (g := self.named[k].grad) is not None}
-            if not self.how.momentum:
+            if not self.momentum_factor:
                 self.update(lr, grads, [], False)
                 continue
             new = {k: g for k, g in grads.items() if k not in self.momentum}
@@ -66,18 +58,10 @@ class SGD:
                 list(grads.values()),
                 buffers,
                 weight_decay=self.how.weight_decay,
-                momentum=self.how.momentum,
+                momentum=self.momentum_factor,
                 lr=lr,
                 dampening=0.0,
                 nesterov=False,
                 maximize=False,
                 is_first_step=first,
             )
-
-
-def part_by_dtype(named: Tensors) -> list[list[str]]:
-    """Part the names by the type of their tensors: the kernel takes one type at a time."""
-    parts = dict[torch.dtype, list[str]]()
-    for name, v in named.items():
-        parts.setdefault(v.dtype, []).append(name)
-    return list(parts.values())

@@ -205,7 +205,7 @@ def format_run_toml(
             "init": config.model.init,
         },
         "algorithm": {"name": config.algorithm_name, **asdict(config.algorithm)},
-        "local": asdict(config.local),
+        "local": config.local.to_settings(),
         "aggregation": asdict(config.aggregation),
         "evaluation": {
             "every": config.evaluation.every,
@@ -224,6 +224,7 @@ def format_run_toml(
     plain = {
         k: {n: to_toml_value(v) for n, v in d.items() if v is not None} for k, d in sections.items()
     }
+    plain["local"] = sections["local"]  # plain already; its lists stay lists
     return tomli_w.dumps({**asdict(config.top), **plain})
 
 

@@ -118,7 +118,7 @@ def build_members(
             section, _, setting = key.rpartition(".")
             parts[section][setting] = value
         chosen = change_settings(base, parts["algorithm"], "algorithm")
-        trained = change_settings(training, parts["local"], "local")
+        trained = construct(Training, training.list_changed(parts["local"]), "local")
         plain = {k: to_plain(v) for k, v in values.items()}
         for seed in seeds:
             told = {**rest, **parts[""], "training": trained, "seed": seed}

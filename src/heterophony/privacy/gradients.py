@@ -163,7 +163,7 @@ def compute_update(
     """
     if steps == 1:
         return compute_gradients(client, names, x, y)
-    lr, trained = client.training.lr, {k for phase in client.phases for k in phase.trained_names}
+    lr, trained = client.lr, {k for phase in client.phases for k in phase.trained_names}
     before = state(client.net)
     for _ in range(steps):
         gradients = compute_gradients(client, trained, x, y)

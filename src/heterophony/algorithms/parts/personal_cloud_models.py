@@ -39,7 +39,7 @@ class AttentiveMessagePassing(Algorithm):
     def local(self, client: Client) -> Tensors:
         cloud = weights(client.net)
         # the term grows as alpha falls; the floor keeps lr times its strength at most a tenth
-        floor = 10 * client.training.lr * self.lam
+        floor = 10 * client.lr * self.lam
         strength = self.lam and self.lam / max(self.compute_alpha(client.t), floor)
 
         client.fit(pull=(lambda w: strength * (w - cloud)) if strength else None)
