@@ -7,6 +7,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from threading import Lock
 
 import pytest
 
@@ -104,8 +105,9 @@ def test_a_mistake_is_one_line_and_begins_nothing(swept, how, said, tmp_path):
 
 
 def test_what_cannot_be_sent_to_other_processes_is_one_line(tmp_path):
-    how = {**HOW, "model": lambda: None, "engine": "pool"}
-    with pytest.raises(EngineError, match=r"^the pool engine cannot send this algorithm or model"):
+    lock = Lock()
+    how = {**HOW, "model": lambda: lock, "engine": "pool"}
+    with pytest.raises(EngineError, match=r"^the pool engine cannot send 'lock', which test_what_"):
         hp.sweep("fedavg", validated(), {"lr": [0.1, 0.2]}, out=tmp_path, **how)
 
 

@@ -107,6 +107,12 @@ def get_display_name(name: str) -> str:
     return DISPLAY_NAMES.get(name) or ALGORITHM_CLASSES.get(name) or name.rpartition(":")[2]
 
 
+def label_algorithm(algorithm: Algorithm, name: str) -> str:
+    """Return the display name of an algorithm that was chosen by ``name``; of an own class, its name."""
+    own = type(algorithm).__name__
+    return own if name == own.lower() and name not in ALGORITHM_CLASSES else get_display_name(name)
+
+
 # Importing a class: every mistake in it is one line ---------------------------------------------
 
 

@@ -20,7 +20,7 @@ from ..core.training import Training
 from ..data.federation import Federation
 from ..engines.base import count_cores
 from ..engines.child_processes import send_errors
-from ..engines.pool import pickle_for_children
+from ..engines.pickling import pickle_for_children, unpickle_from_parent
 from ..runs.run_index import EVENTS_FILE, read_events
 from ..runs.sweep_table import SWEEP_FILE, SweepTable, read_sweep
 from .algorithm_choice import choose_algorithm
@@ -207,20 +207,21 @@ def run_members_in_parallel(
     federation: Federation, due: Mapping[Path, Member], width: int
 ) -> dict[str, str]:
     """Run side by side, a process each; return which diverged, and how."""
-    pickle_for_children(next(iter(due.values())))  # raises before any process starts
+    pickled = {path: pickle_for_children(member) for path, member in due.items()}
     with tempfile.TemporaryDirectory(prefix="heterophony-") as data:
         federation.save(Path(data))  # all processes map the same files
 
         def get_work(path: Path) -> tuple[Callable[..., None], tuple[Any, ...]]:
-            return run_member_in_child, (path, data, due[path])
+            return run_member_in_child, (path, data, pickled[path])
 
         failed = run_in_parallel(list(due), width, lambda path, event: None, get_work=get_work)
     return {path.name: reason for path, reason in failed.items()}
 
 
-def run_member_in_child(pipe: Connection, path: Path, data: str, member: Member) -> None:
+def run_member_in_child(pipe: Connection, path: Path, data: str, pickled: bytes) -> None:
     """Run one member in the child process."""
     with send_errors(pipe, str(path)):
+        member: Member = unpickle_from_parent(pickled)
         federation = Federation.open(Path(data))
         run(
             member.algorithm,
