@@ -53,6 +53,18 @@ def test_a_sweep_has_the_bits_of_single_runs_on_both_engines(tmp_path):
     assert again.rows == found.rows
 
 
+@pytest.mark.parametrize("engine", ["serial", "pool"])
+def test_a_sweep_in_a_log_is_one_line_at_its_end(engine, capfd):
+    how = {**HOW, "rounds": 1, "engine": engine, "workers": 2}
+    hp.sweep("fedavg", validated(), {"lr": [0.1, 0.2, 0.3]}, **how)
+    assert capfd.readouterr().err == "3 runs finished\n"
+    heard = []
+    how |= {"progress": False, "on_event": heard.append}
+    hp.sweep("fedavg", validated(), {"lr": [0.1, 0.2]}, **how)
+    assert capfd.readouterr().err == ""
+    assert [e["event"] for e in heard].count("end") == 2
+
+
 def test_the_same_call_continues_and_what_diverges_is_a_row(tmp_path):
     swept = {"lr": "0.01,1e30"}
     found = hp.sweep("fedavg", validated(), swept, out=tmp_path, **HOW)
