@@ -607,7 +607,15 @@ def test_version_and_help():
 
 @pytest.mark.parametrize(
     "words",
-    [["frobnicate"], ["run", "--frob"], ["list", "frobs"], ["resume"], ["data", "frob"], ["list"]],
+    [
+        ["frobnicate"],
+        ["run", "--frob"],
+        ["list", "frobs"],
+        ["resume"],
+        ["data", "frob"],
+        ["list"],
+        ["list", "runs", "--tensors", "mlp"],
+    ],
 )
 def test_wrong_usage_is_exit_2(words):
     done = call(*words)
