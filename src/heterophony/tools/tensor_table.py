@@ -7,10 +7,9 @@ from typing import Literal, NamedTuple
 
 from torch import nn
 
-from ..algorithms import get_algorithm_class
+from ..algorithms import construct_algorithm, get_algorithm_class
 from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError
-from ..core.fields import construct
 from ..core.net import Net
 from ..core.split import split
 from ..models import find_model_name, get_default_head_depth, get_model_builder
@@ -58,7 +57,7 @@ def choose_instance(algorithm: str | Algorithm | type[Algorithm]) -> Algorithm:
     if isinstance(algorithm, Algorithm):
         return algorithm
     cls = get_algorithm_class(algorithm) if isinstance(algorithm, str) else algorithm
-    return construct(cls, {}, "algorithm")
+    return construct_algorithm(cls, {})
 
 
 def build_net(
