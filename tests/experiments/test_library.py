@@ -348,7 +348,7 @@ def test_P_may_be_measured_seldom_but_is_after_the_last_round():
 def test_local_has_no_common_model():
     result = played("local", rounds=1)
     assert result.G is None
-    with pytest.raises(DataError, match=r"^local has no common model$"):
+    with pytest.raises(DataError, match=r"^local has no generic model$"):
         result.generic()
     assert str(result).startswith("<Result local: no G, P 0.")
 
