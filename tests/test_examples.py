@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
+
+from helpers.support import played
+from heterophony import algorithms
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "own_data.py"
 
@@ -27,6 +32,16 @@ def test_own_model_and_own_data_give_the_same_model_in_one_process_and_in_severa
 
 def test_the_example_is_short():
     assert len(EXAMPLE.read_text().splitlines()) < 25
+
+
+def test_the_algorithm_that_contributors_are_shown_runs(tmp_path, monkeypatch):
+    text = (EXAMPLE.parents[1] / "CONTRIBUTING.md").read_text()
+    block = re.search(r"^   ```python\n(.*?)^   ```", text, re.M | re.S)[1]
+    (tmp_path / "fedfoo.py").write_text(dedent(block))
+    monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path)])
+    monkeypatch.setitem(algorithms.ALGORITHM_CLASSES, "fedfoo", "FedFoo")
+    assert played("fedfoo", rounds=1).G is not None
+    del sys.modules["heterophony.algorithms.fedfoo"]
 
 
 @pytest.mark.parametrize("how", ["without the guard", "from a pipe"])

@@ -58,7 +58,7 @@ def test_an_algorithm_that_cannot_be_built_ends_with_one_line(
 ):
     (tmp_path / "fedfoo.py").write_text(BROKEN.format(line))
     monkeypatch.setitem(ALGORITHM_CLASSES, "fedfoo", "FedFoo")
-    monkeypatch.setattr(algorithms, "__path__", [str(tmp_path)])
+    monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path)])
     monkeypatch.delitem(sys.modules, "heterophony.algorithms.fedfoo", raising=False)
     monkeypatch.setitem(SCRIPT["main"].__globals__, "FOLDER", tmp_path)
     assert SCRIPT["main"](["fedfoo"]) == 1
