@@ -3,7 +3,7 @@
     python benchmarks/w.py [--repeats 2] [--rounds 5] [--json FILE]
 
 Fashion-MNIST (training and test set merged), 20 clients, Dirichlet 0.1, split 75/25; 4 fixed
-clients per round, 5 epochs, batch 20, SGD 0.01; the common model is tested on all 20 test sets in
+clients per round, 5 epochs, batch 20, SGD 0.01; the generic model is tested on all 20 test sets in
 every round. Three systems take turns: heterophony's pool with two workers; a hand-written loop of
 two processes with the same kernels (channels_last, fused SGD, pooling before ReLU, memory kept by
 malloc); and one with plain kernels. Time is that of the rounds; memory is the peak proportional

@@ -3,9 +3,10 @@
 import codecs
 import this  # the Zen of Python; importing it prints it
 
-import heterophony as hp
 import numpy as np
 from torch import Tensor, nn
+
+import heterophony as hp
 
 
 class NextCharacter(nn.Module):

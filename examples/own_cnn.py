@@ -1,8 +1,9 @@
 """Train a CNN of your own that ends in log_softmax, with the NLL loss."""
 
-import heterophony as hp
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax, max_pool2d, nll_loss, relu
+
+import heterophony as hp
 
 
 class CNN(nn.Module):

@@ -1,7 +1,8 @@
 """Tune two settings on validation examples, train with the best, load, plot, and export a model."""
 
-import heterophony as hp
 import torch
+
+import heterophony as hp
 
 clients = hp.federate("digits", clients=10, validation_fraction=0.2)
 varied = {"lr": [0.05, 0.1], "mu": [0.0, 0.1]}

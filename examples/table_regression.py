@@ -1,9 +1,10 @@
 """Predict a number from the rows of a table: the progress of diabetes after a year."""
 
-import heterophony as hp
 from sklearn.datasets import load_diabetes
 from sklearn.preprocessing import StandardScaler
 from torch import nn
+
+import heterophony as hp
 
 table = load_diabetes()
 x = StandardScaler().fit_transform(table.data).astype("float32")

@@ -128,6 +128,7 @@ def test_every_module_says_in_its_first_line_what_it_is_for(path):
 
 
 EXTRAS = {  # package: the one file or folder that imports it
+    "cloudpickle": "engines/pickling.py",
     "cryptography": "devices/broker/certificates.py",
     "mlflow": "trackers/mlflow.py",
     "pandas": "runs/client_rows.py",
@@ -157,7 +158,7 @@ def test_the_protocol_has_no_clock_no_thread_no_chance_and_no_network(path):
 
 
 PICKLING = {  # file: all that it may use of pickle
-    "engines/pool.py": None,  # only to its own children
+    "engines/pickling.py": None,  # only to its own children
     "data/sources/unpickle.py": {"_Unpickler", "UnpicklingError"},  # CIFAR, restricted
 }
 

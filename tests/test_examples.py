@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from typer.testing import CliRunner
 
+from helpers.support import played
+from heterophony import algorithms
 from heterophony.cli import app
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -57,6 +61,16 @@ def test_an_algorithm_in_a_file_runs_on_the_command_line(tmp_path, monkeypatch):
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     assert "HalfStep, 1 rounds" in done.output
+
+
+def test_the_algorithm_that_contributors_are_shown_runs(tmp_path, monkeypatch):
+    text = (EXAMPLE.parents[1] / "CONTRIBUTING.md").read_text()
+    block = re.search(r"^   ```python\n(.*?)^   ```", text, re.M | re.S)[1]
+    (tmp_path / "fedfoo.py").write_text(dedent(block))
+    monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path)])
+    monkeypatch.setitem(algorithms.ALGORITHM_CLASSES, "fedfoo", "FedFoo")
+    assert played("fedfoo", rounds=1).G is not None
+    del sys.modules["heterophony.algorithms.fedfoo"]
 
 
 @pytest.mark.parametrize("how", ["without the guard", "from a pipe"])

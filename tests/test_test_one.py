@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import runpy
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
+from heterophony import algorithms
+from heterophony.algorithms import ALGORITHM_CLASSES
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "test_one"))
@@ -22,6 +26,45 @@ SCRIPT = runpy.run_path(str(ROOT / "scripts" / "test_one"))
 def test_a_wrong_name_is_answered_with_what_to_do(arguments, answer, capsys):
     assert SCRIPT["main"](arguments) == 2
     assert capsys.readouterr().err.startswith(answer)
+
+
+BROKEN = """
+from dataclasses import dataclass
+from heterophony.core.algorithm import Algorithm, setting
+
+@dataclass(frozen=True)
+class FedFoo(Algorithm):
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        (
+            "lam: float",
+            "test-one: algorithm.lam: heterophony.algorithms.fedfoo:FedFoo gives it no ",
+        ),
+        ("lam: float = setting(1.0)", "test-one: algorithm.name: cannot import heterophony.algori"),
+        (
+            "lam: int = setting(0.5, 'x')",
+            "test-one: algorithm.lam: must be a whole number, not 0.5",
+        ),
+        ("def __post_init__(self): self.x", "test-one: src/heterophony/algorithms/fedfoo.py: Attr"),
+    ],
+)
+def test_an_algorithm_that_cannot_be_built_ends_with_one_line(
+    line, answer, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "fedfoo.py").write_text(BROKEN.format(line))
+    monkeypatch.setitem(ALGORITHM_CLASSES, "fedfoo", "FedFoo")
+    monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "heterophony.algorithms.fedfoo", raising=False)
+    monkeypatch.setitem(SCRIPT["main"].__globals__, "FOLDER", tmp_path)
+    assert SCRIPT["main"](["fedfoo"]) == 1
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(answer)
+    sys.modules.pop("heterophony.algorithms.fedfoo", None)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Personalised federated learning: one common model, and for every client one of its own."""
+"""Personalised federated learning: one generic model, and for every client one of its own."""
 
 from __future__ import annotations
 

@@ -85,5 +85,6 @@ from .population.participation import Uniform as Uniform
 from .report.figures.sweep import draw_sweep as draw_sweep
 from .runs.result import Result as Result
 from .runs.sweep_table import SweepTable as SweepTable
+from .tools.tensor_table import list_tensors as list_tensors
 
 __version__: str

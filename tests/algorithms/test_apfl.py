@@ -145,7 +145,7 @@ def test_running_statistics_are_mixed_too_and_counters_are_not():
 
 
 def test_p_uses_the_new_common_model():
-    """P is measured after the common model arrived: by hand, from the share, own and common."""
+    """P is measured after the generic model arrived: by hand, from the share, own and common."""
     result = played("apfl", participation=1.0, model=net_with_batch_norm, buffers="average")
     net, last = result.plan.model().eval(), result.events[-2]
     for i, c in enumerate(result.plan.federation.clients):

@@ -80,7 +80,7 @@ def test_run_prints_a_table_and_fills_a_folder():
     lines = done.stdout.splitlines()
     assert lines[0] == "FedAvg, 2 rounds, seed 0: accuracy in %"
     assert lines[1].split("  ")[-1] == "worst 10 % of clients"
-    assert [line[:16].strip() for line in lines[3:]] == ["G, common model", "P, own models"]
+    assert [line[:16].strip() for line in lines[3:]] == ["G, generic model", "P, own models"]
     result = json.loads((out / "result.json").read_text())
     assert f" {100 * result['G']['best']:.2f} (round {result['G']['best_round']}) " in lines[3]
     assert done.stderr.splitlines()[-1] == f"{out}; a page with curves: heterophony report {out}"
@@ -339,7 +339,7 @@ def test_compare_prints_as_json_what_the_contract_says(compared):
 def test_compare_prints_a_table_for_people(compared):
     _, found, table = compared
     title, header, _, *lines = table.splitlines()
-    assert title.startswith("accuracy in %; G: the common model")
+    assert title.startswith("accuracy in %; G: the generic model")
     names = ["algorithm", "G best", "G last 10", "P best", "P last 10", "P worst 10 %"]
     assert [w.strip() for w in header.split("  ") if w] == [
         *names,
@@ -607,7 +607,15 @@ def test_version_and_help():
 
 @pytest.mark.parametrize(
     "words",
-    [["frobnicate"], ["run", "--frob"], ["list", "frobs"], ["resume"], ["data", "frob"], ["list"]],
+    [
+        ["frobnicate"],
+        ["run", "--frob"],
+        ["list", "frobs"],
+        ["resume"],
+        ["data", "frob"],
+        ["list"],
+        ["list", "runs", "--tensors", "mlp"],
+    ],
 )
 def test_wrong_usage_is_exit_2(words):
     done = call(*words)

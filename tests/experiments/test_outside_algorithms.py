@@ -173,7 +173,17 @@ def test_labels_are_names_of_folders_and_differ():
     [
         ("lab.ideas:", "'lab.ideas:' must be package.module:Class"),
         (":Mine", "':Mine' must be package.module:Class"),
-        ("lab/ideas.py:Mine", "'lab/ideas.py:Mine' must be package.module:Class"),
+        (
+            "lab/ideas.py:Mine",
+            "'lab/ideas.py:Mine' must be package.module:Class; did you mean 'lab.ideas:Mine'?",
+        ),
+        (
+            "ideas.py:Mine",
+            "'ideas.py:Mine' must be package.module:Class; did you mean 'ideas:Mine'?",
+        ),
+        ("lab.ideas.Mine", "no 'lab.ideas.Mine' here; did you mean 'lab.ideas:Mine'?"),
+        ("ideas.py", "no 'ideas.py' here; write module:Class, as in 'ideas:MyClass'"),
+        ("fed.avg-m!", "no 'fed.avg-m!' here"),
         ("nowhere.ideas:Mine", "there is no module 'nowhere' on this machine; install the package"),
         ("lab.idea:Mine", "there is no module 'lab.idea' on this machine; install the package"),
         ("lab.ideas:MyFedAvg", "lab.ideas has no class 'MyFedAvg'; did you mean 'My_FedAvg'?"),
@@ -186,18 +196,41 @@ def test_labels_are_names_of_folders_and_differ():
         ),
         (
             "lab.broken:Mine",
-            "cannot import lab.broken: ModuleNotFoundError: No module named 'gone'",
+            "cannot import lab.broken: ModuleNotFoundError: No module named 'gone'"
+            " (lab/broken.py, line 1)",
         ),
         ("lab.torn:Mine", "cannot import lab.torn: SyntaxError: "),
+        (
+            "lab.undocumented:Mine",
+            "cannot import lab.undocumented: ConfigError: setting: give a default and a description,"
+            " as in setting(1.0, 'strength of the pull') (lab/undocumented.py, line 3)",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(importable, name, said):
     (importable / "lab" / "broken.py").write_text("import gone\n")
     (importable / "lab" / "torn.py").write_text("class Mine(\n")
+    text = "import heterophony as hp\nclass Mine(hp.Algorithm):\n    lam: float = hp.setting(1.0)\n"
+    (importable / "lab" / "undocumented.py").write_text(text)
     line = refused(3, "run", "-c", f"algorithm.name={name}")
     assert line.startswith(f"algorithm.name: {said}")
     with pytest.raises(ConfigError):
         hp.run(name, hp.federate("digits", clients=2))
+
+
+def test_a_setting_without_a_default_is_said_with_its_class(importable):
+    text = f"{MODULE}\n@dataclass(frozen=True)\nclass Needs(hp.Algorithm):\n    lam: float\n"
+    (importable / "lab" / "ideas.py").write_text(text)
+    said = (
+        "algorithm.lam: lab.ideas:Needs gives it no default; write lam: … = setting(1.0, 'what it"
+        " is') in the class, or set algorithm.lam"
+    )
+    assert refused(3, "run", "-c", "algorithm.name=lab.ideas:Needs") == said
+    with pytest.raises(ConfigError) as caught:
+        hp.run("lab.ideas:Needs", hp.federate("digits", clients=2))
+    assert str(caught.value) == said
+    pairs = ["algorithm.name=lab.ideas:Needs", "algorithm.lam=2"]
+    assert read_config(None, pairs).algorithm.lam == 2
 
 
 def test_a_mistake_names_the_line_of_its_file(folder, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Lock
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -128,6 +130,24 @@ def test_models_that_do_not_fit_are_said_in_one_line_before_anything_is_written(
     assert str(caught.value).startswith(said)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+class Locked(Whole):
+    """Holds what cannot be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv.lock = Lock()
+
+
+@pytest.mark.parametrize("given", [Locked, Locked()], ids=["class", "instance"])
+def test_a_model_that_cannot_be_copied_is_said_with_the_part(given):
+    with pytest.raises(ConfigError) as caught:
+        played("fedavg", model=given)
+    assert str(caught.value) == (
+        "model: every client needs a copy of Locked, but model.conv.lock cannot be copied (cannot"
+        " pickle '_thread.lock' object); create it inside the method that uses it"
+    )
 
 
 def test_more_outputs_than_classes_are_warned_of_and_work():

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from threading import Lock
 
 import pytest
 
@@ -50,6 +51,18 @@ def test_a_sweep_has_the_bits_of_single_runs_on_both_engines(tmp_path):
     again = hp.sweep("fedprox", validated(), swept, **how, **HOW)
     assert hashes(tmp_path / "b") == bits
     assert again.rows == found.rows
+
+
+@pytest.mark.parametrize("engine", ["serial", "pool"])
+def test_a_sweep_in_a_log_is_one_line_at_its_end(engine, capfd):
+    how = {**HOW, "rounds": 1, "engine": engine, "workers": 2}
+    hp.sweep("fedavg", validated(), {"lr": [0.1, 0.2, 0.3]}, **how)
+    assert capfd.readouterr().err == "3 runs finished\n"
+    heard = []
+    how |= {"progress": False, "on_event": heard.append}
+    hp.sweep("fedavg", validated(), {"lr": [0.1, 0.2]}, **how)
+    assert capfd.readouterr().err == ""
+    assert [e["event"] for e in heard].count("end") == 2
 
 
 def test_the_same_call_continues_and_what_diverges_is_a_row(tmp_path):
@@ -104,8 +117,9 @@ def test_a_mistake_is_one_line_and_begins_nothing(swept, how, said, tmp_path):
 
 
 def test_what_cannot_be_sent_to_other_processes_is_one_line(tmp_path):
-    how = {**HOW, "model": lambda: None, "engine": "pool"}
-    with pytest.raises(EngineError, match=r"^the pool engine cannot send this algorithm or model"):
+    lock = Lock()
+    how = {**HOW, "model": lambda: lock, "engine": "pool"}
+    with pytest.raises(EngineError, match=r"^the pool engine cannot send 'lock', which test_what_"):
         hp.sweep("fedavg", validated(), {"lr": [0.1, 0.2]}, out=tmp_path, **how)
 
 

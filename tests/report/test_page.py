@@ -248,7 +248,7 @@ def test_what_it_takes_is_up_to_the_first_evaluation_there(
             assert [float(text) for text in told[1:4]] == means
             assert told[4] == (f"{10 * means[0]:.1f}" if name == "local" else "–")
         else:
-            why = "no common model" if (name, measure) == ("local", "G") else "not reached"
+            why = "no generic model" if (name, measure) == ("local", "G") else "not reached"
             assert told[1:] == [why, "–", "–", "–"]
 
 
@@ -415,7 +415,7 @@ def test_a_drawing_is_saved_as_a_file_of_its_own(
     visit: Open, found: list[runs.Run], tmp_path: Path
 ) -> None:
     tab = visit(found, accept_downloads=True)
-    for place, name in {"#curve-G": "g-the-common-model.svg", "#label-distribution": None}.items():
+    for place, name in {"#curve-G": "g-the-generic-model.svg", "#label-distribution": None}.items():
         with tab.expect_download() as download:
             tab.locator(f"{place} .save").click()
         assert download.value.suggested_filename == (name or download.value.suggested_filename)

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Mapping
 from importlib import import_module
+from traceback import extract_tb
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ConfigError, find_name, suggest_or_list
+from ..core.fields import construct, is_required, list_settings
 
 if TYPE_CHECKING:  # the names alone need no torch
     from ..core.algorithm import Algorithm
@@ -78,7 +81,24 @@ def get_algorithm_class(name: str) -> type[Algorithm]:
 
 def find_algorithm_name(name: str) -> str:
     """Return the registered name that is meant, as in ``fedreg`` for ``FedReG``."""
-    return name if ":" in name else find_name(ALGORITHM_CLASSES, name, "algorithm.name")
+    if ":" in name:
+        return name
+    if hint := suggest_module_and_class(name):
+        raise ConfigError(f"algorithm.name: no '{name}' here; {hint}")
+    return find_name(ALGORITHM_CLASSES, name, "algorithm.name")
+
+
+def suggest_module_and_class(name: str) -> str:
+    """Say how a class outside the package is written, if a name looks like a module or a file."""
+    path, colon, class_name = name.partition(":")
+    module = path.removesuffix(".py").strip("./").replace("/", ".")
+    if not colon and not path.endswith(".py"):
+        module, _, class_name = module.rpartition(".")
+    if not all(part.isidentifier() for part in module.split(".")):
+        return ""
+    if not class_name:
+        return f"write module:Class, as in '{module}:MyClass'"
+    return f"did you mean '{module}:{class_name}'?" if class_name.isidentifier() else ""
 
 
 def get_algorithm_name(algorithm: Algorithm) -> str:
@@ -107,14 +127,24 @@ def get_display_name(name: str) -> str:
     return DISPLAY_NAMES.get(name) or ALGORITHM_CLASSES.get(name) or name.rpartition(":")[2]
 
 
+def label_algorithm(algorithm: Algorithm, name: str) -> str:
+    """Return the display name of an algorithm that was chosen by ``name``; of an own class, its name."""
+    own = type(algorithm).__name__
+    return own if name == own.lower() and name not in ALGORITHM_CLASSES else get_display_name(name)
+
+
 # Importing a class: every mistake in it is one line ---------------------------------------------
 
 
 def import_algorithm_class(name: str) -> type[Algorithm]:
     """Import ``package.module:Class``, which may lie outside this package."""
     module_name, _, class_name = name.partition(":")
-    if not all(part.isidentifier() for part in (*module_name.split("."), class_name)):
-        raise ConfigError(f"algorithm.name: '{name}' must be package.module:Class")
+    parts = (*module_name.split("."), class_name)
+    if module_name.endswith(".py") or not all(part.isidentifier() for part in parts):
+        hint = suggest_module_and_class(name)
+        raise ConfigError(
+            f"algorithm.name: '{name}' must be package.module:Class{f'; {hint}' if hint else ''}"
+        )
     return import_class(module_name, class_name)
 
 
@@ -150,8 +180,14 @@ def import_algorithm_module(name: str) -> ModuleType:
 
 
 def make_import_error(name: str, error: Exception) -> ConfigError:
+    """Say why a module cannot be imported, and which of its lines failed."""
     reason = " ".join(str(error).split())
-    return ConfigError(f"algorithm.name: cannot import {name}: {type(error).__name__}: {reason}")
+    file = f"{name.replace('.', '/')}.py"
+    lines = [f.lineno for f in extract_tb(error.__traceback__) if f.filename.endswith(f"/{file}")]
+    where = f" ({file}, line {lines[-1]})" if lines else ""
+    return ConfigError(
+        f"algorithm.name: cannot import {name}: {type(error).__name__}: {reason}{where}"
+    )
 
 
 def is_algorithm_class(value: object) -> bool:
@@ -179,6 +215,17 @@ def check_complete(cls: type[Algorithm], name: str) -> None:
             f"algorithm.name: {name} has a setting '{ignored[0]}' but is not a dataclass;"
             " write @dataclass(frozen=True) above it"
         )
+
+
+def construct_algorithm(cls: type[Algorithm], settings: Mapping[str, Any]) -> Algorithm:
+    """Build an algorithm from what a user set; one whose file forgets a default is told its file."""
+    required = [f.name for f in list_settings(cls) if is_required(f)]
+    for name in [n for n in required if n not in settings]:
+        raise ConfigError(
+            f"algorithm.{name}: {cls.__module__}:{cls.__name__} gives it no default; write {name}:"
+            f" … = setting(1.0, 'what it is') in the class, or set algorithm.{name}"
+        )
+    return construct(cls, settings, "algorithm")
 
 
 def is_field(value: object) -> bool:

@@ -13,7 +13,7 @@ from ..core.tensors import Tensors, answer, params, state, weights
 
 @dataclass(frozen=True)
 class APFL(Algorithm):
-    """Predict with a mixture of a personal and the common model; each client learns its share."""
+    """Predict with a mixture of a personal and the generic model; each client learns its share."""
 
     paper = "Deng et al., 2020"
     personal = ("own.*",)
@@ -29,13 +29,13 @@ class APFL(Algorithm):
         turn, rng_state = 0, torch.get_rng_state()
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
-            """Train on each mini-batch in turn the common model, and the personal one in the mixture."""
+            """Train on each mini-batch in turn the generic model, and the personal one in the mixture."""
             nonlocal turn, rng_state
             turn += 1
             if turn % 2:
                 rng_state = torch.get_rng_state()
                 return client.loss(net(x), y)
-            with torch.random.fork_rng(devices=[]):  # the common model's draws stay the same
+            with torch.random.fork_rng(devices=[]):  # the generic model's draws stay the same
                 torch.set_rng_state(rng_state)
                 mixed = mix_models(share, params(net.own), weights(net))
                 return client.loss(answer(net.own, mixed, x), y)
@@ -68,7 +68,7 @@ class APFL(Algorithm):
 
 
 def mix_models(share: Tensor, own: Tensors, common: Tensors) -> Tensors:
-    """Mix ``share`` of the own model with the rest of the common one; counters are the own ones."""
+    """Mix ``share`` of the own model with the rest of the generic one; counters are the own ones."""
 
     def mix_tensor(v: Tensor, w: Tensor) -> Tensor:
         # in place on a clone: only that keeps the memory format, hence the bits of a share of 1

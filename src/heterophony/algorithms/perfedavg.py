@@ -22,7 +22,7 @@ class PerFedAvg(Algorithm):
         "first", "second-order term: left out, or by differences"
     )
     alpha: float = setting(0.01, "learning rate of the adaptation", low=0)
-    beta: float = setting(0.001, "learning rate of the common model", low=0)
+    beta: float = setting(0.001, "learning rate of the generic model", low=0)
     delta: float = setting(1e-3, "step of the differences that replace the Hessian", above=0)
     adapt: Literal["step", "epoch"] = setting(
         "step", "how long a client adapts before P is measured"

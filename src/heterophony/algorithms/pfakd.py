@@ -71,7 +71,7 @@ class PFAKD(Algorithm):
 def make_teacher(net: Net) -> torch.nn.Module:
     """Make the received base the teacher, with BatchNorm by the batch.
 
-    Its running statistics are one client's, not those of the common model.
+    Its running statistics are one client's, not those of the generic model.
     """
     teacher = frozen(net.base).eval()
     for m in teacher.modules():

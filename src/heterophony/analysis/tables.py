@@ -97,7 +97,7 @@ def average_accuracy(of: Sequence[Accuracy]) -> Row | None:
 
 
 def extract_measures(summary: Summary) -> dict[str, float]:
-    """The numbers of one run by the keys of ``COLUMNS``; without G if there is no common model."""
+    """The numbers of one run by the keys of ``COLUMNS``; without G if there is no generic model."""
     out: dict[str, float] = {}
     for name, a in (("G", summary.G), ("P", summary.P)):
         if a:

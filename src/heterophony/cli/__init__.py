@@ -59,7 +59,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
-    help="Personalised federated learning: one common model, and for every client one of its own.",
+    help="Personalised federated learning: one generic model, and for every client one of its own.",
 )
 runs.register(app)
 sweep.register(app)
@@ -88,7 +88,7 @@ def top(
         False, "--version", callback=print_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
-    """Personalised federated learning: one common model, and for every client one of its own."""
+    """Personalised federated learning: one generic model, and for every client one of its own."""
 
 
 def main() -> None:

@@ -32,6 +32,7 @@ def server(
     json: JsonOption = False,
 ) -> None:
     """Serve a run to devices. Started again after any interruption, it continues."""
+    from ..algorithms import get_display_name
     from ..config.reading import read_config
     from ..devices.broker.enrolment import read_enrolment
     from ..devices.server import serve
@@ -46,7 +47,7 @@ def server(
         folder.create(config.to_toml())
     try:
         with terminal.show_interruptible_progress(SAME_COMMAND, [folder]) as shown:
-            status = shown.begin_run(config.algorithm_name, config.top.rounds)
+            status = shown.begin_run(get_display_name(config.algorithm_name), config.top.rounds)
             summary = serve(config, folder, credentials, out.name, terminal.print_note, status)
     finally:
         folder.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -28,8 +28,23 @@ def register(app: typer.Typer) -> None:
     app.command("list")(list_)
 
 
-def list_(what: ListKind, json: JsonOption = False) -> None:
+def list_(
+    what: ListKind,
+    tensors: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="With models: list the tensors of this one by name."),
+    ] = None,
+    algorithm: Annotated[
+        str, typer.Option(help="With --tensors: the algorithm that shares or keeps them.")
+    ] = "fedavg",
+    json: JsonOption = False,
+) -> None:
     """List algorithms, models, data sets, partitions, papers or runs, one line each."""
+    if tensors is not None:
+        if what is not ListKind.models:
+            raise typer.BadParameter("give it to `heterophony list models`", param_hint="--tensors")
+        show_tensors(tensors, algorithm, json)
+        return
     found: list[dict[str, Any]] = {
         ListKind.algorithms: list_algorithms,
         ListKind.models: list_models,
@@ -58,6 +73,24 @@ def list_(what: ListKind, json: JsonOption = False) -> None:
         terminal.print_note(
             "bytes: of one client in one round, relative to FedAvg (convnet on CIFAR-10)"
         )
+
+
+def show_tensors(model: str, algorithm: str, json: bool) -> None:
+    """Print the tensors of a model by name, and whether the algorithm shares them."""
+    from ..algorithms import find_algorithm_name, get_display_name
+    from ..tools.tensor_table import list_tensors
+
+    found = list_tensors(model, algorithm)
+    if json:
+        terminal.print_json([tensor._asdict() for tensor in found])
+        return
+    rows = [[t.name, "×".join(map(str, t.shape)) or "one number", t.kind] for t in found]
+    label = get_display_name(find_algorithm_name(algorithm))
+    terminal.print_table("", ["name", "shape", f"with {label}"], rows, 3)
+    terminal.print_note(
+        "personal parameters are patterns of these names, such as head.* or *.bias; the shapes are"
+        " those for 10 classes and, where it is a net for images, 3×32×32"
+    )
 
 
 def format_list_cell(key: str, row: dict[str, Any]) -> str:

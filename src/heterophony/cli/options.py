@@ -97,12 +97,12 @@ def locate_settings(word: str | None, pairs: Sequence[str]) -> tuple[Path | None
     """Return the file that a word names, or the setting that chooses the algorithm it names."""
     if word is None or Path(word).is_file() or word.endswith(".toml") or "/" in word:
         return (None if word is None else Path(word)), []
-    from ..algorithms import ALGORITHM_CLASSES, find_algorithm_name
+    from ..algorithms import ALGORITHM_CLASSES, find_algorithm_name, suggest_module_and_class
 
     if ":" not in word and match_name(ALGORITHM_CLASSES, word) is None:
-        raise ConfigError(
-            f"{word}: neither a file nor an algorithm{suggest_or_list(word, ALGORITHM_CLASSES)}"
-        )
+        hint = suggest_module_and_class(word)
+        near = f"; {hint}" if hint else suggest_or_list(word, ALGORITHM_CLASSES)
+        raise ConfigError(f"{word}: neither a file nor an algorithm{near}")
     for pair in pairs:
         if pair.partition("=")[0].strip() in ("algorithm", "algorithm.name"):
             raise ConfigError(f"{word} and -c {pair}: name the algorithm once")

@@ -23,7 +23,7 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
         return
     fair = summary.fairness
     rows = [
-        format_accuracy_row("G, common model", summary.G, fair["G"]),
+        format_accuracy_row("G, generic model", summary.G, fair["G"]),
         format_accuracy_row("P, own models", summary.P, fair["P"]),
     ]
     if trained:
@@ -112,7 +112,7 @@ def show_comparison(parent: Path, json: bool) -> None:
     heads = ["algorithm", *shown.values(), *(["P new"] if new else []), *gaps, "MB", "seconds"]
     lines = [format_comparison_line(r, list(shown), new) for r in found]
     score = " or ".join(dict.fromkeys(SCORES[r.start.get("task", "classification")] for r in runs))
-    title = f"{score} in %; G: the common model on all test data, P: own models on own data"
+    title = f"{score} in %; G: the generic model on all test data, P: own models on own data"
     optional = ["seconds", "MB", shown["worst10"], shown["G.best"], shown["P.best"], *gaps]
     terminal.print_table(title, heads, lines, optional=optional)
     measured = {r.label: s.metrics for r in runs if (s := r.current_summary) and s.metrics}

@@ -46,6 +46,7 @@ def run_testbed(
 
     find_mosquitto()
     open_broker(out)  # raises if its packages are missing
+    from ..algorithms import get_display_name
     from ..devices.admission import check_devices_can_run
     from ..devices.testbed.fault_injection import parse_fault_kinds
     from ..devices.testbed.testbed import Testbed, assign_clients, start_testbed_fork_server
@@ -66,7 +67,9 @@ def run_testbed(
     try:
         with show_progress() as shown:
             sizes = list(federation.sizes("test").values())
-            status = shown.begin_run(config.algorithm_name, config.top.rounds, sizes)
+            status = shown.begin_run(
+                get_display_name(config.algorithm_name), config.top.rounds, sizes
+            )
             bed = Testbed(folder, assignment, config.top.seed, kinds, terminal.print_note, status)
 
             def clean_up() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..algorithms import find_algorithm_name, get_algorithm_class
+from ..algorithms import construct_algorithm, find_algorithm_name, get_algorithm_class
 from ..core.errors import ConfigError, simplify_name
 from ..core.fields import check_keys, construct
 from ..core.training import CHOICES, list_dependent
@@ -70,7 +70,7 @@ def resolve_config(raw: Mapping[str, Any]) -> Config:
     participation, faults = parse_participation(raw.get("participation", {}))
     return Config(
         top=TopSection(**{k: v for k, v in raw.items() if k in TOP_KEYS}),
-        algorithm=construct(get_algorithm_class(name), settings, "algorithm"),
+        algorithm=construct_algorithm(get_algorithm_class(name), settings),
         algorithm_name=name,
         participation=participation,
         faults=faults,

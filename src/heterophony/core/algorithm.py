@@ -80,8 +80,8 @@ class Algorithm:
     the server calls ``merge`` on all replies. ``send`` and ``merge`` must be pure functions.
     Hyper-parameters are dataclass fields made with ``setting``.
 
-    Two accuracies are measured on every client's test data: G of the model that all clients have
-    in common (``generic``), and P of the client's personal model (``predict``).
+    Two accuracies are measured on every client's test data: G of the generic model, which all
+    clients have in common (``generic``), and P of the client's personal model (``predict``).
     """
 
     paper: ClassVar[str] = ""
@@ -120,7 +120,10 @@ class Algorithm:
         return net
 
     def stays(self, net: Net) -> Iterable[str]:
-        """Return patterns of the names of personal parameters; default: ``personal``."""
+        """Return patterns of the names of personal parameters; default: ``personal``.
+
+        Override it where they depend on the net: FedBN finds its BatchNorm layers here.
+        """
         return self.personal
 
     def shared(self, net: Net, t: int, buffers: bool = False) -> list[str]:
@@ -170,7 +173,7 @@ class Algorithm:
         return client.net(x)
 
     def generic(self, client: Client, x: Tensor) -> Tensor:
-        """Return the output of the model that all clients have in common, for G.
+        """Return the output of the generic model, which all clients have in common, for G.
 
         The personal parameters of ``client.net`` are averages over all clients here.
         """

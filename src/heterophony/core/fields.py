@@ -22,18 +22,22 @@ TYPE_DESCRIPTIONS = {
 
 
 def setting(
-    default: Any,
-    doc: str,
+    default: Any = dataclasses.MISSING,
+    doc: str = "",
     *,
     low: float | None = None,
     high: float | None = None,
     above: float | None = None,
     below: float | None = None,
 ) -> Any:
-    """Define a dataclass field with a description and a range.
+    """Define a dataclass field with a description and a range; both first arguments are needed.
 
     ``above`` and ``below`` exclude their ends, ``low`` and ``high`` do not.
     """
+    if default is dataclasses.MISSING or not doc or not isinstance(doc, str):
+        raise ConfigError(
+            "setting: give a default and a description, as in setting(1.0, 'strength of the pull')"
+        )
     bounds = {"low": low, "high": high, "above": above, "below": below}
     return dataclasses.field(default=default, metadata={"doc": doc, **bounds})
 

@@ -7,7 +7,6 @@ in the client store, by round.
 from __future__ import annotations
 
 import os
-import pickle
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -28,6 +27,7 @@ from ..jobs.work import work
 from .base import MAX_ATTEMPTS
 from .batching import batch_jobs
 from .child_processes import PIPE_CLOSED, ChildProcess, send_errors, start_fork_server
+from .pickling import pickle_for_children, unpickle_from_parent
 from .tensor_messages import SentTensors, TensorCache, TensorMessage, encode_message
 
 NOTHING = Tensors()  # in place of the tensors, which have a message of their own
@@ -161,30 +161,6 @@ def pickle_plan(plan: Plan) -> bytes:
     return pickle_for_children(strip_data(plan))
 
 
-def pickle_for_children(value: object) -> bytes:
-    """Pickle what our own child processes receive; one line where that is impossible."""
-    try:
-        return pickle.dumps(value)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise EngineError(
-            f"the pool engine cannot send this algorithm or model to its workers ({error});"
-            " define it at the top level of a module, or use the serial engine"
-        ) from None
-
-
-def unpickle_plan(plan_pickle: bytes) -> Plan:
-    """Unpickle the plan in a worker, which has to find the user's classes again."""
-    try:
-        plan: Plan = pickle.loads(plan_pickle)
-    except Exception as error:  # importing a user's module can raise anything
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise EngineError(
-            f"the pool's workers cannot load this algorithm or model ({reason}); define it at the"
-            ' top level of a file, above `if __name__ == "__main__":`, or use the serial engine'
-        ) from None
-    return plan
-
-
 # In the worker ------------------------------------------------------------------------------
 
 
@@ -197,7 +173,7 @@ def run_worker(
     except FileNotFoundError:  # the driver was stopped while we started, and cleaned up
         return
     try:
-        plan = replace(unpickle_plan(plan_pickle), federation=federation)
+        plan: Plan = replace(unpickle_from_parent(plan_pickle), federation=federation)
     except EngineError as error:
         with suppress(*PIPE_CLOSED):
             pipe.send(error)

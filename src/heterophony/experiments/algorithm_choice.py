@@ -6,10 +6,15 @@ from collections.abc import Collection, Mapping
 from inspect import signature
 from typing import Any
 
-from ..algorithms import find_algorithm_name, get_algorithm_class, get_class_name
+from ..algorithms import (
+    construct_algorithm,
+    find_algorithm_name,
+    get_algorithm_class,
+    get_class_name,
+)
 from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, suggest_or_list
-from ..core.fields import construct, list_settings
+from ..core.fields import list_settings
 from ..core.training import Training
 from .federate import federate
 
@@ -38,7 +43,7 @@ def choose_algorithm(
             f" not {algorithm!r}"
         )
     check_keywords(settings, cls, keywords)
-    return construct(cls, settings, "algorithm"), name
+    return construct_algorithm(cls, settings), name
 
 
 def check_keywords(

@@ -17,6 +17,7 @@ from ..core.randomness import seeded
 from ..core.split import Cut, call_module, cut_module, find_cut, verify_origin, verify_split
 from ..core.tasks import get_task
 from ..data.federation import Federation
+from ..engines.pickling import find_unpicklable
 
 OwnModel = nn.Module | Callable[[], nn.Module]
 EXAMPLES = 4  # enough for BatchNorm, and fast
@@ -31,8 +32,11 @@ def prepare_own_net(
     output fits the classes.
     """
     x = take_examples(federation)
+    if isinstance(model, nn.Module):
+        check_copyable(model)
     with seeded(seed, "init"):  # as the plan will build it
         module = build_module(model)
+    check_copyable(module)
     if isinstance(module, Net):
         cut, net = None, module
         verify_origin(net, x)
@@ -69,6 +73,18 @@ def build_module(model: OwnModel) -> nn.Module:
             f"model: the function returned {type(module).__name__}, not an nn.Module; return it"
         )
     return module
+
+
+def check_copyable(module: nn.Module) -> None:
+    """Refuse a module that holds what cannot be copied, such as a lock or an open file."""
+    try:
+        deepcopy(module)
+    except Exception:  # a user's own object can raise anything
+        where, reason = find_unpicklable(module, "model", deepcopy)
+        raise ConfigError(
+            f"model: every client needs a copy of {type(module).__name__}, but {where} cannot be"
+            f" copied ({reason}); create it inside the method that uses it"
+        ) from None
 
 
 def take_examples(federation: Federation) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import tomli_w
 
+from ..algorithms import label_algorithm
 from ..config.config import Config, choose_default_model
 from ..config.participation import DEFAULT_RATE
 from ..config.reading import resolve_config
@@ -133,7 +134,7 @@ def run(
             raise FolderError(f"{out} holds a run with other settings; choose another out=")
         with show_progress(progress) as shown:
             status = shown.begin_run(
-                f"{plan.algorithm_name} (seed {seed})",
+                f"{label_algorithm(plan.algorithm, plan.algorithm_name)} (seed {seed})",
                 rounds,
                 list(federation.sizes("test").values()),
             )

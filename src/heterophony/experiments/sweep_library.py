@@ -8,6 +8,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from inspect import signature
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,18 +21,21 @@ from ..core.training import Training
 from ..data.federation import Federation
 from ..engines.base import count_cores
 from ..engines.child_processes import send_errors
-from ..engines.pool import pickle_for_children
+from ..engines.pickling import pickle_for_children, unpickle_from_parent
+from ..runs.events import Event
 from ..runs.run_index import EVENTS_FILE, read_events
 from ..runs.sweep_table import SWEEP_FILE, SweepTable, read_sweep
 from .algorithm_choice import choose_algorithm
 from .execute import is_finished
 from .parallel_runs import run_in_parallel
+from .progress import EventListener, RunsProgress, combine_listeners, show_progress
 from .run import run
 from .sweep import make_label, read_sweep_file, write_sweep_file
 from .swept_settings import Combination, Values, check_values, combine, parse_values
 
 T = TypeVar("T")
 RESERVED = ("algorithm", "federation", "seed", "training", "out", "resume", "settings")
+SHARED = ("on_event", "progress")  # of all runs together
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,9 @@ class Member:
     values: Combination
     algorithm: Algorithm
     how: dict[str, Any]
+
+
+BeginMember = Callable[[Path, Member], EventListener]
 
 
 def sweep(
@@ -55,6 +62,8 @@ def sweep(
     engine: Literal["serial", "pool"] = "serial",
     workers: int | None = None,
     out: str | Path | None = None,
+    on_event: EventListener = lambda event: None,
+    progress: bool = True,
     **how: Any,
 ) -> SweepTable:
     """Run every combination of these settings, and sort them by validation accuracy.
@@ -81,10 +90,12 @@ def sweep(
     parent = Path(temporary or str(out))
     record_members(parent, members)
     due = {parent / label: m for label, m in members.items() if is_due(parent, label)}
-    if engine == "pool" and len(due) > 1:
-        failed = run_members_in_parallel(federation, due, workers or count_cores())
-    else:
-        failed = run_members(federation, due)
+    with show_progress(progress) as shown:
+        begin = partial(begin_member, shown, on_event)
+        if engine == "pool" and len(due) > 1:
+            failed = run_members_in_parallel(federation, due, workers or count_cores(), begin)
+        else:
+            failed = run_members(federation, due, begin)
     content = read_sweep_file(parent)
     content["failed"] |= failed
     write_sweep_file(parent, content)
@@ -106,7 +117,7 @@ def build_members(
     how: Mapping[str, Any],
 ) -> dict[str, Member]:
     """Build the arguments of every run by label; raise before any begins."""
-    keywords = [k for k in signature(run).parameters if k not in RESERVED]
+    keywords = [k for k in signature(run).parameters if k not in RESERVED + SHARED]
     own = {k: v for k, v in how.items() if k not in keywords}
     base = choose_algorithm(algorithm, own, keywords)[0]
     rest = {k: v for k, v in how.items() if k in keywords}
@@ -192,41 +203,56 @@ def is_due(parent: Path, label: str) -> bool:
     return not known_to_fail and not is_finished(list(read_events(parent / label / EVENTS_FILE)))
 
 
-def run_members(federation: Federation, due: Mapping[Path, Member]) -> dict[str, str]:
+def begin_member(
+    shown: RunsProgress, on_event: EventListener, path: Path, member: Member
+) -> EventListener:
+    """Show the run of a member; return what listens to its events."""
+    rounds = member.how.get("rounds", signature(run).parameters["rounds"].default)
+    return combine_listeners(shown.begin_run(path.name, rounds), on_event)
+
+
+def run_members(
+    federation: Federation, due: Mapping[Path, Member], begin: BeginMember
+) -> dict[str, str]:
     """Run one after the other; return which diverged, and how."""
     failed = {}
     for path, member in due.items():
         try:
-            run(member.algorithm, federation, out=path, resume=True, **member.how)
+            run_member(federation, path, member, begin(path, member))
         except DivergedError as error:
             failed[path.name] = str(error)
     return failed
 
 
 def run_members_in_parallel(
-    federation: Federation, due: Mapping[Path, Member], width: int
+    federation: Federation, due: Mapping[Path, Member], width: int, begin: BeginMember
 ) -> dict[str, str]:
     """Run side by side, a process each; return which diverged, and how."""
-    pickle_for_children(next(iter(due.values())))  # raises before any process starts
+    listeners = dict[Path, EventListener]()
+    pickled = {path: pickle_for_children(member) for path, member in due.items()}
     with tempfile.TemporaryDirectory(prefix="heterophony-") as data:
         federation.save(Path(data))  # all processes map the same files
 
         def get_work(path: Path) -> tuple[Callable[..., None], tuple[Any, ...]]:
-            return run_member_in_child, (path, data, due[path])
+            return run_member_in_child, (path, data, pickled[path])
 
-        failed = run_in_parallel(list(due), width, lambda path, event: None, get_work=get_work)
+        def on_event(path: Path, event: Event) -> None:
+            if path not in listeners:
+                listeners[path] = begin(path, due[path])
+            listeners[path](event)
+
+        failed = run_in_parallel(list(due), width, on_event, get_work=get_work)
     return {path.name: reason for path, reason in failed.items()}
 
 
-def run_member_in_child(pipe: Connection, path: Path, data: str, member: Member) -> None:
+def run_member_in_child(pipe: Connection, path: Path, data: str, pickled: bytes) -> None:
     """Run one member in the child process."""
     with send_errors(pipe, str(path)):
-        federation = Federation.open(Path(data))
-        run(
-            member.algorithm,
-            federation,
-            out=path,
-            resume=True,
-            on_event=pipe.send,
-            **member.how,
-        )
+        member: Member = unpickle_from_parent(pickled)
+        run_member(Federation.open(Path(data)), path, member, pipe.send)
+
+
+def run_member(federation: Federation, path: Path, member: Member, on_event: EventListener) -> None:
+    """Run or continue one member; the sweep shows the progress of all of them."""
+    how = {**member.how, "out": path, "resume": True, "progress": False, "on_event": on_event}
+    run(member.algorithm, federation, **how)

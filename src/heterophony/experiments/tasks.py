@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..algorithms import label_algorithm
 from ..config.config import Config
 from ..config.reading import read_config
 from ..config.sections import EngineSection
@@ -37,7 +38,8 @@ class RunTask:
     @property
     def label(self) -> str:
         """Describe the run in a few words."""
-        return f"{self.config.algorithm_name} (seed {self.config.top.seed})"
+        name = label_algorithm(self.config.algorithm, self.config.algorithm_name)
+        return f"{name} (seed {self.config.top.seed})"
 
 
 class FederationCache:

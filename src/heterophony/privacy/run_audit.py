@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..algorithms import find_algorithm_name, get_algorithm_class
+from ..algorithms import find_algorithm_name, get_algorithm_class, get_display_name
 from ..config.config import Config
 from ..config.reading import apply_override, resolve_config
 from ..config.short_keys import expand_overrides, ignore_note
@@ -53,7 +53,7 @@ class Audit:
         for name, snapshots in self.snapshots.items():
             engine, plan = self.configs[name].engine, snapshots.plan
             listener = combine_listeners(
-                progress.begin_run(name, plan.rounds), snapshots.make_listener()
+                progress.begin_run(get_display_name(name), plan.rounds), snapshots.make_listener()
             )
             with lock_folder(snapshots.folder) as folder:
                 execute_plan(plan, folder, engine.name, engine.workers, listener, cluster=engine)

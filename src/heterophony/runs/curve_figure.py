@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 # as in the figures of a report: different in colour, and in lightness in grey print
-LINES = {"G": ("#0072B2", "G: common model"), "P": ("#D55E00", "P: own models")}
+LINES = {"G": ("#0072B2", "G: generic model"), "P": ("#D55E00", "P: own models")}
 
 
 class NotebookFigure(Figure):

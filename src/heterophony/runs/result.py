@@ -170,7 +170,7 @@ class Result:
     def generic(self) -> Model:
         """Return the generic model."""
         if not self.plan.algorithm.common:
-            raise DataError(f"{self.algorithm} has no common model")
+            raise DataError(f"{self.algorithm} has no generic model")
         if self.plan.clients_on_devices and not self.curves["G"]:
             raise DataError(
                 f"the generic model of {self.algorithm} needs personal parameters, which are on"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import algorithms
-from ..algorithms import ALGORITHM_CLASSES, get_algorithm_class
+from ..algorithms import ALGORITHM_CLASSES, construct_algorithm, get_algorithm_class
 from ..core.fields import describe_settings
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def compute_row(name: str) -> Row:
     from .wire_bytes import measure_relative_to_fedavg
 
     cls = get_algorithm_class(name)
-    wire_bytes = measure_relative_to_fedavg(cls())
+    wire_bytes = measure_relative_to_fedavg(construct_algorithm(cls, {}))
     return {
         "name": name,
         "about": (cls.__doc__ or "").splitlines()[0],

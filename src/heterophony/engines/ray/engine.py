@@ -26,6 +26,7 @@ from ...jobs.client_store import FolderClientStore
 from ...jobs.plan import Job, Plan
 from ..base import LOCAL_CLUSTER, MAX_ATTEMPTS, Cluster
 from ..batching import batch_jobs
+from ..pickling import make_pickling_error
 from ..pool import strip_data
 from .cluster import clean_nodes, connect_to_cluster, count_slots, first_line, list_remote_nodes
 from .remote_job import (
@@ -82,11 +83,8 @@ class Ray:
         """Put plan and data into Ray's store once, for all nodes."""
         try:
             plan = ray.cloudpickle.dumps(strip_data(self.plan))
-        except Exception as error:  # a user's own object can raise anything
-            raise EngineError(
-                f"the Ray engine cannot send this algorithm or model to its workers ({error});"
-                " define it at the top level of a module, or use the serial engine"
-            ) from None
+        except Exception:  # a user's own object can raise anything
+            raise make_pickling_error(strip_data(self.plan), ray.cloudpickle.dumps, "Ray") from None
         federation = self.plan.federation
         return RunBundle(
             versions=get_versions(),

@@ -16,7 +16,10 @@ from ...analysis.tables import index_measures_by_block
 from ...core.errors import ConfigError
 from .style import MUTED_COLOR, STYLE, TEXT_COLOR, get_series_style
 
-MEASURES = {"P.last10": "P last 10: personalised models", "G.last10": "G last 10: the common model"}
+MEASURES = {
+    "P.last10": "P last 10: personalised models",
+    "G.last10": "G last 10: the generic model",
+}
 LETTER_INCHES, LINE_INCHES = 0.1, 0.3  # width of a letter of a name; distance of two names
 AXIS_INCHES, BAR_INCHES = 1.8, 0.13  # from the top to the axis; distance of two bars
 BlockKey = tuple[int, str]
@@ -95,7 +98,7 @@ class RankPanel:
 
 
 def draw_cd_diagram(runs: Sequence[Run]) -> Figure:
-    """Draw a panel for P and, if all series have a common model, one for G."""
+    """Draw a panel for P and, if all series have a generic model, one for G."""
     measures = collect_common_blocks(runs)
     panels = {title: r for key, title in MEASURES.items() if (r := measures.compute_ranks(key))}
     margin = 0.5 + LETTER_INCHES * (6 + max(map(len, measures.names)))

@@ -37,7 +37,7 @@ ACCURACY_MEASURES = ("G", "P")
 MODEL_DIFFERENCE, TIMES_SELECTED = "model_difference", "selected"
 X_LABELS = {TIMES_SELECTED: "clients, the most often selected first"}  # the others: rounds
 Y_LABELS = {
-    "G": "G: the common model",
+    "G": "G: the generic model",
     "P": "P: each client's own model",
     MODEL_DIFFERENCE: "clients' distance from their mean",
     TIMES_SELECTED: "times selected",

@@ -50,7 +50,7 @@ def draw_comparison(runs: Sequence[Run]) -> Figure:
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(14, 4.6), layout="constrained")
         left, middle, right = figure.subplots(1, 3, width_ratios=(1.15, 1.15, 1))
-        draw_accuracy_panel(left, runs, "G", "G: the common model")
+        draw_accuracy_panel(left, runs, "G", "G: the generic model")
         draw_accuracy_panel(middle, runs, "P", "P: each client's own model")
         draw_trade_off(right, runs)
         if not can_label_directly(runs):

@@ -17,7 +17,7 @@ function drawStrip(figure, run, index) {
   const rings = svg("g", { class: "cursor" });
   const dots = [];
   for (const [lane, measure] of ["P", "G"].entries()) {
-    drawLane(drawing, x, 4 + 32 * lane, measure, run[measure] ? "" : "no common model");
+    drawLane(drawing, x, 4 + 32 * lane, measure, run[measure] ? "" : "no generic model");
     if (run[measure]) dots.push(...drawDots(drawing, x, 4 + 32 * lane, run[measure], federation.test, index));
   }
   for (const t of listTicks(0, 1, 5)) {

@@ -1,6 +1,6 @@
 // Curves: G and P over the rounds, optionally smoothed.
 
-const CAPTIONS = { G: "G, the common model", P: "P, each client’s own model" };
+const CAPTIONS = { G: "G, the generic model", P: "P, each client’s own model" };
 const charts = {};
 let cursorRound = 0;
 let smoothing = 1; // evaluations in the moving average

@@ -40,7 +40,7 @@ function computeMarks(value) {
 
 function listSeriesWithoutG(marks) {
   const names = marks.map((m) => `${m.name} (P ${formatPercent(m.P)})`);
-  return names.length ? `Not drawn, because there is no common model: ${names.join(", ")}.` : "";
+  return names.length ? `Not drawn, because there is no generic model: ${names.join(", ")}.` : "";
 }
 
 function describeScatter(marks) {
@@ -62,7 +62,7 @@ function drawScatterAxes(drawing, x, y, levels) {
   if (from < to) {
     drawing.append(svg("line", { class: "diagonal", x1: x(from), x2: x(to), y1: y(from), y2: y(to) }));
   }
-  const [G, P] = x(right) > 480 ? ["G, the common model →", "↑ P, each client’s own model"] : ["G →", "↑ P"];
+  const [G, P] = x(right) > 480 ? ["G, the generic model →", "↑ P, each client’s own model"] : ["G →", "↑ P"];
   drawing.append(svg("text", { x: x(right), y: 430, "text-anchor": "end" }, G), svg("text", { x: 0, y: 430 }, P));
 }
 

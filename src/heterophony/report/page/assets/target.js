@@ -56,7 +56,7 @@ function averageCost(costs, key) {
 function createTargetRow({ series, index, costs, means }, measure) {
   const name = html("th", { scope: "row" }, createSwatch(index), series.name);
   if (!costs.length) {
-    const why = series.mean[measure].length ? "not reached" : measure === "G" ? "no common model" : "nothing measured yet";
+    const why = series.mean[measure].length ? "not reached" : measure === "G" ? "no generic model" : "nothing measured yet";
     const empty = means.slice(1).map(() => html("td", {}, "–"));
     return html("tr", {}, name, html("td", {}, `0 of ${series.runs.length}`), html("td", { class: "not" }, why), ...empty);
   }

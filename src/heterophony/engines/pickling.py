@@ -1,0 +1,129 @@
+"""Pickle what our own child processes receive. Classes of a notebook or a script travel by value.
+
+Only bytes that this process made itself are unpickled, in children that it started itself; nothing
+is ever unpickled from a disk or a network.
+"""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.util import find_spec
+from types import FunctionType
+from typing import Any
+
+from torch import nn
+
+from ..core.errors import EngineError
+
+Copy = Callable[[Any], Any]
+MAIN = "__main__"  # what a notebook, a prompt or the script itself defines is in this module
+TORCH_TABLES = ("_parameters", "_buffers", "_modules")  # attributes of a module that hold others
+MAX_DEPTH = 8  # of what is searched for the part that cannot be pickled
+
+
+def pickle_for_children(value: object) -> bytes:
+    """Pickle a value for our own child processes; one line where that is impossible.
+
+    A class of an importable module is sent by its name. One that only this process has is sent with
+    its code, for which cloudpickle must be installed.
+    """
+    by_name, reason = try_copying(pickle.dumps, value)
+    if by_name is not None and MAIN.encode() not in by_name:
+        return bytes(by_name)
+    if find_spec("cloudpickle") is not None:
+        import cloudpickle
+
+        by_value, reason = try_copying(cloudpickle.dumps, value)
+        if by_value is not None:
+            return bytes(by_value)
+        if by_name is None or not is_main_importable():
+            raise make_pickling_error(value, cloudpickle.dumps, "pool")
+    elif by_name is None or not is_main_importable():
+        raise EngineError(
+            "the pool engine needs cloudpickle to send its workers a class or function that is not at"
+            f" the top level of a file{f' ({reason})' if reason else ''}; install it with pip install"
+            " 'heterophony[notebook]', or use the serial engine"
+        )
+    return bytes(by_name)  # a child imports the script again, and finds the class there
+
+
+def try_copying(copy: Copy, value: object) -> tuple[Any, str]:
+    """Return the pickled or copied value and no reason, or None and the reason why there is none."""
+    try:
+        return copy(value), ""
+    except Exception as error:  # an object of a user can raise anything
+        return None, str(error).strip().split("\n")[0] or type(error).__name__
+
+
+def is_main_importable() -> bool:
+    """Tell whether children import the script; they cannot import a notebook or a prompt."""
+    return hasattr(sys.modules[MAIN], "__file__")
+
+
+def unpickle_from_parent(content: bytes) -> Any:
+    """Unpickle what the parent of this process pickled; its classes have to be found again."""
+    try:
+        return pickle.loads(content)
+    except Exception as error:  # importing a user's module can raise anything
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise EngineError(
+            f"the pool's workers cannot load this algorithm or model ({reason}); define it at the"
+            ' top level of a file, above `if __name__ == "__main__":`, or use the serial engine'
+        ) from None
+
+
+# What cannot be pickled -------------------------------------------------------------------------
+
+
+def make_pickling_error(value: object, dumps: Copy, engine: str) -> EngineError:
+    """Name the innermost object that cannot be pickled, and say what to do."""
+    where, reason = find_unpicklable(value, "", dumps)
+    return EngineError(
+        f"the {engine} engine cannot send {where or 'this algorithm or model'} to its workers ({reason});"
+        " create it inside the method that uses it, or use the serial engine"
+    )
+
+
+def find_unpicklable(
+    value: object, where: str, copy: Copy, above: tuple[object, ...] = ()
+) -> tuple[str, str]:
+    """Return where the innermost part is that ``copy`` (pickling, or deepcopy) refuses, and why."""
+    chain = (*above, value)
+    for name, part in list_parts(value, where) if len(chain) < MAX_DEPTH else ():
+        known = any(part is other for other in chain)  # a method of a class refers to that class
+        if not known and try_copying(copy, part)[1]:
+            return find_unpicklable(part, name, copy, chain)
+    return where, try_copying(copy, value)[1]
+
+
+def list_parts(value: object, where: str) -> Iterator[tuple[str, object]]:
+    """Iterate over the parts that are pickled with a value, and how to name them to a user."""
+    if isinstance(value, partial):  # the function that builds a user's model
+        yield from ((where, part) for part in (value.func, *value.args))
+    elif isinstance(value, dict):
+        yield from ((f"{where}[{k!r}]", part) for k, part in value.items())
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from ((where, part) for part in value)
+    elif isinstance(value, FunctionType):
+        used = inspect.getclosurevars(value)
+        for k, part in {**used.globals, **used.nonlocals}.items():
+            yield f"'{k}', which {value.__qualname__} uses,", part
+    elif isinstance(value, type):
+        for k, part in vars(value).items():
+            yield f"{value.__qualname__}.{k}", getattr(part, "__func__", part)
+    else:
+        yield from list_attributes(value, where)
+        yield where, type(value)
+
+
+def list_attributes(value: object, where: str) -> Iterator[tuple[str, object]]:
+    """Iterate over the attributes of an object; the layers of a module are its attributes, too."""
+    own = dict(getattr(value, "__dict__", {}))
+    if isinstance(value, nn.Module):
+        for table in TORCH_TABLES:
+            own.update(own.pop(table, {}))
+    yield from ((f"{where}.{k}" if where else k, part) for k, part in own.items())

@@ -1,0 +1,34 @@
+"""The example notebook in a real kernel: own classes on the pool, figures, and little output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+NOTEBOOK = Path(__file__).parents[1] / "examples" / "own_classes.ipynb"
+
+
+@pytest.mark.filterwarnings("default")  # those of the kernel's packages are not ours
+def test_classes_of_a_cell_run_on_the_pool_with_the_serial_bits_and_are_displayed(
+    tmp_path, monkeypatch
+):
+    for variable in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR"):
+        monkeypatch.setenv(variable, str(tmp_path))
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    assert [c.get("outputs") for c in notebook.cells if c.get("outputs")] == []  # none stored
+    NotebookClient(notebook, timeout=120).execute(cwd=str(tmp_path))
+    shown, run, figure, digests = [c.outputs for c in notebook.cells if c.cell_type == "code"][1:]
+    assert shown == []
+    progress, table = run  # one line that was changed in place, and the result
+    assert progress.output_type == "display_data"
+    assert progress.data["text/plain"].startswith("HeadFirst (seed 0): 3 rounds, G ")
+    assert "<table>" in table.data["text/html"]
+    assert ["image/png" in output.data for output in figure] == [True]
+    (printed,) = digests
+    assert printed.name == "stdout"
+    (pool, serial) = printed.text.split()
+    assert len(pool) == 64
+    assert pool == serial
