@@ -28,6 +28,8 @@ REPORT_SCRIPTS = (
     "report.js",
     *DRAWING_SCRIPTS,
     "legend.js",
+    "curve_lines.js",
+    "coinciding.js",
     "curves.js",
     "scatter.js",
     "tables.js",
