@@ -1,4 +1,4 @@
-"""Columns of the page's comparison in which each client counts the same, beside the pooled ones."""
+"""The page's table of accuracies in which each client counts the same, beside the pooled ones."""
 
 from __future__ import annotations
 
@@ -7,38 +7,42 @@ from statistics import fmean
 from typing import Any
 
 from ...analysis.runs import Run, group_by_series
-from ...analysis.tables import ACCURACY_COLUMNS
+from ...analysis.tables import Row, format_cell
 from ...runs.curve_points import select_last_ten
 from ...runs.summary import MeanStd
 from .curve_data import has_unequal_clients
 
-TITLES = {f"{m}.last10.clients": f"{m} last 10, mean over clients" for m in "GP"}
+TITLES = [f"{m} last 10, {kind}" for m in "GP" for kind in ("pooled", "mean over clients")]
 
 
-def add_client_means(section: dict[str, Any], runs: Sequence[Run]) -> dict[str, Any]:
-    """Add the means over clients after the pooled accuracies, if they differ from those.
+def build_client_means_section(runs: Sequence[Run], table: Sequence[Row]) -> dict[str, Any] | None:
+    """G and P of the last ten evaluations, pooled and as the mean over clients.
 
-    They differ if some client has more test examples than another.
+    None if both are the same, because all clients have equally many test examples.
     """
     if not any(map(has_unequal_clients, runs)):
-        return section
-    groups, at = group_by_series(runs), len(ACCURACY_COLUMNS)
-    insert_all(section["columns"], at, list(TITLES))
-    insert_all(section["titles"], at, list(TITLES.values()))
-    for row in section["rows"]:
-        spreads = [compute_last_ten(groups[row["name"]], measure) for measure in "GP"]
-        insert_all(row["cells"], at, [format_spread(spread) for spread in spreads])
-        insert_all(row["values"], at, [spread and spread.mean for spread in spreads])
-        insert_all(row["best"], at, [False, False])  # leads are judged by the pooled accuracies
-    return section
-
-
-def insert_all(into: list[Any], at: int, items: Sequence[Any]) -> None:
-    into[at:at] = items
+        return None
+    groups = group_by_series(runs)
+    rows = [
+        {
+            "name": row["name"],
+            "seeds": row["seeds"],
+            "cells": [
+                text
+                for m in "GP"
+                for text in (
+                    format_cell(row, f"{m}.last10"),
+                    format_spread(compute_last_ten(groups[row["name"]], m)),
+                )
+            ],
+        }
+        for row in table
+    ]
+    return {"titles": TITLES, "rows": rows}
 
 
 def compute_last_ten(group: Sequence[Run], measure: str) -> MeanStd | None:
-    """The mean of the last ten evaluations, and its spread as in the other columns.
+    """The mean of the last ten evaluations over clients, and its spread as in the other tables.
 
     That is over the seeds or, with one seed, over the evaluations.
     """

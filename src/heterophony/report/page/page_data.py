@@ -24,7 +24,7 @@ from ...analysis.tables import (
 )
 from ...runs.events import find_last_evaluation
 from .audit_section import build_audit_section
-from .client_means import add_client_means
+from .client_means import build_client_means_section
 from .curve_data import CurvesByKind, build_curves, compute_stride, count_curve_points
 
 Json = dict[str, Any]
@@ -45,7 +45,8 @@ def build_page_data(runs: Sequence[Run]) -> Json:
             for name, group in group_by_series(runs).items()
         ],
         "stride": max(compute_stride(len(r.curves[k]), points) for r in runs for k in "GP"),
-        "table": add_client_means(build_comparison_section(table), runs),
+        "table": build_comparison_section(table),
+        "client_means": build_client_means_section(runs, table),
         "csv": format_comparison_csv(table, select_columns(table)),
         "differences": build_differences_section(table),
         "statistics": build_statistics_section(table),
