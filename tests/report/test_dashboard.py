@@ -105,6 +105,21 @@ def test_a_run_is_running_while_a_process_holds_it_or_events_come(tmp_path: Path
     assert run_overview.read_held_locks(tmp_path / "no such file") == set()
 
 
+def test_small_curves_have_few_points_of_each_measure_and_the_last(tmp_path: Path) -> None:
+    right = {
+        "G": [[i % 5, 3] for i in range(91)],
+        "P": [None if i % 7 else [4, 6] for i in range(92)],
+    }
+    events = played({**right, "G": [*right["G"], [4, 6]]}, finished=False)
+    run = stored(tmp_path / "run", [])
+    lines = (json.dumps(e, separators=(",", ":")) for e in events)  # as a run writes them
+    (run / "events.jsonl").write_text("".join(f"{line}\n" for line in lines) + '{"event":"eval')
+    curves = run_overview.read_run_overview(run).curves
+    assert [t for t, _ in curves["P"]] == list(range(0, 92, 7))
+    assert len(curves["G"]) <= run_overview.MAX_POINTS
+    assert curves["G"][-1] == [91, 1.0]
+
+
 @pytest.mark.parametrize("seconds", ["NaN", "[]", "1e999"])
 def test_a_strange_number_in_a_run_hides_no_other_run(tmp_path: Path, seconds: str) -> None:
     stored(tmp_path / "good", played(FIRST))

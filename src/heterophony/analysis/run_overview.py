@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -11,13 +11,14 @@ from typing import Any
 
 from ..core.errors import HeterophonyError
 from ..core.files import translate_disk_errors
+from ..runs.events import MEASURES, Measure
 from ..runs.run_index import EVENTS_FILE, parse_json_line
 from ..runs.summary import compute_curves
 
 MAX_POINTS = 30  # of a small curve
 MAX_EVENT_BYTES = 32 << 20  # larger files are not read for a small curve
-ROUNDS_TO_AVERAGE = 10  # the last ones say how long the next ones take
-KIND_BYTES = 24  # of a line; the kind of event is in them
+AVERAGED_ROUNDS = 10  # the last ones say how long the next ones take
+KIND = re.compile(rb'\{"event": ?"(\w+)"')  # at the beginning of every line
 DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)  # of the events
 QUIET_SECONDS = 60.0  # without an event, after which a run may have stopped
 QUIET_ROUNDS = 3.0  # the same, as a multiple of the seconds of a round
@@ -52,35 +53,40 @@ def read_run_overview(folder: Path) -> RunOverview:
 
 
 def summarise_lines(path: Path) -> RunOverview:
-    events: list[Any] = []  # the start and the evaluations
-    last_rounds = deque[bytes](maxlen=ROUNDS_TO_AVERAGE)
-    done = 0
-    with translate_disk_errors(path), open(path, "rb") as file:
-        for line in file:
-            kind = line[:KIND_BYTES]
-            if not line.endswith(b"\n"):  # it is being written
-                break
-            if b'"round"' in kind:
-                done += 1
-                last_rounds.append(line)
-            elif b'"start"' in kind or b'"evaluation"' in kind:
-                events.append(parse_json_line(path, line))
-    curves = compute_curves(events)
-    seconds = [float(parse_json_line(path, line)["seconds"]) for line in last_rounds]
-    if not all(map(math.isfinite, [*seconds, *(v for k in "GP" for _, v in curves[k])])):
+    start, evaluations, rounds = split_lines(path)
+    begun = parse_json_line(path, start)
+    seconds = [float(parse_json_line(path, line)["seconds"]) for line in rounds[-AVERAGED_ROUNDS:]]
+    curves = {m: read_small_curve(path, begun, evaluations, m) for m in MEASURES}
+    if not all(map(math.isfinite, [*seconds, *(v for c in curves.values() for _, v in c)])):
         raise ValueError("a number is not finite")
     return RunOverview(
-        rounds=int(events[0]["rounds"]),
-        done=done,
+        rounds=int(begun["rounds"]),
+        done=len(rounds),
         round_seconds=fmean(seconds) if seconds else None,
-        curves={k: shrink_curve(curves[k]) for k in "GP" if curves[k]},
+        curves={m: curve for m, curve in curves.items() if curve},
     )
 
 
-def shrink_curve(curve: list[tuple[int, float]]) -> list[list[float]]:
-    """Keep evenly spaced points, always the last one, rounded to three digits."""
-    stride = -(-len(curve) // MAX_POINTS)
-    return [[t, round(v, 3)] for t, v in reversed(curve[::-stride])]
+def split_lines(path: Path) -> tuple[bytes, list[bytes], list[bytes]]:
+    """The lines of the start, the evaluations and the rounds, not parsed: most are not needed."""
+    kinds: dict[str, list[bytes]] = {"start": [], "evaluation": [], "round": []}
+    with translate_disk_errors(path), open(path, "rb") as file:
+        for line in file:
+            kind = KIND.match(line)
+            if kind and line.endswith(b"\n"):  # otherwise it is being written
+                kinds.get(kind[1].decode(), []).append(line)
+    return kinds["start"][0], kinds["evaluation"], kinds["round"]
+
+
+def read_small_curve(
+    path: Path, start: Any, evaluations: list[bytes], measure: Measure
+) -> list[list[float]]:
+    """Read evenly spaced evaluations of a measure, always the last one; round to three digits."""
+    measured = [line for line in evaluations if f'"{measure}":null'.encode() not in line]
+    stride = -(-len(measured) // MAX_POINTS) or 1
+    events: list[Any] = [parse_json_line(path, line) for line in measured[::-stride]]
+    curve = compute_curves([start, *reversed(events)])[measure]
+    return [[t, round(v, 3)] for t, v in curve]
 
 
 # Running ------------------------------------------------------------------------------------
@@ -96,13 +102,15 @@ def is_running(folder: Path, overview: RunOverview, held_locks: set[int], now: f
             return True
     except OSError:
         pass
-    if not overview.rounds:  # before the first event, only the lock shows it
-        return False
     try:
-        quiet = now - (folder / EVENTS_FILE).stat().st_mtime
+        events = (folder / EVENTS_FILE).stat()
     except OSError:
         return False
-    return quiet < max(QUIET_SECONDS, QUIET_ROUNDS * (overview.round_seconds or 0.0))
+    if not events.st_size:  # before the first event, only the lock shows it
+        return False
+    return now - events.st_mtime < max(
+        QUIET_SECONDS, QUIET_ROUNDS * (overview.round_seconds or 0.0)
+    )
 
 
 def read_held_locks(path: Path = Path("/proc/locks")) -> set[int]:

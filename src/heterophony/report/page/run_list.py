@@ -134,7 +134,7 @@ def build_row(run: ListedRun, running: bool) -> RunListRow:
     progress, overview = run.progress, run.overview
     activity = progress.state
     if run.is_unfinished:
-        activity = "running" if running else "stopped" if overview.rounds else "not begun"
+        activity = "running" if running else "not begun" if activity == "not begun" else "stopped"
     left = overview.seconds_left if activity == "running" else None
     return {
         "algorithm": get_display_name(progress.algorithm) if progress.algorithm else "–",
