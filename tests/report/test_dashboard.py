@@ -19,8 +19,9 @@ import pytest
 
 from helpers.commands import refused
 from helpers.made_runs import FIRST, HOSTILE, SECOND, Reader, data_of, parts, played, stored
-from heterophony.analysis import progress, runs
+from heterophony.analysis import progress, run_overview, runs
 from heterophony.core.errors import BusyError, ConfigError
+from heterophony.core.files import lock_folder
 from heterophony.report.page import page_data, run_list, server, views
 from heterophony.report.page.server import Dashboard, open_dashboard
 from heterophony.runs.summary import summarise
@@ -67,14 +68,85 @@ def test_a_folder_of_folders_is_a_list_with_the_newest_first(tmp_path: Path) -> 
     rows = parts(views.ViewLoader(tmp_path).load_view().message)["run_list"]
     last10 = [summarise(played(FIRST)).to_dict()[k]["last10"]["mean"] for k in "GP"]
     so_far = runs.load_run(going).current_summary.to_dict()
-    assert [list(row.values()) for row in rows] == [
-        ["mine", "?of=mine", False, "FedPer", "0 of 2 runs finished", None, None],
-        ["mine/fedper-1", "?of=mine/fedper-1", True, "FedPer", "round 2 of 60"]
+    keys = ("name", "address", "nested", "algorithm", "state", "activity", "G", "P")
+    assert [[row[key] for key in keys] for row in rows] == [
+        ["mine", "?of=mine", False, "FedPer", "0 of 2 runs finished", "stopped", None, None],
+        ["mine/fedper-1", "?of=mine/fedper-1", True, "FedPer", "round 2 of 60", "stopped"]
         + [so_far[k]["last10"]["mean"] for k in "GP"],
-        ["mine/fedper-2", "?of=mine/fedper-2", True, "–", "not begun", None, None],
-        ["alone", "?of=alone", False, "FedAvg", "finished", *last10],
-        ["torn", "?of=torn", False, "–", "damaged", None, None],
+        ["mine/fedper-2", "?of=mine/fedper-2", True, "–", "not begun", "not begun", None, None],
+        ["alone", "?of=alone", False, "FedAvg", "finished", "finished", *last10],
+        ["torn", "?of=torn", False, "–", "damaged", "damaged", None, None],
     ]
+    assert [row["runs"] for row in rows] == [2, 1, 1, 1, 1]
+    assert rows[3]["curves"]["P"] == [[0, 0.2], [1, 1.0], [2, 0.7]]
+    assert rows[4]["curves"] == {}
+    assert {row["changed"] for row in rows} == {10**12 - 1, 10**12}
+
+
+def test_a_run_is_running_while_a_process_holds_it_or_events_come(tmp_path: Path) -> None:
+    run = stored(tmp_path / "run", played(FIRST, finished=False))
+    stored(tmp_path / "waiting", [])
+    os.utime(run / "events.jsonl", (0, 0))
+    loader = views.ViewLoader(tmp_path)
+    shown = {row["name"]: row for row in loader.load_view().rows}
+    assert (shown["run"]["activity"], shown["run"]["left"]) == ("stopped", None)
+    locks = [lock_folder(tmp_path / name) for name in shown]
+    held = {row["name"]: row for row in loader.load_view().rows}
+    assert [row["activity"] for row in held.values()] == ["running", "running"]
+    assert (held["run"]["done"], held["run"]["rounds"], held["run"]["left"]) == (2, 60, "1:27")
+    for lock in locks:
+        os.close(lock)
+    assert [row["activity"] for row in loader.load_view().rows] == [
+        row["activity"] for row in shown.values()
+    ]
+    overview = run_overview.read_run_overview(run)  # on another machine, only events are seen
+    assert run_overview.is_running(run, overview, set(), now=59.0)
+    assert not run_overview.is_running(run, overview, set(), now=61.0)
+    assert run_overview.read_held_locks(tmp_path / "no such file") == set()
+
+
+def test_small_curves_have_few_points_of_each_measure_and_the_last(tmp_path: Path) -> None:
+    right = {
+        "G": [[i % 5, 3] for i in range(91)],
+        "P": [None if i % 7 else [4, 6] for i in range(92)],
+    }
+    events = played({**right, "G": [*right["G"], [4, 6]]}, finished=False)
+    run = stored(tmp_path / "run", [])
+    lines = (json.dumps(e, separators=(",", ":")) for e in events)  # as a run writes them
+    (run / "events.jsonl").write_text("".join(f"{line}\n" for line in lines) + '{"event":"eval')
+    curves = run_overview.read_run_overview(run).curves
+    assert [t for t, _ in curves["P"]] == list(range(0, 92, 7))
+    assert len(curves["G"]) <= run_overview.MAX_POINTS
+    assert curves["G"][-1] == [91, 1.0]
+
+
+@pytest.mark.parametrize("seconds", ["NaN", "[]", "1e999"])
+def test_a_strange_number_in_a_run_hides_no_other_run(tmp_path: Path, seconds: str) -> None:
+    stored(tmp_path / "good", played(FIRST))
+    bad = stored(tmp_path / "bad", played(FIRST, finished=False)) / "events.jsonl"
+    bad.write_text(bad.read_text().replace('"seconds": 1.5', f'"seconds": {seconds}'))
+    view = views.ViewLoader(tmp_path).load_view()
+    assert {row["name"]: row["done"] for row in view.rows} == {"good": 2, "bad": 0}
+
+
+def test_chosen_runs_are_compared_on_one_page(tmp_path: Path) -> None:
+    stored(tmp_path / "one", played(FIRST))
+    for seed in (0, 1):
+        stored(tmp_path / "mine" / f"fedper-{seed}", played(FIRST, "fedper", seed=seed))
+    loader = views.ViewLoader(tmp_path)
+    view = loader.load_view("one", "mine/fedper-1")
+    assert [r.label for r in view.runs] == ["FedAvg", "FedPer"]
+    assert loader.load_view("one", "mine/fedper-1") is view
+    whole = loader.load_view("mine/fedper-1", "mine", "one")  # the folder adds its other run
+    assert [(r.algorithm, r.seed) for r in whole.runs] == [
+        ("fedper", 1),
+        ("fedper", 0),
+        ("fedavg", 0),
+    ]
+    assert loader.load_view("one", "../one") is None
+    shutil.rmtree(tmp_path / "one")
+    left = loader.load_view("one", "mine/fedper-1")
+    assert ([r.label for r in left.runs], left.note) == (["FedPer"], "one has not begun yet.")
 
 
 def test_a_name_leads_only_to_what_was_found(tmp_path: Path) -> None:
@@ -95,7 +167,7 @@ def test_a_finished_run_in_the_list_costs_only_its_result(
 ) -> None:
     finished(tmp_path / "run", played(FIRST))
     monkeypatch.delattr(progress, "load_run")
-    assert run_list.build_progress_row(tmp_path / "run")["state"] == "finished"
+    assert run_list.read_listed_run(tmp_path / "run").progress.state == "finished"
 
 
 def test_only_what_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,6 +366,8 @@ def test_a_head_has_no_body(served: Dashboard, target: str) -> None:
         "/events?of=nothing",
         "/?file=one",
         "/?of=one&of=one",
+        "/?of=one&of=nothing",
+        "/?of=one&file=two",
         "/?" + "&".join(["of=one"] * 5000),
         "http://127.0.0.1/",
         "/favicon.ico",
@@ -338,7 +412,7 @@ def test_streams_are_bounded_and_come_back(
     assert [s.status for s in streams] == [200] * 3
     assert ask(served, "/events").status == 503
     assert ask(served, "/").status == 200, "pages are still there"
-    served.watcher.unsubscribe("")
+    served.watcher.unsubscribe(())
     with ask(served, "/events") as again:
         assert again.status == 200
     for stream in streams:

@@ -19,6 +19,7 @@ from helpers.forked import Forked
 from helpers.live_browser import until
 from helpers.made_runs import FIRST, SECOND, played, stored
 from heterophony.analysis import runs, tables
+from heterophony.core.files import lock_folder
 from heterophony.runs.store import RunFolder
 
 REFUSED = "Failed to load resource: net::ERR_CONNECTION_REFUSED"
@@ -159,6 +160,50 @@ def test_the_list_fills_itself_and_keeps_the_focus(
     until(tab, "FedRep, round 2 of 60", "#legend")
     assert tab.complaints == []
     assert {u.split("?")[0] for u in tab.asked} == {url, f"{url}events"}
+
+
+def test_runs_are_sorted_filtered_and_chosen_to_be_compared(
+    tab: Any, processes: Processes, tmp_path: Path
+) -> None:
+    running = stored(tmp_path / "fedper", played(SECOND, "fedper", finished=False))
+    stored(tmp_path / "fedavg", played(FIRST))
+    for name in ("ditto", "local"):
+        stored(tmp_path / "mine" / f"{name}-0", played({**SECOND, "G": None}, name))
+    lock = lock_folder(running)
+    _, url = processes.dashboard(tmp_path)
+    tab.goto(url)
+    until(tab, "about 1:27 left")
+    names = tab.locator("#run-list tbody th")
+    bar = tab.get_by_role("progressbar", name="Rounds of fedper")
+    assert [bar.get_attribute(k) for k in ("value", "max")] == ["2", "60"]
+    assert tab.get_by_role("img", name="P over the rounds, from 20.00 % to 70.00 %").count() == 1
+    os.close(lock)
+    tab.get_by_role("button", name="run", exact=True).click()
+    assert names.all_inner_texts() == ["fedavg", "fedper", "mine", "ditto-0", "local-0"]
+    tab.get_by_role("button", name="G last 10").press("Enter")
+    assert names.all_inner_texts()[:3] == ["fedper", "fedavg", "mine"]  # without G: the last
+    assert tab.locator("th.col-G").get_attribute("aria-sort") == "descending"
+    assert tab.evaluate("document.activeElement.textContent") == "G last 10"
+
+    tab.get_by_role("checkbox", name="Compare fedavg").check()
+    tab.get_by_label("Filter", exact=True).fill("local FINISHED")
+    assert names.all_inner_texts() == ["mine", "local-0"]
+    assert tab.locator("#filter-count").inner_text() == "1 of 4 runs"
+    tab.get_by_role("checkbox", name="Compare mine/local-0").press("Space")
+    both = tab.get_by_role("checkbox", name="Compare the 2 runs of mine")
+    assert both.evaluate("e => [e.checked, e.indeterminate]") == [False, True]
+    tab.get_by_role("link", name="Compare 2 runs").click()
+    until(tab, "FedAvg", "#legend")
+    until(tab, "Local", "#legend")
+    until(tab, "live", "#connection")
+    tab.get_by_role("link", name="all runs").click()
+    assert tab.locator("#chosen").inner_text() == "2 chosen"
+    assert names.all_inner_texts() == ["mine", "local-0"]
+    tab.get_by_label("Filter", exact=True).fill("nothing")
+    assert "No run matches" in tab.locator("#run-list").inner_text()
+    tab.get_by_role("button", name="Clear").click()
+    assert tab.get_by_role("link", name="Compare").count() == 0
+    assert tab.complaints == []
 
 
 def test_a_waiting_run_turns_into_its_page_by_itself(

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, pstdev
 from typing import Any
 from xml.etree import ElementTree
 
@@ -209,7 +209,7 @@ def test_a_legend_entry_hides_and_shows_its_series(tab: Any) -> None:
 def test_smoothing_changes_the_line_and_never_the_measured_value(tab: Any) -> None:
     line, told = paths(tab, "G")[0], walk_to(tab, "#curve-G", 5)["FedAvg"]
     mean = [fmean(v) for v in zip(*([v for _, v in evaluated("fedavg", s, "G")] for s in (0, 1)), strict=True)]  # fmt: skip
-    assert told[0] == percent(mean[5])
+    assert told[0].startswith(f"{percent(mean[5])} ± ")
     tab.locator("#smoothing").fill("3")
     assert tab.locator("#smoothing-value").text_content() == "mean over the last 3 evaluations"
     assert paths(tab, "G")[0] != line
@@ -223,6 +223,100 @@ def test_smoothing_changes_the_line_and_never_the_measured_value(tab: Any) -> No
     tab.locator("#smoothing").press("Home")
     assert tab.locator("#smoothing-value").text_content() == "off"
     assert paths(tab, "G")[0] == line
+
+
+def test_coinciding_curves_are_all_seen_and_said(visit: Open, tmp_path: Path) -> None:
+    for name, right in (("fedavg", RISING), ("ditto", RISING), ("fedper", SLOW)):
+        stored(tmp_path / name, played({"G": right, "P": SLOW}, name))
+    tab = visit(runs.load_runs([tmp_path / name for name in ("fedavg", "ditto", "fedper")]))
+    stripes = "all => all.map(e => [e.getAttribute('class'), e.getAttribute('stroke-dasharray')])"
+    assert tab.locator("#curve-G .stripe").evaluate_all(stripes) == [["stripe c0", "9 9"]]
+    assert tab.locator("#curve-P .stripe").evaluate_all(stripes) == [
+        ["stripe c0", "9 18"],
+        ["stripe c1", "9 18"],
+    ]
+    said = tab.locator("#curve-P svg").get_attribute("aria-label")
+    assert said.endswith("FedAvg and Ditto and FedPer coincide from round 0 to 10")
+    walk_to(tab, "#curve-P", 1)
+    radii = "all => all.map(e => +e.getAttribute('r'))"
+    assert tab.locator("#curve-P .cursor circle").evaluate_all(radii) == [10.5, 7.5, 4.5]
+    assert tab.locator("#scatter .mark").evaluate_all(radii) == [9, 5.5, 5.5]
+
+
+def test_a_tip_has_the_spread_over_the_seeds_and_covers_no_curve(tab: Any) -> None:
+    for measure in "GP":
+        told = walk_to(tab, f"#curve-{measure}", 4)
+        assert not tab.evaluate(
+            """(place) => {
+              const [tip, box] = [document.getElementById("tip"), document.querySelector(place)].map((e) => e.getBoundingClientRect());
+              return tip.top < box.bottom && box.top < tip.bottom && tip.left < box.right && box.left < tip.right;
+            }""",
+            f"#curve-{measure} svg",
+        )
+    both = [evaluated("fedavg", seed, "G")[8][1] for seed in (0, 1)]
+    assert told["FedAvg"][0] == f"{percent(fmean(both))} ± {100 * pstdev(both):.2f}"
+    assert " ± " not in told["Local"][1]
+    assert "standard deviation over the seeds" in tab.locator("#tip").text_content()
+
+
+def test_differences_are_to_the_chosen_series_by_seed_and_round(tab: Any) -> None:
+    def points(value: float) -> str:
+        return f"{100 * value:+.2f}".replace("-", "−") if value else "0.00"
+
+    tab.locator("#reference").select_option(label="difference to FedAvg")
+    told = walk_to(tab, "#curve-P", 6)
+    gaps = {
+        name: [evaluated(name, s, "P")[6][1] - evaluated("fedavg", s, "P")[6][1] for s in seeds]
+        for name, seeds in (("fedper", (0, 1)), ("local", (0,)))
+    }
+    assert (
+        told["FedPer"][1] == f"{points(fmean(gaps['fedper']))} ± {100 * pstdev(gaps['fedper']):.2f}"
+    )
+    assert told["Local"] == ["–", points(gaps["local"][0])]
+    assert told["FedAvg"] == ["0.00", "0.00"]
+    caption = "P, difference to FedAvg in percentage points"
+    assert tab.locator("#curve-P figcaption span").text_content() == caption
+    tab.evaluate("show(data)")
+    assert tab.locator("#curve-P figcaption span").text_content() == caption
+    tab.locator("#reference").select_option(label="difference to Local")
+    assert paths(tab, "G") == ["", "", ""]  # Local has no generic model
+    tab.locator("#reference").select_option(label="accuracy")
+    assert "percentage" not in tab.locator("#curve-P figcaption").text_content()
+
+
+def test_a_series_without_a_common_seed_has_no_difference(visit: Open, tmp_path: Path) -> None:
+    for name, seed in (("fedavg", 0), ("fedper", 1)):
+        stored(tmp_path / name, played(RIGHT[name, seed], name, seed))
+    tab = visit(runs.load_runs([tmp_path / "fedavg", tmp_path / "fedper"]))
+    tab.locator("#reference").select_option(label="difference to FedAvg")
+    assert tab.locator("#unpaired-note").text_content().endswith("one of FedAvg: FedPer.")
+    assert paths(tab, "P")[1] == ""
+
+
+def test_clients_count_the_same_beside_examples(visit: Open, tab: Any, tmp_path: Path) -> None:
+    tab.locator("#counting").select_option("clients")
+    assert tab.locator("#curve-P figcaption span").text_content().endswith("(mean over clients)")
+    curves = compute_curves(EVENTS["local", 0], "mean")["P"]
+    assert walk_to(tab, "#curve-P", 3)["Local"][1] == percent(curves[3][1])
+    titles = tab.locator("#client-means thead th").all_text_contents()[1:]
+    both = dict(zip(titles, table_of(tab, "#client-means")["Local"], strict=True))
+    shown = tab.locator("#table thead th").all_text_contents()[1:]
+    pooled = table_of(tab, "#table")["Local"][shown.index("P last 10")]
+    last10 = [v for _, v in curves[1:]]
+    assert both["P last 10, pooled"] == pooled
+    assert both["G last 10, mean over clients"] == "–"
+    assert (
+        both["P last 10, mean over clients"]
+        == f"{100 * fmean(last10):.2f} ± {100 * pstdev(last10):.2f}"
+    )
+    equal = played(RIGHT["local", 0], "local")
+    equal[0]["test"] = [6, 6]
+    stored(tmp_path / "one", equal)
+    alone = visit(
+        runs.load_runs([tmp_path / "one"])
+    )  # both averages are the same: nothing to choose
+    assert not alone.locator("#counting").is_visible()
+    assert not alone.locator("#client-means").is_visible()
 
 
 @pytest.mark.parametrize("measure", ["P", "G"])

@@ -15,8 +15,8 @@ from helpers.browser import dump_dom
 from helpers.made_runs import FIRST, HOSTILE, SECOND, Reader, data_of, played, stored
 from heterophony.analysis import exports, participation, runs, statistics, tables
 from heterophony.core.errors import ConfigError, FolderError
-from heterophony.report.figures import cd_diagram, run_figures, style
-from heterophony.report.page import html, page_data
+from heterophony.report.figures import cd_diagram, coinciding, run_figures, style
+from heterophony.report.page import curve_data, html, page_data
 from heterophony.runs.summary import summarise
 
 
@@ -423,7 +423,7 @@ def test_a_long_comparison_stays_small(tmp_path: Path) -> None:
         folders.append(stored(tmp_path / str(seed), played(long, seed=seed)))
     text = html.render_report(runs.load_runs(folders))
     assert len(text.encode()) < 2_000_000
-    assert data_of(text)["stride"] == 2
+    assert data_of(text)["stride"] == 4  # pooled, and as means over clients
     points = data_of(text)["series"][0]["mean"]["P"]
     assert points[-1][0] == 3000
     assert len(points) < 3001
@@ -431,9 +431,9 @@ def test_a_long_comparison_stays_small(tmp_path: Path) -> None:
 
 def test_thinning_keeps_the_last_point() -> None:
     curve = [(t, t / 10) for t in range(10)]
-    assert page_data.thin_curve(curve, 10) == [[t, v] for t, v in curve]
-    assert [t for t, _ in page_data.thin_curve(curve, 4)] == [0, 3, 6, 9]
-    assert page_data.thin_curve([], 4) == []
+    assert curve_data.thin_curve(curve, 10) == [[t, v] for t, v in curve]
+    assert [t for t, _ in curve_data.thin_curve(curve, 4)] == [0, 3, 6, 9]
+    assert curve_data.thin_curve([], 4) == []
 
 
 def test_a_browser_draws_the_statistics(tmp_path: Path) -> None:
@@ -628,3 +628,24 @@ def test_columns_are_chosen_by_their_keys(compared: Path, tmp_path: Path) -> Non
 
 def test_names_cannot_break_a_table() -> None:
     assert exports.escape_latex(r"a_b & 50% {x} \y") == r"a\_b \& 50\% \{x\} \textbackslash{}y"
+
+
+def test_coinciding_lines_of_a_figure_alternate_in_colour(tmp_path: Path) -> None:
+    names = ("fedavg", "ditto", "fedper")
+    for name, right in zip(names, (FIRST, FIRST, SECOND), strict=True):
+        stored(tmp_path / name, played(right, name))
+    figure = run_figures.draw_comparison(runs.load_runs([tmp_path / name for name in names]))
+    stripes = [line for line in figure.axes[0].lines if line.get_label() == "_stripe"]
+    assert [line.get_color() for line in stripes] == [style.PALETTE[0]]
+    assert stripes[0].get_xydata().tolist() == [[0, 0.2], [1, 0.6], [2, 0.4]]
+    marks = [line for line in figure.axes[2].lines if line.get_marker() == "o"]
+    assert [line.get_markersize() for line in marks] == [14, 9, 9]
+
+
+def test_lines_coincide_only_where_they_are_near() -> None:
+    lines = [
+        coinciding.DrawnLine([0, 1, 2, 3], heights, "") for heights in ([0, 0, 0, 1], [0, 0, 0, 0])
+    ]
+    assert coinciding.find_coinciding(lines, 0.1) == [((0, 1), 0, 2)]
+    elsewhere = coinciding.DrawnLine([0, 2, 4], [0, 0, 0], "")  # other rounds are not compared
+    assert coinciding.find_coinciding([lines[0], elsewhere], 0.1) == []

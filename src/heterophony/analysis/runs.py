@@ -67,6 +67,11 @@ class Run:
         """The summary, for an unfinished run as if it ended now; None before the first evaluation."""
         return self.summary or summarise_so_far(self.events)
 
+    @cached_property
+    def client_mean_curves(self) -> dict[str, Curve]:
+        """The curves with each client counting the same, however many test examples it has."""
+        return compute_curves(self.events, "mean")
+
 
 def load_run(folder: Path) -> Run:
     """Load one run folder; its label is the display name of its algorithm."""

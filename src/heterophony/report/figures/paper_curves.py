@@ -14,9 +14,11 @@ from matplotlib.figure import Figure
 from ...analysis.runs import Curve
 from ...runs import summary
 from ...runs.events import Event, get_start, select_rounds
+from .coinciding import DrawnLine, draw_stripes
 from .paper_sweeps import get_column_label
 from .style import (
     GRID_COLOR,
+    LINE_WIDTH,
     PointLabel,
     arrange_panels,
     create_panels,
@@ -133,13 +135,14 @@ def draw_round_panel(
     axes: Axes, lines: Mapping[str, tuple[int, Sequence[Curve]]], measure: str
 ) -> None:
     """Draw the mean over the seeds, with ± one std and its name at the end."""
-    ends = []
+    ends, drawn = [], []
     for row, (i, seeds) in lines.items():
         by_seed = [dict(curve) for curve in seeds]
         at = [x for x in by_seed[0] if all(x in other for other in by_seed)]
         mean = np.array([fmean(curve[x] for curve in by_seed) for x in at])
         std = np.array([pstdev([curve[x] for curve in by_seed]) for x in at])
-        axes.plot(at, mean, label=row, linewidth=1.7, **get_series_style(i))
+        axes.plot(at, mean, label=row, linewidth=LINE_WIDTH, **get_series_style(i))
+        drawn.append(DrawnLine(at, mean.tolist(), get_series_style(i)["color"]))
         if std.any():
             axes.fill_between(
                 at, mean - std, mean + std, alpha=0.15, color=get_series_style(i)["color"], lw=0
@@ -153,4 +156,5 @@ def draw_round_panel(
         set_percent_axes(axes, "y")
     axes.set(xlabel=X_LABELS.get(measure, "round"), ylabel=Y_LABELS[measure])
     axes.set_ylim(bottom=0)
+    draw_stripes(axes, drawn, LINE_WIDTH)
     label_line_ends(axes, ends)

@@ -25,8 +25,10 @@ from ...analysis.runs import Run, compute_mean_curve, group_by_series
 from ...analysis.tables import build_comparison_rows, get_deviation
 from ...core.errors import ConfigError
 from ...core.files import write_atomically
+from .coinciding import DrawnLine, draw_stripes
 from .style import (
     GRID_COLOR,
+    LINE_WIDTH,
     PALETTE,
     STYLE,
     TEXT_COLOR,
@@ -42,6 +44,7 @@ from .style import (
 MAX_DIRECT_LABELS = 10  # names that fit beside their lines
 MAX_LABEL_LENGTH = 18  # letters of such a name
 PARTICIPATION_COLORS = ("white", "#F0A35E", PALETTE[0])  # not selected, no reply, trained
+SAME_PLACE = 0.002  # distance in accuracy of points that cover each other
 FIGURE_FORMATS = (".png", ".svg", ".pdf")
 
 
@@ -67,13 +70,14 @@ def can_label_directly(runs: Sequence[Run]) -> bool:
 
 def draw_accuracy_panel(axes: Axes, runs: Sequence[Run], measure: str, title: str) -> None:
     """Draw one line per series, with ± one std over its seeds and its name at the end."""
-    ends = []
+    ends, lines = [], []
     for i, (name, group) in enumerate(group_by_series(runs).items()):
         line = compute_mean_curve(group, measure)
         if not line:
             continue
         at, mean = np.array(line).T
-        axes.plot(at, mean, label=name, linewidth=1.7, **get_series_style(i))
+        axes.plot(at, mean, label=name, linewidth=LINE_WIDTH, **get_series_style(i))
+        lines.append(DrawnLine(at, mean, get_series_style(i)["color"]))
         values = [dict(r.curves[measure]) for r in group]
         std = np.array([pstdev([v[t] for v in values]) for t in at])
         if std.any():
@@ -83,6 +87,7 @@ def draw_accuracy_panel(axes: Axes, runs: Sequence[Run], measure: str, title: st
         ends.append(PointLabel(name, at[-1], mean[-1], get_series_style(i)["color"]))
     axes.set(title=title, xlabel="round", ylabel="accuracy", ylim=(0, 1.02))
     axes.margins(x=0)
+    draw_stripes(axes, lines, LINE_WIDTH)
     set_whole_number_axis(axes.xaxis)
     set_percent_axes(axes, "y")
     if can_label_directly(runs):
@@ -99,9 +104,16 @@ def draw_trade_off(axes: Axes, runs: Sequence[Run]) -> None:
             point = PointLabel(row["name"], g, p, color[row["name"]])
             dx, dy = (get_deviation(row, f"{measure}.last10") for measure in "GP")
             axes.errorbar(g, p, xerr=dx, yerr=dy, color=point.color, lw=1, alpha=0.45)
-            axes.plot(g, p, "o", markersize=9, color=point.color)
             points.append(point)
-    axes.set(title="P against G, last 10", xlabel="G (± std)", ylabel="P (± std)")
+    for i, point in enumerate(points):
+        # of points at the same place, the lower ones are larger: rings around the topmost
+        above = sum(np.hypot(point.x - p.x, point.y - p.y) < SAME_PLACE for p in points[i + 1 :])
+        axes.plot(point.x, point.y, "o", markersize=9 + 5 * min(3, above), color=point.color)
+    axes.set(
+        title="P against G, last 10",
+        xlabel="G last 10 (± std)",
+        ylabel="P last 10 (± std)",
+    )
     axes.margins(0.15)
     set_percent_axes(axes, "x", "y")
     if can_label_directly(runs):

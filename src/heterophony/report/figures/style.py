@@ -15,6 +15,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 # Distinguishable with any colour vision, and by lightness in grey print.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#D9920A", "#56B4E9", "#882255", "#555555")
 DASHES = ("-", (0, (4, 1.5)), (0, (1.2, 1.2)))  # after all colours of the palette are used once
+LINE_WIDTH = 1.7  # of curves
 TEXT_COLOR, MUTED_COLOR, GRID_COLOR = "#222222", "#666666", "#DDDDDD"
 HEATMAP_COLORMAP = LinearSegmentedColormap.from_list(
     "heatmap", ["#E6F0F7", "#BAD6E9", "#7DB5D8", "#3B8BBF", "#0B5A91", "#062F52"]

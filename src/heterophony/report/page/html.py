@@ -28,6 +28,8 @@ REPORT_SCRIPTS = (
     "report.js",
     *DRAWING_SCRIPTS,
     "legend.js",
+    "curve_lines.js",
+    "coinciding.js",
     "curves.js",
     "scatter.js",
     "tables.js",
@@ -38,6 +40,7 @@ REPORT_SCRIPTS = (
     "audit.js",
     "devices.js",
 )
+RUN_LIST_SCRIPTS = ("run_list.js", "elements.js", "run_rows.js", "sparkline.js", "devices.js")
 
 
 def write_report(runs: Sequence[Run], path: Path) -> None:

@@ -12,7 +12,7 @@ from ...analysis.exports import format_comparison_csv
 from ...analysis.leads import explain_highlighting, explain_missing_lead
 from ...analysis.new_clients import build_new_clients_section
 from ...analysis.participation import collect_participation
-from ...analysis.runs import Curve, Run, compute_mean_curve, group_by_series, iterate_setting_texts
+from ...analysis.runs import Run, group_by_series, iterate_setting_texts
 from ...analysis.statistics import build_statistics_section
 from ...analysis.tables import (
     ACCURACY_COLUMNS,
@@ -24,9 +24,10 @@ from ...analysis.tables import (
 )
 from ...runs.events import find_last_evaluation
 from .audit_section import build_audit_section
+from .client_means import build_client_means_section
+from .curve_data import CurvesByKind, build_curves, compute_stride, count_curve_points
 
 Json = dict[str, Any]
-MAX_CURVE_POINTS = 30_000  # in all curves together; keeps the page under 2 MB
 MAX_HEATMAP_CLIENTS = 1000  # more columns would be narrower than a pixel
 
 
@@ -35,25 +36,17 @@ def build_page_data(runs: Sequence[Run]) -> Json:
     table = build_comparison_rows(runs)
     federations = {str(r.start["data_sha256"]): r.start for r in reversed(runs)}
     order = list(reversed(federations))
-    points = max(50, MAX_CURVE_POINTS // (2 * len(runs)))
+    points = count_curve_points(runs)
     return {
         "title": format_title(runs),
         "summary": describe_runs(runs, table),
         "series": [
-            {
-                "name": name,
-                "key": name.removesuffix(
-                    f", {group[0].state}"
-                ),  # without the round, so that it stays the same while a run continues
-                "mean": {k: thin_curve(compute_mean_curve(group, k), points) for k in "GP"},
-                "runs": [
-                    build_run_data(r, order.index(r.start["data_sha256"]), points) for r in group
-                ],
-            }
+            build_series_data(name, group, order, points)
             for name, group in group_by_series(runs).items()
         ],
         "stride": max(compute_stride(len(r.curves[k]), points) for r in runs for k in "GP"),
         "table": build_comparison_section(table),
+        "client_means": build_client_means_section(runs, table),
         "csv": format_comparison_csv(table, select_columns(table)),
         "differences": build_differences_section(table),
         "statistics": build_statistics_section(table),
@@ -121,31 +114,35 @@ def format_count(numbers: Sequence[int], word: str) -> str:
     return f"{span} {word.removesuffix('s') if high == 1 else word}"
 
 
-def thin_curve(curve: Curve, points: int) -> list[list[float]]:
-    """Keep at most ``points`` evenly spaced points, always the last one, rounded to five digits."""
-    kept = curve[:: -compute_stride(len(curve), points)]
-    return [[t, round(v, 5)] for t, v in reversed(kept)]
+def build_series_data(name: str, group: Sequence[Run], order: Sequence[str], points: int) -> Json:
+    """The data of one series: its mean curves and its runs."""
+    series, each = build_curves(group, points)
+    return {
+        "name": name,
+        "key": name.removesuffix(
+            f", {group[0].state}"
+        ),  # without the round, so that it stays the same while a run continues
+        **series,
+        "runs": [
+            build_run_data(run, order.index(run.start["data_sha256"]), curves)
+            for run, curves in zip(group, each, strict=True)
+        ],
+    }
 
 
-def compute_stride(length: int, points: int) -> int:
-    """The distance between kept points; 1 keeps all."""
-    return -(-length // points) or 1
-
-
-def build_run_data(run: Run, federation: int, points: int) -> Json:
+def build_run_data(run: Run, federation: int, curves: CurvesByKind) -> Json:
     """The data of one run: its result.json, with clients as columns of counts instead of objects."""
     summary = run.current_summary
     result = summary.to_dict() if summary else None
     clients = result.pop("clients") if result else {}
     last = find_last_evaluation(run.events)
-    curves = {k: thin_curve(run.curves[k], points) for k in "GP"}
-    measured = sorted({int(t) for curve in curves.values() for t, _ in curve})
+    measured = sorted({int(t) for curve in curves["curves"].values() for t, _ in curve})
     return {
         "label": run.label,
         "state": run.state,
         "seed": run.seed,
         "federation": federation,
-        "curves": curves,
+        **curves,
         "costs": compute_cumulative_costs(run.events, measured),
         "result": result,
         "G": last and last["G"],

@@ -1,16 +1,18 @@
-"""The run list of the dashboard: all runs below a folder, newest first, with state, G and P."""
+"""The run list of the dashboard: all runs below a folder, newest first, with progress, G and P."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from ...algorithms import get_display_name
-from ...analysis.progress import read_run_progress
+from ...analysis.progress import RunProgress, read_run_progress
+from ...analysis.run_overview import RunOverview, is_running, read_held_locks, read_run_overview
+from ...core.status_line import format_seconds
 from ...runs.run_index import CONFIG_FILE, EVENTS_FILE, RESULT_FILE
 
 MAX_DEPTH = 4  # levels of subfolders to search
@@ -85,16 +87,33 @@ def list_subfolders(folder: Path) -> list[Path]:
 # Rows ---------------------------------------------------------------------------------------
 
 
-def build_progress_row(run: Path) -> RunListRow:
-    """State of a run, and its G and P over the last ten evaluations."""
-    progress = read_run_progress(run)
-    last = {k: a and a.last10.mean for k, a in (("G", progress.G), ("P", progress.P))}
-    name = get_display_name(progress.algorithm) if progress.algorithm else "–"
-    return {"algorithm": name, "state": progress.state, **last}
+@dataclass(frozen=True)
+class ListedRun:
+    """What the list shows of one run."""
+
+    progress: RunProgress
+    overview: RunOverview
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether it has begun and can still go on."""
+        return self.progress.state not in ("finished", "damaged", "unreadable")
+
+
+def read_listed_run(run: Path) -> ListedRun:
+    """Read the state of a run, its G and P over the last ten evaluations, and its small curves."""
+    return ListedRun(read_run_progress(run), read_run_overview(run))
+
+
+def find_running(runs: dict[Path, ListedRun], now: float) -> frozenset[Path]:
+    """The runs that a process works on."""
+    unfinished = {run: listed for run, listed in runs.items() if listed.is_unfinished}
+    locks = read_held_locks() if unfinished else set()
+    return frozenset(r for r, own in unfinished.items() if is_running(r, own.overview, locks, now))
 
 
 def build_run_list_rows(
-    entries: Iterable[RunListEntry], progress: dict[Path, RunListRow]
+    entries: Iterable[RunListEntry], runs: dict[Path, ListedRun], running: Container[Path]
 ) -> list[RunListRow]:
     """One row for each entry, with the address of its page."""
     return [
@@ -102,21 +121,56 @@ def build_run_list_rows(
             "name": decode_name(entry.name),
             "address": f"?of={quote(entry.name, safe='/', errors='surrogateescape')}",
             "nested": entry.is_nested,
-            **merge_progress_rows([progress[run] for run in entry.runs]),
+            "runs": len(entry.runs),
+            "changed": entry.last_changed // 10**6,  # milliseconds, as in JavaScript
+            **merge_rows([build_row(runs[run], run in running) for run in entry.runs]),
         }
         for entry in entries
     ]
 
 
-def merge_progress_rows(rows: Sequence[RunListRow]) -> RunListRow:
+def build_row(run: ListedRun, running: bool) -> RunListRow:
+    """The row of one run. ``activity`` says in one word what it does."""
+    progress, overview = run.progress, run.overview
+    activity = progress.state
+    if run.is_unfinished:
+        activity = "running" if running else "not begun" if activity == "not begun" else "stopped"
+    left = overview.seconds_left if activity == "running" else None
+    return {
+        "algorithm": get_display_name(progress.algorithm) if progress.algorithm else "–",
+        "state": progress.state,
+        "activity": activity,
+        "done": overview.done,
+        "rounds": overview.rounds,
+        "seconds_left": left,
+        "left": None if left is None else format_seconds(left),
+        "G": progress.G and progress.G.last10.mean,
+        "P": progress.P and progress.P.last10.mean,
+        "curves": overview.curves,
+    }
+
+
+def merge_rows(rows: Sequence[RunListRow]) -> RunListRow:
     """The row of one run as it is; of several runs, their algorithms and how many are finished."""
     if len(rows) == 1:
         return rows[0]
     names = list(dict.fromkeys(r["algorithm"] for r in rows if r["algorithm"] != "–"))
     short = names if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more"]
-    done = sum(r["state"] == "finished" for r in rows)
-    state = f"{done} of {len(rows)} runs finished"
-    return {"algorithm": ", ".join(short) or "–", "state": state, "G": None, "P": None}
+    activities = [r["activity"] for r in rows]
+    done = activities.count("finished")
+    activity = "finished" if done == len(rows) else "stopped"
+    return {
+        "algorithm": ", ".join(short) or "–",
+        "state": f"{done} of {len(rows)} runs finished",
+        "activity": "running" if "running" in activities else activity,
+        "done": sum(r["done"] for r in rows),
+        "rounds": sum(r["rounds"] for r in rows),
+        "seconds_left": None,  # nobody knows how many of the others run side by side
+        "left": None,
+        "G": None,
+        "P": None,
+        "curves": {},
+    }
 
 
 def decode_name(name: str) -> str:

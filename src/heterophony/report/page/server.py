@@ -20,6 +20,7 @@ from .watcher import ViewWatcher
 ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 8765
 PORTS_TO_TRY = 20  # before the system chooses one
+MAX_CHOSEN = 100  # runs and folders of runs on one page; run_list.js knows it too
 MAX_STREAMS = 32  # open at once
 RETRY_MILLISECONDS = 1000  # after which a browser reconnects
 HEADERS = {
@@ -95,46 +96,49 @@ class DashboardRequestHandler(BaseHTTPRequestHandler):
             # DNS rebinding: another site points its own name here to read this page
             self._send_text(HTTPStatus.FORBIDDEN, f"open {self.server.url} instead")
             return
-        path, name = self._parse_target()
-        view = self.server.view_loader.load_view(name) if path else None
+        path, names = self._parse_target()
+        view = self.server.view_loader.load_view(*names) if path else None
         if not view:
             self._send_text(HTTPStatus.NOT_FOUND, f"not found; open {self.server.url}")
         elif path == "/":
             page = view.render_html().encode(errors="replace")
             self._send(HTTPStatus.OK, "text/html; charset=utf-8", page)
         else:
-            self._send_stream(name, view)
+            self._send_stream(names, view)
 
     def do_HEAD(self) -> None:
         self.do_GET()
 
-    def _parse_target(self) -> tuple[str, str]:
-        """The path, and the name in the query; an empty path for any other target."""
+    def _parse_target(self) -> tuple[str, tuple[str, ...]]:
+        """The path, and the names in the query; an empty path for any other target."""
         try:
             target = urlsplit(self.path)
-            query = parse_qsl(target.query, True, errors="surrogateescape", max_num_fields=1)
+            query = parse_qsl(
+                target.query, True, errors="surrogateescape", max_num_fields=MAX_CHOSEN
+            )
         except ValueError:
-            return "", ""
+            return "", ()
         known = not target.scheme and not target.netloc and target.path in ("/", "/events")
-        if not known or [key for key, _ in query] not in ([], ["of"]):
-            return "", ""
-        return target.path, query[0][1] if query else ""
+        names = tuple(value for _, value in query)
+        if not known or {key for key, _ in query} - {"of"} or len({*names}) < len(names):
+            return "", ()
+        return target.path, () if names == ("",) else names
 
-    def _send_stream(self, name: str, view: View) -> None:
+    def _send_stream(self, names: tuple[str, ...], view: View) -> None:
         if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             self._send_text(HTTPStatus.FORBIDDEN, "only the page's own script may read this")
             return
         if self.command == "HEAD":
             self._send(HTTPStatus.OK, "text/event-stream", b"")
             return
-        messages = self.server.watcher.subscribe(name, view)
+        messages = self.server.watcher.subscribe(names, view)
         if messages is None:
             self._send_text(HTTPStatus.SERVICE_UNAVAILABLE, "too many pages are open")
             return
         try:
             self._write_messages(messages)
         finally:
-            self.server.watcher.unsubscribe(name)
+            self.server.watcher.unsubscribe(names)
 
     def _write_messages(self, messages: Iterator[bytes]) -> None:
         self.send_response(HTTPStatus.OK)

@@ -20,10 +20,11 @@ from .run_list import (
     FileStamp,
     FolderStamp,
     RunListRow,
-    build_progress_row,
     build_run_list_rows,
     decode_name,
+    find_running,
     list_entries,
+    read_listed_run,
     stamp_file,
     stamp_folder,
 )
@@ -45,6 +46,7 @@ class View:
     rows: list[RunListRow] | None = None
     folder_contents: FolderContents = field(default_factory=dict)
     devices: DeviceTables = field(default_factory=dict)
+    running: frozenset[Path] = frozenset()  # of a run list: runs that a process works on
     message_parts: tuple[bytes, ...] = ()  # everything but the devices; the devices
 
     @property
@@ -58,7 +60,7 @@ class View:
             return html.render_report(self.runs, live=True)
         return html.render_page(
             "run_list.html",
-            ("run_list.js", "devices.js"),
+            html.RUN_LIST_SCRIPTS,
             self.rows or [],
             live=True,
             title=self.name,
@@ -72,58 +74,71 @@ class ViewLoader:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.known_names: set[str] = set()
-        self.views: dict[str, View] = {}
+        self.views: dict[tuple[str, ...], View] = {}
         self.lock = Lock()
 
-    def load_view(self, name: str = "") -> View | None:
-        """The current view of an entry, or of the whole folder; None for an unknown name.
+    def load_view(self, *names: str) -> View | None:
+        """The current view of these entries, or of the whole folder; None for an unknown name.
 
         Errors in the folder become a note, because the next read may succeed.
         """
         with self.lock:
-            if name and name not in self.known_names:
+            if not self.known_names.issuperset(names):
                 self.known_names |= {entry.name for entry in list_entries(self.root)}
-                if name not in self.known_names:
+                if not self.known_names.issuperset(names):
                     return None
-            old = self.views.pop(name, None)
+            old = self.views.pop(names, None)
             try:
-                view = self._build_view(name, old)
+                view = self._build_view(names, old)
             except Exception as error:
                 view = create_view(
-                    self._format_title(name), f"This cannot be shown: {describe_error(error)}."
+                    self._format_title(*names), f"This cannot be shown: {describe_error(error)}."
                 )
-            self.views[name] = view
+            self.views[names] = view
             while len(self.views) > MAX_CACHED_VIEWS:
                 del self.views[next(iter(self.views))]
             return view
 
-    def _build_view(self, name: str, old: View | None) -> View:
-        folder, title = self.root / name, self._format_title(name)
+    def _build_view(self, names: tuple[str, ...], old: View | None) -> View:
+        title, folder = self._format_title(*names), self.root.joinpath(*names[:1])
         # a run list and a comparison read different things of the same folders
         old_list, old_comparison = (old, None) if old and old.rows is not None else (None, old)
+        if len(names) > 1:
+            chosen = dict.fromkeys(f for name in names for f in list_run_folders(self.root / name))
+            return build_comparison_view(title, chosen, old_comparison)
         if not folder.is_dir():
             return create_view(
                 title, f"{title} does not exist yet. This page updates as soon as it does."
             )
         if (folder / CONFIG_FILE).is_file():
             return build_comparison_view(title, [folder], old_comparison)
-        if name or (folder / "compare.json").is_file():
+        if names or (folder / "compare.json").is_file():
             return build_comparison_view(title, list_member_runs(folder), old_comparison)
         return self._build_run_list(title, old_list)
 
-    def _format_title(self, name: str) -> str:
-        return decode_name(name or str(self.root))
+    def _format_title(self, *names: str) -> str:
+        return ", ".join(decode_name(name) for name in names or [str(self.root)])
 
     def _build_run_list(self, title: str, old: View | None) -> View:
         entries = list_entries(self.root)
         self.known_names |= {entry.name for entry in entries}
         folders = dict.fromkeys(run for entry in entries for run in entry.runs)
-        contents = read_changed_folders(folders, old, build_progress_row)
-        if old and list_stamps(contents) == list_stamps(old.folder_contents):
+        contents = read_changed_folders(folders, old, read_listed_run)
+        runs = {run: listed for run, (_, listed) in contents.items()}
+        running = find_running(runs, time())  # may change without any change in the folder
+        same = old and list_stamps(contents) == list_stamps(old.folder_contents)
+        if old and same and running == old.running:
             return old
-        rows = build_run_list_rows(entries, {run: row for run, (_, row) in contents.items()})
+        rows = build_run_list_rows(entries, runs, running)
         note = "" if entries else NO_RUN_NOTE.format(title)
-        return create_view(title, note, rows=rows, folder_contents=contents)
+        return create_view(title, note, rows=rows, folder_contents=contents, running=running)
+
+
+def list_run_folders(folder: Path) -> list[Path]:
+    """The folder itself if it is a run or gone, otherwise the runs in it."""
+    if (folder / CONFIG_FILE).is_file() or not folder.is_dir():
+        return [folder]
+    return list_member_runs(folder)
 
 
 def build_comparison_view(title: str, folders: Iterable[Path], old: View | None) -> View:

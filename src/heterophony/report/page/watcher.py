@@ -19,28 +19,30 @@ class ViewWatcher:
 
     def __init__(self, view_loader: ViewLoader, limit: int) -> None:
         self.view_loader, self.limit = view_loader, limit
-        self.subscribers: Counter[str] = Counter()
-        self.messages: dict[str, tuple[bytes, ...]] = {}  # the parts of each view's message
+        self.subscribers: Counter[tuple[str, ...]] = Counter()
+        self.messages: dict[
+            tuple[str, ...], tuple[bytes, ...]
+        ] = {}  # the parts of each view's message
         self.changed = Condition()
         self.closed = False
         Thread(target=self._poll, name="watch", daemon=True).start()
 
-    def subscribe(self, name: str, first: View) -> Iterator[bytes] | None:
+    def subscribe(self, names: tuple[str, ...], first: View) -> Iterator[bytes] | None:
         """Stream messages, the current one first; None if there are too many subscribers."""
         with self.changed:
             if self.subscribers.total() >= self.limit:
                 return None
-            self.subscribers[name] += 1
-            self.messages[name] = first.message_parts
+            self.subscribers[names] += 1
+            self.messages[names] = first.message_parts
             self.changed.notify_all()
-        return self._stream_messages(name)
+        return self._stream_messages(names)
 
-    def unsubscribe(self, name: str) -> None:
+    def unsubscribe(self, names: tuple[str, ...]) -> None:
         """Remove one subscriber."""
         with self.changed:
-            self.subscribers[name] -= 1
-            if not self.subscribers[name]:
-                del self.subscribers[name]
+            self.subscribers[names] -= 1
+            if not self.subscribers[names]:
+                del self.subscribers[names]
             self.changed.notify_all()
 
     def close(self) -> None:
@@ -49,29 +51,29 @@ class ViewWatcher:
             self.closed = True
             self.changed.notify_all()
 
-    def _stream_messages(self, name: str) -> Iterator[bytes]:
+    def _stream_messages(self, names: tuple[str, ...]) -> Iterator[bytes]:
         sent: tuple[bytes, ...] = ()
         while not self.closed:
             with self.changed:
-                self._wait_for_change(name, sent)
-                before, sent = sent, self.messages[name]
+                self._wait_for_change(names, sent)
+                before, sent = sent, self.messages[names]
             yield b"".join(part for part in sent if part not in before) or b": alive\n\n"
 
-    def _wait_for_change(self, name: str, sent: tuple[bytes, ...]) -> bool:
+    def _wait_for_change(self, names: tuple[str, ...], sent: tuple[bytes, ...]) -> bool:
         return self.changed.wait_for(
-            lambda: self.closed or self.messages[name] != sent, HEARTBEAT_SECONDS
+            lambda: self.closed or self.messages[names] != sent, HEARTBEAT_SECONDS
         )
 
     def _poll(self) -> None:
         while not self.closed:
             with self.changed:
                 self.changed.wait_for(lambda: self.closed or self.subscribers)
-                names = list(self.subscribers)
+                views = list(self.subscribers)
             started = monotonic()
-            for name in names:
-                if view := self.view_loader.load_view(name):
+            for names in views:
+                if view := self.view_loader.load_view(*names):
                     with self.changed:
-                        self.messages[name] = view.message_parts
+                        self.messages[names] = view.message_parts
                         self.changed.notify_all()
             rest = max(POLL_SECONDS, REST_FACTOR * (monotonic() - started))
             with self.changed:

@@ -1,74 +1,89 @@
-// Curves: G and P over the rounds, optionally smoothed.
+// Curves: G and P over the rounds, as accuracies or as differences to a reference.
 
 const CAPTIONS = { G: "G, the generic model", P: "P, each client’s own model" };
+const BOTTOM = 280; // of the plot, above the rounds
 const charts = {};
 let cursorRound = 0;
-let smoothing = 1; // evaluations in the moving average
-
-function initSmoothing() {
-  byId("smoothing").addEventListener("input", drawCurves);
-}
-
-function readSmoothing() {
-  const slider = byId("smoothing");
-  smoothing = Number(slider.value);
-  const text = smoothing > 1 ? `mean over the last ${smoothing} evaluations` : "off";
-  byId("smoothing-value").textContent = text;
-  slider.setAttribute("aria-valuetext", text);
-}
-
-// The moving average over the last evaluations, over fewer at the beginning.
-function smooth(points) {
-  let sum = 0;
-  return points.map(([t, v], i) => {
-    sum += v - (i >= smoothing ? points[i - smoothing][1] : 0);
-    return [t, sum / Math.min(smoothing, i + 1)];
-  });
-}
 
 function drawCurves() {
-  readSmoothing();
-  const shown = getVisibleSeries().map((s) => ({ ...s, lines: { G: smooth(s.mean.G), P: smooth(s.mean.P) } }));
-  for (const s of shown) s.drawn = { G: new Map(s.lines.G), P: new Map(s.lines.P) };
-  const points = shown.flatMap((s) => [s.mean, ...s.runs.map((r) => r.curves)]).flatMap((c) => [...c.G, ...c.P]);
+  readCurveControls();
+  const shown = buildLines();
+  const points = shown.flatMap((s) => MEASURES.flatMap((m) => [s[m].measured, ...s[m].seeds])).flat();
   const rounds = [...new Set(points.map((p) => p[0]))].sort((a, b) => a - b);
-  const levels = listAccuracyTicks(points.map((p) => p[1])); // shared, so that G and P can be compared by eye
-  for (const measure of ["G", "P"]) drawCurve(measure, shown, levels, rounds);
+  const values = points.map((p) => p[1]);
+  const levels = listAccuracyTicks(getReference() ? [0, ...values] : values); // shared, so that G and P can be compared by eye
+  for (const measure of MEASURES) drawCurve(measure, shown, levels, rounds);
+  byId("unpaired-note").textContent = describeUnpaired(shown);
   byId("thinned-note").hidden = data.stride < 2;
   byId("thinned-note").textContent = `To keep this page small, it holds one in ${data.stride} evaluations of the longest runs.`;
 }
 
+function describeUnpaired(shown) {
+  const names = shown.filter((s) => !s.numSeeds).map((s) => s.name);
+  return names.length ? `Not drawn, because no run has the same seed and data as one of ${getReference().name}: ${joinItems(names)}.` : "";
+}
+
 function drawCurve(measure, shown, levels, rounds) {
   const figure = byId(`curve-${measure}`);
-  const suffix = smoothing > 1 ? ` (mean over the last ${smoothing} evaluations)` : "";
-  figure.querySelector("span").textContent = CAPTIONS[measure] + suffix;
-  const [drawing, width] = startDrawing(figure, 320, describeCurves(measure, shown));
+  figure.querySelector("span").textContent = describeChart(measure);
+  const [drawing, width] = startDrawing(figure, 320, "");
   const x = createScale(0, rounds.at(-1) ?? 1, 52, width - 8);
-  const y = createScale(levels[0], levels.at(-1), 280, 12);
+  const y = createScale(levels[0], levels.at(-1), BOTTOM, 12);
   drawAxes(drawing, x, y, levels, rounds.at(-1) ?? 1);
-  for (const { runs, lines, index } of shown) {
-    if (runs.length > 1) {
-      drawing.append(...runs.map((r) => createLine(smooth(r.curves[measure]), x, y, `seed ${getColourClass(index)}`)));
+  const locate = (points) => points.map(([t, v]) => [x(t), y(v)]);
+  const lines = shown.map((s) => locate(s[measure].drawn));
+  shown.forEach(({ [measure]: { seeds }, index }, i) => {
+    const colour = getColourClass(index);
+    if (seeds.length > 1) {
+      drawing.append(...seeds.map((points) => createLine(locate(smooth(points)), `seed ${colour}`)));
     }
-    drawing.append(createLine(lines[measure], x, y, getColourClass(index)));
-  }
+    drawing.append(createLine(lines[i], colour));
+  });
+  const stretches = lines.length > MAX_STRIPED ? [] : findCoinciding(lines);
+  drawStripes(drawing, lines, stretches, shown.map((s) => getColourClass(s.index)));
+  drawing.setAttribute("aria-label", describeCurves(measure, shown, stretches, (px) => rounds.find((t) => x(t) === px)));
   const cursor = svg("g", { class: "cursor" });
   drawing.append(cursor);
   charts[measure] = { drawing, cursor, x, y, measure };
   exploreRounds(charts[measure], shown, rounds);
 }
 
-function describeCurves(measure, shown) {
-  const ends = shown.map((s) => [s.name, s.mean[measure].at(-1)?.[1]]).filter(([, v]) => v !== undefined);
-  const texts = ends.sort((a, b) => b[1] - a[1]).map(([name, v]) => `${name} ends at ${formatPercent(v)}`);
-  return `${measure} over the rounds: ${joinItems(texts) || "nothing measured"}`;
+const createLine = (points, kind) => svg("path", { class: `curve ${kind}`, d: formatPath(points) });
+
+function describeChart(measure) {
+  const reference = getReference();
+  const title = reference ? `${measure}, difference to ${reference.name} in percentage points` : CAPTIONS[measure];
+  const notes = [...(isMeanOverClients() ? ["mean over clients"] : []),
+    ...(smoothing > 1 ? [`mean over the last ${smoothing} evaluations`] : [])];
+  return notes.length ? `${title} (${notes.join("; ")})` : title;
+}
+
+// In words: where each curve ends, and which curves coincide.
+function describeCurves(measure, shown, stretches, findRound) {
+  const ends = shown.map((s) => [s.name, s[measure].measured.at(-1)?.[1]]).filter(([, v]) => v !== undefined);
+  const texts = ends.sort((a, b) => b[1] - a[1]).map(([name, v]) => `${name} ends at ${formatValue(v)}`);
+  const same = stretches.map(({ members, first, last }) =>
+    `${members.map((i) => shown[i].name).join(" and ")} coincide from round ${findRound(first)} to ${findRound(last)}`);
+  const reference = getReference();
+  const what = reference ? `Difference of ${measure} to ${reference.name}` : measure;
+  return `${what} over the rounds: ${joinItems([...texts, ...same]) || "nothing measured"}`;
+}
+
+// Differences are in percentage points and have a sign.
+const formatValue = (value) => (value !== undefined && getReference() ? formatPoints(value) : formatPercent(value));
+const formatPoints = (value) => `${value > 0 ? "+" : value < 0 ? "−" : ""}${Math.abs(100 * value).toFixed(2)}`;
+
+function formatLevel(value) {
+  if (!getReference()) return formatTick(value);
+  return `${value > 0 ? "+" : value < 0 ? "−" : ""}${Number(Math.abs(100 * value).toFixed(2))}`;
 }
 
 function drawAxes(drawing, x, y, levels, last) {
   for (const v of levels) {
+    const kind = getReference() && v === 0 ? "axis" : "grid";
     drawing.append(
-      svg("line", { class: "grid", x1: x(0), x2: x(last), y1: y(v), y2: y(v) }),
-      svg("text", { x: x(0) - 8, y: y(v) + 4, "text-anchor": "end" }, formatTick(v)),
+      svg("line", { class: kind, x1: x(0), x2: x(last), y1: y(v), y2: y(v) }),
+      svg("text", { x: x(0) - 8, y: y(v) + 4, "text-anchor": "end" }, formatLevel(v)),
     );
   }
   for (const t of listRoundTicks(last)) {
@@ -77,49 +92,53 @@ function drawAxes(drawing, x, y, levels, last) {
   drawing.append(svg("text", { x: x(last), y: 317, "text-anchor": "end" }, "round"));
 }
 
-function createLine(points, x, y, kind) {
-  const coordinates = points.map(([t, v]) => `${x(t).toFixed(1)} ${y(v).toFixed(1)}`);
-  return svg("path", { class: `curve ${kind}`, d: coordinates.length ? `M${coordinates.join("L")}` : "" });
-}
-
 function exploreRounds(chart, shown, rounds) {
-  const show = (round, x, y) => {
+  const show = (round) => {
     cursorRound = round;
     Object.values(charts).forEach((c) => markRound(c, shown, round));
-    showTip(x, y, createRoundTable(shown, round));
+    const box = chart.drawing.getBoundingClientRect();
+    showTipOutside(box, box.left + chart.x(round), createRoundTable(shown, round));
   };
   explore(chart.drawing, {
-    point(px, _, x, y) {
+    point(px) {
       const near = (a, b) => (Math.abs(chart.x(a) - px) <= Math.abs(chart.x(b) - px) ? a : b);
-      if (rounds.length) show(rounds.reduce(near), x, y);
+      if (rounds.length) show(rounds.reduce(near));
     },
     step(dx) {
       const round = rounds[rounds.indexOf(cursorRound) + dx];
-      if (!dx || round === undefined) return false;
-      const box = chart.drawing.getBoundingClientRect();
-      return show(round, box.left + chart.x(round), box.top + 20);
+      return dx && round !== undefined ? show(round) : false;
     },
     leave: () => Object.values(charts).forEach((c) => c.cursor.replaceChildren()),
   });
 }
 
 function markRound({ cursor, x, y, measure }, shown, round) {
-  const dots = shown.map((s) => [s.index, s.drawn[measure].get(round)]).filter(([, v]) => v !== undefined);
+  const dots = shown.map((s) => [s.index, s[measure].drawnAt.get(round)]).filter(([, v]) => v !== undefined);
+  const countAbove = (i) => dots.slice(i + 1).filter(([, v]) => Math.abs(y(v) - y(dots[i][1])) < COINCIDING_PIXELS).length;
   cursor.replaceChildren(
-    svg("line", { class: "axis", x1: x(round), x2: x(round), y1: 8, y2: 280 }),
-    ...dots.map(([i, v]) => svg("circle", { class: `mark ${getColourClass(i)}`, cx: x(round), cy: y(v), r: 4.5 })),
+    svg("line", { class: "axis", x1: x(round), x2: x(round), y1: 8, y2: BOTTOM }),
+    // of coinciding marks, the lower ones are larger: rings around the topmost
+    ...dots.map(([index, v], i) => svg("circle", {
+      class: `mark ${getColourClass(index)}`, cx: x(round), cy: y(v), r: 4.5 + 3 * Math.min(3, countAbove(i)),
+    })),
   );
 }
 
-// Measured values, and the smoothed ones beside them. Of many series, those with the highest P.
+// Measured values with their spread over the seeds, and the smoothed ones beside them. Of many series, those with the highest P.
 function createRoundTable(shown, round) {
-  const cells = (s, m) => [html("td", {}, formatPercent(s.at[m].get(round))),
-    ...(smoothing > 1 ? [html("td", { class: "smooth" }, formatPercent(s.drawn[m].get(round)))] : [])];
-  const row = (s) => html("tr", {}, html("th", { scope: "row" }, createSwatch(s.index), s.name), ...cells(s, "G"), ...cells(s, "P"));
-  const titles = smoothing > 1 ? ["G", "smoothed", "P", "smoothed"] : ["G", "P"];
-  const value = (s) => s.at.P.get(round) ?? -1;
+  const cells = (line) => [html("td", {}, ...formatMeasured(line, round)),
+    ...(smoothing > 1 ? [html("td", { class: "smooth" }, formatValue(line.drawnAt.get(round)))] : [])];
+  const row = (s) => html("tr", {}, html("th", { scope: "row" }, createSwatch(s.index), s.name), ...MEASURES.flatMap((m) => cells(s[m])));
+  const titles = MEASURES.flatMap((m) => (smoothing > 1 ? [m, "smoothed"] : [m]));
+  const value = (s) => s.P.at.get(round) ?? -Infinity;
   const ranked = shown.length > MAX_SHOWN ? [...shown].sort((a, b) => value(b) - value(a)).slice(0, MAX_SHOWN) : shown;
   const rest = shown.length - ranked.length;
-  const note = rest ? [html("p", {}, `and ${rest} with a lower P`)] : [];
-  return html("div", {}, createTable([`round ${round}`, ...titles], ranked.map(row)), ...note);
+  const notes = [...(rest ? [`and ${rest} with a lower P`] : []), ...(getReference() ? [`difference to ${getReference().name}, in percentage points`] : []),
+    ...(ranked.some((s) => s.numSeeds > 1) ? ["±: standard deviation over the seeds"] : [])];
+  return html("div", {}, createTable([`round ${round}`, ...titles], ranked.map(row)), ...notes.map((text) => html("p", { class: "hint" }, text)));
+}
+
+function formatMeasured({ at, spread }, round) {
+  const deviation = spread.get(round);
+  return [formatValue(at.get(round)), ...(deviation === undefined ? [] : [html("small", {}, ` ± ${(100 * deviation).toFixed(2)}`)])];
 }

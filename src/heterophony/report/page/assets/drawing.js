@@ -69,6 +69,20 @@ function showTip(x, y, ...children) {
   tip.style.top = `${Math.max(4, Math.min(y + 12, innerHeight - tip.offsetHeight - 8))}px`;
 }
 
+// Show the tip below or above a drawing, so that it covers no curve: above for fingers, whose hand is below.
+function showTipOutside(box, x, ...children) {
+  showTip(x, box.top, ...children);
+  const tip = byId("tip");
+  const [wide, tall] = [tip.offsetWidth, tip.offsetHeight];
+  const below = { top: box.bottom + 4, fits: box.bottom + 4 + tall <= innerHeight };
+  const above = { top: box.top - 4 - tall, fits: box.top - 4 - tall >= 0 };
+  const places = matchMedia("(pointer: coarse)").matches ? [above, below] : [below, above];
+  const place = places.find((p) => p.fits);
+  if (!place) return; // a low window: beside the pointer, as other tips
+  tip.style.top = `${place.top}px`;
+  tip.style.left = `${Math.max(4, Math.min(x - wide / 2, innerWidth - wide - 4))}px`;
+}
+
 const hideTip = () => { byId("tip").hidden = true; };
 
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };

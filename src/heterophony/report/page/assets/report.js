@@ -7,12 +7,12 @@ let drawnWidth = 0;
 // The entry point. Keeps the reader's choices, scroll position, keyboard focus and tip.
 function show(newData) {
   data = newData;
-  for (const series of data.series) series.at = { G: new Map(series.mean.G), P: new Map(series.mean.P) };
   preserveView(() => {
     document.title = data.title;
     byId("title").textContent = data.title;
     byId("summary").textContent = data.summary;
     drawLegend();
+    drawReferenceChoice();
     drawTables();
     drawStatistics();
     drawTarget();
@@ -84,7 +84,7 @@ function switchTheme() {
 function initPage() {
   byId("theme").addEventListener("click", switchTheme);
   byId("save-table").addEventListener("click", () => saveFile("comparison.csv", "text/csv", data.csv));
-  initSmoothing();
+  initCurveControls();
   initScatter();
   initTarget();
   show(JSON.parse(byId("data").textContent));

@@ -1,6 +1,6 @@
 // Saving a drawing as an SVG file, a table as CSV. Nothing is sent anywhere.
 
-const STYLE_PROPERTIES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linecap", "stroke-linejoin",
+const STYLE_PROPERTIES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-dashoffset", "stroke-linecap", "stroke-linejoin",
   "opacity", "font-size", "font-weight", "font-family"];
 
 function saveFile(name, type, text) {

@@ -17,9 +17,11 @@ function drawScatter() {
   drawScatterAxes(drawing, x, y, levels);
   for (const p of points) Object.assign(p, { px: x(p.G), py: y(p.P) });
   const small = both.flatMap((m) => (m.seeds.length > 1 ? m.seeds.map((s) => ({ ...s, index: m.index })) : []));
-  const circle = (kind, r) => ({ px, py, index }) =>
-    svg("circle", { class: `${kind} ${getColourClass(index)}`, cx: px.toFixed(1), cy: py.toFixed(1), r });
-  drawing.append(...small.map(circle("seed-mark", 2.5)), ...both.map(circle("mark", 5.5)));
+  const circle = (kind, r) => ({ px, py, index }, i) =>
+    svg("circle", { class: `${kind} ${getColourClass(index)}`, cx: px.toFixed(1), cy: py.toFixed(1), r: r(i) });
+  // of coinciding marks, the lower ones are larger: rings around the topmost
+  const countAbove = (i) => both.slice(i + 1).filter((m) => Math.hypot(m.px - both[i].px, m.py - both[i].py) < 2).length;
+  drawing.append(...small.map(circle("seed-mark", () => 2.5)), ...both.map(circle("mark", (i) => 5.5 + 3.5 * Math.min(3, countAbove(i)))));
   labelMarks(drawing, both, small, width);
   exploreScatter(drawing, both);
 }

@@ -17,6 +17,8 @@ const createComparisonTable = ({ titles, rows }) => createTable(["algorithm", "s
 function drawTables() {
   byId("table").replaceChildren(createComparisonTable(data.table));
   byId("table-note").textContent = data.table.note;
+  byId("client-means").hidden = !data.client_means;
+  if (data.client_means) byId("client-means-table").replaceChildren(createComparisonTable(data.client_means));
   byId("differences").hidden = !data.differences;
   if (!data.differences) return;
   byId("h-differences").textContent = `Paired differences to ${data.differences.to}`;

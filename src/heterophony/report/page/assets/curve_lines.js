@@ -1,0 +1,97 @@
+// The lines of the curves: accuracies or differences to a reference, pooled or as means over clients, smoothed.
+
+const MEASURES = ["G", "P"];
+let referenceKey = ""; // of the series that differences are to; "" for accuracies
+let smoothing = 1; // evaluations in the moving average
+
+function initCurveControls() {
+  byId("smoothing").addEventListener("input", drawCurves);
+  byId("counting").addEventListener("change", drawCurves);
+  byId("reference").addEventListener("change", () => {
+    referenceKey = byId("reference").value;
+    drawCurves();
+  });
+}
+
+function readCurveControls() {
+  const slider = byId("smoothing");
+  smoothing = Number(slider.value);
+  const text = smoothing > 1 ? `mean over the last ${smoothing} evaluations` : "off";
+  byId("smoothing-value").textContent = text;
+  slider.setAttribute("aria-valuetext", text);
+  byId("counting-control").hidden = !data.series.some((s) => s.client_mean);
+}
+
+// Offer every series as the reference. A series that is gone stops being it.
+function drawReferenceChoice() {
+  const select = byId("reference");
+  if (!data.series.some((s) => s.key === referenceKey)) referenceKey = "";
+  select.replaceChildren(html("option", { value: "" }, "accuracy"),
+    ...data.series.map((s) => html("option", { value: s.key }, `difference to ${s.name}`)));
+  select.value = referenceKey;
+  byId("reference-control").hidden = data.series.length < 2;
+}
+
+const getReference = () => data.series.find((s) => s.key === referenceKey);
+const isMeanOverClients = () => !byId("counting-control").hidden && byId("counting").value === "clients";
+const getRunCurves = (run) => (isMeanOverClients() && run.client_curves) || run.curves;
+const getMeanCurves = (series) => (isMeanOverClients() && series.client_mean) || series.mean;
+
+// For every visible series and measure: its line, those of its seeds, and how far the seeds spread.
+function buildLines() {
+  const reference = getReference();
+  return getVisibleSeries().map((series) => {
+    const pairs = reference && pairRuns(series, reference).slice(0, series.key === referenceKey ? 1 : undefined); // its own differences are all 0
+    const build = (measure) => {
+      const seeds = reference
+        ? pairs.map(([own, other]) => subtractCurves(getRunCurves(own)[measure], getRunCurves(other)[measure]))
+        : series.runs.map((run) => getRunCurves(run)[measure]);
+      return buildLine(reference ? averageCurves(seeds) : getMeanCurves(series)[measure], seeds);
+    };
+    return { ...series, numSeeds: reference ? pairs.length : series.runs.length, G: build("G"), P: build("P") };
+  });
+}
+
+function buildLine(measured, seeds) {
+  const drawn = smooth(measured);
+  const spread = seeds.length > 1 ? computeSpread(measured, seeds) : new Map();
+  return { measured, drawn, seeds, spread, at: new Map(measured), drawnAt: new Map(drawn) };
+}
+
+// Runs form a pair if they have the same seed and the same data.
+const pairRuns = (series, reference) => series.runs.flatMap((own) => {
+  const other = reference.runs.find((r) => r.seed === own.seed && r.federation === own.federation);
+  return other ? [[own, other]] : [];
+});
+
+function subtractCurves(own, other) {
+  const at = new Map(other);
+  return own.filter(([t]) => at.has(t)).map(([t, v]) => [t, v - at.get(t)]);
+}
+
+// The mean at the rounds that all curves have.
+function averageCurves(curves) {
+  if (!curves.length) return [];
+  const [first, ...others] = curves.map((curve) => new Map(curve));
+  const rounds = [...first.keys()].filter((t) => others.every((curve) => curve.has(t)));
+  return rounds.map((t) => [t, average([first, ...others].map((curve) => curve.get(t)))]);
+}
+
+// The population standard deviation over the seeds, as in the tables.
+function computeSpread(mean, seeds) {
+  const at = seeds.map((curve) => new Map(curve));
+  return new Map(mean.map(([t]) => {
+    const values = at.map((curve) => curve.get(t)).filter((v) => v !== undefined);
+    const middle = average(values);
+    return [t, Math.sqrt(average(values.map((v) => (v - middle) ** 2)))];
+  }));
+}
+
+// The moving average over the last evaluations, over fewer at the beginning.
+function smooth(points) {
+  let sum = 0;
+  return points.map(([t, v], i) => {
+    sum += v - (i >= smoothing ? points[i - smoothing][1] : 0);
+    return [t, sum / Math.min(smoothing, i + 1)];
+  });
+}
