@@ -119,7 +119,7 @@ def trained(how: Algorithm, client: Client) -> tuple[hp.Tensors, list[list[Batch
 
     def watched(loss=None, *args, **rest):
         fits.append(seen := [])
-        told = loss or client.entropy
+        told = loss or client.compute_net_loss
         fit(lambda x, y: (seen.append((x, y)), told(x, y))[1], *args, **rest)
 
     client.fit = watched

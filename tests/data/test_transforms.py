@@ -458,7 +458,7 @@ def test_part_of_frozen_data_is_moved_as_the_whole():
             for data in (train, replace(train, rows=rows)):
                 order = []
                 client.fit(
-                    lambda x, y, order=order: (order.append(x), client.entropy(x, y))[1],
+                    lambda x, y, order=order: (order.append(x), client.compute_net_loss(x, y))[1],
                     data=data,
                     how=hp.Training(epochs=1, batch=90, drop_last=False, lr=0.0),
                     phase=f"of {len(data)}",

@@ -165,7 +165,9 @@ def watching(algorithm: type[hp.Algorithm], check, **settings) -> hp.Algorithm:
     class Watched(algorithm):
         def local(self, client):
             fit = client.fit
-            client.fit = lambda loss=None, **how: check(client, fit, loss or client.entropy, **how)
+            client.fit = lambda loss=None, **how: check(
+                client, fit, loss or client.compute_net_loss, **how
+            )
             return super().local(client)
 
     return Watched(**settings)

@@ -16,7 +16,7 @@ from heterophony.core.tensors import weights
 from heterophony.models import MODEL_DESCRIPTIONS, get_model_builder
 
 CIFAR, GREY, DIGITS = (3, 32, 32), (1, 28, 28), (1, 8, 8)
-IMAGES = [k for k in MODEL_DESCRIPTIONS if k != "charlstm"]
+IMAGES = [k for k in MODEL_DESCRIPTIONS if k not in ("charlstm", "tokenlstm")]
 
 
 def size(module: nn.Module) -> int:

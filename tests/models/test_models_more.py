@@ -128,6 +128,16 @@ def test_with_groups_there_is_nothing_but_parameters():
 # CharLSTM -------------------------------------------------------------------------------------
 
 
+def test_tokenlstm_predicts_at_every_place_from_what_is_before():
+    net = get_model_builder("tokenlstm")(TEXT, 80, 1)
+    assert (size(net), size(net.head)) == (95_824, 10_320)
+    x = torch.arange(160).view(2, 80) % 80
+    other = x.clone()
+    other[:, 40:] = 7
+    assert net(x).shape == (2, 80, 80)
+    assert torch.allclose(net(x)[:, :40], net(other)[:, :40])
+
+
 def test_charlstm_is_the_table_and_begins_every_sequence_anew():
     net = get_model_builder("charlstm")(TEXT, 80, 1)
     reader = net.base[0]

@@ -187,7 +187,7 @@ def test_what_a_stranger_uses_for_personal_parameters(tmp_path):
     closed = plan_of("pfedgate")
     x = torch.rand(1, 1, 8, 8)
     gate = make_stranger(closed, first(closed))
-    assert gate.phases[0].loss(x, torch.tensor([3])) == gate.entropy(x, torch.tensor([3]))
+    assert gate.phases[0].loss(x, torch.tensor([3])) == gate.compute_net_loss(x, torch.tensor([3]))
 
 
 def test_the_label_of_one_image_is_the_smallest_gradient_of_the_last_bias(tmp_path):

@@ -150,7 +150,9 @@ class Config:
 
     def fill_model_defaults(self, federation: Federation) -> Config:
         """Return the configuration with the defaults of [model] filled in."""
-        name = self.model.name or choose_default_model(federation)
+        name = self.model.name or choose_default_model(
+            federation.shape, federation.x.dtype, federation.task
+        )
         depth = self.model.head_depth or self.algorithm.head_depth
         depth = depth or get_default_head_depth(get_model_builder(name))
         return replace(self, model=replace(self.model, name=name, head_depth=depth))
@@ -205,10 +207,13 @@ def check_task(algorithm: Algorithm, name: str, task: TaskName, loss: Criterion 
         )
 
 
-def choose_default_model(federation: Federation) -> str:
+def choose_default_model(
+    shape: tuple[int, ...],
+    dtype: torch.dtype = torch.float32,
+    task: TaskName = "classification",
+) -> str:
     """Choose a model by the task, and the shape and type of an example; a row of integers is text."""
-    shape, dtype = federation.shape, federation.x.dtype
-    if federation.task == "sequence":
+    if task == "sequence":
         return "tokenlstm"
     if len(shape) == 1 and not dtype.is_floating_point and dtype != torch.uint8:
         return "charlstm"

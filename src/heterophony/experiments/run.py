@@ -188,7 +188,7 @@ def format_run_toml(
     config: Config, federation: Federation, model: Model | None, own: Mapping[str, str]
 ) -> str:
     """Format the configuration of a run begun from Python: for people to read, without its data."""
-    net = model or choose_default_model(federation)
+    net = model or choose_default_model(federation.shape, federation.x.dtype, federation.task)
     rule, transform = config.participation, federation.transform
     sections: dict[str, dict[str, Any]] = {
         "data": {

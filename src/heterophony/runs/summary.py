@@ -174,8 +174,13 @@ class Summary:
     metrics: dict[str, dict[str, float | None]] = field(default_factory=dict)  # at the end
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the summary as plain data for JSON."""
-        return asdict(self)
+        """Return the summary as plain data for JSON; without what only other tasks have."""
+        out = asdict(self)
+        if self.task == "classification":
+            del out["task"]
+        if not self.metrics:
+            del out["metrics"]
+        return out
 
 
 def compute_curves(

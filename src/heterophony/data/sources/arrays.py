@@ -156,7 +156,7 @@ def stack_examples(data: Any, task: TaskName) -> tuple[NDArray[Any], NDArray[Any
             ys.append(parse_label(y) if task == "classification" else np.asarray(y))
         except (TypeError, ValueError, RuntimeError) as error:
             raise DataError(
-                f"{type(data).__name__}: example {i} is not a pair of numbers and a label ({error})"
+                f"{type(data).__name__}: example {i} is not a pair of numbers and a whole label ({error})"
             ) from None
         if (xs[i].shape, xs[i].dtype) != (xs[0].shape, xs[0].dtype):
             raise DataError(
