@@ -17,10 +17,12 @@ import heterophony as hp
 from helpers.support import digits, identical, played, untimed
 from helpers.tasks import OTHER_TASKS, SMALL, federated, make_arrays, run_task
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
+from heterophony.analysis.runs import load_runs
 from heterophony.cli import app
 from heterophony.core.errors import ConfigError, DataError
 from heterophony.data.sources import wrap_arrays
 from heterophony.data.targets import group_examples
+from heterophony.report.page.page_data import build_page_data
 
 NEED_CLASSES = {n for n in ALGORITHM_CLASSES if get_algorithm_class(n).needs_classes}
 
@@ -234,6 +236,10 @@ def test_tasks_on_the_command_line(tmp_path):
         tmp_path / "two",
     )
     assert "R² within clients" in chosen
+    page = build_page_data(load_runs([tmp_path / "two"]))
+    assert page["score"] == "R²"
+    assert page["metrics"]["titles"] == ["G R² within clients", "P R² within clients"]
+    assert [row["name"] for row in page["metrics"]["rows"]] == ["FedAvg", "FedPer"]
     refused = CliRunner().invoke(app, ["run", "fedrod", *about])
     assert refused.exit_code == 3
     assert "FedRoD needs classes" in refused.output

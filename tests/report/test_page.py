@@ -17,7 +17,8 @@ from helpers.made_runs import HOSTILE, played, stored
 from heterophony.algorithms import get_display_name
 from heterophony.analysis import costs, exports, runs, tables
 from heterophony.report.page import html, page_data
-from heterophony.runs.summary import compute_curves, summarise
+from heterophony.runs.curves import compute_curves
+from heterophony.runs.summary import summarise
 
 Open = Callable[..., Any]
 RISING = [[1, 0], [1, 1], [2, 1], [2, 3], [3, 3], [3, 4], [4, 4], [4, 5], [3, 5], [4, 5], [4, 6]]

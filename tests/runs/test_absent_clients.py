@@ -12,8 +12,9 @@ from heterophony.core.algorithm import Reply
 from heterophony.engines import serial
 from heterophony.engines.serial import Serial
 from heterophony.jobs.plan import Job
+from heterophony.runs.curves import compute_accuracy, compute_curves
 from heterophony.runs.events import find_last_evaluation
-from heterophony.runs.summary import compute_accuracy, compute_curves, summarise
+from heterophony.runs.summary import summarise
 from heterophony.trackers.points import PointBuilder
 
 

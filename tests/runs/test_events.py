@@ -14,6 +14,7 @@ import heterophony as hp
 from helpers.support import played
 from heterophony.core.errors import FolderError
 from heterophony.data.sources import read_source
+from heterophony.runs.curves import compute_curves
 from heterophony.runs.events import (
     EVENT_TYPES,
     find_last_evaluation,
@@ -25,7 +26,7 @@ from heterophony.runs.events import (
     select_rounds,
 )
 from heterophony.runs.run_index import read_events, read_last_event
-from heterophony.runs.summary import compute_curves, summarise
+from heterophony.runs.summary import summarise
 
 ROOT = Path(__file__).parents[2]
 KINDS = {get_args(get_type_hints(kind)["event"])[0]: kind for kind in EVENT_TYPES}

@@ -17,7 +17,7 @@ import heterophony as hp
 from helpers.support import CALM, calm, played
 from heterophony.cli import app
 from heterophony.core.errors import ConfigError
-from heterophony.runs.summary import compute_curves
+from heterophony.runs.curves import compute_curves
 from heterophony.trackers import CLASSES, select_trackers
 
 QUICK = [w for s in ("rounds=2", "data.clients=4", "local.epochs=1", "engine.name=serial")

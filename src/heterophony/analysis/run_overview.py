@@ -11,9 +11,9 @@ from typing import Any
 
 from ..core.errors import HeterophonyError
 from ..core.files import translate_disk_errors
+from ..runs.curves import compute_curves
 from ..runs.events import MEASURES, Measure
 from ..runs.run_index import EVENTS_FILE, parse_json_line
-from ..runs.summary import compute_curves
 
 MAX_POINTS = 30  # of a small curve
 MAX_EVENT_BYTES = 32 << 20  # larger files are not read for a small curve

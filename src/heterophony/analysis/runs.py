@@ -16,9 +16,10 @@ from ..algorithms import get_display_name
 from ..core.errors import FolderError
 from ..core.fields import flatten_config
 from ..core.files import translate_disk_errors
+from ..runs.curves import compute_curves
 from ..runs.events import Event, StartEvent, get_end, get_start
 from ..runs.run_index import CONFIG_FILE, EVENTS_FILE, list_member_runs, read_events
-from ..runs.summary import Summary, compute_curves, summarise
+from ..runs.summary import Summary, summarise
 from ..runs.unfinished import describe_state, summarise_so_far
 from .devices import DeviceTable, read_device_table
 

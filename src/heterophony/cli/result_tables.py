@@ -49,7 +49,7 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
         rows = [[*row, mark] for row, mark in zip(rows, marks, strict=False)]
     terminal.print_table(title, titles, rows, optional=["last", "worst 10 % of clients", "best"])
     if summary.metrics:
-        show_metrics({name: summary.metrics})
+        show_metrics(summary.metrics)
     up, down = (terminal.format_megabytes(summary.bytes[k]) for k in ("up", "down"))
     simulated = summary.simulated_seconds
     clock = "" if simulated is None else f", {simulated:.1f} s on the simulated clock"
@@ -72,19 +72,14 @@ def format_accuracy_row(name: str, a: Accuracy | None, fair: Fairness | None) ->
     return [name, best, terminal.format_percent(a.last), last10, worst]
 
 
-def show_metrics(by_run: Mapping[str, Mapping[str, Mapping[str, float | None]]]) -> None:
-    """Print the further metrics at the end of runs: G and P of each."""
-    lines = []
-    for run, metrics in by_run.items():
-        for name, of in metrics.items():
-            metric = get_metric_info(name)
-            values = [metric.format(of.get(measure)) for measure in ("G", "P")]
-            lines.append([run, metric.title or name.replace("_", " "), *values])
-    single = len(by_run) == 1
-    heads = ["algorithm", "metric", "G", "P"][single:]
-    terminal.print_table(
-        "other metrics, after the last round", heads, [line[single:] for line in lines]
-    )
+def show_metrics(metrics: Mapping[str, Mapping[str, float | None]]) -> None:
+    """Print the metrics beside the score, at the end of a run: G and P of each."""
+    infos = [(get_metric_info(name), of) for name, of in metrics.items()]
+    lines = [
+        [info.title or info.name.replace("_", " "), *(info.format(of.get(m)) for m in "GP")]
+        for info, of in infos
+    ]
+    terminal.print_table("other metrics, after the last round", ["", "G", "P"], lines)
 
 
 def format_validation_choice(of: Accuracy | None) -> str:
@@ -96,6 +91,7 @@ def format_validation_choice(of: Accuracy | None) -> str:
 def show_comparison(parent: Path, json: bool) -> None:
     """Print the table of a comparison, and what can be concluded from it."""
     from ..analysis.leads import explain_highlighting
+    from ..analysis.metrics import build_metric_table
     from ..analysis.runs import load_runs
     from ..analysis.statistics import list_conclusions
     from ..analysis.tables import VALIDATION_COLUMNS, build_comparison_rows, select_columns
@@ -115,9 +111,10 @@ def show_comparison(parent: Path, json: bool) -> None:
     title = f"{score} in %; G: the generic model on all test data, P: own models on own data"
     optional = ["seconds", "MB", shown["worst10"], shown["G.best"], shown["P.best"], *gaps]
     terminal.print_table(title, heads, lines, optional=optional)
-    measured = {r.label: s.metrics for r in runs if (s := r.current_summary) and s.metrics}
-    if measured:
-        show_metrics(measured)
+    heads, rows = build_metric_table(runs)
+    if rows:
+        cells = [[row.series, *row.cells] for row in rows]
+        terminal.print_table("other metrics, after the last round", ["algorithm", *heads], cells)
     seeds = len(found[0]["seeds"])
     spread = f"± over {seeds} seeds" if seeds > 1 else "± over the last ten evaluations"
     terminal.print_note(

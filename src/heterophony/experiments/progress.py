@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from ..core.status_line import STDERR, LogLines, NotebookLine, format_seconds
+from ..runs.curves import compute_accuracy
 from ..runs.events import Event
-from ..runs.summary import compute_accuracy
 
 EventListener = Callable[[Event], None]
 Clock = Callable[[], float]

@@ -9,8 +9,8 @@ from statistics import fmean, stdev
 from typing import Literal
 
 from ..runs.curve_points import Curve, select_last_ten
+from ..runs.curves import compute_curves
 from ..runs.events import Event
-from ..runs.summary import compute_curves
 from .table import Cell, MeasurementRule, PrintedNumber
 
 # differences between seeds and platforms, in the table's units

@@ -21,15 +21,19 @@ class NotebookFigure(Figure):
         return content.getvalue()
 
 
-def draw_curves(curves: Mapping[str, Sequence[tuple[int, float]]], title: str) -> NotebookFigure:
-    """Draw the accuracies that were measured over the rounds."""
+def draw_curves(
+    curves: Mapping[str, Sequence[tuple[int, float]]], title: str, score: str = "accuracy"
+) -> NotebookFigure:
+    """Draw the scores that were measured over the rounds."""
     figure = NotebookFigure(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.subplots()
     for measure, (color, label) in LINES.items():
         if curves[measure]:
             rounds, values = zip(*curves[measure], strict=True)
             axes.plot(rounds, values, color=color, label=label, marker="o", markersize=2.5)
-    axes.set(title=title, xlabel="round", ylabel="accuracy", ylim=(0, 1.02))
+    axes.set(
+        title=title, xlabel="round", ylabel=score, ylim=(None if has_negative(curves) else 0, 1.02)
+    )
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.grid(color="#DDDDDD", linewidth=0.8)
@@ -37,3 +41,8 @@ def draw_curves(curves: Mapping[str, Sequence[tuple[int, float]]], title: str) -
     if axes.lines:
         axes.legend(frameon=False)
     return figure
+
+
+def has_negative(curves: Mapping[str, Sequence[tuple[int, float]]]) -> bool:
+    """Tell whether a score is below 0, as R² can be."""
+    return any(v < 0 for k in LINES for _, v in curves[k])

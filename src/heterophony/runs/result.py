@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 from ..core.algorithm import Server
 from ..core.errors import DataError, FolderError
 from ..core.randomness import seeded
+from ..core.scores import SCORES
 from ..core.tensors import Memory, Tensors, state
 from ..jobs.plan import Job, Plan
 from ..jobs.work import select_tensors_after_joining
 from .client_rows import iterate_client_rows, make_frame
 from .curve_points import Curve
+from .curves import compute_curves
 from .events import Event, get_end, get_start
 from .model import Model
 from .store import RunFolder
-from .summary import Accuracy, ClientResult, Fairness, Summary, compute_curves
+from .summary import Accuracy, ClientResult, Fairness, Summary
 from .summary_metrics import MetricCurve, compute_metric_curves
 from .unfinished import describe_state, summarise_so_far
 
@@ -143,7 +145,8 @@ class Result:
         """Draw G and P over the rounds; return the matplotlib figure."""
         from .curve_figure import draw_curves  # matplotlib takes long to import
 
-        return draw_curves(self.curves, f"{self.algorithm}, {self.state}")
+        score = SCORES.get(get_start(self.events).get("task", "classification"), "score")
+        return draw_curves(self.curves, f"{self.algorithm}, {self.state}", score)
 
     # Models ---------------------------------------------------------------------------------
     @cached_property

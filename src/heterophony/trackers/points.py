@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..core.scores import get_metric_info
+from ..runs.curves import compute_accuracy, compute_local_accuracy
 from ..runs.events import (
     MEASURES,
     VALIDATION_MEASURES,
@@ -11,7 +13,7 @@ from ..runs.events import (
     Event,
     RoundEvent,
 )
-from ..runs.summary import Fairness, Summary, compute_accuracy, compute_local_accuracy
+from ..runs.summary import Fairness, Summary
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,12 @@ class PointBuilder:
         for held_out in VALIDATION_MEASURES:
             if (counts := event.get(held_out)) is not None:
                 values[f"accuracy/{held_out}"] = compute_accuracy(counts, self.validation_sizes)
+        for measure_name, metrics in event.get("metrics", {}).items():
+            held_out_measure = measure_name in VALIDATION_MEASURES
+            sizes = self.validation_sizes if held_out_measure else self.test_sizes
+            for name, of in metrics.items():
+                if (pooled := get_metric_info(name).pool(of, sizes)) is not None:
+                    values[f"{name}/{measure_name}"] = pooled
         if "P" in clients:
             values["accuracy/P_worst10"] = Fairness.from_accuracies(clients["P"]).worst10
         return Point(event["t"], values, clients)

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...analysis.runs import Curve
-from ...runs import summary
+from ...runs.curves import compute_curves
 from ...runs.events import Event, get_start, select_rounds
 from .coinciding import DrawnLine, draw_stripes
 from .paper_sweeps import get_column_label
@@ -89,7 +89,7 @@ def list_columns(result: ReproductionResult) -> list[str]:
 
 
 def compute_accuracy_curves(result: ReproductionResult, events: list[Event]) -> dict[str, Curve]:
-    curves = summary.compute_curves(events, result.table.published.measured.clients)
+    curves = compute_curves(events, result.table.published.measured.clients)
     return {m: curves[m] for m in ACCURACY_MEASURES}
 
 

@@ -25,6 +25,7 @@ from ...analysis.runs import Run, compute_mean_curve, group_by_series
 from ...analysis.tables import build_comparison_rows, get_deviation
 from ...core.errors import ConfigError
 from ...core.files import write_atomically
+from ...core.scores import SCORES
 from .coinciding import DrawnLine, draw_stripes
 from .style import (
     GRID_COLOR,
@@ -85,7 +86,9 @@ def draw_accuracy_panel(axes: Axes, runs: Sequence[Run], measure: str, title: st
                 at, mean - std, mean + std, alpha=0.15, color=get_series_style(i)["color"], lw=0
             )
         ends.append(PointLabel(name, at[-1], mean[-1], get_series_style(i)["color"]))
-    axes.set(title=title, xlabel="round", ylabel="accuracy", ylim=(0, 1.02))
+    lowest = min((v for line in lines for v in line.y), default=0)
+    score = SCORES.get(runs[0].start.get("task", "classification"), "score")
+    axes.set(title=title, xlabel="round", ylabel=score, ylim=(min(0, lowest), 1.02))
     axes.margins(x=0)
     draw_stripes(axes, lines, LINE_WIDTH)
     set_whole_number_axis(axes.xaxis)

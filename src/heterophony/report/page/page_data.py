@@ -10,6 +10,7 @@ from ...analysis.costs import compute_cumulative_costs
 from ...analysis.devices import build_devices_section
 from ...analysis.exports import format_comparison_csv
 from ...analysis.leads import explain_highlighting, explain_missing_lead
+from ...analysis.metrics import build_metric_table
 from ...analysis.new_clients import build_new_clients_section
 from ...analysis.participation import collect_participation
 from ...analysis.runs import Run, group_by_series, iterate_setting_texts
@@ -22,6 +23,7 @@ from ...analysis.tables import (
     format_difference,
     select_columns,
 )
+from ...core.scores import SCORES
 from ...runs.events import find_last_evaluation
 from .audit_section import build_audit_section
 from .client_means import build_client_means_section
@@ -39,6 +41,7 @@ def build_page_data(runs: Sequence[Run]) -> Json:
     points = count_curve_points(runs)
     return {
         "title": format_title(runs),
+        "score": format_score(runs),
         "summary": describe_runs(runs, table),
         "series": [
             build_series_data(name, group, order, points)
@@ -47,6 +50,7 @@ def build_page_data(runs: Sequence[Run]) -> Json:
         "stride": max(compute_stride(len(r.curves[k]), points) for r in runs for k in "GP"),
         "table": build_comparison_section(table),
         "client_means": build_client_means_section(runs, table),
+        "metrics": build_metrics_section(runs),
         "csv": format_comparison_csv(table, select_columns(table)),
         "differences": build_differences_section(table),
         "statistics": build_statistics_section(table),
@@ -69,6 +73,20 @@ def build_page_data(runs: Sequence[Run]) -> Json:
         "label_distribution": build_label_distribution_section(runs[0], several=len(order) > 1),
         "settings": build_settings_section(runs),
     }
+
+
+def build_metrics_section(runs: Sequence[Run]) -> Json | None:
+    """Metrics beside the score; None if no run measured any."""
+    titles, rows = build_metric_table(runs)
+    cells = [{"name": r.series, "seeds": r.seeds, "cells": r.cells} for r in rows]
+    return {"titles": titles, "rows": cells} if rows else None
+
+
+def format_score(runs: Sequence[Run]) -> str:
+    """Name what G and P are: accuracy, or the score of another task."""
+    return " or ".join(
+        dict.fromkeys(SCORES.get(r.start.get("task", "classification"), "score") for r in runs)
+    )
 
 
 def format_title(runs: Sequence[Run]) -> str:

@@ -48,11 +48,12 @@ function drawLane(drawing, x, top, measure, note) {
 
 // One path of zero-length strokes for all dots keeps thousands of clients fast to draw.
 function drawDots(drawing, x, top, correct, tested, index) {
+  const place = (score) => x(Math.max(0, score)); // R² can be below 0: at the edge
   const dots = correct.map((n, client) => ({
-    client, px: x(n / tested[client]), py: top + 5 + 18 * (((client + 1) * 0.618034) % 1),
+    client, px: place(n / tested[client]), py: top + 5 + 18 * (((client + 1) * 0.618034) % 1),
   }));
   const size = correct.length > 500 ? 4 : correct.length > 100 ? 6 : 8;
-  const mean = x(average(correct.map((n, client) => n / tested[client])));
+  const mean = place(average(correct.map((n, client) => n / tested[client])));
   drawing.append(
     svg("path", { class: `dots ${getColourClass(index)}`, "stroke-width": size, d: dots.map((d) => `M${d.px.toFixed(1)} ${d.py.toFixed(1)}h0`).join("") }),
     svg("line", { class: `mean ${getColourClass(index)}`, x1: mean, x2: mean, y1: top, y2: top + 28 }),
@@ -90,7 +91,7 @@ function markClient(federation, client) {
 
 function createClientTable({ run, federation }, client) {
   const tested = federation.test[client];
-  const accuracy = (correct) => (correct ? `${formatPercent(correct[client] / tested)} (${correct[client]} of ${tested})` : "–");
+  const accuracy = (correct) => (correct ? formatPercent(correct[client] / tested) + (data.score === "accuracy" ? ` (${correct[client]} of ${tested})` : "") : "–");
   const facts = { P: accuracy(run.P), G: accuracy(run.G), "training examples": federation.train[client],
     "rounds taken part": run.participations[client] };
   const rows = Object.entries(facts).map(([k, v]) => html("tr", {}, html("th", { scope: "row" }, k), html("td", {}, String(v))));

@@ -26,7 +26,7 @@ function readCurveControls() {
 function drawReferenceChoice() {
   const select = byId("reference");
   if (!data.series.some((s) => s.key === referenceKey)) referenceKey = "";
-  select.replaceChildren(html("option", { value: "" }, "accuracy"),
+  select.replaceChildren(html("option", { value: "" }, data.score),
     ...data.series.map((s) => html("option", { value: s.key }, `difference to ${s.name}`)));
   select.value = referenceKey;
   byId("reference-control").hidden = data.series.length < 2;

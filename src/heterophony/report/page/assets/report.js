@@ -11,6 +11,7 @@ function show(newData) {
     document.title = data.title;
     byId("title").textContent = data.title;
     byId("summary").textContent = data.summary;
+    nameScore();
     drawLegend();
     drawReferenceChoice();
     drawTables();
@@ -24,6 +25,12 @@ function show(newData) {
     drawSectionLinks();
     drawFigures();
   });
+}
+
+// The score that G and P are: the accuracy, unless the task is no classification.
+function nameScore() {
+  if (data.score === "accuracy") return;
+  for (const span of document.querySelectorAll(".score")) span.textContent = data.score;
 }
 
 // Devices change every second, all other data once a round: update them alone.

@@ -19,6 +19,8 @@ function drawTables() {
   byId("table-note").textContent = data.table.note;
   byId("client-means").hidden = !data.client_means;
   if (data.client_means) byId("client-means-table").replaceChildren(createComparisonTable(data.client_means));
+  byId("metrics").hidden = !data.metrics;
+  if (data.metrics) byId("metrics-table").replaceChildren(createComparisonTable(data.metrics));
   byId("differences").hidden = !data.differences;
   if (!data.differences) return;
   byId("h-differences").textContent = `Paired differences to ${data.differences.to}`;
