@@ -70,7 +70,7 @@ def test_killed_devices_and_brokers_cost_no_bit_and_the_same_command_shows_the_r
     assert not Path("runs/testbed/testbed/broker").exists()
     again = call(*words[:-1])
     trained = result["P_local"]
-    assert f"P, just trained  {100 * trained['best']:.2f} (round {trained['best_round']})" in (
+    assert f"P, just trained   {100 * trained['best']:.2f} (round {trained['best_round']})" in (
         again.stdout
     )
     assert "killed" not in again.stderr

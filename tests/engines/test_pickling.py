@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+import tempfile
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -101,9 +102,11 @@ WHY = (
 )
 
 
-def test_an_own_algorithm_that_cannot_be_sent_is_named_before_any_training(tmp_path):
+def test_an_own_algorithm_that_cannot_be_sent_is_named_and_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(EngineError) as caught:
-        played(Locked(), rounds=1, out=tmp_path / "run", **POOL)
+        played(Locked(), rounds=1, **POOL)
+    assert not any(tmp_path.glob("heterophony-*"))
     words = f"the pool engine cannot send algorithm.notes['lock'] to its workers {WHY}"
     assert str(caught.value) == words
 

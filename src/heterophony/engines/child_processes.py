@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ def start_fork_server(*preload: str) -> None:
     Ctrl-C reaches every process of the terminal, but only the parent must act on it: the server
     blocks it, and its children with it.
     """
+    forget_missing_script()
     CONTEXT.set_forkserver_preload([f"{__package__}.preload", *preload])
     resource_tracker.ensure_running()  # sets the signal mask itself, so before we do
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -43,6 +45,23 @@ def start_fork_server(*preload: str) -> None:
         forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def end_if_script_is_imported() -> None:
+    """End this process if it is a child that still imports its parent's script; call it first.
+
+    Then the script starts children without ``if __name__ == "__main__":``. The parent says so in one
+    line; Python's own answer is a page for every child.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise SystemExit(1)
+
+
+def forget_missing_script() -> None:
+    """Keep children from importing a script that is no file, such as one that is read from a pipe."""
+    main = sys.modules["__main__"]
+    if not Path(getattr(main, "__file__", None) or __file__).exists():
+        del main.__file__
 
 
 class ChildProcess:

@@ -119,9 +119,9 @@ class Pool:
         exit_code, job = worker.wait_for_exit(), batch[0]
         if exit_code == 1:  # Python's own: the worker ended before it could take a job
             raise EngineError(
-                "a worker of the pool could not start, for the reason above; workers import the"
-                ' script again, so it must call the pool below `if __name__ == "__main__":` and'
-                " define models and algorithms above it, in a file (or use the serial engine)"
+                "a worker of the pool could not start: it imports the script again, so the script"
+                ' must call hp.run below `if __name__ == "__main__":` (or use the serial engine);'
+                " any other reason is printed above"
             )
         if deaths >= MAX_ATTEMPTS:
             raise EngineError(

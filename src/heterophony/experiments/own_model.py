@@ -107,7 +107,7 @@ def check_output(net: Net, x: Tensor, federation: Federation, name: str) -> None
     if task.name == "classification" and len(found) == 1:
         check_class_outputs(found[0], count, name)
         return
-    wanted = {"sequence": (federation.y.shape[1], count)}.get(task.name, (count,))
+    wanted = (*federation.y.shape[1:], count) if task.name == "sequence" else (count,)
     accepted = [wanted, ()] if task.name == "regression" and count == 1 else [wanted]
     if found not in accepted:
         shape = "×".join(map(str, found)) or "a single number"

@@ -88,9 +88,9 @@ def requeue_run(run: RunProcess) -> tuple[Path, int]:
     """Give the run of a process that died to another one, unless that cannot help."""
     if run.process.exitcode == 1:  # Python's own: it ended before it could begin
         raise EngineError(
-            "a process of a run could not start, for the reason above; it imports the script again,"
-            ' so the script must call hp.sweep below `if __name__ == "__main__":` and define models'
-            " and algorithms above it, in a file (or use the serial engine)"
+            "a process of a run could not start: it imports the script again, so the script must"
+            ' call hp.sweep below `if __name__ == "__main__":` (or use the serial engine); any other'
+            " reason is printed above"
         )
     if run.attempt >= MAX_ATTEMPTS:
         raise EngineError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,7 @@ from ..core.tasks import Criterion
 from ..core.training import Training
 from ..data.federation import Federation
 from ..engines.base import Cluster, check_engine_installed
+from ..engines.child_processes import end_if_script_is_imported
 from ..population.device_speeds import Devices
 from ..population.faults import Faults
 from ..population.participation import Participation, Uniform
@@ -92,6 +94,8 @@ def run(
     ``begin``, ``log`` and ``end``. ``progress`` shows a bar on a terminal and in a notebook, and a
     line every 30 seconds in a log.
     """
+    if engine == "pool":
+        end_if_script_is_imported()
     check_federation(federation)
     chosen, name = choose_algorithm(algorithm, settings, signature(run).parameters)
     config = resolve_config(
@@ -148,6 +152,10 @@ def run(
                 cluster=config.engine,
                 on_phase=status.name_phase,
             )
+    except BaseException:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+        raise
     finally:
         folder.close()
     return Result(folder, lambda: plan, temporary)

@@ -20,7 +20,7 @@ from ..core.fields import construct, list_settings
 from ..core.training import Training
 from ..data.federation import Federation
 from ..engines.base import count_cores
-from ..engines.child_processes import send_errors
+from ..engines.child_processes import end_if_script_is_imported, send_errors
 from ..engines.pickling import pickle_for_children, unpickle_from_parent
 from ..runs.events import Event
 from ..runs.run_index import EVENTS_FILE, read_events
@@ -77,6 +77,8 @@ def sweep(
     the same call continues what was interrupted. To have the best settings chosen, the federation needs
     validation examples, as in ``hp.federate(…, validation_fraction=0.2)``.
     """
+    if engine == "pool":
+        end_if_script_is_imported()
     members = build_members(algorithm, settings, random, seeds, training or Training(), how)
     if engine not in ("serial", "pool"):
         raise ConfigError(f"engine: must be one of serial, pool, not {engine!r}")
