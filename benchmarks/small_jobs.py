@@ -1,11 +1,13 @@
-"""Measure rounds with many small clients, on this code and on that of before in turn.
+"""Measure rounds with many small clients, on this code, on that of before and on other platforms in turn.
 
-python benchmarks/small_jobs.py [--before PATH/TO/src] [--repeats 3] [--workers 2] [--rounds 20]
+python benchmarks/small_jobs.py [--before PATH/TO/src] [--flower VENV] [--pfl VENV]
+                                [--repeats 3] [--workers 2] [--rounds 20]
 
 Prints one JSON object. ``training`` and ``evaluated`` are rounds of 50 clients out of 1,000 with 50
 examples each, without and with an evaluation of all clients in every round; ``first`` is the time
 until the end of the first round with 10,000 clients of 12 examples. ``seconds`` are wall time, ``cpu``
-the seconds of all processes together, which other work on the machine disturbs less.
+the seconds of all processes together, which other work on the machine disturbs less. ``--flower`` and
+``--pfl`` name virtual environments with these platforms, which do the work of ``training``.
 """
 
 from __future__ import annotations
@@ -20,8 +22,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
+
+PEERS = Path(__file__).parent / "peers"
+sys.path.append(str(PEERS))
+from shared_work import BATCH, CLIENTS, EPOCHS, EXAMPLES, LR, PER_ROUND, make_examples  # noqa: E402
 
 CASES = ("training", "evaluated", "first")
 Measurement = dict[str, float]
@@ -38,10 +43,10 @@ def run_case(case: str, model: str, workers: int, rounds: int, momentum: float) 
     """Run one case in this process, and return seconds and CPU seconds, by round where there are many."""
     import heterophony as hp
 
-    clients, examples, count = (10_000, 12, 100) if case == "first" else (1000, 50, 50)
-    draw = np.random.default_rng(0)
-    x = draw.integers(0, 256, size=(clients * examples, 8, 8, 1), dtype=np.uint8)
-    federation = hp.federate((x, np.arange(len(x)) % 10), clients=clients, partition=hp.IID())
+    small = (CLIENTS, EXAMPLES, PER_ROUND)
+    clients, examples, count = (10_000, 12, 100) if case == "first" else small
+    data = make_examples(clients, examples)
+    federation = hp.federate(data, clients=clients, partition=hp.IID())
     marks = [(time.perf_counter(), measure_cpu())]
 
     def mark_round(event: Any) -> None:
@@ -54,7 +59,7 @@ def run_case(case: str, model: str, workers: int, rounds: int, momentum: float) 
         model=model,
         rounds=1 if case == "first" else rounds + 1,
         participation=count,
-        training=hp.Training(epochs=5, batch=10, momentum=momentum),
+        training=hp.Training(epochs=EPOCHS, batch=BATCH, lr=LR, momentum=momentum),
         evaluate_every=1 if case != "training" else rounds + 2,
         engine="pool",
         workers=workers,
@@ -65,7 +70,8 @@ def run_case(case: str, model: str, workers: int, rounds: int, momentum: float) 
         (marks[0], marks[1], 1) if case == "first" else (marks[1], marks[-1], rounds)
     )
     seconds, cpu = ((b - a) / number for a, b in zip(first, last, strict=True))
-    return {"seconds": seconds, "cpu": cpu, "sha256": result.model_sha256}
+    accuracy = result.G.last if result.G else None
+    return {"seconds": seconds, "cpu": cpu, "accuracy": accuracy, "sha256": result.model_sha256}
 
 
 def run_elsewhere(source: Path, case: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -88,32 +94,60 @@ def compare_codes(options: argparse.Namespace) -> dict[str, Any]:
     codes = {"now": Path(__file__).parents[1] / "src"}
     if options.before:
         codes = {"before": Path(options.before), **codes}
+    peers = {"flower": options.flower, "pfl": options.pfl}
+    peers = {name: venv for name, venv in peers.items() if venv}
     report: dict[str, Any] = {"model": options.model, "workers": options.workers}
     for case in options.cases:
         runs: dict[str, list[dict[str, Any]]] = {code: [] for code in codes}
         for _ in range(options.repeats):
             for code, source in codes.items():
                 runs[code].append(run_elsewhere(source, case, options))
+            for name, venv in peers.items() if case == "training" else ():
+                runs.setdefault(name, []).append(run_peer(name, Path(venv), options))
         report[case] = summarise_case(runs)
     return report
+
+
+def run_peer(name: str, venv: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Let another platform do the work of ``training``, with as many worker processes."""
+    rounds, workers = str(options.rounds), str(options.workers)
+    command = {
+        "flower": [venv / "bin" / "python", PEERS / "flower_rounds.py", rounds, workers],
+        "pfl": [
+            *(venv / "bin" / "torchrun", f"--nproc_per_node={workers}"),
+            *(PEERS / "pfl_rounds.py", rounds),
+        ],
+    }[name]
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    out = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    (line,) = [text for text in out.stdout.splitlines() if text.startswith('{"platform"')]
+    measured: dict[str, Any] = json.loads(line)
+    return measured
 
 
 def summarise_case(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """Reduce the repeats to minimum and median, and to how many times faster this code is."""
     out: dict[str, Any] = {}
-    for key in ("seconds", "cpu"):
-        values = {code: [r[key] for r in repeats] for code, repeats in runs.items()}
-        for code, v in values.items():
-            out.setdefault(code, {})[key] = {"min": min(v), "median": statistics.median(v)}
-        if "before" in values:
-            out[f"{key}_ratio"] = min(values["before"]) / min(values["now"])
-    out["same_bits"] = len({r["sha256"] for repeats in runs.values() for r in repeats}) == 1
-    return out
+    for name, repeats in runs.items():
+        out[name] = {"accuracy": repeats[-1]["accuracy"]}
+        out[name] |= {"platform": repeats[-1]["platform"]} if "platform" in repeats[-1] else {}
+        for key in ("seconds", "cpu"):
+            values = [r[key] for r in repeats if key in r]
+            if values:
+                out[name][key] = {"min": min(values), "median": statistics.median(values)}
+    for name in [n for n in out if n != "now"]:
+        keys = [k for k in ("seconds", "cpu") if k in out[name]]
+        ratios = {k: out[name][k]["min"] / out["now"][k]["min"] for k in keys}
+        out[name]["times_ours"] = ratios
+    bits = {r["sha256"] for repeats in runs.values() for r in repeats if "sha256" in r}
+    return {**out, "same_bits": len(bits) == 1}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--before", help="the folder src of the code to compare with")
+    parser.add_argument("--flower", help="a virtual environment with flwr[simulation] and torch")
+    parser.add_argument("--pfl", help="a virtual environment with pfl and torch")
     parser.add_argument("--cases", nargs="*", choices=CASES, default=CASES)
     parser.add_argument("--case", choices=CASES, help="run one case in this process")
     parser.add_argument("--model", default="mlp")

@@ -100,7 +100,7 @@ def test_without_anything_every_key_has_its_default():
         model=ModelSection(None, None),
         algorithm=FedAvg(),
         algorithm_name="fedavg",
-        local=Training(epochs=5, steps=None, batch=20, lr=0.01, momentum=0.9, weight_decay=0.0),
+        local=Training(epochs=5, steps=None, batch=10, lr=0.1, momentum=0.0, weight_decay=0.0),
         participation=Uniform(rate=0.2),
         aggregation=AggregationSection("samples"),
         evaluation=EvaluationSection(1),
@@ -286,9 +286,9 @@ def test_the_resolved_text_has_every_default():
         "algorithm": {"name": "fedavg"},
         "local": {
             "epochs": 5,
-            "batch": 20,
-            "lr": 0.01,
-            "momentum": 0.9,
+            "batch": 10,  # batch, lr and momentum are those of digits
+            "lr": 0.1,
+            "momentum": 0.0,
             "weight_decay": 0.0,
             "momentum_state": "persist",
             "drop_last": True,

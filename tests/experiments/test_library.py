@@ -552,3 +552,22 @@ def test_importing_it_does_not_import_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_the_pool_of_a_script_imports_torch_while_the_run_is_prepared(monkeypatch):
+    """Workers start in milliseconds from a fork server, if that has had the time to import."""
+    done = []
+    monkeypatch.setattr(
+        "heterophony.engines.child_processes.start_fork_server", lambda: done.append("server")
+    )
+
+    def build_plan(*_):
+        raise ConfigError("as far as needed")
+
+    monkeypatch.setattr("heterophony.config.config.Config.build_plan", build_plan)
+    with pytest.raises(ConfigError, match="as far as needed"):
+        played("fedavg", engine="pool")
+    assert done == ["server"]
+    with pytest.raises(ConfigError, match="as far as needed"):
+        played("fedavg", engine="serial")
+    assert done == ["server"]

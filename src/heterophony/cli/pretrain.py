@@ -24,11 +24,12 @@ def pretrain(
     json: JsonOption = False,
 ) -> None:
     """Train one model on the data of all clients, for `model.init`. Re-run to continue."""
+    from ..engines.base import prepare_engine
     from ..experiments.pretrain import prepare_pretraining, save_pretrained
-    from ..experiments.tasks import prepare_engine, run_sequentially
+    from ..experiments.tasks import run_sequentially
 
     config = read_settings(file, pairs)
-    prepare_engine(config)
+    prepare_engine(config.engine.name)
     task = prepare_pretraining(config, out)
     with terminal.show_interruptible_progress(SAME_COMMAND, [task.folder]) as shown:
         (summary,) = run_sequentially([task], shown, warn=terminal.print_note)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from . import terminal
 from .table_fitting import HighlightedCell
 
 if TYPE_CHECKING:
+    from ..analysis.runs import Run
     from ..analysis.tables import Row
     from ..runs.summary import Accuracy, Fairness, Summary
 
@@ -21,6 +23,10 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
     if json:
         terminal.print_json(summary.to_dict())
         return
+    from ..runs.chance import describe_chance_level
+    from ..runs.events import get_start
+    from ..runs.run_index import EVENTS_FILE, read_events
+
     fair = summary.fairness
     rows = [
         format_accuracy_row("G, generic model", summary.G, fair["G"]),
@@ -50,6 +56,10 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
     terminal.print_table(title, titles, rows, optional=["last", "worst 10 % of clients", "best"])
     if summary.metrics:
         show_metrics(summary.metrics)
+    if sentence := describe_chance_level(
+        summary, get_start(list(islice(read_events(folder / EVENTS_FILE), 1)))
+    ):
+        terminal.print_note(sentence)
     up, down = (terminal.format_megabytes(summary.bytes[k]) for k in ("up", "down"))
     simulated = summary.simulated_seconds
     clock = "" if simulated is None else f", {simulated:.1f} s on the simulated clock"
@@ -121,12 +131,24 @@ def show_comparison(parent: Path, json: bool) -> None:
         f"{spread}; Δ: paired by seed, against {found[0]['name']}, with its 95 % interval;"
         " MB: both ways"
     )
-    for sentence in (explain_highlighting(found, list(shown)), *list_conclusions(found)):
+    notes = (explain_highlighting(found, list(shown)), *list_conclusions(found))
+    for sentence in (*list_runs_at_chance(runs), *notes):
         if sentence:
             terminal.print_note(sentence)
     if new:
         terminal.print_note("P new: of clients that joined after training, after training alone")
     terminal.print_note(f"{parent}; a page with curves: heterophony report {parent}")
+
+
+def list_runs_at_chance(runs: Sequence[Run]) -> list[str]:
+    """Name the runs that are no better than chance, in as few sentences as possible."""
+    from ..runs.chance import describe_chance_level
+
+    named = dict[str, list[str]]()
+    for run in runs:
+        if run.summary and (sentence := describe_chance_level(run.summary, run.start)):
+            named.setdefault(sentence, []).append(run.label)
+    return [f"{'; '.join(labels)}: {sentence}" for sentence, labels in named.items()]
 
 
 def format_comparison_line(row: Row, keys: Sequence[str], new: bool) -> list[str]:

@@ -47,12 +47,13 @@ def run(
 ) -> None:
     """Run one algorithm; show a progress bar and a table of G and P, and write a run folder."""
     from ..algorithms import shorten_name
-    from ..experiments.tasks import RunTask, prepare_engine, read_federation, run_sequentially
+    from ..engines.base import prepare_engine
+    from ..experiments.tasks import RunTask, read_federation, run_sequentially
     from ..runs.store import RunFolder
 
     config = read_settings(file, pairs)
     check_trackers(track)
-    prepare_engine(config)
+    prepare_engine(config.engine.name)
     federation = read_federation(config)
     plan = config.build_plan(federation)
     name = f"{shorten_name(config.algorithm_name)}-{federation.name}"
@@ -108,14 +109,14 @@ def compare(
     json: JsonOption = False,
 ) -> None:
     """Run several algorithms on the same clients and seeds. Re-run with the same --out to continue."""
+    from ..engines.base import prepare_engine
     from ..experiments.compare import build_comparison, prepare_run_folders
-    from ..experiments.tasks import prepare_engine
 
     check_trackers(track)
     chosen = None if seeds is None else parse_seeds(seeds)
     configs = build_comparison(algorithms, chosen, file, pairs or [], terminal.print_note)
     first = next(iter(configs.values()))
-    prepare_engine(first)
+    prepare_engine(first.engine.name)
     parent = out or find_free_folder(f"compare-{Path(first.data.name).stem}")
     folders = prepare_run_folders(parent, configs)
     resume_runs(folders, parent, None, track, select_engine_settings(pairs))

@@ -71,15 +71,15 @@ def sweep(
     json: JsonOption = False,
 ) -> None:
     """Try many settings, and choose by validation examples. Re-run with the same --out to continue."""
+    from ..engines.base import prepare_engine
     from ..experiments.sweep import build_sweep, prepare_sweep
-    from ..experiments.tasks import prepare_engine
 
     config, chosen = locate_settings(file, pairs or [])
     numbers = None if seeds is None else parse_seeds(seeds)
     settings = [*chosen, *(pairs or [])]
     plan = build_sweep(config, settings, swept or [], numbers, draws, terminal.print_note)
     first = next(iter(plan.runs.values())).config
-    prepare_engine(first)
+    prepare_engine(first.engine.name)
     parent = out or find_free_folder(f"sweep-{Path(first.data.name).stem}")
     prepare_sweep(plan, parent)
     run_and_show(parent, by, workers, figure, json, select_engine_settings(pairs))

@@ -13,6 +13,7 @@ from ..algorithms import construct_algorithm, find_algorithm_name, get_algorithm
 from ..core.errors import ConfigError, simplify_name
 from ..core.fields import check_keys, construct
 from ..core.training import CHOICES, list_dependent
+from ..data.sources import choose_default_training
 from ..models import find_model_name
 from .config import Config
 from .participation import parse_participation
@@ -65,6 +66,8 @@ def resolve_config(raw: Mapping[str, Any]) -> Config:
     name = find_algorithm_name(str(settings.pop("name", "fedavg")))
     sections: dict[str, Any] = {k: construct(c, raw.get(k, {}), k) for k, c in SECTIONS.items()}
     sections["data"] = fill_data_defaults(sections["data"])
+    if not raw.get("local"):  # whoever sets one key of [local] has the usual defaults of the others
+        sections["local"] = choose_default_training(sections["data"].name)
     if (model := sections["model"]).name is not None:  # report a wrong name before data are read
         sections["model"] = replace(model, name=find_model_name(model.name))
     participation, faults = parse_participation(raw.get("participation", {}))

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 Module = TypeVar("Module", bound=nn.Module)
 Memo = dict[int, Any]  # as ``deepcopy`` uses it: the copy of every object that was copied
 
-IMMUTABLE = (NoneType, bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size)
-CONTAINERS = (dict, OrderedDict, set, list)
+IMMUTABLE = {NoneType, bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size}
+CONTAINERS = {dict, OrderedDict, set, list}
 TENSOR_DICTS, MODULE_DICT = ("_parameters", "_buffers"), "_modules"
 # these methods add what is missing in files of old versions, and nothing to a complete module
 PLAIN_SETSTATES = (nn.Module.__setstate__, nn.modules.conv._ConvNd.__setstate__)
@@ -48,15 +48,14 @@ def copy_part(module: nn.Module, memo: Memo) -> nn.Module:
     copy: nn.Module = kind.__new__(kind)
     memo[id(module)] = copy
     attributes = copy.__dict__
-    for name, value in module.__dict__.items():
-        attributes[name] = copy_attribute(name, value, memo)
+    for name, value in module.__dict__.items():  # most of them are numbers or empty
+        plain = type(value) in IMMUTABLE
+        attributes[name] = value if plain else copy_attribute(name, value, memo)
     return copy
 
 
 def copy_attribute(name: str, value: Any, memo: Memo) -> Any:
     kind = type(value)
-    if kind in IMMUTABLE:
-        return value
     if kind is tuple and all(type(v) in IMMUTABLE for v in value):
         return value
     if kind in CONTAINERS and not value:
@@ -125,6 +124,12 @@ def is_loaded_plainly(module: nn.Module) -> bool:
         and not module._load_state_dict_pre_hooks
         and not module._load_state_dict_post_hooks
     )
+
+
+def iterate_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Iterate over the tensors of ``state_dict`` by name, in less time."""
+    for prefix, part in walk(module, ""):
+        yield from list_own_tensors(prefix, part)
 
 
 def list_own_tensors(prefix: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:

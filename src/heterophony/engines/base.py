@@ -88,6 +88,15 @@ def create_engine(
     return engine
 
 
+def prepare_engine(name: str) -> None:
+    """Check that the engine is installed; let workers import torch while this process does other things."""
+    check_engine_installed(name)
+    if name == "pool":
+        from .child_processes import start_fork_server
+
+        start_fork_server()
+
+
 def check_engine_installed(name: str) -> None:
     """Raise an error, before anything is written, if the engine's package is not installed."""
     spec = find_spec("ray") if name == "ray" else None

@@ -24,10 +24,12 @@ def batch_jobs(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
 def fill_batches(jobs: Sequence[Job], workers: int) -> Iterator[list[Job]]:
     """Fill batches of about equal cost, within the limits; a longer job is a batch of its own."""
     share = sum(j.cost for j in jobs) / (workers * BATCHES_PER_WORKER)
+    models = {id(j.tensors): j.tensors for j in jobs}  # many jobs have the same one
+    sizes = {key: model.nbytes for key, model in models.items()}
     batch: list[Job] = []
     cost = size = 0
     for job in jobs:
-        nbytes = job.tensors.nbytes
+        nbytes = sizes[id(job.tensors)]
         full = len(batch) == MAX_JOBS or cost + job.cost > share or size + nbytes > MAX_BYTES
         if batch and full:
             yield batch

@@ -24,7 +24,8 @@ from ..core.metrics import MetricFunction
 from ..core.tasks import Criterion
 from ..core.training import Training
 from ..data.federation import Federation
-from ..engines.base import Cluster, check_engine_installed
+from ..data.sources import choose_default_training
+from ..engines.base import Cluster, prepare_engine
 from ..engines.child_processes import end_if_script_is_imported
 from ..population.device_speeds import Devices
 from ..population.faults import Faults
@@ -113,17 +114,17 @@ def run(
             "engine": {"name": engine, "workers": workers, **asdict(cluster or Cluster())},
         }
     )
+    prepare_engine(engine)
     config = replace(
         config,
         algorithm=chosen,
         algorithm_name=name,
         data=replace(config.data, name=federation.name, clients=len(federation.clients)),
-        local=training or config.local,
+        local=training or choose_default_training(federation.name, federation.shape),
         participation=make_participation(participation, len(federation.clients)),
         faults=faults or Faults(),
         devices=devices or Devices(),
     )
-    check_engine_installed(engine)
     net = None
     if model is not None and not isinstance(model, str):
         net = prepare_own_net(model, config.algorithm, federation, seed)

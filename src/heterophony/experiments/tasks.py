@@ -14,7 +14,7 @@ from ..config.sections import EngineSection
 from ..core.errors import DivergedError, FolderError
 from ..core.status_line import name_slow_work
 from ..data.federation import Federation
-from ..engines.base import ClusterShare, check_engine_installed
+from ..engines.base import ClusterShare, prepare_engine
 from ..jobs.plan import Plan
 from ..runs.events import Event
 from ..runs.store import RunFolder
@@ -61,15 +61,6 @@ def read_federation(config: Config) -> Federation:
         return config.build_federation()
 
 
-def prepare_engine(config: Config) -> None:
-    """Check that the engine is installed; start importing torch for workers while data are read."""
-    check_engine_installed(config.engine.name)
-    if config.engine.name == "pool":
-        from ..engines.child_processes import start_fork_server
-
-        start_fork_server()
-
-
 def create_or_reopen(folder: RunFolder, text: str, option: str) -> None:
     """Lock the folder for a run with this configuration: a new one, or the one it holds already."""
     if not folder.config_file.exists():
@@ -91,7 +82,7 @@ def load_tasks(folders: Sequence[RunFolder], overrides: Sequence[str] = ()) -> l
                 f" hp.run(..., out='{folder.path}', resume=True)"
             )
         config = read_config(folder.config_file, overrides)
-        prepare_engine(config)
+        prepare_engine(config.engine.name)
         tasks.append(RunTask(folder, config, config.build_plan(federations.get(config))))
     return tasks
 

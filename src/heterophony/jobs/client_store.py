@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from urllib.parse import quote
@@ -107,6 +108,7 @@ class FolderClientStore(ClientStore):
         return sorted(int(f.name) for f in folder.iterdir() if f.name.isdigit())
 
 
+@lru_cache(maxsize=1 << 14)
 def encode_folder_name(client: str) -> str:
     """Encode a client's name as a unique folder name that is never empty and never '..'."""
     return quote(client, safe="").replace(".", "%2E") or "%"

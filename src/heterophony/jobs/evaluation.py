@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..core.algorithm import Algorithm, Reply
 from ..core.client import Client
+from ..core.module_copies import iterate_tensors
 from ..core.randomness import seeded
 from ..core.samples import Samples
 from ..core.tensors import Memory, Tensors
@@ -124,7 +125,9 @@ def is_generic_model(plan: Plan, job: Job, client: Client) -> bool:
         or plan.personal_stays_on_device  # what the server does not have is not in the job
     ):
         return False
-    own, generic = client.net.state_dict(), plan.template.state_dict() | job.generic_model
+    own, generic = dict(iterate_tensors(client.net)), dict(job.generic_model)
+    if not own.keys() <= generic.keys():
+        generic = {**dict(iterate_tensors(plan.template)), **generic}
     return all(torch.equal(v, generic[k]) for k, v in own.items())
 
 

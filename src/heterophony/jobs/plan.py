@@ -28,6 +28,8 @@ from ..population.participation import Participation, select_from_reachable
 from ..population.per_client_file import hash_file
 from .client_store import ClientStore
 
+NO_FAULTS = Faults()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -44,7 +46,7 @@ class Plan:
     weights: Literal["samples", "uniform"] = "samples"  # of a client's reply in averages
     buffers: Literal["local", "average"] = "local"  # are BatchNorm's statistics personal or shared?
     new_client_rounds: int = 1  # rounds that a client which joins after training trains alone
-    faults: Faults = Faults()
+    faults: Faults = NO_FAULTS
     devices: Devices = Devices()
     clients_on_devices: bool = False  # if so, personal parameters are not averaged, not even for G
     share_personal: bool = (
@@ -143,7 +145,7 @@ class Plan:
 
         An algorithm that trains on pooled data has no devices that could fail.
         """
-        undisturbed = self.faults == Faults() and not self.devices.simulates_time
+        undisturbed = self.faults == NO_FAULTS and not self.devices.simulates_time
         return undisturbed or self.algorithm.pooled
 
     def list_shared_names(self, net: Net, t: int) -> list[str]:

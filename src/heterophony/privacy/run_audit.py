@@ -14,11 +14,11 @@ from ..config.config import Config
 from ..config.reading import apply_override, resolve_config
 from ..config.short_keys import expand_overrides, ignore_note
 from ..core.errors import ConfigError
-from ..engines.base import create_engine
+from ..engines.base import create_engine, prepare_engine
 from ..experiments.compare import label_algorithms, prepare_run_folders
 from ..experiments.execute import execute_plan
 from ..experiments.progress import RunsProgress, combine_listeners
-from ..experiments.tasks import prepare_engine, read_federation
+from ..experiments.tasks import read_federation
 from ..runs.store import RunFolder
 from .attack_job import AttackCase, AttackSettings
 from .audit import (
@@ -117,7 +117,7 @@ def open_audit(
 ) -> Audit:
     """Create the folders of an audit, or open those of one with the same settings."""
     first = next(iter(configs.values()))
-    prepare_engine(first)
+    prepare_engine(first.engine.name)
     federation = read_federation(first)
     if len(federation.shape) != 3:
         raise ConfigError(f"data.name: an audit needs images, not examples of {federation.shape}")

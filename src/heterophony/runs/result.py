@@ -16,6 +16,7 @@ from ..core.scores import SCORES
 from ..core.tensors import Memory, Tensors, state
 from ..jobs.plan import Job, Plan
 from ..jobs.work import select_tensors_after_joining
+from .chance import describe_chance_level
 from .client_rows import iterate_client_rows, make_frame
 from .curve_points import Curve
 from .curves import compute_curves
@@ -124,7 +125,9 @@ class Result:
         if summary is None:
             return f"<Result {shown}: nothing measured yet>"
         g = "no G" if summary.G is None else f"G {summary.G.last:.4f}"
-        return f"<Result {shown}: {g}, P {summary.P.last:.4f} (last)>"
+        chance = describe_chance_level(summary, get_start(self.events))
+        doubt = f"; {chance}" if chance else ""
+        return f"<Result {shown}: {g}, P {summary.P.last:.4f} (last){doubt}>"
 
     def _repr_html_(self) -> str:
         summary = summarise_so_far(self.events)
@@ -139,7 +142,9 @@ class Result:
         title = f"{self.algorithm}, {self.state}, seed {start['seed']}"
         head = "<tr><th></th><th>best</th><th>last</th><th>last 10</th></tr>"
         table = f"<table>{head}{rows}</table>" if rows else "<p>nothing measured yet</p>"
-        return f"<p><b>{escape(title)}</b>, {len(start['clients'])} clients</p>{table}"
+        chance = describe_chance_level(summary, start) if summary else None
+        doubt = f"<p>{escape(chance)}</p>" if chance else ""
+        return f"<p><b>{escape(title)}</b>, {len(start['clients'])} clients</p>{table}{doubt}"
 
     def plot(self) -> NotebookFigure:
         """Draw G and P over the rounds; return the matplotlib figure."""

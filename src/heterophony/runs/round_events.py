@@ -142,12 +142,8 @@ def make_round_event(plan: Plan, done: FinishedRound, seconds: float) -> RoundEv
     """Describe a round of training that took so many seconds."""
     tested = plan.federation.sizes("test")
     tested[POOLED_CLIENT] = sum(tested.values())
-    means = {
-        k: average_metric(k, done.merged)
-        for r in done.merged
-        for k in r.metrics
-        if k not in OWN_METRICS
-    }
+    names = dict.fromkeys(k for r in done.merged for k in r.metrics if k not in OWN_METRICS)
+    means = {k: average_metric(k, done.merged) for k in names}
     losses = {k.removeprefix(LOSS_PREFIX): v for k, v in sorted(means.items()) if is_loss(k)}
     others = {k: v for k, v in sorted(means.items()) if not is_loss(k)}
     pooled = plan.algorithm.pooled  # then nothing is sent

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ...core.errors import ConfigError, DataError, match_name, suggest_or_list
 from ...core.scores import TaskName
+from ...core.training import Training
 from ..source import Source, decide_classes
 from . import cifar, huggingface, idx, shakespeare, tinyimagenet
 from .arrays import read_npz, read_npz_per_client
@@ -38,6 +39,7 @@ class NamedDataset:
     size: DatasetSize
     read: Callable[[Path | None], Source]
     files: DatasetFiles | None = None  # None: part of an installed package
+    training: Training = Training()  # where the configuration says nothing about training
 
     @property
     def available(self) -> bool:
@@ -102,6 +104,15 @@ def find_dataset_name(name: str) -> str:
     return name if is_path else match_name(SOURCES, name) or name
 
 
+def choose_default_training(name: str, shape: tuple[int, ...] | None = None) -> Training:
+    """Return the settings of local SGD for a data set, where a user says nothing about them.
+
+    ``shape`` is that of its examples, if known: a user's own file may have the same name.
+    """
+    known = SOURCES.get(name)
+    return Training() if known is None or shape not in (None, known.size.shape) else known.training
+
+
 def fetch_dataset(name: str) -> Path:
     """Download a data set into the cache, unless it is on this machine; return its path."""
     name = find_dataset_name(name)
@@ -131,6 +142,8 @@ SOURCES = {
         "1 797 handwritten digits, 8x8 grey, 10 classes; embedded",
         DatasetSize(1797, (1, 8, 8), 10),
         read_digits,
+        # chosen on validation examples: docs/configuration.md says how
+        training=Training(batch=10, lr=0.1, momentum=0.0),
     ),
     "photos": NamedDataset(
         "400 patches of two photographs, 32x32 colour, 10 classes; embedded",

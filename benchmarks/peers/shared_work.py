@@ -1,0 +1,61 @@
+"""The work that all platforms do in ``small_jobs.py``: data, network and local SGD. Needs NumPy and torch only."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+CLIENTS, EXAMPLES, PER_ROUND = 1000, 50, 50
+EPOCHS, BATCH, LR = 5, 10, 0.1
+TRAINED = 30  # of the 37 training examples of a client: heterophony drops an epoch's short batch
+TEST_FROM = 37
+
+
+def make_examples(clients: int, examples: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draw images of 8 x 8 bytes, a noisy pattern for each of ten classes, and their labels."""
+    draw = np.random.default_rng(0)
+    labels = np.arange(clients * examples) % 10
+    patterns = draw.integers(0, 256, size=(10, 8, 8, 1))
+    noise = draw.integers(0, 256, size=(len(labels), 8, 8, 1))
+    return (0.25 * patterns[labels] + 0.75 * noise).astype(np.uint8), labels
+
+
+class Examples:
+    """The examples of all clients as network input, so that no platform spends time on that."""
+
+    def __init__(self) -> None:
+        x, y = make_examples(CLIENTS, EXAMPLES)
+        scaled = torch.from_numpy(x).float().permute(0, 3, 1, 2).contiguous() / 127.5 - 1
+        self.x = scaled.view(CLIENTS, EXAMPLES, 1, 8, 8)
+        self.y = torch.from_numpy(y).view(CLIENTS, EXAMPLES)
+
+    def get_training_examples(self, client: int) -> tuple[Tensor, Tensor]:
+        return self.x[client, :TRAINED], self.y[client, :TRAINED]
+
+    @torch.no_grad()
+    def measure_accuracy(self, net: nn.Module) -> float:
+        """Return the share of all clients' test examples that the network answers correctly."""
+        net.eval()
+        x, y = self.x[:, TEST_FROM:].flatten(0, 1), self.y[:, TEST_FROM:].flatten()
+        return float((net(x).argmax(1) == y).float().mean())
+
+
+@cache
+def read_examples() -> Examples:
+    """Make the examples, once in every process."""
+    return Examples()
+
+
+def build_net() -> nn.Sequential:
+    """Build the network that heterophony calls ``mlp``."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10))
+
+
+def report(platform: str, marks: list[float], accuracy: float) -> None:
+    """Print the seconds of a round, from the end of the first round on."""
+    seconds = (marks[-1] - marks[0]) / (len(marks) - 1)
+    print(json.dumps({"platform": platform, "seconds": seconds, "accuracy": accuracy}), flush=True)
