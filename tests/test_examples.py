@@ -42,7 +42,6 @@ def test_examples_are_short():
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")  # within torch's own exporter
-@pytest.mark.xdist_group("onnx")  # which is slow to import
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_runs_and_learns(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -251,7 +251,6 @@ def test_models_are_exported(name):
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")  # within torch's own exporter
-@pytest.mark.xdist_group("onnx")  # which is slow to import
 def test_a_model_is_exported_to_onnx(tmp_path):
     from onnx.reference import ReferenceEvaluator
 
