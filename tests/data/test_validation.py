@@ -99,7 +99,8 @@ def sizes(part: str) -> list[int]:
 
 @pytest.mark.parametrize("kind", GOLDEN)
 def test_without_a_split_data_and_configuration_are_as_before_there_was_one(kind):
-    config = read_config(None, [f"data.partition.kind={kind}", "data.clients=10"])
+    training = ["local.batch=20", "local.lr=0.01", "local.momentum=0.9"]  # the defaults of then
+    config = read_config(None, [f"data.partition.kind={kind}", "data.clients=10", *training])
     text = hashlib.sha256(config.to_toml().encode()).hexdigest()
     assert [config.build_federation().sha256, text] == GOLDEN[kind]
     assert not config.build_federation().validation

@@ -37,7 +37,9 @@ def in_main(monkeypatch):
         main = sys.modules["__main__"]
         cls.__module__, cls.__qualname__ = "__main__", cls.__name__
         monkeypatch.setattr(main, cls.__name__, cls, raising=False)
-        if not importable and hasattr(main, "__file__"):
+        if importable:
+            monkeypatch.setattr(main, "__file__", "script.py", raising=False)
+        elif hasattr(main, "__file__"):
             monkeypatch.delattr(main, "__file__")
         return cls
 

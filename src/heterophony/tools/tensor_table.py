@@ -15,6 +15,7 @@ from ..core.split import split
 from ..models import find_model_name, get_default_head_depth, get_model_builder
 
 IMAGE_SHAPE, SEQUENCE_SHAPE = (3, 32, 32), (80,)  # of an example; names do not depend on it
+TOKEN_MODELS = ("charlstm", "tokenlstm")  # of which an example is a row of tokens
 
 
 class NamedTensor(NamedTuple):
@@ -69,7 +70,7 @@ def build_net(
     """Build the net as a run would, for data of any kind that it takes."""
     if isinstance(model, str):
         name = find_model_name(model)
-        shape = shape or (SEQUENCE_SHAPE if name == "charlstm" else IMAGE_SHAPE)
+        shape = shape or (SEQUENCE_SHAPE if name in TOKEN_MODELS else IMAGE_SHAPE)
         build = get_model_builder(name)
         net = build(shape, classes, algorithm.head_depth or get_default_head_depth(build))
     else:

@@ -136,26 +136,20 @@ def label_line_ends(axes: Axes, ends: Sequence[PointLabel]) -> None:
 
 
 def label_points(axes: Axes, points: Sequence[PointLabel]) -> None:
-    """Write the name of each point on the side that has room."""
-    middle = sum(axes.get_xlim()) / 2
-    right = sorted((p for p in points if p.x < middle), key=lambda p: p.y)
-    left = sorted((p for p in points if p.x >= middle), key=lambda p: p.y)
-    label_points_on_side(axes, right, "left", 0.035)
-    label_points_on_side(axes, left, "right", -0.035)
-
-
-def label_points_on_side(axes: Axes, rising: Sequence[PointLabel], align: str, dx: float) -> None:
-    """Write names ``dx`` beside their points, moved apart where points are close."""
+    """Write the name of each point on the side that has room, apart from all other names."""
+    axes.autoscale_view()  # before it, the positions are not known
     to_axes = axes.transData + axes.transAxes.inverted()
+    rising = sorted(points, key=lambda p: p.y)
     positions = [to_axes.transform((p.x, p.y)) for p in rising]
     heights = spread_heights([y for _, y in positions], gap=0.064)
     for point, (x, _), height in zip(rising, positions, heights, strict=True):
+        on_the_right = x < 0.5
         axes.text(
-            x + dx,
+            x + (0.035 if on_the_right else -0.035),
             height,
             point.name,
             transform=axes.transAxes,
-            ha=align,
+            ha="left" if on_the_right else "right",
             va="center",
             color=point.color,
             fontweight="bold",
