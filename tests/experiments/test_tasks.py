@@ -151,6 +151,38 @@ def test_a_model_that_does_not_fit_the_task_is_refused():
         played("fedavg", model="tokenlstm")
 
 
+def fail(output, y):
+    raise KeyError("mine")
+
+
+def sum_rows(output, y):
+    return output.sum(1)
+
+
+def count_rows(output, y):
+    return len(y)
+
+
+WRONG_FUNCTIONS = {
+    "loss: must be a function of output and targets": {"loss": "mse"},
+    "loss: sum_rows must return one number with a gradient": {"loss": sum_rows},
+    "loss: count_rows must return one number with a gradient": {"loss": count_rows},
+    "loss: fail fails for an output of shape (4, 2) and targets of (4, 2) (KeyError": {
+        "loss": fail
+    },
+    "metrics: must be a list of names or functions": {"metrics": "rmse"},
+    "metrics: sum_rows must return one number, not a tensor of shape (4,)": {"metrics": [sum_rows]},
+    "metrics: fail fails for an output": {"metrics": ["mae", fail]},
+}
+
+
+@pytest.mark.parametrize("words", WRONG_FUNCTIONS)
+def test_a_function_that_cannot_be_used_is_said_before_anything_is_written(words, tmp_path):
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        run_task("fedavg", "regression", out=tmp_path / "run", **WRONG_FUNCTIONS[words])
+    assert not (tmp_path / "run").exists()
+
+
 # Targets ------------------------------------------------------------------------------------
 
 X = np.zeros((4, 2), np.float32)

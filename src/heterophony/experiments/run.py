@@ -36,6 +36,7 @@ from ..runs.store import RunFolder
 from ..trackers import Tracker, select_trackers
 from .algorithm_choice import choose_algorithm
 from .execute import execute_plan
+from .own_functions import check_kinds, check_own_functions, name_function
 from .own_model import OwnModel, prepare_own_net
 from .progress import combine_listeners, show_progress
 
@@ -98,6 +99,7 @@ def run(
     if engine == "pool":
         end_if_script_is_imported()
     check_federation(federation)
+    check_kinds(loss, metrics)
     chosen, name = choose_algorithm(algorithm, settings, signature(run).parameters)
     config = resolve_config(
         {
@@ -129,6 +131,7 @@ def run(
     if model is not None and not isinstance(model, str):
         net = prepare_own_net(model, config.algorithm, federation, seed)
     plan = config.build_plan(federation, net, loss, metrics)
+    check_own_functions(plan, loss, metrics)
     trackers, own = select_trackers(track), name_own_functions(loss, metrics)
     temporary = None if out is not None else tempfile.mkdtemp(prefix="heterophony-")
     folder = RunFolder(Path(temporary or str(out)))
@@ -255,15 +258,12 @@ def name_own_functions(
     loss: Criterion | None, metrics: Sequence[str | MetricFunction] | None
 ) -> dict[str, str]:
     """Name the loss and the metrics that the user chose."""
-    chosen = {} if loss is None else {"loss": name_object(loss)}
+    chosen = {} if loss is None else {"loss": name_function(loss)}
     if metrics is not None:
-        chosen["metrics"] = ", ".join(m if isinstance(m, str) else name_object(m) for m in metrics)
+        chosen["metrics"] = ", ".join(
+            m if isinstance(m, str) else name_function(m) for m in metrics
+        )
     return chosen
-
-
-def name_object(function: object) -> str:
-    """Name a function, or the class of an object; never by an address."""
-    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def to_toml_value(value: Any) -> bool | int | float | str:
