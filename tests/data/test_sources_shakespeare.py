@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from heterophony.data.sources.shakespeare import (
     ALPHABET,
     collect_lines_by_role,
     encode_text,
+    read_plain_text,
     slide_windows,
 )
 
@@ -210,6 +212,38 @@ def test_roles_of_each_play_are_users():
     ]
 
 
+SONNETS = """
+1609
+
+THE SONNETS
+
+by William Shakespeare
+
+                     1
+  From fairest creatures we desire increase,
+  And. so a line that looks like a role
+    and goes on,
+    and on.
+"""
+
+
+def test_the_sonnets_are_no_roles():
+    """LEAF skips them; with them, 19 roles would shift the clients of a published partition."""
+    assert collect_lines_by_role((SONNETS + TEXT).splitlines()) == collect_lines_by_role(
+        TEXT.splitlines()
+    )
+
+
+def test_the_text_of_1994_has_the_counts_of_leaf():
+    """Where the file is: LEAF's script finds these in it."""
+    place = os.environ.get("HETEROPHONY_SHAKESPEARE")
+    if place is None:
+        pytest.skip("HETEROPHONY_SHAKESPEARE does not name the text of 1994")
+    users = read_plain_text([Path(place)])
+    counts = [len(y) for _, y in users.values() if len(y)]
+    assert (len(counts), sum(counts)) == (1130, 4_226_206)
+
+
 def play(roles: dict[str, list[str]]) -> str:
     head = "1599\n\nA PLAY\n\nby William Shakespeare\n\n"
     return head + "".join(
@@ -225,7 +259,7 @@ def test_the_text_becomes_users_with_windows(tmp_path):
     for place in (path, tmp_path):
         made = read_source("shakespeare", str(place))
         assert made.user_names == ("A_PLAY_ANNE",), "two lines are too few, three letters as well"
-        whole = " ".join(" ".join(lines).split())
+        whole = " ".join(" ".join(lines).split()) + " "  # as LEAF, which ends every line
         n = len(whole) - 80
         assert made.official == int(0.9 * n)
         assert len(made.y) == n - 79

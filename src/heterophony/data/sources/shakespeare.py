@@ -31,7 +31,7 @@ SHAKESPEARE_FILES = DatasetFiles(
     "shakespeare",
     (("train/*.json", "test/*.json"), ("all_data*.json",), ("all_data/*.json",), ("*.txt",)),
     hint="make it with LEAF (data/shakespeare of github.com/TalwalkarLab/leaf), or get the text of"
-    " Gutenberg's file no. 100, and set data.path to the folder or file",
+    " Gutenberg's file no. 100 in the edition of 1994, and set data.path to the folder or file",
 )
 
 Windows = tuple[NDArray[np.int8], NDArray[np.int64]]
@@ -136,6 +136,7 @@ COMEDY_SPEECH_START, COMEDY_SPEECH_CONTINUATION = (
     re.compile(r"(.*)"),
 )
 AUTHOR_LINE = "by William Shakespeare"
+SONNETS = "THE SONNETS"  # numbers and indented verses look like speeches; LEAF skips them
 
 
 def read_plain_text(files: Iterable[Path]) -> dict[str, Windows]:
@@ -146,7 +147,8 @@ def read_plain_text(files: Iterable[Path]) -> dict[str, Windows]:
         for role, lines in collect_lines_by_role(text.splitlines()).items()
         if len(lines) > 2
     }
-    return {role: slide_windows(" ".join(lines)) for role, lines in roles.items()}
+    # LEAF writes every line with its end, so that the last character of a role is a space
+    return {role: slide_windows(" ".join([*lines, ""])) for role, lines in roles.items()}
 
 
 def collect_lines_by_role(lines: list[str]) -> dict[str, list[str]]:
@@ -156,6 +158,8 @@ def collect_lines_by_role(lines: list[str]) -> dict[str, list[str]]:
     for number, line in enumerate(lines):
         if AUTHOR_LINE in line:
             title, role = find_title(lines[:number][-3:]), None
+            continue
+        if title == SONNETS:
             continue
         odd = title == COMEDY_OF_ERRORS
         if begun := (COMEDY_SPEECH_START if odd else SPEECH_START).match(line):
