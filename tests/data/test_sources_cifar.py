@@ -14,8 +14,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+import heterophony as hp
 from helpers.sources import refused
+from heterophony.cli import app
 from heterophony.core.errors import DataError
 from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE
 from heterophony.data.sources import read_source
@@ -131,6 +134,23 @@ def test_cifar100_has_fine_and_coarse_labels(tmp_path, name, kind, classes):
     assert made.y.tolist() == labels[kind]
     assert made.labels == tuple(f"{kind}{i}" for i in range(classes))
     assert made.official == 4
+
+
+def test_a_named_set_that_is_not_as_published_is_remarked_on(tmp_path):
+    """Sixty images pass as CIFAR-10, and ten classes as CIFAR-100, but never in silence."""
+    x = np.zeros((60, 32, 32, 3), np.uint8)
+    np.savez(tmp_path / "few.npz", x=x, y=np.arange(60) % 10)
+    words = "cifar100 is not as published: 60 examples instead of 60,000, 10 classes instead of 100"
+    assert read_source("cifar100", str(tmp_path / "few.npz")).remark == words
+    with pytest.warns(UserWarning, match=words):
+        federation = hp.federate("cifar100", path=str(tmp_path / "few.npz"), clients=2)
+    result = hp.run("fedavg", federation, rounds=0, model="mlp", progress=False)
+    assert result.summary.to_dict()["data_remark"] == words
+    assert read_source("digits").remark == ""
+    about = ["-c", f"data.path={tmp_path / 'few.npz'}", "-c", "data.clients=2", "-c", "rounds=0"]
+    about += ["-c", "model=mlp", "-c", "engine=serial", "--out", str(tmp_path / "run")]
+    shown = CliRunner().invoke(app, ["run", "-c", "data.name=cifar100", *about]).output
+    assert words in " ".join(shown.split())
 
 
 def test_cifar10_is_read_from_an_npz(tmp_path):

@@ -191,6 +191,7 @@ def show_table_result(outcome: ReproductionResult, parent: Path, json: bool) -> 
         format_table_rows,
         save_paper_table,
     )
+    from ..runs.events import get_start
 
     save_paper_table(outcome, parent)
     paper_figures.save_paper_figure(outcome, read_finished(outcome.table, parent), parent)
@@ -213,6 +214,10 @@ def show_table_result(outcome: ReproductionResult, parent: Path, json: bool) -> 
         terminal.print_note(f"also claimed, not checked: {words}")
     for label in dict.fromkeys(n.label for n in outcome.numbers if n.in_place_of):
         terminal.print_note(f"run here: {label}")
+    starts = (get_start(events) for _, events in read_finished(table, parent))
+    for remark in dict.fromkeys(start.get("data_remark", "") for start in starts):
+        if remark:
+            terminal.print_note(remark)
     print_scale_notes(table, describe_duplicates(table))
     terminal.print_note(
         f"{parent}/table.md, .csv, .tex, .json; {parent}/figure.svg, .png;"

@@ -60,6 +60,8 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
         summary, get_start(list(islice(read_events(folder / EVENTS_FILE), 1)))
     ):
         terminal.print_note(sentence)
+    if summary.data_remark:
+        terminal.print_note(summary.data_remark)
     up, down = (terminal.format_megabytes(summary.bytes[k]) for k in ("up", "down"))
     simulated = summary.simulated_seconds
     clock = "" if simulated is None else f", {simulated:.1f} s on the simulated clock"
@@ -132,7 +134,8 @@ def show_comparison(parent: Path, json: bool) -> None:
         " MB: both ways"
     )
     notes = (explain_highlighting(found, list(shown)), *list_conclusions(found))
-    for sentence in (*list_runs_at_chance(runs), *notes):
+    remarks = dict.fromkeys(r.start.get("data_remark", "") for r in runs)
+    for sentence in (*remarks, *list_runs_at_chance(runs), *notes):
         if sentence:
             terminal.print_note(sentence)
     if new:

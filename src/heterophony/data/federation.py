@@ -57,6 +57,7 @@ class Federation:
     new: tuple[str, ...] = ()  # clients that join after training; the run does not use them before
     validation: Mapping[str, Tensor] = field(default_factory=dict)  # of all clients, or empty
     task: TaskName = "classification"
+    remark: str = ""  # how the data differ from the published data set of their name
 
     def __repr__(self) -> str:
         new = f" and {len(self.new)} new" if self.new else ""

@@ -76,6 +76,7 @@ def partition_source(
         skew=feature_skew,
         validation=validation if any(map(len, validation.values())) else {},
         task=source.task,
+        remark=source.remark,
     )
     return hold_out_validation(federation, validation_fraction, terms.seed)
 

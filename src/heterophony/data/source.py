@@ -29,6 +29,7 @@ class Source:
     users: NDArray[np.int64] | None = None  # the user each example comes from, if known
     user_names: tuple[str, ...] = ()
     task: TaskName = "classification"
+    remark: str = ""  # how it differs from the published data set of its name
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,8 @@ def federate(
         how = (rule, train_fraction, seed, split, feature_skew, validation_fraction)
         with name_slow_work(f"reading {data}" if isinstance(data, str | Path) else "partitioning"):
             federation = partition_source(resolve_source(data, path, classes, task), clients, *how)
+    if federation.remark:
+        warnings.warn(federation.remark, stacklevel=2)
     return federation.transformed(transform, frozen_augment).keeping_out(new_clients, seed)
 
 

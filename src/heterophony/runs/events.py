@@ -52,6 +52,9 @@ class StartEvent(TypedDict):
     task: NotRequired[
         Annotated[str, "what is learned, if it is not a classification; then G and P add up scores"]
     ]
+    data_remark: NotRequired[
+        Annotated[str, "how the data differ from the published data set of their name, if they do"]
+    ]
     shared_parameters: Annotated[int, "number of values in the shared model"]
     data_sha256: Annotated[str, "digest of the data and of their partition"]
     start_sha256: NotRequired[

@@ -52,6 +52,10 @@ class TaskField(TypedDict, total=False):
     task: str
 
 
+class RemarkField(TypedDict, total=False):
+    data_remark: str
+
+
 class FileDigests(TypedDict, total=False):
     files: dict[str, str]
 
@@ -75,6 +79,7 @@ def make_start_event(plan: Plan, server: Server) -> StartEvent:
     sizes = list(federation.sizes("validation").values())
     validation: ValidationSizes = {"validation": sizes} if any(sizes) else {}
     learned: TaskField = {} if plan.task.name == "classification" else {"task": plan.task.name}
+    remark: RemarkField = {"data_remark": federation.remark} if federation.remark else {}
     files: FileDigests = {"files": plan.file_digests} if plan.file_digests else {}
     return {
         "event": "start",
@@ -89,6 +94,7 @@ def make_start_event(plan: Plan, server: Server) -> StartEvent:
         "classes": list(federation.labels),
         "labels": federation.counts().tolist(),
         **learned,
+        **remark,
         "shared_parameters": sum(v.numel() for v in server.model.values()),
         "data_sha256": federation.sha256,
         "start_sha256": plan.start_sha256,

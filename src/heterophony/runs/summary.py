@@ -170,14 +170,16 @@ class Summary:
     personal_bytes: int | None = None  # personal parameters that devices sent, only to measure G
     task: str = "classification"  # the score of other tasks is in place of the accuracy
     metrics: dict[str, dict[str, float | None]] = field(default_factory=dict)  # at the end
+    data_remark: str | None = None  # how the data differ from the published set of their name
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as plain data for JSON; without what only other tasks have."""
         out = asdict(self)
         if self.task == "classification":
             del out["task"]
-        if not self.metrics:
-            del out["metrics"]
+        for later in ("metrics", "data_remark"):
+            if not out[later]:
+                del out[later]
         return out
 
 
@@ -245,6 +247,7 @@ def build_summary(events: Sequence[Event]) -> Summary:
         personal_bytes=sum(e.get("personal_bytes", 0) for e in rounds) or None,
         task=start.get("task", "classification"),
         metrics=pool_last_metrics(events),
+        data_remark=start.get("data_remark"),
     )
 
 

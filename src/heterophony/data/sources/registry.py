@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 from ...core.errors import ConfigError, DataError, match_name, suggest_or_list
 from ...core.scores import TaskName
@@ -63,7 +65,9 @@ def read_source(
     if classes is not None:
         check_classes_unknown(name)
     if name in SOURCES:
-        return SOURCES[name].read(Path(path).expanduser() if path else None)
+        known = SOURCES[name]
+        source = known.read(Path(path).expanduser() if path else None)
+        return replace(source, remark=compare_with_published(source, known.size))
     if name.startswith(huggingface.HF_PREFIX):
         return huggingface.read_huggingface(name)
     at = Path(name).expanduser()
@@ -77,6 +81,25 @@ def read_source(
         f"data.name: no data set '{name}' here, and no path to a .npz file or a folder"
         f"{suggest_or_list(name, SOURCES)}"
     )
+
+
+def compare_with_published(source: Source, size: DatasetSize) -> str:
+    """Say in one line how a data set differs from the published one of its name; empty if it does not."""
+    if source.users is not None:  # LEAF draws a part of its users
+        return ""
+    found, shape = len(np.unique(source.y)), tuple(source.x.shape[1:])
+    differences = [
+        f"{count:,} {what} instead of {published:,}"
+        for what, count, published in (
+            ("examples", len(source.y), size.examples),
+            ("classes", found, size.classes),
+        )
+        if count != published and published
+    ]
+    if shape != size.shape:
+        shapes = ["×".join(map(str, s)) for s in (shape, size.shape)]
+        differences.append(f"examples of {shapes[0]} instead of {shapes[1]}")
+    return f"{source.name} is not as published: {', '.join(differences)}" if differences else ""
 
 
 def check_classes_unknown(name: str) -> None:
