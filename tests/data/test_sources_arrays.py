@@ -15,6 +15,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import heterophony as hp
 from helpers.sources import refused
+from heterophony.config.reading import read_config
 from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
 from heterophony.data.sources import fetch_dataset, read_source
 from heterophony.data.sources.arrays import unpack_datasets
@@ -40,6 +41,26 @@ def test_one_file_per_client(tmp_path):
     assert made.official is None
     assert made.scale == Scale()
     assert made.name == tmp_path.name
+
+
+def test_the_files_of_a_folder_are_its_clients_unless_a_partition_is_given(tmp_path):
+    for i in range(3):
+        np.savez(tmp_path / f"c{i}.npz", **client(30 + i, i))
+    config = read_config(None, [f"data.name={tmp_path}"])
+    assert (config.data.partition["kind"], config.data.clients) == ("natural", 3)
+    for made in (config.build_federation(), hp.federate(str(tmp_path))):
+        assert sorted(made.names.values()) == ["c0", "c1", "c2"]
+        sizes = {made.names[c]: len(made.train[c]) + len(made.test[c]) for c in made.clients}
+        assert sizes == {"c0": 30, "c1": 31, "c2": 32}
+    assert (
+        len(read_config(None, [f"data.name={tmp_path}", "clients=2"]).build_federation().names) == 2
+    )
+    dealt = read_config(None, [f"data.name={tmp_path}", "data.partition.kind=iid", "clients=5"])
+    assert (
+        len(dealt.build_federation().clients)
+        == len(hp.federate(tmp_path, clients=5, partition="iid").clients)
+        == 5
+    )
 
 
 def test_clients_with_test_data_of_their_own(tmp_path):

@@ -13,7 +13,7 @@ from ..algorithms import construct_algorithm, find_algorithm_name, get_algorithm
 from ..core.errors import ConfigError, simplify_name
 from ..core.fields import check_keys, construct
 from ..core.training import CHOICES, list_dependent
-from ..data.sources import choose_default_training
+from ..data.sources import choose_default_training, list_npz_files
 from ..models import find_model_name
 from .config import Config
 from .participation import parse_participation
@@ -64,6 +64,7 @@ def resolve_config(raw: Mapping[str, Any]) -> Config:
             raise ConfigError(f"{key}: must be a section, as in [{key}]")
     settings = dict(raw.get("algorithm", {}))
     name = find_algorithm_name(str(settings.pop("name", "fedavg")))
+    raw = {**raw, "data": adopt_client_files(raw.get("data", {}))}
     sections: dict[str, Any] = {k: construct(c, raw.get(k, {}), k) for k, c in SECTIONS.items()}
     sections["data"] = fill_data_defaults(sections["data"])
     if not raw.get("local"):  # whoever sets one key of [local] has the usual defaults of the others
@@ -79,6 +80,14 @@ def resolve_config(raw: Mapping[str, Any]) -> Config:
         faults=faults,
         **sections,
     )
+
+
+def adopt_client_files(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Make each file of a folder of ``.npz`` files a client, unless a partition says otherwise."""
+    name = data.get("name")
+    if "partition" in data or not isinstance(name, str) or not (files := list_npz_files(name)):
+        return data
+    return {"clients": len(files), **data, "partition": {"kind": "natural"}}
 
 
 def drop_replaced_settings(raw: dict[str, Any], overrides: Sequence[str]) -> None:

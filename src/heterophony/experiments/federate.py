@@ -17,18 +17,18 @@ from ..core.scores import TaskName
 from ..core.status_line import name_slow_work
 from ..data.federation import Federation
 from ..data.partitioning import partition_source, split_into_clients
-from ..data.partitions import PARTITIONS, Dirichlet, Partition
+from ..data.partitions import PARTITIONS, Dirichlet, Natural, Partition
 from ..data.partitions.base import SplitMode
 from ..data.skew import Skew
 from ..data.source import Source, decide_classes
-from ..data.sources import read_source, wrap_arrays
+from ..data.sources import list_npz_files, read_source, wrap_arrays
 from ..data.sources.arrays import unpack_datasets
 
 
 def federate(
     data: str | Path | Sequence[Any] | Dataset[Any],
     *,
-    clients: int = 20,
+    clients: int | None = None,
     partition: Partition | str | None = None,
     seed: int = 0,
     train_fraction: float = 0.75,
@@ -45,7 +45,7 @@ def federate(
     """Build a federation: clients, and the data that each one holds.
 
     ``data`` is a name (``"fmnist"``), a path to an ``.npz`` or a folder, arrays ``(x, y)`` to be
-    partitioned (default: Dirichlet 0.1), or a list with every client's own ``(x, y)`` or
+    partitioned (default: 20 clients, Dirichlet 0.1), or a list with every client's own ``(x, y)`` or
     ``(x_train, y_train, x_test, y_test)``. A torch ``Dataset`` can replace ``(x, y)``, and a pair of
     them the four arrays. ``transform`` is how stored images become input: ``"half"`` (scaled to
     [-1, 1]), or as in ``"fedavg2rep"`` or ``"feddecomp"``, which also transform training images at
@@ -59,6 +59,10 @@ def federate(
     """
     shares = {"new_clients": new_clients, "validation_fraction": validation_fraction, "task": task}
     construct(DataSection, shares, "data")
+    files = list_npz_files(str(data)) if isinstance(data, str | Path) else []
+    if files and partition is None:
+        partition, clients = Natural(), len(files) if clients is None else clients
+    clients = 20 if clients is None else clients
     if isinstance(data, list):
         own = [unpack_datasets(d, task) for d in data]
         federation = federate_own_data(

@@ -8,6 +8,7 @@ from .registry import (
     choose_default_training,
     fetch_dataset,
     find_dataset_name,
+    list_npz_files,
     read_source,
 )
 
@@ -18,6 +19,7 @@ __all__ = [
     "choose_default_training",
     "fetch_dataset",
     "find_dataset_name",
+    "list_npz_files",
     "read_npz",
     "read_source",
     "wrap_arrays",

@@ -127,6 +127,13 @@ def find_dataset_name(name: str) -> str:
     return name if is_path else match_name(SOURCES, name) or name
 
 
+def list_npz_files(name: str) -> list[Path]:
+    """List the files of a folder that holds one ``.npz`` per client; empty for anything else."""
+    at = Path(name).expanduser()
+    known = name in SOURCES or name.startswith(huggingface.HF_PREFIX)
+    return sorted(at.glob("*.npz")) if not known and at.is_dir() else []
+
+
 def choose_default_training(name: str, shape: tuple[int, ...] | None = None) -> Training:
     """Return the settings of local SGD for a data set, where a user says nothing about them.
 
