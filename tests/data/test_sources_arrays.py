@@ -229,6 +229,12 @@ def test_images_and_labels_are_found_by_type(hub, test):
         parts[part] = Rows(rows, id=Value(), img=Image(), **names)
     hub["uoft-cs/cifar100"] = parts
     made = read_source("hf:uoft-cs/cifar100")
+    loaded = hp.federate(parts, clients=2, partition="iid")  # the object itself
+    assert np.array_equal(loaded.x.numpy(), made.x)
+    assert (loaded.labels, len(hp.federate(parts["train"], clients=2, partition="iid").y)) == (
+        ("a", "b", "c"),
+        4,
+    )
     expected = [np.asarray(r["img"]).transpose(2, 0, 1) for p in parts.values() for r in p]
     assert made.name == "hf:uoft-cs/cifar100"
     assert np.array_equal(made.x, np.stack(expected))

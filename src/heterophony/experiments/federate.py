@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,11 @@ from ..data.skew import Skew
 from ..data.source import Source, decide_classes
 from ..data.sources import list_npz_files, read_source, wrap_arrays
 from ..data.sources.arrays import unpack_datasets
+from ..data.sources.huggingface import is_datasets_object, read_datasets_object
 
 
 def federate(
-    data: str | Path | Sequence[Any] | Dataset[Any],
+    data: str | Path | Sequence[Any] | Mapping[str, Any] | Dataset[Any],
     *,
     clients: int | None = None,
     partition: Partition | str | None = None,
@@ -47,15 +48,15 @@ def federate(
     ``data`` is a name (``"fmnist"``), a path to an ``.npz`` or a folder, arrays ``(x, y)`` to be
     partitioned (default: 20 clients, Dirichlet 0.1), or a list with every client's own ``(x, y)`` or
     ``(x_train, y_train, x_test, y_test)``. A torch ``Dataset`` can replace ``(x, y)``, and a pair of
-    them the four arrays. ``transform`` is how stored images become input: ``"half"`` (scaled to
-    [-1, 1]), or as in ``"fedavg2rep"`` or ``"feddecomp"``, which also transform training images at
+    them the four arrays; so can a ``Dataset`` or ``DatasetDict`` of Hugging Face with images and
+    labels. ``transform`` is how stored images become input: ``"half"`` (scaled to [-1, 1]), or as in ``"fedavg2rep"`` or ``"feddecomp"``, which also transform training images at
     random; with ``frozen_augment``, each one in the same way for the whole run. ``new_clients`` is
     the share of clients, drawn by the seed, that join only after training. ``validation_fraction`` is
     the share of every client's training examples that is held out, to choose a round by.
     ``classes`` is their number, or their names: needed if labels of arrays are not 0, 1, … without
     gaps. ``task`` says what is learned from arrays: ``"classification"`` (one label per example),
     ``"regression"`` (numbers), ``"multilabel"`` (rows of 0 and 1) or ``"sequence"`` (a token for
-    each token of x). Partitions by label then use groups of examples: see docs/data.md.
+    each token of x). Partitions by label then use groups of examples: see docs/tasks.md.
     """
     shares = {"new_clients": new_clients, "validation_fraction": validation_fraction, "task": task}
     construct(DataSection, shares, "data")
@@ -63,7 +64,7 @@ def federate(
     if files and partition is None:
         partition, clients = Natural(), len(files) if clients is None else clients
     clients = 20 if clients is None else clients
-    if isinstance(data, list):
+    if isinstance(data, list) and not is_datasets_object(data):
         own = [unpack_datasets(d, task) for d in data]
         federation = federate_own_data(
             own, train_fraction, seed, validation_fraction, classes, task
@@ -104,6 +105,8 @@ def resolve_source(
     """Return the data set behind a name, a path, arrays or torch Datasets."""
     if isinstance(data, str | Path):
         return read_source(str(data), path, classes, task)
+    if is_datasets_object(data):
+        return read_datasets_object(data)
     given = unpack_datasets(data, task)
     if len(given) not in (2, 4):
         raise DataError("give (x, y) or (x_train, y_train, x_test, y_test)")

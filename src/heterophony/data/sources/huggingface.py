@@ -21,8 +21,23 @@ TEST_SPLITS = ("test", "valid", "validation")
 
 
 def read_huggingface(name: str) -> Source:
-    """Read the named data set, training split before test split."""
-    splits = load_splits(name)
+    """Read the named data set of the hub."""
+    return read_splits(name, load_splits(name))
+
+
+def is_datasets_object(data: object) -> bool:
+    """Tell whether an object is a ``Dataset`` or ``DatasetDict`` of the ``datasets`` package."""
+    first = next(iter(data.values()), None) if isinstance(data, Mapping) else data
+    return isinstance(getattr(first, "features", None), Mapping) and hasattr(first, "__len__")
+
+
+def read_datasets_object(data: Any) -> Source:
+    """Read a loaded ``Dataset``, or the splits of a ``DatasetDict``."""
+    return read_splits("datasets", data if isinstance(data, Mapping) else {"train": data})
+
+
+def read_splits(name: str, splits: Mapping[str, Any]) -> Source:
+    """Read images and labels, training split before test split."""
     if "train" not in splits:
         raise DataError(f"{name} has no split 'train'; it has: {', '.join(splits)}")
     test = next((splits[k] for k in TEST_SPLITS if k in splits), None)
