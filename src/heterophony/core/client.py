@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
+from .compute import ON_CPU, autocast, computing, read_loss, widen
+from .device_samples import get_stored_data
 from .errors import DivergedError
 from .image_transforms import ImageDraws, draw_every_time, draw_once_per_image
 from .net import Net
@@ -119,7 +121,8 @@ class Client:
         factor = how.compute_lr_factor(self.t, self.rounds)
         optimiser = create_optimizer(named, how, rates or {}, kept, factor)
         samples = self.data.train if data is None else data
-        draws, loss_sum, updates = self._make_image_draws(samples, f"fit/{phase}"), 0.0, 0
+        draws, updates = self._make_image_draws(samples, f"fit/{phase}"), 0
+        loss_sum: float | Tensor = 0.0
         with seeded(self._draw_seed, "fit", self.t, self.id, phase):
             self.net.train()
             order = self._iterate_epochs(len(samples), how, epochs, steps)
@@ -127,20 +130,21 @@ class Client:
                 self.examples += repeat * len(y)
                 for _ in range(repeat):
                     optimiser.zero_grad()
-                    value = loss(x, y)
+                    with autocast():
+                        value = loss(x, y)
                     value.backward()
                     if pull is not None:
                         add_to_gradients(named, pull(named.map(Tensor.detach)))
                     if how.clip_norm is not None:
                         clip_grad_norm_(named.values(), how.clip_norm)
                     optimiser.step()
-                    loss_sum, updates = loss_sum + value.item(), updates + 1
+                    loss_sum, updates = loss_sum + read_loss(value), updates + 1
                 if after is not None:
                     after()
         optimiser.zero_grad()
         self.net.requires_grad_(True)
         self._store_momentum(optimiser, how, phase)
-        self._record_loss(phase, loss_sum, updates)
+        self._record_loss(phase, float(loss_sum), updates)
 
     def compute_net_loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute the loss of the net's output: the default loss of ``fit``."""
@@ -184,7 +188,8 @@ class Client:
     def features(self) -> Tensor:
         """Compute the output of the base for all training examples, in evaluation mode."""
         self.net.eval()
-        return torch.cat([self.net.base(x) for x, _ in self.data.train.batches(250)])
+        with autocast():
+            return widen(torch.cat([self.net.base(x) for x, _ in self.data.train.batches(250)]))
 
     @contextmanager
     def apart(self, purpose: str) -> Iterator[None]:
@@ -202,8 +207,9 @@ class Client:
         """
 
         def derive_seeded() -> Samples:
-            with seeded(self._seed, "once", self.id, derive.__name__):
-                return derive(self.data)
+            # on the CPU, so that every device trains on the same examples
+            with computing(ON_CPU), seeded(self._seed, "once", self.id, derive.__name__):
+                return derive(get_stored_data(self.data))
 
         return self._cache_derived(derive.__name__, derive_seeded)
 

@@ -17,6 +17,7 @@ from ..config.config import Config, choose_default_model
 from ..config.participation import DEFAULT_RATE
 from ..config.reading import resolve_config
 from ..core.algorithm import Algorithm
+from ..core.compute import Precision
 from ..core.errors import ConfigError, FolderError
 from ..core.fields import construct
 from ..core.metrics import MetricFunction
@@ -61,6 +62,9 @@ def run(
     engine: str = "serial",
     workers: int | None = None,
     cluster: Cluster | None = None,
+    device: str = "auto",
+    precision: Precision = "float32",
+    deterministic: bool = True,
     out: str | Path | None = None,
     resume: bool = False,
     on_event: Callable[[Event], None] = lambda event: None,
@@ -106,7 +110,14 @@ def run(
             },
             "aggregation": {"weights": weights},
             "evaluation": {"every": evaluate_every, "new_client_rounds": new_client_rounds},
-            "engine": {"name": engine, "workers": workers, **asdict(cluster or Cluster())},
+            "engine": {
+                "name": engine,
+                "workers": workers,
+                **asdict(cluster or Cluster()),
+                "device": device,
+                "precision": precision,
+                "deterministic": deterministic,
+            },
         }
     )
     config = replace(
@@ -120,6 +131,7 @@ def run(
         devices=devices or Devices(),
     )
     check_engine_installed(engine)
+    compute = config.engine.choose_compute()
     net = None
     if model is not None and not isinstance(model, str):
         net = prepare_own_net(model, config.algorithm, federation, seed)
@@ -134,7 +146,8 @@ def run(
             raise FolderError(f"{out} holds a run with other settings; choose another out=")
         with show_progress(progress) as shown:
             status = shown.begin_run(
-                f"{label_algorithm(plan.algorithm, plan.algorithm_name)} (seed {seed})",
+                f"{label_algorithm(plan.algorithm, plan.algorithm_name)} (seed {seed})"
+                + ("" if compute.is_cpu else f" on {compute.device}"),
                 rounds,
                 list(federation.sizes("test").values()),
             )
@@ -147,6 +160,7 @@ def run(
                 trackers,
                 cluster=config.engine,
                 on_phase=status.name_phase,
+                compute=compute,
             )
     finally:
         folder.close()
@@ -218,6 +232,8 @@ def format_run_toml(
             **own,
         },
     }
+    if config.engine.precision != "float32":
+        sections["library"]["precision"] = config.engine.precision
     if config.faults != Faults():
         sections["library"]["faults"] = repr(config.faults)
     if config.devices != Devices():

@@ -62,8 +62,9 @@ def read_federation(config: Config) -> Federation:
 
 
 def prepare_engine(config: Config) -> None:
-    """Check that the engine is installed; start importing torch for workers while data are read."""
+    """Check that engine and device are here; start importing torch for workers while data are read."""
     check_engine_installed(config.engine.name)
+    config.engine.choose_compute()
     if config.engine.name == "pool":
         from ..engines.child_processes import start_fork_server
 
@@ -125,7 +126,9 @@ def run_sequentially(
     summaries = []
     for task in tasks:
         engine, sizes = task.config.engine, task.plan.federation.sizes("test")
-        status = progress.begin_run(task.label, task.plan.rounds, list(sizes.values()))
+        compute = engine.choose_compute()
+        label = task.label if compute.is_cpu else f"{task.label} on {compute.device}"
+        status = progress.begin_run(label, task.plan.rounds, list(sizes.values()))
         try:
             summaries.append(
                 execute_plan(
@@ -138,6 +141,7 @@ def run_sequentially(
                     warn,
                     engine,
                     status.name_phase,
+                    compute,
                 )
             )
         finally:

@@ -56,7 +56,11 @@ class Audit:
                 progress.begin_run(get_display_name(name), plan.rounds), snapshots.make_listener()
             )
             with lock_folder(snapshots.folder) as folder:
-                execute_plan(plan, folder, engine.name, engine.workers, listener, cluster=engine)
+                execute_plan(
+                    *(plan, folder, engine.name, engine.workers, listener),
+                    cluster=engine,
+                    compute=engine.choose_compute(),
+                )
                 snapshots.save_last()
                 record_sent_parameters(name, snapshots, self.log)
 
