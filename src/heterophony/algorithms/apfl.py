@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from ..core.algorithm import Algorithm, Client, Net, Reply, Server, equally, mean, setting
-from ..core.randomness import GeneratorStates, drawing_again
 from ..core.tensors import Tensors, answer, params, state, weights
 
 
@@ -27,16 +26,16 @@ class APFL(Algorithm):
 
     def local(self, client: Client) -> Tensors:
         net, share = client.net, self.get_own_share(client).requires_grad_(self.adaptive)
-        turn, before = 0, GeneratorStates.save()
+        turn, draw_again = 0, client.remember_draws()
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             """Train on each mini-batch in turn the generic model, and the personal one in the mixture."""
-            nonlocal turn, before
+            nonlocal turn, draw_again
             turn += 1
             if turn % 2:
-                before = GeneratorStates.save()
+                draw_again = client.remember_draws()
                 return client.loss(net(x), y)
-            with drawing_again(before):  # both models have the same draws
+            with draw_again():  # both models have the same draws
                 mixed = mix_models(share, params(net.own), weights(net))
                 return client.loss(answer(net.own, mixed, x), y)
 

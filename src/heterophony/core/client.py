@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from .image_transforms import ImageDraws, draw_every_time, draw_once_per_image
 from .net import Net
 from .optimizer import Optimizer
 from .optimizer_choice import create_optimizer
-from .randomness import derive_seed, seeded
+from .randomness import GeneratorStates, derive_seed, drawing_again, seeded
 from .samples import ClientData, Samples
 from .tasks import TASKS, Criterion
 from .tensors import Memory, Tensors, load_into_net, state
@@ -121,8 +122,7 @@ class Client:
         factor = how.compute_lr_factor(self.t, self.rounds)
         optimiser = create_optimizer(named, how, rates or {}, kept, factor)
         samples = self.data.train if data is None else data
-        draws, updates = self._make_image_draws(samples, f"fit/{phase}"), 0
-        loss_sum: float | Tensor = 0.0
+        draws, loss_sum, updates = self._make_image_draws(samples, f"fit/{phase}"), 0.0, 0
         with seeded(self._draw_seed, "fit", self.t, self.id, phase):
             self.net.train()
             order = self._iterate_epochs(len(samples), how, epochs, steps)
@@ -200,14 +200,17 @@ class Client:
         with seeded(self._draw_seed, "apart", self.t, self.id, purpose):
             yield
 
+    def remember_draws(self) -> Callable[[], AbstractContextManager[None]]:
+        """Return a block, ``with again():``, that draws once more what is drawn from now on."""
+        return partial(drawing_again, GeneratorStates.save())
+
     def once(self, derive: SamplesDerivation) -> Samples:
         """Return ``derive(client.data)``, computed in the first round and stored for all others.
 
-        Its random draws depend on the client and the function's name, not on round or engine.
+        It runs on the CPU; its draws depend on client and function name, not on round or engine.
         """
 
         def derive_seeded() -> Samples:
-            # on the CPU, so that every device trains on the same examples
             with computing(ON_CPU), seeded(self._seed, "once", self.id, derive.__name__):
                 return derive(get_stored_data(self.data))
 

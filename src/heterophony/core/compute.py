@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -88,9 +88,13 @@ def widen(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 
-def read_loss(value: Tensor) -> float | Tensor:
-    """Return a loss to add up: a number, or on a GPU a tensor there, so that no step waits for it."""
+def read_loss(value: Tensor) -> float:
+    """Return a loss to add up: a number, or on a GPU a tensor there, so that no step waits for it.
+
+    Whoever has added them up converts the sum to a number, which waits once.
+    """
     if value.device.type == "cpu":
         return value.item()
     # Apple's devices have no float64
-    return value.detach().to(torch.float32 if value.device.type == "mps" else torch.float64)
+    there: Any = value.detach().to(torch.float32 if value.device.type == "mps" else torch.float64)
+    return there  # type: ignore[no-any-return]
