@@ -108,7 +108,16 @@ def test_the_first_event_names_the_device():
     result = played("fedavg", rounds=1, device="shadow", deterministic=False)
     assert result.events[0]["device"] == "shadow"
     assert result.events[0]["deterministic"] is False
+    assert result.summary.to_dict()["compute"] == {"device": "shadow", "deterministic": False}
     assert {"device", "deterministic", "precision"}.isdisjoint(played("fedavg", rounds=1).events[0])
+
+
+def test_a_run_that_continues_on_another_kind_of_device_says_so(tmp_path):
+    how = {"rounds": 2, "out": tmp_path / "run", "resume": True}
+    with pytest.raises(StopError):
+        played("fedavg", device="shadow", on_event=stop_after_first_round, **how)
+    with pytest.warns(UserWarning, match="began on shadow and continues on cpu: .* last bits"):
+        played("fedavg", device="cpu", **how)
 
 
 def test_models_of_a_result_are_on_the_cpu():

@@ -170,14 +170,16 @@ class Summary:
     personal_bytes: int | None = None  # personal parameters that devices sent, only to measure G
     task: str = "classification"  # the score of other tasks is in place of the accuracy
     metrics: dict[str, dict[str, float | None]] = field(default_factory=dict)  # at the end
+    compute: dict[str, Any] = field(default_factory=dict)  # if not on the CPU in float32
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as plain data for JSON; without what only other tasks have."""
         out = asdict(self)
         if self.task == "classification":
             del out["task"]
-        if not self.metrics:
-            del out["metrics"]
+        for key in ("metrics", "compute"):
+            if not out[key]:
+                del out[key]
         return out
 
 
@@ -245,6 +247,7 @@ def build_summary(events: Sequence[Event]) -> Summary:
         personal_bytes=sum(e.get("personal_bytes", 0) for e in rounds) or None,
         task=start.get("task", "classification"),
         metrics=pool_last_metrics(events),
+        compute={k: v for k, v in start.items() if k in ("device", "deterministic", "precision")},
     )
 
 
