@@ -119,6 +119,16 @@ def test_out_of_memory_is_one_line_that_names_the_workers():
     assert "\n" not in str(caught.value)
 
 
+def test_what_an_apple_device_cannot_do_is_one_line():
+    message = (
+        "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support it."
+    )
+    with pytest.raises(EngineError, match="needs float64"), translate_device_errors("client 3"):
+        raise TypeError(message)
+    with pytest.raises(TypeError, match="another"), translate_device_errors("client 3"):
+        raise TypeError("another")
+
+
 def test_an_operation_without_the_same_bits_is_one_line_that_names_the_setting():
     message = "f_cuda does not have a deterministic implementation, but you set"
     message += " 'torch.use_deterministic_algorithms(True)'. You can turn it off."

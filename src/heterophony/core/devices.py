@@ -158,6 +158,12 @@ def translate_device_errors(where: str) -> Iterator[None]:
             f"{where}: the device is out of memory ({first_line(error)}); lower engine.workers, which"
             " share it, or local.batch, and resume: nothing is lost"
         ) from None
+    except TypeError as error:
+        if "float64" not in str(error) or "MPS" not in str(error):
+            raise
+        raise EngineError(
+            f"{where}: this needs float64, which Apple's devices do not have; set engine.device = 'cpu'"
+        ) from None
     except RuntimeError as error:
         if "deterministic" not in str(error) or "use_deterministic_algorithms" not in str(error):
             raise

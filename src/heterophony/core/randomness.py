@@ -48,9 +48,11 @@ def seeded(*key: object) -> Iterator[None]:
 @contextmanager
 def seeded_on_device(device: torch.device, seed: int) -> Iterator[None]:
     """Seed the generator of a device; restore its state at the end."""
-    before = get_device_state(device)
+    before, module = get_device_state(device), torch.get_device_module(device)
     try:
-        torch.get_device_module(device).manual_seed(seed)
+        # manual_seed is for the current device, which every thread has of its own
+        with module.device(device) if device.type == "cuda" else nullcontext():
+            module.manual_seed(seed)
         yield
     finally:
         set_device_state(device, before)
