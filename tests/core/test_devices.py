@@ -21,6 +21,7 @@ from heterophony.core.devices import (
 )
 from heterophony.core.errors import ConfigError, EngineError
 from heterophony.engines import base
+from heterophony.engines.ray.remote_job import prepare_on_node
 from heterophony.tools.gpu_check import Trial, find_differences
 
 CUDA = Compute(torch.device("cuda"))
@@ -150,6 +151,20 @@ import heterophony.engines.preload
 def test_nothing_touches_cuda_in_the_fork_server():
     """It forks the workers, and CUDA does not survive a fork."""
     subprocess.run([sys.executable, "-c", FORK_SERVER], check=True, timeout=120)
+
+
+def test_a_job_that_ray_gave_a_gpu_needs_a_torch_that_sees_it(pretend):
+    pretend(0)
+    with pytest.raises(EngineError, match="torch sees none on its node"):
+        prepare_on_node(WorkerPlace.describe(CUDA))
+    assert prepare_on_node(WorkerPlace.describe(ON_CPU)) == ON_CPU
+
+
+def test_a_device_over_mqtt_chooses_where_it_computes_and_nothing_else(pretend):
+    pretend(0)
+    words = ("device", "--enrolment", "missing.toml", "--clients", "0", "-c")
+    assert refused(3, *words, "engine.device=cuda").startswith("engine.device = 'cuda': torch ")
+    assert refused(3, *words, "local.lr=1").startswith("-c local.lr=1: only engine.device")
 
 
 def test_the_check_of_a_gpu_needs_one(pretend):

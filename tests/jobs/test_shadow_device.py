@@ -12,6 +12,8 @@ import heterophony as hp
 from helpers import shadow_device
 from helpers.support import digits, identical, played, untimed
 from heterophony.algorithms import ALGORITHM_CLASSES
+from heterophony.core.compute import Compute, computing
+from heterophony.core.randomness import derive_seed, seeded
 
 DIGITS_NET = {"model": "digitsnet", "rounds": 2}
 NORMALISED = {"model": shadow_device.shadow_net, "rounds": 2}
@@ -96,6 +98,15 @@ def test_dropout_draws_the_same_for_both_models_there():
 
     there, here = (played("apfl", model=net, rounds=1, device=d) for d in ("shadow", "cpu"))
     assert identical(there, here)
+
+
+def test_the_generator_of_the_device_is_seeded_with_that_of_the_cpu(monkeypatch):
+    seeds = list[int]()
+    monkeypatch.setattr(torch.shadow, "manual_seed", seeds.append)
+    with seeded("outside"), computing(Compute(torch.device("shadow:0"))):
+        assert seeds == []
+        with seeded("inside"):
+            assert seeds == [derive_seed("inside")]
 
 
 @pytest.mark.parametrize("name", ["fedreg", "moon"])

@@ -34,6 +34,7 @@ def server(
     """Serve a run to devices. Started again after any interruption, it continues."""
     from ..algorithms import get_display_name
     from ..config.reading import read_config
+    from ..core.errors import ConfigError
     from ..devices.broker.enrolment import read_enrolment
     from ..devices.server import serve
     from ..runs.store import RunFolder
@@ -44,6 +45,11 @@ def server(
         config = read_config(folder.config_file)
     else:
         config = read_settings(file, pairs)
+        if config.engine.device not in ("auto", "cpu"):
+            raise ConfigError(
+                "engine.device: every device chooses its own, as in `heterophony device -c"
+                f" engine.device={config.engine.device}`; leave it out here"
+            )
         folder.create(config.to_toml())
     try:
         with terminal.show_interruptible_progress(SAME_COMMAND, [folder]) as shown:
