@@ -38,7 +38,7 @@ def recorder(monkeypatch) -> list[Recorder]:
     """The engines of the runs of a test; each one records its jobs and replies."""
     kept: list[Recorder] = []
 
-    def record(plan, place, workers):
+    def record(plan, place, *_):
         kept.append(Recorder(plan, place))
         return kept[-1]
 

@@ -104,7 +104,7 @@ def test_without_anything_every_key_has_its_default():
         participation=Uniform(rate=0.2),
         aggregation=AggregationSection("samples"),
         evaluation=EvaluationSection(1),
-        engine=EngineSection("pool", None, "cpu"),
+        engine=EngineSection("pool", None, "auto"),
     )
 
 
@@ -262,10 +262,46 @@ def test_another_partition_leaves_the_files_settings_of_the_old_one(written):
     ],
 )
 def test_what_is_resolved_reads_back_as_the_same(written, pairs):
-    config = read_config(None, pairs)
+    config = read_config(None, [*pairs, "engine.device=cpu"])
     again = read_config(written(config.to_toml()))
     assert again == config
     assert again.to_toml() == config.to_toml()
+
+
+def test_a_run_stays_on_the_kind_of_device_that_it_began_on(written, monkeypatch):
+    config = read_config(None, ["engine.precision=bfloat16", "engine.deterministic=false"])
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert config.engine.choose_compute().device.type == "cuda"
+    again = read_config(written(config.to_toml())).engine
+    assert (again.device, again.precision, again.deterministic) == ("cuda", "bfloat16", False)
+    old = read_config(written('[engine]\nname = "pool"\ndevice = "cpu"\n'))
+    assert old.engine.choose_compute().is_cpu
+    assert "precision" not in old.to_toml()  # as in files of earlier versions
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        ("engine.device=gpu", "engine.device: must be auto, cpu, cuda,"),
+        ("engine.device=cuda:x", "engine.device: must be auto"),
+        ("engine.device=mps:1", "engine.device: must be auto"),
+        ("engine.precision=half", "engine.precision: "),
+    ],
+)
+def test_a_device_that_cannot_be_meant_is_refused(pair, message):
+    with pytest.raises(ConfigError, match=message):
+        read_config(None, [pair])
+
+
+def test_a_device_on_ray_agrees_with_what_a_job_reserves():
+    ray = ["engine.name=ray", "engine.gpus=0.5"]
+    assert read_config(None, ray).engine.choose_compute().device.type == "cuda"
+    assert read_config(None, ray[:1]).engine.choose_compute().is_cpu
+    with pytest.raises(ConfigError, match=r"needs engine\.gpus above 0"):
+        read_config(None, [*ray[:1], "engine.device=cuda"])
+    with pytest.raises(ConfigError, match="Ray assigns the GPUs"):
+        read_config(None, [*ray, "engine.device=cuda:1"])
 
 
 def test_the_resolved_text_has_every_default():

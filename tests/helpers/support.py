@@ -146,7 +146,7 @@ def replies(monkeypatch, algorithm, *args, **how) -> tuple[hp.Result, list[list[
 
     kept: list[Recorder] = []
 
-    def record(plan, place, workers):
+    def record(plan, place, *_):
         kept.append(Recorder(plan, place))
         return kept[0]
 

@@ -177,7 +177,7 @@ def test_a_job_that_was_lost_half_way_is_repeated_as_if_for_the_first_time(tmp_p
 def test_nothing_of_theirs_is_in_any_job_or_reply_of_training(name, monkeypatch):
     kept: list[Recorder] = []
 
-    def record(plan, place, workers):
+    def record(plan, place, *_):
         kept.append(Recorder(plan, place))
         return kept[-1]
 

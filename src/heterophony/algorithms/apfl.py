@@ -26,17 +26,16 @@ class APFL(Algorithm):
 
     def local(self, client: Client) -> Tensors:
         net, share = client.net, self.get_own_share(client).requires_grad_(self.adaptive)
-        turn, rng_state = 0, torch.get_rng_state()
+        turn, draw_again = 0, client.remember_draws()
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             """Train on each mini-batch in turn the generic model, and the personal one in the mixture."""
-            nonlocal turn, rng_state
+            nonlocal turn, draw_again
             turn += 1
             if turn % 2:
-                rng_state = torch.get_rng_state()
+                draw_again = client.remember_draws()
                 return client.loss(net(x), y)
-            with torch.random.fork_rng(devices=[]):  # the generic model's draws stay the same
-                torch.set_rng_state(rng_state)
+            with draw_again():  # both models have the same draws
                 mixed = mix_models(share, params(net.own), weights(net))
                 return client.loss(answer(net.own, mixed, x), y)
 
@@ -56,7 +55,9 @@ class APFL(Algorithm):
         return server.update(mean(replies, weight=equally))
 
     def get_own_share(self, client: Client) -> Tensor:
-        return client.memory.get("apfl", {"share": torch.tensor(self.alpha)})["share"].clone()
+        like = next(client.net.parameters())
+        kept = client.memory.get("apfl", Tensors()).get("share")
+        return like.new_tensor(self.alpha, dtype=torch.float32) if kept is None else kept.clone()
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
         net = client.net  # state: running statistics are mixed as well

@@ -60,7 +60,7 @@ class FedPAC(Algorithm):
 
 def sum_by_class(client: Client, z: Tensor) -> Tensor:
     """Sum the features over the examples of each class."""
-    out = torch.zeros(client.data.classes, z.shape[1])
+    out = z.new_zeros(client.data.classes, z.shape[1])
     return out.index_add_(0, client.data.train.labels, z)
 
 

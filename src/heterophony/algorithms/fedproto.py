@@ -31,7 +31,7 @@ class FedProto(Algorithm):
         def loss(x: Tensor, y: Tensor) -> Tensor:
             z = net.base(x)
             out = client.loss(net.head(z), y)
-            here = torch.tensor([str(c) in known for c in y.tolist()])
+            here = y.new_tensor([str(c) in known for c in y.tolist()], dtype=torch.bool)
             if not self.lam or not here.any():
                 return out
             goal = torch.stack([known[str(c)] for c in y[here].tolist()])
@@ -65,7 +65,8 @@ class FedProto(Algorithm):
 def compute_prototype_accuracy(client: Client, known: Tensors) -> float:
     """Compute the share of test examples whose nearest prototype is of their class, as a metric."""
     client.net.eval()
-    classes, means = torch.tensor([int(c) for c in known]), torch.stack(list(known.values()))
+    means = torch.stack(list(known.values()))
+    classes = means.new_tensor([int(c) for c in known], dtype=torch.int64)
     right = 0
     for x, y in client.data.test.batches(250):
         at = torch.cdist(client.net.base(x).flatten(1), means.flatten(1)).argmin(1)

@@ -51,4 +51,4 @@ class MOON(Algorithm):
         """Compute the contrastive loss: the received model's features are the positive ones."""
         likeness = [cosine_similarity(z.flatten(1), o.flatten(1)) for o in (near, far)]
         scores = torch.stack(likeness, 1) / self.temperature
-        return cross_entropy(scores, torch.zeros(len(z), dtype=torch.int64))
+        return cross_entropy(scores, z.new_zeros(len(z), dtype=torch.int64))

@@ -34,6 +34,7 @@ def server(
     """Serve a run to devices. Started again after any interruption, it continues."""
     from ..algorithms import get_display_name
     from ..config.reading import read_config
+    from ..core.errors import ConfigError
     from ..devices.broker.enrolment import read_enrolment
     from ..devices.server import serve
     from ..runs.store import RunFolder
@@ -44,6 +45,11 @@ def server(
         config = read_config(folder.config_file)
     else:
         config = read_settings(file, pairs)
+        if config.engine.device not in ("auto", "cpu"):
+            raise ConfigError(
+                "engine.device: every device chooses its own, as in `heterophony device -c"
+                f" engine.device={config.engine.device}`; leave it out here"
+            )
         folder.create(config.to_toml())
     try:
         with terminal.show_interruptible_progress(SAME_COMMAND, [folder]) as shown:
@@ -76,13 +82,25 @@ def device(
     simulate_slow: Annotated[
         float, typer.Option(min=1.0, help="Work so many times slower than this machine.")
     ] = 1.0,
+    pairs: Annotated[
+        list[str] | None,
+        typer.Option("-c", "--config", help="Where its jobs compute, as in engine.device=cuda."),
+    ] = None,
 ) -> None:
     """Take part in a run, until it ends. Started again after any interruption, it continues."""
+    from ..config.reading import read_config
+    from ..core.devices import find_device
     from ..core.errors import ConfigError
     from ..data.client_folders import find_client_data
     from ..devices.broker.enrolment import read_enrolment
     from ..devices.device import Device, wait_for_run
 
+    for pair in pairs or []:
+        if pair.partition("=")[0].strip() != "engine.device":
+            raise ConfigError(
+                f"-c {pair}: only engine.device is a device's own; all else is the run's"
+            )
+    computes_on = find_device(read_config(None, pairs or []).engine.device)
     credentials = read_enrolment(enrolment)
     names = [c.strip() for c in clients.split(",") if c.strip()]
     own = None if data is None else find_client_data(data, names, credentials.device)
@@ -99,5 +117,6 @@ def device(
             terminal.print_note,
             slowdown=simulate_slow,
             data=own,
+            device=computes_on,
         ).run()
     terminal.print_note("the run has ended")

@@ -114,6 +114,8 @@ def check_only_engine_settings(pairs: list[str] | None) -> None:
     for pair in pairs or []:
         if not pair.strip().startswith("engine."):
             raise ConfigError(f"-c {pair}: only engine settings can change, as in engine.name=ray")
+        if pair.partition("=")[0].strip() == "engine.precision":
+            raise ConfigError(f"-c {pair}: a run keeps its precision; start a new run")
 
 
 def select_engine_settings(pairs: list[str] | None) -> list[str]:

@@ -29,7 +29,7 @@ def pretrain(
     from ..experiments.tasks import run_sequentially
 
     config = read_settings(file, pairs)
-    prepare_engine(config.engine.name)
+    prepare_engine(config.engine)
     task = prepare_pretraining(config, out)
     with terminal.show_interruptible_progress(SAME_COMMAND, [task.folder]) as shown:
         (summary,) = run_sequentially([task], shown, warn=terminal.print_note)

@@ -88,6 +88,7 @@ def run_table(
 
     engine, cores = read_config(None, pairs).engine, workers or count_cores()
     check_engine_installed(engine.name)
+    engine.choose_compute()  # raises if the device is not here
     due = prepare_due_runs(table, parent, cores)
     if due and not quiet:
         runs = f"{len(due)} run{'s' if len(due) > 1 else ''}"

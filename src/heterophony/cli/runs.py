@@ -53,7 +53,7 @@ def run(
 
     config = read_settings(file, pairs)
     check_trackers(track)
-    prepare_engine(config.engine.name)
+    prepare_engine(config.engine)
     federation = read_federation(config)
     plan = config.build_plan(federation)
     name = f"{shorten_name(config.algorithm_name)}-{federation.name}"
@@ -116,7 +116,7 @@ def compare(
     chosen = None if seeds is None else parse_seeds(seeds)
     configs = build_comparison(algorithms, chosen, file, pairs or [], terminal.print_note)
     first = next(iter(configs.values()))
-    prepare_engine(first.engine.name)
+    prepare_engine(first.engine)
     parent = out or find_free_folder(f"compare-{Path(first.data.name).stem}")
     folders = prepare_run_folders(parent, configs)
     resume_runs(folders, parent, None, track, select_engine_settings(pairs))

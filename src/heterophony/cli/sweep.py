@@ -79,7 +79,7 @@ def sweep(
     settings = [*chosen, *(pairs or [])]
     plan = build_sweep(config, settings, swept or [], numbers, draws, terminal.print_note)
     first = next(iter(plan.runs.values())).config
-    prepare_engine(first.engine.name)
+    prepare_engine(first.engine)
     parent = out or find_free_folder(f"sweep-{Path(first.data.name).stem}")
     prepare_sweep(plan, parent)
     run_and_show(parent, by, workers, figure, json, select_engine_settings(pairs))

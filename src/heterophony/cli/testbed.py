@@ -47,6 +47,7 @@ def run_testbed(
     find_mosquitto()
     open_broker(out)  # raises if its packages are missing
     from ..algorithms import get_display_name
+    from ..core.errors import ConfigError
     from ..devices.admission import check_devices_can_run
     from ..devices.testbed.fault_injection import parse_fault_kinds
     from ..devices.testbed.testbed import Testbed, assign_clients, start_testbed_fork_server
@@ -57,6 +58,8 @@ def run_testbed(
 
     kinds = parse_fault_kinds(faults or [])
     config = read_settings(file, pairs, DEFAULT_SETTINGS)
+    if config.engine.device not in ("auto", "cpu"):
+        raise ConfigError("engine.device: a testbed computes on the CPU; leave it out")
     folder = RunFolder(out)
     check_devices_can_run(config)
     start_testbed_fork_server()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -20,12 +21,18 @@ def register(app: typer.Typer) -> None:
 def bench(
     json: JsonOption = False,
     seconds: Annotated[float, typer.Option(help="Seconds of each measurement.")] = 6.0,
+    device: Annotated[
+        str,
+        typer.Option(help="That the workers compute on, as in cuda; the plain loop stays on cpu."),
+    ] = "cpu",
 ) -> None:
     """Measure this machine's speed, as ratios within one run."""
+    from ..core.devices import choose_compute
     from ..tools.bench import measure_speed
 
+    compute = choose_compute(device)
     with terminal.handle_signals(signal.default_int_handler):
-        found = measure_speed(seconds, terminal.print_note)
+        found = measure_speed(seconds, terminal.print_note, compute)
     if json:
         terminal.print_json(found)
         return
@@ -33,10 +40,21 @@ def bench(
     terminal.print_table("convnet, Fashion-MNIST shapes, batch 20", ["", "measured"], rows)
 
 
-def doctor(json: JsonOption = False) -> None:
+def doctor(
+    json: JsonOption = False,
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="Check a GPU instead: same bits for 1, 2 and 4 workers?")
+    ] = False,
+    device: Annotated[
+        str, typer.Option(help="The GPU that --gpu checks, as in cuda:1 or mps.")
+    ] = "auto",
+) -> None:
     """Check whether every engine can run here; say what is missing and how to get it."""
     from ..tools.doctor import check_installation
 
+    if gpu:
+        show_gpu_check(device, json)
+        return
     with terminal.handle_signals(signal.default_int_handler):
         found = check_installation()
     if json:
@@ -46,3 +64,34 @@ def doctor(json: JsonOption = False) -> None:
         terminal.print_table("", ["part", "state", "about"], rows, text=3)
     if any(not c["ok"] and c["needed"] for c in found):
         raise typer.Exit(1)
+
+
+def show_gpu_check(device: str, json: bool) -> None:
+    """Run the check of a GPU, and show it beside the CPU; exit 1 if bits differ by the workers."""
+    from ..tools.gpu_check import check_gpu, describe_setup, find_differences
+
+    with terminal.handle_signals(signal.default_int_handler):
+        trials = check_gpu(device, terminal.print_note)
+    setup, differences = describe_setup(device), find_differences(trials)
+    if json:
+        rows = [asdict(t) for t in trials]
+        terminal.print_json({"setup": setup, "trials": rows, "differences": differences})
+    else:
+        cells = [
+            [
+                *(t.algorithm, t.device, str(t.workers), t.model_sha256[:12]),
+                *(f"{t.seconds:.1f}", f"{100 * t.accuracy:.2f} %", format_used(t.used_bytes)),
+            ]
+            for t in trials
+        ]
+        head = ["algorithm", "device", "workers", "model", "seconds", "P", "MB on the GPU"]
+        terminal.print_table(", ".join(f"{k} {v}" for k, v in setup.items() if v), head, cells)
+    for line in differences:
+        terminal.print_note(line)
+    if differences:
+        terminal.print_note("please report this with the table above: the bits should be the same")
+        raise typer.Exit(1)
+
+
+def format_used(used: int | None) -> str:
+    return "" if used is None else terminal.format_megabytes(used)

@@ -177,6 +177,11 @@ class Config:
             del sections["data"]["task"]
         if not self.evaluation.share_personal:
             del sections["evaluation"]["share_personal"]
+        if self.engine.device == "auto":  # a run stays on the kind of device that it began on
+            sections["engine"]["device"] = self.engine.choose_compute().device.type
+        for key in ("precision", "deterministic"):
+            if getattr(self.engine, key) == getattr(EngineSection, key):
+                del sections["engine"][key]
         if self.engine.name != "ray":
             drop_cluster_settings(sections["engine"])
         kept = {s: {k: v for k, v in d.items() if v is not None} for s, d in sections.items()}

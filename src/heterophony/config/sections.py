@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+import torch
+
+from ..core.compute import Compute, Precision
+from ..core.devices import check_device_name, find_device
 from ..core.errors import ConfigError, match_name
 from ..core.fields import check_settings, list_settings, setting
 from ..core.scores import TaskName
@@ -120,7 +124,7 @@ class EvaluationSection:
 
 @dataclass(frozen=True)
 class EngineSection(Cluster):
-    """Where jobs run; never changes the result."""
+    """Where jobs run. Only ``precision`` changes the result; another GPU may change its last bits."""
 
     name: Literal["serial", "pool", "ray"] = setting(
         "pool", "one process, one per core, or a Ray cluster"
@@ -128,13 +132,44 @@ class EngineSection(Cluster):
     workers: int | None = setting(
         None, "jobs at a time; default: one per core, or as many as fit on the cluster", low=1
     )
-    device: Literal["cpu"] = setting("cpu", "the hardware that computes")
+    device: str = setting(
+        "auto", "that computes: cpu, cuda, cuda:1 or mps; auto: cuda where torch sees it, else cpu"
+    )
+    precision: Precision = setting("float32", "of forward pass and loss; bfloat16 changes results")
+    deterministic: bool = setting(True, "on GPUs: the same bits every time; false is faster")
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_device_name(self.device)
         for key, usual in asdict(LOCAL_CLUSTER).items():
             if self.name != "ray" and getattr(self, key) != usual:
                 raise ConfigError(f"{key}: only with engine.name = 'ray'; leave it out")
+        if self.name == "ray":
+            self.check_ray_device()
+
+    def check_ray_device(self) -> None:
+        """Refuse a device that does not agree with what a job reserves on the cluster."""
+        if self.device not in ("auto", "cpu", "cuda"):
+            raise ConfigError(
+                f"device: must be auto, cpu or cuda with engine.name = 'ray', not {self.device!r}:"
+                " Ray assigns the GPUs that engine.gpus reserves"
+            )
+        if self.device == "cuda" and not self.gpus:
+            raise ConfigError(
+                "device: cuda on Ray needs engine.gpus above 0, as in engine.gpus=0.25"
+            )
+
+    def choose_compute(self) -> Compute:
+        """Return where and how jobs compute; raise if this machine does not have the device.
+
+        What a Ray cluster has is found where its jobs run.
+        """
+        if self.name == "ray":
+            on_gpu = self.device == "cuda" or (self.device == "auto" and self.gpus > 0)
+            device = torch.device("cuda" if on_gpu else "cpu")
+        else:
+            device = find_device(self.device)
+        return Compute(device, self.precision, self.deterministic)
 
 
 SECTIONS: dict[str, type] = {

@@ -48,7 +48,7 @@ class Adam(Optimizer):
                 if k not in self.steps:
                     self.means[k] = torch.zeros_like(self.named[k])
                     self.squares[k] = torch.zeros_like(self.named[k])
-                    self.steps[k] = torch.zeros(())
+                    self.steps[k] = self.named[k].new_zeros((), dtype=torch.float32)
             steps = [self.steps[k] for k in grads]
             torch._foreach_add_(steps, 1)
             self.update(

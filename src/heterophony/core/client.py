@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
+from .compute import ON_CPU, autocast, computing, read_loss, widen
+from .device_samples import get_stored_data
 from .errors import DivergedError
 from .image_transforms import ImageDraws, draw_every_time, draw_once_per_image
 from .net import Net
 from .optimizer import Optimizer
 from .optimizer_choice import create_optimizer
-from .randomness import derive_seed, seeded
+from .randomness import GeneratorStates, derive_seed, drawing_again, seeded
 from .samples import ClientData, Samples
 from .tasks import TASKS, Criterion
 from .tensors import Memory, Tensors, load_into_net, state
@@ -127,20 +130,21 @@ class Client:
                 self.examples += repeat * len(y)
                 for _ in range(repeat):
                     optimiser.zero_grad()
-                    value = loss(x, y)
+                    with autocast():
+                        value = loss(x, y)
                     value.backward()
                     if pull is not None:
                         add_to_gradients(named, pull(named.map(Tensor.detach)))
                     if how.clip_norm is not None:
                         clip_grad_norm_(named.values(), how.clip_norm)
                     optimiser.step()
-                    loss_sum, updates = loss_sum + value.item(), updates + 1
+                    loss_sum, updates = loss_sum + read_loss(value), updates + 1
                 if after is not None:
                     after()
         optimiser.zero_grad()
         self.net.requires_grad_(True)
         self._store_momentum(optimiser, how, phase)
-        self._record_loss(phase, loss_sum, updates)
+        self._record_loss(phase, float(loss_sum), updates)
 
     def compute_net_loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute the loss of the net's output: the default loss of ``fit``."""
@@ -184,7 +188,8 @@ class Client:
     def features(self) -> Tensor:
         """Compute the output of the base for all training examples, in evaluation mode."""
         self.net.eval()
-        return torch.cat([self.net.base(x) for x, _ in self.data.train.batches(250)])
+        with autocast():
+            return widen(torch.cat([self.net.base(x) for x, _ in self.data.train.batches(250)]))
 
     @contextmanager
     def apart(self, purpose: str) -> Iterator[None]:
@@ -195,15 +200,19 @@ class Client:
         with seeded(self._draw_seed, "apart", self.t, self.id, purpose):
             yield
 
+    def remember_draws(self) -> Callable[[], AbstractContextManager[None]]:
+        """Return a block, ``with again():``, that draws once more what is drawn from now on."""
+        return partial(drawing_again, GeneratorStates.save())
+
     def once(self, derive: SamplesDerivation) -> Samples:
         """Return ``derive(client.data)``, computed in the first round and stored for all others.
 
-        Its random draws depend on the client and the function's name, not on round or engine.
+        It runs on the CPU; its draws depend on client and function name, not on round or engine.
         """
 
         def derive_seeded() -> Samples:
-            with seeded(self._seed, "once", self.id, derive.__name__):
-                return derive(self.data)
+            with computing(ON_CPU), seeded(self._seed, "once", self.id, derive.__name__):
+                return derive(get_stored_data(self.data))
 
         return self._cache_derived(derive.__name__, derive_seeded)
 

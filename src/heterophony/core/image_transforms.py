@@ -31,9 +31,12 @@ class RandomImageTransform:
     def __call__(self, x: Tensor, draws: Tensor) -> Tensor:
         """Transform each image by its own row of uniform numbers."""
         height, width = x.shape[2:]
-        down, right = torch.arange(height).view(1, -1, 1), torch.arange(width).view(1, 1, -1)
+        # Apple's devices have no float64, in which positions are computed
+        draws = draws if x.device.type == "mps" else draws.to(x.device)
+        down = torch.arange(height, device=draws.device).view(1, -1, 1)
+        right = torch.arange(width, device=draws.device).view(1, 1, -1)
         flip, *shift, angle = draws.double().T[:, :, None, None]
-        inside = torch.ones(len(x), height, width, dtype=torch.bool)
+        inside = torch.ones(len(x), height, width, dtype=torch.bool, device=draws.device)
         if self.degrees:
             down, right = rotate_positions(down, right, (2 * angle - 1) * self.degrees)
             inside &= is_within(down, height) & is_within(right, width)
@@ -44,6 +47,7 @@ class RandomImageTransform:
             down, right = down + by[0], right + by[1]
             inside &= is_within(down, height) & is_within(right, width)
         source = (down.clamp(0, height - 1) * width + right.clamp(0, width - 1)).expand_as(inside)
+        source, inside = source.to(x.device), inside.to(x.device)
         moved = x.flatten(2).gather(2, source.flatten(1)[:, None].expand(-1, x.shape[1], -1))
         return moved.view(x.shape).masked_fill_(~inside[:, None], 0)
 

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
+
+from .compute import get_compute
 
 
 def derive_seed(*key: object) -> int:
@@ -26,12 +30,70 @@ def make_generator(*key: object) -> np.random.Generator:
 
 @contextmanager
 def seeded(*key: object) -> Iterator[None]:
-    """Seed torch's global generator by the key; restore its state at the end."""
-    generator = torch.default_generator
-    before = generator.get_state()
+    """Seed torch's global generators by the key; restore their states at the end.
+
+    These are the generator of the CPU and, in a job elsewhere, that of its device.
+    """
+    generator, device = torch.default_generator, get_compute().device
+    before, seed = generator.get_state(), derive_seed(*key)
+    with nullcontext() if device.type == "cpu" else seeded_on_device(device, seed):
+        try:
+            # torch.manual_seed also seeds GPUs, which takes a millisecond even where there are none
+            generator.manual_seed(seed)
+            yield
+        finally:
+            generator.set_state(before)
+
+
+@contextmanager
+def seeded_on_device(device: torch.device, seed: int) -> Iterator[None]:
+    """Seed the generator of a device; restore its state at the end."""
+    before, module = get_device_state(device), torch.get_device_module(device)
     try:
-        # torch.manual_seed also seeds GPUs, which takes a millisecond even where there are none
-        generator.manual_seed(derive_seed(*key))
+        # manual_seed is for the current device, which every thread has of its own
+        with module.device(device) if device.type == "cuda" else nullcontext():
+            module.manual_seed(seed)
         yield
     finally:
-        generator.set_state(before)
+        set_device_state(device, before)
+
+
+@dataclass(frozen=True)
+class GeneratorStates:
+    """The states of the generators that a job draws from, to draw the same numbers again."""
+
+    cpu: Tensor
+    device: Tensor | None
+
+    @classmethod
+    def save(cls) -> GeneratorStates:
+        device = get_compute().device
+        there = None if device.type == "cpu" else get_device_state(device)
+        return cls(torch.default_generator.get_state(), there)
+
+    def restore(self) -> None:
+        torch.default_generator.set_state(self.cpu)
+        if self.device is not None:
+            set_device_state(get_compute().device, self.device)
+
+
+@contextmanager
+def drawing_again(states: GeneratorStates) -> Iterator[None]:
+    """Draw inside what was drawn after these states; outside, draws go on as before."""
+    now = GeneratorStates.save()
+    states.restore()
+    try:
+        yield
+    finally:
+        now.restore()
+
+
+def get_device_state(device: torch.device) -> Tensor:
+    module = torch.get_device_module(device)
+    state: Tensor = module.get_rng_state() if device.type == "mps" else module.get_rng_state(device)
+    return state
+
+
+def set_device_state(device: torch.device, state: Tensor) -> None:
+    module = torch.get_device_module(device)
+    module.set_rng_state(state, *(() if device.type == "mps" else (device,)))

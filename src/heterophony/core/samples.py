@@ -42,7 +42,7 @@ class Scale:
         if len(self.mean) == len(self.std) == 1:
             factor, offset = 1 / (self.unit * self.std[0]), -self.mean[0] / self.std[0]
             return x if (factor, offset) == (1.0, 0.0) else x.mul_(factor).add_(offset)
-        mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (self.mean, self.std))
+        mean, std = (x.new_tensor(v).view(-1, 1, 1) for v in (self.mean, self.std))
         return x.div_(self.unit).sub_(mean).div_(std)
 
 
@@ -91,10 +91,12 @@ class Samples:
         x = self.get_stored(at)
         if self.image_transform is not None and draws is not None:
             x = self.image_transform(x, draws(at if self.rows is None else self.rows[at]))
+        return self.convert(x), self.labels[at]
+
+    def convert(self, x: Tensor) -> Tensor:
+        """Convert stored examples to network input."""
         x = self.scale(x)
-        if x.dim() == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
-        return x, self.labels[at]
+        return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
 
     def gather_batches(
         self, epochs: Iterable[Tensor], size: int, draws: ImageDraws | None = None

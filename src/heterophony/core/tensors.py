@@ -128,7 +128,7 @@ def mix(items: Sequence[Tensors], shares: Sequence[float]) -> Tensors:
         if not first.is_floating_point():
             return first.clone()
         # start from -0.0: -0.0 + x is x for every x, whereas 0.0 + -0.0 is 0.0
-        out = torch.full(first.shape, -0.0, dtype=torch.float64)
+        out = first.new_full(first.shape, -0.0, dtype=torch.float64)
         for item, share in pairs:
             out.add_(item[name].double(), alpha=share)
         return out.to(first.dtype)
@@ -163,7 +163,7 @@ def frozen(module: nn.Module) -> nn.Module:
 
 def match_memory_format(values: Tensor, like: Tensor) -> Tensor:
     """Copy the values into the memory format of ``like``: convolutions round by format."""
-    return torch.empty_strided(like.shape, like.stride(), dtype=values.dtype).copy_(values)
+    return values.new_empty_strided(like.shape, like.stride()).copy_(values)
 
 
 def load_into_net(net: nn.Module, tensors: Tensors) -> None:

@@ -24,6 +24,8 @@ from .. import __version__
 from ..config.config import Config
 from ..config.reading import resolve_config
 from ..core.algorithm import Reply
+from ..core.compute import CPU, Compute
+from ..core.devices import prepare_torch
 from ..core.errors import ConfigError, DivergedError, HeterophonyError
 from ..core.tensors import tensor_to_bytes
 from ..data.client_folders import OWN_DATA
@@ -66,9 +68,10 @@ class Device:
         *,
         slowdown: float = 1.0,
         data: Mapping[str, Path] | None = None,
+        device: torch.device = CPU,
     ) -> None:
         self.folder, self.clients, self.say = folder / run, list(clients), say
-        self.slowdown, self.data = slowdown, data
+        self.slowdown, self.data, self.compute = slowdown, data, Compute(device)
         self.plan: Plan | None = None
         self.device_folder = DeviceFolder(self.folder)
         self.client_store = FolderClientStore(self.folder / "clients", self.folder / "scratch")
@@ -144,6 +147,12 @@ class Device:
         federation = load_federation(config, self.data)
         # the server selects clients; its settings for that name clients that are not here
         local_config = replace(config, participation=Uniform(rate=1.0), devices=Devices())
+        self.compute = replace(  # the server decides the precision, this device where it computes
+            self.compute,
+            precision=config.engine.precision,
+            deterministic=config.engine.deterministic,
+        )
+        prepare_torch(self.compute)
         self.plan = local_config.build_device_plan(federation)
         unknown = [c for c in self.clients if c not in federation.clients]
         if unknown:
@@ -178,7 +187,7 @@ class Device:
             assert self.plan is not None
             result: Reply | Exception
             try:
-                result = work(self.plan, job, self.client_store)
+                result = work(self.plan, job, self.client_store, self.compute)
             except HeterophonyError as error:
                 result = error
             except Exception as error:  # whatever it is, the server is told

@@ -14,6 +14,8 @@ from importlib.util import find_spec
 from typing import Protocol, Self
 
 from ..core.algorithm import Reply
+from ..core.compute import ON_CPU, Compute
+from ..core.devices import count_devices
 from ..core.errors import ConfigError, choose
 from ..core.fields import check_settings, setting
 from ..jobs.client_store import FolderClientStore
@@ -21,6 +23,7 @@ from ..jobs.plan import Job, Plan
 
 AUTO_ADDRESS = "auto"  # the cluster that this machine is a node of
 ENGINES = {"serial": "serial:Serial", "pool": "pool:Pool", "ray": "ray.engine:Ray"}
+WORKERS_PER_GPU = 4  # by default: small models leave most of a GPU idle
 MAX_ATTEMPTS = 3  # processes that may die on the same job before the run ends
 
 
@@ -78,20 +81,31 @@ def create_engine(
     plan: Plan,
     client_store: FolderClientStore,
     cluster: Cluster = LOCAL_CLUSTER,
+    compute: Compute = ON_CPU,
 ) -> Engine:
-    """Create the engine of that name for one run. Without ``workers`` it uses all cores."""
+    """Create the engine of that name for one run. Without ``workers`` it uses all cores or GPUs."""
     module, cls_name = choose(ENGINES, name, "engine.name").split(":")
     check_engine_installed(name)
     cls = getattr(import_module(f".{module}", __package__), cls_name)
-    options = (workers, cluster) if name == "ray" else (workers or count_cores(),)
-    engine: Engine = cls(plan, client_store, *options)
+    options = (workers, cluster) if name == "ray" else (workers or count_default_workers(compute),)
+    engine: Engine = cls(plan, client_store, *options, compute)
     return engine
 
 
-def prepare_engine(name: str) -> None:
-    """Check that the engine is installed; let workers import torch while this process does other things."""
-    check_engine_installed(name)
-    if name == "pool":
+class EngineChoice(Protocol):
+    """The part of a configuration that says where jobs run."""
+
+    @property
+    def name(self) -> str: ...
+
+    def choose_compute(self) -> Compute: ...
+
+
+def prepare_engine(engine: EngineChoice) -> None:
+    """Check that engine and device are here; let workers import torch while this process does other things."""
+    check_engine_installed(engine.name)
+    engine.choose_compute()  # raises where the device is not here
+    if engine.name == "pool":
         from .child_processes import start_fork_server
 
         start_fork_server()
@@ -109,6 +123,14 @@ def check_engine_installed(name: str) -> None:
 def count_cores() -> int:
     """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def count_default_workers(compute: Compute) -> int:
+    """Count the workers of a pool: one per core; on GPUs a few for each, at most one per core."""
+    if compute.is_cpu:
+        return count_cores()
+    gpus = 1 if compute.device.index is not None else max(1, count_devices(compute.device.type))
+    return min(WORKERS_PER_GPU * gpus, max(gpus, count_cores()))
 
 
 def sort_jobs(jobs: Sequence[Job]) -> list[Job]:

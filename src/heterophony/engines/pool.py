@@ -18,6 +18,8 @@ from typing import Self
 import torch
 
 from ..core.algorithm import Reply
+from ..core.compute import ON_CPU, Compute
+from ..core.devices import WorkerPlace
 from ..core.errors import EngineError
 from ..core.tensors import Tensors
 from ..data.federation import Federation
@@ -42,8 +44,15 @@ class Worker(ChildProcess):
 class Pool:
     """The workers of one run."""
 
-    def __init__(self, plan: Plan, client_store: FolderClientStore, workers: int) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        client_store: FolderClientStore,
+        workers: int,
+        compute: Compute = ON_CPU,
+    ) -> None:
         self.plan, self.client_store, self.worker_count = plan, client_store, workers
+        self.compute = compute
         self.workers: list[Worker] = []
         self.sent_tensors = SentTensors(client_store.scratch / "down")
 
@@ -58,8 +67,8 @@ class Pool:
             str(self.client_store.scratch),
         )
         try:
-            for _ in range(self.worker_count):
-                self.workers.append(self.start_worker())
+            for i in range(self.worker_count):
+                self.workers.append(self.start_worker(i))
         except BaseException as error:  # also Ctrl-C: no worker may outlive the folder
             self.__exit__(error)
             raise
@@ -73,8 +82,9 @@ class Pool:
         for worker in self.workers:
             worker.process.join()
 
-    def start_worker(self) -> Worker:
-        return Worker(run_worker, *self.worker_arguments)
+    def start_worker(self, i: int) -> Worker:
+        where = WorkerPlace.choose(self.compute, i, self.worker_count)
+        return Worker(run_worker, *self.worker_arguments, where)
 
     def list_available_clients(self, clients: Sequence[str]) -> list[str]:
         return list(clients)
@@ -129,7 +139,8 @@ class Pool:
                 f" (exit code {exit_code}); is there enough memory?"
                 " fewer engine.workers need less"
             )
-        self.workers[self.workers.index(worker)] = self.start_worker()
+        i = self.workers.index(worker)
+        self.workers[i] = self.start_worker(i)
 
 
 def receive_replies(worker: Worker) -> list[Reply] | None:
@@ -165,7 +176,12 @@ def pickle_plan(plan: Plan) -> bytes:
 
 
 def run_worker(
-    pipe: connection.Connection, plan_pickle: bytes, data: str, memories: str, scratch: str
+    pipe: connection.Connection,
+    plan_pickle: bytes,
+    data: str,
+    memories: str,
+    scratch: str,
+    where: WorkerPlace,
 ) -> None:
     """Receive jobs and send replies, until the driver closes the pipe or ends."""
     try:
@@ -180,16 +196,20 @@ def run_worker(
             pipe.recv()  # the driver reads replies after it has sent a job
         return
     client_store = FolderClientStore(Path(memories), Path(scratch))
-    cache = TensorCache()
+    compute, cache = where.prepare(), TensorCache()
     while True:
         try:
-            run_batch(pipe, plan, client_store, cache)
+            run_batch(pipe, plan, client_store, cache, compute)
         except PIPE_CLOSED:
             return
 
 
 def run_batch(
-    pipe: connection.Connection, plan: Plan, client_store: FolderClientStore, cache: TensorCache
+    pipe: connection.Connection,
+    plan: Plan,
+    client_store: FolderClientStore,
+    cache: TensorCache,
+    compute: Compute,
 ) -> None:
     """Receive a batch of jobs and send its replies; the first error is sent in their place."""
     replies, batch = list[tuple[Reply, TensorMessage | None]](), pipe.recv()
@@ -198,17 +218,17 @@ def run_batch(
             job = replace(
                 bare, tensors=cache.decode(tensors), generic_model=cache.decode(generic_model)
             )
-            replies.append(run_job(plan, client_store, job))
+            replies.append(run_job(plan, client_store, job, compute))
             continue
         return  # an error was sent: the driver will end the run
     pipe.send(replies)
 
 
 def run_job(
-    plan: Plan, client_store: FolderClientStore, job: Job
+    plan: Plan, client_store: FolderClientStore, job: Job, compute: Compute = ON_CPU
 ) -> tuple[Reply, TensorMessage | None]:
     """Run a job; return the reply without its tensors, and the message that holds them."""
-    reply = work(plan, job, client_store)
+    reply = work(plan, job, client_store, compute)
     name = f"{os.getpid()}-{job.kind}-{job.t}-{job.turn}-{job.client.encode().hex()}"
     groups = {"up": reply.tensors, "aside": reply.aside}
     message = encode_message(groups, 0, client_store.scratch / "up" / name)

@@ -8,6 +8,8 @@ from typing import Self
 import torch
 
 from ..core.algorithm import Reply
+from ..core.compute import ON_CPU, Compute
+from ..core.devices import prepared_torch
 from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Job, Plan
 from ..jobs.work import work
@@ -16,15 +18,24 @@ from ..jobs.work import work
 class Serial:
     """Uses one torch thread, as every worker does, so that all engines have the same bits."""
 
-    def __init__(self, plan: Plan, client_store: FolderClientStore, workers: int = 1) -> None:
-        self.plan, self.client_store = plan, client_store
+    def __init__(
+        self,
+        plan: Plan,
+        client_store: FolderClientStore,
+        workers: int = 1,
+        compute: Compute = ON_CPU,
+    ) -> None:
+        self.plan, self.client_store, self.compute = plan, client_store, compute
         self.previous_threads = torch.get_num_threads()
 
     def __enter__(self) -> Self:
         torch.set_num_threads(1)
+        self.prepared = prepared_torch(self.compute)
+        self.prepared.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.prepared.__exit__(None, None, None)
         torch.set_num_threads(self.previous_threads)
 
     def list_available_clients(self, clients: Sequence[str]) -> list[str]:
@@ -32,4 +43,4 @@ class Serial:
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
         for job in jobs:
-            yield work(self.plan, job, self.client_store)
+            yield work(self.plan, job, self.client_store, self.compute)

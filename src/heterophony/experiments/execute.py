@@ -6,6 +6,7 @@ import tomllib
 import warnings
 from collections.abc import Callable, Sequence
 
+from ..core.compute import ON_CPU, Compute
 from ..core.errors import FolderError
 from ..core.fields import flatten_config
 from ..core.files import write_json
@@ -29,10 +30,11 @@ def execute_plan(
     warn: Callable[[str], None] = warnings.warn,
     cluster: Cluster = LOCAL_CLUSTER,
     on_phase: Callable[[str], None] = lambda phase: None,
+    compute: Compute = ON_CPU,
 ) -> Summary:
     """Run the rounds that are left and write ``result.json``. The folder must be locked.
 
-    ``where`` is an engine, or the name of one; ``workers`` and ``cluster`` are for a name.
+    ``where`` is an engine, or the name of one; ``workers``, ``cluster`` and ``compute`` are for a name.
     ``on_phase`` is called with what is going on before the first event.
     """
     events = list(folder.iterate_events())
@@ -41,6 +43,8 @@ def execute_plan(
         raise FolderError(f"{folder.events_file} is damaged: a line is not an event")
     check_same_data(plan, events)
     check_same_files(plan, events)
+    if (other := describe_other_device(events, compute)) and not is_finished(events):
+        warn(other)
     if not folder.partition_file.exists():
         plan.federation.save_partition(folder.partition_file)
     with follow_run(trackers, describe_tracked_run(folder), folder.iterate_events, warn) as follow:
@@ -49,11 +53,11 @@ def execute_plan(
             engine = where
             if isinstance(engine, str):
                 on_phase("starting" if engine == "serial" else "starting the workers")
-                engine = create_engine(engine, workers, plan, folder.client_store, cluster)
+                engine = create_engine(engine, workers, plan, folder.client_store, cluster, compute)
             with engine as entered:
                 first = f"round {len(select_rounds(events)) + 1}" if events else "first evaluation"
                 on_phase(first)
-                for event in run_rounds(plan, entered, folder):
+                for event in run_rounds(plan, entered, folder, compute):
                     follow(event)
                     on_event(event)
             events = list(folder.iterate_events())
@@ -94,6 +98,20 @@ def check_same_files(plan: Plan, events: list[Event]) -> None:
                 f"{file} is not what it was when the run began (its sha256 differs);"
                 " bring it back, or start a new run"
             )
+
+
+def describe_other_device(events: list[Event], compute: Compute) -> str:
+    """Say that a run continues on another kind of device than it began on; nothing if it does not."""
+    start = get_start(events) if events else None
+    if start is None:
+        return ""
+    before, now = start.get("device", "cpu").split(":")[0], compute.device.type
+    if before == now:
+        return ""
+    return (
+        f"the run began on {before} and continues on {now}: numbers may differ in their last bits from"
+        f" a run on {before} alone"
+    )
 
 
 def check_same_initial_model(plan: Plan, events: list[Event]) -> None:

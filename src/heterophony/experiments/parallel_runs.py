@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.reading import read_config
+from ..core.devices import assign_gpu
 from ..core.errors import DivergedError, EngineError
 from ..engines.base import MAX_ATTEMPTS, ClusterShare
 from ..engines.child_processes import ChildProcess, send_errors, start_fork_server
@@ -110,10 +111,17 @@ def run_in_child_process(
             folder.reopen()
             config = read_config(folder.config_file)
             plan = config.build_plan(config.build_federation())
+            compute = config.engine.choose_compute()
             if share is None:
-                execute_plan(plan, folder, "serial", None, pipe.send)
+                # numbers of processes follow each other, so runs spread over the GPUs
+                compute = assign_gpu(compute, os.getpid())
+                execute_plan(plan, folder, "serial", None, pipe.send, compute=compute)
             else:
                 os.environ.update(share.environment)
-                execute_plan(plan, folder, "ray", share.workers, pipe.send, cluster=share.cluster)
+                execute_plan(
+                    *(plan, folder, "ray", share.workers, pipe.send),
+                    cluster=share.cluster,
+                    compute=compute,
+                )
         finally:
             folder.close()

@@ -18,6 +18,7 @@ from ..config.config import Config, choose_default_model
 from ..config.participation import DEFAULT_RATE
 from ..config.reading import resolve_config
 from ..core.algorithm import Algorithm
+from ..core.compute import Precision
 from ..core.errors import ConfigError, FolderError
 from ..core.fields import construct
 from ..core.metrics import MetricFunction
@@ -65,6 +66,9 @@ def run(
     engine: str = "serial",
     workers: int | None = None,
     cluster: Cluster | None = None,
+    device: str = "auto",
+    precision: Precision = "float32",
+    deterministic: bool = True,
     out: str | Path | None = None,
     resume: bool = False,
     on_event: Callable[[Event], None] = lambda event: None,
@@ -113,10 +117,17 @@ def run(
             },
             "aggregation": {"weights": weights},
             "evaluation": {"every": evaluate_every, "new_client_rounds": new_client_rounds},
-            "engine": {"name": engine, "workers": workers, **asdict(cluster or Cluster())},
+            "engine": {
+                "name": engine,
+                "workers": workers,
+                **asdict(cluster or Cluster()),
+                "device": device,
+                "precision": precision,
+                "deterministic": deterministic,
+            },
         }
     )
-    prepare_engine(engine)
+    prepare_engine(config.engine)
     config = replace(
         config,
         algorithm=chosen,
@@ -127,6 +138,7 @@ def run(
         faults=faults or Faults(),
         devices=devices or Devices(),
     )
+    compute = config.engine.choose_compute()
     net = None
     if model is not None and not isinstance(model, str):
         net = prepare_own_net(model, config.algorithm, federation, seed)
@@ -142,7 +154,8 @@ def run(
             raise FolderError(f"{out} holds a run with other settings; choose another out=")
         with show_progress(progress) as shown:
             status = shown.begin_run(
-                f"{label_algorithm(plan.algorithm, plan.algorithm_name)} (seed {seed})",
+                f"{label_algorithm(plan.algorithm, plan.algorithm_name)} (seed {seed})"
+                + ("" if compute.is_cpu else f" on {compute.device}"),
                 rounds,
                 list(federation.sizes("test").values()),
             )
@@ -155,6 +168,7 @@ def run(
                 trackers,
                 cluster=config.engine,
                 on_phase=status.name_phase,
+                compute=compute,
             )
     except BaseException:
         if temporary is not None:
@@ -230,6 +244,8 @@ def format_run_toml(
             **own,
         },
     }
+    if config.engine.precision != "float32":
+        sections["library"]["precision"] = config.engine.precision
     if config.faults != Faults():
         sections["library"]["faults"] = repr(config.faults)
     if config.devices != Devices():

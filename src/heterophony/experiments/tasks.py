@@ -82,7 +82,7 @@ def load_tasks(folders: Sequence[RunFolder], overrides: Sequence[str] = ()) -> l
                 f" hp.run(..., out='{folder.path}', resume=True)"
             )
         config = read_config(folder.config_file, overrides)
-        prepare_engine(config.engine.name)
+        prepare_engine(config.engine)
         tasks.append(RunTask(folder, config, config.build_plan(federations.get(config))))
     return tasks
 
@@ -116,7 +116,9 @@ def run_sequentially(
     summaries = []
     for task in tasks:
         engine, sizes = task.config.engine, task.plan.federation.sizes("test")
-        status = progress.begin_run(task.label, task.plan.rounds, list(sizes.values()))
+        compute = engine.choose_compute()
+        label = task.label if compute.is_cpu else f"{task.label} on {compute.device}"
+        status = progress.begin_run(label, task.plan.rounds, list(sizes.values()))
         try:
             summaries.append(
                 execute_plan(
@@ -129,6 +131,7 @@ def run_sequentially(
                     warn,
                     engine,
                     status.name_phase,
+                    compute,
                 )
             )
         finally:

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from ..core.algorithm import Algorithm, Reply
 from ..core.client import Client
+from ..core.compute import autocast, get_compute, widen
+from ..core.device_samples import place_samples
 from ..core.module_copies import iterate_tensors
 from ..core.randomness import seeded
 from ..core.samples import Samples
@@ -46,6 +48,8 @@ def evaluate(plan: Plan, job: Job, memory: Memory, client_store: ClientStore) ->
     metrics = measure(plan, client, models, client.data.test)
     if plan.federation.validates:  # read only here, so that no algorithm can use these examples
         held_out = plan.federation.samples(job.client, "validation")
+        if not get_compute().is_cpu:
+            held_out = place_samples(held_out, get_compute().device)
         valid = {f"{k}_valid": model for k, model in models.items()}
         metrics |= measure(plan, client, valid, held_out)
     tested = len(client.data.test)
@@ -81,7 +85,7 @@ def measure(
             for name, model in models.items():
                 whole = torch.cat(outputs[model])
                 for metric in plan.metrics:
-                    value = float(metric.compute(whole, samples.labels))
+                    value = float(metric.compute(whole, samples.labels.cpu()))
                     if isfinite(value):
                         found[f"{name}/{metric.name}"] = value
     return found
@@ -105,8 +109,9 @@ def compute_scores(
     with torch.inference_mode():
         for x, y in samples.batches(EVALUATION_BATCH) if len(samples) else ():
             for model in sums:
-                output = model(x)
-                sums[model] += score(output, y, variance).sum().item()
+                with autocast():
+                    output = widen(model(x)).cpu()  # scores need float64, which some devices lack
+                sums[model] += score(output, y.cpu(), variance).sum().item()
                 if outputs is not None:
                     outputs[model].append(output)
     return [int(sums[model]) if counted else sums[model] for model in models]
@@ -128,7 +133,7 @@ def is_generic_model(plan: Plan, job: Job, client: Client) -> bool:
     own, generic = dict(iterate_tensors(client.net)), dict(job.generic_model)
     if not own.keys() <= generic.keys():
         generic = {**dict(iterate_tensors(plan.template)), **generic}
-    return all(torch.equal(v, generic[k]) for k, v in own.items())
+    return all(torch.equal(v.cpu(), generic[k]) for k, v in own.items())
 
 
 def is_generic_model_known(plan: Plan, generic: Client) -> bool:

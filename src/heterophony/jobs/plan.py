@@ -12,6 +12,8 @@ import torch
 from ..algorithms import get_algorithm_name
 from ..core.algorithm import POOLED_CLIENT, Algorithm, Reply, Server
 from ..core.client import Client
+from ..core.compute import get_compute
+from ..core.device_samples import place_data, place_samples
 from ..core.errors import ConfigError
 from ..core.metrics import Metric
 from ..core.module_copies import copy_module
@@ -164,23 +166,25 @@ class Plan:
     def build_client(
         self, job: Job, memory: Memory, client_store: ClientStore, kind: type[Client] = Client
     ) -> Client:
-        """Build the client of a job from its memory and from the tensors it received."""
-        data = self.federation.data(job.client)
+        """Build the client of a job from its memory and the tensors it received, on its device."""
+        compute = get_compute()
+        data = place_data(self.federation.data(job.client), compute)
 
         def load_derived(name: str, make: Callable[[], Samples]) -> Samples:
             derived = client_store.load_derived_samples(job.client, name, data.train.scale, make)
             # derived images are transformed in training as the originals are
-            return replace(derived, image_transform=data.train.image_transform)
+            derived = replace(derived, image_transform=data.train.image_transform)
+            return derived if compute.is_cpu else place_samples(derived, compute.device)
 
         # with pooled data, draw as the first client: then a federation of one gives the same bits
         client_id = self.federation.clients[0] if job.client == POOLED_CLIENT else job.client
         return kind(
             id=client_id,
             t=job.t,
-            net=copy_module(self.template),
+            net=compute.place_net(copy_module(self.template)),
             data=data,
-            received=job.tensors,
-            memory=memory,
+            received=compute.place(job.tensors),
+            memory=compute.place_memory(memory),
             training=self.training,
             seed=self.seed,
             rounds=self.rounds,

@@ -11,6 +11,8 @@ import torch
 
 from ..core.algorithm import Algorithm, Reply
 from ..core.client import Client
+from ..core.compute import ON_CPU, Compute, bring_back, bring_back_memory, computing
+from ..core.devices import translate_device_errors
 from ..core.errors import ConfigError, DivergedError
 from ..core.randomness import seeded
 from ..core.tensors import Memory, Tensors, state
@@ -19,8 +21,21 @@ from .evaluation import compute_scores, evaluate, has_tuning, needs_personal_par
 from .plan import Job, Plan
 
 
-def work(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
-    """Do one job. Every engine, and every device, calls this function and no other."""
+def work(plan: Plan, job: Job, client_store: ClientStore, compute: Compute = ON_CPU) -> Reply:
+    """Do one job. Every engine, and every device, calls this function and no other.
+
+    ``compute`` says where: a client's net and batches are there, all that the job takes and returns
+    is on the CPU. An attack of the privacy audit always runs on the CPU.
+    """
+    with (
+        computing(compute if job.custom_work is None else ON_CPU),
+        translate_device_errors(f"client {job.client}, round {job.t}"),
+    ):
+        return do_job(plan, job, client_store)
+
+
+def do_job(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
+    """Do one job where ``work`` says, and measure its time."""
     begun = time.perf_counter()
     memory = client_store.load_memory(job.client, before=job.t)
     if job.custom_work is not None:
@@ -44,13 +59,14 @@ def train(plan: Plan, job: Job, memory: Memory, client_store: ClientStore) -> tu
     """Train locally; return the reply to the server and the client's new memory."""
     client = plan.build_client(job, memory, client_store)
     update = train_locally(plan, job, client)
-    personal, samples = client.stays(), len(client.data.train)
+    personal, samples = bring_back(client.stays()), len(client.data.train)
     metrics = dict(client.metrics)
     # with tuning, the model before it is not the one that P measures
     if plan.is_evaluated(job.t + 1) and not has_tuning(plan.algorithm):
         own = partial(plan.algorithm.predict, client)
         metrics["P_local"] = compute_scores(plan, client, [own], client.data.test)[0]
-    new_memory = {**client.memory, **({"net": personal} if personal else {})}
+    kept = bring_back_memory(client.memory)
+    new_memory = {**kept, **({"net": personal} if personal else {})}
     aside = personal if needs_personal_average(plan, job, client_store) else Tensors()
     weight = samples if plan.weights == "samples" else 1
     reply = Reply(job.client, "train", update, samples, weight, metrics, aside)
@@ -87,7 +103,7 @@ def train_locally(plan: Plan, job: Job, client: Client) -> Tensors:
                 f"client {job.client}, round {job.t}: '{name}' of its update holds NaN or infinity;"
                 " lower local.lr"
             )
-    return update
+    return bring_back(update)
 
 
 def join(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
@@ -102,7 +118,7 @@ def join(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
     for t in range(job.t, job.t + plan.effective_new_client_rounds):
         client = plan.build_client(replace(job, t=t), memory, client_store)
         train_locally(plan, replace(job, t=t), client)
-        memory = {**client.memory, "net": state(client.net)}
+        memory = bring_back_memory({**client.memory, "net": state(client.net)})
     client_store.save_memory(job.client, job.t, memory)
     joined = replace(job, tensors=select_tensors_after_joining(plan.algorithm, job.tensors, memory))
     reply = evaluate(plan, joined, memory, client_store)

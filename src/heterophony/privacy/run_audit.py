@@ -56,7 +56,11 @@ class Audit:
                 progress.begin_run(get_display_name(name), plan.rounds), snapshots.make_listener()
             )
             with lock_folder(snapshots.folder) as folder:
-                execute_plan(plan, folder, engine.name, engine.workers, listener, cluster=engine)
+                execute_plan(
+                    *(plan, folder, engine.name, engine.workers, listener),
+                    cluster=engine,
+                    compute=engine.choose_compute(),
+                )
                 snapshots.save_last()
                 record_sent_parameters(name, snapshots, self.log)
 
@@ -117,7 +121,7 @@ def open_audit(
 ) -> Audit:
     """Create the folders of an audit, or open those of one with the same settings."""
     first = next(iter(configs.values()))
-    prepare_engine(first.engine.name)
+    prepare_engine(first.engine)
     federation = read_federation(first)
     if len(federation.shape) != 3:
         raise ConfigError(f"data.name: an audit needs images, not examples of {federation.shape}")

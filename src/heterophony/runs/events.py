@@ -66,6 +66,11 @@ class StartEvent(TypedDict):
             "SHA-256 of each file that decides availability or device speeds, if there are any",
         ]
     ]
+    device: NotRequired[Annotated[str, "the device that computes, if it is not the CPU"]]
+    deterministic: NotRequired[
+        Annotated[bool, "false if `engine.deterministic = false` allows other bits every time"]
+    ]
+    precision: NotRequired[Annotated[str, "`engine.precision`, if it is not `float32`"]]
 
 
 class EvaluationEvent(TypedDict):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ..core.algorithm import Reply, Server
+from ..core.compute import ON_CPU, Compute
 from ..core.randomness import seeded
 from ..core.tensors import Tensors, mix
 from ..engines.base import Engine
@@ -25,12 +26,17 @@ from .round_events import (
 from .store import RunFolder
 
 
-def run_rounds(plan: Plan, engine: Engine, folder: RunFolder) -> Iterator[Event]:
-    """Run the remaining rounds and commit each; yield every event after it is recorded."""
+def run_rounds(
+    plan: Plan, engine: Engine, folder: RunFolder, compute: Compute = ON_CPU
+) -> Iterator[Event]:
+    """Run the remaining rounds and commit each; yield every event after it is recorded.
+
+    ``compute`` is recorded: where and how the engine computes.
+    """
     server = folder.restore_newest_commit(plan.federation.sizes())
     if server is None:
         server = plan.create_initial_server()
-        yield from record_events(folder, [make_start_event(plan, server)])
+        yield from record_events(folder, [make_start_event(plan, server, compute)])
     server, clock = replace(server, statistics=plan.buffer_names), read_clock(folder)
     while server.t < plan.rounds:
         server, evaluation, done = run_round(plan, engine, server, clock)

@@ -9,6 +9,7 @@ from typing import TypedDict
 
 from .. import __version__
 from ..core.algorithm import POOLED_CLIENT, Reply, Server
+from ..core.compute import ON_CPU, Compute
 from ..core.tensors import Tensors
 from ..jobs.client_store import ClientStore
 from ..jobs.plan import Plan
@@ -60,6 +61,12 @@ class FileDigests(TypedDict, total=False):
     files: dict[str, str]
 
 
+class ComputeFields(TypedDict, total=False):
+    device: str
+    deterministic: bool
+    precision: str
+
+
 class PersonalBytes(TypedDict, total=False):
     personal_bytes: int
 
@@ -73,7 +80,7 @@ class FaultFields(TypedDict, total=False):
     clock: float
 
 
-def make_start_event(plan: Plan, server: Server) -> StartEvent:
+def make_start_event(plan: Plan, server: Server, compute: Compute = ON_CPU) -> StartEvent:
     """Describe the run before its first round."""
     federation = plan.federation
     sizes = list(federation.sizes("validation").values())
@@ -99,7 +106,20 @@ def make_start_event(plan: Plan, server: Server) -> StartEvent:
         "data_sha256": federation.sha256,
         "start_sha256": plan.start_sha256,
         **files,
+        **describe_compute(compute),
     }
+
+
+def describe_compute(compute: Compute) -> ComputeFields:
+    """Describe where and how a run computes, as far as it is not on the CPU in float32."""
+    found: ComputeFields = {}
+    if not compute.is_cpu:
+        found["device"] = str(compute.device)
+        if not compute.deterministic:
+            found["deterministic"] = False
+    if compute.precision != "float32":
+        found["precision"] = compute.precision
+    return found
 
 
 def make_evaluation_event(plan: Plan, t: int, replies: Sequence[Reply]) -> EvaluationEvent:

@@ -171,13 +171,14 @@ class Summary:
     task: str = "classification"  # the score of other tasks is in place of the accuracy
     metrics: dict[str, dict[str, float | None]] = field(default_factory=dict)  # at the end
     data_remark: str | None = None  # how the data differ from the published set of their name
+    compute: dict[str, Any] = field(default_factory=dict)  # if not on the CPU in float32
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as plain data for JSON; without what only other tasks have."""
         out = asdict(self)
         if self.task == "classification":
             del out["task"]
-        for later in ("metrics", "data_remark"):
+        for later in ("metrics", "data_remark", "compute"):
             if not out[later]:
                 del out[later]
         return out
@@ -248,6 +249,7 @@ def build_summary(events: Sequence[Event]) -> Summary:
         task=start.get("task", "classification"),
         metrics=pool_last_metrics(events),
         data_remark=start.get("data_remark"),
+        compute={k: v for k, v in start.items() if k in ("device", "deterministic", "precision")},
     )
 
 

@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from ..algorithms.fedavg import FedAvg
+from ..core.compute import ON_CPU, Compute
 from ..core.samples import BYTES_TO_PLUS_MINUS_ONE
 from ..core.training import Training
 from ..data.federation import Federation
@@ -38,16 +39,21 @@ BATCH = 20
 REPEATS = 3
 
 
-def measure_speed(seconds: float, say: Callable[[str], None]) -> dict[str, float]:
-    """Measure all ratios; each rate is the best of interleaved repeats, the least disturbed one."""
+def measure_speed(
+    seconds: float, say: Callable[[str], None], compute: Compute = ON_CPU
+) -> dict[str, float]:
+    """Measure all ratios; each rate is the best of interleaved repeats, the least disturbed one.
+
+    Workers compute where ``compute`` says; the plain loop and sgemm are always the CPU's.
+    """
     samples = max(200, round(seconds * 500 / BATCH) * BATCH)
     plain, one, two, gemm = [], [], [], []
     for i in range(REPEATS):
         say(f"repeat {i + 1} of {REPEATS}: sgemm, a plain loop, one worker, two workers")
         gemm.append(run_in_subprocess(measure_sgemm_rate))
         plain.append(run_in_subprocess(partial(measure_plain_rate, samples)))
-        one.append(measure_pool_rate(1, samples))
-        two.append(measure_pool_rate(2, samples))
+        one.append(measure_pool_rate(1, samples, compute))
+        two.append(measure_pool_rate(2, samples, compute))
     say("evaluation with the paper's settings, and rounds with many idle clients")
     flops = count_training_flops(convnet((1, 28, 28), 10), (1, 28, 28))
     rates = {k: max(v) for k, v in (("p", plain), ("1", one), ("2", two), ("g", gemm))}
@@ -59,8 +65,8 @@ def measure_speed(seconds: float, say: Callable[[str], None]) -> dict[str, float
         "speedup_over_plain": rates["1"] / rates["p"],
         "scaling": rates["2"] / rates["1"],
         "sgemm_fraction": rates["1"] * flops / rates["g"],
-        "evaluation_share": measure_evaluation_share(),
-        "idle_clients_cost": measure_idle_cost(),
+        "evaluation_share": measure_evaluation_share(compute),
+        "idle_clients_cost": measure_idle_cost(compute),
     }
 
 
@@ -118,7 +124,7 @@ def make_random_images(n: int) -> Source:
 
 @contextmanager
 def open_pool(
-    federation: Federation, model: Any, workers: int, epochs: int
+    federation: Federation, model: Any, workers: int, epochs: int, compute: Compute
 ) -> Iterator[tuple[Plan, Pool]]:
     """Start a pool of workers for a federation, in a temporary folder."""
     build = partial(model, federation.shape, federation.classes, 1)
@@ -134,17 +140,17 @@ def open_pool(
     )
     with tempfile.TemporaryDirectory() as folder:
         store = RunFolder(Path(folder) / "run").client_store
-        with Pool(plan, store, workers) as engine:
+        with Pool(plan, store, workers, compute) as engine:
             yield plan, engine
 
 
-def measure_pool_rate(workers: int, samples: int) -> float:
+def measure_pool_rate(workers: int, samples: int, compute: Compute) -> float:
     """Measure the samples per second of the pool: two equal clients per worker, after a warm-up."""
     clients = 2 * workers
     federation = partition_source(
         make_random_images(round(samples / 2 / 0.75) * clients), clients, IID(), 0.75, 0
     )
-    with open_pool(federation, convnet, workers, epochs=1) as (plan, engine):
+    with open_pool(federation, convnet, workers, 1, compute) as (plan, engine):
         list(engine.run(make_training_jobs(plan, plan.federation.clients[:workers])))
         start = time.perf_counter()
         replies = list(engine.run(make_training_jobs(plan, plan.federation.clients)))
@@ -157,14 +163,14 @@ def make_training_jobs(plan: Plan, clients: tuple[str, ...]) -> list[Job]:
     return [Job(kind="train", t=0, client=c, tensors=model, cost=sizes[c]) for c in clients]
 
 
-def measure_evaluation_share() -> float:
+def measure_evaluation_share(compute: Compute) -> float:
     """Measure the part of a round's work that is evaluation: 10 of 50 clients train 5 epochs.
 
     It uses a fifth of Fashion-MNIST's number of images, so that it takes seconds.
     """
     dirichlet: Partition = Dirichlet(0.5, min_size=20)
     federation = partition_source(make_random_images(14_000), 50, dirichlet, 0.75, 0)
-    with open_pool(federation, convnet, 2, epochs=5) as (plan, engine):
+    with open_pool(federation, convnet, 2, 5, compute) as (plan, engine):
         tests = build_evaluation_jobs(plan, plan.create_initial_server())
         jobs = [*make_training_jobs(plan, plan.federation.clients[::5]), *tests]
         list(engine.run(jobs[-4:]))
@@ -175,12 +181,12 @@ def measure_evaluation_share() -> float:
     return work["evaluate"] / (work["train"] + work["evaluate"])
 
 
-def measure_idle_cost() -> float:
+def measure_idle_cost(compute: Compute) -> float:
     """Measure the time of a round with 1000 clients relative to 20, where ten train in both."""
     times = {20: list[float](), 1000: list[float]()}
     for clients, taken in times.items():
         federation = partition_source(make_random_images(clients * 40), clients, IID(), 0.75, 0)
-        with open_pool(federation, mlp, 2, epochs=20) as (plan, engine):
+        with open_pool(federation, mlp, 2, 20, compute) as (plan, engine):
             for _ in range(1 + REPEATS):
                 jobs = make_training_jobs(plan, plan.federation.clients[:10])
                 start = time.perf_counter()

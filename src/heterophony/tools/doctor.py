@@ -17,7 +17,7 @@ def check_installation() -> list[CheckResult]:
     """Check every part; each result has name, ok, needed and about."""
     return [
         run_check("python", True, describe_python),
-        run_check("torch", True, lambda: f"{version('torch')}, CPU"),
+        run_check("torch", True, describe_torch),
         run_check("machine", True, describe_machine),
         run_check("disk", True, check_disk_space),
         run_check("engine serial", True, lambda: try_engine("serial")),
@@ -39,6 +39,15 @@ def run_check(name: str, needed: bool, check: Callable[[], str]) -> CheckResult:
 
 def describe_python() -> str:
     return f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+
+
+def describe_torch() -> str:
+    """Name the version, and the device that ``engine.device = "auto"`` means here."""
+    from ..core.devices import count_devices, find_device
+
+    kind = find_device("auto").type
+    seen = f" ({count_devices(kind)} seen)" if kind != "cpu" else ""
+    return f"{version('torch')}, device auto = {kind}{seen}"
 
 
 def describe_machine() -> str:

@@ -7,7 +7,9 @@ from torch import Tensor
 
 def pack_bits(flags: Tensor) -> Tensor:
     """Pack a flat tensor of flags into bytes, the first flag in the lowest bit."""
-    return torch.from_numpy(np.packbits(flags.numpy(), bitorder="little"))
+    rows = torch.cat([flags, flags.new_zeros(-len(flags) % 8)]).view(-1, 8)
+    values = flags.new_tensor([1 << i for i in range(8)], dtype=torch.uint8)
+    return (rows * values).sum(1, dtype=torch.uint8)
 
 
 def unpack_bits(packed: Tensor) -> Tensor:

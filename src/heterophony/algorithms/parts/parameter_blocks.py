@@ -42,7 +42,7 @@ def select_blocks(cut: Blocks, importance: Tensor, budget: float) -> tuple[Tenso
     separately. Returns also the fraction of the model that is kept.
     """
     flat = [(b.in_linear_layer, i > 0, n) for b in cut for i, n in enumerate(b.sizes)]
-    keep = torch.tensor([not later for _, later, _ in flat])
+    keep = [not later for _, later, _ in flat]
     order = importance.argsort(descending=True, stable=True).tolist()
     for group in (True, False):
         others = [i for i in order if flat[i][0] == group and flat[i][1]]
@@ -52,14 +52,16 @@ def select_blocks(cut: Blocks, importance: Tensor, budget: float) -> tuple[Tenso
                 keep[i] = True
                 left -= flat[i][2]
     sizes = torch.tensor([n for _, _, n in flat])
-    return keep, float(sizes[keep].sum() / sizes.sum())
+    share = float(sizes[torch.tensor(keep)].sum() / sizes.sum())
+    return importance.new_tensor(keep, dtype=torch.bool), share
 
 
 def forward_gated(net: nn.Module, cut: Blocks, gates: Tensor, w: Tensors, x: Tensor) -> Tensor:
     """Return the net's output with every block of ``w`` scaled by its gate."""
     scaled, at = dict(w), 0
     for b in cut:
-        factor = gates[at : at + len(b.sizes)].repeat_interleave(torch.tensor(b.sizes))
+        sizes = gates.new_tensor(b.sizes, dtype=torch.int64)
+        factor = gates[at : at + len(b.sizes)].repeat_interleave(sizes)
         scaled[b.name] = match_memory_format(w[b.name] * factor.view(w[b.name].shape), w[b.name])
         at += len(b.sizes)
     return answer(net, scaled, x)

@@ -20,6 +20,8 @@ from ray import exceptions
 
 from ...core.algorithm import Reply
 from ...core.codec import decode_groups, encode_groups
+from ...core.compute import ON_CPU, Compute
+from ...core.devices import WorkerPlace
 from ...core.errors import EngineError, HeterophonyError
 from ...core.tensors import Tensors
 from ...jobs.client_store import FolderClientStore
@@ -53,9 +55,10 @@ class Ray:
         client_store: FolderClientStore,
         workers: int | None,
         cluster: Cluster = LOCAL_CLUSTER,
+        compute: Compute = ON_CPU,
     ) -> None:
         self.plan, self.client_store = plan, client_store
-        self.workers, self.cluster = workers, cluster
+        self.workers, self.cluster, self.compute = workers, cluster, compute
         self.run_id = secrets.token_hex(4)
         # by the id of the tensors; keeping the tensors keeps the id from being used again
         self.sent_tensors: dict[int, tuple[Tensors, EncodedTensors]] = {}
@@ -92,6 +95,7 @@ class Ray:
             plan_ref=ray.put(as_array(plan)),
             federation_header=federation.about(),
             array_refs={k: ray.put(array) for k, array in federation.arrays().items()},
+            where=WorkerPlace.describe(self.compute),
         )
 
     def list_available_clients(self, clients: Sequence[str]) -> list[str]:

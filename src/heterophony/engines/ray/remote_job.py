@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from ... import __version__
 from ...core.algorithm import Reply
 from ...core.codec import decode_groups, encode_groups
+from ...core.compute import Compute
+from ...core.devices import WorkerPlace, count_devices
 from ...core.errors import EngineError, HeterophonyError
 from ...core.files import translate_disk_errors
 from ...core.tensors import Tensors
@@ -75,6 +77,7 @@ class RunBundle:
     plan_ref: Any
     federation_header: str
     array_refs: Mapping[str, Any]
+    where: WorkerPlace
 
 
 class CarriedClientStore(ClientStore):
@@ -121,6 +124,7 @@ class OpenRun:
                 " install the same versions on all nodes"
             )
         configure_torch()
+        self.compute = prepare_on_node(bundle.where)
         self.run_id = run
         self.temp_folder: TempFolder = open_temp_folder(run)
         data = self.temp_folder.path / "data"
@@ -141,6 +145,16 @@ class OpenRun:
                 self.tensor_cache.popitem(last=False)
         self.tensor_cache.move_to_end(encoded.key)
         return self.tensor_cache[encoded.key]
+
+
+def prepare_on_node(where: WorkerPlace) -> Compute:
+    """Set torch up for the GPU that Ray gave to this worker: the only one that it sees."""
+    if where.device == "cuda" and not count_devices("cuda"):
+        raise EngineError(
+            "Ray gave a GPU to this job, but torch sees none on its node; install torch with CUDA"
+            " there, or set engine.device = 'cpu'"
+        )
+    return where.prepare()
 
 
 def write_data_once(folder: Path, bundle: RunBundle, fetch: Fetch) -> None:
@@ -193,7 +207,7 @@ def run_remote_jobs(
 def run_remote_job(run: OpenRun, job: Job, memory: bytes) -> RemoteReply:
     store = CarriedClientStore(memory, run.temp_folder.path)
     try:
-        reply = work(run.plan, job, store)
+        reply = work(run.plan, job, store, run.compute)
     except Exception as error:
         return RemoteReply(make_sendable(error, f"client {job.client}, round {job.t}"))
     return RemoteReply(

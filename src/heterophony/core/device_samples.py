@@ -1,0 +1,83 @@
+"""A client's examples on the device of its job: they are copied there once, as they are stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from .compute import CPU, Compute
+from .image_transforms import ImageDraws
+from .samples import ClientData, Samples
+
+RESIDENT_BYTES = 1 << 30  # of one client's examples; of more, each batch is copied when it is used
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceSamples(Samples):
+    """Samples whose batches are on a device. Positions are drawn on the CPU, as everywhere."""
+
+    source: Samples = Samples(torch.empty(0), torch.empty(0))
+    device: torch.device = CPU
+
+    @cached_property
+    def labels(self) -> Tensor:
+        return self.source.labels.to(self.device)
+
+    @cached_property
+    def resident(self) -> Tensor | None:
+        """All selected examples on the device, as stored; None if they are too many."""
+        each = self.x[:1].nbytes
+        if each * len(self) > RESIDENT_BYTES:
+            return None
+        return self.source.get_all_stored().to(self.device)
+
+    def select_examples(self, at: Tensor) -> Samples:
+        return place_samples(self.source.select_examples(at.cpu()), self.device)
+
+    def get_stored(self, at: Tensor) -> Tensor:
+        if self.resident is None:
+            return self.source.get_stored(at.cpu()).to(self.device)
+        return self.resident[at.to(self.device)]
+
+    def get_all_stored(self) -> Tensor:
+        if self.resident is None:
+            return self.source.get_all_stored().to(self.device)
+        return self.resident
+
+    def batch(self, at: Tensor, draws: ImageDraws | None = None) -> tuple[Tensor, Tensor]:
+        x = self.get_stored(at)
+        if self.image_transform is not None and draws is not None:
+            at = at.cpu()
+            x = self.image_transform(x, draws(at if self.rows is None else self.rows[at]))
+        return self.convert(x), self.labels[at.to(self.device)]
+
+
+def place_samples(samples: Samples, device: torch.device) -> Samples:
+    return DeviceSamples(
+        samples.x,
+        samples.y,
+        samples.scale,
+        samples.rows,
+        samples.image_transform,
+        source=samples,
+        device=device,
+    )
+
+
+def place_data(data: ClientData, compute: Compute) -> ClientData:
+    """Return the client's data on the device of the job; on the CPU, the same object."""
+    if compute.is_cpu:
+        return data
+    train, test = (place_samples(part, compute.device) for part in (data.train, data.test))
+    return ClientData(train, test, data.classes)
+
+
+def get_stored_data(data: ClientData) -> ClientData:
+    """Return the same data where they are stored: on the CPU."""
+    train, test = (
+        part.source if isinstance(part, DeviceSamples) else part for part in (data.train, data.test)
+    )
+    return data if train is data.train else ClientData(train, test, data.classes)
