@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -199,6 +200,54 @@ def test_a_wrong_reply_is_refused_in_words(name, attack):
     with pytest.raises(CodecError) as refused:
         expected(name).check_reply(bad, job)
     assert len(str(refused.value)) < 200
+
+
+def only(*names: str) -> Callable[[Reply], Reply]:
+    return lambda r: replace(r, metrics={k: v for k, v in r.metrics.items() if k in names})
+
+
+EVALUATIONS = {
+    "no metric": (only(), "metric 'G' is missing"),
+    "only G": (only("G"), "metric 'P' is missing"),
+    "only P": (only("P"), "metric 'G' is missing"),
+    "a huge number": (lambda r: replace(r, metrics={**r.metrics, "P/f1": 1e200}), "over 1e\\+100"),
+    "no perplexity": (
+        lambda r: replace(r, metrics={**r.metrics, "P/perplexity": 0.0}),
+        "above 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", EVALUATIONS)
+def test_an_evaluation_has_all_its_measures(attack):
+    job, good = next((j, r) for j, r in exchanged("fedavg")[1] if j.kind == "evaluate")
+    spoil, words = EVALUATIONS[attack]
+    with pytest.raises(CodecError, match=words):
+        expected("fedavg").check_reply(spoil(good), job)
+
+
+def test_what_is_not_measured_cannot_be_told():
+    """On devices FedPer has no generic model."""
+    job, good = next((j, r) for j, r in exchanged("fedper")[1] if j.kind == "evaluate")
+    assert "G" not in good.metrics
+    with pytest.raises(CodecError, match="metric 'G' is not measured in this evaluation"):
+        expected("fedper").check_reply(replace(good, metrics={**good.metrics, "G": 1}), job)
+
+
+def test_the_last_evaluation_has_the_digest_of_the_memory():
+    job, good = next((j, r) for j, r in exchanged("fedavg")[1] if j.kind == "evaluate")
+    last = replace(job, t=2)
+    with pytest.raises(CodecError, match="no digest of the memory"):
+        expected("fedavg").check_reply(replace(good, kept=""), last)
+    assert expected("fedavg").check_reply(replace(good, kept="ab" * 32), last)
+
+
+def test_an_absurd_loss_is_refused():
+    job, good = exchanged("fedavg")[1][0]
+    with pytest.raises(CodecError, match="metric 'loss/main' is 1e\\+299"):
+        expected("fedavg").check_reply(
+            replace(good, metrics={**good.metrics, "loss/main": 1e299}), job
+        )
 
 
 @pytest.mark.parametrize("name", ["fedpac", "fedproto"])

@@ -23,7 +23,13 @@ from helpers.conversation import (
 )
 from helpers.support import QUICK, digits, identical, model, same
 from heterophony.core.algorithm import Reply
-from heterophony.core.errors import CodecError, DivergedError, EngineError, NotFiniteError
+from heterophony.core.errors import (
+    CodecError,
+    DivergedError,
+    EngineError,
+    NotFiniteError,
+    StorageError,
+)
 from heterophony.devices.engine import DeviceEngine
 from heterophony.devices.protocol import chunks, job_codec
 from heterophony.devices.protocol.messages import (
@@ -370,6 +376,39 @@ def test_a_reply_diverged_by_the_type_of_its_error_and_not_by_its_words(tmp_path
     engine = SimpleNamespace(deadline=None)
     with pytest.raises(DivergedError if lost.diverged else EngineError, match=str(error)):
         DeviceEngine.handle_lost_job(engine, lost)
+
+
+def test_an_error_that_no_check_foresaw_is_the_fault_of_the_device(tmp_path):
+    def stumble(job, reply):
+        if job.client == "b" and job.kind == "evaluate":
+            raise KeyError("P")
+
+    world = World(tmp_path, DEVICES, check=stumble)
+    world.publish("", world.server.submit_jobs(jobs_of(0, CLIENTS), world.now))
+    world.until(lambda: len(world.replies) == 11 and world.server.assignments.lost_jobs)
+    (lost,) = world.server.take_lost_jobs()
+    assert (lost.job.client, lost.device) == ("b", "pi-1")
+    assert lost.why == "it cannot be handled: KeyError('P')"
+    assert not lost.diverged
+
+    def trip(device, status):
+        raise ZeroDivisionError
+
+    world.server.registry.handle_status = trip
+    status = world.devices["pi-2"].session.make_status_publication("here")
+    assert world.server.receive(status.topic, status.payload, world.now) == []
+    assert "ZeroDivisionError" in world.server.registry.misbehaving_devices["pi-2"].last_reason
+
+
+def test_an_error_of_the_server_itself_is_no_fault_of_a_device(tmp_path):
+    world = World(tmp_path, {"pi-1": ["a"]})
+
+    def write(device, hello):
+        raise StorageError("the disk is full")
+
+    world.server.registry.check_admission = write
+    with pytest.raises(StorageError, match="the disk is full"):
+        world.until(lambda: False)
 
 
 def test_of_two_devices_that_claim_a_client_the_first_keeps_it(tmp_path):

@@ -125,6 +125,7 @@ def serve(
         federation = wait_for_clients(config, session, transport, journal, say, status.update)
         plan = config.build_device_plan(federation)
         validators.append(ReplyValidator(plan))
+        validators[0].prepare()
         engine = DeviceEngine(
             plan=plan,
             session=session,

@@ -118,10 +118,8 @@ def collect_counts(plan: Plan, replies: Sequence[Reply], measure: str) -> Counts
     metrics = {r.client: r.metrics for r in replies}
     if not any(measure in known for known in metrics.values()):
         return None
-    return [
-        to_count(plan, metrics[c][measure]) if c in metrics else None
-        for c in plan.federation.clients
-    ]
+    found = [metrics.get(c, {}).get(measure) for c in plan.federation.clients]
+    return [None if value is None else to_count(plan, value) for value in found]
 
 
 def collect_metrics(plan: Plan, replies: Sequence[Reply], measure: str) -> MetricValues:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ...core.algorithm import Reply
-from ...core.errors import CodecError, NotFiniteError
+from ...core.errors import CodecError, HeterophonyError, NotFiniteError
 from ...core.tensors import Tensors
 from ...jobs.plan import Job
 from . import job_codec
@@ -205,6 +205,10 @@ class Assignments:
         except CodecError as error:
             diverged = isinstance(error, NotFiniteError)
             return self.reject_reply(device, open_task, str(error), now, diverged)
+        except HeterophonyError:  # of the server itself: a full disk, or a request to stop
+            raise
+        except Exception as error:  # no reply ends the run, whatever it holds
+            return self.reject_reply(device, open_task, describe_unexpected_error(error), now)
         self.replies.append(reply)
         self.registry.stats.record_taken_reply(device, done.seconds)
         self.taken_ids.add(done.id)
@@ -250,3 +254,8 @@ class Assignments:
         self.lost_jobs.append(LostJob(job, device, to_single_line(why), diverged))
         del self.open_tasks[open_task.task.id]
         return []
+
+
+def describe_unexpected_error(error: Exception) -> str:
+    """Describe an error that no check foresaw, while a device's message was handled."""
+    return f"it cannot be handled: {error!r}"

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ...core.algorithm import Reply
-from ...core.errors import CodecError
+from ...core.errors import CodecError, HeterophonyError
 from ...engines.base import sort_jobs
 from ...jobs.plan import Job
 from . import chunks, messages, topics
-from .assignments import Assignments, LostJob, ReplyCheck
+from .assignments import Assignments, LostJob, ReplyCheck, describe_unexpected_error
 from .chunks import OutgoingBlob
 from .device_registry import AdmissionCheck, DeviceRegistry
 from .messages import Control, Done, Failed, Hello, Message, Metrics, Status, Want, Welcome
@@ -120,6 +120,11 @@ class ServerSession:
             return self.dispatch(address, payload, now)
         except CodecError as error:
             self.stats.record_invalid_message(address.device, error)
+            return []
+        except HeterophonyError:  # of the server itself: a full disk, or a request to stop
+            raise
+        except Exception as error:  # whatever a device sends, it does not end the run
+            self.stats.record_invalid_message(address.device, describe_unexpected_error(error))
             return []
 
     def dispatch(self, address: ParsedTopic, payload: bytes, now: float) -> list[Publication]:
