@@ -16,12 +16,13 @@ from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.core.algorithm import Reply
 from heterophony.core.errors import CodecError, DataError
 from heterophony.core.tensors import Tensors
+from heterophony.devices.protocol.job_codec import encode_reply
 from heterophony.devices.protocol.messages import ClientSummary
 from heterophony.devices.remote_federation import (
     RemoteFederation,
     make_remote_federation,
 )
-from heterophony.devices.reply_checks import ReplyValidator
+from heterophony.devices.reply_checks import MAX_REPLY_HEADER_BYTES, ReplyValidator
 from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import Job, Plan
 from heterophony.models import get_default_head_depth
@@ -259,6 +260,16 @@ def test_what_goes_with_an_update_has_a_bound_too(name):
     bad = altered(good, first(beside)[0], first(beside)[1] + 1e12)
     with pytest.raises(CodecError, match="the extra tensors have norm"):
         expected(name).check_reply(bad, job)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedproto", "fedper"])
+def test_a_reply_has_no_more_bytes_than_its_job_can_give(name):
+    for job, reply in exchanged(name, shares=True)[1]:
+        size = len(encode_reply(reply, share_personal=True))
+        limit = expected(name, shares=True).limit_reply_bytes(job)
+        assert size <= limit <= size + 2 * MAX_REPLY_HEADER_BYTES
+        if job.kind == "evaluate":
+            assert limit == MAX_REPLY_HEADER_BYTES
 
 
 def test_a_device_cannot_say_what_it_counts():

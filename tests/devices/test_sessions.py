@@ -14,6 +14,7 @@ from helpers.conversation import (
     CONFIG,
     LIMIT,
     RUN,
+    SMALL_LIMIT,
     STORM,
     Weather,
     World,
@@ -498,6 +499,20 @@ def test_a_reply_that_is_too_large_or_not_what_its_name_says_is_rejected(tmp_pat
     )
     (lost,) = world.server.take_lost_jobs()
     assert (lost.device, lost.job.client) == ("pi-1", "a")
+
+
+def test_the_limit_of_a_reply_is_that_of_its_job(tmp_path):
+    world = World(tmp_path, {"pi-1": ["a"]})
+    world.until(lambda: world.server.registry.list_available_clients() == ["a"])
+    world.devices["pi-1"].online = False
+    world.publish("", world.server.submit_jobs(jobs_of(0, "a"), world.now))
+    tasks = {o.job.kind: i for i, o in world.server.assignments.open_tasks.items()}
+    record = world.server.registry.devices["pi-1"]
+    world.say("pi-1", Done(tasks["evaluate"], 0, 0, BlobRef("ab" * 32, SMALL_LIMIT + 1), 0.1))
+    assert record.current_transfer is None
+    assert "over the limit" in world.server.registry.misbehaving_devices["pi-1"].last_reason
+    world.say("pi-1", Done(tasks["train"], 0, 0, BlobRef("ab" * 32, SMALL_LIMIT + 1), 0.1))
+    assert record.current_transfer[0].id == tasks["train"]
 
 
 # Bytes --------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..core.algorithm import Reply
+from ..core.algorithm import Reply, Server
 from ..core.codec import check_same_structure
 from ..core.errors import CodecError, NotFiniteError
 from ..core.samples import BYTES_TO_PLUS_MINUS_ONE
@@ -22,8 +22,10 @@ from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Job, Plan
 from ..jobs.work import train
 from .metric_checks import check_metrics, list_expected_measures
+from .protocol.job_codec import encode_reply
 
 MAX_NORM_RATIO = 1000.0  # to the norm of what was sent; honest training stays far below
+MAX_REPLY_HEADER_BYTES = 64 << 10  # names, numbers and metrics, beside the tensors
 DUMMY_CLIENT = "0"
 
 
@@ -37,12 +39,22 @@ class ReplyValidator:
     def prepare(self) -> None:
         """Compute the form of replies now: if that fails, no device is to blame."""
         assert self.required_names is not None
-        assert self.largest_reply is not None
+        assert self.largest_reply_bytes
 
     @cached_property
     def largest_reply(self) -> Reply:
         """The reply of a client with examples of every class; no reply has more tensors."""
         return self.simulate_reply(self.make_targets())
+
+    @cached_property
+    def initial_server(self) -> Server:
+        """The server's state before the first round."""
+        return self.plan.create_initial_server()
+
+    @cached_property
+    def initial_tensors(self) -> Tensors:
+        """What a client is sent in the first round."""
+        return self.plan.algorithm.send(self.initial_server, DUMMY_CLIENT)
 
     @cached_property
     def required_names(self) -> frozenset[str]:
@@ -102,6 +114,16 @@ class ReplyValidator:
             self._measures[key] = list_expected_measures(dry_plan, job, DUMMY_CLIENT)
         return self._measures[key]
 
+    @cached_property
+    def largest_reply_bytes(self) -> int:
+        """The bytes of a reply to training with all tensors that any client sends."""
+        return len(encode_reply(self.largest_reply, self.plan.share_personal))
+
+    def limit_reply_bytes(self, job: Job) -> int:
+        """Return the most bytes that the reply to a job can have; none larger is fetched."""
+        tensors = self.largest_reply_bytes if job.kind == "train" else 0
+        return tensors + MAX_REPLY_HEADER_BYTES
+
     def check_reply(self, reply: Reply, job: Job) -> Reply:
         """Return a valid reply with the weight the server knows; raise CodecError otherwise."""
         if (reply.client, reply.kind, reply.turn) != (job.client, job.kind, job.turn):
@@ -147,7 +169,10 @@ class ReplyValidator:
                 raise NotFiniteError(f"tensor {name!r} holds NaN or infinity")
         if missing := sorted(self.required_names - set(found)):
             raise CodecError(f"tensor {missing[0]!r} is missing")
-        self.check_norms(found, job.tensors, self.plan.federation.whole().sizes()[job.client])
+        samples = self.plan.federation.whole().sizes()[job.client]
+        self.check_norms(found, job.tensors, samples, "what was sent")
+        # in absolute terms too: else the model could grow by that much in every round
+        self.check_norms(found, self.initial_tensors, samples, "what is sent at first")
 
     def check_aside(self, found: Tensors) -> None:
         """Require exactly the personal tensors that G averages, if the run asks for them.
@@ -162,18 +187,30 @@ class ReplyValidator:
             if v.is_floating_point() and not bool(torch.isfinite(v).all()):
                 raise NotFiniteError(f"tensor {name!r} holds NaN or infinity")
 
-    def check_norms(self, found: Tensors, sent: Tensors, samples: int) -> None:
+    def check_norms(self, found: Tensors, sent: Tensors, samples: int, what: str) -> None:
         """Limit the norm of shared tensors, and that of extra ones, which may be sums over examples."""
         common = {k for k in found if k in sent}
         before, after = compute_norm(sent, common), compute_norm(found, common)
         if after > self.max_norm_ratio * (1 + before):
             raise CodecError(
-                f"the update has norm {after:.3g}, over {self.max_norm_ratio:g} times that of what was sent"
+                f"the update has norm {after:.3g}, over {self.max_norm_ratio:g} times that of {what}"
             )
         extra = compute_norm(found, found.keys() - common)
         limit = self.max_norm_ratio * (1 + before) * (1 + samples)
         if extra > limit:
             raise CodecError(f"the extra tensors have norm {extra:.3g}, over {limit:.3g}")
+
+    def check_merged(self, after: Server) -> None:
+        """Limit the norm of the merged model: an algorithm may enlarge what clients send."""
+        initial = self.initial_server.model
+        common = [k for k in after.model if k in initial]
+        norm = compute_norm(after.model, common)
+        limit = self.max_norm_ratio * (1 + compute_norm(initial, common))
+        if norm > limit:
+            raise CodecError(
+                f"the merged model has norm {norm:.3g}, over {self.max_norm_ratio:g} times that of"
+                " the initial one"
+            )
 
     def set_trusted_weight(self, reply: Reply, job: Job) -> Reply:
         """Replace the weight in averages, which is not for a device to choose."""

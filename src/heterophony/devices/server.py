@@ -30,7 +30,6 @@ from .status_writer import StatusWriter
 from .transport.endpoint import BrokerEndpoint, Will
 from .transport.mqtt_transport import MqttTransport
 
-MAX_REPLY_BYTES = 1 << 30
 JOURNAL_FILE = "devices.json"
 Say = Callable[[str], None]
 
@@ -110,7 +109,7 @@ def serve(
         config=folder.config_file.read_bytes(),
         check_admission=check_admission,
         check_reply=check_reply,
-        max_reply_bytes=MAX_REPLY_BYTES,
+        limit_reply_bytes=lambda job: validators[0].limit_reply_bytes(job),
         now=time.monotonic(),
         device_of_client=journal.device_of_client,
     )

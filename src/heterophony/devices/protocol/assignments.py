@@ -20,6 +20,7 @@ from .resend_timer import ResendTimer
 
 MAX_ATTEMPTS = 3  # before a task is given up
 ReplyCheck = Callable[[Job, Reply], None]  # raises CodecError with the reason for a refusal
+ReplyLimit = Callable[[Job], int]  # returns the most bytes that the reply to a job can have
 OutgoingMessages = list[Message | bytes]  # to one device; bytes are encoded chunks
 
 
@@ -50,12 +51,12 @@ class Assignments:
         run: str,
         registry: DeviceRegistry,
         check_reply: ReplyCheck,
-        max_reply_bytes: int,
+        limit_reply_bytes: ReplyLimit,
     ) -> None:
         self.run = run
         self.registry = registry
         self.check_reply = check_reply
-        self.max_reply_bytes = max_reply_bytes
+        self.limit_reply_bytes = limit_reply_bytes
         self.t: int | None = None  # None before the first round
         self.open_tasks: dict[str, OpenTask] = {}
         self.outgoing_blobs: dict[str, OutgoingBlob] = {}
@@ -143,8 +144,8 @@ class Assignments:
             return self.answer_closed_task(done)
         if done.attempt < open_task.task.attempt:
             return []  # that attempt was rejected already
-        if (size := done.reply.size) > self.max_reply_bytes:
-            why = f"{size} bytes, over the limit of {self.max_reply_bytes}"
+        if (size := done.reply.size) > (limit := self.limit_reply_bytes(open_task.job)):
+            why = f"{size} bytes, over the limit of {limit}"
             return self.reject_reply(device, open_task, why, now)
         open_task.resend_timer.reset(now)
         task = open_task.task
@@ -171,7 +172,8 @@ class Assignments:
         while record.current_transfer is None and record.ready_replies:
             done = record.ready_replies.pop(next(iter(record.ready_replies)))
             if done.id in self.open_tasks:
-                transfer = BlobTransfer(done.reply, self.max_reply_bytes, now)
+                limit = self.limit_reply_bytes(self.open_tasks[done.id].job)
+                transfer = BlobTransfer(done.reply, limit, now)
                 record.current_transfer = done, transfer
                 return [*transfer.request_next()]
         return []

@@ -14,7 +14,13 @@ from ...core.errors import CodecError, HeterophonyError
 from ...engines.base import sort_jobs
 from ...jobs.plan import Job
 from . import chunks, messages, topics
-from .assignments import Assignments, LostJob, ReplyCheck, describe_unexpected_error
+from .assignments import (
+    Assignments,
+    LostJob,
+    ReplyCheck,
+    ReplyLimit,
+    describe_unexpected_error,
+)
 from .chunks import OutgoingBlob
 from .device_registry import AdmissionCheck, DeviceRegistry
 from .messages import Control, Done, Failed, Hello, Message, Metrics, Status, Want, Welcome
@@ -37,7 +43,7 @@ class ServerSession:
         config: bytes,
         check_admission: AdmissionCheck,
         check_reply: ReplyCheck,
-        max_reply_bytes: int,
+        limit_reply_bytes: ReplyLimit,
         now: float,
         device_of_client: Mapping[str, str] | None = None,
     ) -> None:
@@ -55,7 +61,7 @@ class ServerSession:
             run=run,
             registry=self.registry,
             check_reply=check_reply,
-            max_reply_bytes=max_reply_bytes,
+            limit_reply_bytes=limit_reply_bytes,
         )
         self.control_timer = ResendTimer(now)
 
