@@ -444,6 +444,21 @@ def test_status_says_where_it_is_and_who_is_enrolled(broker):
     assert good("status", broker.folder).stdout.startswith("down; port ")
 
 
+def test_an_enrolment_can_name_its_clients_and_lets_in_all_the_same(broker):
+    good("enrol", "cam-1", broker.folder, "--clients", "0, kitchen")
+    enrolled(broker, "cam-2")
+    told = json.loads(good("status", broker.folder, "--json").stdout)
+    assert [d["clients"] for d in told["devices"]] == [["0", "kitchen"], []]
+    assert "0, kitchen" in good("status", broker.folder).stdout
+    assert lets_in(enrolment.read_enrolment(Path("cam-1.toml")))
+    words = refused(3, "enrol", "cam-3", broker.folder, "--clients", "0,../1")
+    assert words.startswith("--clients: '../1' cannot be a client's name; use 1 to 64")
+    assert "'' cannot be a client's name" in refused(
+        3, "enrol", "cam-3", broker.folder, "--clients", ""
+    )
+    assert not Path("cam-3.toml").exists()
+
+
 def test_a_killed_broker_is_seen_to_be_down_and_its_old_id_harms_nobody(broker):
     killed(broker)
     assert (broker.folder / mosquitto.PID_FILE).exists()

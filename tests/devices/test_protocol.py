@@ -168,7 +168,7 @@ kinds = st.one_of(
         Task, digests, lines.filter(lambda s: len(s) < 256), st.sampled_from(["train", "join"]),
         counts, counts, st.booleans(), blobs, blobs, counts,
     ),
-    st.builds(Done, digests, counts, counts, blobs, st.floats(-1e300, 1e300)),
+    st.builds(Done, digests, counts, counts, blobs, st.floats(0, 1e9)),
     st.builds(Want, digests, st.lists(st.integers(0, 1 << 32), min_size=1, max_size=MAX_WANTED_CHUNKS).map(tuple)),
     st.builds(Failed, digests, counts, lines, st.booleans()),
     st.builds(
@@ -270,6 +270,12 @@ def test_a_message_that_is_too_long_is_refused_before_it_is_read(monkeypatch):
         decode_message(b"x" * (MAX_BYTES + 1), Task, Done)
     with pytest.raises(CodecError, match="too long"):
         decode_message(b"x" * (MAX_HELLO_BYTES + 1), *KINDS)
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 1e300])
+def test_the_seconds_of_a_job_are_bounded(seconds):
+    with pytest.raises(CodecError, match="'seconds' is not a number of seconds"):
+        encode_message(Done(A, 0, 3, BlobRef(B, 10), seconds))
 
 
 def test_only_a_greeting_may_be_long():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -15,12 +16,13 @@ from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.core.algorithm import Reply
 from heterophony.core.errors import CodecError, DataError
 from heterophony.core.tensors import Tensors
+from heterophony.devices.protocol.job_codec import encode_reply
 from heterophony.devices.protocol.messages import ClientSummary
 from heterophony.devices.remote_federation import (
     RemoteFederation,
     make_remote_federation,
 )
-from heterophony.devices.reply_checks import ReplyValidator
+from heterophony.devices.reply_checks import MAX_REPLY_HEADER_BYTES, ReplyValidator
 from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import Job, Plan
 from heterophony.models import get_default_head_depth
@@ -201,6 +203,54 @@ def test_a_wrong_reply_is_refused_in_words(name, attack):
     assert len(str(refused.value)) < 200
 
 
+def only(*names: str) -> Callable[[Reply], Reply]:
+    return lambda r: replace(r, metrics={k: v for k, v in r.metrics.items() if k in names})
+
+
+EVALUATIONS = {
+    "no metric": (only(), "metric 'G' is missing"),
+    "only G": (only("G"), "metric 'P' is missing"),
+    "only P": (only("P"), "metric 'G' is missing"),
+    "a huge number": (lambda r: replace(r, metrics={**r.metrics, "P/f1": 1e200}), "over 1e\\+100"),
+    "no perplexity": (
+        lambda r: replace(r, metrics={**r.metrics, "P/perplexity": 0.0}),
+        "above 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", EVALUATIONS)
+def test_an_evaluation_has_all_its_measures(attack):
+    job, good = next((j, r) for j, r in exchanged("fedavg")[1] if j.kind == "evaluate")
+    spoil, words = EVALUATIONS[attack]
+    with pytest.raises(CodecError, match=words):
+        expected("fedavg").check_reply(spoil(good), job)
+
+
+def test_what_is_not_measured_cannot_be_told():
+    """On devices FedPer has no generic model."""
+    job, good = next((j, r) for j, r in exchanged("fedper")[1] if j.kind == "evaluate")
+    assert "G" not in good.metrics
+    with pytest.raises(CodecError, match="metric 'G' is not measured in this evaluation"):
+        expected("fedper").check_reply(replace(good, metrics={**good.metrics, "G": 1}), job)
+
+
+def test_the_last_evaluation_has_the_digest_of_the_memory():
+    job, good = next((j, r) for j, r in exchanged("fedavg")[1] if j.kind == "evaluate")
+    last = replace(job, t=2)
+    with pytest.raises(CodecError, match="no digest of the memory"):
+        expected("fedavg").check_reply(replace(good, kept=""), last)
+    assert expected("fedavg").check_reply(replace(good, kept="ab" * 32), last)
+
+
+def test_an_absurd_loss_is_refused():
+    job, good = exchanged("fedavg")[1][0]
+    with pytest.raises(CodecError, match="metric 'loss/main' is 1e\\+299"):
+        expected("fedavg").check_reply(
+            replace(good, metrics={**good.metrics, "loss/main": 1e299}), job
+        )
+
+
 @pytest.mark.parametrize("name", ["fedpac", "fedproto"])
 def test_what_goes_with_an_update_has_a_bound_too(name):
     """What only comes up: counts, sums and means over examples."""
@@ -210,6 +260,16 @@ def test_what_goes_with_an_update_has_a_bound_too(name):
     bad = altered(good, first(beside)[0], first(beside)[1] + 1e12)
     with pytest.raises(CodecError, match="the extra tensors have norm"):
         expected(name).check_reply(bad, job)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedproto", "fedper"])
+def test_a_reply_has_no_more_bytes_than_its_job_can_give(name):
+    for job, reply in exchanged(name, shares=True)[1]:
+        size = len(encode_reply(reply, share_personal=True))
+        limit = expected(name, shares=True).limit_reply_bytes(job)
+        assert size <= limit <= size + 2 * MAX_REPLY_HEADER_BYTES
+        if job.kind == "evaluate":
+            assert limit == MAX_REPLY_HEADER_BYTES
 
 
 def test_a_device_cannot_say_what_it_counts():

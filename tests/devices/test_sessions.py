@@ -14,6 +14,7 @@ from helpers.conversation import (
     CONFIG,
     LIMIT,
     RUN,
+    SMALL_LIMIT,
     STORM,
     Weather,
     World,
@@ -23,7 +24,13 @@ from helpers.conversation import (
 )
 from helpers.support import QUICK, digits, identical, model, same
 from heterophony.core.algorithm import Reply
-from heterophony.core.errors import CodecError, DivergedError, EngineError, NotFiniteError
+from heterophony.core.errors import (
+    CodecError,
+    DivergedError,
+    EngineError,
+    NotFiniteError,
+    StorageError,
+)
 from heterophony.devices.engine import DeviceEngine
 from heterophony.devices.protocol import chunks, job_codec
 from heterophony.devices.protocol.messages import (
@@ -372,6 +379,39 @@ def test_a_reply_diverged_by_the_type_of_its_error_and_not_by_its_words(tmp_path
         DeviceEngine.handle_lost_job(engine, lost)
 
 
+def test_an_error_that_no_check_foresaw_is_the_fault_of_the_device(tmp_path):
+    def stumble(job, reply):
+        if job.client == "b" and job.kind == "evaluate":
+            raise KeyError("P")
+
+    world = World(tmp_path, DEVICES, check=stumble)
+    world.publish("", world.server.submit_jobs(jobs_of(0, CLIENTS), world.now))
+    world.until(lambda: len(world.replies) == 11 and world.server.assignments.lost_jobs)
+    (lost,) = world.server.take_lost_jobs()
+    assert (lost.job.client, lost.device) == ("b", "pi-1")
+    assert lost.why == "it cannot be handled: KeyError('P')"
+    assert not lost.diverged
+
+    def trip(device, status):
+        raise ZeroDivisionError
+
+    world.server.registry.handle_status = trip
+    status = world.devices["pi-2"].session.make_status_publication("here")
+    assert world.server.receive(status.topic, status.payload, world.now) == []
+    assert "ZeroDivisionError" in world.server.registry.misbehaving_devices["pi-2"].last_reason
+
+
+def test_an_error_of_the_server_itself_is_no_fault_of_a_device(tmp_path):
+    world = World(tmp_path, {"pi-1": ["a"]})
+
+    def write(device, hello):
+        raise StorageError("the disk is full")
+
+    world.server.registry.check_admission = write
+    with pytest.raises(StorageError, match="the disk is full"):
+        world.until(lambda: False)
+
+
 def test_of_two_devices_that_claim_a_client_the_first_keeps_it(tmp_path):
     world = World(tmp_path, {"pi-1": ["a"], "pi-2": ["a", "b"]})
     world.devices["pi-2"].back = 5.0
@@ -459,6 +499,20 @@ def test_a_reply_that_is_too_large_or_not_what_its_name_says_is_rejected(tmp_pat
     )
     (lost,) = world.server.take_lost_jobs()
     assert (lost.device, lost.job.client) == ("pi-1", "a")
+
+
+def test_the_limit_of_a_reply_is_that_of_its_job(tmp_path):
+    world = World(tmp_path, {"pi-1": ["a"]})
+    world.until(lambda: world.server.registry.list_available_clients() == ["a"])
+    world.devices["pi-1"].online = False
+    world.publish("", world.server.submit_jobs(jobs_of(0, "a"), world.now))
+    tasks = {o.job.kind: i for i, o in world.server.assignments.open_tasks.items()}
+    record = world.server.registry.devices["pi-1"]
+    world.say("pi-1", Done(tasks["evaluate"], 0, 0, BlobRef("ab" * 32, SMALL_LIMIT + 1), 0.1))
+    assert record.current_transfer is None
+    assert "over the limit" in world.server.registry.misbehaving_devices["pi-1"].last_reason
+    world.say("pi-1", Done(tasks["train"], 0, 0, BlobRef("ab" * 32, SMALL_LIMIT + 1), 0.1))
+    assert record.current_transfer[0].id == tasks["train"]
 
 
 # Bytes --------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from heterophony.devices.protocol.topics import Publication, make_control_topic,
 from heterophony.jobs.plan import Job
 
 RUN, CONFIG, LIMIT = "run-1", b"algorithm = 'fedavg'\n" * 40, 1 << 24
+SMALL_LIMIT = 1 << 20  # of the reply to an evaluation
 SERVER = ""
 
 
@@ -138,7 +139,7 @@ class World:
             config=CONFIG,
             check_admission=lambda device, hello: "",
             check_reply=self.check,
-            max_reply_bytes=LIMIT,
+            limit_reply_bytes=lambda job: LIMIT if job.kind == "train" else SMALL_LIMIT,
             now=self.now,
             device_of_client=self.holders,
         )

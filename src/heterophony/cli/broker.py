@@ -79,10 +79,15 @@ def enrol(
             "-o", "--out", help="The file to write; default: DEVICE.toml in the current folder."
         ),
     ] = None,
+    clients: Annotated[
+        str | None,
+        typer.Option(help="The only clients that the device may hold, as in 0,1,2; default: any."),
+    ] = None,
 ) -> None:
     """Enrol a device: write the one file that it needs. It holds a private key: keep it secret."""
     file = out or Path(f"{device}.toml")
-    enrolment = open_broker(folder).enrol(device, file)
+    names = [] if clients is None else [c.strip() for c in clients.split(",")]
+    enrolment = open_broker(folder).enrol(device, file, names)
     print(file)
     terminal.print_note(
         f"{device} finds the broker at {enrolment.address}:{enrolment.port}; valid until"
@@ -102,7 +107,10 @@ def status(folder: FolderArgument = DEFAULT_FOLDER, json: JsonOption = False) ->
     listen, pid = broker.read_listen_settings(), broker.find_pid()
     devices = broker.certificate_store.list_enrolled()
     if json:
-        rows = [{"name": d.name, "until": d.until.isoformat()} for d in devices]
+        rows = [
+            {"name": d.name, "until": d.until.isoformat(), "clients": list(d.clients)}
+            for d in devices
+        ]
         terminal.print_json(
             {"up": pid is not None, "pid": pid, "port": listen.port, "lan": listen.lan}
             | {"devices": rows}
@@ -111,5 +119,5 @@ def status(folder: FolderArgument = DEFAULT_FOLDER, json: JsonOption = False) ->
     state = "down" if pid is None else f"up, process {pid}"
     reach = "this machine and others" if listen.lan else "this machine only"
     title = f"{state}; port {listen.port}, for {reach}"
-    cells = [[d.name, f"{d.until:%Y-%m-%d}"] for d in devices]
-    terminal.print_table(title, ["device", "valid until"], cells)
+    cells = [[d.name, f"{d.until:%Y-%m-%d}", ", ".join(d.clients) or "any"] for d in devices]
+    terminal.print_table(title, ["device", "valid until", "clients"], cells)

@@ -35,11 +35,18 @@ def server(
     from ..algorithms import get_display_name
     from ..config.reading import read_config
     from ..core.errors import ConfigError
+    from ..devices.broker.enrolled_clients import EnrolledClients
     from ..devices.broker.enrolment import read_enrolment
     from ..devices.server import serve
     from ..runs.store import RunFolder
 
     credentials, folder = read_enrolment(enrolment), RunFolder(out)
+    enrolled = EnrolledClients(enrolment.parent)
+    if not enrolled.can_be_read:
+        terminal.print_note(
+            f"{enrolment} is not in the broker's folder: the clients that enrolments name"
+            " cannot be checked"
+        )
     if folder.config_file.exists():
         folder.reopen()
         config = read_config(folder.config_file)
@@ -54,7 +61,8 @@ def server(
     try:
         with terminal.show_interruptible_progress(SAME_COMMAND, [folder]) as shown:
             status = shown.begin_run(get_display_name(config.algorithm_name), config.top.rounds)
-            summary = serve(config, folder, credentials, out.name, terminal.print_note, status)
+            note = terminal.print_note
+            summary = serve(config, folder, credentials, out.name, note, status, enrolled)
     finally:
         folder.close()
     show_run(summary, folder.path, json, trained=True)

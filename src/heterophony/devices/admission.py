@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from .. import __version__
@@ -9,8 +10,11 @@ from ..config.config import Config
 from ..core.errors import ConfigError
 from ..core.names import NAME_PATTERN
 from ..data.client_folders import OWN_DATA, ExampleSpec, sort_client_names
+from .data_summaries import FindSummary
 from .protocol.messages import ClientSummary, Hello
 
+MAX_EXAMPLES = 10_000_000  # of one client; more would be claimed only to outweigh the others
+MAX_VALUES = 1 << 20  # in one example; a network for more would take gigabytes
 Summaries = Mapping[str, ClientSummary]  # of the clients introduced so far, by name
 
 
@@ -35,8 +39,13 @@ def list_clients(config: Config, summaries: Summaries) -> list[str]:
     return [str(i) for i in range(config.data.clients)]
 
 
-def find_objection(config: Config, summaries: Summaries, hello: Hello) -> str:
-    """Return why a device cannot take part with its clients; an empty string if it can."""
+def find_objection(
+    config: Config, summaries: Summaries, hello: Hello, find_summary: FindSummary | None = None
+) -> str:
+    """Return why a device cannot take part with its clients; an empty string if it can.
+
+    ``find_summary`` computes what is true of a client's data, if the server has them.
+    """
     if hello.version != __version__:
         return f"it has heterophony {hello.version}, the server {__version__}"
     if why := find_membership_objection(config, summaries, [c.name for c in hello.clients]):
@@ -44,6 +53,12 @@ def find_objection(config: Config, summaries: Summaries, hello: Hello) -> str:
     for client in hello.clients:
         if why := find_data_objection(config, summaries, client, hello.clients[0]):
             return why
+        is_new = client.name not in summaries
+        if is_new and find_summary is not None and client != find_summary(client.name):
+            return (
+                f"the data of client '{client.name}' are not those that the configuration gives it;"
+                " use the same data set as the server"
+            )
     return ""
 
 
@@ -51,8 +66,10 @@ def find_data_objection(
     config: Config, summaries: Summaries, client: ClientSummary, first: ClientSummary
 ) -> str:
     """Return why a client's data do not fit the run; ``first`` is the device's first client."""
-    if client.train < 1 or len(client.labels) != client.classes:
-        return f"client '{client.name}' has no training data, or a wrong number of classes"
+    if why := find_size_objection(client):
+        return f"client '{client.name}' {why}"
+    if config.data.name == OWN_DATA and sum(client.labels) != client.train:
+        return f"client '{client.name}' has {client.train} examples, and other numbers by class"
     before = summaries.get(client.name)
     if before is not None and before != client:
         return f"the data of client '{client.name}' differ from those it started the run with"
@@ -61,6 +78,32 @@ def find_data_objection(
     if get_example_format(client) != get_example_format(next(iter(summaries.values()), first)):
         return f"examples of client '{client.name}' have another format than those of others"
     return ""
+
+
+def find_size_objection(client: ClientSummary) -> str:
+    """Return what is wrong with the numbers that a client gives; an empty string if nothing is."""
+    if client.train < 1 or len(client.labels) != client.classes:
+        return "has no training data, or a wrong number of classes"
+    if client.test < 1:
+        return "has no test data"
+    if (most := max(client.train, client.test, client.validation)) > MAX_EXAMPLES:
+        return f"claims {most} examples, over {MAX_EXAMPLES}"
+    if not 1 <= math.prod(client.shape) <= MAX_VALUES:
+        return f"claims examples of {math.prod(client.shape)} values; 1 to {MAX_VALUES} are allowed"
+    return ""
+
+
+def describe_dominance(config: Config, summaries: Summaries) -> str:
+    """Return a warning if one of several clients weighs more than all others; else nothing."""
+    total = sum(c.train for c in summaries.values())
+    largest = max(summaries.values(), key=lambda c: c.train)
+    uniform = config.aggregation.weights == "uniform"
+    if uniform or len(summaries) < 3 or 2 * largest.train <= total:
+        return ""
+    return (
+        f"client {largest.name} says that it has {largest.train} of all {total} training examples,"
+        " and weighs that much in averages; if that cannot be, set aggregation.weights = uniform"
+    )
 
 
 def find_membership_objection(config: Config, summaries: Summaries, clients: Sequence[str]) -> str:

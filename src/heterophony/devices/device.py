@@ -6,7 +6,6 @@ outlive the process is in the device's folder: memories, and replies the server 
 
 from __future__ import annotations
 
-import hashlib
 import platform
 import queue
 import secrets
@@ -27,7 +26,6 @@ from ..core.algorithm import Reply
 from ..core.compute import CPU, Compute
 from ..core.devices import prepare_torch
 from ..core.errors import ConfigError, DivergedError, HeterophonyError
-from ..core.tensors import tensor_to_bytes
 from ..data.client_folders import OWN_DATA
 from ..data.federation import Federation
 from ..jobs.client_store import FolderClientStore
@@ -36,10 +34,11 @@ from ..jobs.work import work
 from ..population.device_speeds import Devices
 from ..population.participation import Uniform
 from .broker.enrolment import Enrolment
+from .data_summaries import summarize_client
 from .device_folder import DeviceFolder
 from .protocol import job_codec, topics
 from .protocol.device_session import DeviceSession
-from .protocol.messages import ClientSummary, Control, decode_message
+from .protocol.messages import Control, decode_message
 from .protocol.reply_store import ReplyStore
 from .protocol.topics import Publication
 from .transport.endpoint import BrokerEndpoint, Will
@@ -222,22 +221,6 @@ def load_federation(config: Config, data: Mapping[str, Path] | None) -> Federati
             else "--data: missing; this run uses the clients' own data, so say where they are"
         )
     return config.build_federation() if data is None else config.load_client_folders(data)
-
-
-def summarize_client(federation: Federation, client: str) -> ClientSummary:
-    """Return how much data a client has, of which kind, and a digest of it."""
-    i = federation.clients.index(client)
-    sizes = {part: federation.sizes(part)[client] for part in ("train", "test", "validation")}
-    digest = hashlib.sha256()
-    for part in [p for p in sizes if sizes[p]]:
-        samples = federation.samples(client, part)
-        digest.update(tensor_to_bytes(samples.get_all_stored()))
-        digest.update(tensor_to_bytes(samples.labels))
-    counts = tuple(int(n) for n in federation.counts()[i])
-    return ClientSummary(
-        client, **sizes, labels=counts, data_sha256=digest.hexdigest(), shape=federation.shape,
-        classes=federation.classes, type=str(federation.x.dtype).removeprefix("torch."),
-    )  # fmt: skip
 
 
 def describe_hardware() -> dict[str, str]:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from queue import Empty
 from typing import Self
 
-from ..core.algorithm import Reply
-from ..core.errors import DivergedError, EngineError
+from ..core.algorithm import Reply, Server
+from ..core.errors import CodecError, DivergedError, EngineError, NotFiniteError
+from ..core.tensors import Tensors
 from ..jobs.plan import Job, Plan
 from .protocol.assignments import LostJob
 from .protocol.server_session import ServerSession
@@ -97,6 +98,19 @@ class DeviceEngine:
         if self.deadline is None or ends or time.monotonic() - start < self.deadline:
             return False
         return trained >= min(training, self.count_needed(training))
+
+    def check_merged(self, before: Server, after: Server) -> None:
+        self.reply_validator.check_merged(after)
+
+    def handle_refused_update(self, reply: Reply, t: int, error: CodecError) -> None:
+        """Count the update against its device; without a deadline, stop the run."""
+        device = self.session.registry.device_of_client.get(reply.client, "")
+        why = f"its update is refused: {error}"
+        self.session.stats.record_rejected_reply(
+            device, f"client {reply.client}, round {t}, train: {why}"
+        )
+        job = Job(kind="train", t=t, client=reply.client, tensors=Tensors(), turn=reply.turn)
+        self.handle_lost_job(LostJob(job, device, why, isinstance(error, NotFiniteError)))
 
     def handle_lost_job(self, lost: LostJob) -> None:
         """With a deadline, continue the round without the job; without one, stop the run."""

@@ -1,11 +1,10 @@
-"""Check a reply from a device: its names, shapes, types, counts and norms."""
+"""Check a reply from a device: its names, shapes, types, counts, norms and metrics."""
 
 from __future__ import annotations
 
 import math
-import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..core.algorithm import Reply
+from ..core.algorithm import Reply, Server
 from ..core.codec import check_same_structure
 from ..core.errors import CodecError, NotFiniteError
 from ..core.samples import BYTES_TO_PLUS_MINUS_ONE
@@ -22,13 +21,12 @@ from ..data.federation import Federation
 from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Job, Plan
 from ..jobs.work import train
+from .metric_checks import check_metrics, list_expected_measures
+from .protocol.job_codec import encode_reply
 
 MAX_NORM_RATIO = 1000.0  # to the norm of what was sent; honest training stays far below
+MAX_REPLY_HEADER_BYTES = 64 << 10  # names, numbers and metrics, beside the tensors
 DUMMY_CLIENT = "0"
-TEST_COUNT_METRICS = ("G", "P", "P_local", "before")  # correct answers on test examples
-VALIDATION_COUNT_METRICS = ("G_valid", "P_valid")
-METRIC_NAME = re.compile(r"[A-Za-z]\w{0,40}(/\w{1,40})?")
-MAX_METRICS = 32  # in one reply
 
 
 class ReplyValidator:
@@ -36,11 +34,27 @@ class ReplyValidator:
 
     def __init__(self, plan: Plan, max_norm_ratio: float = MAX_NORM_RATIO) -> None:
         self.plan, self.max_norm_ratio = plan, max_norm_ratio
+        self._measures = dict[tuple[object, ...], frozenset[str]]()
+
+    def prepare(self) -> None:
+        """Compute the form of replies now: if that fails, no device is to blame."""
+        assert self.required_names is not None
+        assert self.largest_reply_bytes
 
     @cached_property
     def largest_reply(self) -> Reply:
         """The reply of a client with examples of every class; no reply has more tensors."""
         return self.simulate_reply(self.make_targets())
+
+    @cached_property
+    def initial_server(self) -> Server:
+        """The server's state before the first round."""
+        return self.plan.create_initial_server()
+
+    @cached_property
+    def initial_tensors(self) -> Tensors:
+        """What a client is sent in the first round."""
+        return self.plan.algorithm.send(self.initial_server, DUMMY_CLIENT)
 
     @cached_property
     def required_names(self) -> frozenset[str]:
@@ -62,6 +76,19 @@ class ReplyValidator:
 
     def simulate_reply(self, y: Tensor) -> Reply:
         """Return the reply of a client with blank examples of these classes to its first job."""
+        dry_plan = self.make_dry_plan(y)
+        with tempfile.TemporaryDirectory(prefix="heterophony-") as folder, torch.random.fork_rng():
+            store = FolderClientStore(Path(folder) / "clients", Path(folder) / "scratch")
+            job = Job(
+                kind="train",
+                t=0,
+                client=DUMMY_CLIENT,
+                tensors=dry_plan.algorithm.send(dry_plan.create_initial_server(), DUMMY_CLIENT),
+            )
+            return train(dry_plan, job, {}, store)[0]
+
+    def make_dry_plan(self, y: Tensor) -> Plan:
+        """Make the plan of a single client with blank examples of these classes."""
         plan, rows = self.plan, {DUMMY_CLIENT: torch.arange(len(y))}
         x = torch.zeros(len(y), *plan.federation.shape, dtype=plan.federation.x.dtype)
         dummy = Federation(
@@ -75,16 +102,27 @@ class ReplyValidator:
             task=plan.federation.task,
         )
         training = replace(plan.training, epochs=1, steps=None, batch=len(y))
-        dry_plan = replace(plan, federation=dummy, training=training)
-        with tempfile.TemporaryDirectory(prefix="heterophony-") as folder, torch.random.fork_rng():
-            store = FolderClientStore(Path(folder) / "clients", Path(folder) / "scratch")
-            job = Job(
-                kind="train",
-                t=0,
-                client=DUMMY_CLIENT,
-                tensors=dry_plan.algorithm.send(dry_plan.create_initial_server(), DUMMY_CLIENT),
-            )
-            return train(dry_plan, job, {}, store)[0]
+        return replace(plan, federation=dummy, training=training)
+
+    def list_measures(self, job: Job) -> frozenset[str]:
+        """List the scores that every reply to this evaluation has: G, P, both or none."""
+        plan = self.plan
+        ready = job.t == plan.rounds or plan.algorithm.ready(job.t)
+        key = (ready, *plan.list_shared_names(plan.template, job.t))
+        if key not in self._measures:
+            dry_plan = self.make_dry_plan(self.make_targets())
+            self._measures[key] = list_expected_measures(dry_plan, job, DUMMY_CLIENT)
+        return self._measures[key]
+
+    @cached_property
+    def largest_reply_bytes(self) -> int:
+        """The bytes of a reply to training with all tensors that any client sends."""
+        return len(encode_reply(self.largest_reply, self.plan.share_personal))
+
+    def limit_reply_bytes(self, job: Job) -> int:
+        """Return the most bytes that the reply to a job can have; none larger is fetched."""
+        tensors = self.largest_reply_bytes if job.kind == "train" else 0
+        return tensors + MAX_REPLY_HEADER_BYTES
 
     def check_reply(self, reply: Reply, job: Job) -> Reply:
         """Return a valid reply with the weight the server knows; raise CodecError otherwise."""
@@ -95,8 +133,25 @@ class ReplyValidator:
             self.check_tensors(reply.tensors, job)
         elif reply.tensors or reply.aside:
             raise CodecError("the reply to an evaluation holds tensors")
-        self.check_metrics(reply.metrics, job)
+        check_metrics(self.plan, reply.metrics, job.client)
+        if job.kind != "train":
+            self.check_measures(reply, job)
         return self.set_trusted_weight(reply, job)
+
+    def check_measures(self, reply: Reply, job: Job) -> None:
+        """Require exactly the scores that are measured now, and at the end the memory's digest."""
+        federation = self.plan.federation.whole()
+        tested, held_out = (federation.sizes(p)[job.client] for p in ("test", "validation"))
+        expected = self.list_measures(job)
+        if held_out:
+            expected |= {f"{measure}_valid" for measure in expected}
+        for name in sorted(expected - reply.metrics.keys()):
+            raise CodecError(f"metric {name!r} is missing in the reply to an evaluation")
+        # without test examples, a device cannot tell whether G needs personal parameters
+        for name in sorted({"G", "P"} & reply.metrics.keys() - expected) if tested else ():
+            raise CodecError(f"metric {name!r} is not measured in this evaluation")
+        if job.t == self.plan.rounds and not reply.kept:
+            raise CodecError("the reply to the last evaluation has no digest of the memory")
 
     def check_tensors(self, found: Tensors, job: Job) -> None:
         """Require known names, the right shapes and types, and all tensors that everybody sends."""
@@ -114,7 +169,10 @@ class ReplyValidator:
                 raise NotFiniteError(f"tensor {name!r} holds NaN or infinity")
         if missing := sorted(self.required_names - set(found)):
             raise CodecError(f"tensor {missing[0]!r} is missing")
-        self.check_norms(found, job.tensors, self.plan.federation.whole().sizes()[job.client])
+        samples = self.plan.federation.whole().sizes()[job.client]
+        self.check_norms(found, job.tensors, samples, "what was sent")
+        # in absolute terms too: else the model could grow by that much in every round
+        self.check_norms(found, self.initial_tensors, samples, "what is sent at first")
 
     def check_aside(self, found: Tensors) -> None:
         """Require exactly the personal tensors that G averages, if the run asks for them.
@@ -129,42 +187,30 @@ class ReplyValidator:
             if v.is_floating_point() and not bool(torch.isfinite(v).all()):
                 raise NotFiniteError(f"tensor {name!r} holds NaN or infinity")
 
-    def check_norms(self, found: Tensors, sent: Tensors, samples: int) -> None:
+    def check_norms(self, found: Tensors, sent: Tensors, samples: int, what: str) -> None:
         """Limit the norm of shared tensors, and that of extra ones, which may be sums over examples."""
         common = {k for k in found if k in sent}
         before, after = compute_norm(sent, common), compute_norm(found, common)
         if after > self.max_norm_ratio * (1 + before):
             raise CodecError(
-                f"the update has norm {after:.3g}, over {self.max_norm_ratio:g} times that of what was sent"
+                f"the update has norm {after:.3g}, over {self.max_norm_ratio:g} times that of {what}"
             )
         extra = compute_norm(found, found.keys() - common)
         limit = self.max_norm_ratio * (1 + before) * (1 + samples)
         if extra > limit:
             raise CodecError(f"the extra tensors have norm {extra:.3g}, over {limit:.3g}")
 
-    def check_metrics(self, found: Mapping[str, float], job: Job) -> None:
-        """Require finite numbers with valid names, and counts within the number of examples."""
-        federation = self.plan.federation.whole()
-        tested, held_out = (federation.sizes(p)[job.client] for p in ("test", "validation"))
-        limits = {
-            **dict.fromkeys(TEST_COUNT_METRICS, tested),
-            **dict.fromkeys(VALIDATION_COUNT_METRICS, held_out),
-        }
-        if len(found) > MAX_METRICS:
-            raise CodecError(f"the reply has {len(found)} metrics, over {MAX_METRICS}")
-        for name, value in found.items():
-            if not METRIC_NAME.fullmatch(name):
-                raise CodecError(f"metric {name[:80]!r} is not a name")
-            if not math.isfinite(value):
-                raise CodecError(f"metric {name!r} is not finite")
-            if name in limits and not self.is_possible_score(value, limits[name]):
-                raise CodecError(f"metric {name!r} is {value:g}, of {limits[name]} examples")
-
-    def is_possible_score(self, value: float, examples: int) -> bool:
-        """Tell whether so many examples can have this sum of scores; R² has no lower limit."""
-        if self.plan.task.name == "classification" and value != int(value):
-            return False
-        return value <= examples and (value >= 0 or self.plan.task.name == "regression")
+    def check_merged(self, after: Server) -> None:
+        """Limit the norm of the merged model: an algorithm may enlarge what clients send."""
+        initial = self.initial_server.model
+        common = [k for k in after.model if k in initial]
+        norm = compute_norm(after.model, common)
+        limit = self.max_norm_ratio * (1 + compute_norm(initial, common))
+        if norm > limit:
+            raise CodecError(
+                f"the merged model has norm {norm:.3g}, over {self.max_norm_ratio:g} times that of"
+                " the initial one"
+            )
 
     def set_trusted_weight(self, reply: Reply, job: Job) -> Reply:
         """Replace the weight in averages, which is not for a device to choose."""

@@ -17,8 +17,15 @@ from ..jobs.plan import Job
 from ..runs.events import Event
 from ..runs.store import RunFolder
 from ..runs.summary import Summary
-from .admission import check_devices_can_run, find_objection, list_clients
+from .admission import (
+    check_devices_can_run,
+    describe_dominance,
+    find_objection,
+    list_clients,
+)
+from .broker.enrolled_clients import EnrolledClients
 from .broker.enrolment import Enrolment
+from .data_summaries import load_known_summaries
 from .engine import DeviceEngine, announce_end, process_messages, publish_all
 from .protocol import topics
 from .protocol.message_fields import parse_fields
@@ -30,7 +37,6 @@ from .status_writer import StatusWriter
 from .transport.endpoint import BrokerEndpoint, Will
 from .transport.mqtt_transport import MqttTransport
 
-MAX_REPLY_BYTES = 1 << 30
 JOURNAL_FILE = "devices.json"
 Say = Callable[[str], None]
 
@@ -80,17 +86,27 @@ def serve(
     run: str,
     say: Say,
     on_event: Callable[[Event], None] = lambda event: None,
+    enrolled_clients: EnrolledClients | None = None,
 ) -> Summary:
-    """Run the remaining rounds. The caller must hold the folder's lock."""
+    """Run the remaining rounds. The caller must hold the folder's lock.
+
+    ``enrolled_clients`` are those that enrolments name; None lets any device hold any clients.
+    """
     check_devices_can_run(config)
     journal = Journal(folder.path)
+    is_complete = len(journal.client_summaries) >= config.data.clients
+    find_summary = None if is_complete else load_known_summaries(config, say)
     validators: list[ReplyValidator] = []  # one, once the clients are known
 
     def check_reply(job: Job, reply: Reply) -> None:
         validators[0].check_reply(reply, job)
 
     def check_admission(device: str, hello: Hello) -> str:
-        why = find_objection(config, journal.client_summaries, hello)
+        why = find_objection(config, journal.client_summaries, hello, find_summary)
+        if not why and enrolled_clients is not None:
+            held = {c for c, holder in journal.device_of_client.items() if holder == device}
+            names = held | {c.name for c in hello.clients}
+            why = enrolled_clients.find_objection(device, names, config.data.clients)
         if journal.folder_ids.get(device, hello.home) != hello.home:
             why = (
                 f"device '{device}' started in another folder, which has its clients' memories;"
@@ -110,7 +126,7 @@ def serve(
         config=folder.config_file.read_bytes(),
         check_admission=check_admission,
         check_reply=check_reply,
-        max_reply_bytes=MAX_REPLY_BYTES,
+        limit_reply_bytes=lambda job: validators[0].limit_reply_bytes(job),
         now=time.monotonic(),
         device_of_client=journal.device_of_client,
     )
@@ -125,6 +141,7 @@ def serve(
         federation = wait_for_clients(config, session, transport, journal, say, status.update)
         plan = config.build_device_plan(federation)
         validators.append(ReplyValidator(plan))
+        validators[0].prepare()
         engine = DeviceEngine(
             plan=plan,
             session=session,
@@ -161,6 +178,8 @@ def wait_for_clients(
         process_messages(session, transport, say, update_status)
     clients = list_clients(config, journal.client_summaries)
     summaries = {c: journal.client_summaries[c] for c in clients}
+    if warning := describe_dominance(config, summaries):
+        say(warning)
     labels = tuple(str(i) for i in range(summaries[clients[0]].classes))
     if config.data.name == OWN_DATA:
         labels = ExampleSpec.from_config(config.data.shape, config.data.classes).labels

@@ -38,10 +38,8 @@ def compute_curves(
 
 def compute_local_accuracy(event: RoundEvent) -> float | None:
     """Pool the accuracies right after local training; return None if they were not measured."""
-    if not event["P_local"]:
-        return None
     right, seen = (sum(pair[i] for pair in event["P_local"]) for i in (0, 1))
-    return right / seen
+    return right / seen if seen else None
 
 
 def compute_accuracy(

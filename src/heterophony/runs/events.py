@@ -141,6 +141,12 @@ class RoundEvent(TypedDict):
     late: NotRequired[
         Annotated[list[str], "clients whose replies arrived after the round had ended"]
     ]
+    refused: NotRequired[
+        Annotated[
+            list[str],
+            "clients on devices whose updates were refused: they would have spoilt the model",
+        ]
+    ]
     void: NotRequired[Annotated[bool, "true if no reply was merged"]]
     simulated_seconds: NotRequired[
         Annotated[float, "simulated duration of the round, if device speeds are simulated"]

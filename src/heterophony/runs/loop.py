@@ -9,12 +9,12 @@ from dataclasses import replace
 
 from ..core.algorithm import Reply, Server
 from ..core.compute import ON_CPU, Compute
-from ..core.randomness import seeded
-from ..core.tensors import Tensors, mix
+from ..core.tensors import Tensors
 from ..engines.base import Engine
 from ..jobs.plan import Job, Plan
 from ..population.faults import RoundEnd
 from .events import EvaluationEvent, Event, RoundEvent, get_end, select_rounds
+from .merging import merge_replies
 from .new_clients import join_new_clients
 from .round_events import (
     FinishedRound,
@@ -71,14 +71,14 @@ def run_round(
     order = {c: i for i, c in enumerate(plan.federation.clients)}
     trained.sort(key=lambda r: (order.get(r.client, 0), r.turn))
     end = simulate_round_end(plan, selected, sent, trained, clock)
-    merged = [trained[i] for i in end.merged]
-    after = merge_replies(plan, server, merged)
+    after, merged, refused = merge_replies(plan, server, [trained[i] for i in end.merged], engine)
     done = FinishedRound(
         t=t,
         selected=selected,
         sent=sent,
         trained=trained,
         merged=merged,
+        refused=refused,
         evaluated=evaluated,
         end=end,
         clock=clock,
@@ -87,15 +87,6 @@ def run_round(
     evaluation = make_evaluation_event(plan, t, evaluated) if evaluated else None
     seconds = round(time.perf_counter() - begun, 4)
     return after, evaluation, make_round_event(plan, done, seconds)
-
-
-def merge_replies(plan: Plan, server: Server, replies: list[Reply]) -> Server:
-    """Return the server after its round; without replies only the number of rounds changes."""
-    if not replies:
-        return replace(server, t=server.t + 1)
-    with seeded(plan.seed, "merge", server.t):
-        after = plan.algorithm.merge(server, replies)
-    return replace(after, t=server.t + 1, average=average_personal(replies))
 
 
 def finish_run(plan: Plan, engine: Engine, folder: RunFolder, server: Server) -> list[Event]:
@@ -174,12 +165,6 @@ def build_evaluation_jobs(plan: Plan, server: Server) -> list[Job]:
         )
         for c in plan.federation.clients
     ]
-
-
-def average_personal(replies: list[Reply]) -> Tensors:
-    """Average the clients' personal parameters. Only G uses the average; no client trains on it."""
-    total = sum(r.weight for r in replies)
-    return mix([r.aside for r in replies], [r.weight / total for r in replies])
 
 
 def record_events(folder: RunFolder, events: Iterable[Event]) -> Iterator[Event]:

@@ -38,6 +38,7 @@ class FinishedRound:
     sent: Mapping[str, Tensors]  # by client
     trained: Sequence[Reply]  # in client order
     merged: Sequence[Reply]  # those of them that were merged
+    refused: Sequence[Reply] = ()  # those that arrived in time and would have spoilt the model
     evaluated: Sequence[Reply]  # of the evaluation that shared the engine with the training
     end: RoundEnd
     clock: float  # simulated time at the beginning of the round
@@ -75,6 +76,7 @@ class FaultFields(TypedDict, total=False):
     asked: list[str]
     dropped: list[str]
     late: list[str]
+    refused: list[str]
     void: bool
     simulated_seconds: float
     clock: float
@@ -144,10 +146,8 @@ def collect_counts(plan: Plan, replies: Sequence[Reply], measure: str) -> Counts
     metrics = {r.client: r.metrics for r in replies}
     if not any(measure in known for known in metrics.values()):
         return None
-    return [
-        to_count(plan, metrics[c][measure]) if c in metrics else None
-        for c in plan.federation.clients
-    ]
+    found = [metrics.get(c, {}).get(measure) for c in plan.federation.clients]
+    return [None if value is None else to_count(plan, value) for value in found]
 
 
 def collect_metrics(plan: Plan, replies: Sequence[Reply], measure: str) -> MetricValues:
@@ -208,15 +208,17 @@ def describe_personal_bytes(plan: Plan, trained: Sequence[Reply]) -> PersonalByt
 
 def describe_faults(plan: Plan, done: FinishedRound) -> FaultFields:
     """List the clients without a merged reply, and the simulated time; empty without faults."""
-    if plan.fault_free and len(done.trained) == len(done.selected):
+    if plan.fault_free and len(done.trained) == len(done.selected) and not done.refused:
         return {}
     replied = {r.client for r in done.trained}
     out: FaultFields = {
         "asked": list(done.selected),
         "dropped": [c for c in done.selected if c not in replied],
         "late": [done.trained[i].client for i in done.end.late],
-        "void": not done.end.merged,
+        "void": not done.merged,
     }
+    if done.refused:
+        out["refused"] = [r.client for r in done.refused]
     if plan.devices.simulates_time:
         out["simulated_seconds"] = done.end.seconds
         out["clock"] = done.clock + done.end.seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ import tomli_w
 
 from ...core.errors import BusyError, ConfigError, FolderError
 from ...core.files import translate_disk_errors, write_atomically
+from ...core.names import NAME_PATTERN, NAME_RULE
 from . import enrolment, mosquitto, network, process
 from .certificate_store import CertificateStore
 from .certificates import CertificateAndKey, CertificateAuthority
@@ -123,15 +125,16 @@ class Broker:
         self.read_listen_settings()
         return process.stop_mosquitto(self.folder) is not None
 
-    def enrol(self, name: str, out: Path) -> Enrolment:
-        """Enrol a new device and write its enrolment file."""
+    def enrol(self, name: str, out: Path, clients: Sequence[str] = ()) -> Enrolment:
+        """Enrol a new device and write its enrolment file; it may hold only these clients, if any."""
         if enrolment.check_device_name(name) == mosquitto.SERVER_NAME:
             raise ConfigError(f"'{name}' is the server's own name; choose another")
+        check_enrolled_clients(clients)
         settings = self.read_listen_settings()
         if out.exists():
             raise ConfigError(f"{out} already exists; choose another file with -o")
         until = datetime.now(UTC).replace(microsecond=0) + ENROLMENT_LIFETIME
-        issued = self._issue_enrolment(self._load_authority(), name, until, settings)
+        issued = self._issue_enrolment(self._load_authority(), name, until, settings, clients)
         self.certificate_store.add(name, issued.certificate)
         try:
             write_atomically(out, issued.to_toml(), private=True)
@@ -192,10 +195,15 @@ class Broker:
             ) from None
 
     def _issue_enrolment(
-        self, authority: CertificateAuthority, name: str, until: datetime, settings: ListenSettings
+        self,
+        authority: CertificateAuthority,
+        name: str,
+        until: datetime,
+        settings: ListenSettings,
+        clients: Sequence[str] = (),
     ) -> Enrolment:
-        until = min(until, authority.valid_until)
-        pair, ca = authority.issue_for_device(name, until), authority.export_pem().certificate
+        until, ca = min(until, authority.valid_until), authority.export_pem().certificate
+        pair = authority.issue_for_device(name, until, clients)
         address = network.select_advertised_address(settings.lan)
         return Enrolment(name, address, settings.port, until, ca, pair.certificate, pair.key)
 
@@ -211,3 +219,12 @@ class Broker:
 
     def _write_private_file(self, name: str, text: str) -> None:
         write_atomically(self.folder / name, text.encode(), private=True)
+
+
+def check_enrolled_clients(clients: Sequence[str]) -> None:
+    """Refuse names that no client can have, and a name that is given twice."""
+    for client in clients:
+        if not NAME_PATTERN.fullmatch(client):
+            raise ConfigError(f"--clients: {client!r} cannot be a client's name; {NAME_RULE}")
+        if clients.count(client) > 1:
+            raise ConfigError(f"--clients: '{client}' is named twice")

@@ -12,15 +12,16 @@ from pathlib import Path
 
 from ...core.errors import ConfigError, FolderError, suggest_similar
 from ...core.files import sync_folder, translate_disk_errors, write_atomically
-from .certificates import read_expiry, read_serial_number
+from .certificates import read_clients, read_expiry, read_serial_number
 
 
 @dataclass(frozen=True)
 class EnrolledDevice:
-    """A device's name, and when its enrolment expires."""
+    """A device's name, when its enrolment expires, and the clients that it may hold."""
 
     name: str
     until: datetime
+    clients: tuple[str, ...] = ()  # none: any
 
 
 class CertificateStore:
@@ -69,7 +70,7 @@ class CertificateStore:
     def list_enrolled(self) -> list[EnrolledDevice]:
         """Return all enrolled devices, sorted by name."""
         return [
-            EnrolledDevice(path.stem, read_expiry(text))
+            EnrolledDevice(path.stem, read_expiry(text), read_clients(text))
             for path, text in read_certificates(self.enrolled_folder)
         ]
 

@@ -16,6 +16,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 CLOCK_TOLERANCE = timedelta(days=1)  # clocks of small devices run late
 AUTHORITY_LIFETIME = timedelta(days=20 * 365)  # nothing the authority signs is valid for longer
 
+CLIENT_URI = "urn:heterophony:client:"  # and the name of a client that the device may hold
+
 
 @dataclass(frozen=True)
 class CertificateAndKey:
@@ -64,9 +66,17 @@ class CertificateAuthority:
         names = x509.SubjectAlternativeName([make_alternative_name(name) for name in hosts])
         return self._issue("broker", self.valid_until, ExtendedKeyUsageOID.SERVER_AUTH, names)
 
-    def issue_for_device(self, name: str, until: datetime) -> CertificateAndKey:
-        """Issue a certificate with which a device can authenticate, but not act as a broker."""
-        return self._issue(name, min(until, self.valid_until), ExtendedKeyUsageOID.CLIENT_AUTH)
+    def issue_for_device(
+        self, name: str, until: datetime, clients: Sequence[str] = ()
+    ) -> CertificateAndKey:
+        """Issue a certificate with which a device can authenticate, but not act as a broker.
+
+        It names the clients that the device may hold; without any, it does not limit them.
+        """
+        uris = [x509.UniformResourceIdentifier(CLIENT_URI + client) for client in clients]
+        names = x509.SubjectAlternativeName(uris) if uris else None
+        until = min(until, self.valid_until)
+        return self._issue(name, until, ExtendedKeyUsageOID.CLIENT_AUTH, names)
 
     def _issue(
         self,
@@ -116,6 +126,17 @@ class CertificateAuthority:
 def read_expiry(certificate: str) -> datetime:
     """Return when a certificate expires."""
     return x509.load_pem_x509_certificate(certificate.encode()).not_valid_after_utc
+
+
+def read_clients(certificate: str) -> tuple[str, ...]:
+    """Return the clients that a certificate names; none if it does not limit them."""
+    extensions = x509.load_pem_x509_certificate(certificate.encode()).extensions
+    try:
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+    return tuple(u.removeprefix(CLIENT_URI) for u in uris if u.startswith(CLIENT_URI))
 
 
 def read_serial_number(certificate: str) -> str:

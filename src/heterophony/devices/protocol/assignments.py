@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ...core.algorithm import Reply
-from ...core.errors import CodecError, NotFiniteError
+from ...core.errors import CodecError, HeterophonyError, NotFiniteError
 from ...core.tensors import Tensors
 from ...jobs.plan import Job
 from . import job_codec
@@ -20,6 +20,7 @@ from .resend_timer import ResendTimer
 
 MAX_ATTEMPTS = 3  # before a task is given up
 ReplyCheck = Callable[[Job, Reply], None]  # raises CodecError with the reason for a refusal
+ReplyLimit = Callable[[Job], int]  # returns the most bytes that the reply to a job can have
 OutgoingMessages = list[Message | bytes]  # to one device; bytes are encoded chunks
 
 
@@ -50,12 +51,12 @@ class Assignments:
         run: str,
         registry: DeviceRegistry,
         check_reply: ReplyCheck,
-        max_reply_bytes: int,
+        limit_reply_bytes: ReplyLimit,
     ) -> None:
         self.run = run
         self.registry = registry
         self.check_reply = check_reply
-        self.max_reply_bytes = max_reply_bytes
+        self.limit_reply_bytes = limit_reply_bytes
         self.t: int | None = None  # None before the first round
         self.open_tasks: dict[str, OpenTask] = {}
         self.outgoing_blobs: dict[str, OutgoingBlob] = {}
@@ -143,8 +144,8 @@ class Assignments:
             return self.answer_closed_task(done)
         if done.attempt < open_task.task.attempt:
             return []  # that attempt was rejected already
-        if (size := done.reply.size) > self.max_reply_bytes:
-            why = f"{size} bytes, over the limit of {self.max_reply_bytes}"
+        if (size := done.reply.size) > (limit := self.limit_reply_bytes(open_task.job)):
+            why = f"{size} bytes, over the limit of {limit}"
             return self.reject_reply(device, open_task, why, now)
         open_task.resend_timer.reset(now)
         task = open_task.task
@@ -171,7 +172,8 @@ class Assignments:
         while record.current_transfer is None and record.ready_replies:
             done = record.ready_replies.pop(next(iter(record.ready_replies)))
             if done.id in self.open_tasks:
-                transfer = BlobTransfer(done.reply, self.max_reply_bytes, now)
+                limit = self.limit_reply_bytes(self.open_tasks[done.id].job)
+                transfer = BlobTransfer(done.reply, limit, now)
                 record.current_transfer = done, transfer
                 return [*transfer.request_next()]
         return []
@@ -205,6 +207,10 @@ class Assignments:
         except CodecError as error:
             diverged = isinstance(error, NotFiniteError)
             return self.reject_reply(device, open_task, str(error), now, diverged)
+        except HeterophonyError:  # of the server itself: a full disk, or a request to stop
+            raise
+        except Exception as error:  # no reply ends the run, whatever it holds
+            return self.reject_reply(device, open_task, describe_unexpected_error(error), now)
         self.replies.append(reply)
         self.registry.stats.record_taken_reply(device, done.seconds)
         self.taken_ids.add(done.id)
@@ -250,3 +256,8 @@ class Assignments:
         self.lost_jobs.append(LostJob(job, device, to_single_line(why), diverged))
         del self.open_tasks[open_task.task.id]
         return []
+
+
+def describe_unexpected_error(error: Exception) -> str:
+    """Describe an error that no check foresaw, while a device's message was handled."""
+    return f"it cannot be handled: {error!r}"

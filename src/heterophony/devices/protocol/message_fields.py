@@ -20,6 +20,7 @@ from ...core.names import NAME_PATTERN
 FieldRule = Callable[[Any], Any]
 T = TypeVar("T")
 MAX_TEXT_LENGTH = 1000
+MAX_SECONDS = 1e9  # 30 years
 
 
 # Rules --------------------------------------------------------------------------------------
@@ -66,6 +67,13 @@ def check_finite(value: Any) -> float:
     """Require a finite number; an int stays an int."""
     if type(value) not in (int, float) or abs(value) > 1e300 or math.isnan(value):
         raise ValueError("is not a finite number")
+    return value  # type: ignore[no-any-return]
+
+
+def check_duration(value: Any) -> float:
+    """Require a number of seconds: not negative, and short enough to be added up."""
+    if not 0 <= check_finite(value) <= MAX_SECONDS:
+        raise ValueError(f"is not a number of seconds from 0 to {MAX_SECONDS:g}")
     return value  # type: ignore[no-any-return]
 
 
@@ -173,6 +181,7 @@ Port = Annotated[int, integer(1, 65535)]
 Date = Annotated[datetime, check_date]
 Boolean = Annotated[bool, check_boolean]
 FiniteNumber = Annotated[float, check_finite]
+Seconds = Annotated[float, check_duration]
 NumberMap = Annotated[Mapping[str, float], mapping_of(KEY_RULE, check_finite, 256)]
 TextMap = Annotated[Mapping[str, str], mapping_of(KEY_RULE, text(200), 32)]
 Integers = Annotated[tuple[int, ...], list_of(integer(), 1000)]

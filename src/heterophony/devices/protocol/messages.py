@@ -21,6 +21,7 @@ from .message_fields import (
     JobKind,
     NumberMap,
     OptionalSha256,
+    Seconds,
     Sha256,
     Text,
     TextMap,
@@ -172,9 +173,7 @@ class Done(Message):
     attempt: Count
     t: Count
     reply: BlobRefField
-    seconds: (
-        FiniteNumber  # that the job took; not in the reply, so that equal work is an equal blob
-    )
+    seconds: Seconds  # that the job took; not in the reply, so that equal work is an equal blob
 
 
 @dataclass(frozen=True)

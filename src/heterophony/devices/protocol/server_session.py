@@ -10,11 +10,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ...core.algorithm import Reply
-from ...core.errors import CodecError
+from ...core.errors import CodecError, HeterophonyError
 from ...engines.base import sort_jobs
 from ...jobs.plan import Job
 from . import chunks, messages, topics
-from .assignments import Assignments, LostJob, ReplyCheck
+from .assignments import (
+    Assignments,
+    LostJob,
+    ReplyCheck,
+    ReplyLimit,
+    describe_unexpected_error,
+)
 from .chunks import OutgoingBlob
 from .device_registry import AdmissionCheck, DeviceRegistry
 from .messages import Control, Done, Failed, Hello, Message, Metrics, Status, Want, Welcome
@@ -37,7 +43,7 @@ class ServerSession:
         config: bytes,
         check_admission: AdmissionCheck,
         check_reply: ReplyCheck,
-        max_reply_bytes: int,
+        limit_reply_bytes: ReplyLimit,
         now: float,
         device_of_client: Mapping[str, str] | None = None,
     ) -> None:
@@ -55,7 +61,7 @@ class ServerSession:
             run=run,
             registry=self.registry,
             check_reply=check_reply,
-            max_reply_bytes=max_reply_bytes,
+            limit_reply_bytes=limit_reply_bytes,
         )
         self.control_timer = ResendTimer(now)
 
@@ -120,6 +126,11 @@ class ServerSession:
             return self.dispatch(address, payload, now)
         except CodecError as error:
             self.stats.record_invalid_message(address.device, error)
+            return []
+        except HeterophonyError:  # of the server itself: a full disk, or a request to stop
+            raise
+        except Exception as error:  # whatever a device sends, it does not end the run
+            self.stats.record_invalid_message(address.device, describe_unexpected_error(error))
             return []
 
     def dispatch(self, address: ParsedTopic, payload: bytes, now: float) -> list[Publication]:

@@ -1,0 +1,114 @@
+"""Merge the replies of a round; a merged model that is not finite is refused, and the error says who."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+
+from ..core.algorithm import Reply, Server
+from ..core.errors import CodecError, DivergedError, HeterophonyError, NotFiniteError
+from ..core.randomness import seeded
+from ..core.tensors import Tensors, mix
+from ..jobs.plan import Plan
+
+
+@runtime_checkable
+class JudgingEngine(Protocol):
+    """An engine whose clients may mean ill: it limits what their updates do to the model."""
+
+    def check_merged(self, before: Server, after: Server) -> None:
+        """Raise CodecError if no honest updates lead from one state to the other."""
+
+    def handle_refused_update(self, reply: Reply, t: int, error: CodecError) -> None:
+        """Record who sent an update that is not merged; raise an error if the run must stop."""
+
+
+class MergedRound(NamedTuple):
+    """The server after a round, and the replies that were merged or refused."""
+
+    after: Server
+    merged: list[Reply]
+    refused: list[Reply]
+
+
+def merge_replies(plan: Plan, server: Server, replies: list[Reply], engine: object) -> MergedRound:
+    """Merge the replies; leave out updates that an engine with untrusted clients refuses."""
+    judge = engine if isinstance(engine, JudgingEngine) else None
+    try:
+        return MergedRound(merge_checked(plan, server, replies, judge), replies, [])
+    except CodecError as error:
+        suspects = find_responsible_clients(plan, server, replies, judge)
+        if judge is None:
+            who = f"client {' or '.join(suspects)}" if suspects else "several clients together"
+            raise DivergedError(
+                f"round {server.t}: {error}, by the update of {who}; lower local.lr"
+            ) from None
+        if not suspects and error.__cause__ is not None:
+            raise error.__cause__ from None  # a mistake in the algorithm, not in an update
+        # if no client alone is responsible, nothing of this round can be trusted
+        refused = [r for r in replies if r.client in suspects] or replies
+        for reply in refused:
+            judge.handle_refused_update(reply, server.t, error)
+        merged = [r for r in replies if suspects and r.client not in suspects]
+        return MergedRound(merge_checked(plan, server, merged, judge), merged, refused)
+
+
+def find_responsible_clients(
+    plan: Plan, server: Server, replies: Sequence[Reply], judge: JudgingEngine | None
+) -> list[str]:
+    """List the clients without whose updates the merged model is valid."""
+    found = []
+    for client in dict.fromkeys(r.client for r in replies):
+        rest = [r for r in replies if r.client != client]
+        try:
+            merge_checked(plan, server, rest, judge)
+        except CodecError:
+            continue
+        found.append(client)
+    return found
+
+
+def merge_checked(
+    plan: Plan, server: Server, replies: list[Reply], judge: JudgingEngine | None
+) -> Server:
+    """Return the server after its round; raise CodecError if its state is not valid."""
+    if not replies:
+        return replace(server, t=server.t + 1)
+    try:
+        after = merge(plan, server, replies)
+    except Exception as error:
+        if judge is None or isinstance(error, HeterophonyError):
+            raise
+        raise CodecError(f"the updates cannot be merged: {error!r}") from error
+    check_finite(server, after)
+    if judge is not None:
+        judge.check_merged(server, after)
+    return after
+
+
+def merge(plan: Plan, server: Server, replies: list[Reply]) -> Server:
+    """Return the server after its round, unchecked."""
+    with seeded(plan.seed, "merge", server.t):
+        after = plan.algorithm.merge(server, replies)
+    return replace(after, t=server.t + 1, average=average_personal(replies))
+
+
+def check_finite(before: Server, after: Server) -> None:
+    """Require finite tensors of the model and of the server's memory; old ones were checked."""
+    groups = {"": (before.model, after.model)}
+    groups |= {f"{g}: ": (before.memory.get(g, Tensors()), v) for g, v in after.memory.items()}
+    for where, (old, new) in groups.items():
+        for name, v in new.items():
+            if v is old.get(name) or not v.is_floating_point():
+                continue
+            if not bool(torch.isfinite(v).all()):
+                raise NotFiniteError(f"'{where}{name}' of the merged model holds NaN or infinity")
+
+
+def average_personal(replies: list[Reply]) -> Tensors:
+    """Average the clients' personal parameters. Only G uses the average; no client trains on it."""
+    total = sum(r.weight for r in replies)
+    return mix([r.aside for r in replies], [r.weight / total for r in replies])
