@@ -22,7 +22,13 @@ from .compare import prepare_run_folders
 from .execute import is_finished
 from .progress import RunsProgress
 from .swept_settings import Combination, Values, combine, format_value, parse_values, shorten_keys
-from .tasks import load_tasks, resume_tasks, run_on_cluster, run_side_by_side
+from .tasks import (
+    load_tasks,
+    read_begun_config,
+    resume_tasks,
+    run_on_cluster,
+    run_side_by_side,
+)
 
 VALIDATION_KEY, VALIDATION_FRACTION = "data.validation_fraction", 0.2
 MAX_LABEL = 80  # letters of a folder's name
@@ -163,7 +169,7 @@ def run_due_sweep(
     """
     if not due:
         return
-    configs = {f.path: read_config(f.config_file, overrides) for f in due}
+    configs = {f.path: read_begun_config(f.config_file, overrides) for f in due}
     runs = {path: (path.name, config.top.rounds) for path, config in configs.items()}
     engine = next(iter(configs.values())).engine
     if len(due) > 1 and engine.name == "ray":
