@@ -21,7 +21,9 @@ REFUSED = (
 @pytest.fixture
 def foreign(tmp_path, monkeypatch) -> Path:
     """Make a folder of a stranger; joining any cluster fails the test."""
-    monkeypatch.setattr("heterophony.experiments.tasks.prepare_engine", lambda name: pytest.fail())
+    monkeypatch.setattr(
+        "heterophony.experiments.tasks.prepare_engine", lambda name: pytest.fail(name)
+    )
     folder = tmp_path / "theirs"
     folder.mkdir()
     (folder / "config.toml").write_text(f"rounds = 1\n{ENGINE}")

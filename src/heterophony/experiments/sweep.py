@@ -14,10 +14,10 @@ from ..config.reading import read_config, read_toml
 from ..config.sections import EngineSection
 from ..config.short_keys import expand_overrides, find_choice, ignore_note
 from ..core.errors import ConfigError, DivergedError, FolderError
-from ..core.files import read_json, write_json
+from ..core.files import write_json
 from ..engines.base import count_cores
 from ..runs.store import RunFolder
-from ..runs.sweep_table import SWEEP_FILE
+from ..runs.sweep_table import SWEEP_FILE, read_sweep_file
 from .compare import prepare_run_folders
 from .execute import is_finished
 from .progress import RunsProgress
@@ -131,11 +131,6 @@ def prepare_sweep(sweep: Sweep, parent: Path) -> None:
     }
     failed = read_sweep_file(parent)["failed"] if (parent / SWEEP_FILE).exists() else {}
     write_sweep_file(parent, {"settings": list(sweep.keys), "runs": runs, "failed": failed})
-
-
-def read_sweep_file(parent: Path) -> dict[str, Any]:
-    content: dict[str, Any] = read_json(parent / SWEEP_FILE)
-    return content
 
 
 def write_sweep_file(parent: Path, content: Mapping[str, Any]) -> None:
