@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gzip
 import json
 import os
 import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from .errors import BusyError, FolderError, StorageError
 
 JSON_LIMIT = 1 << 28  # bytes of a JSON file, or of a line of one
+DATA_LIMIT = 1 << 34  # bytes of a file of examples
+EXPANSION_LIMIT = 200  # times that a compressed file may grow, if it grows over the next number
+SMALL_BYTES = 1 << 28
 TEXT_LIMIT = 1 << 22  # bytes of a file that people write, such as a configuration
 
 
@@ -89,6 +94,21 @@ def read_text_file(path: Path, limit: int = TEXT_LIMIT) -> str:
     return read_regular_file(path, limit).decode().replace("\r\n", "\n")
 
 
+def check_expansion(compressed: int, expanded: int) -> None:
+    """Refuse a small file that becomes a huge one; real data are not so repetitive."""
+    if expanded > max(SMALL_BYTES, EXPANSION_LIMIT * compressed):
+        raise UnsuitableFileError(f"its {compressed} bytes would become {expanded}")
+
+
+def decompress_gzip(blob: bytes) -> bytes:
+    """Decompress gzip; refuse a small file that becomes a huge one."""
+    limit = max(SMALL_BYTES, EXPANSION_LIMIT * len(blob))
+    with gzip.GzipFile(fileobj=BytesIO(blob)) as file:
+        content = file.read(limit + 1)
+    check_expansion(len(blob), len(content))
+    return content
+
+
 # Writing ----------------------------------------------------------------------------------------
 
 
@@ -126,7 +146,7 @@ def open_for_owner_only(path: str, flags: int) -> int:
 
 def open_to_append(path: Path) -> BinaryIO:
     """Open a regular file to write at its end, or create it; a link is refused, not followed."""
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         fd = os.open(path, flags, 0o666)
     except OSError as error:
@@ -134,6 +154,12 @@ def open_to_append(path: Path) -> BinaryIO:
             raise UnsuitableFileError("it is a link to another file") from None
         raise
     return os.fdopen(check_regular(fd), "ab")
+
+
+def truncate_file(path: Path, size: int) -> None:
+    """Cut a regular file after ``size`` bytes; a link is refused, not followed."""
+    with open_to_append(path) as file:
+        file.truncate(size)
 
 
 def sync_folder(folder: Path) -> None:

@@ -13,6 +13,7 @@ from ..config.config import Config
 from ..config.reading import read_config
 from ..config.sections import EngineSection
 from ..core.errors import DivergedError, FolderError
+from ..core.files import TEXT_LIMIT, read_regular_file, translate_disk_errors
 from ..core.status_line import name_slow_work
 from ..data.federation import Federation
 from ..engines.base import AUTO_ADDRESS, ClusterShare, prepare_engine
@@ -93,6 +94,10 @@ def read_begun_config(file: Path, overrides: Sequence[str] = ()) -> Config:
 
     Whoever joins a cluster sends it their token, and the folder may come from somebody else.
     """
+    with translate_disk_errors(file):
+        read_regular_file(
+            file, TEXT_LIMIT
+        )  # raises if it is a pipe or a device, which could be read for ever
     config = read_config(file, overrides)
     address = config.engine.address
     asked = any(pair.partition("=")[0].strip() == "engine.address" for pair in overrides)
