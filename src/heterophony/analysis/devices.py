@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ..core.files import UnsuitableFileError, read_regular_file
 from ..runs.run_index import DEVICES_FILE
 
 FORMAT_VERSION = 1
@@ -56,19 +57,18 @@ def read_device_table(folder: Path) -> DeviceTable | None:
     """Read what the server wrote last; None if the run has no devices."""
     path = folder / DEVICES_FILE
     try:
-        with open(path, "rb") as file:
-            text = file.read(MAX_FILE_BYTES + 1)
-        if len(text) > MAX_FILE_BYTES:
-            raise ValueError("too long")
-        return parse_device_table(json.loads(text))
+        return parse_device_table(json.loads(read_regular_file(path, MAX_FILE_BYTES)))
     except FileNotFoundError:
         return None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
+        pass
+    except UnsuitableFileError:  # too large, or no regular file
+        pass
     except OSError as error:
         return DeviceTable(f"The devices cannot be shown: {DEVICES_FILE}: {error.strerror}.")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
-        return DeviceTable(
-            f"The devices cannot be shown: {DEVICES_FILE} is damaged, or of another version."
-        )
+    return DeviceTable(
+        f"The devices cannot be shown: {DEVICES_FILE} is damaged, or of another version."
+    )
 
 
 def parse_device_table(content: Json) -> DeviceTable:

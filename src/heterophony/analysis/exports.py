@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..core.errors import choose
 from ..core.files import write_atomically
+from ..core.plain_text import quote_formula
 from .leads import explain_highlighting
 from .runs import Run
 from .tables import PERCENT_COLUMNS, Row, build_comparison_rows, format_cell, select_columns
@@ -47,11 +48,11 @@ def format_comparison_csv(table: Sequence[Row], columns: Mapping[str, str]) -> s
         for k in columns
         for part in parts
     ]
-    writer.writerow(["algorithm", "name", "seeds", *heads])
+    writer.writerow(["algorithm", "name", "seeds", *map(quote_formula, heads)])
     for row in table:
         numbers = [n for k in columns for n in list_spread_cells(row, k)]
         who = [row["algorithm"], row["name"], " ".join(map(str, row["seeds"]))]
-        writer.writerow([*who, *numbers])
+        writer.writerow([*map(quote_formula, who), *numbers])
     return out.getvalue()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,16 @@ class RunProgress:
 
 def list_run_progress(path: Path) -> list[RunProgress]:
     """The progress of all runs at or below the path, newest first."""
-    folders = sorted(find_runs(path), key=lambda folder: -(folder / CONFIG_FILE).stat().st_mtime_ns)
+    folders = sorted(find_runs(path), key=lambda folder: -find_change(folder / CONFIG_FILE))
     return [read_run_progress(folder) for folder in folders]
+
+
+def find_change(path: Path) -> int:
+    """When the file last changed, in nanoseconds; 0 if it cannot be seen."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def read_run_progress(folder: Path) -> RunProgress:
@@ -39,22 +48,31 @@ def read_run_progress(folder: Path) -> RunProgress:
         if last["event"] == "end" and (folder / RESULT_FILE).is_file():
             return read_finished_run(folder)
         return read_unfinished_run(folder)
-    except (FolderError, KeyError, TypeError):
-        return RunProgress(folder, "damaged")
     except StorageError:
         return RunProgress(folder, "unreadable")
+    except Exception:  # a damaged file may raise any error
+        return RunProgress(folder, "damaged")
 
 
 def read_finished_run(folder: Path) -> RunProgress:
     """Read result.json only; the events are many times as long."""
     result = read_json(folder / RESULT_FILE)
-    g, p = (result[k] and parse_accuracy(result[k]) for k in "GP")
-    return RunProgress(folder, "finished", result["algorithm"], g, p)
+    g, p = (parse_accuracy(result[k]) if result[k] is not None else None for k in "GP")
+    return RunProgress(folder, "finished", str(result["algorithm"]), g, p)
 
 
 def parse_accuracy(accuracy: dict[str, Any]) -> Accuracy:
-    last10 = MeanStd(accuracy["last10"]["mean"], accuracy["last10"]["std"])
-    return Accuracy(accuracy["best"], accuracy["best_round"], accuracy["last"], last10)
+    """Parse an accuracy of result.json; raise if a number is none."""
+    last10 = MeanStd(*(check_finite(accuracy["last10"][k]) for k in ("mean", "std")))
+    best, last = (check_finite(accuracy[k]) for k in ("best", "last"))
+    return Accuracy(best, int(accuracy["best_round"]), last, last10)
+
+
+def check_finite(number: Any) -> float:
+    """Return the number; raise for NaN, infinity and what is no number."""
+    if isinstance(number, bool) or not math.isfinite(number):
+        raise FolderError(f"{RESULT_FILE} is damaged: {number} is not a finite number")
+    return float(number)
 
 
 def read_unfinished_run(folder: Path) -> RunProgress:
@@ -62,4 +80,6 @@ def read_unfinished_run(folder: Path) -> RunProgress:
     run = load_run(folder)
     summary = run.current_summary
     g, p = (summary.G, summary.P) if summary else (None, None)
+    for accuracy in filter(None, (g, p)):
+        check_finite(accuracy.last10.mean), check_finite(accuracy.best)
     return RunProgress(folder, run.state, run.algorithm, g, p)

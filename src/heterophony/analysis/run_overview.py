@@ -9,8 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ..core.errors import HeterophonyError
-from ..core.files import translate_disk_errors
+from ..core.files import open_regular_file, translate_disk_errors
 from ..runs.curves import compute_curves
 from ..runs.events import MEASURES, Measure
 from ..runs.run_index import EVENTS_FILE, parse_json_line
@@ -19,7 +18,6 @@ MAX_POINTS = 30  # of a small curve
 MAX_EVENT_BYTES = 32 << 20  # larger files are not read for a small curve
 AVERAGED_ROUNDS = 10  # the last ones say how long the next ones take
 KIND = re.compile(rb'\{"event": ?"(\w+)"')  # at the beginning of every line
-DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)  # of the events
 QUIET_SECONDS = 60.0  # without an event, after which a run may have stopped
 QUIET_ROUNDS = 3.0  # the same, as a multiple of the seconds of a round
 
@@ -45,10 +43,8 @@ def read_run_overview(folder: Path) -> RunOverview:
     """Read the overview; only lines that are needed are parsed."""
     path = folder / EVENTS_FILE
     try:
-        if path.stat().st_size > MAX_EVENT_BYTES:
-            return RunOverview()
         return summarise_lines(path)
-    except (HeterophonyError, OSError, *DAMAGE):
+    except Exception:  # a damaged file may raise any error
         return RunOverview()  # the state in the list says what is wrong
 
 
@@ -70,7 +66,7 @@ def summarise_lines(path: Path) -> RunOverview:
 def split_lines(path: Path) -> tuple[bytes, list[bytes], list[bytes]]:
     """The lines of the start, the evaluations and the rounds, not parsed: most are not needed."""
     kinds: dict[str, list[bytes]] = {"start": [], "evaluation": [], "round": []}
-    with translate_disk_errors(path), open(path, "rb") as file:
+    with translate_disk_errors(path), open_regular_file(path, MAX_EVENT_BYTES) as file:
         for line in file:
             kind = KIND.match(line)
             if kind and line.endswith(b"\n"):  # otherwise it is being written

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import tomllib
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,9 +14,9 @@ from statistics import fmean
 from typing import Any
 
 from ..algorithms import get_display_name
-from ..core.errors import FolderError
+from ..core.errors import FolderError, HeterophonyError
 from ..core.fields import flatten_config
-from ..core.files import translate_disk_errors
+from ..core.files import is_file, read_text_file, translate_disk_errors
 from ..runs.curves import compute_curves
 from ..runs.events import Event, StartEvent, get_end, get_start
 from ..runs.run_index import CONFIG_FILE, EVENTS_FILE, list_member_runs, read_events
@@ -25,6 +26,7 @@ from .devices import DeviceTable, read_device_table
 
 Curve = list[tuple[int, float]]
 # Runs that differ only in these are the same experiment (the algorithm is in the label anyway).
+DAMAGED = "cannot be shown: its files are damaged, or were written by another version"
 IGNORED_SETTINGS = ("seed", "algorithm.name", "engine.")
 
 
@@ -76,8 +78,18 @@ class Run:
 
 def load_run(folder: Path) -> Run:
     """Load one run folder; its label is the display name of its algorithm."""
+    try:
+        return read_run(folder)
+    except HeterophonyError:
+        raise
+    except Exception as error:  # a damaged file may raise any error
+        raise FolderError(f"{folder} {DAMAGED}") from error
+
+
+def read_run(folder: Path) -> Run:
+    """Read a run folder; damaged files raise errors of many kinds."""
     config, lines = folder / CONFIG_FILE, folder / EVENTS_FILE
-    if not config.is_file():
+    if not is_file(config):
         raise FolderError(f"{folder} is not a run folder: it has no config.toml")
     events = list(read_events(lines))
     if not events:
@@ -96,30 +108,69 @@ def load_run(folder: Path) -> Run:
 def read_config_table(path: Path) -> dict[str, Any]:
     try:
         with translate_disk_errors(path):
-            return tomllib.loads(path.read_text())
+            return tomllib.loads(read_text_file(path))
     except ValueError as error:
         raise FolderError(f"{path} is damaged: {error}") from None
 
 
-def load_runs(paths: Iterable[Path]) -> list[Run]:
-    """Load the runs at these paths, each a run folder or a folder of run folders, and label them."""
-    folders = dict.fromkeys(f.resolve() for p in paths for f in find_started_folders(p))
-    return label_runs([load_run(f) for f in folders])
+def load_runs(
+    paths: Iterable[Path],
+    note: Callable[[str], None] = warnings.warn,
+    check: Callable[[Run], object] = lambda run: None,
+) -> list[Run]:
+    """Load the runs at these paths, each a run folder or a folder of run folders, and label them.
+
+    A damaged run in a folder of runs is left out, and ``note`` is told why. ``check`` raises for a
+    run that cannot be shown.
+    """
+    runs: dict[Path, Run] = {}
+    for path in paths:
+        members = find_started_folders(path)
+        loaded, problems = load_readable_runs(members, check)
+        if problems and (not loaded or members == [path]):
+            raise FolderError(problems[0])
+        for problem in problems:
+            note(f"left out: {problem}")
+        runs |= loaded
+    return label_runs(list(runs.values()))
+
+
+def load_readable_runs(
+    folders: Iterable[Path], check: Callable[[Run], object]
+) -> tuple[dict[Path, Run], list[str]]:
+    """Load those runs that can be read and shown; say of each of the others what is wrong."""
+    runs, problems = {}, []
+    for folder in folders:
+        try:
+            run = load_run(folder.resolve())
+            check(run)
+            runs[run.folder] = run
+        except HeterophonyError as error:
+            problems.append(str(error))
+        except Exception:  # a damaged file may raise any error
+            problems.append(f"{folder} {DAMAGED}")
+    return runs, problems
 
 
 def find_started_folders(path: Path) -> list[Path]:
     """The path itself if it is a run folder, otherwise the run folders in it that have begun."""
-    if (path / CONFIG_FILE).is_file():
+    if is_file(path / CONFIG_FILE):
         return [path]
     if not path.is_dir():
         raise FolderError(f"{path} is not there; give a run folder, or a folder of run folders")
     with translate_disk_errors(path):
-        begun = [
-            f for f in list_member_runs(path) if any(True for _ in read_events(f / EVENTS_FILE))
-        ]
+        begun = [f for f in list_member_runs(path) if has_begun(f / EVENTS_FILE)]
     if not begun:
         raise FolderError(f"{path} holds no run that has begun; make one with `heterophony run`")
     return begun
+
+
+def has_begun(events: Path) -> bool:
+    """Tell whether a run has an event, or a file of events that cannot be read."""
+    try:
+        return any(True for _ in read_events(events))
+    except HeterophonyError:
+        return True  # it is named when it is loaded
 
 
 # Labels -------------------------------------------------------------------------------------

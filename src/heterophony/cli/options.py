@@ -118,11 +118,6 @@ def check_only_engine_settings(pairs: list[str] | None) -> None:
             raise ConfigError(f"-c {pair}: a run keeps its precision; start a new run")
 
 
-def select_engine_settings(pairs: list[str] | None) -> list[str]:
-    """Select the settings of the section [engine]."""
-    return [pair for pair in pairs or [] if pair.strip().startswith("engine.")]
-
-
 def find_free_folder(name: str) -> Path:
     """Find the first unused runs/NAME-1, runs/NAME-2, …"""
     number = 1

@@ -50,6 +50,7 @@ def report(
     from ..report.figures.cd_diagram import draw_cd_diagram
     from ..report.figures.run_figures import draw_comparison, draw_participation, save_figure
     from ..report.page.html import write_report
+    from ..report.page.views import check_showable
 
     path = out or folders[0] / "report.html"
     if columns is not None and path.suffix not in TABLE_FORMATS:
@@ -57,7 +58,7 @@ def report(
             f"--columns {columns}: only a table has columns to choose; write one with -o table.tex,"
             " table.md or table.csv"
         )
-    runs = load_runs(folders)
+    runs = load_runs(folders, terminal.print_note, check_showable)
     if path.suffix == ".html":
         write_report(runs, path)
     elif path.suffix in TABLE_FORMATS:

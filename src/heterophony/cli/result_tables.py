@@ -108,7 +108,7 @@ def show_comparison(parent: Path, json: bool) -> None:
     from ..analysis.statistics import list_conclusions
     from ..analysis.tables import VALIDATION_COLUMNS, build_comparison_rows, select_columns
 
-    runs = load_runs([parent])
+    runs = load_runs([parent], terminal.print_note)
     found = build_comparison_rows(runs)
     if json:
         terminal.print_json(found)

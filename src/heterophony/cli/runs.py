@@ -21,7 +21,6 @@ from .options import (
     find_free_folder,
     parse_seeds,
     read_settings,
-    select_engine_settings,
 )
 from .result_tables import show_comparison, show_run
 from .sweep import SortKey, run_and_show
@@ -111,6 +110,7 @@ def compare(
     """Run several algorithms on the same clients and seeds. Re-run with the same --out to continue."""
     from ..engines.base import prepare_engine
     from ..experiments.compare import build_comparison, prepare_run_folders
+    from ..experiments.tasks import list_engine_settings
 
     check_trackers(track)
     chosen = None if seeds is None else parse_seeds(seeds)
@@ -119,7 +119,8 @@ def compare(
     prepare_engine(first.engine)
     parent = out or find_free_folder(f"compare-{Path(first.data.name).stem}")
     folders = prepare_run_folders(parent, configs)
-    resume_runs(folders, parent, None, track, select_engine_settings(pairs))
+    settings = list_engine_settings(first.engine, pairs or [])
+    resume_runs(folders, parent, None, track, settings)
     show_comparison(parent, json)
 
 

@@ -21,7 +21,6 @@ from .options import (
     find_free_folder,
     locate_settings,
     parse_seeds,
-    select_engine_settings,
 )
 
 if TYPE_CHECKING:
@@ -73,6 +72,7 @@ def sweep(
     """Try many settings, and choose by validation examples. Re-run with the same --out to continue."""
     from ..engines.base import prepare_engine
     from ..experiments.sweep import build_sweep, prepare_sweep
+    from ..experiments.tasks import list_engine_settings
 
     config, chosen = locate_settings(file, pairs or [])
     numbers = None if seeds is None else parse_seeds(seeds)
@@ -82,7 +82,7 @@ def sweep(
     prepare_engine(first.engine)
     parent = out or find_free_folder(f"sweep-{Path(first.data.name).stem}")
     prepare_sweep(plan, parent)
-    run_and_show(parent, by, workers, figure, json, select_engine_settings(pairs))
+    run_and_show(parent, by, workers, figure, json, list_engine_settings(first.engine, pairs or []))
 
 
 def run_and_show(

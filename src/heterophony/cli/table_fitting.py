@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 
+from ..core.plain_text import clean_text
+
 GAP = 2  # spaces between columns
 READABLE_WIDTH = 24  # of a column of text; optional columns are left out rather than to go below
 
@@ -36,7 +38,7 @@ def fit_table(
 ) -> FittedTable:
     """Fit a table to a width; of the ``optional`` columns the first is left out first."""
     columns = [
-        [title, *(cell if isinstance(cell, str) else str(cell) for cell in cells)]
+        [clean_text(title), *map(clean_cell, cells)]
         for title, *cells in zip(titles, *rows, strict=True)
     ]
     left_out: list[str] = []
@@ -57,6 +59,12 @@ def fit_table(
     fits = add_least_widths(columns, text) <= width
     heads, *body = ([*line] for line in zip(*columns, strict=True))
     return FittedTable(heads, body, text, left_out, fits)
+
+
+def clean_cell(cell: object) -> str:
+    """Return a cell as text that a terminal prints and does not obey."""
+    text = clean_text(str(cell))
+    return HighlightedCell(text) if isinstance(cell, HighlightedCell) else text
 
 
 def break_lines(column: Sequence[str]) -> list[str]:

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from ..core.errors import StoppedError
+from ..core.plain_text import clean_line, clean_text
 from ..core.status_line import STDERR, LogLines, format_seconds
 from ..experiments.progress import RunsProgress, show_progress
 from .table_fitting import FittedTable, HighlightedCell, fit_table
@@ -28,12 +29,13 @@ STDOUT = Console()
 
 def print_error(message: str) -> None:
     """Print one line to stderr."""
-    STDERR.print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True, highlight=False)
+    text = escape(clean_line(message))
+    STDERR.print(f"[bold red]error:[/] {text}", soft_wrap=True, highlight=False)
 
 
 def print_note(message: str) -> None:
     """Print to stderr what is good to know but not a result."""
-    STDERR.print(escape(message), soft_wrap=True, highlight=False)
+    STDERR.print(escape(clean_text(message)), soft_wrap=True, highlight=False)
 
 
 def print_json(content: Any) -> None:
@@ -83,13 +85,14 @@ def print_list(
     """Print very many rows, without line breaks in them; rich would need a second for a thousand."""
     fitted = fit_table(columns, rows, text, optional, Console().width)
     heads = [head.replace("\n", " ") for head in fitted.titles]
-    widths = [max(map(cell_len, cells)) for cells in zip(heads, *fitted.rows, strict=True)]
+    lines_of_cells = [[clean_line(cell) for cell in row] for row in fitted.rows]
+    widths = [max(map(cell_len, cells)) for cells in zip(heads, *lines_of_cells, strict=True)]
     head, *lines = (
         "  ".join(
             set_cell_size(cell, width) if i < fitted.text else " " * (width - cell_len(cell)) + cell
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
-        for row in (heads, *fitted.rows)
+        for row in (heads, *lines_of_cells)
     )
     STDOUT.print(escape(head), style="bold", highlight=False, soft_wrap=True)
     print("─" * cell_len(head), *lines, sep="\n")
@@ -110,7 +113,7 @@ def print_titled_table(title: str, table: Table) -> None:
         unlimited = console.options.update(max_width=10_000)
         console.width = max(console.width, console.measure(table, options=unlimited).maximum)
     if title:
-        console.print(escape(title), style="bold", highlight=False, soft_wrap=True)
+        console.print(escape(clean_text(title)), style="bold", highlight=False, soft_wrap=True)
     console.print(table)
 
 

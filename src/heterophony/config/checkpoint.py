@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..core.codec import BLOB_LIMIT, from_safetensors, to_safetensors
 from ..core.errors import CodecError, ConfigError
-from ..core.files import write_atomically
+from ..core.files import read_regular_file, write_atomically
 from ..core.net import Net
 from ..core.tensors import Tensors, load_into_net
 
@@ -52,9 +52,7 @@ def build_from_checkpoint(build: Callable[[], Net], checkpoint: Tensors, path: s
 def read_checkpoint(path: Path) -> Tensors:
     """Read the tensors of a safetensors file; nothing is ever unpickled."""
     try:
-        if path.stat().st_size > BLOB_LIMIT:
-            raise ConfigError(f"model.init: {path} is larger than {BLOB_LIMIT} bytes")
-        return from_safetensors(path.read_bytes())
+        return from_safetensors(read_regular_file(path, BLOB_LIMIT))
     except OSError as error:
         raise ConfigError(f"model.init: cannot read {path}: {error.strerror}") from None
     except CodecError as error:

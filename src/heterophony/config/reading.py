@@ -12,6 +12,7 @@ from typing import Any
 from ..algorithms import construct_algorithm, find_algorithm_name, get_algorithm_class
 from ..core.errors import ConfigError, simplify_name
 from ..core.fields import check_keys, construct
+from ..core.files import TEXT_LIMIT
 from ..core.training import CHOICES, list_dependent
 from ..data.sources import choose_default_training, list_npz_files
 from ..models import find_model_name
@@ -46,7 +47,7 @@ def read_config(
 def read_toml(path: Path | None) -> tuple[str, dict[str, Any]]:
     """Read a TOML file: its text, and the same as plain data; nothing without a file."""
     try:
-        text = "" if path is None else path.read_text()
+        text = "" if path is None else read_settings_text(path)
         return text, tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
@@ -54,6 +55,17 @@ def read_toml(path: Path | None) -> tuple[str, dict[str, Any]]:
         raise ConfigError(f"{path}: not valid TOML: it is not text (UTF-8)") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: not valid TOML: too many brackets") from None
+
+
+def read_settings_text(path: Path) -> str:
+    """Read a file of settings; it may be a pipe, as in ``heterophony run <(…)``, but not endless."""
+    with open(path, encoding="utf-8") as file:
+        text = file.read(TEXT_LIMIT + 1)
+    if len(text) > TEXT_LIMIT:
+        raise ConfigError(f"{path}: not settings: it is longer than {TEXT_LIMIT} letters")
+    return text
 
 
 def resolve_config(raw: Mapping[str, Any]) -> Config:

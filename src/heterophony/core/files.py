@@ -1,16 +1,34 @@
-"""Write files atomically, lock folders, and turn disk errors into one clear line."""
+"""Read regular files up to a limit, write files atomically, lock folders; errors are one clear line."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import gzip
 import json
 import os
+import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from .errors import BusyError, FolderError, StorageError
+
+JSON_LIMIT = 1 << 28  # bytes of a JSON file, or of a line of one
+DATA_LIMIT = 1 << 34  # bytes of a file of examples
+EXPANSION_LIMIT = 200  # times that a compressed file may grow, if it grows over the next number
+SMALL_BYTES = 1 << 28
+TEXT_LIMIT = 1 << 22  # bytes of a file that people write, such as a configuration
+
+
+class UnsuitableFileError(OSError):
+    """A file is a device, a pipe, a folder or a link, or is larger than it may be."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(errno.EINVAL, reason)
 
 
 @contextmanager
@@ -18,12 +36,80 @@ def translate_disk_errors(path: Path) -> Iterator[None]:
     """Turn every ``OSError`` inside the block into a ``StorageError`` that names the path."""
     try:
         yield
+    except UnsuitableFileError as error:
+        raise FolderError(f"{path} is damaged: {error.strerror}") from None
     except OSError as error:
         reason = error.strerror or str(error)
         raise StorageError(
             f"cannot use {path}: {reason}; what was committed before is intact"
             " (make room or fix the permissions, then resume)"
         ) from error
+
+
+# Reading ----------------------------------------------------------------------------------------
+
+
+def open_regular_file(path: Path, limit: int | None = None) -> BinaryIO:
+    """Open a file to read it; refuse pipes, devices, folders and more than ``limit`` bytes."""
+    # without O_NONBLOCK, a pipe would wait for somebody who writes
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    return os.fdopen(check_regular(fd, limit), "rb")
+
+
+def is_file(path: Path) -> bool:
+    """Tell whether a regular file is there; not if its folder cannot be read."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def check_regular(fd: int, limit: int | None = None) -> int:
+    """Return the open file; close and refuse it if it is not a regular file, or is too large."""
+    try:
+        status = os.fstat(fd)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(status.st_mode):
+            raise UnsuitableFileError("it is not a regular file")
+        if limit is not None and status.st_size > limit:
+            raise UnsuitableFileError(f"it is larger than {limit} bytes")
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def read_regular_file(path: Path, limit: int) -> bytes:
+    """Read a whole regular file of at most ``limit`` bytes."""
+    with open_regular_file(path, limit) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:  # it grew, or its size is unknown as in /proc
+        raise UnsuitableFileError(f"it is larger than {limit} bytes")
+    return content
+
+
+def read_text_file(path: Path, limit: int = TEXT_LIMIT) -> str:
+    """Read a small regular file as text in UTF-8."""
+    return read_regular_file(path, limit).decode().replace("\r\n", "\n")
+
+
+def check_expansion(compressed: int, expanded: int) -> None:
+    """Refuse a small file that becomes a huge one; real data are not so repetitive."""
+    if expanded > max(SMALL_BYTES, EXPANSION_LIMIT * compressed):
+        raise UnsuitableFileError(f"its {compressed} bytes would become {expanded}")
+
+
+def decompress_gzip(blob: bytes) -> bytes:
+    """Decompress gzip; refuse a small file that becomes a huge one."""
+    limit = max(SMALL_BYTES, EXPANSION_LIMIT * len(blob))
+    with gzip.GzipFile(fileobj=BytesIO(blob)) as file:
+        content = file.read(limit + 1)
+    check_expansion(len(blob), len(content))
+    return content
+
+
+# Writing ----------------------------------------------------------------------------------------
 
 
 def write_atomically(
@@ -36,9 +122,11 @@ def write_atomically(
     """
     with translate_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_name(f".{path.name}.{os.getpid()}.new")
+        # nobody can guess the name, so nobody can put a link there
+        new = path.with_name(f".{path.name[:50]}.{secrets.token_hex(8)}.new")
+        mode = 0o600 if private else 0o666
         try:
-            with open(new, "wb", opener=open_for_owner_only if private else None) as file:
+            with open(new, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
                 file.write(content)
                 if durable:
                     file.flush()
@@ -52,8 +140,26 @@ def write_atomically(
 
 
 def open_for_owner_only(path: str, flags: int) -> int:
-    """Open a file; if it is created, only its owner can read it."""
-    return os.open(path, flags, 0o600)
+    """Open a file; if it is created, only its owner can read it. Links are not followed."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
+def open_to_append(path: Path) -> BinaryIO:
+    """Open a regular file to write at its end, or create it; a link is refused, not followed."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise UnsuitableFileError("it is a link to another file") from None
+        raise
+    return os.fdopen(check_regular(fd), "ab")
+
+
+def truncate_file(path: Path, size: int) -> None:
+    """Cut a regular file after ``size`` bytes; a link is refused, not followed."""
+    with open_to_append(path) as file:
+        file.truncate(size)
 
 
 def sync_folder(folder: Path) -> None:
@@ -68,7 +174,7 @@ def sync_folder(folder: Path) -> None:
 def lock_folder(folder: Path) -> int:
     """Lock a folder for this process. The lock ends with the process, even if that crashes."""
     with translate_disk_errors(folder):
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -87,10 +193,12 @@ def write_json(path: Path, content: Any) -> None:
 def read_json(path: Path) -> Any:
     """Read a JSON file; raise a clear error if it is missing or damaged."""
     try:
-        return json.loads(path.read_text())
+        return json.loads(read_regular_file(path, JSON_LIMIT))
     except FileNotFoundError:
         raise FolderError(f"{path} is not there") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise FolderError(f"{path} is damaged: it is not JSON") from None
+    except UnsuitableFileError as error:
+        raise FolderError(f"{path} is damaged: {error.strerror}") from None
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from None

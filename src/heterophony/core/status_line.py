@@ -13,6 +13,8 @@ from typing import Any
 
 from rich.console import Console
 
+from .plain_text import clean_text
+
 STDERR = Console(
     stderr=True
 )  # one for all: a line that is printed while a bar is shown stays above it
@@ -47,7 +49,7 @@ class LogLines:
 
     def print_line(self) -> None:
         """Print what is going on now."""
-        if text := self.describe():
+        if text := clean_text(self.describe()):
             if STDERR.is_terminal:
                 STDERR.print(text, soft_wrap=True, highlight=False, markup=False)
             else:

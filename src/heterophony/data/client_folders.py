@@ -21,7 +21,7 @@ from .partitioning import split_into_clients
 from .source import Source, parse_class_names
 from .sources.arrays import make_natural_sort_key, read_npz
 from .sources.folder import list_images, list_train_and_test_images
-from .sources.images import decode_image, read_image_header
+from .sources.images import decode_image, read_image_file, read_image_header
 
 OWN_DATA = "own"  # the value of data.name
 
@@ -210,7 +210,7 @@ def read_images_of_shape(files: list[Path], shape: tuple[int, ...]) -> NDArray[n
             raise DataError(
                 f"{file} is {actual}; examples of the run are {format_shape(shape)} (data.shape)"
             )
-        x[at] = decode_image(file.read_bytes(), file, channels == 1)
+        x[at] = decode_image(read_image_file(file), file, channels == 1)
     return x
 
 

@@ -13,7 +13,7 @@ from ..core.errors import ConfigError, DataError
 from ..core.samples import Scale
 from ..core.scores import TaskName
 from ..core.tasks import IGNORED_TOKEN
-from .targets import choose_target_names
+from .targets import MAX_CLASSES, choose_target_names
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,8 @@ def decide_classes(source: Source, classes: int | Sequence[str] | None) -> Sourc
 
 def parse_class_names(classes: int | Sequence[str]) -> tuple[str, ...]:
     """Check and convert ``data.classes``: the names of the classes, or how many there are."""
+    if isinstance(classes, int) and classes > MAX_CLASSES:
+        raise ConfigError(f"data.classes: must be at most {MAX_CLASSES}, not {classes}")
     names = [str(i) for i in range(classes)] if isinstance(classes, int) else classes
     if isinstance(names, str) or not names or not all(isinstance(n, str) and n for n in names):
         raise ConfigError(f"data.classes: must be names or a number, not {classes!r}")

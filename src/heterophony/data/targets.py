@@ -12,6 +12,7 @@ from ..core.errors import ConfigError, DataError
 from ..core.scores import TaskName
 from ..core.tasks import IGNORED_TOKEN
 
+MAX_CLASSES = 1 << 20
 GROUPS = 10  # of equal size, by which the targets of a regression are partitioned
 
 
@@ -27,7 +28,7 @@ def parse_targets(
                 f"{name}: labels must be one whole number per example, not {y.dtype} {y.shape}"
                 f"{suggest_task(y)}"
             )
-        return y.astype(np.int64), number_names(int(y.max()) + 1 if len(y) else 0)
+        return y.astype(np.int64), number_labels(y, name)
     if task == "regression":
         if y.ndim not in (1, 2) or not number or not np.isfinite(y).all():
             raise DataError(
@@ -48,7 +49,18 @@ def parse_targets(
             f"{name}: the targets of a sequence must be a row of whole numbers from 0 (or"
             f" {IGNORED_TOKEN}: does not count), not {y.dtype} {y.shape}"
         )
-    return y.astype(np.int64), number_names(int(y.max()) + 1 if y.size else 0)
+    return y.astype(np.int64), number_labels(y, name)
+
+
+def number_labels(y: NDArray[Any], name: str) -> tuple[str, ...]:
+    """Name the classes or tokens 0, 1, … up to the largest label."""
+    largest = int(y.max()) if y.size else -1
+    if largest >= MAX_CLASSES:
+        raise DataError(
+            f"{name}: label {largest} is too large: there can be {MAX_CLASSES} classes; number the"
+            " labels 0, 1, … (np.unique(y, return_inverse=True)[1])"
+        )
+    return number_names(largest + 1)
 
 
 def suggest_task(y: NDArray[Any]) -> str:

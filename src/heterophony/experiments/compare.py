@@ -59,7 +59,7 @@ def prepare_run_folders(parent: Path, configs: Mapping[str, Config]) -> list[Run
         if not folder.config_file.exists():
             folder.create(text)
             folder.close()
-        elif not has_same_settings(folder.config_file.read_text(), text):
+        elif not has_same_settings(folder.read_config_text(), text):
             raise FolderError(
                 f"{folder.path} holds a run with other settings; choose another --out"
             )

@@ -69,7 +69,7 @@ def execute_plan(
 
 def describe_tracked_run(folder: RunFolder) -> TrackedRun:
     """Describe the run for trackers: its name, folder and settings."""
-    config = tomllib.loads(folder.config_file.read_text())
+    config = tomllib.loads(folder.read_config_text())
     plain = {
         k: v if isinstance(v, bool | int | float) else str(v) for k, v in flatten_config(config)
     }

@@ -77,7 +77,7 @@ class RunLoader:
         path = self.folder.path
         start = get_start(list(self.folder.iterate_events()))
         try:
-            table = tomllib.loads(self.folder.config_file.read_text())
+            table = tomllib.loads(self.folder.read_config_text())
         except ValueError as error:
             raise FolderError(f"{self.folder.config_file} is damaged: {error}") from None
         if "library" in table:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from ..core.plain_text import clean_line
 from ..core.status_line import STDERR, LogLines, NotebookLine, format_seconds
 from ..runs.curves import compute_accuracy
 from ..runs.events import Event
@@ -142,7 +144,8 @@ class BarDisplay:
     def update(self, status: RunStatus) -> None:
         fields: dict[str, Any] = {"G": status.G, "P": status.P, "phase": status.phase}
         if status not in self.tasks:
-            task = self.progress.add_task(status.label, total=status.rounds, **fields)
+            label = escape(clean_line(status.label))
+            task = self.progress.add_task(label, total=status.rounds, **fields)
             self.tasks[status] = task
         self.progress.update(self.tasks[status], completed=status.done, **fields)
 

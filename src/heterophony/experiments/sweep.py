@@ -14,15 +14,21 @@ from ..config.reading import read_config, read_toml
 from ..config.sections import EngineSection
 from ..config.short_keys import expand_overrides, find_choice, ignore_note
 from ..core.errors import ConfigError, DivergedError, FolderError
-from ..core.files import read_json, write_json
+from ..core.files import write_json
 from ..engines.base import count_cores
 from ..runs.store import RunFolder
-from ..runs.sweep_table import SWEEP_FILE
+from ..runs.sweep_table import SWEEP_FILE, read_sweep_file
 from .compare import prepare_run_folders
 from .execute import is_finished
 from .progress import RunsProgress
 from .swept_settings import Combination, Values, combine, format_value, parse_values, shorten_keys
-from .tasks import load_tasks, resume_tasks, run_on_cluster, run_side_by_side
+from .tasks import (
+    load_tasks,
+    read_begun_config,
+    resume_tasks,
+    run_on_cluster,
+    run_side_by_side,
+)
 
 VALIDATION_KEY, VALIDATION_FRACTION = "data.validation_fraction", 0.2
 MAX_LABEL = 80  # letters of a folder's name
@@ -127,11 +133,6 @@ def prepare_sweep(sweep: Sweep, parent: Path) -> None:
     write_sweep_file(parent, {"settings": list(sweep.keys), "runs": runs, "failed": failed})
 
 
-def read_sweep_file(parent: Path) -> dict[str, Any]:
-    content: dict[str, Any] = read_json(parent / SWEEP_FILE)
-    return content
-
-
 def write_sweep_file(parent: Path, content: Mapping[str, Any]) -> None:
     write_json(parent / SWEEP_FILE, content)
 
@@ -163,7 +164,7 @@ def run_due_sweep(
     """
     if not due:
         return
-    configs = {f.path: read_config(f.config_file, overrides) for f in due}
+    configs = {f.path: read_begun_config(f.config_file, overrides) for f in due}
     runs = {path: (path.name, config.top.rounds) for path, config in configs.items()}
     engine = next(iter(configs.values())).engine
     if len(due) > 1 and engine.name == "ray":

@@ -24,13 +24,13 @@ from ..engines.child_processes import end_if_script_is_imported, send_errors
 from ..engines.pickling import pickle_for_children, unpickle_from_parent
 from ..runs.events import Event
 from ..runs.run_index import EVENTS_FILE, read_events
-from ..runs.sweep_table import SWEEP_FILE, SweepTable, read_sweep
+from ..runs.sweep_table import SWEEP_FILE, SweepTable, read_sweep, read_sweep_file
 from .algorithm_choice import choose_algorithm
 from .execute import is_finished
 from .parallel_runs import run_in_parallel
 from .progress import EventListener, RunsProgress, combine_listeners, show_progress
 from .run import run
-from .sweep import make_label, read_sweep_file, write_sweep_file
+from .sweep import make_label, write_sweep_file
 from .swept_settings import Combination, Values, check_values, combine, parse_values
 
 T = TypeVar("T")

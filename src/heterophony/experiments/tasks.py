@@ -6,15 +6,17 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from ..algorithms import label_algorithm
 from ..config.config import Config
 from ..config.reading import read_config
 from ..config.sections import EngineSection
 from ..core.errors import DivergedError, FolderError
+from ..core.files import TEXT_LIMIT, read_regular_file, translate_disk_errors
 from ..core.status_line import name_slow_work
 from ..data.federation import Federation
-from ..engines.base import ClusterShare, prepare_engine
+from ..engines.base import AUTO_ADDRESS, ClusterShare, prepare_engine
 from ..jobs.plan import Plan
 from ..runs.events import Event
 from ..runs.store import RunFolder
@@ -81,10 +83,38 @@ def load_tasks(folders: Sequence[RunFolder], overrides: Sequence[str] = ()) -> l
                 f"{folder.path} was begun from Python with its own data; continue it there with"
                 f" hp.run(..., out='{folder.path}', resume=True)"
             )
-        config = read_config(folder.config_file, overrides)
+        config = read_begun_config(folder.config_file, overrides)
         prepare_engine(config.engine)
         tasks.append(RunTask(folder, config, config.build_plan(federations.get(config))))
     return tasks
+
+
+def read_begun_config(file: Path, overrides: Sequence[str] = ()) -> Config:
+    """Read the configuration of a run folder; refuse a cluster that ``overrides`` do not name.
+
+    Whoever joins a cluster sends it their token, and the folder may come from somebody else.
+    """
+    with translate_disk_errors(file):
+        read_regular_file(
+            file, TEXT_LIMIT
+        )  # raises if it is a pipe or a device, which could be read for ever
+    config = read_config(file, overrides)
+    address = config.engine.address
+    asked = any(pair.partition("=")[0].strip() == "engine.address" for pair in overrides)
+    if address not in (None, AUTO_ADDRESS) and not asked:
+        raise FolderError(
+            f"{file} names a Ray cluster, which would receive your token; if it is yours, add"
+            f" -c {quote(f'engine.address={address}')}, or run here with -c engine.name=pool"
+        )
+    return config
+
+
+def list_engine_settings(engine: EngineSection, overrides: Sequence[str] = ()) -> list[str]:
+    """List the engine settings of a command: those of ``-c``, and the cluster that its file names."""
+    own = [pair for pair in overrides if pair.strip().startswith("engine.")]
+    if engine.address is None:
+        return own
+    return [*own, 'engine.name="ray"', f'engine.address="{engine.address}"']
 
 
 def resume_tasks(

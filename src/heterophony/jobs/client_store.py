@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.codec import decode_groups, encode_groups
-from ..core.files import translate_disk_errors, write_atomically
+from ..core.codec import BLOB_LIMIT, decode_groups, encode_groups
+from ..core.files import read_regular_file, translate_disk_errors, write_atomically
 from ..core.samples import Samples, Scale
 from ..core.tensors import Memory, Tensors
 
@@ -82,7 +82,7 @@ class FolderClientStore(ClientStore):
         if not rounds:
             return b""
         with translate_disk_errors(self.client_folder(client)):
-            return self.memory_file(client, rounds[-1]).read_bytes()
+            return read_regular_file(self.memory_file(client, rounds[-1]), BLOB_LIMIT)
 
     def write_blob(self, client: str, t: int, blob: bytes) -> None:
         if blob or self.list_rounds(client):  # an empty memory must replace an older one

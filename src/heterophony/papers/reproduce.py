@@ -155,7 +155,7 @@ def create_run_folders(table: TableSelection, parent: Path) -> None:
 def check_same_settings(task: CellRun, folder: RunFolder) -> None:
     """Check that an existing folder holds the same cell; this does not need the data."""
     try:
-        written = tomllib.loads(folder.config_file.read_text())
+        written = tomllib.loads(folder.read_config_text())
     except tomllib.TOMLDecodeError as error:
         raise FolderError(f"{folder.config_file} is damaged: {error}") from None
     for key, asked, there in find_differences(task.config, written):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import DataError
+from ..core.files import JSON_LIMIT, read_regular_file
 
 RowsByClient = dict[str, list[tuple[float, ...]]]
 
@@ -45,7 +46,7 @@ def hash_file(file: str) -> str:
 
 def read_file_bytes(file: str) -> bytes:
     try:
-        return Path(file).read_bytes()
+        return read_regular_file(Path(file), JSON_LIMIT)
     except OSError as error:
         raise DataError(f"cannot read {file}: {error.strerror}") from None
 

@@ -10,7 +10,13 @@ from functools import cache
 from pathlib import Path
 
 from ..core.errors import FolderError
-from ..core.files import translate_disk_errors
+from ..core.files import (
+    DATA_LIMIT,
+    open_to_append,
+    read_regular_file,
+    translate_disk_errors,
+    truncate_file,
+)
 from ..engines.base import Engine
 from ..jobs.plan import Job
 from ..runs.run_index import read_json_lines
@@ -45,9 +51,9 @@ class AttackLog:
         self.path = folder / ATTACK_LOG
         found = list(read_json_lines(self.path))
         with translate_disk_errors(self.path):
-            lines = self.path.read_bytes() if self.path.exists() else b""
+            lines = read_regular_file(self.path, DATA_LIMIT) if self.path.exists() else b""
             if not lines.endswith(b"\n") and lines:  # the last line was cut short
-                os.truncate(self.path, lines.rfind(b"\n") + 1)
+                truncate_file(self.path, lines.rfind(b"\n") + 1)
         header = json.loads(json.dumps({"event": "audit", **settings}))
         if not found:
             self.append_records([header])
@@ -60,7 +66,7 @@ class AttackLog:
     def append_records(self, records: Sequence[Record]) -> None:
         """Append all records of a case at once; after a crash, an incomplete case is repeated."""
         lines = "".join(json.dumps(r, separators=(",", ":")) + "\n" for r in records)
-        with translate_disk_errors(self.path), open(self.path, "ab") as file:
+        with translate_disk_errors(self.path), open_to_append(self.path) as file:
             file.write(lines.encode())
             file.flush()
             os.fsync(file.fileno())

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.codec import decode_groups, encode_groups
+from ..core.codec import BLOB_LIMIT, decode_groups, encode_groups
 from ..core.errors import FolderError
-from ..core.files import translate_disk_errors, write_atomically
+from ..core.files import read_regular_file, translate_disk_errors, write_atomically
 from ..core.tensors import Memory
 from ..jobs.client_store import FolderClientStore, encode_folder_name
 from ..jobs.plan import Job, Plan
@@ -97,4 +97,4 @@ class Snapshots:
 
 def read_groups(path: Path) -> Memory:
     with translate_disk_errors(path):
-        return decode_groups(path.read_bytes(), finite=False)[0]
+        return decode_groups(read_regular_file(path, BLOB_LIMIT), finite=False)[0]

@@ -16,6 +16,7 @@ from ..analysis.exports import (
     format_markdown_table,
 )
 from ..core.files import write_atomically, write_json
+from ..core.plain_text import quote_formula
 from ..papers.claims import describe_claim
 from ..papers.quick import QUICK_SCALE_NOTE
 
@@ -127,24 +128,23 @@ def format_paper_csv(result: ReproductionResult) -> str:
     writer.writeheader()
     for line in result.numbers:
         printed = line.printed
-        writer.writerow(
-            {
-                "row": line.row,
-                "column": line.label,
-                "in_place_of": "; ".join(line.in_place_of),
-                "data": line.data,
-                "model": line.model,
-                "measure": line.measure,
-                "unit": line.unit,
-                "printed": printed and printed.value,
-                "printed_std": printed and printed.std,
-                "ours": line.mean,
-                "std": line.std,
-                "last10": fmean(line.last10) if line.last10 else None,
-                "difference": line.difference,
-                "seeds": " ".join(map(str, line.seeds)),
-                "verdict": line.verdict,
-                "why": line.why,
-            }
-        )
+        cells = {
+            "row": line.row,
+            "column": line.label,
+            "in_place_of": "; ".join(line.in_place_of),
+            "data": line.data,
+            "model": line.model,
+            "measure": line.measure,
+            "unit": line.unit,
+            "printed": printed and printed.value,
+            "printed_std": printed and printed.std,
+            "ours": line.mean,
+            "std": line.std,
+            "last10": fmean(line.last10) if line.last10 else None,
+            "difference": line.difference,
+            "seeds": " ".join(map(str, line.seeds)),
+            "verdict": line.verdict,
+            "why": line.why,
+        }
+        writer.writerow({key: quote_formula(cell) for key, cell in cells.items()})
     return out.getvalue()

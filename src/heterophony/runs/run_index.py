@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..core.errors import FolderError
-from ..core.files import read_json, translate_disk_errors
+from ..core.files import (
+    JSON_LIMIT,
+    UnsuitableFileError,
+    open_regular_file,
+    read_json,
+    translate_disk_errors,
+)
 from .events import Event
 
 CONFIG_FILE, EVENTS_FILE, RESULT_FILE = "config.toml", "events.jsonl", "result.json"
@@ -26,26 +32,30 @@ def read_events(path: Path) -> Iterator[Event]:
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Read a file with one JSON object per line; skip a last line that a crash cut short."""
-    if not path.exists():
+    if not os.path.lexists(path):
         return
-    with translate_disk_errors(path), open(path, "rb") as file:
-        for line in file:
+    with translate_disk_errors(path), open_regular_file(path) as file:
+        while line := file.readline(JSON_LIMIT):
             if not line.endswith(b"\n"):
+                if len(line) == JSON_LIMIT:
+                    raise UnsuitableFileError(f"a line is longer than {JSON_LIMIT} bytes")
                 return
             yield parse_json_line(path, line)
 
 
 def read_last_event(path: Path) -> Event | None:
     """Read the newest complete event from the end of the file; return None if there is none."""
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
-    with translate_disk_errors(path), open(path, "rb") as file:
+    with translate_disk_errors(path), open_regular_file(path) as file:
         size, wanted = file.seek(0, os.SEEK_END), TAIL_BYTES
         while True:
             file.seek(max(0, size - wanted))
             *whole, _ = file.read().split(b"\n")  # the last part is empty, or a cut line
             if len(whole) > 1 or wanted >= size:
                 break
+            if wanted > JSON_LIMIT:
+                raise UnsuitableFileError(f"a line is longer than {JSON_LIMIT} bytes")
             wanted *= 2
     return cast(Event, parse_json_line(path, whole[-1])) if whole else None
 
@@ -53,7 +63,7 @@ def read_last_event(path: Path) -> Event | None:
 def parse_json_line(path: Path, line: bytes) -> dict[str, Any]:
     try:
         content: dict[str, Any] = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise FolderError(f"{path} is damaged: a line is not JSON") from None
     return content
 
@@ -68,13 +78,22 @@ def find_runs(path: Path) -> Iterator[Path]:
 
 def list_member_runs(parent: Path) -> list[Path]:
     """List the run folders in a folder, in the order of ``compare.json``, else by name and number."""
-    order = parent / "compare.json"
-    names = read_json(order)["runs"] if order.is_file() else []
-    rank = {name: i for i, name in enumerate(names)}
+    rank = {name: i for i, name in enumerate(read_run_order(parent / "compare.json"))}
     folders = [f.parent for f in parent.glob(f"*/{CONFIG_FILE}")]
     return sorted(
         folders, key=lambda f: (rank.get(f.name, len(rank)), make_natural_sort_key(f.name))
     )
+
+
+def read_run_order(path: Path) -> list[str]:
+    """Read the names of a comparison's runs in their order; none without the file."""
+    if not os.path.lexists(path):
+        return []
+    content = read_json(path)
+    names = content.get("runs") if isinstance(content, dict) else None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise FolderError(f"{path} is damaged: it does not list runs")
+    return names
 
 
 def make_natural_sort_key(name: str) -> list[tuple[int, str]]:

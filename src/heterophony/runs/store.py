@@ -11,9 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from ..core.algorithm import Server
-from ..core.codec import decode_groups, encode_groups
+from ..core.codec import BLOB_LIMIT, decode_groups, encode_groups
 from ..core.errors import CodecError, FolderError
-from ..core.files import lock_folder, translate_disk_errors, write_atomically
+from ..core.files import (
+    UnsuitableFileError,
+    lock_folder,
+    open_to_append,
+    read_regular_file,
+    read_text_file,
+    translate_disk_errors,
+    truncate_file,
+    write_atomically,
+)
 from ..core.tensors import Tensors
 from ..jobs.client_store import FolderClientStore
 from .events import Event
@@ -56,11 +65,22 @@ class RunFolder:
         if not self.config_file.is_file():
             raise FolderError(f"{self.path} is not a run folder: it has no config.toml")
         self.lock()
+        return self.read_config_text()
+
+    def read_config_text(self) -> str:
+        """Read the configuration of the run."""
         with translate_disk_errors(self.config_file):
-            return self.config_file.read_text()
+            try:
+                return read_text_file(self.config_file)
+            except UnicodeDecodeError:
+                raise FolderError(f"{self.config_file} is damaged: it is not text") from None
 
     def lock(self) -> None:
         """Refuse if another process owns the folder; delete temporary files of an earlier one."""
+        folders = (self.commits_folder, self.client_store.memory_folder, self.scratch_folder)
+        for path in (self.events_file, *folders):
+            if path.is_symlink():
+                raise FolderError(f"{path} is a link; a run writes only into its own folder")
         self._lock = lock_folder(self.path)
         shutil.rmtree(self.scratch_folder, ignore_errors=True)
 
@@ -75,7 +95,7 @@ class RunFolder:
     def append_event(self, event: Event) -> None:
         """Append an event as one line."""
         line = json.dumps(event, separators=(",", ":")) + "\n"
-        with translate_disk_errors(self.events_file), open(self.events_file, "ab") as file:
+        with translate_disk_errors(self.events_file), open_to_append(self.events_file) as file:
             file.write(line.encode())
 
     def iterate_events(self) -> Iterator[Event]:
@@ -85,7 +105,7 @@ class RunFolder:
     # Commits --------------------------------------------------------------------------------
     def commit(self, server: Server) -> None:
         """Store the state after ``server.t`` rounds, and all events so far, durably on disk."""
-        with translate_disk_errors(self.events_file), open(self.events_file, "ab") as file:
+        with translate_disk_errors(self.events_file), open_to_append(self.events_file) as file:
             os.fsync(file.fileno())
             written = file.tell()
         groups = {
@@ -119,7 +139,7 @@ class RunFolder:
             )
         if self.events_file.exists():
             with translate_disk_errors(self.events_file):
-                os.truncate(self.events_file, 0)
+                truncate_file(self.events_file, 0)
         return None
 
     def load_newest_commit(self, samples: Mapping[str, int]) -> Server | None:
@@ -145,12 +165,15 @@ class RunFolder:
                 " restore it, or start the run again"
             )
         with translate_disk_errors(self.events_file):
-            os.truncate(self.events_file, header["events"])
+            truncate_file(self.events_file, header["events"])
         return build_server((groups, header), samples)
 
     def _decode_commit(self, path: Path) -> tuple[dict[str, Tensors], dict[str, Any]]:
         with translate_disk_errors(path):
-            content = path.read_bytes()
+            try:
+                content = read_regular_file(path, BLOB_LIMIT)
+            except UnsuitableFileError as error:
+                raise CodecError(f"{path} is damaged: {error.strerror}") from None
         blob, sha256 = content[:-32], content[-32:]
         if hashlib.sha256(blob).digest() != sha256:
             raise CodecError(f"{path} is damaged")

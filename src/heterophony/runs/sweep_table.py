@@ -109,7 +109,7 @@ def read_sweep(folder: Path, by: Measure = "P") -> SweepTable:
     """Read a sweep from its folder, as far as it is finished."""
     if not (folder / SWEEP_FILE).is_file():
         raise FolderError(f"{folder} is not a sweep: it has no {SWEEP_FILE}")
-    content = read_json(folder / SWEEP_FILE)
+    content = read_sweep_file(folder)
     rows, examples = [], 0
     for settings, runs in group_runs(content["runs"]):
         events = {n: list(read_events(folder / n / EVENTS_FILE)) for n in runs}
@@ -117,6 +117,23 @@ def read_sweep(folder: Path, by: Measure = "P") -> SweepTable:
         if rows[-1].state == "finished":
             examples = sum(sum(get_start(e).get("validation", [])) for e in events.values())
     return SweepTable(folder, content["settings"], by, sort_rows(rows, by), examples)
+
+
+def read_sweep_file(folder: Path) -> dict[str, Any]:
+    """Read which settings a sweep varies, its runs, and which of them diverged."""
+    path = folder / SWEEP_FILE
+    content: dict[str, Any] = read_json(path)
+    try:
+        runs, failed, keys = content["runs"], content["failed"], content["settings"]
+        forms = [isinstance(r["settings"], dict) and type(r["seed"]) is int for r in runs.values()]
+        # a name such as ../mine would be a run of somebody else
+        names = [name not in ("", ".", "..") and "/" not in name for name in runs]
+        right = all([*forms, *names]) and isinstance(failed, dict) and isinstance(keys, list)
+    except (KeyError, TypeError, AttributeError):
+        right = False
+    if not right:
+        raise FolderError(f"{path} is damaged: it does not list the runs of a sweep")
+    return content
 
 
 def group_runs(runs: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, int]]]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ..core.files import write_atomically
+from ..core.files import read_text_file, write_atomically
 
 
 def read_run_id(path: Path) -> str | None:
     """Read the id from a file; return None if it is missing or damaged."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(read_text_file(path))
     except (OSError, ValueError):
         return None
     run_id = content.get("id") if isinstance(content, dict) else None

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from ...core.errors import DataError
 from ...core.fields import check_settings, setting
-from ...core.files import write_atomically
+from ...core.files import DATA_LIMIT, read_regular_file, write_atomically
+from ..npz import load_npz
 from ..source import Source
 from .base import Indices, Share, Terms
 
@@ -125,7 +126,7 @@ def read_partition(path: Path) -> tuple[dict[str, Share], str | None]:
 
 
 def read_json_partition(path: Path) -> tuple[dict[str, Share], str | None]:
-    content = json.loads(path.read_text())
+    content = json.loads(read_regular_file(path, DATA_LIMIT))
     clients = content.get("clients", content)
     shares = {}
     for client, share in clients.items():
@@ -136,8 +137,7 @@ def read_json_partition(path: Path) -> tuple[dict[str, Share], str | None]:
 
 
 def read_npz_partition(path: Path) -> tuple[dict[str, Share], str | None]:
-    with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-        content = {k: file[k] for k in file.files}
+    content: dict[str, Any] = dict(load_npz(path))
     none = {"validation": [], "validation_sizes": np.zeros(len(content["clients"]), np.int64)}
     content = {**none, **content}
     train, test, held_out = (

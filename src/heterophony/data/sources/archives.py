@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...core.errors import DataError
+from ...core.files import DATA_LIMIT, check_expansion, open_regular_file, read_regular_file
 
 READ_ERRORS = (
     *(OSError, EOFError, ValueError, RuntimeError),  # RuntimeError: an encrypted zip
@@ -56,7 +57,8 @@ def open_archive(path: Path, root: str) -> Iterator[ArchiveFiles]:
             if path.is_dir():
                 files = open_folder(path / root if (path / root).is_dir() else path)
             elif path.suffix == ".zip":
-                files = open_zip(path, stack.enter_context(zipfile.ZipFile(path)), root)
+                opened = stack.enter_context(open_regular_file(path))
+                files = open_zip(path, stack.enter_context(zipfile.ZipFile(opened)), root)
             else:
                 files = open_tar(path, root)
         except READ_ERRORS as error:
@@ -72,26 +74,36 @@ def open_folder(folder: Path) -> ArchiveFiles:
 
     def read_content(name: str) -> bytes | None:
         path = folder / name
-        return path.read_bytes() if path.exists() else None
+        return read_regular_file(path, DATA_LIMIT) if path.exists() else None
 
     return ArchiveFiles(folder, list_names, read_content)
 
 
 def open_zip(path: Path, archive: zipfile.ZipFile, root: str) -> ArchiveFiles:
     inside = strip_root(root, [n for n in archive.namelist() if not n.endswith("/")])
-    return ArchiveFiles(
-        path,
-        lambda: sorted(inside),
-        lambda name: archive.read(inside[name]) if name in inside else None,
-    )
+    size = path.stat().st_size
+
+    def read_content(name: str) -> bytes | None:
+        if name not in inside:
+            return None
+        member = archive.getinfo(inside[name])
+        check_expansion(size, member.file_size)
+        return archive.read(member)
+
+    return ArchiveFiles(path, lambda: sorted(inside), read_content)
 
 
 def open_tar(path: Path, root: str) -> ArchiveFiles:
     """Read a whole tar at once: a compressed one can only be read from its beginning."""
-    with tarfile.open(path) as archive:
-        contents = {
-            member.name: file.read() for member in archive if (file := archive.extractfile(member))
-        }
+    contents: dict[str, bytes] = {}
+    with open_regular_file(path) as opened, tarfile.open(fileobj=opened) as archive:
+        size, expanded = path.stat().st_size, 0
+        for member in archive:
+            expanded += member.size
+            check_expansion(size, expanded)
+            # a link names another file, perhaps none; a data set has no need of it
+            if member.isreg() and (file := archive.extractfile(member)):
+                contents[member.name] = file.read()
     inside = strip_root(root, list(contents))
     return ArchiveFiles(
         path,

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from ...core.errors import DataError
+from ...core.files import UnsuitableFileError
 from ...core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
 from ...core.scores import TaskName
+from ..npz import load_npz
 from ..source import Source
-from ..targets import number_names, parse_targets
+from ..targets import number_labels, parse_targets
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -40,10 +42,11 @@ def read_npz(
 def load_npz_arrays(path: Path) -> Arrays:
     """Load and check the arrays of examples and labels in an ``.npz``."""
     try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {k: file[k] for k in file.files if k[:1] in ("x", "y")}
+        arrays = load_npz(path, lambda name: name[:1] in ("x", "y"))
     except Exception as error:  # numpy and zipfile raise almost anything for a damaged file
         reason = "no such file" if isinstance(error, FileNotFoundError) else str(error)
+        if isinstance(error, UnsuitableFileError):
+            reason = str(error.strerror)
         raise DataError(f"data.name: cannot read {path}: {reason}") from None
     xs = [k[1:] for k in ("x", "x_train", "x_test") if k in arrays]
     ys = [k[1:] for k in ("y", "y_train", "y_test") if k in arrays]
@@ -88,7 +91,7 @@ def wrap_arrays(
     else:
         raise DataError(f"{name}: examples of type {x.dtype} cannot be used; give bytes or numbers")
     if task == "sequence" and x.size and np.issubdtype(x.dtype, np.integer):
-        names = number_names(max(len(names), int(x.max()) + 1))  # a token may be in x alone
+        names = max(names, number_labels(x, name), key=len)  # a token may be in x alone
     scale = BYTES_TO_PLUS_MINUS_ONE if x.dtype == np.uint8 else Scale()
     return Source(name, np.ascontiguousarray(x), y, scale, names, official, task=task)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import gzip
 import hashlib
 import logging
 import os
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from ...core.errors import DataError
+from ...core.files import decompress_gzip
 
 CHUNK_BYTES = 1 << 16
 TIMEOUTS = (15, 60)  # seconds to connect, and between two chunks
@@ -56,7 +56,7 @@ def download_file(remote: RemoteFile, folder: Path) -> Path:
 def check_md5(path: Path, md5: str) -> None:
     """Remove a compressed download, with an error, if its content is not the published one."""
     try:
-        content = gzip.decompress(path.read_bytes())
+        content = decompress_gzip(path.read_bytes())
     except (OSError, EOFError, zlib.error):  # not gzip: a login page, half a file
         content = b""
     if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:

@@ -9,7 +9,7 @@ import numpy as np
 from ...core.errors import DataError
 from ...core.samples import BYTES_TO_PLUS_MINUS_ONE
 from ..source import Source
-from .images import IMAGE_SUFFIXES, decode_image, read_image_header
+from .images import IMAGE_SUFFIXES, decode_image, read_image_file, read_image_header
 
 TEST_FOLDERS = ("test", "val")
 
@@ -56,5 +56,5 @@ def read_images(files: list[Path]) -> np.ndarray[tuple[int, ...], np.dtype[np.ui
             )
     x = np.empty((len(files), 1 if grey else 3, size[1], size[0]), np.uint8)
     for at, file in enumerate(files):
-        x[at] = decode_image(file.read_bytes(), file, grey)
+        x[at] = decode_image(read_image_file(file), file, grey)
     return x

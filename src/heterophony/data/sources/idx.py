@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import struct
 import zlib
 from dataclasses import replace
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import DataError
+from ...core.files import decompress_gzip
 from ...core.samples import BYTES_TO_PLUS_MINUS_ONE
 from ..source import Source
 from .archives import open_archive
@@ -128,7 +128,7 @@ def read_idx(path: Path, name: str) -> NDArray[np.uint8]:
     with open_archive(path, "gzip") as files:
         file, blob = files.read_first(name, f"{name}.gz")
     try:
-        blob = gzip.decompress(blob) if file.suffix == ".gz" else blob
+        blob = decompress_gzip(blob) if file.suffix == ".gz" else blob
         zeros, kind, dims = struct.unpack(">HBB", blob[:4])
         shape = struct.unpack(f">{dims}I", blob[4 : 4 + 4 * dims])
         content = np.frombuffer(blob, np.uint8, offset=4 + 4 * dims)

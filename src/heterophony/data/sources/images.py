@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import DataError
+from ...core.files import open_regular_file, read_regular_file
 
 IMAGE_SUFFIXES = frozenset(
     [".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"]
 )
+IMAGE_LIMIT = 1 << 28  # bytes of a file
 GREY_MODES = ("1", "L")
 
 
@@ -38,10 +40,18 @@ def read_image_header(path: Path) -> tuple[tuple[int, int], bool]:
     from PIL import Image
 
     try:
-        with Image.open(path) as image:
+        with open_regular_file(path) as file, Image.open(file) as image:
             return image.size, image.mode in GREY_MODES
     except Exception as error:
         raise make_image_error(path, error) from None
+
+
+def read_image_file(path: Path) -> bytes:
+    """Read an image file as it is."""
+    try:
+        return read_regular_file(path, IMAGE_LIMIT)
+    except OSError as error:
+        raise DataError(f"{path} is not a readable image ({error.strerror})") from None
 
 
 def make_image_error(where: Path, error: Exception) -> DataError:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import DataError
+from ...core.files import DATA_LIMIT, read_regular_file
 from ...core.samples import Scale
 from ..source import Source
 from .search_path import DatasetFiles, find_or_download
@@ -100,7 +101,7 @@ def read_leaf_json(files: Iterable[Path]) -> dict[str, Windows]:
     windows: dict[str, Windows] = {}
     for path in files:
         try:
-            content = json.loads(path.read_text())
+            content = json.loads(read_regular_file(path, DATA_LIMIT))
             users = {u: content["user_data"][u] for u in content["users"]}
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
@@ -141,7 +142,9 @@ SONNETS = "THE SONNETS"  # numbers and indented verses look like speeches; LEAF 
 
 def read_plain_text(files: Iterable[Path]) -> dict[str, Windows]:
     """Read the windows of every role that speaks more than two lines in a play."""
-    text = "\n".join(path.read_text("utf-8-sig", "replace") for path in files)
+    text = "\n".join(
+        read_regular_file(path, DATA_LIMIT).decode("utf-8-sig", "replace") for path in files
+    )
     roles = {
         role: lines
         for role, lines in collect_lines_by_role(text.splitlines()).items()

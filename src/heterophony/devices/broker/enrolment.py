@@ -12,6 +12,7 @@ from pathlib import Path
 import tomli_w
 
 from ...core.errors import ConfigError
+from ...core.files import read_text_file
 from ...core.names import NAME_PATTERN, NAME_RULE
 from ..protocol.message_fields import AnyString, Date, Port, parse_fields
 
@@ -66,8 +67,7 @@ def check_device_name(name: str) -> str:
 def read_enrolment(path: Path) -> Enrolment:
     """Read a file written by ``heterophony broker enrol``."""
     try:
-        with open(path, "rb") as file:
-            content = tomllib.loads(file.read(MAX_FILE_BYTES).decode())
+        content = tomllib.loads(read_text_file(path, MAX_FILE_BYTES))
     except OSError as error:
         raise ConfigError(f"cannot read the enrolment {path}: {error.strerror}") from None
     except ValueError:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from ...core.errors import ConfigError, EngineError, FolderError, HeterophonyError
-from ...core.files import read_json, translate_disk_errors, write_json
+from ...core.files import open_to_append, read_json, translate_disk_errors, write_json
 from ...engines.child_processes import start_fork_server
 from ...runs.events import Event
 from ...runs.store import RunFolder
@@ -137,8 +137,9 @@ class Testbed:
         elif part is self.server:
             self.say(message)
         else:  # of use only if something is wrong
-            with translate_disk_errors(self.folder), open(self.folder / "devices.log", "a") as log:
-                log.write(f"{part.name}: {message}\n")
+            path = self.folder / "devices.log"
+            with translate_disk_errors(path), open_to_append(path) as log:
+                log.write(f"{part.name}: {message}\n".encode())
         return False
 
     def handle_exit(self, part: TestbedProcess) -> bool:

@@ -12,8 +12,10 @@ from urllib.parse import quote
 from ...algorithms import get_display_name
 from ...analysis.progress import RunProgress, read_run_progress
 from ...analysis.run_overview import RunOverview, is_running, read_held_locks, read_run_overview
+from ...core.files import is_file
 from ...core.status_line import format_seconds
 from ...runs.run_index import CONFIG_FILE, EVENTS_FILE, RESULT_FILE
+from .html import dump_safe_json
 
 MAX_DEPTH = 4  # levels of subfolders to search
 RunListRow = dict[str, Any]
@@ -61,7 +63,7 @@ def list_entries(folder: Path) -> list[RunListEntry]:
 def find_entry_groups(folder: Path, prefix: str, depth: int) -> Iterator[list[RunListEntry]]:
     """Find groups below a folder: a single run, or a folder followed by its runs."""
     children = list_subfolders(folder)
-    runs = [child for child in children if (child / CONFIG_FILE).is_file()]
+    runs = [child for child in children if is_run_folder(child)]
     several = bool(prefix) and len(runs) > 1
     entries = [RunListEntry(prefix + run.name, (run,), is_nested=several) for run in runs]
     if several:
@@ -72,6 +74,12 @@ def find_entry_groups(folder: Path, prefix: str, depth: int) -> Iterator[list[Ru
     for child in children if depth else []:
         if child not in runs:
             yield from find_entry_groups(child, f"{prefix}{child.name}/", depth - 1)
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Tell whether a folder holds a run; a configuration that is no regular file counts too."""
+    file = folder / CONFIG_FILE
+    return is_file(file) or (os.path.lexists(file) and not file.is_dir())
 
 
 def list_subfolders(folder: Path) -> list[Path]:
@@ -102,7 +110,12 @@ class ListedRun:
 
 def read_listed_run(run: Path) -> ListedRun:
     """Read the state of a run, its G and P over the last ten evaluations, and its small curves."""
-    return ListedRun(read_run_progress(run), read_run_overview(run))
+    listed = ListedRun(read_run_progress(run), read_run_overview(run))
+    try:
+        dump_safe_json(build_row(listed, running=True))
+    except Exception:  # of numbers that no run has; the other runs are shown all the same
+        return ListedRun(RunProgress(run, "damaged"), RunOverview())
+    return listed
 
 
 def find_running(runs: dict[Path, ListedRun], now: float) -> frozenset[Path]:

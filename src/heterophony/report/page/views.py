@@ -202,10 +202,15 @@ def load_run_or_reason(folder: Path) -> Run | str:
         return "has not begun yet"
     try:
         run = load_run(folder)
-        html.dump_safe_json(build_page_data([run]))
+        check_showable(run)
     except Exception as error:
         return f"cannot be shown: {describe_error(error)}"
     return run
+
+
+def check_showable(run: Run) -> None:
+    """Raise any error if a page cannot show this run."""
+    html.dump_safe_json(build_page_data([run]))
 
 
 def describe_error(error: Exception) -> str:
