@@ -111,7 +111,7 @@ class Client:
         Parameters outside ``train`` are frozen. A parameter without a gradient is not updated,
         not even by momentum or weight decay.
         """
-        how, loss = how or self.training, loss or self.compute_net_loss
+        how, loss, precision = how or self.training, loss or self.compute_net_loss, autocast()
         chosen = {id(p) for p in iterate_parameters(self.net if train is None else train)}
         named = Tensors({k: p for k, p in self.net.named_parameters() if id(p) in chosen})
         if not named:
@@ -130,7 +130,7 @@ class Client:
                 self.examples += repeat * len(y)
                 for _ in range(repeat):
                     optimiser.zero_grad()
-                    with autocast():
+                    with precision:
                         value = loss(x, y)
                     value.backward()
                     if pull is not None:

@@ -45,6 +45,7 @@ class Compute:
 
 
 ON_CPU = Compute()
+AS_IT_IS = nullcontext()  # one for all: a training step takes microseconds
 CURRENT = ContextVar("compute", default=ON_CPU)
 
 
@@ -64,10 +65,13 @@ def computing(compute: Compute) -> Iterator[None]:
 
 
 def autocast() -> AbstractContextManager[object]:
-    """Run the operations inside in the job's precision; in float32 nothing is changed."""
+    """Run the operations inside in the job's precision; in float32 nothing is changed.
+
+    The same object can be entered again, after it was left.
+    """
     compute = get_compute()
     if compute.precision == "float32":
-        return nullcontext()
+        return AS_IT_IS
     return torch.autocast(compute.device.type, torch.bfloat16)
 
 
@@ -93,7 +97,7 @@ def read_loss(value: Tensor) -> float:
 
     Whoever has added them up converts the sum to a number, which waits once.
     """
-    if value.device.type == "cpu":
+    if value.is_cpu:
         return value.item()
     # Apple's devices have no float64
     there: Any = value.detach().to(torch.float32 if value.device.type == "mps" else torch.float64)

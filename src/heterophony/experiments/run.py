@@ -86,6 +86,8 @@ def run(
     a name, a module (its weights are the initial ones) or a function that builds one. Defaults are
     those of the command line; only the engine is "serial" here, which any script can use.
 
+    ``device`` is "auto", "cpu", "cuda", "cuda:1" or "mps": where clients' nets compute.
+
     ``loss`` is a function of output and targets, in place of the task's. ``metrics`` are measured
     beside the score: names (``"f1"``), or functions of all outputs and targets of a client.
 
