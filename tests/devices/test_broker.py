@@ -146,7 +146,7 @@ def own(name: str, run: str = RUN) -> dict[str, str]:
 COMMON = {f"{RUN}/ctl": "read", "het/1/other/ctl": "read"}
 MINE = own("cam-1") | own("cam-1", "het/1/other")
 OTHERS = [*own("cam-2"), *own("server"), f"{RUN}/d", f"{RUN}/d/cam-1", f"{RUN}/d/cam-1/x",
-          f"{RUN}/d/cam-1/status/x", f"{RUN}/ctl/x", "het/1", f"{RUN}/d/cam-1x/up",
+          f"{RUN}/d/cam-1/status/x", f"{RUN}/d/cam-1/up/x", f"{RUN}/d/cam-1/up/chunk/x", f"{RUN}/ctl/x", "het/1", f"{RUN}/d/cam-1x/up",
           f"{RUN}/x/d/cam-1/up"]  # fmt: skip
 BELOW = [*COMMON, *MINE, *OTHERS]
 BEYOND = ["het/2/r/ctl", "het/2/r/d/cam-1/up", "het", "elsewhere", "d/cam-1/up", "/het/1/r/ctl"]

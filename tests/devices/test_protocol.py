@@ -125,7 +125,11 @@ def test_any_other_topic_is_refused_or_comes_back_as_it_was(topic):
 
 def test_a_device_subscribes_to_its_own_topics_and_the_control_alone():
     assert topics.list_device_subscriptions("r", "pi") == ["het/1/r/ctl", "het/1/r/d/pi/down/#"]
-    assert topics.list_server_subscriptions("r") == ["het/1/r/d/+/status", "het/1/r/d/+/up/#"]
+    assert topics.list_server_subscriptions("r") == [
+        "het/1/r/d/+/status",
+        "het/1/r/d/+/up",
+        "het/1/r/d/+/up/chunk",
+    ]
 
 
 def test_the_brokers_rights_follow_the_version_of_the_topics(monkeypatch):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from hypothesis import given
 from hypothesis import strategies as st
 from paho.mqtt.client import Client as Paho
 from paho.mqtt.enums import CallbackAPIVersion
 
+from heterophony.devices.engine import MAX_BATCH, process_messages
+from heterophony.devices.protocol.topics import find_sender, make_device_topic
 from heterophony.devices.transport.inbox import EVENT_SLOTS, ConnectionEvent, Inbox, ReceivedMessage
 from heterophony.devices.transport.outbox import (
     MAX_IN_FLIGHT_BYTES,
@@ -36,6 +40,44 @@ def test_a_full_inbox_drops_messages_but_no_events():
     for _ in range(EVENT_SLOTS + 9):
         inbox.offer(ConnectionEvent("lost", "why"))
     assert inbox.qsize() == 2 + EVENT_SLOTS
+
+
+def test_one_sender_cannot_fill_the_inbox():
+    def up(device: str, size: int = 1) -> ReceivedMessage:
+        return ReceivedMessage(make_device_topic("run", device, "up"), bytes(size))
+
+    inbox = Inbox(max_messages=40, max_bytes=4000, find_sender=find_sender)
+    for _ in range(100):
+        inbox.offer(up("flood"))
+        inbox.offer(ReceivedMessage("elsewhere", b""))
+    assert (inbox.qsize(), inbox.dropped) == (20, 180)
+    inbox.offer(up("one", 900))
+    inbox.offer(up("one", 101))
+    assert (inbox.qsize(), inbox.dropped) == (21, 181)
+    for _ in range(21):
+        inbox.get_nowait()
+    assert inbox.held_bytes == len(inbox.messages_by_sender) == len(inbox.bytes_by_sender) == 0
+    inbox.offer(up("flood"))
+    assert inbox.qsize() == 1
+
+
+def test_a_flood_does_not_keep_the_server_from_its_rounds():
+    """Whoever sends one message more for each that is answered is not answered for ever."""
+    inbox, answered, ticks = Inbox(max_messages=400, max_bytes=4000), [], []
+
+    def receive(topic: str, payload: bytes, now: float) -> list:
+        answered.append(payload)
+        inbox.offer(ReceivedMessage("t", len(answered).to_bytes(4, "big")))
+        return []
+
+    session = SimpleNamespace(
+        receive=receive, tick=lambda now: ticks.append(now) or [], record_sent=lambda sent: None
+    )
+    inbox.offer(ReceivedMessage("t", bytes(4)))
+    for _ in range(2):
+        process_messages(session, SimpleNamespace(inbox=inbox), [].append, lambda: None)
+    assert len(ticks) == 2
+    assert answered == [n.to_bytes(4, "big") for n in range(2 * MAX_BATCH)]  # none is lost
 
 
 @given(st.lists(st.integers(0, 2 * MAX_IN_FLIGHT_BYTES), max_size=90))

@@ -21,9 +21,10 @@ from .protocol.assignments import LostJob
 from .protocol.server_session import ServerSession
 from .protocol.topics import Publication
 from .reply_checks import ReplyValidator
-from .transport.inbox import ConnectionEvent, ReceivedMessage
+from .transport.inbox import ReceivedMessage
 from .transport.mqtt_transport import MqttTransport
 
+MAX_BATCH = 256  # messages that are answered before the round is looked at again
 POLL_SECONDS = 0.05  # the longest wait before the clock is checked again
 JobKey = tuple[str, str, int]
 
@@ -130,12 +131,15 @@ def process_messages(
     say: Callable[[str], None],
     update_status: Callable[[], None],
 ) -> None:
-    """Wait briefly for messages, answer all that have arrived, and repeat what is overdue."""
-    try:
-        item: ReceivedMessage | ConnectionEvent | None = transport.inbox.get(timeout=POLL_SECONDS)
-    except Empty:
-        item = None
-    while item is not None:
+    """Wait briefly for messages, answer some that have arrived, and repeat what is overdue.
+
+    Not all of them: of a device that floods the server there are always more.
+    """
+    for n in range(MAX_BATCH):
+        try:
+            item = transport.inbox.get(block=n == 0, timeout=POLL_SECONDS)
+        except Empty:
+            break
         now = time.monotonic()
         if isinstance(item, ReceivedMessage):
             publish_all(session, transport, session.receive(item.topic, item.payload, now))
@@ -143,10 +147,6 @@ def process_messages(
             publish_all(session, transport, session.handle_connected(now))
         else:
             say(item.text)
-        try:
-            item = transport.inbox.get_nowait()
-        except Empty:
-            item = None
     publish_all(session, transport, session.tick(time.monotonic()))
     update_status()
 

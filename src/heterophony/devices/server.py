@@ -135,7 +135,9 @@ def serve(
         Will(topics.make_server_topic(run), b"gone"),
     )
     with (
-        MqttTransport(endpoint, subscriptions, will=will) as transport,
+        MqttTransport(
+            endpoint, subscriptions, will=will, find_sender=topics.find_sender
+        ) as transport,
         StatusWriter(session, folder.path, say) as status,
     ):
         federation = wait_for_clients(config, session, transport, journal, say, status.update)

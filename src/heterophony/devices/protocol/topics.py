@@ -69,7 +69,7 @@ def make_any_control_pattern() -> str:
 
 def list_server_subscriptions(run: str) -> list[str]:
     devices = f"{TOPIC_ROOT}/{check_name('run', run)}/d/+"
-    return [f"{devices}/status", f"{devices}/up/#"]
+    return [f"{devices}/status", f"{devices}/up", f"{devices}/up/chunk"]
 
 
 def list_device_subscriptions(run: str, device: str) -> list[str]:
@@ -88,9 +88,18 @@ def list_device_rights(device: str) -> list[tuple[str, str]]:
     return [
         ("read", make_any_control_pattern()),
         ("read", f"{own}/down/#"),
-        ("write", f"{own}/up/#"),
+        ("write", f"{own}/up"),
+        ("write", f"{own}/up/chunk"),
         ("readwrite", f"{own}/status"),
     ]
+
+
+def find_sender(topic: str) -> str:
+    """Return the device whose topic it is; an empty string for any other topic."""
+    try:
+        return parse_topic(topic).device
+    except CodecError:
+        return ""
 
 
 def parse_topic(topic: str) -> ParsedTopic:

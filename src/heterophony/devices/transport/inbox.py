@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import queue
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 EVENT_SLOTS = 64
+SENDER_SHARE = 4  # one sender has at most a quarter of the messages and bytes
+FindSender = Callable[[str], str]  # by the topic of a message
 
 
 @dataclass(frozen=True)
@@ -33,35 +37,64 @@ class Inbox(queue.Queue[ReceivedMessage | ConnectionEvent]):
 
     A message that does not fit is dropped and counted. Blocking would stop the pings and so cost the
     connection; and the protocol asks again for whatever is lost. Events have slots of their own, so
-    that a flood of messages cannot hide a lost connection.
+    that a flood of messages cannot hide a lost connection. With ``find_sender``, one sender has a
+    limited share, so that its flood does not displace the messages of others.
     """
 
-    def __init__(self, *, max_messages: int, max_bytes: int) -> None:
+    def __init__(
+        self, *, max_messages: int, max_bytes: int, find_sender: FindSender | None = None
+    ) -> None:
         super().__init__(max_messages + EVENT_SLOTS)
         self.max_messages = max_messages
         self.max_bytes = max_bytes
         self.held_bytes = 0
         self.dropped = 0
+        self.find_sender = find_sender
+        self.messages_by_sender = Counter[str]()
+        self.bytes_by_sender = Counter[str]()
 
     def offer(self, item: ReceivedMessage | ConnectionEvent) -> None:
         """Add the item if it fits; callable from any thread."""
         with self.mutex:
             size = _count_payload_bytes(item)
             limit = self.max_messages if isinstance(item, ReceivedMessage) else self.maxsize
-            if self._qsize() >= limit or self.held_bytes + size > self.max_bytes:
+            full = self._qsize() >= limit or self.held_bytes + size > self.max_bytes
+            if full or self._exceeds_share(item, size):
                 self.dropped += 1
                 return
             self._put(item)
             self.not_empty.notify()
 
+    def _exceeds_share(self, item: ReceivedMessage | ConnectionEvent, size: int) -> bool:
+        """Return whether the sender of a message would have more than its share."""
+        if self.find_sender is None or not isinstance(item, ReceivedMessage):
+            return False
+        sender = self.find_sender(item.topic)
+        return (
+            self.messages_by_sender[sender] >= self.max_messages // SENDER_SHARE
+            or self.bytes_by_sender[sender] + size > self.max_bytes // SENDER_SHARE
+        )
+
     def _put(self, item: ReceivedMessage | ConnectionEvent) -> None:
         super()._put(item)
-        self.held_bytes += _count_payload_bytes(item)
+        self._count(item, 1)
 
     def _get(self) -> ReceivedMessage | ConnectionEvent:
         item = super()._get()
-        self.held_bytes -= _count_payload_bytes(item)
+        self._count(item, -1)
         return item
+
+    def _count(self, item: ReceivedMessage | ConnectionEvent, sign: int) -> None:
+        """Count an item that is added or taken; senders without messages are forgotten."""
+        size = sign * _count_payload_bytes(item)
+        self.held_bytes += size
+        if self.find_sender is None or not isinstance(item, ReceivedMessage):
+            return
+        sender = self.find_sender(item.topic)
+        self.messages_by_sender[sender] += sign
+        self.bytes_by_sender[sender] += size
+        if not self.messages_by_sender[sender]:
+            del self.messages_by_sender[sender], self.bytes_by_sender[sender]
 
 
 def _count_payload_bytes(item: ReceivedMessage | ConnectionEvent) -> int:

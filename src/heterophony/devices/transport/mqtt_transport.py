@@ -18,7 +18,7 @@ from typing import Self
 from ...core.errors import CodecError
 from .connection import MAX_POLL_SECONDS, Connection, describe_oversize
 from .endpoint import BrokerEndpoint, Will
-from .inbox import ConnectionEvent, Inbox
+from .inbox import ConnectionEvent, FindSender, Inbox
 from .outbox import OutgoingPacket
 from .ownership import Ownership
 from .paho_client import ByteCounts
@@ -33,6 +33,7 @@ class MqttTransport:
 
     ``inbox`` receives messages and connection events. ``retained`` maps topics to payloads that are
     published, retained, at every connect: a broker that was killed may have lost them.
+    ``find_sender`` gives every sender a limited share of the inbox.
     """
 
     def __init__(
@@ -46,13 +47,16 @@ class MqttTransport:
         max_packet_bytes: int = MAX_PACKET_BYTES,
         inbox_messages: int = 1024,
         inbox_bytes: int = 64 << 20,
+        find_sender: FindSender | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.subscriptions = tuple(subscriptions)
         self.will = will
         self.max_packet_bytes = max_packet_bytes
         self.ownership = Ownership(will)
-        self.inbox = Inbox(max_messages=inbox_messages, max_bytes=inbox_bytes)
+        self.inbox = Inbox(
+            max_messages=inbox_messages, max_bytes=inbox_bytes, find_sender=find_sender
+        )
         self.byte_counts = ByteCounts()
         self.wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_sender.setblocking(False)
