@@ -24,7 +24,7 @@ class DeviceSamples(Samples):
 
     @cached_property
     def labels(self) -> Tensor:
-        return self.source.labels.to(self.device)
+        return copy_to_device(self.source.labels, self.device)
 
     @cached_property
     def resident(self) -> Tensor | None:
@@ -32,19 +32,19 @@ class DeviceSamples(Samples):
         each = self.x[:1].nbytes
         if each * len(self) > RESIDENT_BYTES:
             return None
-        return self.source.get_all_stored().to(self.device)
+        return copy_to_device(self.source.get_all_stored(), self.device)
 
     def select_examples(self, at: Tensor) -> Samples:
         return place_samples(self.source.select_examples(at.cpu()), self.device)
 
     def get_stored(self, at: Tensor) -> Tensor:
         if self.resident is None:
-            return self.source.get_stored(at.cpu()).to(self.device)
+            return copy_to_device(self.source.get_stored(at.cpu()), self.device)
         return self.resident[at.to(self.device)]
 
     def get_all_stored(self) -> Tensor:
         if self.resident is None:
-            return self.source.get_all_stored().to(self.device)
+            return copy_to_device(self.source.get_all_stored(), self.device)
         return self.resident
 
     def batch(self, at: Tensor, draws: ImageDraws | None = None) -> tuple[Tensor, Tensor]:
@@ -53,6 +53,13 @@ class DeviceSamples(Samples):
             at = at.cpu()
             x = self.image_transform(x, draws(at if self.rows is None else self.rows[at]))
         return self.convert(x), self.labels[at.to(self.device)]
+
+
+def copy_to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor to a device; to a CUDA device from pinned memory, without waiting for it."""
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 def place_samples(samples: Samples, device: torch.device) -> Samples:

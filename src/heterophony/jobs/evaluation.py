@@ -21,7 +21,8 @@ from ..core.tensors import Memory, Tensors
 from .client_store import ClientStore
 from .plan import Job, Plan
 
-EVALUATION_BATCH = 250  # larger batches are not faster, and need more memory
+EVALUATION_BATCH = 250  # larger batches are not faster on a CPU, and need more memory
+DEVICE_EVALUATION_BATCH = 2000  # fewer kernels to start on a GPU
 
 NO_VARIANCE = torch.ones(())  # of targets that are not numbers
 
@@ -106,8 +107,9 @@ def compute_scores(
     score, counted = plan.task.score_examples, plan.task.name == "classification"
     variance = plan.federation.target_variance if plan.task.name == "regression" else NO_VARIANCE
     sums = dict.fromkeys(models, 0.0)
+    size = EVALUATION_BATCH if get_compute().is_cpu else DEVICE_EVALUATION_BATCH
     with torch.inference_mode():
-        for x, y in samples.batches(EVALUATION_BATCH) if len(samples) else ():
+        for x, y in samples.batches(size) if len(samples) else ():
             for model in sums:
                 with autocast():
                     output = widen(model(x)).cpu()  # scores need float64, which some devices lack
