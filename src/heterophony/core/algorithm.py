@@ -69,7 +69,9 @@ class Reply:
     aside: Tensors = field(default_factory=Tensors)  # personal tensors, only to measure G
     turn: int = 0  # counts the jobs of a client that is selected several times in a round
     examples: int = 0  # how many examples it trained on, for the simulated clock
-    kept: str = ""  # the digest of the client's memory at the end of a run
+    kept: str = (
+        ""  # the digest of the client's memory: of its file, at the end of a run its tensors
+    )
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ server lost a round, run twice, or run in a worker whose driver has died: no mes
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -41,9 +42,11 @@ class ClientStore(ABC):
         blob = self.read_blob(client, before)
         return decode_groups(blob, finite=False)[0] if blob else {}
 
-    def save_memory(self, client: str, t: int, memory: Memory) -> None:
-        """Store what the client keeps after training in round ``t``."""
-        self.write_blob(client, t, encode_groups(memory) if memory else b"")
+    def save_memory(self, client: str, t: int, memory: Memory) -> str:
+        """Store what the client keeps after training in round ``t``; return its sha256, if any."""
+        blob = encode_groups(memory) if memory else b""
+        self.write_blob(client, t, blob)
+        return hashlib.sha256(blob).hexdigest() if blob else ""
 
     def digest_memory(self, client: str, before: int) -> str:
         """Compute a digest of what the client keeps; unlike the tensors, it may leave the device."""

@@ -50,7 +50,9 @@ def do_job(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
     else:
         reply, memory = train(plan, job, memory, client_store)
         if job.keeps_memory:
-            client_store.save_memory(job.client, job.t, memory)
+            kept = client_store.save_memory(job.client, job.t, memory)
+            # a device checks its own files; the server has none of them
+            reply = reply if plan.clients_on_devices else replace(reply, kept=kept)
     seconds = time.perf_counter() - begun
     return replace(reply, metrics={**reply.metrics, "seconds": seconds})
 

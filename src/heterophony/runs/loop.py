@@ -13,6 +13,7 @@ from ..core.tensors import Tensors
 from ..engines.base import Engine
 from ..jobs.plan import Job, Plan
 from ..population.faults import RoundEnd
+from .commit_digests import MemoryDigests, record_memories
 from .events import EvaluationEvent, Event, RoundEvent, get_end, select_rounds
 from .merging import merge_replies
 from .new_clients import join_new_clients
@@ -39,7 +40,7 @@ def run_rounds(
         yield from record_events(folder, [make_start_event(plan, server, compute)])
     server, clock = replace(server, statistics=plan.buffer_names), read_clock(folder)
     while server.t < plan.rounds:
-        server, evaluation, done = run_round(plan, engine, server, clock)
+        server, evaluation, done = run_round(plan, engine, server, clock, folder.memory_digests)
         yield from record_events(folder, [evaluation, done] if evaluation else [done])
         clock = done.get("clock", clock)
         folder.commit(server)
@@ -52,12 +53,17 @@ def run_rounds(
 
 
 def run_round(
-    plan: Plan, engine: Engine, server: Server, clock: float = 0.0
+    plan: Plan,
+    engine: Engine,
+    server: Server,
+    clock: float = 0.0,
+    memories: MemoryDigests | None = None,
 ) -> tuple[Server, EvaluationEvent | None, RoundEvent]:
     """Run round ``server.t``, which begins at ``clock`` of the simulated time.
 
     An evaluation of the state before the round, if one is due, changes nothing: it runs on the
-    same engine at the same time as the training, so that no worker is idle.
+    same engine at the same time as the training, so that no worker is idle. What clients stored is
+    recorded in ``memories``.
     """
     begun, t = time.perf_counter(), server.t
     selected = plan.select_clients(t, clock, engine.list_available_clients(plan.federation.clients))
@@ -70,6 +76,7 @@ def run_round(
         (trained if reply.kind == "train" else evaluated).append(reply)
     order = {c: i for i, c in enumerate(plan.federation.clients)}
     trained.sort(key=lambda r: (order.get(r.client, 0), r.turn))
+    record_memories({} if memories is None else memories, t, trained)
     end = simulate_round_end(plan, selected, sent, trained, clock)
     after, merged, refused = merge_replies(plan, server, [trained[i] for i in end.merged], engine)
     done = FinishedRound(

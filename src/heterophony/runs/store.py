@@ -6,7 +6,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,19 @@ from ..core.files import (
 )
 from ..core.tensors import Tensors
 from ..jobs.client_store import FolderClientStore
+from .commit_digests import (
+    GrowingDigest,
+    MemoryDigests,
+    check_memories,
+    decode_memory_digests,
+    digest_beginning,
+    digest_settings,
+    encode_memory_digests,
+)
 from .events import Event
 from .run_index import CONFIG_FILE, EVENTS_FILE, RESULT_FILE, read_events
 
+Commit = tuple[dict[str, Tensors], dict[str, Any]]  # groups of tensors, and the header
 COMMIT_FORMAT = 1
 KEPT_COMMITS = 2  # the newest commit, and one to fall back to
 
@@ -42,6 +53,8 @@ class RunFolder:
         self.result_file, self.commits_folder = path / RESULT_FILE, path / "commits"
         self.scratch_folder = path / "scratch"
         self.client_store = FolderClientStore(self.commits_folder / "clients", self.scratch_folder)
+        self.memory_digests: MemoryDigests = {}  # what the next commit will rest on
+        self._events_digest, self._settings_sha256 = GrowingDigest(), ""
         self._lock: int | None = None
 
     # Ownership ------------------------------------------------------------------------------
@@ -94,9 +107,10 @@ class RunFolder:
     # Events ---------------------------------------------------------------------------------
     def append_event(self, event: Event) -> None:
         """Append an event as one line."""
-        line = json.dumps(event, separators=(",", ":")) + "\n"
+        line = (json.dumps(event, separators=(",", ":")) + "\n").encode()
         with translate_disk_errors(self.events_file), open_to_append(self.events_file) as file:
-            file.write(line.encode())
+            file.write(line)
+        self._events_digest.update(line)
 
     def iterate_events(self) -> Iterator[Event]:
         """Read all events so far; skip a last line that a crash cut short."""
@@ -108,15 +122,21 @@ class RunFolder:
         with translate_disk_errors(self.events_file), open_to_append(self.events_file) as file:
             os.fsync(file.fileno())
             written = file.tell()
+            if written != self._events_digest.size:  # events of an earlier process
+                self._events_digest = digest_beginning(self.events_file, written)
+        self._settings_sha256 = self._settings_sha256 or digest_settings(self.read_config_text())
         groups = {
             "model": server.model,
             "average": server.average,
+            "client memories": encode_memory_digests(self.memory_digests),
             **{f"memory/{k}": v for k, v in server.memory.items()},
         }
         header = {
             "format": COMMIT_FORMAT,
             "t": server.t,
             "events": written,
+            "events_sha256": self._events_digest.get(),
+            "settings_sha256": self._settings_sha256,
         }
         blob = encode_groups(groups, header)
         write_atomically(
@@ -127,11 +147,15 @@ class RunFolder:
     def restore_newest_commit(self, samples: Mapping[str, int]) -> Server | None:
         """Load the newest undamaged commit and truncate the events to it; None without commits."""
         names = self._list_commits()
-        for name in reversed(names):
+        for i, name in reversed(list(enumerate(names))):
             try:
-                return self._restore_commit(self.commits_folder / name, samples)
+                commit = self._decode_commit(self.commits_folder / name)
             except CodecError:
                 continue
+            try:
+                return self._restore_commit(commit, samples)
+            except FolderError as error:
+                raise FolderError(f"{error}; {self._advise(names[: i + 1])}") from None
         if names:
             raise FolderError(
                 f"{self.commits_folder} is damaged: none of its commits can be read;"
@@ -140,6 +164,7 @@ class RunFolder:
         if self.events_file.exists():
             with translate_disk_errors(self.events_file):
                 truncate_file(self.events_file, 0)
+        self._events_digest, self.memory_digests = GrowingDigest(), {}
         return None
 
     def load_newest_commit(self, samples: Mapping[str, int]) -> Server | None:
@@ -155,20 +180,43 @@ class RunFolder:
         """Load the server after ``t`` rounds; its commit must be one of those still kept."""
         return build_server(self._decode_commit(self.commits_folder / f"{t:07d}"), samples)
 
-    def _restore_commit(self, path: Path, samples: Mapping[str, int]) -> Server:
-        """Load a commit and truncate the events to what was recorded before it."""
-        groups, header = self._decode_commit(path)
+    def _restore_commit(self, commit: Commit, samples: Mapping[str, int]) -> Server:
+        """Return to a commit: check what it rests on, and truncate the events to it."""
+        self._events_digest, self.memory_digests = self._check_commit(commit)
+        with translate_disk_errors(self.events_file):
+            truncate_file(self.events_file, commit[1]["events"])
+        return build_server(commit, samples)
+
+    def _check_commit(self, commit: Commit) -> tuple[GrowingDigest, MemoryDigests]:
+        """Raise if settings, events or memories are not those that the commit rests on.
+
+        Commits of early versions do not say what they rest on.
+        """
+        groups, header = commit
+        settings = digest_settings(self.read_config_text())
+        if header.get("settings_sha256", settings) != settings:
+            raise FolderError(f"{self.config_file} is not what the run began with: it was edited")
         size = self.events_file.stat().st_size if self.events_file.exists() else 0
         if size < header["events"]:
-            raise FolderError(
-                f"{self.events_file} is shorter than its commit says: it was edited;"
-                " restore it, or start the run again"
-            )
+            raise FolderError(f"{self.events_file} is shorter than its commit says: it was edited")
         with translate_disk_errors(self.events_file):
-            truncate_file(self.events_file, header["events"])
-        return build_server((groups, header), samples)
+            events = digest_beginning(self.events_file, header["events"])
+        if header.get("events_sha256", events.get()) != events.get():
+            raise FolderError(f"{self.events_file} is not what its commit recorded: it was edited")
+        memories = decode_memory_digests(groups.get("client memories", Tensors()))
+        check_memories(self.client_store, memories, header["t"])
+        return events, memories
 
-    def _decode_commit(self, path: Path) -> tuple[dict[str, Tensors], dict[str, Any]]:
+    def _advise(self, names: Sequence[str]) -> str:
+        """Say how to continue if what the last of these commits rests on was changed."""
+        for name in names[-2:-1]:  # the older commit
+            with suppress(CodecError, FolderError):
+                self._check_commit(self._decode_commit(self.commits_folder / name))
+                newest = self.commits_folder / names[-1]
+                return f"restore it, or delete {newest} to go back to round {int(name)}"
+        return "restore it, or start the run again"
+
+    def _decode_commit(self, path: Path) -> Commit:
         with translate_disk_errors(path):
             try:
                 content = read_regular_file(path, BLOB_LIMIT)

@@ -1,0 +1,194 @@
+"""A resume rests on what its commit recorded: other memories, events or settings are refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import heterophony as hp
+from helpers.commands import call, refused
+from helpers.support import played
+from heterophony.core.errors import FolderError
+from heterophony.runs.commit_digests import (
+    decode_memory_digests,
+    digest_settings,
+    encode_memory_digests,
+)
+from heterophony.runs.store import RunFolder
+
+HOW: dict[str, Any] = {"rounds": 3, "participation": 1.0, "progress": False}
+ALGORITHM = "fedper"  # its clients keep their heads
+
+
+class StopError(Exception):
+    """Ends a run in the middle."""
+
+
+def stop(event: Any) -> None:
+    if event["event"] == "evaluation" and event["t"] == 2:
+        raise StopError
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory) -> Path:
+    """A run that was stopped after two rounds; not to be changed."""
+    out = tmp_path_factory.mktemp("digests") / "run"
+    with pytest.raises(StopError):
+        played(ALGORITHM, out=out, on_event=stop, **HOW)
+    return out
+
+
+@pytest.fixture
+def run(interrupted, tmp_path) -> RunFolder:
+    """The same, to be damaged."""
+    return RunFolder(Path(shutil.copytree(interrupted, tmp_path / "run")))
+
+
+def resume(run: RunFolder) -> hp.Result:
+    return played(ALGORITHM, out=run.path, resume=True, **HOW)
+
+
+def flip_bit(run: RunFolder) -> None:
+    path = run.client_store.memory_file("0", 1)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def empty(run: RunFolder) -> None:
+    run.client_store.memory_file("0", 1).write_bytes(b"")
+
+
+def delete(run: RunFolder) -> None:
+    run.client_store.memory_file("0", 1).unlink()
+
+
+def swap(run: RunFolder) -> None:
+    a, b = (run.client_store.memory_file(client, 1) for client in "01")
+    first, second = a.read_bytes(), b.read_bytes()
+    a.write_bytes(second)
+    b.write_bytes(first)
+
+
+def take_older(run: RunFolder) -> None:
+    old, new = (run.client_store.memory_file("0", t) for t in (0, 1))
+    shutil.copy(old, new)
+
+
+def edit_last_event(run: RunFolder) -> None:
+    *lines, last = run.events_file.read_text().splitlines(keepends=True)
+    lines[-1] = lines[-1].replace('"t":1', '"t":7')
+    run.events_file.write_text("".join([*lines, last]))
+
+
+MEMORIES: list[Callable[[RunFolder], None]] = [flip_bit, empty, delete, swap, take_older]
+
+
+@pytest.mark.parametrize("damage", MEMORIES)
+def test_another_memory_is_refused_and_the_older_commit_is_offered(run, damage):
+    damage(run)
+    newest = run.commits_folder / "0000002"
+    with pytest.raises(FolderError) as refusal:
+        resume(run)
+    path = run.client_store.memory_file("0", 1)
+    assert str(refusal.value) == (
+        f"the memory of client 0 ({path}) is not what its commit recorded (its sha256 differs);"
+        f" restore it, or delete {newest} to go back to round 1"
+    )
+    newest.unlink()
+    assert resume(run).model_sha256 == played(ALGORITHM, **HOW).model_sha256
+
+
+def test_events_that_were_edited_are_refused(run):
+    edit_last_event(run)
+    with pytest.raises(FolderError, match="is not what its commit recorded: it was edited"):
+        resume(run)
+
+
+def test_if_the_older_commit_rests_on_it_too_there_is_nothing_to_go_back_to(run):
+    text = run.events_file.read_text()
+    run.events_file.write_text(text.replace('"algorithm":"fedper"', '"algorithm":"fedpar"', 1))
+    with pytest.raises(FolderError, match="edited; restore it, or start the run again"):
+        resume(run)
+
+
+def test_an_unchanged_run_is_continued_with_the_same_bits(run):
+    assert resume(run).model_sha256 == played(ALGORITHM, **HOW).model_sha256
+
+
+def test_a_commit_of_an_early_version_is_continued(run):
+    """Commits that do not say what they rest on are accepted, and the next ones say it."""
+    plain = RunFolder(run.path)
+    samples = {str(i): 1 for i in range(6)}
+    server = plain.load_newest_commit(samples)
+    assert server is not None
+    for path in plain.commits_folder.glob("0*"):
+        path.unlink()
+    commit_as_before(plain, server)
+    assert resume(run).model_sha256 == played(ALGORITHM, **HOW).model_sha256
+    header = run._decode_commit(run.commits_folder / "0000003")[1]
+    assert len(header["events_sha256"]) == len(header["settings_sha256"]) == 64
+
+
+def commit_as_before(folder: RunFolder, server: Any) -> None:
+    """Write a commit as the first version did."""
+    import hashlib
+
+    from heterophony.core.codec import encode_groups
+
+    whole = [json.loads(line) for line in folder.events_file.read_text().splitlines()]
+    rounds = [i for i, e in enumerate(whole) if e["event"] == "round" and e["t"] == server.t - 1]
+    lines = folder.events_file.read_bytes().splitlines(keepends=True)[: rounds[0] + 1]
+    groups = {"model": server.model, "average": server.average}
+    groups |= {f"memory/{k}": v for k, v in server.memory.items()}
+    header = {"format": 1, "t": server.t, "events": sum(map(len, lines))}
+    blob = encode_groups(groups, header)
+    path = folder.commits_folder / f"{server.t:07d}"
+    path.write_bytes(blob + hashlib.sha256(blob).digest())
+
+
+# Settings ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("lr = 0.1", "lr = 0.2"), ("batch = 10", "batch = 20"), ("rounds = 2", "rounds = 9")],
+)
+def test_settings_of_a_begun_run_cannot_be_edited(tmp_path, before, after):
+    quick = ("rounds=2", "data.clients=2", "local.epochs=1", "local.lr=0.1", "local.batch=10")
+    words = [w for pair in (*quick, "engine.name=serial") for w in ("-c", pair)]
+    out = RunFolder(tmp_path / "mine")
+    assert call("run", *words, "--out", out.path).exit_code == 0
+    result = json.loads(out.result_file.read_text())
+    # as if it had been stopped after a round
+    (out.commits_folder / "0000002").unlink()
+    lines = out.events_file.read_text().splitlines(keepends=True)
+    out.events_file.write_text("".join(lines[:-1]))
+    text = out.config_file.read_text()
+    assert before in text
+    out.config_file.write_text(text.replace(before, after))
+    assert refused(3, "resume", out.path) == (
+        f"{out.config_file} is not what the run began with: it was edited;"
+        " restore it, or start the run again"
+    )
+    out.config_file.write_text(f"# mine\n{text}".replace('name = "serial"', 'name = "pool"'))
+    assert call("resume", out.path, "-c", "engine.name=serial").exit_code == 0
+    assert json.loads(out.result_file.read_text())["model_sha256"] == result["model_sha256"]
+
+
+def test_settings_are_compared_without_the_engine_and_the_layout():
+    text = 'seed = 1\n[algorithm]\nname = "fedrep_full"\n[engine]\nname = "pool"\n'
+    same = '# mine\nseed=1\n[engine]\nname = "ray"\n[algorithm]\nname = "FedRepFull"\n'
+    assert digest_settings(text) == digest_settings(same)
+    assert digest_settings(text) != digest_settings(text.replace("1", "2"))
+
+
+def test_digests_come_back():
+    digests = {name: (t, f"{t:064x}") for t, name in enumerate(["a", "ü/|", "*"])}
+    assert decode_memory_digests(encode_memory_digests(digests)) == digests
+    assert decode_memory_digests(encode_memory_digests({})) == {}
