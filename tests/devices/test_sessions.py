@@ -510,6 +510,7 @@ def test_the_limit_of_a_reply_is_that_of_its_job(tmp_path):
     record = world.server.registry.devices["pi-1"]
     world.say("pi-1", Done(tasks["evaluate"], 0, 0, BlobRef("ab" * 32, SMALL_LIMIT + 1), 0.1))
     assert record.current_transfer is None
+    assert world.server.registry.misbehaving_devices["pi-1"].refused == 1  # and the device is told
     assert "over the limit" in world.server.registry.misbehaving_devices["pi-1"].last_reason
     world.say("pi-1", Done(tasks["train"], 0, 0, BlobRef("ab" * 32, SMALL_LIMIT + 1), 0.1))
     assert record.current_transfer[0].id == tasks["train"]
