@@ -223,7 +223,7 @@ def test_without_general_epochs_the_shared_weights_are_constant():
 def test_what_goes_up(mode, factors, others, monkeypatch):
     kept = []
     monkeypatch.setattr(
-        serial, "Serial", lambda plan, place, workers: kept.append(Recorder(plan, place)) or kept[0]
+        serial, "Serial", lambda plan, place, *_: kept.append(Recorder(plan, place)) or kept[0]
     )
     result = run(FedDecomp(mode=mode), net_with_batch_norm, rounds=1)
     names = set(result.plan.template.state_dict())
@@ -296,7 +296,7 @@ def test_the_product_is_computed_once_where_nobody_learns_it():
 def test_model_difference_leaves_out_statistics_and_factors(monkeypatch):
     kept = []
     monkeypatch.setattr(
-        serial, "Serial", lambda plan, place, workers: kept.append(Recorder(plan, place)) or kept[0]
+        serial, "Serial", lambda plan, place, *_: kept.append(Recorder(plan, place)) or kept[0]
     )
     for mode in ("alternating", "fedavg"):
         kept.clear()

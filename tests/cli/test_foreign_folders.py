@@ -39,7 +39,7 @@ def test_resume_joins_no_cluster_that_only_the_folder_names(foreign):
 
 def test_resume_of_a_sweep_joins_no_cluster_that_only_its_runs_name(foreign):
     (foreign.parent / "sweep.json").write_text(
-        '{"settings": ["local.lr"], "runs": {"theirs": {}}, "failed": {}}'
+        '{"settings": ["local.lr"], "runs": {"theirs": {"settings": {}, "seed": 0}}, "failed": {}}'
     )
     done = call("resume", foreign.parent, "--json")
     assert done.exit_code == 3

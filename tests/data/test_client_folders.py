@@ -307,7 +307,7 @@ def test_what_is_missing_is_said(home):
 
 
 def test_a_configuration_of_own_data_can_be_written_and_read(tmp_path, home):
-    config = configured("evaluation.share_personal=true", path=home)
+    config = configured("evaluation.share_personal=true", "engine.device=cpu", path=home)
     (tmp_path / "config.toml").write_text(config.to_toml())
     assert read_config(tmp_path / "config.toml") == config
     assert configured("data.classes=3").data.classes == 3

@@ -206,7 +206,9 @@ def test_a_share_out_of_range_is_said(fraction):
 
 
 def test_the_configuration_says_it_and_reads_it_back(tmp_path):
-    config = read_config(None, ["data.validation_fraction=0.2", "data.clients=5"])
+    config = read_config(
+        None, ["data.validation_fraction=0.2", "data.clients=5", "engine.device=cpu"]
+    )
     (tmp_path / "config.toml").write_text(config.to_toml())
     assert "validation_fraction = 0.2" in config.to_toml()
     assert read_config(tmp_path / "config.toml") == config

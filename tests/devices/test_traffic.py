@@ -37,8 +37,8 @@ class Tap:
                 self.pieces[chunk.sha256][chunk.index] = chunk.data
             return publish(link, topic, payload, retain)
 
-        def working(plan, job, place):
-            reply = work(plan, job, place)
+        def working(plan, job, place, compute):
+            reply = work(plan, job, place, compute)
             self.up.append(reply.tensors)
             return reply
 

@@ -121,7 +121,7 @@ def test_an_interrupted_run_that_names_it_continues_on_the_command_line(folder):
 def test_its_settings_are_keys_of_the_section(importable, tmp_path):
     file = tmp_path / "my.toml"
     file.write_text(f'[algorithm]\nname = "{NAME}"\npart = 0.25\n')
-    config = read_config(file)
+    config = read_config(file, ["engine.device=cpu"])
     assert config.algorithm.part == 0.25
     assert read_config(None, [f"algorithm.name={NAME}"]).algorithm.part == 0.5
     file.write_text(config.to_toml())
