@@ -24,6 +24,7 @@ from heterophony.devices.protocol.server_session import ServerSession
 from heterophony.devices.server import serve
 from heterophony.engines.serial import Serial
 from heterophony.experiments.execute import execute_plan
+from heterophony.runs import loop
 from heterophony.runs.events import Event
 from heterophony.runs.store import RunFolder
 from heterophony.runs.summary import Summary
@@ -48,9 +49,9 @@ TROUBLE: list[
 
 
 def one_at_a_time(patch: pytest.MonkeyPatch) -> None:
-    """Let only one device, or the server's reply validator, compute at a time.
+    """Let only one device, or the server, compute or build a plan at a time.
 
-    All share one federation, and an error in a device's thread ends the server.
+    All share one federation and torch's generator; an error in a device's thread ends the server.
     """
 
     def taking_turns(compute: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,11 +70,11 @@ def one_at_a_time(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(ServerSession, "tick", ticking)
     patch.setattr(devices, "work", taking_turns(devices.work))
-    patch.setattr(
-        reply_checks.ReplyValidator,
-        "simulate_reply",
-        taking_turns(reply_checks.ReplyValidator.simulate_reply),
-    )
+    for name in ("simulate_reply", "list_measures"):
+        drawn = getattr(reply_checks.ReplyValidator, name)
+        patch.setattr(reply_checks.ReplyValidator, name, taking_turns(drawn))
+    patch.setattr(Config, "build_device_plan", taking_turns(Config.build_device_plan))
+    patch.setattr(loop, "merge_replies", taking_turns(loop.merge_replies))
     patch.setattr(Config, "build_federation", lambda config: dealt(repr(config.data), config))
 
 
