@@ -9,7 +9,7 @@ from pathlib import Path
 from heterophony.algorithms import ALGORITHM_CLASSES
 
 ROOT = Path(__file__).parents[1]
-MEASURED = json.loads((ROOT / "docs" / "comparison.json").read_text())
+MEASURED = json.loads((ROOT / "docs" / "reference" / "comparison.json").read_text())
 
 
 def test_measured_algorithms_exist_were_measured_everywhere_and_are_better_than_chance():
@@ -24,5 +24,5 @@ def test_measured_algorithms_exist_were_measured_everywhere_and_are_better_than_
 
 def test_the_page_is_up_to_date_and_says_why_where_a_method_is_behind():
     page = runpy.run_path(str(ROOT / "scripts" / "comparison"))["page"]
-    written = (ROOT / "docs" / "comparison.md").read_text()
+    written = (ROOT / "docs" / "reference" / "comparison.md").read_text()
     assert written == page(MEASURED), "run scripts/comparison --page"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("", "benchmarks", "docs", "examples", "results", "results/*")
+FOLDERS = ("", "benchmarks", "docs", "docs/*", "examples", "results", "results/*")
 PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(f"{folder}/*.md".lstrip("/")))
 SOURCE_FILES = [
     file

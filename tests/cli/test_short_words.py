@@ -140,7 +140,7 @@ def test_a_full_key_is_not_said():
         ),
         (["algorithm=apfl", "alpha=1"], "alpha: can be algorithm.alpha or data.partition."),
         (["epoch=3"], "epoch: unknown key; did you mean 'epochs'?"),
-        (["qqqq=3"], "qqqq: unknown key; docs/configuration.md lists all keys"),
+        (["qqqq=3"], "qqqq: unknown key; docs/reference/configuration.md lists all keys"),
     ],
 )
 def test_a_short_key_that_is_not_clear_is_one_line(pairs, said):

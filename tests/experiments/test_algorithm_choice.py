@@ -92,7 +92,7 @@ def test_a_mistake_is_one_line(algorithm, how, said):
 
 
 def test_which_settings_are_named_like_a_keyword_of_run():
-    """They are given to an instance; docs/library.md says so."""
+    """They are given to an instance; docs/how-to/library.md says so."""
     keywords = set(inspect.signature(hp.run).parameters)
     settings = {
         (name, f.name)

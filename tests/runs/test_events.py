@@ -57,7 +57,9 @@ def events(tmp_path_factory) -> list[dict[str, Any]]:
 
 def test_the_page_of_events_is_up_to_date():
     page = runpy.run_path(str(ROOT / "scripts" / "events_page"))["page"]
-    assert (ROOT / "docs" / "events.md").read_text() == page(), "run scripts/events_page"
+    assert (ROOT / "docs" / "reference" / "events.md").read_text() == page(), (
+        "run scripts/events_page"
+    )
 
 
 def test_every_kind_is_recorded_with_the_documented_keys_in_the_documented_order(events):

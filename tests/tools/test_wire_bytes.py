@@ -114,14 +114,14 @@ def test_a_variant_is_measured_as_it_is():
 
 
 PAGE = runpy.run_path(str(ROOT / "scripts" / "algorithms_page"))
-WRITTEN = (ROOT / "docs" / "algorithms.md").read_text()
+WRITTEN = (ROOT / "docs" / "reference" / "algorithms.md").read_text()
 
 
 @every_algorithm
 def test_the_row_of_the_algorithms_page_is_up_to_date(name):
     """An algorithm without a row passes: the page is written by a command, when one likes."""
     if PAGE["row_start"](name) not in WRITTEN:
-        pytest.skip(f"docs/algorithms.md has no {name} yet: run scripts/algorithms_page")
+        pytest.skip(f"docs/reference/algorithms.md has no {name} yet: run scripts/algorithms_page")
     described = compute_row(name)
     assert PAGE["row"](described) in WRITTEN, "run scripts/algorithms_page"
     assert PAGE["section"](described) in WRITTEN, "run scripts/algorithms_page"

@@ -68,7 +68,9 @@ def expand_key(key: str, known: Sequence[str]) -> str:
     if not found and "." not in key:
         short = {k.rpartition(".")[2] for k in known}
         near = suggest_similar(key, TOP_KEYS) or suggest_similar(key, [*short, *ROOTS])
-        raise ConfigError(f"{key}: unknown key{near or '; docs/configuration.md lists all keys'}")
+        raise ConfigError(
+            f"{key}: unknown key{near or '; docs/reference/configuration.md lists all keys'}"
+        )
     return found[0] if found else key
 
 

@@ -56,7 +56,7 @@ def federate(
     ``classes`` is their number, or their names: needed if labels of arrays are not 0, 1, … without
     gaps. ``task`` says what is learned from arrays: ``"classification"`` (one label per example),
     ``"regression"`` (numbers), ``"multilabel"`` (rows of 0 and 1) or ``"sequence"`` (a token for
-    each token of x). Partitions by label then use groups of examples: see docs/tasks.md.
+    each token of x). Partitions by label then use groups of examples: see docs/how-to/tasks.md.
     """
     shares = {"new_clients": new_clients, "validation_fraction": validation_fraction, "task": task}
     construct(DataSection, shares, "data")

@@ -2,7 +2,7 @@
 
 Each ``NAME.toml`` in the folder ``tables`` is one table: ``settings`` with the keys of a
 configuration, which all cells share; ``rows`` and ``columns`` that change them; ``exceptions`` for
-single cells; and the ``printed`` numbers. `docs/papers.md` explains every key.
+single cells; and the ``printed`` numbers. `docs/how-to/papers.md` explains every key.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The events of a run: one JSON object per line of ``events.jsonl``, and typed readers for them.
 
-``docs/events.md`` is generated from this module by ``scripts/events_page``. A reader must accept
+``docs/reference/events.md`` is generated from this module by ``scripts/events_page``. A reader must accept
 keys and kinds of event that it does not know: other versions may record more, or less.
 """
 

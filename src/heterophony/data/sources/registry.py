@@ -172,7 +172,7 @@ SOURCES = {
         "1 797 handwritten digits, 8x8 grey, 10 classes; embedded",
         DatasetSize(1797, (1, 8, 8), 10),
         read_digits,
-        # chosen on validation examples: docs/configuration.md says how
+        # chosen on validation examples: docs/reference/configuration.md says how
         training=Training(batch=10, lr=0.1, momentum=0.0),
     ),
     "photos": NamedDataset(
