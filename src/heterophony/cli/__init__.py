@@ -28,6 +28,7 @@ from . import (
     sweep,
     testbed,
     tools,
+    tune,
 )
 from .terminal import print_error
 
@@ -63,6 +64,7 @@ app = typer.Typer(
 )
 runs.register(app)
 sweep.register(app)
+tune.register(app)
 pretrain.register(app)
 reproduce.register(app)
 audit.register(app)
