@@ -20,6 +20,7 @@ from . import (
     dashboard,
     data,
     devices,
+    leaderboard,
     lists,
     pretrain,
     reports,
@@ -65,6 +66,7 @@ app = typer.Typer(
 runs.register(app)
 sweep.register(app)
 tune.register(app)
+leaderboard.register(app)
 pretrain.register(app)
 reproduce.register(app)
 audit.register(app)

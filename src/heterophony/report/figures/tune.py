@@ -24,7 +24,7 @@ def draw_tune(table: TuneTable) -> Figure:
             axes.set_visible(False)
         for axes, algorithm in zip(panels, table.algorithms, strict=False):
             draw_trials(axes, algorithm, table.by)
-        figure.supxlabel("trial")
+        figure.supxlabel("trial (×: stopped early or diverged)", fontsize=9)
         figure.suptitle(
             f"{table.by} on validation examples: every trial, and the best so far",
             x=0.02,
