@@ -75,6 +75,7 @@ from .experiments.federate import federate as federate
 from .experiments.load import load as load
 from .experiments.run import run as run
 from .experiments.sweep_library import sweep as sweep
+from .experiments.tune_library import tune as tune
 from .population.availability import Availability as Availability
 from .population.availability import Diurnal as Diurnal
 from .population.availability import Trace as Trace
@@ -83,8 +84,10 @@ from .population.faults import Faults as Faults
 from .population.participation import Skewed as Skewed
 from .population.participation import Uniform as Uniform
 from .report.figures.sweep import draw_sweep as draw_sweep
+from .report.figures.tune import draw_tune as draw_tune
 from .runs.result import Result as Result
 from .runs.sweep_table import SweepTable as SweepTable
+from .runs.tune_table import TuneTable as TuneTable
 from .tools.tensor_table import list_tensors as list_tensors
 
 __version__: str

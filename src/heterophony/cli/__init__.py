@@ -20,6 +20,7 @@ from . import (
     dashboard,
     data,
     devices,
+    leaderboard,
     lists,
     pretrain,
     reports,
@@ -28,6 +29,7 @@ from . import (
     sweep,
     testbed,
     tools,
+    tune,
 )
 from .terminal import print_error
 
@@ -63,6 +65,8 @@ app = typer.Typer(
 )
 runs.register(app)
 sweep.register(app)
+tune.register(app)
+leaderboard.register(app)
 pretrain.register(app)
 reproduce.register(app)
 audit.register(app)

@@ -24,6 +24,7 @@ from .options import (
 )
 from .result_tables import show_comparison, show_run
 from .sweep import SortKey, run_and_show
+from .tune import resume_tune
 
 if TYPE_CHECKING:
     from ..runs.store import RunFolder
@@ -66,7 +67,7 @@ def run(
 
 def resume(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Of a run, a comparison or a sweep.")
+        Path, typer.Argument(metavar="DIR", help="Of a run, comparison, sweep or tune.")
     ],
     workers: Annotated[
         int | None, typer.Option(min=1, help="Jobs at a time; does not change the result.")
@@ -81,6 +82,9 @@ def resume(
 
     check_trackers(track)
     check_only_engine_settings(pairs)
+    if (folder / "tune.json").exists():
+        resume_tune(folder, workers, json, pairs)
+        return
     if (folder / "sweep.json").exists():
         run_and_show(folder, SortKey.P, workers, None, json, pairs or [])
         return

@@ -124,7 +124,7 @@ def federate_own_data(
     task: TaskName,
 ) -> Federation:
     """Build a federation of clients that have their own arrays."""
-    if not parts or any(len(p) not in (2, 4) for p in parts):
+    if not parts or any(isinstance(p, Mapping) or len(p) not in (2, 4) for p in parts):
         raise DataError("every client needs (x, y) or (x_train, y_train, x_test, y_test)")
     both = [concatenate_train_and_test(p) for p in parts]
     shapes = [(x.shape[1:], x.dtype) for x, _ in both]

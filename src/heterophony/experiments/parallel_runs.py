@@ -105,23 +105,28 @@ def run_in_child_process(
     pipe: connection.Connection, path: Path, share: ClusterShare | None
 ) -> None:
     """Continue one run to its end, in the child process."""
-    folder = RunFolder(path)
     with send_errors(pipe, str(path)):
-        try:
-            folder.reopen()
-            config = read_config(folder.config_file)
-            plan = config.build_plan(config.build_federation())
-            compute = config.engine.choose_compute()
-            if share is None:
-                # numbers of processes follow each other, so runs spread over the GPUs
-                compute = assign_gpu(compute, os.getpid())
-                execute_plan(plan, folder, "serial", None, pipe.send, compute=compute)
-            else:
-                os.environ.update(share.environment)
-                execute_plan(
-                    *(plan, folder, "ray", share.workers, pipe.send),
-                    cluster=share.cluster,
-                    compute=compute,
-                )
-        finally:
-            folder.close()
+        continue_run(path, share, pipe.send)
+
+
+def continue_run(path: Path, share: ClusterShare | None, on_event: Callable[[Event], None]) -> None:
+    """Continue one run to its end: in this process, or on its share of a cluster."""
+    folder = RunFolder(path)
+    try:
+        folder.reopen()
+        config = read_config(folder.config_file)
+        plan = config.build_plan(config.build_federation())
+        compute = config.engine.choose_compute()
+        if share is None:
+            # numbers of processes follow each other, so runs spread over the GPUs
+            compute = assign_gpu(compute, os.getpid())
+            execute_plan(plan, folder, "serial", None, on_event, compute=compute)
+        else:
+            os.environ.update(share.environment)
+            execute_plan(
+                *(plan, folder, "ray", share.workers, on_event),
+                cluster=share.cluster,
+                compute=compute,
+            )
+    finally:
+        folder.close()

@@ -56,6 +56,11 @@ class RunStatus:
             self.finished, self.phase = True, ""
         self.on_change(self)
 
+    def end_early(self) -> None:
+        """Show that the run was stopped before its last round."""
+        self.finished, self.phase = True, "stopped early"
+        self.on_change(self)
+
     def name_phase(self, phase: str) -> None:
         """Say what is going on until the next event."""
         self.phase = phase

@@ -16,6 +16,7 @@ from ..config.short_keys import expand_overrides, find_choice, ignore_note
 from ..core.errors import ConfigError, DivergedError, FolderError
 from ..core.files import write_json
 from ..engines.base import count_cores
+from ..runs.early_stops import read_stop
 from ..runs.store import RunFolder
 from ..runs.sweep_table import SWEEP_FILE, read_sweep_file
 from .compare import prepare_run_folders
@@ -138,7 +139,7 @@ def write_sweep_file(parent: Path, content: Mapping[str, Any]) -> None:
 
 
 def list_due_runs(parent: Path) -> list[RunFolder]:
-    """List the runs of a sweep that are neither finished nor known to diverge."""
+    """List the runs of a sweep that are neither finished, nor stopped early, nor known to diverge."""
     content = read_sweep_file(parent)
     folders = [
         RunFolder(parent / name) for name in content["runs"] if name not in content["failed"]
@@ -146,7 +147,8 @@ def list_due_runs(parent: Path) -> list[RunFolder]:
     for folder in folders:
         if not folder.config_file.exists():
             raise FolderError(f"{folder.path} is gone; run the same sweep again to make it")
-    return [f for f in folders if not is_finished(list(f.iterate_events()))]
+    left = [f for f in folders if read_stop(f.path) is None]
+    return [f for f in left if not is_finished(list(f.iterate_events()))]
 
 
 def run_due_sweep(

@@ -6,29 +6,26 @@ import shutil
 import tempfile
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from ..core.algorithm import Algorithm
-from ..core.errors import ConfigError, DivergedError, suggest_or_list
+from ..core.errors import ConfigError, suggest_or_list
 from ..core.fields import construct, list_settings
 from ..core.training import Training
 from ..data.federation import Federation
 from ..engines.base import count_cores
-from ..engines.child_processes import end_if_script_is_imported, send_errors
-from ..engines.pickling import pickle_for_children, unpickle_from_parent
-from ..runs.events import Event
+from ..engines.child_processes import end_if_script_is_imported
 from ..runs.run_index import EVENTS_FILE, read_events
 from ..runs.sweep_table import SWEEP_FILE, SweepTable, read_sweep, read_sweep_file
 from .algorithm_choice import choose_algorithm
 from .execute import is_finished
-from .parallel_runs import run_in_parallel
-from .progress import EventListener, RunsProgress, combine_listeners, show_progress
+from .member_runs import Member, begin_member, run_members, run_members_in_parallel
+from .progress import EventListener, show_progress
 from .run import run
 from .sweep import make_label, write_sweep_file
 from .swept_settings import Combination, Values, check_values, combine, parse_values
@@ -36,18 +33,6 @@ from .swept_settings import Combination, Values, check_values, combine, parse_va
 T = TypeVar("T")
 RESERVED = ("algorithm", "federation", "seed", "training", "out", "resume", "settings")
 SHARED = ("on_event", "progress")  # of all runs together
-
-
-@dataclass(frozen=True)
-class Member:
-    """One run of a sweep: what ``run`` is called with."""
-
-    values: Combination
-    algorithm: Algorithm
-    how: dict[str, Any]
-
-
-BeginMember = Callable[[Path, Member], EventListener]
 
 
 def sweep(
@@ -99,7 +84,7 @@ def sweep(
         else:
             failed = run_members(federation, due, begin)
     content = read_sweep_file(parent)
-    content["failed"] |= failed
+    content["failed"] |= {path.name: reason for path, reason in failed.items()}
     write_sweep_file(parent, content)
     table = read_sweep(parent, by)
     if temporary is not None:
@@ -119,26 +104,57 @@ def build_members(
     how: Mapping[str, Any],
 ) -> dict[str, Member]:
     """Build the arguments of every run by label; raise before any begins."""
-    keywords = [k for k in signature(run).parameters if k not in RESERVED + SHARED]
-    own = {k: v for k, v in how.items() if k not in keywords}
-    base = choose_algorithm(algorithm, own, keywords)[0]
-    rest = {k: v for k, v in how.items() if k in keywords}
-    swept = parse_settings(settings, type(base), keywords)
-    members = {}
+    maker = MemberMaker.create(algorithm, training, how)
+    swept = maker.parse(settings)
+    members: dict[str, Member] = {}
     for values in combine(swept, draws, min(seeds, default=0)):
+        members |= maker.make(values, seeds)
+    if not members:
+        raise ConfigError("seeds: must list at least one seed, as in (0, 1, 2)")
+    return members
+
+
+@dataclass(frozen=True)
+class MemberMaker:
+    """Makes the arguments of runs that differ in some settings."""
+
+    base: Algorithm
+    training: Training
+    rest: Mapping[str, Any]  # keywords of ``run`` that all runs have
+    keywords: Sequence[str]
+
+    @classmethod
+    def create(
+        cls,
+        algorithm: str | Algorithm | type[Algorithm],
+        training: Training,
+        how: Mapping[str, Any],
+    ) -> MemberMaker:
+        """Split what a search is called with: settings of the algorithm, keywords of ``run``."""
+        keywords = [k for k in signature(run).parameters if k not in RESERVED + SHARED]
+        own = {k: v for k, v in how.items() if k not in keywords}
+        base = choose_algorithm(algorithm, own, keywords)[0]
+        rest = {k: v for k, v in how.items() if k in keywords}
+        return cls(base, training, rest, keywords)
+
+    def parse(self, settings: Mapping[str, Sequence[Any] | str]) -> dict[str, Values]:
+        """Return the values of every setting, by its full key."""
+        return parse_settings(settings, type(self.base), self.keywords)
+
+    def make(self, values: Combination, seeds: Sequence[int]) -> dict[str, Member]:
+        """Make a run for each seed, by label."""
         parts: dict[str, dict[str, Any]] = {"algorithm": {}, "local": {}, "": {}}
         for key, value in values.items():
             section, _, setting = key.rpartition(".")
             parts[section][setting] = value
-        chosen = change_settings(base, parts["algorithm"], "algorithm")
-        trained = construct(Training, training.list_changed(parts["local"]), "local")
+        chosen = change_settings(self.base, parts["algorithm"], "algorithm")
+        trained = construct(Training, self.training.list_changed(parts["local"]), "local")
         plain = {k: to_plain(v) for k, v in values.items()}
+        members = {}
         for seed in seeds:
-            told = {**rest, **parts[""], "training": trained, "seed": seed}
+            told = {**self.rest, **parts[""], "training": trained, "seed": seed}
             members[f"{make_label(plain)}-{seed}"] = Member(plain, chosen, told)
-    if not members:
-        raise ConfigError("seeds: must list at least one seed, as in (0, 1, 2)")
-    return members
+        return members
 
 
 def parse_settings(
@@ -203,58 +219,3 @@ def to_plain(value: Any) -> Any:
 def is_due(parent: Path, label: str) -> bool:
     known_to_fail = label in read_sweep_file(parent)["failed"]
     return not known_to_fail and not is_finished(list(read_events(parent / label / EVENTS_FILE)))
-
-
-def begin_member(
-    shown: RunsProgress, on_event: EventListener, path: Path, member: Member
-) -> EventListener:
-    """Show the run of a member; return what listens to its events."""
-    rounds = member.how.get("rounds", signature(run).parameters["rounds"].default)
-    return combine_listeners(shown.begin_run(path.name, rounds), on_event)
-
-
-def run_members(
-    federation: Federation, due: Mapping[Path, Member], begin: BeginMember
-) -> dict[str, str]:
-    """Run one after the other; return which diverged, and how."""
-    failed = {}
-    for path, member in due.items():
-        try:
-            run_member(federation, path, member, begin(path, member))
-        except DivergedError as error:
-            failed[path.name] = str(error)
-    return failed
-
-
-def run_members_in_parallel(
-    federation: Federation, due: Mapping[Path, Member], width: int, begin: BeginMember
-) -> dict[str, str]:
-    """Run side by side, a process each; return which diverged, and how."""
-    listeners = dict[Path, EventListener]()
-    pickled = {path: pickle_for_children(member) for path, member in due.items()}
-    with tempfile.TemporaryDirectory(prefix="heterophony-") as data:
-        federation.save(Path(data))  # all processes map the same files
-
-        def get_work(path: Path) -> tuple[Callable[..., None], tuple[Any, ...]]:
-            return run_member_in_child, (path, data, pickled[path])
-
-        def on_event(path: Path, event: Event) -> None:
-            if path not in listeners:
-                listeners[path] = begin(path, due[path])
-            listeners[path](event)
-
-        failed = run_in_parallel(list(due), width, on_event, get_work=get_work)
-    return {path.name: reason for path, reason in failed.items()}
-
-
-def run_member_in_child(pipe: Connection, path: Path, data: str, pickled: bytes) -> None:
-    """Run one member in the child process."""
-    with send_errors(pipe, str(path)):
-        member: Member = unpickle_from_parent(pickled)
-        run_member(Federation.open(Path(data)), path, member, pipe.send)
-
-
-def run_member(federation: Federation, path: Path, member: Member, on_event: EventListener) -> None:
-    """Run or continue one member; the sweep shows the progress of all of them."""
-    how = {**member.how, "out": path, "resume": True, "progress": False, "on_event": on_event}
-    run(member.algorithm, federation, **how)

@@ -32,6 +32,10 @@ class ValueRange:
     high: float
     whole: bool
 
+    def list_ends(self) -> tuple[float | int, float | int]:
+        """Return the lowest and the highest number."""
+        return (int(self.low), int(self.high)) if self.whole else (self.low, self.high)
+
     def draw(self, generator: np.random.Generator) -> float | int:
         """Draw one number."""
         if self.whole:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from ..core.errors import FolderError
 from ..core.files import read_json
+from .early_stops import Stop, describe_stop, read_stop
 from .events import Event, get_end, get_start
 from .run_index import EVENTS_FILE, read_events
 from .summary import Accuracy, MeanStd, Summary, summarise
@@ -38,10 +39,10 @@ class SweepRow:
     settings: dict[str, Any]
     seeds: list[int]
     folders: list[str]
-    state: Literal["finished", "not finished", "diverged"]
+    state: Literal["finished", "not finished", "stopped", "diverged"]
     P: SweepMeasure | None = None
     G: SweepMeasure | None = None
-    reason: str = ""  # why it diverged
+    reason: str = ""  # why it diverged or was stopped early
 
     def rank(self, by: Measure) -> float:
         """Return what rows are sorted by: the lower, the better."""
@@ -113,7 +114,8 @@ def read_sweep(folder: Path, by: Measure = "P") -> SweepTable:
     rows, examples = [], 0
     for settings, runs in group_runs(content["runs"]):
         events = {n: list(read_events(folder / n / EVENTS_FILE)) for n in runs}
-        rows.append(build_row(settings, runs, events, content["failed"]))
+        stops = {n: stop for n in runs if (stop := read_stop(folder / n))}
+        rows.append(build_row(settings, runs, events, content["failed"], stops))
         if rows[-1].state == "finished":
             examples = sum(sum(get_start(e).get("validation", [])) for e in events.values())
     return SweepTable(folder, content["settings"], by, sort_rows(rows, by), examples)
@@ -150,13 +152,17 @@ def build_row(
     runs: Mapping[str, int],
     events: Mapping[str, Sequence[Event]],
     failed: Mapping[str, str],
+    stops: Mapping[str, Stop],
 ) -> SweepRow:
     seeds, names = list(runs.values()), list(runs)
     reasons = [failed[n] for n in names if n in failed]
     if reasons:
         return SweepRow(settings, seeds, names, "diverged", reason=reasons[0])
-    if any(get_end(events[n]) is None for n in names):
+    if any(get_end(events[n]) is None for n in names if n not in stops):
         return SweepRow(settings, seeds, names, "not finished")
+    if stops:
+        reason = describe_stop(next(iter(stops.values())))
+        return SweepRow(settings, seeds, names, "stopped", reason=reason)
     summaries = [summarise(events[n]) for n in names]
     measures = {m: build_measure(summaries, m) for m in ("P", "G")}
     return SweepRow(settings, seeds, names, "finished", measures["P"], measures["G"])

@@ -1,0 +1,178 @@
+"""A leaderboard: a folder of entries, each a configuration with one result and hash per seed.
+
+An entry is a folder with ``config.toml`` and ``entry.json``, and with the algorithm's file where it is
+not built in. The hash of a seed is ``model_sha256`` of its run, so anyone can check it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..algorithms import get_display_name
+from ..core.errors import FolderError
+from ..core.files import is_file, read_json, read_text_file
+from .significance import RankComparison, compare_ranks, compute_confidence_interval
+
+ENTRY_FILE, CONFIG_FILE, ALGORITHM_FILE = "entry.json", "config.toml", "algorithm.py"
+MIN_SEEDS = 5  # that an entry needs for its place on the board
+MEASURES = ("P.last10", "G.last10", "worst10", "MB_up", "MB_down", "seconds")
+
+
+@dataclass(frozen=True)
+class SeedResult:
+    """What an entry claims for one seed."""
+
+    model_sha256: str
+    data_sha256: str
+    measures: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One algorithm with its settings on one federation."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    seeds: Mapping[int, SeedResult]
+    remark: str = ""
+
+    @property
+    def algorithm(self) -> str:
+        """The name of the algorithm for people."""
+        return get_display_name(str(self.config["algorithm"]["name"]))
+
+    @property
+    def brings_code(self) -> bool:
+        """Tell whether the entry has an algorithm's file of its own."""
+        return ":" in str(self.config["algorithm"]["name"])
+
+    @property
+    def setting(self) -> str:
+        """Describe the federation: entries with the same one are compared."""
+        data = self.config["data"]
+        rule = dict(data.get("partition", {}))
+        kind = rule.get("kind", "dirichlet")
+        alpha = f" {rule['alpha']}" if "alpha" in rule else ""
+        return f"{data['name']}, {kind}{alpha}, {data['clients']} clients"
+
+    def list_values(self, measure: str) -> list[float]:
+        """List a measure over the seeds; empty if a seed does not have it."""
+        values = [s.measures[measure] for s in self.seeds.values() if measure in s.measures]
+        return values if len(values) == len(self.seeds) else []
+
+
+def read_board(folder: Path) -> list[Entry]:
+    """Read all entries of a board; raise if one of them is damaged."""
+    entries = [read_entry(path.parent) for path in sorted(folder.glob(f"*/{ENTRY_FILE}"))]
+    if not entries:
+        raise FolderError(f"{folder} is not a leaderboard: no folder in it has an {ENTRY_FILE}")
+    return entries
+
+
+def read_entry(folder: Path) -> Entry:
+    """Read one entry."""
+    path = folder / ENTRY_FILE
+    content = read_json(path)
+    try:
+        config = tomllib.loads(read_text_file(folder / CONFIG_FILE))
+        seeds = {int(seed): read_seed(result) for seed, result in content["seeds"].items()}
+        entry = Entry(folder, config, seeds, str(content.get("remark", "")))
+        complete = bool(seeds) and bool(entry.setting) and bool(entry.algorithm)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        complete = False
+    if not complete:
+        raise FolderError(f"{path} is damaged: it is not the entry of a leaderboard")
+    if entry.brings_code and not is_file(folder / ALGORITHM_FILE):
+        raise FolderError(f"{folder} has no {ALGORITHM_FILE}, which its configuration names")
+    return entry
+
+
+def read_seed(result: Mapping[str, Any]) -> SeedResult:
+    measures = {k: float(v) for k, v in result["measures"].items() if k in MEASURES}
+    hashes = [result["model_sha256"], result["data_sha256"]]
+    if not all(isinstance(h, str) and len(h) == 64 for h in hashes):
+        raise ValueError("not a sha256")
+    return SeedResult(hashes[0], hashes[1], measures)
+
+
+# The table --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BoardRow:
+    """An entry's place: means with 95 % intervals, and average ranks within its setting."""
+
+    entry: Entry
+    means: Mapping[str, float]
+    intervals: Mapping[str, tuple[float, float] | None]
+    ranks: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class BoardTable:
+    """All entries of one setting, by P; and the ranks over the seeds that all of them have."""
+
+    setting: str
+    rows: list[BoardRow]
+    comparisons: Mapping[str, RankComparison | None]  # by measure
+    common_seeds: list[int]
+
+
+def build_board(entries: Sequence[Entry]) -> list[BoardTable]:
+    """Build a table for each setting."""
+    settings = dict.fromkeys(entry.setting for entry in entries)
+    return [build_table(s, [e for e in entries if e.setting == s]) for s in settings]
+
+
+def build_table(setting: str, entries: Sequence[Entry]) -> BoardTable:
+    """Compare the entries of one setting, paired by seed and data."""
+    common = [s for s in entries[0].seeds if all(has_same_data(e, entries[0], s) for e in entries)]
+    comparisons = {m: rank_entries(entries, common, m) for m in ("P.last10", "G.last10")}
+    rows = [
+        build_row(entry, {m: get_rank(comparisons[m], entries, entry, m) for m in comparisons})
+        for entry in entries
+    ]
+    rows.sort(key=lambda row: -row.means.get("P.last10", 0.0))
+    return BoardTable(setting, rows, comparisons, common)
+
+
+def has_same_data(entry: Entry, other: Entry, seed: int) -> bool:
+    mine, theirs = entry.seeds.get(seed), other.seeds.get(seed)
+    return mine is not None and theirs is not None and mine.data_sha256 == theirs.data_sha256
+
+
+def select_ranked(entries: Sequence[Entry], measure: str) -> list[Entry]:
+    """Select the entries that have a measure: some algorithms have no generic model."""
+    return [e for e in entries if e.list_values(measure)]
+
+
+def rank_entries(
+    entries: Sequence[Entry], seeds: Sequence[int], measure: str
+) -> RankComparison | None:
+    """Compare ranks over seeds; None with fewer than two seeds or entries."""
+    ranked = select_ranked(entries, measure)
+    if len(ranked) < 2 or len(seeds) < 2:
+        return None
+    return compare_ranks([[e.seeds[s].measures[measure] for e in ranked] for s in seeds])
+
+
+def get_rank(
+    comparison: RankComparison | None, entries: Sequence[Entry], entry: Entry, measure: str
+) -> float | None:
+    ranked = select_ranked(entries, measure)
+    return comparison.average_ranks[ranked.index(entry)] if comparison and entry in ranked else None
+
+
+def build_row(entry: Entry, ranks: Mapping[str, float | None]) -> BoardRow:
+    values = {m: v for m in MEASURES if (v := entry.list_values(m))}
+    intervals = {m: compute_confidence_interval(v) for m, v in values.items()}
+    return BoardRow(
+        entry,
+        {m: sum(v) / len(v) for m, v in values.items()},
+        {m: (i.low, i.high) if i else None for m, i in intervals.items()},
+        ranks,
+    )

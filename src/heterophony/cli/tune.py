@@ -1,0 +1,235 @@
+"""``tune``: search the settings of several algorithms with equal budgets, by validation examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import terminal
+from .options import (
+    SAME_COMMAND,
+    JsonOption,
+    OutOption,
+    SeedsCommand,
+    SeedsOption,
+    SettingsOption,
+    find_free_folder,
+    parse_seeds,
+)
+from .sweep import SortKey, format_row, format_setting
+
+if TYPE_CHECKING:
+    from ..experiments.tune import Tune
+    from ..runs.tune_table import TunedAlgorithm, TuneTable
+
+
+class SamplerChoice(StrEnum):
+    """Who proposes settings."""
+
+    tpe = "tpe"
+    random = "random"
+    grid = "grid"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the app."""
+    app.command(cls=SeedsCommand)(tune)
+
+
+def tune(
+    algorithms: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ALGO…", help="As in `heterophony list algorithms`, or package.module:Class."
+        ),
+    ],
+    searched: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-s",
+            "--set",
+            help="What to search, as in local.lr=0.005..0.1, local.batch=10,20 or, of one algorithm,"
+            " fedprox.mu=0.001..1.0; repeatable.",
+        ),
+    ] = None,
+    pairs: SettingsOption = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of every algorithm; default: 20, with grid all combinations."),
+    ] = None,
+    sampler: Annotated[SamplerChoice, typer.Option(help="Who proposes settings.")] = (
+        SamplerChoice.tpe
+    ),
+    seeds: SeedsOption = None,
+    by: Annotated[SortKey, typer.Option(help="Choose by P or G, on validation examples.")] = (
+        SortKey.P
+    ),
+    stop_early: Annotated[
+        bool,
+        typer.Option(
+            "--stop-early/--no-stop-early",
+            help="Stop a trial that is below the median of earlier ones.",
+        ),
+    ] = True,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Run everything to its end, and choose nothing.")
+    ] = False,
+    file: Annotated[Path | None, typer.Option(help="A CONFIG.toml to start from.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time; default: one per core.")
+    ] = None,
+    out: OutOption = None,
+    figure: Annotated[
+        Path | None,
+        typer.Option("-o", help="The picture (.png, .svg, .pdf); default: tune.png in --out."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Give every algorithm the same number of trials, and choose its settings on validation examples.
+
+    Re-run with the same --out to continue; with more --trials, only what is new runs.
+    """
+    from ..engines.base import prepare_engine
+    from ..experiments.tasks import list_engine_settings
+    from ..experiments.tune import TuneRequest, build_tune, write_request
+
+    engine = [p for p in pairs or [] if p.strip().startswith("engine.")]
+    request = TuneRequest(
+        algorithms=algorithms,
+        settings=searched or [],
+        overrides=[p for p in pairs or [] if p not in engine],
+        seeds=[0] if seeds is None else parse_seeds(seeds),
+        trials=trials,
+        sampler=sampler.value,
+        by=by.value,
+        stop_early=stop_early,
+        keep=keep,
+    )
+    plan = build_tune(request, file, engine, terminal.print_note)
+    config = plan.make_first_config()
+    prepare_engine(config.engine)
+    parent = out or find_free_folder(f"tune-{Path(config.data.name).stem}")
+    write_request(parent, request, file)
+    run_and_show(plan, parent, workers, figure, json, list_engine_settings(config.engine, engine))
+
+
+def resume_tune(
+    parent: Path, workers: int | None, json: bool, engine: Sequence[str] | None
+) -> None:
+    """Continue the tune in this folder."""
+    from ..engines.base import prepare_engine
+    from ..experiments.tune import BASE_FILE, build_tune, read_request
+
+    file = parent / BASE_FILE
+    plan = build_tune(read_request(parent), file if file.exists() else None, engine or [])
+    prepare_engine(plan.make_first_config().engine)
+    run_and_show(plan, parent, workers, None, json, engine or [])
+
+
+def run_and_show(
+    plan: Tune,
+    parent: Path,
+    workers: int | None,
+    figure: Path | None,
+    json: bool,
+    engine: Sequence[str],
+) -> None:
+    """Run what is left of a tune; print its table and draw its picture."""
+    from ..experiments.search import run_search
+    from ..experiments.tune import ConfigRunner, write_chosen
+    from ..report.figures.run_figures import save_figure
+    from ..report.figures.sweep import draw_sweep
+    from ..report.figures.tune import draw_tune
+    from ..runs.tune_table import read_tune
+
+    if not json:
+        again = (
+            SAME_COMMAND if parent.parent != Path("runs") else f"{SAME_COMMAND} with --out {parent}"
+        )
+        count = plan.search.trials * len(plan.search.seeds) * len(plan.names)
+        terminal.print_note(f"up to {count} runs in {parent}; {again}")
+    hint = f"continue with `heterophony resume {parent}`"
+    with terminal.show_interruptible_progress(hint, []) as progress:
+        run_search(plan.search, parent, ConfigRunner(plan, progress, workers, engine))
+    table = read_tune(parent, plan.names, plan.search.by)
+    path = figure or parent / "tune.png"
+    save_figure(draw_tune(table), path)
+    for algorithm in table.algorithms:
+        save_figure(draw_sweep(algorithm.sweep), parent / algorithm.label / "sweep.png")
+    if not plan.request.keep:
+        write_chosen(plan, parent, table.best)
+    if json:
+        terminal.print_json(table.to_dict())
+    else:
+        show_tune(plan, table, path)
+
+
+# The table --------------------------------------------------------------------------------------
+
+
+def show_tune(plan: Tune, table: TuneTable, figure: Path) -> None:
+    """Print what was chosen for every algorithm, and what it took."""
+    if plan.request.keep:
+        show_all(table)
+    else:
+        columns = ["algorithm", "P valid", "P test", "G valid", "G test"]
+        columns += ["trials", "stopped", "diverged", "rounds"]
+        lines = [format_algorithm(algorithm) for algorithm in table.algorithms]
+        title = f"accuracy in %, settings chosen by {table.by} on validation examples"
+        terminal.print_table(title, columns, lines, text=1)
+        for algorithm in table.algorithms:
+            terminal.print_note(f"{algorithm.label}: {describe_choice(algorithm)}")
+        terminal.print_note("test: in the round with the highest validation accuracy")
+    if (seeds := len(plan.search.seeds)) > 1:
+        terminal.print_note(f"± over {seeds} seeds")
+    for algorithm in table.algorithms:
+        if (tried := len(algorithm.sweep.rows)) < plan.search.trials:
+            terminal.print_note(f"{algorithm.label}: there are only {tried} combinations to try")
+    terminal.print_note(f"{table.folder}; picture: {figure}")
+    if not plan.request.keep and any(table.best.values()):
+        first = next(label for label, best in table.best.items() if best)
+        terminal.print_note(
+            "train with the chosen settings on all examples: heterophony run"
+            f" {table.folder / 'chosen' / f'{first}.toml'}"
+        )
+
+
+def show_all(table: TuneTable) -> None:
+    """Print every trial of every algorithm; nothing is chosen."""
+    lines = []
+    for algorithm in table.algorithms:
+        for row in algorithm.trials:
+            settings = format_settings(row.settings)
+            numbers = format_row(row, True, 4)
+            lines.append([algorithm.label, settings, *numbers])
+    columns = ["algorithm", "settings", "P valid", "P test", "G valid", "G test"]
+    terminal.print_table("accuracy in %, not sorted: nothing is chosen", columns, lines, text=2)
+
+
+def format_algorithm(algorithm: TunedAlgorithm) -> list[str]:
+    """Format the row of an algorithm."""
+    chosen = algorithm.sweep.chosen
+    counts = [len(algorithm.sweep.rows), algorithm.count("stopped"), algorithm.count("diverged")]
+    told = [str(n) for n in [*counts, algorithm.rounds]]
+    numbers = [""] * 4 if chosen is None else format_row(chosen, True, 4)
+    return [algorithm.label, *numbers, *told]
+
+
+def describe_choice(algorithm: TunedAlgorithm) -> str:
+    """Say which settings were chosen, and how many others are as good as far as is known."""
+    if algorithm.sweep.chosen is None:
+        return "nothing is chosen: no trial has finished"
+    close = len(algorithm.sweep.close)
+    others = f"; {close} more within its standard error" if close else ""
+    return f"chosen {format_settings(algorithm.sweep.chosen.settings)}{others}"
+
+
+def format_settings(settings: dict[str, object]) -> str:
+    from ..experiments.swept_settings import shorten_keys
+
+    short = shorten_keys(settings)
+    return " ".join(f"{short[k]}={format_setting(v)}" for k, v in settings.items())

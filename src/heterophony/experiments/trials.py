@@ -1,0 +1,87 @@
+"""Trials of a search side by side: each in a process of its own, which may end before its last round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from ..config.sections import EngineSection
+from ..engines.base import ClusterShare
+from ..engines.child_processes import send_errors
+from ..runs.early_stops import EarlyStop, Limits, StopRunError, write_stop
+from ..runs.events import Event, Measure
+from ..runs.run_index import EVENTS_FILE, read_events
+from .parallel_runs import Work, continue_run, run_in_parallel
+from .progress import EventListener, RunsProgress, RunStatus
+from .tasks import LabelledRuns
+
+
+def run_trials_on_cluster(
+    runs: LabelledRuns,
+    limits: Mapping[Path, Limits],
+    by: Measure,
+    engine: EngineSection,
+    workers: int | None,
+    progress: RunsProgress,
+) -> dict[Path, str]:
+    """Run side by side, each run on its share of a Ray cluster; return which diverged, and how."""
+    from ..engines.ray.cluster import share_cluster
+
+    with share_cluster(workers or engine.workers, engine, len(runs)) as (width, share):
+        return run_trials_side_by_side(runs, limits, by, width, progress, share)
+
+
+def run_trials_side_by_side(
+    runs: LabelledRuns,
+    limits: Mapping[Path, Limits],
+    by: Measure,
+    width: int,
+    progress: RunsProgress,
+    share: ClusterShare | None = None,
+) -> dict[Path, str]:
+    """Run ``width`` trials at a time, a process each; return which diverged, and how."""
+    statuses: dict[Path, RunStatus] = {}
+    stops = {path: EarlyStop(by, limits[path]) for path in runs}
+
+    def on_event(path: Path, event: Event) -> None:
+        if path not in statuses:
+            statuses[path] = progress.begin_run(*runs[path])
+        statuses[path](event)
+        try:
+            stops[path].observe(event)
+        except StopRunError:
+            statuses[path].end_early()
+
+    def get_work(path: Path) -> Work:
+        return run_trial_in_child, (path, share, EarlyStop(by, limits[path]))
+
+    return run_in_parallel(list(runs), width, on_event, share, get_work)
+
+
+def run_trial_in_child(
+    pipe: Connection, path: Path, share: ClusterShare | None, stop: EarlyStop
+) -> None:
+    """Continue one trial to its end or early stop, in the child process."""
+    with send_errors(pipe, str(path)):
+        run_until_stopped(path, stop, pipe.send, lambda listen: continue_run(path, share, listen))
+
+
+def run_until_stopped(
+    path: Path, stop: EarlyStop, on_event: EventListener, run: Callable[[EventListener], object]
+) -> None:
+    """Run with a listener that may stop the run; record a stop in its folder.
+
+    What was recorded before an interruption counts, too: the run stops where it would have stopped.
+    """
+
+    def listen(event: Event) -> None:
+        on_event(event)
+        stop.observe(event)
+
+    try:
+        for event in read_events(path / EVENTS_FILE):
+            stop.observe(event)
+        run(listen)
+    except StopRunError:
+        write_stop(path, stop)

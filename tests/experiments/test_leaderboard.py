@@ -1,0 +1,105 @@
+"""Leaderboards: entries from runs, a table with intervals and ranks, and checks by hash."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from helpers.commands import call, refused
+
+SMALL = ("rounds=2", "data.clients=3", "local.steps=2", "model.name=mlp", "engine.name=serial")
+OWN = '''"""FedAvg by another name."""
+from dataclasses import dataclass
+import heterophony as hp
+
+@dataclass(frozen=True)
+class Mine(hp.Algorithm):
+    """FedAvg."""
+'''
+
+
+def words(*settings: str) -> list[str]:
+    return [word for s in settings for word in ("-c", s)]
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("board")
+    runs = folder / "runs"
+    call("compare", "fedavg", "fedper", "local", *words(*SMALL), "--seeds", "0-2", "--out", runs)
+    assert call("leaderboard", "add", folder / "board", runs).exit_code == 0
+    return folder / "board"
+
+
+def test_an_entry_is_a_configuration_with_a_hash_per_seed(board):
+    names = sorted(p.name for p in board.iterdir())
+    assert names == [f"digits-dirichlet-0.1-3-{name}" for name in ("fedavg", "fedper", "local")]
+    entry = json.loads((board / names[0] / "entry.json").read_text())
+    assert list(entry["seeds"]) == ["0", "1", "2"]
+    for seed, result in entry["seeds"].items():
+        run = board.parent / "runs" / f"fedavg-{seed}" / "result.json"
+        assert result["model_sha256"] == json.loads(run.read_text())["model_sha256"]
+
+
+def test_the_table_has_means_intervals_and_ranks_within_each_setting(board, tmp_path):
+    page = tmp_path / "board.html"
+    (setting,) = json.loads(call("leaderboard", "show", board, "--json").stdout)["settings"]
+    assert setting["setting"] == "digits, dirichlet 0.1, 3 clients"
+    assert setting["common_seeds"] == [0, 1, 2]
+    by_name = {e["algorithm"]: e for e in setting["entries"]}
+    assert [e["means"]["P.last10"] for e in setting["entries"]] == sorted(
+        (e["means"]["P.last10"] for e in setting["entries"]), reverse=True
+    )
+    assert sum(e["ranks"]["P.last10"] for e in setting["entries"]) == pytest.approx(6)
+    low, high = by_name["FedAvg"]["intervals"]["P.last10"]
+    assert low < by_name["FedAvg"]["means"]["P.last10"] < high
+    assert by_name["Local"]["ranks"]["G.last10"] is None
+    shown = call("leaderboard", "show", board, "-o", page)
+    assert shown.exit_code == 0
+    assert "a place needs 5 seeds" in shown.stderr
+    assert "http" not in page.read_text().split('id="data"')[0].replace("http-equiv", "")
+
+
+def test_check_repeats_a_seed_and_notices_another_hash(board):
+    found = json.loads(call("leaderboard", "check", board, "--seed", "1", "--json").stdout)
+    assert [c["equal"] for c in found] == [True] * 3
+    path = board / "digits-dirichlet-0.1-3-fedper" / "entry.json"
+    before = path.read_text()
+    entry = json.loads(before)
+    entry["seeds"]["0"]["model_sha256"] = "0" * 64
+    path.write_text(json.dumps(entry))
+    try:
+        done = call("leaderboard", "check", board, "digits-dirichlet-0.1-3-fedper")
+        assert done.exit_code == 1
+        assert "differs" in done.stdout
+    finally:
+        path.write_text(before)
+
+
+def test_an_entry_with_code_of_its_own_runs_only_if_it_is_trusted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("mine_for_the_board.py").write_text(OWN)
+    name = "mine_for_the_board:Mine"
+    call("run", name, *words(*SMALL), "--out", "run")
+    assert "--code" in refused(3, "leaderboard", "add", "b", "run")
+    assert call("leaderboard", "add", "b", "run", "--code", "mine_for_the_board.py").exit_code == 0
+    Path("mine_for_the_board.py").unlink()
+    assert "--trust" in refused(3, "leaderboard", "check", "b")
+    assert call("leaderboard", "check", "b", "--trust").exit_code == 0
+
+
+def test_what_is_no_board_is_one_line(board, tmp_path):
+    assert "is not a leaderboard" in refused(3, "leaderboard", "show", tmp_path)
+    assert "has seeds 0, 1, 2" in refused(3, "leaderboard", "check", board, "--seed", "7")
+    assert "did you mean" in refused(
+        3, "leaderboard", "check", board, "digits-dirichlet-0.1-3-fedav"
+    )
+    assert "is there already" in call("leaderboard", "add", board, board.parent / "runs").stderr
+    broken = tmp_path / "b" / "one"
+    broken.mkdir(parents=True)
+    (broken / "entry.json").write_text('{"seeds": {"0": {}}}')
+    (broken / "config.toml").write_text("seed = 0")
+    assert "is damaged" in refused(3, "leaderboard", "show", tmp_path / "b")
