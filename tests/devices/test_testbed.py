@@ -198,3 +198,32 @@ def test_a_proxy_forwards_both_ways_until_it_is_cut_and_then_again():
                             assert side.recv(1) == b""
         finally:
             proxy.close()
+
+
+def test_a_broker_that_is_killed_while_it_starts_is_started_again(mosquitto, tmp_path, monkeypatch):
+    """A testbed that was told that its broker had died must not end because it dies again."""
+    broker = PrivateBroker(tmp_path / "broker")
+    true_wait, killed = process.wait_until_answering, []
+
+    def kill_and_wait(folder, server, log_start):
+        pid = true_wait(folder, server, log_start)
+        if len(killed) < 2:  # once before, and once after its start is known
+            killed.append(pid)
+            pidfd = os.pidfd_open(pid)
+            os.kill(pid, signal.SIGKILL)
+            select.select([pidfd], [], [], LONG)
+            os.close(pidfd)
+            if len(killed) == 1:
+                return true_wait(folder, server, log_start)
+        return pid
+
+    try:
+        monkeypatch.setattr(process, "wait_until_answering", kill_and_wait)
+        port = broker.port
+        broker.restart()
+        assert len(killed) == 2
+        assert broker.port == port
+        assert broker.broker.find_pid() not in (None, *killed)
+        assert broker.pidfd is not None
+    finally:
+        broker.stop()

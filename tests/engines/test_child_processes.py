@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 
 import pytest
 
 from heterophony.core.errors import DivergedError, EngineError
-from heterophony.engines.child_processes import ChildProcess, send_errors, start_fork_server
+from heterophony.engines.child_processes import (
+    START_ATTEMPTS,
+    ChildProcess,
+    send_errors,
+    start_fork_server,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -63,3 +69,42 @@ def test_a_killed_child_is_noticed_and_can_be_started_again():
         child.start()
     child.kill()
     assert len(set(pids)) == 2
+
+
+def send_number(pipe: Connection) -> None:
+    pipe.send(7)
+
+
+def test_a_fork_server_that_dies_while_a_child_starts_is_replaced(monkeypatch):
+    """Otherwise the command line takes the EOFError for Ctrl-D, says "Aborted", and the run ends."""
+    true_connect, server = forkserver.connect_to_new_process, forkserver._forkserver._forkserver_pid
+    asked = []
+
+    def connect(fds: list[int]) -> tuple[int, int]:
+        asked.append(fds)
+        if len(asked) > 1:
+            return true_connect(fds)
+        os.kill(server, signal.SIGSTOP)  # so that it does not answer the request
+        ends = true_connect(fds)
+        os.kill(server, signal.SIGKILL)
+        return ends
+
+    monkeypatch.setattr(forkserver, "connect_to_new_process", connect)
+    child = ChildProcess(send_number)
+    assert child.receive() == 7
+    assert child.wait_for_exit() == 0
+    assert len(asked) == 2
+    assert forkserver._forkserver._forkserver_pid != server
+
+
+def test_a_child_that_cannot_be_started_is_one_clear_line(monkeypatch):
+    attempts = []
+
+    def connect(fds: list[int]) -> None:
+        attempts.append(fds)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(forkserver, "connect_to_new_process", connect)
+    with pytest.raises(EngineError, match="the fork server ended each time"):
+        ChildProcess(send_number)
+    assert len(attempts) == START_ATTEMPTS

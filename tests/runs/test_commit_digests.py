@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -9,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import heterophony as hp
 from helpers.commands import call, refused
 from helpers.support import played
-from heterophony.core.errors import FolderError
+from heterophony.core.codec import decode_groups, encode_groups
+from heterophony.core.errors import CodecError, FolderError
 from heterophony.runs.commit_digests import (
     decode_memory_digests,
     digest_settings,
@@ -137,10 +140,6 @@ def test_a_commit_of_an_early_version_is_continued(run):
 
 def commit_as_before(folder: RunFolder, server: Any) -> None:
     """Write a commit as the first version did."""
-    import hashlib
-
-    from heterophony.core.codec import encode_groups
-
     whole = [json.loads(line) for line in folder.events_file.read_text().splitlines()]
     rounds = [i for i, e in enumerate(whole) if e["event"] == "round" and e["t"] == server.t - 1]
     lines = folder.events_file.read_bytes().splitlines(keepends=True)[: rounds[0] + 1]
@@ -192,3 +191,39 @@ def test_digests_come_back():
     digests = {name: (t, f"{t:064x}") for t, name in enumerate(["a", "ü/|", "*"])}
     assert decode_memory_digests(encode_memory_digests(digests)) == digests
     assert decode_memory_digests(encode_memory_digests({})) == {}
+
+
+# Form -------------------------------------------------------------------------------------------
+
+NO_STATES: dict[str, Callable[[dict[str, Any], dict[str, Any]], object]] = {
+    "no round": lambda groups, header: header.pop("t"),
+    "a round that is a list": lambda groups, header: header.update(t=[1]),
+    "a length that is text": lambda groups, header: header.update(events="7"),
+    "a negative length": lambda groups, header: header.update(events=-1),
+    "no model": lambda groups, header: groups.pop("model"),
+}
+
+
+@pytest.mark.parametrize("change", NO_STATES.values(), ids=NO_STATES)
+def test_a_commit_of_another_form_is_damaged_and_the_older_one_is_used(run, change):
+    newest = run.commits_folder / "0000002"
+    groups, header = decode_groups(newest.read_bytes()[:-32], finite=False)
+    change(groups, header)
+    blob = encode_groups(groups, header)
+    newest.write_bytes(blob + hashlib.sha256(blob).digest())
+    restored = run.restore_newest_commit({"0": 1})
+    assert restored is not None
+    assert restored.t == 1
+
+
+@pytest.mark.parametrize("name", ["\ud800", "x" * 5000])
+def test_a_memory_whose_client_can_have_no_file_is_refused(run, name):
+    names = json.dumps([name]).encode()
+    digests = encode_memory_digests({"0": (1, "ab" * 32)})
+    digests["clients"] = torch.frombuffer(bytearray(names), dtype=torch.uint8)
+    newest = run.commits_folder / "0000002"
+    groups, header = decode_groups(newest.read_bytes()[:-32], finite=False)
+    blob = encode_groups({**groups, "client memories": digests}, header)
+    newest.write_bytes(blob + hashlib.sha256(blob).digest())
+    with pytest.raises((FolderError, CodecError), match="memor"):
+        run.restore_newest_commit({"0": 1})

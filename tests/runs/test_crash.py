@@ -1,11 +1,13 @@
-"""Kill any process, resume, and get the same bits; `tests/helpers/crash.py` kills more often."""
+"""Kill any process, resume, and get the same bits; `scripts/soak` kills more often."""
 
 from __future__ import annotations
 
-import json
 import os
 import random
+import runpy
 import signal
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,18 +15,14 @@ import psutil
 import pytest
 
 import heterophony as hp
-from helpers.crash import begin, command, killed, recorded
+from helpers.crash import recorded
 from helpers.support import CALM, calm, identical, played
 from heterophony.algorithms import ALGORITHM_CLASSES
-from heterophony.config.config import Config
-from heterophony.config.reading import read_config
 from heterophony.core.files import write_atomically
 from heterophony.engines.base import create_engine
 from heterophony.engines.child_processes import CONTEXT, start_fork_server
-from heterophony.experiments.execute import execute_plan
 from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import Job
-from heterophony.runs.store import RunFolder
 
 ALGORITHMS = sorted(ALGORITHM_CLASSES)
 # one algorithm for each kind of memory: none, the client's, the server's, both, derived data, …
@@ -140,22 +138,45 @@ def test_a_worker_in_the_middle_of_a_job_ends_with_its_driver(tmp_path):
     assert alive == []
 
 
-def test_the_command_survives_kills_of_driver_and_workers(tmp_path):
-    """Only two kills, because every start is slow; `tests/helpers/crash.py` kills more often."""
-    rng, out, events = random.Random(1), tmp_path / "run", tmp_path / "run" / "events.jsonl"
-    assert killed(begin(out, "fedreg"), events, 3, "driver", rng) == -signal.SIGKILL
-    before = recorded(events)
-    resume = command("resume", str(out), "--json")
-    assert killed(resume, events, before + 1, "worker", rng) == 0
-    config = read_config(out / "config.toml")
-    alone = execute_plan(
-        config.build_plan(config.build_federation()), new(tmp_path / "alone", config)
+# The command ------------------------------------------------------------------------------------
+
+SOAK = Path(__file__).parents[2] / "scripts" / "soak"
+
+
+def test_the_command_survives_kills_of_workers_fork_server_and_driver(tmp_path):
+    """Only three kills, because every start is slow; `scripts/soak` kills as often as one likes."""
+    words = ["--kills", "3", "--where", "pool", "--algorithms", "fedper"]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(SOAK), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )
-    found = json.loads((out / "result.json").read_text())
-    assert found["model_sha256"] == alone.model_sha256
+    assert done.returncode == 0, done.stdout + done.stderr
+    *kills, result, summary = done.stdout.splitlines()
+    assert [line.split(": ")[1].split(" (")[0] for line in kills] == [
+        *("worker", "fork server", "driver")
+    ]
+    assert result.startswith("run 1 (fedper, pool): the same bits, ")
+    assert summary == (
+        "3 kills in 1 runs (pool: driver 1, pool: fork server 1, pool: worker 1):"
+        " all results have the bits of undisturbed runs"
+    )
+    assert list(tmp_path.glob("soak-*")) == []
 
 
-def new(path: Path, config: Config) -> RunFolder:
-    folder = RunFolder(path)
-    folder.create(config.to_toml())
-    return folder
+def test_the_command_fails_if_bits_differ(capsys):
+    script = runpy.run_path(str(SOAK))
+    calm = {"model_sha256": "a" * 64, "P": {"last": 0.5}, "P_local": None}
+
+    def play(soak, algorithms, places):
+        script["compare_results"](calm | {"model_sha256": "b" * 64}, calm, "run 1 (fedavg, pool)")
+
+    script["main"].__globals__["run_soak"] = play
+    assert script["main"]([]) == 1
+    differs, summary = capsys.readouterr().out.splitlines()
+    assert differs == (
+        f"run 1 (fedavg, pool) DIFFERS in model_sha256: {'b' * 64}, undisturbed {'a' * 64}"
+    )
+    assert summary == "0 kills in 0 runs (): FAILED"

@@ -122,3 +122,19 @@ def test_the_last_evaluation_takes_missing_counts_from_earlier_ones():
     found = find_last_evaluation(evaluations([1, 1, None], [2, None, None], [None, 3, None], None))
     assert found == {"event": "evaluation", "t": 2, "G": None, "P": [2, 3, None]}
     assert find_last_evaluation(evaluations(None)) is None
+
+
+@pytest.mark.parametrize("line", ["[]", "7", "null", '"end"', "{}", '{"event": 7}'])
+def test_a_line_that_is_no_event_is_damage(tmp_path, line):
+    path = tmp_path / "events.jsonl"
+    path.write_text(f"{line}\n")
+    for read in (lambda: list(read_events(path)), lambda: read_last_event(path)):
+        with pytest.raises(FolderError, match=r"events\.jsonl is damaged: a line is not"):
+            read()
+
+
+@pytest.mark.parametrize("key", ["test", "train", "clients"])
+def test_a_summary_of_absurd_events_is_refused(events, key):
+    nobody = {"test": [0 for _ in events[0]["test"]], "train": 7, "clients": None}
+    with pytest.raises(FolderError, match=r"events\.jsonl is damaged"):
+        summarise([{**events[0], key: nobody[key]}, *events[1:]])

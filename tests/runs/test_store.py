@@ -360,7 +360,7 @@ def test_a_damaged_line_is_said(folder):
 
 def played(folder: RunFolder, rounds: int) -> None:
     for t in range(1, rounds + 1):
-        folder.append_event({"t": t})
+        folder.append_event({"event": "round", "t": t})
         folder.commit(server(t))
 
 
@@ -403,12 +403,12 @@ def test_the_same_state_gives_the_same_bytes(folder, tmp_path):
 def test_events_are_put_back_to_the_moment_of_the_commit(folder):
     played(folder, 2)
     committed = folder.events_file.read_bytes()
-    folder.append_event({"t": 3})
+    folder.append_event({"event": "round", "t": 3})
     with open(folder.events_file, "ab") as file:
         file.write(b'{"half')
     assert same(folder.restore_newest_commit(SAMPLES), server(2))
     assert folder.events_file.read_bytes() == committed
-    assert list(folder.iterate_events()) == [{"t": 1}, {"t": 2}]
+    assert list(folder.iterate_events()) == [{"event": "round", "t": 1}, {"event": "round", "t": 2}]
 
 
 def test_a_newest_commit_cut_short_at_any_length_gives_way_to_the_older(folder):
@@ -419,7 +419,10 @@ def test_a_newest_commit_cut_short_at_any_length_gives_way_to_the_older(folder):
         path.write_bytes(whole[:n])
         folder.events_file.write_bytes(events)
         assert same(folder.restore_newest_commit(SAMPLES), server(2))
-        assert list(folder.iterate_events()) == [{"t": 1}, {"t": 2}]
+        assert list(folder.iterate_events()) == [
+            {"event": "round", "t": 1},
+            {"event": "round", "t": 2},
+        ]
 
 
 def test_any_changed_byte_of_the_newest_commit_is_seen(folder):
@@ -436,10 +439,14 @@ def test_after_falling_back_the_round_is_committed_again(folder):
     played(folder, 3)
     (folder.commits_folder / "0000003").write_bytes(b"torn")
     assert same(folder.restore_newest_commit(SAMPLES), server(2))
-    folder.append_event({"t": 3})
+    folder.append_event({"event": "round", "t": 3})
     folder.commit(server(3))
     assert same(folder.restore_newest_commit(SAMPLES), server(3))
-    assert list(folder.iterate_events()) == [{"t": 1}, {"t": 2}, {"t": 3}]
+    assert list(folder.iterate_events()) == [
+        {"event": "round", "t": 1},
+        {"event": "round", "t": 2},
+        {"event": "round", "t": 3},
+    ]
 
 
 def test_when_all_are_torn_it_is_said_and_nothing_is_changed(folder):
@@ -498,7 +505,7 @@ def server(t, n=3):
 def begun(path):
     folder = RunFolder(path)
     folder.create("x")
-    folder.append_event({"t": 1})
+    folder.append_event({"event": "round", "t": 1})
     folder.commit(server(1))
     return folder
 
@@ -524,7 +531,7 @@ def killed_owner(path):
 def full_disk(path):
     folder = begun(path)
     room(20_000)
-    folder.append_event({"t": 2})
+    folder.append_event({"event": "round", "t": 2})
     folder.commit(server(2, n=100_000))
 
 
@@ -532,7 +539,7 @@ def no_room_for_events(path):
     folder = begun(path)
     size = folder.events_file.stat().st_size
     room(size + 5)
-    folder.append_event({"t": 2, "long": "x" * 1000})
+    folder.append_event({"event": "round", "t": 2, "long": "x" * 1000})
 
 
 def killed_in_write(path):
@@ -542,14 +549,14 @@ def killed_in_write(path):
         die()
 
     folder = begun(path)
-    folder.append_event({"t": 2})
+    folder.append_event({"event": "round", "t": 2})
     files.open = half
     folder.commit(server(2))
 
 
 def killed_in_fsync(path):
     folder, real, calls = begun(path), os.fsync, []
-    folder.append_event({"t": 2})
+    folder.append_event({"event": "round", "t": 2})
 
     def second(fd):  # the first call is for the events
         calls.append(fd)
@@ -561,14 +568,14 @@ def killed_in_fsync(path):
 
 def killed_before_rename(path):
     folder = begun(path)
-    folder.append_event({"t": 2})
+    folder.append_event({"event": "round", "t": 2})
     os.replace = die
     folder.commit(server(2))
 
 
 def killed_after_rename(path):
     folder, real = begun(path), os.replace
-    folder.append_event({"t": 2})
+    folder.append_event({"event": "round", "t": 2})
 
     def renamed(*args):
         real(*args)
@@ -649,7 +656,7 @@ def test_a_full_disk_is_a_storage_error_and_the_older_commit_loads(ends):
     run = reopened(root / "full_disk")
     assert names(run.commits_folder) == ["0000001"], "nothing half-written is left"
     assert same(run.restore_newest_commit(SAMPLES), small(1))
-    assert list(run.iterate_events()) == [{"t": 1}]
+    assert list(run.iterate_events()) == [{"event": "round", "t": 1}]
     run.close()
 
 
@@ -658,9 +665,9 @@ def test_no_room_for_events_is_a_storage_error_and_the_half_line_is_no_event(end
     assert codes["no_room_for_events"] == 74
     run = reopened(root / "no_room_for_events")
     assert not run.events_file.read_bytes().endswith(b"\n")
-    assert list(run.iterate_events()) == [{"t": 1}]
+    assert list(run.iterate_events()) == [{"event": "round", "t": 1}]
     assert same(run.restore_newest_commit(SAMPLES), small(1))
-    assert run.events_file.read_bytes() == b'{"t":1}\n'
+    assert run.events_file.read_bytes() == b'{"event":"round","t":1}\n'
     run.close()
 
 
@@ -674,8 +681,8 @@ def test_a_kill_before_the_rename_leaves_no_broken_file(ends, end):
     assert left[0].startswith(".0000002.")
     assert left[0].endswith(".new")
     assert same(run.restore_newest_commit(SAMPLES), small(1))
-    assert list(run.iterate_events()) == [{"t": 1}]
-    run.append_event({"t": 2})
+    assert list(run.iterate_events()) == [{"event": "round", "t": 1}]
+    run.append_event({"event": "round", "t": 2})
     run.commit(small(2))
     assert same(run.restore_newest_commit(SAMPLES), small(2))
     run.close()
@@ -686,7 +693,7 @@ def test_a_kill_right_after_the_rename_has_committed(ends):
     assert codes["killed_after_rename"] == -signal.SIGKILL
     run = reopened(root / "killed_after_rename")
     assert same(run.restore_newest_commit(SAMPLES), small(2))
-    assert list(run.iterate_events()) == [{"t": 1}, {"t": 2}]
+    assert list(run.iterate_events()) == [{"event": "round", "t": 1}, {"event": "round", "t": 2}]
     run.close()
 
 

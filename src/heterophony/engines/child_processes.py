@@ -26,6 +26,8 @@ from ..core.errors import EngineError, HeterophonyError
 
 CONTEXT = multiprocessing.get_context("forkserver")
 PIPE_CLOSED = (EOFError, BrokenPipeError, ConnectionResetError)  # the other process has ended
+START_ATTEMPTS = 5
+FORK_SERVER_DIED = 255  # Python's exit code of a child whose fork server can no longer tell it
 PR_SET_PDEATHSIG, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = 1, -1, -3  # of Linux and glibc
 
 
@@ -39,6 +41,11 @@ def start_fork_server(*preload: str) -> None:
     """
     forget_missing_script()
     CONTEXT.set_forkserver_preload([f"{__package__}.preload", *preload])
+    ensure_fork_server()
+
+
+def ensure_fork_server() -> None:
+    """Start the fork server unless it runs, also after it was killed."""
     resource_tracker.ensure_running()  # sets the signal mask itself, so before we do
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -75,12 +82,20 @@ class ChildProcess:
         self.start()
 
     def start(self) -> None:
-        self.pipe, theirs = CONTEXT.Pipe()
-        self.process: Any = CONTEXT.Process(
-            target=run_child, args=(theirs, self.target, *self.args), daemon=True
+        """Start the process, again if it or the fork server is killed meanwhile."""
+        for _ in range(START_ATTEMPTS):
+            self.pipe, theirs = CONTEXT.Pipe()
+            self.process: Any = CONTEXT.Process(
+                target=run_child, args=(theirs, self.target, *self.args), daemon=True
+            )
+            with theirs, suppress(*PIPE_CLOSED, ConnectionRefusedError):
+                ensure_fork_server()
+                self.process.start()
+                return
+            self.pipe.close()
+        raise EngineError(
+            "a process could not be started: the fork server ended each time; is there enough memory?"
         )
-        self.process.start()
-        theirs.close()
 
     def receive(self) -> Any:
         """Return the next message, or raise the error that the child sent; EOFError if it ended."""

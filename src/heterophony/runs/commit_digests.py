@@ -89,11 +89,12 @@ def decode_memory_digests(tensors: Tensors) -> MemoryDigests:
     if not tensors:
         return {}
     try:
-        names = json.loads(bytes(tensors["clients"].numpy()))
+        names = [str(name) for name in json.loads(bytes(tensors["clients"].numpy()))]
+        "".join(names).encode()  # raises for a name that no file can have
         rounds, rows = tensors["rounds"].tolist(), tensors["sha256"].numpy()
         columns = zip(names, rounds, rows, strict=True)
-        return {str(name): (int(t), bytes(row).hex()) for name, t, row in columns}
-    except (KeyError, TypeError, ValueError):
+        return {name: (int(t), bytes(row).hex()) for name, t, row in columns}
+    except (KeyError, TypeError, ValueError, RecursionError):
         raise CodecError("the digests of client memories are damaged") from None
 
 
@@ -101,13 +102,13 @@ def check_memories(store: FolderClientStore, digests: MemoryDigests, before: int
     """Raise if a memory that a commit after ``before`` rounds rests on is missing or another one."""
     for client, (t, sha256) in digests.items():
         path = store.memory_file(client, t)
-        newest = max((r for r in store.list_rounds(client) if r < before), default=None)
         try:
+            newest = max((r for r in store.list_rounds(client) if r < before), default=None)
             right = (
                 newest == t
                 and hashlib.sha256(read_regular_file(path, BLOB_LIMIT)).hexdigest() == sha256
             )
-        except OSError:
+        except OSError:  # also a name that is too long for a file
             right = False
         if not right:
             raise FolderError(

@@ -27,7 +27,7 @@ TAIL_BYTES = 4096  # the last event of a finished run is far shorter
 
 def read_events(path: Path) -> Iterator[Event]:
     """Read all events of a run so far."""
-    return cast(Iterator[Event], read_json_lines(path))
+    return (check_event(path, line) for line in read_json_lines(path))
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -57,15 +57,24 @@ def read_last_event(path: Path) -> Event | None:
             if wanted > JSON_LIMIT:
                 raise UnsuitableFileError(f"a line is longer than {JSON_LIMIT} bytes")
             wanted *= 2
-    return cast(Event, parse_json_line(path, whole[-1])) if whole else None
+    return check_event(path, parse_json_line(path, whole[-1])) if whole else None
 
 
 def parse_json_line(path: Path, line: bytes) -> dict[str, Any]:
     try:
-        content: dict[str, Any] = json.loads(line)
+        content = json.loads(line)
     except (ValueError, RecursionError):
         raise FolderError(f"{path} is damaged: a line is not JSON") from None
+    if not isinstance(content, dict):
+        raise FolderError(f"{path} is damaged: a line is not a JSON object")
     return content
+
+
+def check_event(path: Path, content: dict[str, Any]) -> Event:
+    """Return what a line says as an event; it must name its kind."""
+    if not isinstance(content.get("event"), str):
+        raise FolderError(f"{path} is damaged: a line is not an event")
+    return cast(Event, content)
 
 
 def find_runs(path: Path) -> Iterator[Path]:

@@ -231,6 +231,9 @@ class RunFolder:
                 f"{path} has format {header.get('format')}, this version reads {COMMIT_FORMAT};"
                 " resume with the version that started the run"
             )
+        numbers = [header.get(key) for key in ("t", "events")]
+        if "model" not in groups or any(type(n) is not int or n < 0 for n in numbers):
+            raise CodecError(f"{path} is damaged: it is not the state of a server")
         return groups, header
 
     def _list_commits(self) -> list[str]:

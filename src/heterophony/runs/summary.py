@@ -190,7 +190,7 @@ def summarise(events: Sequence[Event]) -> Summary:
         raise FolderError("the run is not finished; continue it with `heterophony resume`")
     try:
         return build_summary(events)
-    except (KeyError, TypeError, IndexError, ValueError):
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
         raise FolderError("events.jsonl is damaged, or was written by another version") from None
 
 

@@ -17,6 +17,8 @@ from ..broker import enrolment, process
 from ..broker.broker import Broker
 from ..broker.enrolment import Enrolment
 
+START_ATTEMPTS = 5
+
 
 class PrivateBroker:
     """Mosquitto in a folder, on a free port, reachable from this machine only."""
@@ -39,11 +41,16 @@ class PrivateBroker:
             raise
 
     def start(self) -> None:
-        """Start Mosquitto: the first time on any free port, later on the same port."""
-        port = None if self.broker.settings_file.exists() else 0
-        self.port = self.broker.start(lan=False, port=port)[0].port
-        pid = self.broker.find_pid()
-        self.pidfd = None if pid is None else os.pidfd_open(pid)
+        """Start Mosquitto, again if it is killed meanwhile; always on the port it had at first."""
+        for attempt in range(1, START_ATTEMPTS + 1):
+            port = None if self.broker.settings_file.exists() else 0
+            try:
+                self.port = self.broker.start(lan=False, port=port)[0].port
+                self.pidfd = open_pidfd(self.broker.find_pid())
+                return
+            except BrokerError:
+                if attempt == START_ATTEMPTS:
+                    raise
 
     def restart(self) -> None:
         """Kill Mosquitto, if it still runs, and start it again."""
@@ -79,6 +86,14 @@ class PrivateBroker:
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None
+
+
+def open_pidfd(pid: int | None) -> int:
+    """Open a process to be told of its end; raise BrokerError if it has ended already."""
+    if pid is not None:
+        with suppress(ProcessLookupError):
+            return os.pidfd_open(pid)
+    raise BrokerError("Mosquitto ended right after its start; see its log")
 
 
 def stop_after_testbed(folder: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Self
 
 from ...core.errors import ConfigError, EngineError, FolderError, HeterophonyError
 from ...core.files import open_to_append, read_json, translate_disk_errors, write_json
-from ...engines.child_processes import start_fork_server
+from ...engines.child_processes import FORK_SERVER_DIED, start_fork_server
 from ...runs.events import Event
 from ...runs.store import RunFolder
 from ..broker.enrolment import Enrolment
@@ -148,6 +148,10 @@ class Testbed:
         if code == 0:  # a device exits when it learns that the run has ended
             self.processes.remove(part)
             return part is self.server
+        if code == FORK_SERVER_DIED:  # its children end with it
+            self.say(f"{part.name} was killed with the fork server; it is started again")
+            part.start()
+            return False
         if code is None or code > 0:
             raise EngineError(f"{part.name} ended with exit code {code}, for the reason above")
         self.say(f"{part.name} was killed by signal {-code}; it is started again")
