@@ -91,44 +91,38 @@ names = st.text("aZ09._-", min_size=1, max_size=64).filter(lambda s: s[0] != "."
 
 @settings(derandomize=True, deadline=None, max_examples=50)
 @given(names, names, st.sampled_from(sorted(topics.CHANNELS)))
-def test_a_topic_says_run_device_and_channel(run, device, channel):
-    assert topics.parse_topic(topics.make_device_topic(run, device, channel)) == (
-        run,
-        device,
-        channel,
-    )
+def test_a_topic_says_run_or_device_and_channel(run, device, channel):
+    assert topics.parse_topic(topics.make_device_topic(device, channel)) == ("", device, channel)
     assert topics.parse_topic(topics.make_control_topic(run)) == (run, "", "ctl")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".x", "a/b", "+", "#", "$", "a b", "ä", "x" * 65])
 def test_a_name_that_could_be_another_topic_is_no_name(name):
     with pytest.raises(ConfigError, match="cannot be a name"):
-        topics.make_device_topic("run", name, "up")
+        topics.make_device_topic(name, "up")
     with pytest.raises(ConfigError, match="cannot be a name"):
         topics.make_control_topic(name)
     with pytest.raises(CodecError):
-        topics.parse_topic(f"het/1/run/d/{name}/up")
+        topics.parse_topic(f"het/2/d/{name}/up")
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
-@given(st.text(max_size=40) | st.text("het/1dup.cl+#", max_size=30).map(lambda s: "het/1/" + s))
+@given(st.text(max_size=40) | st.text("het/2dup.cl+#r", max_size=30).map(lambda s: "het/2/" + s))
 def test_any_other_topic_is_refused_or_comes_back_as_it_was(topic):
     with suppress(CodecError):
         run, device, channel = topics.parse_topic(topic)
         again = (
-            topics.make_device_topic(run, device, channel)
-            if device
-            else topics.make_control_topic(run)
+            topics.make_device_topic(device, channel) if device else topics.make_control_topic(run)
         )
         assert again == topic
 
 
 def test_a_device_subscribes_to_its_own_topics_and_the_control_alone():
-    assert topics.list_device_subscriptions("r", "pi") == ["het/1/r/ctl", "het/1/r/d/pi/down/#"]
-    assert topics.list_server_subscriptions("r") == [
-        "het/1/r/d/+/status",
-        "het/1/r/d/+/up",
-        "het/1/r/d/+/up/chunk",
+    assert topics.list_device_subscriptions("r", "pi") == ["het/2/r/r/ctl", "het/2/d/pi/down/#"]
+    assert topics.list_server_subscriptions() == [
+        "het/2/d/+/status",
+        "het/2/d/+/up",
+        "het/2/d/+/up/chunk",
     ]
 
 
@@ -136,9 +130,9 @@ def test_the_brokers_rights_follow_the_version_of_the_topics(monkeypatch):
     """A new version of the protocol has other topics; the access list must grant those."""
     monkeypatch.setattr(topics, "TOPIC_ROOT", "het/9")
     rights = [line.split()[-1] for line in mosquitto.format_acl([]).splitlines() if "het/" in line]
-    assert len(rights) == 1 + len(topics.list_device_rights("%u"))
+    assert len(rights) == 2 + len(topics.list_device_rights("%u"))
     assert all(topic.startswith("het/9/") for topic in rights)
-    assert topics.make_device_topic("r", "pi", "up").startswith("het/9/")
+    assert topics.make_device_topic("pi", "up").startswith("het/9/")
 
 
 @pytest.mark.parametrize("literal", [r'"het/', r"[A-Za-z0-9._-]", r"{0,63}"])
@@ -212,14 +206,14 @@ def test_a_message_is_only_understood_from_whom_it_may_come():
 
 def told(message, **changes) -> bytes:
     """The message with some fields replaced, sealed rightly."""
-    content = {"v": 1, "kind": type(message).__name__.lower(), **asdict(message), **changes}
+    content = {"v": 2, "kind": type(message).__name__.lower(), **asdict(message), **changes}
     return framing.encode_frame({k: v for k, v in content.items() if v is not ...})
 
 
 WRONG = [
-    (TASK, {"v": 2}, "version 1"),
-    (TASK, {"v": True}, "version 1"),
-    (TASK, {"v": ...}, "version 1"),
+    (TASK, {"v": 3}, "version 2"),
+    (TASK, {"v": True}, "version 2"),
+    (TASK, {"v": ...}, "version 2"),
     (TASK, {"kind": "taskk"}, "not expected"),
     (TASK, {"kind": ["task"]}, "not expected"),
     (TASK, {"extra": 1}, "exactly the fields"),
@@ -261,7 +255,7 @@ def test_a_field_that_is_missing_foreign_or_out_of_range_is_refused(message, cha
 @pytest.mark.parametrize(
     "text",
     [b"", b"[]", b"null", b"3", b"{", b"\xff\xfe{}", b"[" * 8000, b'{"a":' * 2000, b"1" * 9999,
-     b'{"v":1,"v":1,"kind":"taken","id":"%s"}' % A.encode()],
+     b'{"v":2,"v":2,"kind":"taken","id":"%s"}' % A.encode()],
 )  # fmt: skip
 def test_what_is_no_json_object_is_refused(text):
     with pytest.raises(CodecError, match=r"not JSON|not a JSON object"):
@@ -289,7 +283,7 @@ def test_only_a_greeting_may_be_long():
     with pytest.raises(CodecError, match="too long"):
         encode_message(replace(many, hardware={str(i): "y" * 200 for i in range(32)},
                        clients=tuple(replace(c, name="x" * 250) for c in many.clients)))  # fmt: skip
-    padded = framing.add_checksum(json.dumps({**asdict(TASK), "v": 1, "kind": "task"}).encode()
+    padded = framing.add_checksum(json.dumps({**asdict(TASK), "v": 2, "kind": "task"}).encode()
                              + b" " * MAX_BYTES)  # fmt: skip
     with pytest.raises(CodecError, match="too long"):
         decode_message(padded, *KINDS)
@@ -302,7 +296,7 @@ def test_only_a_greeting_may_be_long():
     max_leaves=10,
 ), st.sampled_from(ALL), st.integers(0, 20))  # fmt: skip
 def test_any_json_in_any_field_is_refused_or_of_the_right_form(value, message, which):
-    content = {"v": 1, "kind": type(message).__name__.lower(), **asdict(message)}
+    content = {"v": 2, "kind": type(message).__name__.lower(), **asdict(message)}
     field = sorted(content)[which % len(content)]
     with suppress(CodecError):
         found = decode_message(framing.encode_frame({**content, field: value}), *KINDS)

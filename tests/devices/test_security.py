@@ -118,8 +118,8 @@ def rubbish() -> list[bytes]:
         EVIL,
         framing.add_checksum(EVIL),
         framing.add_checksum(b"[" * 9000),
-        framing.add_checksum(b'{"v":1,"kind":"task"}'),
-        framing.add_checksum(b'{"v":1,"kind":"hello","x":NaN}'),
+        framing.add_checksum(b'{"v":2,"kind":"task"}'),
+        framing.add_checksum(b'{"v":2,"kind":"hello","x":NaN}'),
         framing.add_checksum(b"x" * (messages.MAX_BYTES + 1)),
         b"HETC" + draw.randbytes(90),
     ]
@@ -170,9 +170,11 @@ class Mallory(Device):
             self.send("up", messages.encode_message(said))
 
     def send(self, channel, payload: bytes) -> None:
-        topic = topics.make_device_topic(self.session.run, self.session.device, channel)
+        topic = topics.make_device_topic(self.session.device, channel)
         until = time.monotonic() + LONG
-        while not self.transport.publish(topic, payload):  # too much is under way
+        while not self.transport.publish(
+            topic, framing.add_run(self.session.run, payload)
+        ):  # too much is under way
             assert time.monotonic() < until
             time.sleep(0.01)
 
@@ -256,22 +258,22 @@ def strangers(broker: Broker, known: dict[str, Enrolment]) -> dict[str, bool]:
 
 def trespassing(known: Enrolment, run: str, session: str) -> tuple[list[str], list[str]]:
     """An enrolled device on others' topics, then one packet too large; what it hears meanwhile."""
-    trudy, one = Client(known), f"{topics.TOPIC_ROOT}/{run}/d/one"
+    trudy, one = Client(known), f"{topics.TOPIC_ROOT}/d/one"
     trudy.subscribe("#", f"{topics.TOPIC_ROOT}/#", f"{one}/#", f"{one}/down/#")
     ended = Control(run, 1 << 40, "ended", 99, 99, 0, BlobRef(A, 1))
     answers = [
+        trudy.publish(topics.make_control_topic(run), messages.encode_message(ended), retain=True),
         trudy.publish(
-            f"{topics.TOPIC_ROOT}/{run}/ctl", messages.encode_message(ended), retain=True
-        ),
-        trudy.publish(
-            f"{one}/status", messages.encode_message(Status("gone", session)), retain=True
+            f"{one}/status",
+            framing.add_run(run, messages.encode_message(Status("gone", session))),
+            retain=True,
         ),
         trudy.publish(f"{one}/up", messages.encode_message(Failed(A, 0, "posing", False))),
         trudy.publish(f"{one}/up/chunk", RUBBISH[1]),
         trudy.publish(f"{one}/down", messages.encode_message(Rejected(A, 0, "posing"))),
-        trudy.publish(f"{topics.TOPIC_ROOT}/{run}/d/mallory/down/chunk", RUBBISH[1]),
+        trudy.publish(f"{topics.TOPIC_ROOT}/d/mallory/down/chunk", RUBBISH[1]),
     ]
-    trudy.paho.publish(topics.make_device_topic(run, "trudy", "up"), bytes(2 << 20), qos=1)
+    trudy.paho.publish(topics.make_device_topic("trudy", "up"), bytes(2 << 20), qos=1)
     trudy.losses.get(timeout=DEADLINE)  # it alone is thrown out
     heard = [trudy.heard.get()[0] for _ in range(trudy.heard.qsize())]
     trudy.close()
@@ -323,7 +325,7 @@ def test_a_run_under_attack_has_its_bits_and_says_who_attacked(broker, tmp_path,
     assert found["strangers"] == dict.fromkeys(found["strangers"], False)
     answers, heard = found["trudy"]
     assert set(answers) == {"Not authorized"}
-    assert set(heard) <= {f"{topics.TOPIC_ROOT}/siege/ctl"}
+    assert set(heard) <= {topics.make_control_topic("siege")}
     mallory = found["mallory"]
     assert mallory.lied == len(TRAINING) + len(EVALUATION)
     every = mallory.lied + mallory.pestered + 3  # the last are those of posing

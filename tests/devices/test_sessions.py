@@ -33,6 +33,8 @@ from heterophony.core.errors import (
 )
 from heterophony.devices.engine import DeviceEngine
 from heterophony.devices.protocol import chunks, job_codec
+from heterophony.devices.protocol.assignments import MESSAGES_PER_TASK
+from heterophony.devices.protocol.framing import add_run, split_run
 from heterophony.devices.protocol.messages import (
     BlobRef,
     Done,
@@ -141,7 +143,7 @@ def test_damaged_files_in_the_reply_store_are_dropped_and_the_work_is_done_again
 
 def test_a_device_that_vanishes_while_it_sends_goes_on_with_the_chunks_that_are_missing(tmp_path):
     world, jobs = World(tmp_path, {"pi-1": ["a"]}), jobs_of(0, "a", size=700_000, tests=False)
-    device, chunks = world.devices["pi-1"], make_device_topic(RUN, "pi-1", "up/chunk")
+    device, chunks = world.devices["pi-1"], make_device_topic("pi-1", "up/chunk")
     world.publish("", world.server.submit_jobs(jobs, world.now))
 
     def received() -> int:
@@ -222,7 +224,9 @@ def test_a_reply_that_comes_after_the_deadline_is_not_taken(tmp_path):
     replies = world.play(jobs_of(1, "ab", tests=False))
     assert content(replies) == expected(jobs_of(1, "ab", tests=False))
     (answer,) = world.server.handle_message("pi-2", done, world.now)
-    assert decode_message(answer.payload, Rejected) == Rejected(done.id, 0, "round 0 is over")
+    assert decode_message(split_run(answer.payload)[1], Rejected) == Rejected(
+        done.id, 0, "round 0 is over"
+    )
     assert list((tmp_path / "pi-2").iterdir()) != []
     assert {d.t for d in slow.session.tasks.reply_store.announcements.values()} == {1}
 
@@ -251,7 +255,7 @@ def test_a_reply_that_is_announced_again_was_taken(tmp_path):
     world.play(jobs_of(0, "a", tests=False))
     (done,) = world.devices["pi-1"].session.tasks.reply_store.announcements.values()
     (answer,) = world.server.handle_message("pi-1", done, world.now)
-    assert decode_message(answer.payload, Taken) == Taken(done.id)
+    assert decode_message(split_run(answer.payload)[1], Taken) == Taken(done.id)
     assert world.server.take_replies() == []
 
 
@@ -275,9 +279,10 @@ def test_messages_of_another_run_are_ignored(tmp_path):
     before = len(world.sent)
     for m in list(world.sent):
         topic = m.topic.replace(f"/{RUN}/", "/run-2/")
-        assert world.server.receive(topic, m.payload, world.now) == []
+        payload = m.payload if "/ctl" in topic else add_run("run-2", split_run(m.payload)[1])
+        assert world.server.receive(topic, payload, world.now) == []
         for device in world.devices.values():
-            assert device.session.receive(topic, m.payload, world.now) == []
+            assert device.session.receive(topic, payload, world.now) == []
     assert len(world.sent) == before
     assert world.server.take_replies() == []
     assert world.server.registry.misbehaving_devices == {}
@@ -291,8 +296,8 @@ def test_a_task_of_a_round_that_is_over_is_not_done(tmp_path):
         RUN, jobs_of(2, "a")[0], BlobRef.from_bytes(b"x"), BlobRef.from_bytes(b"y")
     )
     session = world.devices["pi-1"].session
-    down = make_device_topic(RUN, "pi-1", "down")
-    assert session.receive(down, encode_message(old), world.now) == []
+    down = make_device_topic("pi-1", "down")
+    assert session.receive(down, add_run(RUN, encode_message(old)), world.now) == []
     assert session.tasks.waiting == {}
 
 
@@ -456,9 +461,40 @@ def test_a_greeting_that_does_not_fit_is_refused_in_words(tmp_path):
     twice = Hello("s", 1, "0.1.0", BlobRef.from_bytes(CONFIG).sha256, (holding("x"), holding("x")))
     other = Hello("s", 1, "0.1.0", "ab" * 32, (holding("x"),))
     told = [world.server.handle_message("pi-2", h, 0.0)[0].payload for h in (twice, other)]
-    whys = [decode_message(p, Refused).why for p in told]
+    whys = [decode_message(split_run(p)[1], Refused).why for p in told]
     assert whys[0] == "it names a client twice"
     assert whys[1].startswith("it has another configuration")
+
+
+def test_a_device_that_is_shut_out_is_heard_no_more_and_its_tasks_are_given_up(tmp_path):
+    world = World(tmp_path, DEVICES)
+    world.until(lambda: world.server.registry.list_available_clients() == CLIENTS)
+    world.publish("", world.server.submit_jobs(jobs_of(0, CLIENTS), world.now))
+    held = DEVICES["pi-2"]
+    for _ in range(2):
+        world.server.shut_out_device("pi-2", "a flood", world.now)
+    lost = [(j.job.client, j.device, j.why) for j in world.server.take_lost_jobs()]
+    assert sorted(lost) == sorted((c, "pi-2", "a flood") for c in held for _ in range(2))
+    assert not set(held) & set(world.server.registry.list_available_clients())
+    world.until(lambda: len(world.replies) == 2 * (len(CLIENTS) - len(held)))
+    here = world.devices["pi-2"].session.make_status_publication("here")
+    assert world.server.receive(here.topic, here.payload, world.now) == []
+    assert world.server.stats.counters["pi-2"].state == "shut_out"
+    world.publish("", world.server.submit_jobs(jobs_of(1, CLIENTS, tests=False), world.now))
+    assert sorted(j.job.client for j in world.server.take_lost_jobs()) == sorted(held)
+
+
+def test_only_what_was_asked_for_is_given_back(tmp_path):
+    """The budget of a device is given back for requested chunks, once each, and for taken replies."""
+    world = World(tmp_path, {"pi-1": ["a"]})
+    jobs = jobs_of(0, "a", size=100_000, tests=False)
+    (reply,) = world.play(jobs)
+    sizes = [size for device, size in world.server.take_requested() if device == "pi-1"]
+    assert sum(sizes) > reply.tensors.nbytes
+    assert sizes.count(0) == MESSAGES_PER_TASK + 2  # and one Want for each of the two blobs
+    for m in [m for m in world.sent if "/up" in m.topic]:  # all of it again
+        world.arrive("", m.topic, m.payload)
+    assert world.server.take_requested() == []
 
 
 def test_rubbish_is_counted_against_its_device_and_disturbs_nobody(tmp_path):
@@ -468,7 +504,7 @@ def test_rubbish_is_counted_against_its_device_and_disturbs_nobody(tmp_path):
     draw = np.random.default_rng(0)
     for n in range(100):
         world.say("pi-2", draw.bytes(1 + 9 * n), chunk=bool(n % 2))
-    world.server.receive("het/1/run-1/d/../up", b"", world.now)
+    world.server.receive("het/2/d/../up", b"", world.now)
     world.server.receive("$SYS/broker", b"", world.now)
     world.until(lambda: len(world.replies) == 12)
     assert {d: c.problems for d, c in world.server.registry.misbehaving_devices.items()} == {

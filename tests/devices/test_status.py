@@ -21,6 +21,7 @@ from heterophony.devices.protocol.device_stats import (
     MAX_UNADMITTED_DEVICES,
     DeviceStats,
 )
+from heterophony.devices.protocol.framing import add_run
 from heterophony.devices.protocol.messages import BlobRef, Done, Status, Want, encode_message
 from heterophony.devices.protocol.rate_limited_log import (
     MAX_BURST_LINES,
@@ -48,12 +49,12 @@ class Counted(World):
             self.server.record_sent(messages)
             for m in messages:
                 if "/d/" in m.topic:
-                    self.bytes["down", m.topic.split("/")[4]] += len(m.payload)
+                    self.bytes["down", m.topic.split("/")[3]] += len(m.payload)
         super().publish(sender, messages)
 
     def arrive(self, to: str, topic: str, payload: bytes) -> None:
         if not to:
-            self.bytes["up", topic.split("/")[4]] += len(payload)
+            self.bytes["up", topic.split("/")[3]] += len(payload)
         super().arrive(to, topic, payload)
 
 
@@ -140,7 +141,7 @@ def test_refused_work_and_wrong_messages_are_counted_apart_with_the_last_reason(
     assert (told["refused"], told["wrong"], told["tasks"]) == (3, 0, 0)
     assert told["why"] == "client c, round 0, train: not finite"
     world.say("pi-2", b"nonsense")
-    world.server.receive(f"het/1/{RUN}/d/pi-2/up/else", b"", world.now)
+    world.server.receive("het/2/d/pi-2/up/else", b"", world.now)
     assert (now(world)["pi-2"]["refused"], now(world)["pi-2"]["wrong"]) == (3, 1)
     assert build_status(world.server)["foreign"] == 1
     assert now(world)["pi-1"]["tasks"] == 2
@@ -156,7 +157,7 @@ def test_a_flood_of_strangers_and_of_words_stays_small(tmp_path):
     stats = world.server.stats
     assert len(stats.counters) == MAX_UNADMITTED_DEVICES + 1
     assert stats.other_counters.wrong == 500 - MAX_UNADMITTED_DEVICES
-    assert stats.other_counters.bytes_up == 100 * (500 - MAX_UNADMITTED_DEVICES)
+    assert stats.other_counters.bytes_up == (100 + len(RUN) + 1) * (500 - MAX_UNADMITTED_DEVICES)
     assert len(stats.get_counters("pi-1").last_reason) == MAX_REASON_LENGTH
     assert stats.get_counters("pi-1").last_reason.isprintable()
     assert len(stats.log.buckets) == 2
@@ -165,7 +166,7 @@ def test_a_flood_of_strangers_and_of_words_stays_small(tmp_path):
     )
     late = Status("here", "s")
     world.server.receive(
-        make_device_topic(RUN, "evil-499", "status"), encode_message(late), world.now
+        make_device_topic("evil-499", "status"), add_run(RUN, encode_message(late)), world.now
     )
     assert "evil-499" not in stats.counters
     stats.record_welcome("evil-499", ["z"], returned=False)

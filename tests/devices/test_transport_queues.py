@@ -11,7 +11,14 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from heterophony.devices.engine import MAX_BATCH, process_messages
 from heterophony.devices.protocol.topics import find_sender, make_device_topic
+from heterophony.devices.transport import inbox as inbox_module
 from heterophony.devices.transport.inbox import EVENT_SLOTS, ConnectionEvent, Inbox, ReceivedMessage
+from heterophony.devices.transport.message_budget import (
+    BURST_UNITS,
+    UNITS_PER_SECOND,
+    MessageBudget,
+    compute_cost,
+)
 from heterophony.devices.transport.outbox import (
     MAX_IN_FLIGHT_BYTES,
     MAX_WAITING_BYTES,
@@ -44,7 +51,7 @@ def test_a_full_inbox_drops_messages_but_no_events():
 
 def test_one_sender_cannot_fill_the_inbox():
     def up(device: str, size: int = 1) -> ReceivedMessage:
-        return ReceivedMessage(make_device_topic("run", device, "up"), bytes(size))
+        return ReceivedMessage(make_device_topic(device, "up"), bytes(size))
 
     inbox = Inbox(max_messages=40, max_bytes=4000, find_sender=find_sender)
     for _ in range(100):
@@ -61,6 +68,45 @@ def test_one_sender_cannot_fill_the_inbox():
     assert inbox.qsize() == 1
 
 
+def test_a_sender_that_sends_too_much_is_told_once_and_nothing_of_it_is_taken_any_more(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(inbox_module.time, "monotonic", lambda: clock[0])
+    inbox = Inbox(max_messages=400, max_bytes=1 << 20, find_sender=find_sender)
+
+    def up(device: str, size: int = 1) -> ReceivedMessage:
+        return ReceivedMessage(make_device_topic(device, "up"), bytes(size))
+
+    for _ in range(2 * BURST_UNITS):
+        inbox.offer(up("flood"))
+    taken = [inbox.get_nowait() for _ in range(inbox.qsize())]
+    assert [i for i in taken if isinstance(i, ConnectionEvent)] == [
+        ConnectionEvent("flood", "flood")
+    ]
+    clock[0] = 1e6
+    inbox.offer(up("flood"))
+    assert inbox.qsize() == 0
+    inbox.offer(up("honest"))
+    assert inbox.get_nowait() == up("honest")
+
+
+def test_what_the_server_asked_for_costs_a_sender_nothing_and_large_messages_cost_more():
+    budget, chunk = MessageBudget(), 131_072
+    for n in range(10 * BURST_UNITS):  # faster than any link, and all of it wanted
+        assert budget.try_spend("honest", chunk, now=n * 1e-6)
+        budget.give_back("honest", compute_cost(chunk))
+    assert budget.try_spend("honest", 1, now=1.0)
+    spent = sum(budget.try_spend("large", chunk, now=1.0) for _ in range(BURST_UNITS))
+    assert spent == BURST_UNITS // 17
+    assert budget.exhausted == {"large"}
+    budget.give_back("honest", 10**9)  # no more than a sender may have at once
+    assert sum(budget.try_spend("honest", 1, now=1.0) for _ in range(2 * BURST_UNITS)) == (
+        BURST_UNITS
+    )
+    for n in range(5):  # slower than units come back
+        for _ in range(int(UNITS_PER_SECOND)):
+            assert budget.try_spend("slow", 1, now=float(n))
+
+
 def test_a_flood_does_not_keep_the_server_from_its_rounds():
     """Whoever sends one message more for each that is answered is not answered for ever."""
     inbox, answered, ticks = Inbox(max_messages=400, max_bytes=4000), [], []
@@ -71,11 +117,14 @@ def test_a_flood_does_not_keep_the_server_from_its_rounds():
         return []
 
     session = SimpleNamespace(
-        receive=receive, tick=lambda now: ticks.append(now) or [], record_sent=lambda sent: None
+        receive=receive,
+        tick=lambda now: ticks.append(now) or [],
+        record_sent=lambda sent: None,
+        take_requested=list,
     )
     inbox.offer(ReceivedMessage("t", bytes(4)))
     for _ in range(2):
-        process_messages(session, SimpleNamespace(inbox=inbox), [].append, lambda: None)
+        process_messages(session, SimpleNamespace(inbox=inbox), [].append, lambda: None, [].append)
     assert len(ticks) == 2
     assert answered == [n.to_bytes(4, "big") for n in range(2 * MAX_BATCH)]  # none is lost
 

@@ -163,7 +163,7 @@ class World:
                 for name in self.devices:
                     self.fly(name, m.topic, m.payload)
             else:
-                self.fly(m.topic.split("/")[4], m.topic, m.payload)
+                self.fly(m.topic.split("/")[3], m.topic, m.payload)
 
     def fly(self, to: str, topic: str, payload: bytes) -> None:
         w = self.weather
@@ -238,11 +238,12 @@ class World:
 
     def say(self, device: str, message: object, chunk: bool = False) -> None:
         """Deliver a message to the server on a device's topic."""
+        from heterophony.devices.protocol.framing import add_run
         from heterophony.devices.protocol.messages import encode_message
 
-        topic = make_device_topic(RUN, device, "up/chunk" if chunk else "up")
+        topic = make_device_topic(device, "up/chunk" if chunk else "up")
         payload = message if isinstance(message, bytes) else encode_message(message)
-        self.publish(SERVER, self.server.receive(topic, payload, self.now))
+        self.publish(SERVER, self.server.receive(topic, add_run(RUN, payload), self.now))
 
 
 def jobs_of(t: int, clients: Sequence[str], size: int = 100, tests: bool = True) -> list[Job]:

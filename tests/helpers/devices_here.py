@@ -18,6 +18,7 @@ from heterophony.config.reading import read_config
 from heterophony.data.federation import Federation
 from heterophony.devices import device as devices
 from heterophony.devices import reply_checks
+from heterophony.devices.broker.enrolled_clients import EnrolledClients
 from heterophony.devices.broker.enrolment import Enrolment
 from heterophony.devices.device import Device
 from heterophony.devices.protocol.server_session import ServerSession
@@ -154,15 +155,22 @@ def on_devices(
     kinds: Mapping[str, type[Device]] | None = None,
     say: Callable[[str], None] = lambda words: None,
     on_event: Callable[[Event, Company], None] = lambda event, company: None,
+    enrolled: EnrolledClients | None = None,
 ) -> tuple[Summary, list[Event]]:
-    """Run on devices that each hold these clients; the run is named after ``folder``."""
+    """Run on devices that each hold these clients; the run is named after ``folder``.
+
+    With ``enrolled``, the broker's folder is known to the server.
+    """
     run = folder.name
     company = Company(known, run, folder / "devices")
     for name, clients in held.items():
         company.join(name, clients, (kinds or {}).get(name, Device))
 
     def play(out: RunFolder) -> Summary:
-        return serve(config, out, known["server"], run, say, lambda e: on_event(e, company))
+        def on_each(event: Event) -> None:
+            on_event(event, company)
+
+        return serve(config, out, known["server"], run, say, on_each, enrolled)
 
     result = kept(config, folder / "run", play)
     company.end()

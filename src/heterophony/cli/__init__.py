@@ -20,6 +20,7 @@ from . import (
     dashboard,
     data,
     devices,
+    journal,
     leaderboard,
     lists,
     pretrain,
@@ -76,6 +77,7 @@ dashboard.register(app)
 data.register(app)
 broker.register(app)
 devices.register(app)
+journal.register(app)
 testbed.register(app)
 tools.register(app)
 

@@ -66,7 +66,7 @@ def up(
 
 
 def down(folder: FolderArgument = DEFAULT_FOLDER) -> None:
-    """Stop Mosquitto; sessions and retained messages are kept for the next `up`."""
+    """Stop Mosquitto; running servers and devices continue after the next `up`."""
     terminal.print_note("down" if open_broker(folder).stop() else "it was not up")
 
 

@@ -22,11 +22,13 @@ from .protocol.server_session import ServerSession
 from .protocol.topics import Publication
 from .reply_checks import ReplyValidator
 from .transport.inbox import ReceivedMessage
+from .transport.message_budget import compute_cost
 from .transport.mqtt_transport import MqttTransport
 
 MAX_BATCH = 256  # messages that are answered before the round is looked at again
 POLL_SECONDS = 0.05  # the longest wait before the clock is checked again
 JobKey = tuple[str, str, int]
+ShutOut = Callable[[str], None]  # takes the name of a device
 
 
 class DeviceEngine:
@@ -44,6 +46,7 @@ class DeviceEngine:
         find_oldest_round: Callable[[], int],
         say: Callable[[str], None],
         update_status: Callable[[], None],
+        shut_out: ShutOut,
     ) -> None:
         self.plan = plan
         self.session = session
@@ -54,6 +57,7 @@ class DeviceEngine:
         self.find_oldest_round = find_oldest_round
         self.say = say
         self.update_status = update_status
+        self.shut_out = shut_out
 
     def __enter__(self) -> Self:
         return self
@@ -91,7 +95,7 @@ class DeviceEngine:
             self.process_messages()
 
     def process_messages(self) -> None:
-        process_messages(self.session, self.transport, self.say, self.update_status)
+        process_messages(self.session, self.transport, self.say, self.update_status, self.shut_out)
 
     def is_round_over(self, jobs: Sequence[Job], start: float, trained: int, training: int) -> bool:
         """Return whether to close the round without the clients that have not answered."""
@@ -130,6 +134,7 @@ def process_messages(
     transport: MqttTransport,
     say: Callable[[str], None],
     update_status: Callable[[], None],
+    shut_out: ShutOut,
 ) -> None:
     """Wait briefly for messages, answer some that have arrived, and repeat what is overdue.
 
@@ -143,6 +148,10 @@ def process_messages(
         now = time.monotonic()
         if isinstance(item, ReceivedMessage):
             publish_all(session, transport, session.receive(item.topic, item.payload, now))
+            for device, size in session.take_requested():
+                transport.inbox.give_back(device, compute_cost(size))
+        elif item.kind == "flood":
+            shut_out(item.text)
         elif item.kind == "connected":
             publish_all(session, transport, session.handle_connected(now))
         else:
@@ -152,12 +161,15 @@ def process_messages(
 
 
 def announce_end(
-    session: ServerSession, transport: MqttTransport, say: Callable[[str], None]
+    session: ServerSession,
+    transport: MqttTransport,
+    say: Callable[[str], None],
+    shut_out: ShutOut,
 ) -> None:
     """Wait for a connection, and tell the devices that the run has ended."""
     while not transport.connected:
         # the final status is written already
-        process_messages(session, transport, say, update_status=lambda: None)
+        process_messages(session, transport, say, lambda: None, shut_out)
     publish_all(session, transport, session.end_run())
 
 

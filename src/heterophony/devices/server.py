@@ -1,4 +1,4 @@
-"""The server of a run on devices: waits for the clients, runs the rounds, keeps a journal."""
+"""The server of a run on devices: waits for the clients, runs the rounds, keeps a record of its devices."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from .. import __version__
 from ..config.config import Config
 from ..core.algorithm import Reply
 from ..core.errors import FolderError
@@ -23,29 +25,32 @@ from .admission import (
     find_objection,
     list_clients,
 )
+from .broker.broker import Broker
 from .broker.enrolled_clients import EnrolledClients
 from .broker.enrolment import Enrolment
 from .data_summaries import load_known_summaries
-from .engine import DeviceEngine, announce_end, process_messages, publish_all
+from .engine import DeviceEngine, ShutOut, announce_end, process_messages, publish_all
+from .journal import Journal
 from .protocol import topics
 from .protocol.message_fields import parse_fields
 from .protocol.messages import ClientSummary, Hello
 from .protocol.server_session import ServerSession
 from .remote_federation import RemoteFederation, make_remote_federation
 from .reply_checks import ReplyValidator
+from .shut_out import DeviceBlocker
 from .status_writer import StatusWriter
 from .transport.endpoint import BrokerEndpoint, Will
 from .transport.mqtt_transport import MqttTransport
 
-JOURNAL_FILE = "devices.json"
+RECORD_FILE = "devices.json"
 Say = Callable[[str], None]
 
 
-class Journal:
+class DevicesRecord:
     """What the server keeps besides the run: the device of each client, and its data summary."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / JOURNAL_FILE
+        self.path = folder / RECORD_FILE
         content = read_json(self.path) if self.path.is_file() else {}
         self.epoch: int = content.get("epoch", 0) + 1
         self.device_of_client: dict[str, str] = content.get("holders", {})
@@ -93,8 +98,8 @@ def serve(
     ``enrolled_clients`` are those that enrolments name; None lets any device hold any clients.
     """
     check_devices_can_run(config)
-    journal = Journal(folder.path)
-    is_complete = len(journal.client_summaries) >= config.data.clients
+    record = DevicesRecord(folder.path)
+    is_complete = len(record.client_summaries) >= config.data.clients
     find_summary = None if is_complete else load_known_summaries(config, say)
     validators: list[ReplyValidator] = []  # one, once the clients are known
 
@@ -102,18 +107,18 @@ def serve(
         validators[0].check_reply(reply, job)
 
     def check_admission(device: str, hello: Hello) -> str:
-        why = find_objection(config, journal.client_summaries, hello, find_summary)
+        why = find_objection(config, record.client_summaries, hello, find_summary)
         if not why and enrolled_clients is not None:
-            held = {c for c, holder in journal.device_of_client.items() if holder == device}
+            held = {c for c, holder in record.device_of_client.items() if holder == device}
             names = held | {c.name for c in hello.clients}
             why = enrolled_clients.find_objection(device, names, config.data.clients)
-        if journal.folder_ids.get(device, hello.home) != hello.home:
+        if record.folder_ids.get(device, hello.home) != hello.home:
             why = (
                 f"device '{device}' started in another folder, which has its clients' memories;"
                 " start it with that folder"
             )
         if not why:
-            journal.record_clients(device, hello)
+            record.record_clients(device, hello)
         return why
 
     endpoint = BrokerEndpoint(
@@ -121,26 +126,53 @@ def serve(
     )
     session = ServerSession(
         run=run,
-        epoch=journal.epoch,
+        epoch=record.epoch,
         rounds=config.top.rounds,
         config=folder.config_file.read_bytes(),
         check_admission=check_admission,
         check_reply=check_reply,
         limit_reply_bytes=lambda job: validators[0].limit_reply_bytes(job),
         now=time.monotonic(),
-        device_of_client=journal.device_of_client,
+        device_of_client=record.device_of_client,
     )
     subscriptions, will = (
-        topics.list_server_subscriptions(run),
+        topics.list_server_subscriptions(),
         Will(topics.make_server_topic(run), b"gone"),
     )
     with (
         MqttTransport(
-            endpoint, subscriptions, will=will, find_sender=topics.find_sender
+            endpoint,
+            subscriptions,
+            will=will,
+            find_sender=topics.find_sender,
+            # Mosquitto reads one acknowledgement for hundreds of messages of a flood: with them,
+            # a flood would wait in the broker, unseen, and displace what others send
+            acknowledges=False,
         ) as transport,
         StatusWriter(session, folder.path, say) as status,
+        Journal(folder.path, say) as journal,
     ):
-        federation = wait_for_clients(config, session, transport, journal, say, status.update)
+
+        def record_fact(kind: str, device: str = "-", **details: Any) -> None:
+            if kind == "joined" and enrolled_clients is not None:
+                details["certificate"] = enrolled_clients.find_serial_number(device)
+            journal.record(kind, device, **details)
+
+        session.stats.record_fact = record_fact
+        journal.record(
+            "resumed" if record.epoch > 1 else "started",
+            start=record.epoch,
+            run=run,
+            broker=f"{endpoint.address}:{endpoint.port}",
+            version=__version__,
+            configuration=session.config_blob.blob.sha256[:16],
+        )
+        at_hand = enrolled_clients is not None and enrolled_clients.can_be_read
+        broker = Broker(enrolled_clients.store.folder) if enrolled_clients and at_hand else None
+        shut_out = DeviceBlocker(session, transport, broker, say).shut_out
+        federation = wait_for_clients(
+            config, session, transport, record, say, status.update, shut_out
+        )
         plan = config.build_device_plan(federation)
         validators.append(ReplyValidator(plan))
         validators[0].prepare()
@@ -154,10 +186,11 @@ def serve(
             find_oldest_round=folder.find_oldest_commit,
             say=say,
             update_status=status.update,
+            shut_out=shut_out,
         )
         summary = execute_plan(plan, folder, engine, on_event=on_event)
         # also if the run had ended before: its devices may not have heard of it
-        announce_end(session, transport, say)
+        announce_end(session, transport, say, shut_out)
     return summary
 
 
@@ -165,21 +198,22 @@ def wait_for_clients(
     config: Config,
     session: ServerSession,
     transport: MqttTransport,
-    journal: Journal,
+    record: DevicesRecord,
     say: Say,
     update_status: Callable[[], None],
+    shut_out: ShutOut,
 ) -> RemoteFederation:
     """Wait until every client of the run has been introduced, now or in an earlier start."""
     count, last_line = config.data.clients, ""
     publish_all(session, transport, [session.make_control_publication()])
-    while missing := count - len(journal.client_summaries):
+    while missing := count - len(record.client_summaries):
         line = f"waiting for {missing} of {count} clients"
         if line != last_line:
             say(line)
             last_line = line
-        process_messages(session, transport, say, update_status)
-    clients = list_clients(config, journal.client_summaries)
-    summaries = {c: journal.client_summaries[c] for c in clients}
+        process_messages(session, transport, say, update_status, shut_out)
+    clients = list_clients(config, record.client_summaries)
+    summaries = {c: record.client_summaries[c] for c in clients}
     if warning := describe_dominance(config, summaries):
         say(warning)
     labels = tuple(str(i) for i in range(summaries[clients[0]].classes))

@@ -30,7 +30,7 @@ from .own_model import prepare_own_net
 from .run import Model
 from .tasks import read_federation
 
-DEVICES_JOURNAL = "devices.json"  # written by the server of a run on devices
+DEVICES_RECORD = "devices.json"  # written by the server of a run on devices
 
 
 def load(
@@ -85,7 +85,7 @@ class RunLoader:
         config = read_config(self.folder.config_file)
         if self.algorithm is not None:
             config = replace(config, algorithm=self.algorithm)
-        if (path / DEVICES_JOURNAL).is_file():
+        if (path / DEVICES_RECORD).is_file():
             federation = self.federation or read_device_federation(config, path, start["clients"])
             return config.build_device_plan(federation)
         federation = self.federation or read_federation(config)
@@ -152,10 +152,10 @@ def read_device_federation(config: Config, path: Path, clients: Sequence[str]) -
     spec = ExampleSpec.from_config(config.data.shape, config.data.classes)
     try:
         dtype = getattr(
-            torch, next(iter(read_json(path / DEVICES_JOURNAL)["held"].values()))["type"]
+            torch, next(iter(read_json(path / DEVICES_RECORD)["held"].values()))["type"]
         )
     except (KeyError, StopIteration, AttributeError, TypeError):
-        raise FolderError(f"{path / DEVICES_JOURNAL} is damaged: it lists no client") from None
+        raise FolderError(f"{path / DEVICES_RECORD} is damaged: it lists no client") from None
     scale = BYTES_TO_PLUS_MINUS_ONE if dtype == torch.uint8 else Scale()
     nothing = torch.empty(0, dtype=torch.int64)
     rows = dict.fromkeys(clients, nothing)

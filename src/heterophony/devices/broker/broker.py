@@ -13,13 +13,15 @@ import tomli_w
 from ...core.errors import BusyError, ConfigError, FolderError
 from ...core.files import translate_disk_errors, write_atomically
 from ...core.names import NAME_PATTERN, NAME_RULE
-from . import enrolment, mosquitto, network, process
+from ..transport.endpoint import BrokerEndpoint
+from . import enrolment, maintenance, mosquitto, network, process
 from .certificate_store import CertificateStore
 from .certificates import CertificateAndKey, CertificateAuthority
 from .enrolment import Enrolment
 from .network import DEFAULT_PORT
 
 ENROLMENT_LIFETIME = timedelta(days=2 * 365)
+MAINTENANCE_LIFETIME = timedelta(minutes=2)
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ class Broker:
         """Write all files that Mosquitto reads, and the server's enrolment; return the latter."""
         with translate_disk_errors(self.folder):
             self.folder.chmod(0o700)
+            (self.folder / "mosquitto.db").unlink(missing_ok=True)  # of earlier versions
         # a new one at every start: it never expires, and contains the current addresses
         pair = authority.issue_for_broker(network.list_reachable_hosts(settings.lan))
         self._write_private_file("broker.pem", pair.certificate)
@@ -156,11 +159,32 @@ class Broker:
                 )
 
     def revoke(self, name: str) -> None:
-        """Revoke an enrolment: its rights end at once, and it is never admitted again."""
+        """Revoke an enrolment: its rights and its connection end at once, and it is never admitted again.
+
+        What it retained is deleted.
+        """
         self.read_listen_settings()
         self.certificate_store.revoke(enrolment.check_device_name(name))
-        self._write_access_lists(self._load_authority())
-        process.reload_mosquitto(self.folder)
+        authority = self._load_authority()
+        self._write_access_lists(authority)
+        if process.reload_mosquitto(self.folder):
+            make_endpoint = self._make_endpoints(authority)
+            maintenance.end_session(name, make_endpoint)
+            maintenance.clear_retained(name, make_endpoint)
+
+    def _make_endpoints(self, authority: CertificateAuthority) -> maintenance.MakeEndpoint:
+        """Return a function that makes endpoints with certificates of a few minutes, by name."""
+        server = enrolment.read_enrolment(self.server_enrolment_file)
+
+        def make_endpoint(name: str) -> BrokerEndpoint:
+            until = datetime.now(UTC) + MAINTENANCE_LIFETIME
+            pair = authority.issue_for_device(name, until)
+            known = replace(
+                server, device=name, until=until, certificate=pair.certificate, key=pair.key
+            )
+            return BrokerEndpoint(known.address, known.port, name, known.make_ssl_context())
+
+        return make_endpoint
 
     def find_pid(self) -> int | None:
         """Return Mosquitto's process id; None while it is not running."""

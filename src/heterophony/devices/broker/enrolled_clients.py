@@ -6,6 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from .certificate_store import CertificateStore
+from .certificates import read_serial_number
 
 
 class EnrolledClients:
@@ -18,6 +19,13 @@ class EnrolledClients:
     def can_be_read(self) -> bool:
         """Whether the broker's folder is on this machine."""
         return self.store.enrolled_folder.is_dir()
+
+    def find_serial_number(self, device: str) -> str | None:
+        """Return the number of the device's certificate; None if it is not enrolled here."""
+        try:
+            return read_serial_number((self.store.enrolled_folder / f"{device}.pem").read_text())
+        except (OSError, ValueError):
+            return None
 
     def find_objection(self, device: str, clients: Collection[str], total: int) -> str:
         """Return why a device may not hold these clients of ``total``; an empty string if it may."""

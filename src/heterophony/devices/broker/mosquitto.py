@@ -11,7 +11,7 @@ PID_FILE = "mosquitto.pid"
 LOG_FILE = "mosquitto.log"
 CONFIG_FILE = "mosquitto.conf"
 ACL_FILE = "acl"
-SERVER_NAME = "server"  # the one identity that is not a device
+SERVER_NAME = topics.SERVER_NAME
 
 # File names are relative to the folder, so the folder can be moved and have any name.
 CONFIG_TEMPLATE = f"""\
@@ -29,8 +29,8 @@ use_username_as_clientid true
 max_connections 1000
 allow_anonymous false
 acl_file {ACL_FILE}
-# our messages have at most 256 KiB and a little
-max_packet_size 1048576
+# our messages have at most 256 KiB and a little; three of these per device can be retained
+max_packet_size 294912
 max_keepalive 600
 # without this a small message waits for the acknowledgement of the one before
 set_tcp_nodelay true
@@ -38,11 +38,9 @@ max_inflight_messages 20
 max_queued_messages 1000
 max_queued_bytes 67108864
 memory_limit 536870912
-# without these, half of the acknowledged messages are lost when Mosquitto is killed
-persistence true
-persistence_location ./
-autosave_on_changes true
-autosave_interval 1
+# whatever Mosquitto forgets, server and devices send again; a file would be written as a whole
+# after every message
+persistence false
 sys_interval 0
 pid_file {PID_FILE}
 log_dest file {LOG_FILE}
@@ -66,6 +64,9 @@ def format_acl(revoked: Sequence[str]) -> str:
         [
             "# Written by heterophony: changes are lost. %u is the name in the certificate.",
             f"user {SERVER_NAME}",
+            f"topic readwrite {topics.make_server_pattern()}",
+            "",
+            f"user {topics.MAINTENANCE_NAME}",
             f"topic readwrite {topics.make_server_pattern()}",
             "",
             *(f"pattern {right} {topic}" for right, topic in topics.list_device_rights("%u")),

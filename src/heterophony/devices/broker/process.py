@@ -142,10 +142,11 @@ def read_first_error(log: Path, start: int) -> str:
     return next((error for error in errors if error), f"see {log}")
 
 
-def reload_mosquitto(folder: Path) -> None:
-    """Make a running Mosquitto read access list and revocations again."""
+def reload_mosquitto(folder: Path) -> bool:
+    """Make a running Mosquitto read access list and revocations again; return whether one runs."""
     if number := find_running_pid(folder):
         os.kill(number, signal.SIGHUP)
+    return number is not None
 
 
 def stop_mosquitto(folder: Path) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...core.algorithm import Reply
 from ...core.errors import CodecError, HeterophonyError, NotFiniteError
@@ -19,6 +19,7 @@ from .messages import BlobRef, Done, Failed, Message, Rejected, Taken, Task, Wan
 from .resend_timer import ResendTimer
 
 MAX_ATTEMPTS = 3  # before a task is given up
+MESSAGES_PER_TASK = 2  # besides those for chunks: Done, and its repetition
 ReplyCheck = Callable[[Job, Reply], None]  # raises CodecError with the reason for a refusal
 ReplyLimit = Callable[[Job], int]  # returns the most bytes that the reply to a job can have
 OutgoingMessages = list[Message | bytes]  # to one device; bytes are encoded chunks
@@ -63,6 +64,7 @@ class Assignments:
         self.taken_ids: set[str] = set()
         self.replies: list[Reply] = []
         self.lost_jobs: list[LostJob] = []
+        self.requested: list[tuple[str, int]] = []  # device and bytes of messages we asked for
 
     # Assign tasks ---------------------------------------------------------------------------
     def assign_jobs(self, jobs: Sequence[Job], t: int, now: float) -> None:
@@ -73,11 +75,21 @@ class Assignments:
             self.outgoing_blobs.clear()
             for record in self.registry.devices.values():
                 record.requested_blobs.clear()
+                record.furthest_chunks.clear()
         encoded = dict[int, BlobRef]()  # by identity: tensors that all clients get are encoded once
         for job in jobs:
             tensors, average = (self.add_blob(x, encoded) for x in (job.tensors, job.generic_model))
             task = job_codec.make_task(self.run, job, tensors, average)
             self.open_tasks[task.id] = OpenTask(job, task, ResendTimer(now))
+        self.give_up_tasks_of_shut_out_devices()
+
+    def give_up_tasks_of_shut_out_devices(self) -> None:
+        """Give up the tasks of devices that are shut out: they will not come back."""
+        for open_task in list(self.open_tasks.values()):
+            device = self.registry.device_of_client.get(open_task.task.client, "")
+            if why := self.registry.shut_out.get(device):
+                self.lost_jobs.append(LostJob(open_task.job, device, why, diverged=False))
+                del self.open_tasks[open_task.task.id]
 
     def add_blob(self, tensors: Tensors, encoded: dict[int, BlobRef]) -> BlobRef:
         if id(tensors) not in encoded:
@@ -122,8 +134,18 @@ class Assignments:
         if want.sha256 not in own:
             return []
         outgoing = self.outgoing_blobs[want.sha256]
-        self.registry.devices[device].record_want(want, last=count_chunks(outgoing.blob) - 1)
+        record = self.registry.devices[device]
+        sent_before = record.requested_blobs.get(want.sha256, False)
+        if record.record_want(want, last=count_chunks(outgoing.blob) - 1):
+            self.requested.append((device, 0))
+        if record.requested_blobs[want.sha256] and not sent_before:
+            self.record_blob("sent", device, outgoing.blob, t=self.t)
         return [*outgoing.encode_wanted_chunks(want)]
+
+    def record_blob(self, kind: str, device: str, blob: BlobRef, **details: Any) -> None:
+        """Record in the journal that tensors went to a device, or a reply came from it."""
+        digest = blob.sha256[:16]
+        self.registry.stats.record_fact(kind, device, bytes=blob.size, sha256=digest, **details)
 
     # Pull and check replies -----------------------------------------------------------------
     def find_own_task(self, device: str, message: Done | Failed) -> OpenTask | None:
@@ -184,6 +206,7 @@ class Assignments:
         """Add a chunk of a reply; after the last one, accept or reject the reply."""
         if record.current_transfer is None or not record.current_transfer[1].add_chunk(chunk, now):
             return []
+        self.requested.append((device, len(chunk.data)))
         done, transfer = record.current_transfer
         open_task = self.open_tasks.get(done.id)
         if open_task is None:  # given up meanwhile
@@ -213,6 +236,9 @@ class Assignments:
             return self.reject_reply(device, open_task, describe_unexpected_error(error), now)
         self.replies.append(reply)
         self.registry.stats.record_taken_reply(device, done.seconds)
+        self.requested += [(device, 0)] * MESSAGES_PER_TASK
+        task = open_task.task
+        self.record_blob("received", device, done.reply, t=task.t, client=task.client, job=task.job)
         self.taken_ids.add(done.id)
         del self.open_tasks[done.id]
         return [Taken(done.id)]

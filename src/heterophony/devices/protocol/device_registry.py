@@ -29,16 +29,24 @@ class RegisteredDevice:
     current_transfer: tuple[Done, BlobTransfer] | None = None
     # by sha256: whether the device has requested the last chunk too
     requested_blobs: dict[str, bool] = field(default_factory=dict)
+    furthest_chunks: dict[str, int] = field(default_factory=dict)  # by sha256: requested so far
     past_sessions: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_PAST_SESSIONS))
 
     @property
     def clients(self) -> list[str]:
         return [c.name for c in self.hello.clients]
 
-    def record_want(self, want: Want, last: int) -> None:
-        """Record that the device requested chunks of a blob whose last chunk is ``last``."""
-        before = self.requested_blobs.get(want.sha256, False)
+    def record_want(self, want: Want, last: int) -> bool:
+        """Record that the device requested chunks of a blob whose last chunk is ``last``.
+
+        Return whether it had not requested as far before.
+        """
+        before, far = self.requested_blobs.get(want.sha256, False), max(want.chunks)
         self.requested_blobs[want.sha256] = before or last in want.chunks
+        is_further = min(far, last) > self.furthest_chunks.get(want.sha256, -1)
+        if is_further:
+            self.furthest_chunks[want.sha256] = far
+        return is_further
 
 
 class DeviceRegistry:
@@ -57,6 +65,7 @@ class DeviceRegistry:
         self.check_admission = check_admission
         self.device_of_client = dict(device_of_client)
         self.devices: dict[str, RegisteredDevice] = {}
+        self.shut_out: dict[str, str] = {}  # why nothing of a device is taken any more
         self.stats = DeviceStats(self.device_of_client.values())
 
     @property
@@ -82,6 +91,7 @@ class DeviceRegistry:
             record.current_transfer = None  # the restarted device announces its replies again
             record.ready_replies.clear()
             record.requested_blobs.clear()
+            record.furthest_chunks.clear()
         record.hello, record.connected = hello, True
         self.device_of_client.update(dict.fromkeys(record.clients, device))
         self.stats.record_welcome(device, record.clients, returned)
@@ -114,6 +124,13 @@ class DeviceRegistry:
         record.connected = connected
         (self.stats.record_return if connected else self.stats.record_departure)(device)
         return connected
+
+    def shut_out_device(self, device: str, why: str) -> None:
+        """Take nothing of a device any more; its clients are unavailable until the server's next start."""
+        self.shut_out[device] = why
+        if record := self.devices.get(device):
+            record.connected = False
+        self.stats.record_shut_out(device, why)
 
     def find_device(self, client: str) -> tuple[str, RegisteredDevice | None]:
         """Return the device that holds a client, and its record if it is connected."""

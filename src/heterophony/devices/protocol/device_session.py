@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ...core.errors import CodecError
-from . import chunks, messages, topics
+from . import chunks, framing, messages, topics
 from .messages import (
     ClientSummary,
     Control,
@@ -99,8 +99,9 @@ class DeviceSession:
 
     def make_status_publication(self, state: str) -> Publication:
         """Return the status ``here`` or ``gone``; the latter is also the last will."""
-        topic = topics.make_device_topic(self.run, self.device, "status")
-        return Publication(topic, messages.encode_message(Status(state, self.session)), retain=True)
+        topic = topics.make_device_topic(self.device, "status")
+        payload = messages.encode_message(Status(state, self.session))
+        return Publication(topic, framing.add_run(self.run, payload), retain=True)
 
     # Called for the network -----------------------------------------------------------------
     def handle_connected(self, now: float) -> list[Publication]:
@@ -126,7 +127,10 @@ class DeviceSession:
         """Answer a message; ignore those that are damaged or not for this device."""
         try:
             address = topics.parse_topic(topic)
-            if address.run != self.run or address.device not in ("", self.device):
+            run = address.run
+            if address.device:
+                run, payload = framing.split_run(payload)
+            if run != self.run or address.device not in ("", self.device):
                 return []
             return self.dispatch(address, payload, now)
         except CodecError:
@@ -194,11 +198,11 @@ class DeviceSession:
 
     def address_to_server(self, items: Iterable[Message | bytes]) -> list[Publication]:
         """Return publications to the server; bytes are encoded chunks."""
-        up, chunk = (topics.make_device_topic(self.run, self.device, c) for c in ("up", "up/chunk"))
+        up, chunk = (topics.make_device_topic(self.device, c) for c in ("up", "up/chunk"))
         return [
-            Publication(chunk, item)
+            Publication(chunk, framing.add_run(self.run, item))
             if isinstance(item, bytes)
-            else Publication(up, messages.encode_message(item))
+            else Publication(up, framing.add_run(self.run, messages.encode_message(item)))
             for item in items
         ]
 

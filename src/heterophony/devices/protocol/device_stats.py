@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from .message_fields import to_single_line
 from .rate_limited_log import RateLimitedLog
@@ -18,12 +19,22 @@ MAX_LISTED_CLIENTS = 12  # in a line of the log
 MAX_REPORTED_SECONDS = 1e9
 
 
+class RecordFact(Protocol):
+    """Takes a fact for the journal: its kind, the device, and details."""
+
+    def __call__(self, kind: str, device: str = "-", **details: Any) -> None: ...
+
+
+def ignore_fact(kind: str, device: str = "-", **details: Any) -> None:
+    """Keep no journal."""
+
+
 @dataclass
 class DeviceCounters:
     """The counts of one device, or of all unadmitted devices beyond the limit."""
 
     admitted: bool = False  # it holds clients of the run
-    state: str = "arriving"  # or expected, here, gone, refused
+    state: str = "arriving"  # or expected, here, gone, refused, shut_out
     since: float | None = None  # in the server's own time
     bytes_down: int = 0
     bytes_up: int = 0
@@ -44,6 +55,7 @@ class DeviceStats:
 
     def __init__(self, expected: Iterable[str], now: float = 0.0) -> None:
         self.now, self.log = now, RateLimitedLog()
+        self.record_fact: RecordFact = ignore_fact  # the caller may keep a journal
         self.counters = {d: DeviceCounters(True, "expected") for d in sorted(set(expected))}
         self.other_counters = DeviceCounters()
         self.foreign_messages = 0  # on topics that belong to no device of the run
@@ -69,6 +81,7 @@ class DeviceStats:
             listed = ", ".join(clients[:MAX_LISTED_CLIENTS]) + more
             verb = "reconnected" if returned else "connected"
             self.log_line(device, f"device {device} {verb} (clients {listed})")
+            self.record_fact("joined", device, clients=list(clients))
             counters.state, counters.since = "here", self.now
 
     def record_return(self, device: str) -> None:
@@ -77,12 +90,14 @@ class DeviceStats:
         counters.reconnects += 1
         counters.state, counters.since = "here", self.now
         self.log_line(device, f"device {device} reconnected")
+        self.record_fact("returned", device)
 
     def record_departure(self, device: str) -> None:
         counters = self.get_counters(device)
         if counters.state != "gone":
             if counters.state in ("here", "arriving"):
                 self.log_line(device, f"device {device} disconnected")
+                self.record_fact("left", device)
             counters.state, counters.since = "gone", self.now
 
     def record_arrival(self, device: str) -> None:
@@ -98,6 +113,16 @@ class DeviceStats:
             counters.state, counters.since = "refused", self.now
         counters.wrong += 1
         self.record_problem(counters, device, f"device {device} is refused", why)
+
+    def record_shut_out(self, device: str, why: str) -> None:
+        """Record that nothing of a device is taken any more."""
+        counters = self.get_counters(device)
+        counters.state, counters.since = "shut_out", self.now
+        counters.wrong += 1
+        counters.last_reason = to_single_line(why)[:MAX_REASON_LENGTH]
+        # once per enrolled device, so it needs no limit; its flood has used up that of its lines
+        self.log.lines.append(f"device {device} is shut out: {counters.last_reason}")
+        self.record_fact("shut_out", device, why=counters.last_reason)
 
     # Messages and work ----------------------------------------------------------------------
     def count_received(self, device: str, size: int) -> None:
@@ -125,6 +150,7 @@ class DeviceStats:
     def record_problem(self, counters: DeviceCounters, device: str, what: str, why: object) -> None:
         counters.last_reason = to_single_line(why)[:MAX_REASON_LENGTH]
         self.log_line(device, f"{what}: {counters.last_reason}")
+        self.record_fact("refused", device, why=counters.last_reason)
 
     def log_line(self, device: str, line: str) -> None:
         """Log a line; all unadmitted devices share one rate limit."""

@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...core.errors import CodecError
+from ...core.names import NAME_PATTERN
+
+MAX_RUN_BYTES = 64  # of the name of a run
 
 
 def encode_frame(content: Mapping[str, Any]) -> bytes:
@@ -42,3 +45,17 @@ def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(content) != len(pairs):
         raise ValueError("a key occurs twice")
     return content
+
+
+def add_run(run: str, payload: bytes) -> bytes:
+    """Return what travels on a topic of a device: the name of the run, a line feed, the payload."""
+    return run.encode() + b"\n" + payload
+
+
+def split_run(payload: bytes) -> tuple[str, bytes]:
+    """Return the run's name and the rest; refuse bytes that do not begin with a name."""
+    end = payload.find(b"\n", 0, MAX_RUN_BYTES + 1)
+    run = payload[: max(end, 0)].decode("latin-1")
+    if not NAME_PATTERN.fullmatch(run):
+        raise CodecError("a message names no run")
+    return run, payload[end + 1 :]

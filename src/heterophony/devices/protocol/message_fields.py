@@ -1,4 +1,4 @@
-"""The one validator of records from outside: messages, replies, enrolments, the server's journal.
+"""The one validator of records from outside: messages, replies, enrolments, the server's record of devices.
 
 A record is a dataclass whose fields are annotated with rules. A rule takes a value from JSON or TOML
 and returns it, or raises a ValueError that says what is wrong.

@@ -13,7 +13,7 @@ from ...core.algorithm import Reply
 from ...core.errors import CodecError, HeterophonyError
 from ...engines.base import sort_jobs
 from ...jobs.plan import Job
-from . import chunks, messages, topics
+from . import chunks, framing, messages, topics
 from .assignments import (
     Assignments,
     LostJob,
@@ -87,6 +87,18 @@ class ServerSession:
         """Accept no more replies to open tasks, because the deadline has passed."""
         self.assignments.abandon_open_tasks()
 
+    def shut_out_device(self, device: str, why: str, now: float) -> None:
+        """Take nothing of a device any more, and give up its tasks."""
+        self.stats.now = now
+        if device not in self.registry.shut_out:
+            self.registry.shut_out_device(device, why)
+            self.assignments.give_up_tasks_of_shut_out_devices()
+
+    def take_requested(self) -> list[tuple[str, int]]:
+        """Return devices and bytes of the messages since the last call that were asked for."""
+        requested, self.assignments.requested = self.assignments.requested, []
+        return requested
+
     def end_run(self) -> list[Publication]:
         """Tell the devices that the run has ended."""
         self.abandon_open_tasks()
@@ -118,12 +130,18 @@ class ServerSession:
             address = topics.parse_topic(topic)
         except CodecError:
             address = None
-        if address is None or address.run != self.run or not address.device:
+        if address is None or not address.device:
             self.stats.foreign_messages += 1
+            return []
+        if address.device in self.registry.shut_out:
             return []
         self.stats.count_received(address.device, len(payload))
         try:
-            return self.dispatch(address, payload, now)
+            run, content = framing.split_run(payload)
+            if run != self.run:
+                self.stats.foreign_messages += 1
+                return []
+            return self.dispatch(address, content, now)
         except CodecError as error:
             self.stats.record_invalid_message(address.device, error)
             return []
@@ -195,12 +213,10 @@ class ServerSession:
 
     def address_to_device(self, device: str, items: Iterable[Message | bytes]) -> list[Publication]:
         """Return publications to a device; bytes are encoded chunks."""
-        down, chunk = (
-            topics.make_device_topic(self.run, device, c) for c in ("down", "down/chunk")
-        )
+        down, chunk = (topics.make_device_topic(device, c) for c in ("down", "down/chunk"))
         return [
-            Publication(chunk, item)
+            Publication(chunk, framing.add_run(self.run, item))
             if isinstance(item, bytes)
-            else Publication(down, messages.encode_message(item))
+            else Publication(down, framing.add_run(self.run, messages.encode_message(item)))
             for item in items
         ]

@@ -25,6 +25,8 @@ class ConnectionOwner(Protocol):
 
     endpoint: BrokerEndpoint
     subscriptions: tuple[str, ...]
+    left_subscriptions: tuple[str, ...]
+    subscription_qos: int
     will: Will | None
     max_packet_bytes: int
     ownership: Ownership
@@ -56,6 +58,7 @@ class Connection:
         self.end_event: ConnectionEvent | None = None
         self.unpublished_will = owner.will
         self.replaced = False
+        self.renew_subscriptions = bool(owner.left_subscriptions)
         self.pending_subscriptions = [owner.subscriptions] if owner.subscriptions else []
         if will := owner.will:  # its retained message arrives before the next subscription's answer
             own = (will.topic,)
@@ -81,6 +84,11 @@ class Connection:
         self.client.exchange_packets(self.owner.wake_receiver, wait)
         if self.active_since is not None:
             self.send_waiting()
+            if self.renew_subscriptions:
+                self.renew_subscriptions = False
+                self.client.unsubscribe(self.owner.left_subscriptions)
+                if self.owner.subscriptions:
+                    self.client.subscribe(self.owner.subscriptions, self.owner.subscription_qos)
         self.close_if_requested()
         if self.active_since is None or self.outbox.in_flight > 0:  # an answer is due
             self.watchdog.check()
@@ -123,8 +131,10 @@ class Connection:
 
     def subscribe_next(self) -> None:
         """Request the next subscriptions; after the last, activate the connection or withdraw."""
+        if self.active_since is not None:
+            return  # the answer to subscriptions that were replaced later
         if self.pending_subscriptions:
-            self.client.subscribe(self.pending_subscriptions.pop(0))
+            self.client.subscribe(self.pending_subscriptions.pop(0), self.owner.subscription_qos)
         elif self.replaced:
             self.record_end(REPLACED_TEXT.format(self.endpoint.identity), refused=True)
             # by connecting we cancelled the will of a newer process that was killed: leave ours

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
+
+from .message_budget import MessageBudget
 
 EVENT_SLOTS = 64
 SENDER_SHARE = 4  # one sender has at most a quarter of the messages and bytes
@@ -25,10 +28,11 @@ class ReceivedMessage:
 class ConnectionEvent:
     """A change of the connection, or a message the broker refused (``denied``), in words.
 
-    ``nudge`` only wakes the owner: there is something to do outside the inbox.
+    ``nudge`` only wakes the owner: there is something to do outside the inbox. ``flood`` has the name
+    of a sender that sent more than it may.
     """
 
-    kind: Literal["connected", "lost", "refused", "denied", "nudge"]
+    kind: Literal["connected", "lost", "refused", "denied", "nudge", "flood"]
     text: str
 
 
@@ -38,7 +42,8 @@ class Inbox(queue.Queue[ReceivedMessage | ConnectionEvent]):
     A message that does not fit is dropped and counted. Blocking would stop the pings and so cost the
     connection; and the protocol asks again for whatever is lost. Events have slots of their own, so
     that a flood of messages cannot hide a lost connection. With ``find_sender``, one sender has a
-    limited share, so that its flood does not displace the messages of others.
+    limited share, so that its burst does not displace the messages of others, and a budget: once it is
+    exhausted, nothing of that sender is taken any more, and one event says so.
     """
 
     def __init__(
@@ -50,6 +55,7 @@ class Inbox(queue.Queue[ReceivedMessage | ConnectionEvent]):
         self.held_bytes = 0
         self.dropped = 0
         self.find_sender = find_sender
+        self.budget = MessageBudget()
         self.messages_by_sender = Counter[str]()
         self.bytes_by_sender = Counter[str]()
 
@@ -57,6 +63,9 @@ class Inbox(queue.Queue[ReceivedMessage | ConnectionEvent]):
         """Add the item if it fits; callable from any thread."""
         with self.mutex:
             size = _count_payload_bytes(item)
+            if not self._is_within_budget(item, size):
+                self.dropped += 1
+                return
             limit = self.max_messages if isinstance(item, ReceivedMessage) else self.maxsize
             full = self._qsize() >= limit or self.held_bytes + size > self.max_bytes
             if full or self._exceeds_share(item, size):
@@ -64,6 +73,23 @@ class Inbox(queue.Queue[ReceivedMessage | ConnectionEvent]):
                 return
             self._put(item)
             self.not_empty.notify()
+
+    def give_back(self, sender: str, units: int) -> None:
+        """Return units of its budget to a sender, for messages that it was asked for."""
+        with self.mutex:
+            self.budget.give_back(sender, units)
+
+    def _is_within_budget(self, item: ReceivedMessage | ConnectionEvent, size: int) -> bool:
+        """Return whether the sender of a message may send it; say so once when it may not."""
+        if self.find_sender is None or not isinstance(item, ReceivedMessage):
+            return True
+        sender, known = self.find_sender(item.topic), len(self.budget.exhausted)
+        if self.budget.try_spend(sender, size, time.monotonic()):
+            return True
+        if len(self.budget.exhausted) > known and self._qsize() < self.maxsize:
+            self._put(ConnectionEvent("flood", sender))
+            self.not_empty.notify()
+        return False
 
     def _exceeds_share(self, item: ReceivedMessage | ConnectionEvent, size: int) -> bool:
         """Return whether the sender of a message would have more than its share."""

@@ -33,7 +33,8 @@ class MqttTransport:
 
     ``inbox`` receives messages and connection events. ``retained`` maps topics to payloads that are
     published, retained, at every connect: a broker that was killed may have lost them.
-    ``find_sender`` gives every sender a limited share of the inbox.
+    ``find_sender`` gives every sender a limited share of the inbox. Without ``acknowledges``, messages
+    that arrive while there is no connection are lost, and the others arrive faster.
     """
 
     def __init__(
@@ -48,9 +49,12 @@ class MqttTransport:
         inbox_messages: int = 1024,
         inbox_bytes: int = 64 << 20,
         find_sender: FindSender | None = None,
+        acknowledges: bool = True,
     ) -> None:
         self.endpoint = endpoint
         self.subscriptions = tuple(subscriptions)
+        self.left_subscriptions: tuple[str, ...] = ()  # the broker may remember them
+        self.subscription_qos = int(acknowledges)
         self.will = will
         self.max_packet_bytes = max_packet_bytes
         self.ownership = Ownership(will)
@@ -97,6 +101,18 @@ class MqttTransport:
             queued = connection.outbox.put(packet)
         self._wake()
         return queued
+
+    def replace_subscriptions(self, subscriptions: Sequence[str]) -> None:
+        """Subscribe to these topics instead, on this connection and all later ones."""
+        with self._lock:
+            new = tuple(subscriptions)
+            self.left_subscriptions = tuple(
+                t for t in {*self.left_subscriptions, *self.subscriptions} if t not in new
+            )
+            self.subscriptions = new
+            if self._connection:
+                self._connection.renew_subscriptions = True
+        self._wake()
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Send what is queued, publish the will, disconnect; take at most so many seconds."""

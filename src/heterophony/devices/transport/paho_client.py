@@ -121,9 +121,12 @@ class MqttClient:
             self.paho.loop_write()
         self.paho.loop_misc()
 
-    def subscribe(self, topics: Sequence[str]) -> None:
-        options = SubscribeOptions(qos=1)
+    def subscribe(self, topics: Sequence[str], qos: int) -> None:
+        options = SubscribeOptions(qos=qos)
         self.paho.subscribe([(topic, options) for topic in topics])
+
+    def unsubscribe(self, topics: Sequence[str]) -> None:
+        self.paho.unsubscribe(list(topics))
 
     def publish(self, packet: OutgoingPacket, owner_id: str | None) -> int:
         """Send a packet at QoS 1; return the number under which it will be acknowledged."""

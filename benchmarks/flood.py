@@ -1,0 +1,130 @@
+"""Measure how long a run on devices takes while an enrolled device floods the broker.
+
+python benchmarks/flood.py [--kinds none,up,…] [--seconds 70] [-c key=value …] [--json FILE]
+
+A real broker, a server and two devices, each a process of this machine, and a third enrolled device
+that sends prepared packets as fast as the broker takes them, from before the start of the run to
+its end. The run is the same each time, and so must be its bits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
+from helpers.flood import PING, Flooder, make_publish, make_subscribe
+from heterophony.devices.broker.broker import Broker
+
+RUN = "flooded"
+OWN = "het/2/d/mallory"
+HELD = {"one": "0,1", "two": "2,3"}
+SETTINGS = ["algorithm.name=fedavg", "data.clients=4", "participation.rate=1.0", "rounds=10"]
+SETTINGS += ["data.partition.alpha=0.5", "model.name=mlp", "local.steps=10", "local.batch=16"]
+SMALL = b"x" * 20
+KINDS: dict[str, bytes | None] = {
+    "none": None,
+    "up": make_publish(f"{OWN}/up", SMALL),
+    "up-1": make_publish(f"{OWN}/up", SMALL, qos=1),
+    "status": make_publish(f"{OWN}/status", SMALL, qos=1, retain=True),
+    "chunk": make_publish(f"{OWN}/up/chunk", bytes(131072)),
+    "unread": make_publish("het/2/d/mallory/up/elsewhere", SMALL),
+    "foreign": make_publish("het/2/d/one/up", SMALL),
+    "ping": PING,
+    "subscribe": make_subscribe(f"het/2/r/{RUN}/ctl"),
+    "connect": b"",
+}
+
+
+def start(*words: str | Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "heterophony", *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def measure(kind: str, seconds: float, pairs: list[str]) -> dict[str, Any]:
+    """Run once under a flood of this kind; without an end after ``seconds``, give up."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        broker = Broker(folder / "broker")
+        broker.start(port=0)
+        try:
+            return flood_run(kind, seconds, pairs, folder, broker)
+        finally:
+            broker.stop()
+
+
+def flood_run(
+    kind: str, seconds: float, pairs: list[str], folder: Path, broker: Broker
+) -> dict[str, Any]:
+    known = {n: broker.enrol(n, folder / f"{n}.toml") for n in (*HELD, "mallory")}
+    packet, over = KINDS[kind], threading.Event()
+    flooder = Flooder(known["mallory"], packet or b"")
+    thread = threading.Thread(target=flooder.run, args=[lambda: not over.is_set()], daemon=True)
+    if packet is not None:
+        thread.start()
+    settings = [word for pair in (*SETTINGS, *pairs) for word in ("-c", pair)]
+    begin = time.monotonic()
+    server = start(
+        *("server", "--enrolment", broker.server_enrolment_file),
+        *("--out", folder / RUN, *settings),
+    )
+    devices = [
+        start(
+            *("device", "--enrolment", folder / f"{n}.toml", "--clients", clients),
+            *("--folder", folder / n, "--run", RUN),
+        )
+        for n, clients in HELD.items()
+    ]
+    try:
+        said = server.communicate(timeout=seconds)[1].decode()
+        took: float | None = time.monotonic() - begin
+    except subprocess.TimeoutExpired:
+        server.kill()
+        said, took = server.communicate()[1].decode(), None
+    flooded_for = time.monotonic() - begin
+    over.set()
+    for device in devices:
+        if took is None:
+            device.kill()
+        device.communicate(timeout=60)
+    if packet is not None:
+        thread.join(60)
+    result = folder / RUN / "result.json"
+    bits = json.loads(result.read_text())["model_sha256"][:12] if result.exists() else None
+    return {
+        "kind": kind,
+        "seconds": took and round(took, 1),
+        "bits": bits,
+        "sent": flooder.sent,
+        "sent_per_second": round(flooder.sent / flooded_for),
+        "connections": flooder.connections,
+        "refused": flooder.refusals,
+        "said": [line for line in said.splitlines() if "mallory" in line][-3:],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--seconds", type=float, default=70.0)
+    parser.add_argument("-c", dest="pairs", action="append", default=[])
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    rows = []
+    for kind in options.kinds.split(","):
+        rows.append(measure(kind, options.seconds, options.pairs))
+        print(json.dumps(rows[-1]), flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

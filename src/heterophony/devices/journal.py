@@ -1,0 +1,177 @@
+"""The journal of a run on devices: who joined, what was refused, what was sent. One line per fact.
+
+A line is the time, a digest, the kind of fact, the device and a JSON object. The digest covers the line
+and the digest before it, so that an altered or missing line is noticed. Nothing reads the file back:
+it is for people, and a run has the same bits without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+from ..core.errors import FolderError, HeterophonyError, StorageError
+from ..core.files import open_to_append, read_regular_file, translate_disk_errors
+
+JOURNAL_FILE = "journal.log"
+MAX_FILE_BYTES = 16 << 20
+MAX_LINE_BYTES = 4096
+MAX_LINES_OF_DEVICE = 1000  # of kinds that a device can cause at will, since the server's start
+KINDS_AT_WILL = ("joined", "left", "returned", "refused")
+FIRST_DIGEST = "0" * 16
+LINE_PATTERN = re.compile(r"(\S+) ([0-9a-f]{16}) (\w+) (\S+) (\{.*\})")
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One line of a journal."""
+
+    time: str
+    digest: str
+    kind: str
+    device: str  # "-" if it concerns no single one
+    details: dict[str, Any]
+
+
+class Journal:
+    """Appends facts to the file; a disk error is told once, and does not end the run."""
+
+    def __init__(self, folder: Path, say: Say) -> None:
+        self.path, self.say = folder / JOURNAL_FILE, say
+        self.file: BinaryIO | None = None
+        self.digest, self.size, self.is_full = FIRST_DIGEST, 0, False
+        self.lines_by_device = Counter[str]()
+        self.written_refusals = set[tuple[str, str]]()  # bounded by the lines of devices
+        self.unwritten = Counter[str]()  # facts of a device that are only counted
+        try:
+            self.open_file()
+        except HeterophonyError as error:
+            self.stop_writing(error)
+
+    def open_file(self) -> None:
+        """Continue the file after its last complete line."""
+        with translate_disk_errors(self.path):
+            self.file = open_to_append(self.path)
+            content = read_regular_file(self.path, MAX_FILE_BYTES)
+            self.size = content.rfind(b"\n") + 1
+            if self.size < len(content):  # the server was killed while it wrote this line
+                self.file.truncate(self.size)
+        last = content[: self.size].decode(errors="replace").splitlines()[-1:]
+        if last and (match := LINE_PATTERN.fullmatch(last[0])):
+            self.digest, self.is_full = match[2], match[3] == "full"
+
+    def record(self, kind: str, device: str = "-", **details: Any) -> None:
+        """Write a fact, unless it repeats one or its device has caused too many."""
+        if kind in KINDS_AT_WILL and not self.is_wanted(kind, device, details):
+            self.unwritten[device] += 1
+            return
+        self.write_line(kind, device, details)
+
+    def is_wanted(self, kind: str, device: str, details: dict[str, Any]) -> bool:
+        """Return whether to write a fact that a device can cause as often as it likes."""
+        if self.lines_by_device[device] >= MAX_LINES_OF_DEVICE:
+            return False
+        refusal = device, str(details.get("why"))
+        if kind == "refused":
+            if refusal in self.written_refusals:
+                return False
+            self.written_refusals.add(refusal)
+        self.lines_by_device[device] += 1
+        return True
+
+    def write_line(self, kind: str, device: str, details: dict[str, Any]) -> None:
+        if self.file is None or self.is_full:
+            return
+        line = self.make_line(kind, device, details)
+        if self.size + len(line) > MAX_FILE_BYTES - MAX_LINE_BYTES:
+            self.is_full = True
+            why = f"the journal has {self.size} bytes; nothing more is written"
+            line = self.make_line("full", "-", {"why": why})
+            self.say(f"{self.path}: {why}")
+        try:
+            with translate_disk_errors(self.path):
+                self.file.write(line)
+                self.file.flush()
+        except StorageError as error:
+            self.stop_writing(error)
+            return
+        self.size += len(line)
+        self.digest = line.split(b" ", 2)[1].decode()
+
+    def make_line(self, kind: str, device: str, details: dict[str, Any]) -> bytes:
+        time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        # ASCII only: no control character and no sign that changes the direction of text
+        rest = f"{kind} {device} {json.dumps(details, sort_keys=True)}"
+        if len(rest) > MAX_LINE_BYTES - 64:
+            rest = f"{kind} {device} {json.dumps({'cut': rest[: MAX_LINE_BYTES // 4]})}"
+        return f"{time} {compute_digest(self.digest, time, rest)} {rest}\n".encode()
+
+    def stop_writing(self, error: HeterophonyError) -> None:
+        self.file = None
+        self.say(f"the journal is not written any more: {error}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, _: object) -> None:
+        """Write what was only counted, and how the server ended."""
+        for device, count in sorted(self.unwritten.items()):
+            self.write_line("counted", device, {"more": count})
+        why = {} if kind is None else {"why": f"{kind.__name__}: {error}"[:300]}
+        self.write_line("stopped" if kind else "ended", "-", why)
+        if self.file is not None:
+            self.file.close()
+
+
+def compute_digest(before: str, time: str, rest: str) -> str:
+    """Return the digest of a line, given that of the line before it."""
+    return hashlib.sha256(f"{before} {time} {rest}".encode()).hexdigest()[:16]
+
+
+# Read ---------------------------------------------------------------------------------------
+def read_journal(folder: Path) -> list[str]:
+    """Return the lines of a run's journal."""
+    path = folder / JOURNAL_FILE
+    try:
+        content = read_regular_file(path, MAX_FILE_BYTES)
+    except FileNotFoundError:
+        raise FolderError(
+            f"{path} does not exist; only the server of a run on devices writes a journal"
+        ) from None
+    except OSError as error:
+        raise FolderError(f"cannot read {path}: {error.strerror}") from None
+    return content.decode(errors="replace").split("\n")[:-1]
+
+
+def parse_line(line: str) -> Fact | None:
+    """Return the fact of a line; None if it does not have the form of one."""
+    match = LINE_PATTERN.fullmatch(line)
+    try:
+        details = json.loads(match[5]) if match else None
+    except (ValueError, RecursionError):
+        details = None
+    if match is None or not isinstance(details, dict):
+        return None
+    return Fact(match[1], match[2], match[3], match[4], details)
+
+
+def find_damage(lines: list[str]) -> Iterator[tuple[int, str]]:
+    """Yield the number of every line that does not follow from the one before it, and why."""
+    before = FIRST_DIGEST
+    for number, line in enumerate(lines, 1):
+        match = LINE_PATTERN.fullmatch(line)
+        if match is None:
+            yield number, "it is not a line of a journal"
+            continue
+        time, digest = match[1], match[2]
+        if compute_digest(before, time, line.split(" ", 2)[2]) != digest:
+            yield number, "it was altered, or lines before it are missing"
+        before = digest
