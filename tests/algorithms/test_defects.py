@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, gumbel_softmax
 
 import heterophony as hp
 from helpers.support import (
@@ -34,8 +34,22 @@ from helpers.support import (
     same,
     watching,
 )
-from heterophony.algorithms import apfl, fednova, fedpac, pfedgate
+from heterophony.algorithms import (
+    apfl,
+    cfl,
+    feddbe,
+    feddistill,
+    fedfomo,
+    fedgen,
+    fednova,
+    fedpac,
+    ifca,
+    pfedgate,
+)
+from heterophony.algorithms import fedcp as fedcp_file
 from heterophony.algorithms.apfl import APFL
+from heterophony.algorithms.apple import APPLE
+from heterophony.algorithms.cfl import CFL
 from heterophony.algorithms.ditto import Ditto
 from heterophony.algorithms.fedadam import FedAdam
 from heterophony.algorithms.fedala import FedALA
@@ -45,7 +59,12 @@ from heterophony.algorithms.fedavgm import FedAvgM
 from heterophony.algorithms.fedbabu import FedBABU
 from heterophony.algorithms.fedbn import FedBN
 from heterophony.algorithms.fedcac import FedCAC
+from heterophony.algorithms.fedcp import FedCP
+from heterophony.algorithms.feddbe import FedDBE
+from heterophony.algorithms.feddistill import FedDistill
 from heterophony.algorithms.feddyn import FedDyn
+from heterophony.algorithms.fedfomo import FedFomo
+from heterophony.algorithms.fedgen import FedGen
 from heterophony.algorithms.fednova import FedNova
 from heterophony.algorithms.fedpac import FedPAC
 from heterophony.algorithms.fedproto import FedProto
@@ -55,9 +74,12 @@ from heterophony.algorithms.fedrep import FedRep
 from heterophony.algorithms.fedrod import FedRoD
 from heterophony.algorithms.fedyogi import FedYogi
 from heterophony.algorithms.gpfl import GPFL
+from heterophony.algorithms.ifca import IFCA
 from heterophony.algorithms.lgfedavg import LGFedAvg
 from heterophony.algorithms.local import Local
 from heterophony.algorithms.parts.bit_packing import pack_bits
+from heterophony.algorithms.parts.download_choice import choose_downloads
+from heterophony.algorithms.parts.held_out import compute_loss
 from heterophony.algorithms.parts.parameter_blocks import forward_gated, split_into_blocks
 from heterophony.algorithms.parts.threshold import compute_statistic
 from heterophony.algorithms.perfedavg import PerFedAvg
@@ -1053,6 +1075,322 @@ def local_trains_the_chosen(patch: Patch) -> None:
     patch.setattr(Local, "everybody", False)
 
 
+# Splits, mixtures, generators, distillation ---------------------------------------------------
+
+
+def check_fedcps_answers_are_not_drawn():
+    client = client_of(FedCP())
+    x, _ = client.data.test.batch(torch.arange(5))
+    client.net.eval()
+    with torch.no_grad():
+        said = [FedCP().predict(client, v) for v in (x, x)]
+    assert torch.equal(*said)
+
+
+def fedcp_draws_gumbel_noise(patch: Patch) -> None:
+    """gumbel_softmax in the forward pass, also in tests: every evaluation has other numbers."""
+
+    def drawn(net, z, context):
+        both = gumbel_softmax(net.policy(z * context).unflatten(-1, (2, -1)), dim=-2)
+        return both.select(-2, 0), both.select(-2, 1)
+
+    patch.setattr(fedcp_file, "compute_policy", drawn)
+
+
+def check_feddbes_consensus_is_a_mean_of_features():
+    client = client_of(FedDBE())
+    sent = FedDBE().local(client)
+    assert torch.allclose(sent["dbe/mean"], client.features().mean(0))
+
+
+def feddbes_mean_begins_at_zero(patch: Patch) -> None:
+    """A moving average (momentum 0.1) from zero over a client's few batches: features are halved."""
+    mean = feddbe.compute_mean
+    patch.setattr(feddbe, "compute_mean", lambda z: (1 - 0.9**6) * mean(z))
+
+
+def apple_server() -> Server:
+    sizes = {"a": 10, "b": 10, "c": 20}
+    cores = {"core/a": one("w", 1.0), "core/c": one("w", 3.0)}
+    return Server(1, sizes, one("w", 0.0), memory=cores)
+
+
+def check_apples_core_models_have_their_owners():
+    """b never took part: the weight of c is still c's, for a and for b."""
+    sent = {c: APPLE().send(apple_server(), c).only("core/*") for c in "abc"}
+    assert {c: {k: v.item() for k, v in t.items()} for c, t in sent.items()} == {
+        "a": {"core/1/w": 3.0},
+        "b": {"core/0/w": 1.0, "core/1/w": 3.0},
+        "c": {"core/0/w": 1.0},
+    }
+
+
+def apple_counts_the_participants(patch: Patch) -> None:
+    """Core models in the order of those who took part: p weighs other clients' models."""
+    send = APPLE.send
+
+    def shifted(self, server, client):
+        known = {c: n for c, n in server.samples.items() if f"core/{c}" in server.memory}
+        return send(self, replace(server, samples=known), client)
+
+    patch.setattr(APPLE, "send", shifted)
+
+
+APPLE_RATE = 0.5
+
+
+def check_apples_core_model_and_weights_step_along_the_sum():
+    """w - lr p ∇f(p w + q v), p - η ⟨∇f, w⟩, q - η ⟨∇f, v⟩; what is sent is w."""
+    how, once = APPLE(weight_lr=APPLE_RATE, mu=0.0), replace(PLAIN, steps=1)
+    w = hp.weights(client_of(how).net)
+    v = 1.5 * w
+    client = client_of(how, extra=v.under("core/0/"), federation=digits(clients=2), training=once)
+    w = hp.weights(client.net)
+    p, q = how.get_weights(client).tolist()
+    up, ((batch,),) = trained(how, client)
+    g = slope(client.net, p * w + q * v, *batch)
+    assert close(up, w - PLAIN.lr * p * g)
+    stepped = torch.tensor([p - APPLE_RATE * g.dot(w), q - APPLE_RATE * g.dot(v)])
+    assert torch.allclose(client.memory["weights"]["p"], stepped, atol=1e-5)
+
+
+def apple_sends_the_sum(patch: Patch) -> None:
+    """The personal model is uploaded as the core model, which is never kept: p means nothing."""
+    train = APPLE.local
+
+    def local(self, client):
+        up, p = train(self, client), client.memory["weights"]["p"]
+        others = client.received.below("core/0/")
+        return up.map(lambda w, v: p[0] * w + p[1] * v, others)
+
+    patch.setattr(APPLE, "local", local)
+
+
+def apples_slope_is_a_mean(patch: Patch) -> None:
+    """The inner product is divided by the number of parameters: p never moves."""
+    train = APPLE.local
+
+    def local(self, client):
+        count = sum(p.numel() for p in client.net.parameters())
+        return train(replace(self, weight_lr=self.weight_lr / count), client)
+
+    patch.setattr(APPLE, "local", local)
+
+
+def check_fedfomo_explores():
+    torch.manual_seed(0)
+    rows = [fedfomo.choose_downloads(torch.eye(6), [True] * 6, 1, 1.0)[0, 0] for _ in range(60)]
+    assert {int(r) for r in rows} == {1, 2, 3, 4, 5}
+
+
+def fedfomo_takes_the_first(patch: Patch) -> None:
+    """Always the best liked: whoever is first at the beginning is sent for ever."""
+    patch.setattr(
+        fedfomo, "choose_downloads", lambda p, known, m, _: choose_downloads(p, known, m, 0)
+    )
+
+
+def check_fedfomo_weighs_models_as_they_predict():
+    client = client_of(FedFomo(), net=net_with_batch_norm)
+    before = device.state(client.net)
+    client.net.train()
+    samples = client.data.train
+    losses = [fedfomo.compute_loss(client, hp.Tensors(), s) for s in (samples, samples)]
+    assert torch.equal(*losses)
+    assert same(device.state(client.net), before)
+
+
+def fedfomo_weighs_models_in_training_mode(patch: Patch) -> None:
+    """Received models keep their training mode: BatchNorm answers by the batch, and learns from it."""
+
+    def loss(client, tensors, samples):
+        client.net.train()
+        x, y = samples.batch(torch.arange(len(samples)))
+        return client.loss(functional_call(client.net, dict(tensors), (x,)), y)
+
+    patch.setattr(fedfomo, "compute_loss", loss)
+
+
+def check_fedgens_generator_is_trained_on_the_heads_that_were_sent():
+    made = played("fedgen", rounds=0).plan.create_initial_server()
+    counts = torch.ones(10)
+    heads = [made.model.map(lambda v, by=by: by * torch.ones_like(v)) for by in (1.0, 3.0)]
+    said = [
+        reply(str(i), w.without("generator.*") | {"fedgen/counts": counts})
+        for i, w in enumerate(heads)
+    ]
+    seen = []
+    with Patch.context() as patch:
+        real = fedgen.train_generator
+        patch.setattr(fedgen, "train_generator", lambda w, h, *a, **k: (seen.append(h), real(w, h, *a, **k))[1])  # fmt: skip
+        FedGen(generator_steps=1).merge(made, said)
+    assert all(torch.equal(v, 2 * torch.ones_like(v)) for v in seen[0].values())
+
+
+def fedgens_teacher_is_the_servers(patch: Patch) -> None:
+    """The clients' models are loaded into a teacher that is never asked: the old model answers."""
+    merge, mean = FedGen.merge, fedgen.mean
+
+    def stale(self, server, replies):
+        old = server.model.only("head.*")
+        with Patch.context() as inner:
+            inner.setattr(
+                fedgen, "mean", lambda r, *n, **k: old if n == ("head.*",) else mean(r, *n, **k)
+            )
+            return merge(self, server, replies)
+
+    patch.setattr(FedGen, "merge", stale)
+
+
+def check_fedgens_noise_is_gaussian():
+    seen, how = [], FedGen()
+    extra = hp.Tensors({"fedgen/labels": torch.full((10,), 0.1)})
+    client = client_of(how, extra=extra)
+    with Patch.context() as patch:
+        real = fedgen.generate
+        patch.setattr(fedgen, "generate", lambda w, y, eps: (seen.append(eps), real(w, y, eps))[1])
+        how.local(client)
+    assert (torch.cat(seen) < 0).float().mean().sub(0.5).abs() < 0.1
+
+
+def fedgens_noise_is_uniform(patch: Patch) -> None:
+    """torch.rand, under the comment that it is Gaussian."""
+    patch.setattr(torch.Tensor, "normal_", torch.Tensor.uniform_)
+
+
+def feddistill_server() -> Server:
+    told = {f"outputs/{c}": one("mean/0", p, 1 - p) for c, p in (("a", 0.25), ("b", 0.75))}
+    return Server(1, dict.fromkeys("abc", 1), hp.Tensors(), memory=told)
+
+
+def check_feddistills_teacher_is_the_others():
+    sent = {c: FedDistill().send(feddistill_server(), c)["mean/0"][0].item() for c in "abc"}
+    assert sent == {"a": 0.75, "b": 0.25, "c": 0.5}
+
+
+def feddistills_teacher_knows_the_student(patch: Patch) -> None:
+    """The mean over all: a client learns from itself, and alone from nobody else."""
+    send = FedDistill.send
+    patch.setattr(FedDistill, "send", lambda self, server, client: send(self, server, ""))
+
+
+def check_feddistill_remembers_who_is_absent():
+    after = FedDistill().merge(feddistill_server(), [reply("c", one("mean/0", 0.5, 0.5))])
+    assert FedDistill().send(after, "c")["mean/0"].tolist() == [0.5, 0.5]
+
+
+def feddistill_forgets_who_is_absent(patch: Patch) -> None:
+    """Outputs of the round's participants alone: with few of them, labels have no teacher."""
+    merge = FedDistill.merge
+    patch.setattr(FedDistill, "merge", lambda self, server, replies: merge(self, replace(server, memory={}), replies))  # fmt: skip
+
+
+def check_feddistills_term_is_a_cross_entropy():
+    teacher = torch.full((10,), 0.1)
+    how, extra = FedDistill(gamma=2.0), hp.Tensors({f"mean/{c}": teacher for c in range(10)})
+    client = client_of(how, extra=extra)
+    values = []
+
+    def fit(loss):
+        x, y = client.data.train.batch(torch.arange(8))
+        out = client.net(x)
+        soft = -(teacher * out.log_softmax(1)).sum(1).mean()
+        values.append(float((loss(x, y) - cross_entropy(out, y) - 2.0 * soft).detach()))
+
+    client.fit = fit
+    how.local(client)
+    assert abs(values[0]) < 1e-5
+
+
+def feddistills_term_is_a_squared_error(patch: Patch) -> None:
+    """MSE between raw logits: a confident model is pulled back to the size of others' logits."""
+    patch.setattr(
+        feddistill, "cross_entropy", lambda out, goal, reduction: (out - goal).square().mean(1)
+    )
+
+
+def check_ifcas_models_begin_apart():
+    model = played(IFCA(), rounds=0).plan.create_initial_server().model
+    assert not same(model.without("clusters.*"), model.below("clusters.0."))
+
+
+def ifcas_models_begin_alike(patch: Patch) -> None:
+    """Copies of one model: all losses are equal, and everybody is in the first cluster for ever."""
+    patch.setattr(ifca, "initialise", lambda module: module)
+
+
+def check_ifcas_cluster_is_chosen_by_training_examples():
+    """Test labels that are all wrong change nothing but the score."""
+    parts = []
+    for test in (0, 1):
+        client = client_of(IFCA())
+        labels = torch.full_like(client.data.test.y, 9 * test)
+        client.data = replace(client.data, test=replace(client.data.test, y=labels))
+        device.load_into_net(client.net, hp.Tensors({"clusters.0.head.0.bias": 50.0 * torch.eye(10)[9]}))  # fmt: skip
+        parts.append(IFCA().estimate_cluster(client))
+    assert parts == [0, 0]
+
+
+def ifcas_cluster_is_chosen_by_test_examples(patch: Patch) -> None:
+    """The smallest loss on the test set, labels included, decides which model is tested."""
+    patch.setattr(ifca, "compute_loss", lambda c, w, _: compute_loss(c, w, c.data.test))
+
+
+def cfl_server() -> Server:
+    """a and e were split from b, c and d before."""
+    base = Server(3, dict.fromkeys("abcde", 1), one("w", 0.0, 0.0))
+    of = hp.Tensors({"of": torch.tensor([0, 1, 1, 1, 0])})
+    return base.update(**{"clusters": of, "cluster/0": base.model, "cluster/1": base.model})
+
+
+def check_cfls_parts_are_of_clients():
+    moves = {"b": (0.0, 1.0), "c": (0.0, -1.0), "d": (0.1, 1.0)}
+    after = CFL(eps1=10.0, eps2=0.0).merge(
+        cfl_server(), [reply(c, one("w", *w)) for c, w in moves.items()]
+    )
+    assert after.memory["clusters"]["of"].tolist() == [0, 1, 2, 1, 0]
+
+
+def cfl_takes_positions_for_clients(patch: Patch) -> None:
+    """Positions within the cluster are taken for clients: the second split moves strangers."""
+    split = CFL.split
+
+    def wrong(self, server, of, cluster):
+        at, after = (of == cluster).nonzero().flatten().tolist(), split(self, server, of, cluster)
+        moved = [at.index(i) for i in (after != of).nonzero().flatten().tolist()]
+        return of.index_fill(0, torch.tensor(moved, dtype=torch.int64), int(after.max()))
+
+    patch.setattr(CFL, "split", wrong)
+
+
+def check_cfls_split_separates_what_is_least_alike():
+    """A chain a-b-c-d: its weakest link is the last, 0.5."""
+    cosines = torch.tensor(
+        [[1.0, 0.9, 0.2, 0.1], [0.9, 1.0, 0.7, 0.3], [0.2, 0.7, 1.0, 0.5], [0.1, 0.3, 0.5, 1.0]]
+    )
+    assert cfl.split_in_two(cosines) == ([3], 0.5)
+
+
+def cfl_has_complete_linkage(patch: Patch) -> None:
+    """Agglomerative clustering by the farthest pair: the largest cosine across is not the smallest."""
+
+    def complete(cosines):
+        parts = [[i] for i in range(len(cosines))]
+        while len(parts) > 2:
+            likeness = {
+                (a, b): min(float(cosines[i, j]) for i in parts[a] for j in parts[b])
+                for a in range(len(parts))
+                for b in range(a + 1, len(parts))
+            }
+            a, b = max(likeness, key=likeness.get)
+            parts[a] += parts.pop(b)
+        first, second = sorted(parts, key=lambda p: 0 not in p)
+        across = max(float(cosines[i, j]) for i in first for j in second)
+        return sorted(second), round(across, 6)
+
+    patch.setattr(cfl, "split_in_two", complete)
+
+
 # The table ----------------------------------------------------------------------------------
 
 SENT_LAST = check_it_goes_on_from_what_was_sent_last
@@ -1105,7 +1443,7 @@ DEFECTS = [
       for cls in (FedBABU, FedRep, FedRoD)],
     *[Defect(f"{cls.__name__} never trains what it was sent",
              partial(SENT_LAST, cls), a_client_goes_on_from_its_own(cls, training=True))
-      for cls in (FedRoD, FedAMP)],
+      for cls in (FedRoD, FedAMP, FedCP)],
     Defect("FedBABU freezes the wrong part",
            partial(SENT_LAST, FedBABU), fedbabu_freezes_the_wrong_part),
     Defect("frozen means a gradient of zero",
@@ -1170,6 +1508,40 @@ DEFECTS = [
            check_fedcac_merges_what_clients_learned, fedcac_merges_with_the_first_model),
     Defect("GPFL is steered by its last round",
            check_gpfl_is_steered_by_what_it_received, gpfl_is_steered_by_its_last_round),
+    Defect("FedCP draws Gumbel noise in tests",
+           check_fedcps_answers_are_not_drawn, fedcp_draws_gumbel_noise),
+    Defect("FedDBE's mean begins at zero",
+           check_feddbes_consensus_is_a_mean_of_features, feddbes_mean_begins_at_zero),
+    Defect("APPLE's core models are in the order of the participants",
+           check_apples_core_models_have_their_owners, apple_counts_the_participants),
+    Defect("APPLE sends the personal model",
+           check_apples_core_model_and_weights_step_along_the_sum, apple_sends_the_sum),
+    Defect("APPLE's slope is a mean over parameters",
+           check_apples_core_model_and_weights_step_along_the_sum, apples_slope_is_a_mean),
+    Defect("FedFomo never explores", check_fedfomo_explores, fedfomo_takes_the_first),
+    Defect("FedFomo weighs models in training mode",
+           check_fedfomo_weighs_models_as_they_predict, fedfomo_weighs_models_in_training_mode),
+    Defect("FedGen's teacher is the server's old model",
+           check_fedgens_generator_is_trained_on_the_heads_that_were_sent,
+           fedgens_teacher_is_the_servers),
+    Defect("FedGen's noise is uniform",
+           check_fedgens_noise_is_gaussian, fedgens_noise_is_uniform),
+    Defect("FedDistill's teacher knows the student",
+           check_feddistills_teacher_is_the_others, feddistills_teacher_knows_the_student),
+    Defect("FedDistill forgets who is absent",
+           check_feddistill_remembers_who_is_absent, feddistill_forgets_who_is_absent,
+           KeyError),
+    Defect("FedDistill's term is a squared error",
+           check_feddistills_term_is_a_cross_entropy, feddistills_term_is_a_squared_error),
+    Defect("IFCA's models begin alike",
+           check_ifcas_models_begin_apart, ifcas_models_begin_alike),
+    Defect("IFCA's cluster is chosen by test examples",
+           check_ifcas_cluster_is_chosen_by_training_examples,
+           ifcas_cluster_is_chosen_by_test_examples),
+    Defect("CFL takes positions for clients",
+           check_cfls_parts_are_of_clients, cfl_takes_positions_for_clients),
+    Defect("CFL has complete linkage",
+           check_cfls_split_separates_what_is_least_alike, cfl_has_complete_linkage),
     Defect("Local trains a sample", check_local_trains_everybody, local_trains_the_chosen),
 ]
 # fmt: on

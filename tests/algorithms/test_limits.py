@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 import heterophony as hp
 from helpers.support import (
     QUICK,
+    counts,
     digits,
     identical,
     memory,
@@ -22,12 +23,19 @@ from helpers.support import (
     same,
     whole_base,
 )
-from heterophony.algorithms import fedreg
+from heterophony.algorithms import apple, fedreg
+from heterophony.algorithms.apple import APPLE
+from heterophony.algorithms.cfl import CFL
 from heterophony.algorithms.fedavg import FedAvg
+from heterophony.algorithms.feddbe import FedDBE
+from heterophony.algorithms.feddistill import FedDistill
+from heterophony.algorithms.fedfomo import FedFomo
+from heterophony.algorithms.fedgen import FedGen
 from heterophony.algorithms.fedper import FedPer
 from heterophony.algorithms.fedprox import FedProx
 from heterophony.algorithms.fedreg import FedReG
 from heterophony.algorithms.fedrod import FedRoD
+from heterophony.algorithms.ifca import IFCA
 from heterophony.algorithms.local import Local
 from heterophony.core.randomness import seeded
 
@@ -344,6 +352,79 @@ class Told(FedReG):
 
 def rebalanced(data):
     raise AssertionError("it was computed before, in local training")
+
+
+# Clusters, mixtures, generators, distillation -------------------------------------------------
+
+
+def kept(result: hp.Result) -> list[dict[str, hp.Tensors]]:
+    """What every client keeps at the end."""
+    return [memory(result, c) for c in result.plan.federation.clients]
+
+
+def equal_memories(a: hp.Result, b: hp.Result, *groups: str) -> bool:
+    """Whether all clients keep the same bits in these groups."""
+    both = zip(kept(a), kept(b), strict=True)
+    return all(same(x[g], y[g]) for x, y in both for g in groups)
+
+
+@pytest.mark.parametrize("net", ["mlp", net_with_batch_norm])
+def test_ifca_with_one_cluster_is_fedavg(net):
+    how = {"training": MOMENTUM, "model": net, "rounds": 2}
+    assert identical(played(IFCA(clusters=1), **how), played("fedavg", **how))
+
+
+def test_cfl_without_a_split_is_fedavg():
+    a, b = (played(x, training=MOMENTUM) for x in (CFL(eps1=0.0), FedAvg()))
+    assert same(model(a), model(b))
+    assert [m.keys() for m in kept(a)] == [m.keys() for m in kept(b)]
+    assert all(same(x[g], y[g]) for x, y in zip(kept(a), kept(b), strict=True) for g in y)
+    assert (counts(a, "G"), counts(a, "P")) == (counts(b, "G"), counts(b, "P"))
+
+
+def test_feddbe_without_shift_and_distance_is_fedavg():
+    a, b = (played(x, training=MOMENTUM) for x in (FedDBE(kappa=0.0, shifts=False), FedAvg()))
+    assert same(model(a), model(b))
+    assert (counts(a, "G"), counts(a, "P")) == (counts(b, "G"), counts(b, "P"))
+
+
+def test_fedgen_without_weight_is_fedavg():
+    a, b = (played(x, training=MOMENTUM) for x in (FedGen(alpha=0.0), FedAvg()))
+    assert same(model(a).without("generator.*"), model(b))
+    assert (counts(a, "G"), counts(a, "P")) == (counts(b, "G"), counts(b, "P"))
+
+
+def test_feddistill_without_distillation_is_local():
+    a, b = (
+        played(x, training=MOMENTUM, participation=1.0) for x in (FedDistill(gamma=0.0), Local())
+    )
+    assert equal_memories(a, b, "net", "momentum/main")
+    assert counts(a, "P") == counts(b, "P")
+
+
+def test_fedfomo_with_only_its_own_model_is_local():
+    alone = FedFomo(downloads=0, held_out=0.0)
+    a, b = (played(x, training=MOMENTUM, participation=1.0) for x in (alone, Local()))
+    for c, theirs in zip(b.plan.federation.clients, kept(b), strict=True):
+        assert same(a._server.memory[f"model/{c}"], theirs["net"])
+    assert counts(a, "P") == counts(b, "P")
+
+
+def test_apple_with_fixed_one_hot_weights_is_local(monkeypatch):
+    shares = apple.compute_shares
+    monkeypatch.setattr(apple, "compute_shares", lambda c: torch.eye(len(shares(c)))[0])
+    a, b = (
+        played(x, training=MOMENTUM, participation=1.0) for x in (APPLE(weight_lr=0.0), Local())
+    )
+    for c, theirs in zip(b.plan.federation.clients, kept(b), strict=True):
+        assert same(a._server.memory[f"core/{c}"], theirs["net"])
+    assert counts(a, "P") == counts(b, "P")
+
+
+def test_apple_with_one_client_is_local_whatever_the_pull():
+    alone, how = digits(clients=1, examples=80), {"training": MOMENTUM, "rounds": 2}
+    a, b = (played(x, alone, **how) for x in (APPLE(weight_lr=0.0, mu=7.0), Local()))
+    assert same(a._server.memory["core/0"], memory(b, "0")["net"])
 
 
 # The loop -----------------------------------------------------------------------------------

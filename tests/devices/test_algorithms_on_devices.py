@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import heterophony as hp
 from helpers.brokers import mosquitto
 from helpers.devices_here import on_devices, one_at_a_time, simulated, small
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
@@ -74,7 +75,8 @@ def generic_needs_personal(name: str) -> bool:
         for key, v in net.state_dict().items():
             if key not in shared and v.is_floating_point():
                 v.copy_(value * torch.arange(v.numel()).view(v.shape))
-        answers.append(algorithm.generic(SimpleNamespace(net=net), x))
+        client = SimpleNamespace(net=net, shared=lambda: hp.state(net).only(*shared))
+        answers.append(algorithm.generic(client, x))
     return not torch.equal(*answers)
 
 

@@ -135,6 +135,17 @@ def blobs(
     ]
 
 
+def two_kinds(clients: int = 6) -> hp.Federation:
+    """Clients that disagree: half of them have the labels of the others, turned around."""
+    draw, parts = np.random.default_rng(0), []
+    for i in range(clients):
+        x = draw.normal(size=(60, 4)).astype(np.float32)
+        y = (x[:, 0] > 0).astype(int)
+        y = 1 - y if i % 2 else y
+        parts.append((x[:40], y[:40], x[40:], y[40:]))
+    return hp.federate(parts)
+
+
 def counts(result: hp.Result, what: str) -> list[list[int] | None]:
     """Right answers per client, evaluation by evaluation."""
     return [e[what] for e in result.events if e["event"] == "evaluation"]

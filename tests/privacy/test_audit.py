@@ -148,7 +148,7 @@ def test_what_is_seen_is_the_recorded_traffic_and_gradients_of_it_can_be_compute
     names = list_sent_parameters(plan, job, place)
     parameters = dict(plan.template.named_parameters())
     assert names == sorted(k for k in rounds[0][0].tensors if k in parameters)
-    assert names or name in ("local", "fedproto")
+    assert names or name in ("local", "feddistill", "fedproto")
     x, y = plan.federation.data(job.client).train.batch(torch.arange(1))
     for client in (make_insider(plan, job, place), make_stranger(plan, job)) if names else ():
         assert 0 < float(compute_gradients(client, names, x, y).square()) < math.inf

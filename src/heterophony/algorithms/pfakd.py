@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from ..core.algorithm import Algorithm, Client, Net, setting
-from ..core.client import BATCH_NORMS
-from ..core.tensors import Tensors, frozen
+from ..core.tensors import Tensors
 from ..core.training import Training
 from .parts.attention_transfer import compute_attention_loss, find_stages, forward_with_attention
+from .parts.received_teacher import make_teacher
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,3 @@ class PFAKD(Algorithm):
         done = int(client.memory.get("rounds", Tensors()).get("done", 0))
         client.memory["rounds"] = Tensors({"done": torch.tensor(done + 1)})
         return replace(client.training, lr=client.training.lr * self.lr_decay**done)
-
-
-def make_teacher(net: Net) -> torch.nn.Module:
-    """Make the received base the teacher, with BatchNorm by the batch.
-
-    Its running statistics are one client's, not those of the generic model.
-    """
-    teacher = frozen(net.base).eval()
-    for m in teacher.modules():
-        m.training = isinstance(m, BATCH_NORMS)
-    return teacher

@@ -1,0 +1,79 @@
+"""FedFomo: Zhang et al., Personalized FL with first order model optimization, ICLR 2021.
+
+A model's loss and its distance are compared with the client's own model as it was trained last. Part
+of the client's training examples, which it does not train on, decide: no validation or test example
+of the run is used. The server keeps a model per client and an N × N matrix. There is no common
+model, so no G. Beside the paper's M models, the client's own one is sent back to it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+
+from ..core.algorithm import Algorithm, Client, Reply, Server, setting
+from ..core.tensors import Tensors, load_into_net, weights
+from .parts.download_choice import choose_downloads
+from .parts.held_out import compute_loss, split_examples
+
+
+@dataclass(frozen=True)
+class FedFomo(Algorithm):
+    """Move each client's model towards the others' that do better on examples it holds out."""
+
+    paper = "Zhang et al., ICLR 2021"
+    common = False
+    downloads: int = setting(5, "models of other clients that a client receives, M", low=0)
+    held_out: float = setting(
+        0.2, "fraction of the examples to weigh models by; 0: all, which are trained on too",
+        low=0, below=1,
+    )  # fmt: skip
+    explore: float = setting(0.3, "probability of a random choice among the others", low=0, high=1)
+    explore_decay: float = setting(0.05, "by how much it falls in a round", low=0)
+
+    def send(self, server: Server, client: str) -> Tensors:
+        sent = server.memory.get(f"model/{client}", server.model)  # at first the initial model
+        others = [server.memory[f"model/{c}"] for c in self.list_downloads(server, client)]
+        return sent | {f"other/{i}/{k}": v for i, w in enumerate(others) for k, v in w.items()}
+
+    def list_downloads(self, server: Server, client: str) -> list[str]:
+        """List whose models a client receives; a client that joins later receives the first ones."""
+        if client in server.clients and "chosen" in server.memory:
+            row = server.memory["chosen"]["at"][server.clients.index(client)].tolist()
+            return [server.clients[i] for i in row if i >= 0]
+        known = [c for c in server.clients if f"model/{c}" in server.memory and c != client]
+        return known[: self.downloads]
+
+    def local(self, client: Client) -> Tensors:
+        net, (kept, held) = client.net, split_examples(client.data.train, self.held_out)
+        own, before = weights(net), compute_loss(client, Tensors(), held)
+        others = [client.received.below(f"other/{i}/") for i in range(self.downloads)]
+        gains = before.new_zeros(self.downloads)
+        for i, other in enumerate(others):
+            far = (other.only(*own) - own).square().sqrt() if other else gains[i]
+            if far > 0:
+                gains[i] = (before - compute_loss(client, other, held)) / far
+        shares = gains.clamp(min=0)
+        if shares.sum() > 0:
+            load_into_net(net, mix_on_device(others, shares / shares.sum()))
+        client.fit(data=kept)
+        return client.shared() | {"fomo/gains": gains}
+
+    def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
+        n, at = len(server.clients), {c: i for i, c in enumerate(server.clients)}
+        liking = server.memory.get("liking", Tensors({"P": torch.eye(n)}))["P"].clone()
+        for r in replies:
+            for i, c in enumerate(self.list_downloads(server, r.client)):
+                liking[at[r.client], at[c]] += r.tensors["fomo/gains"][i]
+        after = server.update(**{f"model/{r.client}": r.tensors.without("*/*") for r in replies})
+        known = [f"model/{c}" in after.memory for c in server.clients]
+        chance = max(0.0, self.explore - self.explore_decay * (server.t + 1))
+        chosen = choose_downloads(liking, known, self.downloads, chance)
+        return after.update(liking=Tensors({"P": liking}), chosen=Tensors({"at": chosen}))
+
+
+def mix_on_device(others: Sequence[Tensors], shares: torch.Tensor) -> Tensors:
+    """Return the weighted sum of the models; those without weight are left out."""
+    used = [w.map(lambda v, s=s: s * v) for w, s in zip(others, shares, strict=True) if s > 0]
+    return reduce(Tensors.__add__, used)

@@ -1,0 +1,82 @@
+"""FedGen: Zhu et al., Data-free knowledge distillation for heterogeneous FL, ICML 2021.
+
+The generator makes features, so the head must be one linear layer. Its loss is the paper's: of the
+mean of the heads that were sent, on labels drawn by all counts that were sent. It has no BatchNorm,
+so that a feature does not depend on its batch, and clients have no further term, both unlike the
+authors' code. G and P are of the averaged model. Clients tell the server their label counts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..core.algorithm import Algorithm, Client, Net, Reply, Server, equally, mean, setting
+from ..core.errors import ConfigError
+from ..core.tensors import Tensors, params
+from .parts.feature_generator import draw_labels, generate, make_generator, train_generator
+from .parts.linear_layers import list_linear_layers
+
+
+@dataclass(frozen=True)
+class FedGen(Algorithm):
+    """Train a generator of features on the clients' heads; clients learn from its features too."""
+
+    paper = "Zhu et al., ICML 2021"
+    needs_classes = True
+    head_depth = 1
+    alpha: float = setting(1.0, "weight of the loss on generated features", low=0)
+    generated: int = setting(32, "generated features for each mini-batch", low=1)
+    noise: int = setting(32, "width of the generator's noise", low=1)
+    hidden: int = setting(256, "hidden units of the generator", low=1)
+    generator_lr: float = setting(3e-4, "learning rate of the generator (Adam)", above=0)
+    generator_steps: int = setting(50, "steps of the generator in a round", low=0)
+    diversity: float = setting(1.0, "weight of the term that spreads generated features", low=0)
+
+    def build(self, net: Net) -> Net:
+        layers = list_linear_layers(net)
+        if len(layers) > 1:
+            raise ConfigError(
+                "model.head_depth: fedgen needs a head of one linear layer; set it to 1"
+            )
+        classes, width = layers[0].out_features, layers[0].in_features
+        net.add_module("generator", make_generator(classes, width, self.noise, self.hidden))
+        return net
+
+    def send(self, server: Server, client: str) -> Tensors:
+        return server.model | server.memory.get("labels", Tensors())
+
+    def local(self, client: Client) -> Tensors:
+        net, labels = client.net, client.received.get("fedgen/labels")
+        made = params(net.generator)
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            out = client.compute_net_loss(x, y)
+            if labels is None or not self.alpha:
+                return out
+            drawn = draw_labels(labels, self.generated)
+            z = generate(made, drawn, labels.new_empty(len(drawn), self.noise).normal_())
+            return out + self.alpha * client.loss(net.head(z), drawn)
+
+        client.fit(loss, train=[net.base, net.head])
+        counts = client.data.counts.float()
+        return client.shared().without("generator.*") | {"fedgen/counts": counts}
+
+    def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
+        counts = torch.stack([r.tensors["fedgen/counts"] for r in replies]).sum(0)
+        labels = counts / counts.sum()
+        heads = mean(replies, "head.*", weight=equally)  # 1/K Σ g(z; θ_k), as all are linear
+        made, kept = train_generator(
+            server.model.below("generator."),
+            heads,
+            labels,
+            steps=self.generator_steps,
+            batch=self.generated,
+            noise=self.noise,
+            lr=self.generator_lr,
+            diversity=self.diversity,
+            kept=server.memory.get("adam", Tensors()),
+        )
+        model = mean(replies, *server.model.without("generator.*")) | made.under("generator.")
+        return server.update(model, labels=Tensors({"fedgen/labels": labels}), adam=kept)

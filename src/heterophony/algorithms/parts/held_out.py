@@ -1,0 +1,32 @@
+"""Examples that decide between models: losses on a part of the training data, or on all of it."""
+
+import torch
+from torch import Tensor
+
+from ...core.client import Client
+from ...core.samples import Samples
+from ...core.tensors import Tensors, answer
+
+
+def split_examples(samples: Samples, fraction: float) -> tuple[Samples, Samples]:
+    """Split into examples to train on and examples to hold out, spread evenly over the data.
+
+    The split is the same in every round. With fraction 0, or a single example, both are the whole.
+    """
+    steps = torch.arange(len(samples) + 1, dtype=torch.float64) * fraction + 1e-9
+    chosen = steps.floor().diff() > 0
+    if fraction and len(samples) > 1 and not chosen.any():
+        chosen[-1] = True
+    if not chosen.any() or chosen.all():
+        return samples, samples
+    at = torch.arange(len(samples))
+    return samples.select_examples(at[~chosen]), samples.select_examples(at[chosen])
+
+
+@torch.no_grad()
+def compute_loss(client: Client, tensors: Tensors, samples: Samples) -> Tensor:
+    """Compute the mean loss of the net with these tensors over all samples, in evaluation mode."""
+    client.net.eval()
+    batches = list(samples.batches(250))
+    sums = [client.loss(answer(client.net, tensors, x), y) * len(y) for x, y in batches]
+    return torch.stack(sums).sum() / len(samples)
