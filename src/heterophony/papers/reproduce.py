@@ -27,7 +27,7 @@ from ..runs.store import RunFolder
 from . import quick
 from .claims import Claim, check_claims
 from .scale import TableScale
-from .table import Cell, PublishedTable
+from .table import Cell, PublishedTable, describe_variants
 from .verdicts import ComparedNumber, ValuesBySeed, compare_numbers, measure_run
 
 
@@ -40,9 +40,12 @@ class CellRun:
 
     @property
     def folder_name(self) -> str:
-        """The name of the run's folder."""
-        parts = (self.cell.row, self.cell.column, str(self.seed))
-        return "--".join(re.sub(r"[^\w.]+", "-", part).strip("-").lower() for part in parts)
+        """The name of the run's folder; it has the variant where that changes the settings."""
+        row, column, seed = (
+            re.sub(r"[^\w.]+", "-", part).strip("-").lower()
+            for part in (self.cell.row, self.cell.column, str(self.seed))
+        )
+        return "--".join(filter(None, (row, column, self.cell.variant, seed)))
 
     @property
     def config(self) -> dict[str, Any]:
@@ -209,6 +212,8 @@ class ReproductionResult:
             "table": published.name,
             "paper": f"{published.paper}, {published.where}",
             "what": published.what,
+            "variant": published.variant or None,
+            "variants": describe_variants(published, published.chosen),
             "scale": self.table.scale.value,
             "rounds": published.measured.rounds,
             "clients": published.measured.clients,
