@@ -38,10 +38,10 @@ def reproduce(
     columns: Annotated[str, typer.Option(help="Only these, as in 'CIFAR-10*'.")] = "*",
     seeds: Annotated[
         str | None,
-        typer.Option(help="As in 0 1, or 0-4; default: the paper's, at quick scale its first one."),
+        typer.Option(help="As in 0 1, or 0-4; default: the paper's; quick: one, medium: five."),
     ] = None,
     scale: Annotated[
-        TableScale, typer.Option(help="Minutes on small data, or everything as printed.")
+        TableScale, typer.Option(help="Minutes on digits, orderings on small data, or as printed.")
     ] = TableScale.quick,
     out: Annotated[
         Path | None, typer.Option(help="The folder of its runs; default: runs/TABLE-SCALE.")
@@ -60,12 +60,11 @@ def reproduce(
         show_all_tables(json)
         return
     check_only_engine_settings(pairs)
-    from ..papers.reproduce import TableSelection
+    from ..papers.reproduce import TableSelection, choose_seeds
     from ..papers.table import load_table
 
     paper_table = load_table(name)
-    own = tuple(paper_table.measured.seeds)
-    default = own if scale is TableScale.full else own[:1]
+    default = choose_seeds(paper_table, scale)
     chosen = default if seeds is None else tuple(dict.fromkeys(parse_seeds(seeds)))
     if min(chosen) < 0:
         raise ConfigError(f"--seeds {seeds}: a seed is at least 0")

@@ -24,11 +24,25 @@ from ..experiments.execute import is_finished
 from ..experiments.tasks import read_federation
 from ..runs.events import Event
 from ..runs.store import RunFolder
-from . import quick
+from . import medium, quick
 from .claims import Claim, check_claims
 from .scale import TableScale
 from .table import Cell, PublishedTable
 from .verdicts import ComparedNumber, ValuesBySeed, compare_numbers, measure_run
+
+SHRINK_CONFIG = {TableScale.quick: quick.shrink_config, TableScale.medium: medium.shrink_config}
+SCALE_NOTES = {
+    TableScale.quick: quick.QUICK_SCALE_NOTE,
+    TableScale.medium: medium.MEDIUM_SCALE_NOTE,
+}
+
+
+def choose_seeds(published: PublishedTable, scale: TableScale) -> tuple[int, ...]:
+    """Return the seeds that a table is run with, if nobody names them."""
+    own = tuple(published.measured.seeds)
+    if scale is TableScale.medium:
+        return medium.choose_seeds(own)
+    return own if scale is TableScale.full else own[:1]
 
 
 @dataclass(frozen=True)
@@ -81,9 +95,8 @@ class TableSelection:
             for c in self.published.cells
             if fnmatchcase(c.row, self.rows) and fnmatchcase(c.column, self.columns)
         ]
-        if self.scale is TableScale.full:
-            return chosen
-        return [replace(c, config=quick.shrink_config(c.config)) for c in chosen]
+        shrink = SHRINK_CONFIG.get(self.scale)
+        return [replace(c, config=shrink(c.config)) for c in chosen] if shrink else chosen
 
     @cached_property
     def duplicates(self) -> dict[tuple[str, str], Cell]:
@@ -105,7 +118,7 @@ class TableSelection:
     def stand_ins(self) -> dict[str, tuple[str, ...]]:
         """The paper's columns that the runs of each column stand for; empty at full scale.
 
-        Columns that are the same runs at quick scale stand for all of them together.
+        Columns that are the same runs at this scale stand for all of them together.
         """
         if self.scale is TableScale.full:
             return {}
@@ -117,7 +130,7 @@ class TableSelection:
         return {k: tuple(c for c in owners if first_of[c] == first_of[k]) for k in owners}
 
     def describe_column(self, cell: Cell) -> str:
-        """Name a cell's column; at quick scale, the data that replace those of the paper."""
+        """Name a cell's column; below full scale, the data that replace those of the paper."""
         if not self.stand_ins:
             return cell.column
         return f"{cell.config['data']['name']} in place of {cell.column}"
@@ -261,8 +274,9 @@ def build_result(
     for task, events in read_finished(table, parent):
         measures = measure_run(events, table.published.measured)
         ours.setdefault(get_cell_key(task.cell), {})[task.seed] = measures
-    if table.scale is TableScale.quick:
-        reasons = {get_cell_key(c): "quick scale" for c in table.selected_cells} | reasons
+    if table.scale is not TableScale.full:
+        why = f"{table.scale} scale"
+        reasons = {get_cell_key(c): why for c in table.selected_cells} | reasons
     for key, first in table.duplicates.items():
         ours |= {key: ours[get_cell_key(first)]} if get_cell_key(first) in ours else {}
     numbers = compare_numbers(table.selected_cells, ours, reasons, table.stand_ins)

@@ -18,7 +18,7 @@ from ..analysis.exports import (
 from ..core.files import write_atomically, write_json
 from ..core.plain_text import quote_formula
 from ..papers.claims import describe_claim
-from ..papers.quick import QUICK_SCALE_NOTE
+from ..papers.reproduce import SCALE_NOTES
 
 if TYPE_CHECKING:
     from ..papers.reproduce import ReproductionResult
@@ -119,7 +119,8 @@ def describe_stand_ins(result: ReproductionResult) -> list[str]:
     if not result.table.stand_ins:
         return []
     run = dict.fromkeys(f"Run here: {line.label}." for line in result.numbers)
-    return [*run, f"{QUICK_SCALE_NOTE[0].upper()}{QUICK_SCALE_NOTE[1:]}."]
+    note = SCALE_NOTES[result.table.scale]
+    return [*run, f"{note[0].upper()}{note[1:]}."]
 
 
 def format_paper_csv(result: ReproductionResult) -> str:
