@@ -186,6 +186,7 @@ def show_table_result(outcome: ReproductionResult, parent: Path, json: bool) -> 
         SETUP,
         choose_titles,
         count_text_titles,
+        describe_marks,
         format_table_rows,
         save_paper_table,
     )
@@ -204,6 +205,8 @@ def show_table_result(outcome: ReproductionResult, parent: Path, json: bool) -> 
         text=count_text_titles(titles),
         optional=[] if table.stand_ins else [SETUP, DIFFERENCE],
     )
+    for words in describe_marks(outcome):
+        terminal.print_note(words)
     if not (outcome.claims or table.published.claims):
         terminal.print_note("this table claims no ordering")
     for claim in outcome.claims:

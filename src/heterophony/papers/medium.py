@@ -75,6 +75,11 @@ def shrink_data(data: dict[str, Any]) -> None:
     data.pop("frozen_augment", None)
 
 
+def keeps_dataset(full: str, small: str) -> bool:
+    """Tell whether a small data set is of the paper's own, and no stand-in."""
+    return full in TEXT_DATASETS or small == f"{full.removesuffix('-balanced')}-small"
+
+
 def shrink_model(model: dict[str, Any]) -> None:
     """Use the small net of the same kind; its head has as many layers as that of the table's net."""
     full = model["name"]

@@ -22,7 +22,7 @@ from ..core.errors import ConfigError, FolderError
 from ..data.sources import SOURCES
 from ..experiments.execute import is_finished
 from ..experiments.tasks import read_federation
-from ..runs.events import Event
+from ..runs.events import Event, get_start
 from ..runs.store import RunFolder
 from . import medium, quick
 from .claims import Claim, check_claims
@@ -241,6 +241,7 @@ def describe_number(number: ComparedNumber) -> dict[str, Any]:
         "data": number.data,
         "model": number.model,
         "measure": number.measure,
+        "averaged_to_measure": number.averaged,
         "unit": number.unit,
         "printed": printed and {"value": printed.value, "std": printed.std},
         "seeds": list(number.seeds),
@@ -273,13 +274,21 @@ def build_result(
             reasons[get_cell_key(task.cell)] = failed[task.folder_name]
     for task, events in read_finished(table, parent):
         measures = measure_run(events, table.published.measured)
+        if remark := get_start(events).get("data_remark"):
+            reasons.setdefault(get_cell_key(task.cell), remark)
         ours.setdefault(get_cell_key(task.cell), {})[task.seed] = measures
     if table.scale is not TableScale.full:
         why = f"{table.scale} scale"
         reasons = {get_cell_key(c): why for c in table.selected_cells} | reasons
     for key, first in table.duplicates.items():
         ours |= {key: ours[get_cell_key(first)]} if get_cell_key(first) in ours else {}
-    numbers = compare_numbers(table.selected_cells, ours, reasons, table.stand_ins)
+    numbers = compare_numbers(
+        table.selected_cells,
+        ours,
+        reasons,
+        table.stand_ins,
+        printed_seeds=len(table.published.measured.seeds),
+    )
     distinct = [n for n in numbers if (n.row, n.column) not in table.duplicates]
     return ReproductionResult(table, distinct, check_claims(table.published, numbers))
 

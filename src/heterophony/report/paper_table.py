@@ -19,6 +19,7 @@ from ..core.files import write_atomically, write_json
 from ..core.plain_text import quote_formula
 from ..papers.claims import describe_claim
 from ..papers.reproduce import SCALE_NOTES
+from ..papers.verdicts import AVERAGED_NOTE
 
 if TYPE_CHECKING:
     from ..papers.reproduce import ReproductionResult
@@ -64,7 +65,7 @@ def format_table_row(line: ComparedNumber) -> dict[str, str]:
         COLUMN: line.column,
         SETUP: line.setup,
         STANDS_FOR: ", ".join(line.in_place_of),
-        MEASURE: f"{line.measure}, {line.unit}" if line.unit else line.measure,
+        MEASURE: f"{line.measure_label}, {line.unit}" if line.unit else line.measure_label,
         PRINTED: printed_text,
         OURS: format_mean_std(line.values, digits),
         LAST10: format_mean_std(line.last10, digits),
@@ -110,6 +111,7 @@ def describe_paper_table(result: ReproductionResult) -> list[str]:
         f"{table.published.paper}, {table.published.where}: {table.published.what}",
         f"Ours: {rounds} evaluations, {clients[how.clients]}; seeds {seeds}; {table.scale} scale.",
         *describe_stand_ins(result),
+        *describe_marks(result),
         *(describe_claim(claim, how.rounds) for claim in result.claims),
     ]
 
@@ -121,6 +123,11 @@ def describe_stand_ins(result: ReproductionResult) -> list[str]:
     run = dict.fromkeys(f"Run here: {line.label}." for line in result.numbers)
     note = SCALE_NOTES[result.table.scale]
     return [*run, f"{note[0].upper()}{note[1:]}."]
+
+
+def describe_marks(result: ReproductionResult) -> list[str]:
+    """Explain the mark of measures that rest on parameters averaged only for them, if there is one."""
+    return [f"{AVERAGED_NOTE}."] if any(line.averaged for line in result.numbers) else []
 
 
 def format_paper_csv(result: ReproductionResult) -> str:
