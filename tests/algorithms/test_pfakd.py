@@ -132,22 +132,20 @@ def test_clients_count_by_their_examples_or_all_the_same(monkeypatch):
 
 
 @pytest.mark.parametrize("settings", [{}, {"at": "alternating"}])
-def test_the_learning_rate_decays_with_the_clients_own_rounds(settings):
-    rates: dict[str, list[float]] = {}
+def test_the_learning_rate_decays_by_the_schedule_of_all_algorithms(settings):
+    rates: list[float] = []
 
-    def check(client, fit, loss, how, **other):
-        rates.setdefault(client.id, []).append(how.lr)
-        fit(loss, how=how, **other)
+    def check(client, fit, loss, **how):
+        assert "how" not in how  # nothing of its own: ``fit`` applies local.schedule
+        rates.append(client.lr)
+        fit(loss, **how)
 
-    turns = Turns([0, 1], [1, 2], [0, 1])
-    played(watching(PFAKD, check, lr_decay=0.9, **settings), participation=turns)
+    training = hp.Training(epochs=1, batch=16, lr=0.05, schedule="exponential", decay_factor=0.9)
+    played(
+        watching(PFAKD, check, **settings), participation=Turns([0], [0], [0]), training=training
+    )
     times = 2 if settings else 1
-    want = {"0": [0, 1], "1": [0, 1, 2], "2": [0]}
-    assert rates == {
-        c: [pytest.approx(0.05 * 0.9**n) for n in done for _ in range(times)]
-        for c, done in want.items()
-    }
-    assert "rounds" not in memory(played(PFAKD(), rounds=1, participation=1.0), "0")
+    assert rates == [0.05 * 0.9**t for t in range(3) for _ in range(times)]
 
 
 def test_traffic_is_the_bases():

@@ -96,6 +96,14 @@ b = [0.5, "-"]
 """
 
 
+VARIANT = """[variants.v]
+what = "w"
+reason = "r"
+source = "s"
+changes = [{ rows = "z", set = {} }]
+"""
+
+
 def printed(table: str, row: str, column: str) -> dict[str, PrintedNumber]:
     (found,) = [c for c in load_table(table).cells if (c.row, c.column) == (row, column)]
     return found.printed
@@ -228,6 +236,49 @@ def test_exceptions_decide_last():
     assert rounds == [2000, 1000, 500, 2000, 1250, 875]
 
 
+def select(name: str, rows: str = "*", columns: str = "*") -> list[dict]:
+    """The configurations of some cells of a table."""
+    return [
+        c.config
+        for c in load_table(name).cells
+        if fnmatchcase(c.row, rows) and fnmatchcase(c.column, columns)
+    ]
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n.startswith("pfakd")])
+def test_every_row_of_pfakds_cifar100_tables_has_the_codes_decay(name):
+    for config in select(name, columns="CIFAR-100,*"):
+        local = resolve_config(config).local
+        assert (local.schedule, local.decay_factor) == ("exponential", 0.9)
+    for config in (*select(name, columns="CIFAR-10,*"), *select(name, columns="Fashion*")):
+        assert "schedule" not in config["local"]
+
+
+def test_fedreps_base_trains_as_long_as_pfakds_code_says():
+    for name in ("pfakd-table1-main", "pfakd-fig3-curves"):
+        for config in select(name, "FedRep"):
+            epochs = config["local"]["epochs"]
+            found = {k: v for k, v in config["algorithm"].items() if k != "name"}
+            assert found == {"head_epochs": epochs, "base_epochs": epochs}
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n.startswith("fedavg2rep")])
+def test_fedavg2rep_keeps_short_batches_as_its_code_does(name):
+    assert {config["local"]["drop_last"] for config in select(name)} == {False}
+
+
+def test_the_alpha_of_testbeds_is_not_said():
+    for name in ("fedreg-table6-testbed", "fedreb-sec6-2-testbed"):
+        assert any(line.startswith("alpha of the partition") for line in load_table(name).unsaid)
+
+
+@pytest.mark.parametrize("name", ["fedreg-table3-scalability", "fedreg-fig7-overall-metric"])
+def test_batches_of_1_have_no_momentum_and_the_table_says_why(name):
+    found = {(c["local"]["batch"], c["local"]["momentum"]) for c in select(name)}
+    assert found == {(20, 0.9), (10, 0.9), (1, 0.0)}
+    assert any("it cannot have been 0.9" in remark for remark in load_table(name).remarks)
+
+
 def test_no_file_mentions_a_path_of_a_machine():
     for name in NAMES:
         text = (files("heterophony.papers") / "tables" / f"{name}.toml").read_text(encoding="utf-8")
@@ -264,6 +315,9 @@ def test_cells_are_where_numbers_are():
         ("[settings]", "[[exceptions]]\nrows = 'z'\nset = {}\n[settings]", "no cell is in 'z'"),
         ("[settings]", "[[orderings]]\nmeasure = 'P'\nabove = 'a'\n[settings]", "no 'P' here"),
         ("[settings]", "[settings", "Expected ']'"),
+        ("[printed.G]", "[variants.v]\nwhat = 'w'\n[printed.G]", "variants.v.reason: missing"),
+        ("[printed.G]", f"{VARIANT.replace('.v]', '.V]')}[printed.G]", "variants.V: must be lower"),
+        ("[printed.G]", f"{VARIANT}[printed.G]", "variants.v: no cell is in 'z' and '*'"),
     ],
 )
 def test_a_file_with_a_mistake_is_refused(old, new, message):
@@ -293,6 +347,7 @@ def test_list_papers():
         "cells": 40,
         "runnable": 40,
         "needs": None,
+        "variants": ["momentum-0", "threshold-sizes", "interleaved", "ditto-lambda-0"],
     }
     assert found["fedavg2rep-table4-hybrid"]["runnable"] == 24
     lines = CliRunner().invoke(app, ["list", "papers"]).stdout.splitlines()

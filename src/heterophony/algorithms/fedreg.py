@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -11,7 +12,9 @@ from torch import Tensor
 from ..core.algorithm import Algorithm, Client, Net, Reply, Server, as_agreed, mean, setting
 from ..core.samples import ClientData, Samples
 from ..core.tensors import Tensors
-from .parts.ablation import VARIANTS_BY_LETTER, Variant
+from ..core.training import Training
+from .parts.ablation import Ablation, Variant, name_ablation
+from .parts.phases import PhaseOrder, check_phase_order, train_phases
 from .parts.rebalancing import rebalance
 from .parts.threshold import Threshold, ThresholdScope, compute_class_target, compute_statistic
 
@@ -28,17 +31,15 @@ class FedReG(Algorithm):
     threshold_scope: ThresholdScope = setting("class_nonzero", "of class counts or client sizes")
     augment: Literal["simple", "auto", "copy"] = setting("simple", "how small classes are filled")
     weights: Literal["split", "origin"] = setting("split", "heads count by kept, or all examples")
-    variant: Variant = setting("full", "full, or an ablation of the paper (also a to d)")
-
-    def __post_init__(self) -> None:
-        if str(self.variant) in VARIANTS_BY_LETTER:
-            replace(self, variant=self.ablation)  # checks all settings
-        else:
-            super().__post_init__()
+    variant: Variant = setting("full", "full, or an ablation of the paper, or its letter")
+    phases: PhaseOrder = setting("sequential", "own head, then shared head, or in turn by epoch")
 
     @property
-    def ablation(self) -> Variant:
-        return VARIANTS_BY_LETTER.get(self.variant, self.variant)
+    def ablation(self) -> Ablation:
+        return name_ablation(self.variant)
+
+    def check_training(self, training: Training) -> None:
+        check_phase_order(self.phases, training)
 
     def build(self, net: Net) -> Net:
         if self.ablation not in ("no_own_head", "no_own_phase"):
@@ -60,14 +61,14 @@ class FedReG(Algorithm):
         def rebalanced(data: ClientData) -> Samples:  # its name is part of its seed
             return rebalance(data.train, target, self.augment)
 
-        if self.ablation != "no_own_phase":
-            head = net.head if self.ablation == "no_own_head" else net.own
-            client.fit(own_loss, train=[net.base, head], phase="own")
-        if self.ablation == "no_balancing":
-            data, kept = client.data.train, counts
-        else:
+        data, kept = client.data.train, counts
+        if self.ablation != "no_balancing":
             data, kept = client.once(rebalanced), counts.clamp(max=target)
-        client.fit(train=[net.base, net.head], data=data, phase="generic")
+        trained = [net.base, getattr(net, "own", net.head)]
+        own = partial(client.fit, own_loss, train=trained, phase="own")
+        generic = partial(client.fit, train=[net.base, net.head], data=data, phase="generic")
+        chosen = [generic] if self.ablation == "no_own_phase" else [own, generic]
+        train_phases(chosen, self.phases, client.training)
         return client.shared() | {"fedreg/effective": kept.sum()}
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:

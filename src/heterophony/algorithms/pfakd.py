@@ -1,6 +1,6 @@
 """PFAKD and PFAKD + AT: feature distillation from the received base."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -8,9 +8,8 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from ..core.algorithm import Algorithm, Client, Net, setting
-from ..core.client import BATCH_NORMS
+from ..core.net import BATCH_NORMS
 from ..core.tensors import Tensors, frozen
-from ..core.training import Training
 from .parts.attention_transfer import compute_attention_loss, find_stages, forward_with_attention
 
 
@@ -25,9 +24,6 @@ class PFAKD(Algorithm):
         "none", "PFAKD + AT: alternating trains the head before the base; attention transfers maps"
     )
     at_weight: float = setting(1000.0, "weight of the attention transfer", low=0)
-    lr_decay: float = setting(
-        1.0, "factor on lr after each of the client's rounds", above=0, high=1
-    )
 
     def build(self, net: Net) -> Net:
         if self.at == "attention":
@@ -35,7 +31,7 @@ class PFAKD(Algorithm):
         return net
 
     def local(self, client: Client) -> Tensors:
-        net, how, teacher = client.net, self.decay_learning_rate(client), make_teacher(client.net)
+        net, teacher = client.net, make_teacher(client.net)
 
         def distillation_loss(x: Tensor, y: Tensor) -> Tensor:
             z = net.base(x)
@@ -52,20 +48,12 @@ class PFAKD(Algorithm):
 
         loss = distillation_loss if self.beta else None
         if self.at == "alternating":
-            client.fit(train=net.head, epochs=1, how=how, phase="head")
-            client.fit(loss, train=net.base, how=how)
+            client.fit(train=net.head, epochs=1, phase="head")
+            client.fit(loss, train=net.base)
         else:
             transfers = self.at == "attention" and self.at_weight > 0
-            client.fit(attention_loss if transfers else loss, how=how)
+            client.fit(attention_loss if transfers else loss)
         return client.shared()
-
-    def decay_learning_rate(self, client: Client) -> Training:
-        """Return the client's training with lr lowered by the number of rounds it took part in."""
-        if self.lr_decay == 1:
-            return client.training
-        done = int(client.memory.get("rounds", Tensors()).get("done", 0))
-        client.memory["rounds"] = Tensors({"done": torch.tensor(done + 1)})
-        return replace(client.training, lr=client.training.lr * self.lr_decay**done)
 
 
 def make_teacher(net: Net) -> torch.nn.Module:

@@ -12,7 +12,7 @@ from . import terminal
 
 if TYPE_CHECKING:
     from ..papers.reproduce import ReproductionResult, TableSelection
-    from ..papers.table import Cell
+    from ..papers.table import Cell, PublishedTable
 
 
 # Costs --------------------------------------------------------------------------------------
@@ -49,6 +49,7 @@ def list_paper_tables() -> list[dict[str, Any]]:
             "cells": len(e.cells),
             "runnable": sum(c.needs is None for c in e.cells),
             "needs": e.missing_requirements,
+            "variants": list(e.variants),
         }
         for e in load_tables()
     ]
@@ -58,7 +59,8 @@ def show_all_tables(json: bool) -> None:
     """Print every table with its cost on this machine, at every scale."""
     from ..engines.base import count_cores
     from ..papers.cost import estimate_seconds, measure_speed
-    from ..papers.reproduce import TableSelection, choose_seeds
+    from ..papers.reproduce import TableSelection
+    from ..papers.scaling import choose_seeds
     from ..papers.table import load_tables
 
     rate, rows = measure_speed(), []
@@ -135,14 +137,36 @@ def show_cells(table: TableSelection, json: bool) -> None:
     print_scale_notes(table, describe_duplicates(table))
 
 
+def show_variants(table: PublishedTable, json: bool) -> None:
+    """Print the variants of a table: what each changes, why, and by which source."""
+    from ..papers.table import describe_variants
+
+    found = describe_variants(table, table.variants)
+    if json:
+        terminal.print_json(found)
+        return
+    if not found:
+        terminal.print_note(f"{table.name} has no variants")
+        return
+    titles = ["variant", "what", "reason", "source"]
+    rows = [list(variant.values()) for variant in found]
+    terminal.print_table(f"{table.paper}, {table.where}: variants", titles, rows, text=4)
+    terminal.print_note(
+        f"run one: heterophony reproduce {table.name} --variant {found[0]['name']}; several together:"
+        " --variant again"
+    )
+
+
 def format_table_title(table: TableSelection) -> str:
     found = table.published
     title = f"{found.paper}, {found.where}: {found.what}"
+    if found.variant:
+        title = f"{title}\nvariant {found.variant}"
     return f"{title}\n{table.scale} scale, not as printed" if table.stand_ins else title
 
 
 def print_scale_notes(table: TableSelection, same: Sequence[str]) -> None:
-    from ..papers.reproduce import SCALE_NOTES
+    from ..papers.scaling import SCALE_NOTES
 
     if note := SCALE_NOTES.get(table.scale):
         terminal.print_note(note)
@@ -180,6 +204,7 @@ def show_table_result(outcome: ReproductionResult, parent: Path, json: bool) -> 
     """Print the table with verdicts and claims; write it and its figure beside the runs."""
     from ..papers.claims import describe_claim
     from ..papers.reproduce import describe_duplicates, read_finished
+    from ..papers.table import describe_variants
     from ..report.figures import paper_figures
     from ..report.paper_table import (
         DIFFERENCE,
@@ -188,6 +213,8 @@ def show_table_result(outcome: ReproductionResult, parent: Path, json: bool) -> 
         count_text_titles,
         describe_marks,
         format_table_rows,
+        format_variant,
+        get_file_suffix,
         save_paper_table,
     )
     from ..runs.events import get_start
@@ -205,6 +232,8 @@ def show_table_result(outcome: ReproductionResult, parent: Path, json: bool) -> 
         text=count_text_titles(titles),
         optional=[] if table.stand_ins else [SETUP, DIFFERENCE],
     )
+    for variant in describe_variants(table.published, table.published.chosen):
+        terminal.print_note(format_variant(variant))
     for words in describe_marks(outcome):
         terminal.print_note(words)
     if not (outcome.claims or table.published.claims):
@@ -220,7 +249,8 @@ def show_table_result(outcome: ReproductionResult, parent: Path, json: bool) -> 
         if remark:
             terminal.print_note(remark)
     print_scale_notes(table, describe_duplicates(table))
+    suffix = get_file_suffix(table.published)
     terminal.print_note(
-        f"{parent}/table.md, .csv, .tex, .json; {parent}/figure.svg, .png;"
+        f"{parent}/table{suffix}.md, .csv, .tex, .json; {parent}/figure{suffix}.svg, .png;"
         f" a page: heterophony report {parent}"
     )

@@ -18,7 +18,13 @@ from .options import (
     check_only_engine_settings,
     parse_seeds,
 )
-from .paper_tables import format_duration, show_all_tables, show_cells, show_table_result
+from .paper_tables import (
+    format_duration,
+    show_all_tables,
+    show_cells,
+    show_table_result,
+    show_variants,
+)
 
 if TYPE_CHECKING:
     from ..papers.reproduce import ReproductionResult, TableSelection
@@ -43,6 +49,13 @@ def reproduce(
     scale: Annotated[
         TableScale, typer.Option(help="Minutes on digits, orderings on small data, or as printed.")
     ] = TableScale.quick,
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(help="Other settings that the paper may have run; may be repeated."),
+    ] = None,
+    variants: Annotated[
+        bool, typer.Option("--variants", help="List the variants of the table, run nothing.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="The folder of its runs; default: runs/TABLE-SCALE.")
     ] = None,
@@ -60,10 +73,14 @@ def reproduce(
         show_all_tables(json)
         return
     check_only_engine_settings(pairs)
-    from ..papers.reproduce import TableSelection, choose_seeds
+    from ..papers.reproduce import TableSelection
+    from ..papers.scaling import choose_seeds
     from ..papers.table import load_table
 
-    paper_table = load_table(name)
+    paper_table = load_table(name).choose_variants(variant or [])
+    if variants:
+        show_variants(paper_table, json)
+        return
     default = choose_seeds(paper_table, scale)
     chosen = default if seeds is None else tuple(dict.fromkeys(parse_seeds(seeds)))
     if min(chosen) < 0:

@@ -31,6 +31,7 @@ from ..population.device_speeds import Devices
 from ..population.faults import Faults, check_participation
 from ..population.participation import Participation, RandomParticipation
 from .checkpoint import begin_with_checkpoint
+from .old_settings import describe_algorithm
 from .participation import describe_participation
 from .sections import (
     AggregationSection,
@@ -162,7 +163,7 @@ class Config:
         sections = {
             "data": asdict(self.data),
             "model": asdict(self.model),
-            "algorithm": {"name": self.algorithm_name, **asdict(self.algorithm)},
+            "algorithm": describe_algorithm(self.algorithm_name, self.algorithm),
             "local": self.local.to_settings(),
             "participation": describe_participation(self.participation, self.faults),
             "devices": asdict(self.devices),

@@ -17,6 +17,7 @@ from ..core.training import CHOICES, list_dependent
 from ..data.sources import choose_default_training, list_npz_files
 from ..models import find_model_name
 from .config import Config
+from .old_settings import translate_old_settings
 from .participation import parse_participation
 from .sections import SECTIONS, TopSection, drop_cluster_settings, fill_data_defaults
 from .short_keys import ROOTS, TOP_KEYS, expand_overrides, find_choice, ignore_note
@@ -74,6 +75,7 @@ def resolve_config(raw: Mapping[str, Any]) -> Config:
     for key, value in raw.items():
         if key not in TOP_KEYS and not isinstance(value, dict):
             raise ConfigError(f"{key}: must be a section, as in [{key}]")
+    raw = translate_old_settings(raw)
     settings = dict(raw.get("algorithm", {}))
     name = find_algorithm_name(str(settings.pop("name", "fedavg")))
     raw = {**raw, "data": adopt_client_files(raw.get("data", {}))}

@@ -21,6 +21,7 @@ def check_training(algorithm: Algorithm, name: str, training: Training, rounds: 
         raise ConfigError(
             f"local.clip_norm: the rule of {shown} does not hold for clipped gradients; leave it out"
         )
+    algorithm.check_training(training)
     if training.warmup and training.warmup >= rounds:
         raise ConfigError(
             f"local.warmup: must be below rounds, which is {rounds}, not {training.warmup}"

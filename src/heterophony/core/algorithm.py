@@ -12,6 +12,7 @@ from .client import Client
 from .fields import check_settings, list_settings, setting
 from .net import Net
 from .tensors import Memory, Tensors, matches_any, mix
+from .training import Training
 
 __all__ = [
     "POOLED_CLIENT",
@@ -111,6 +112,12 @@ class Algorithm:
         """Name the settings that are not at their default."""
         pairs = ((f, getattr(self, f.name)) for f in list_settings(type(self)))
         return f"{type(self).__name__}({', '.join(f'{f.name}={v!r}' for f, v in pairs if v != f.default)})"
+
+    def check_training(self, training: Training) -> None:
+        """Raise ``ConfigError`` if the rule has no meaning under these settings of local training.
+
+        It is called before a run begins. The message begins with the key to change.
+        """
 
     # The network ----------------------------------------------------------------------------
     def build(self, net: Net) -> Net:

@@ -12,6 +12,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from .compute import ON_CPU, autocast, computing, read_loss, widen
 from .device_samples import get_stored_data
+from .epochs import count_per_epoch, iterate_epochs
 from .errors import DivergedError
 from .image_transforms import ImageDraws, draw_every_time, draw_once_per_image
 from .net import Net
@@ -26,8 +27,6 @@ from .training import Training
 Loss = Callable[[Tensor, Tensor], Tensor]  # of input and labels of a mini-batch
 SamplesDerivation = Callable[[ClientData], Samples]
 Trainable = nn.Module | Tensor
-
-BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
 
 
 class Client:
@@ -74,6 +73,8 @@ class Client:
         self.rounds, self.examples, self.loss = rounds, 0, loss
         self._seed, self._draw_seed = seed, seed if draw_seed is None else draw_seed
         self._list_shared, self._cache_derived = list_shared, cache_derived
+        self._momentum: dict[str, Tensors] = {}  # of each phase after its last pass of this round
+        self._losses: dict[str, tuple[float, int]] = {}  # sum and number, for the mean of a phase
         kept, sent = memory.get("net", Tensors()), received.without("*/*")
         check_all_received(list_shared(net, t), kept | sent)
         load_into_net(net, kept)
@@ -92,6 +93,7 @@ class Client:
         repeat: int = 1,
         after: Callable[[], None] | None = None,
         phase: str = "main",
+        turn: int = 0,
     ) -> None:
         """Minimise ``loss(x, y)`` over mini-batches of the client's training data.
 
@@ -105,6 +107,8 @@ class Client:
         ``repeat``  updates per mini-batch
         ``after``   is called after the updates of each mini-batch
         ``phase``   names this pass; a phase has its own random draws and its own momentum
+        ``turn``    counts the passes of a phase that is trained several times in a round: later
+                    ones continue its momentum, and have draws of their own
 
         The schedule of ``how`` scales its ``lr`` and all ``rates`` to those of this round. With
         ``clip_norm``, the whole gradient is clipped: that of the loss, with ``pull`` added to it.
@@ -118,14 +122,16 @@ class Client:
             return  # a head without parameters has nothing to learn
         for p in self.net.parameters():
             p.requires_grad_(id(p) in chosen)
-        kept = self.memory.get(f"momentum/{phase}", Tensors())
+        kept = self._momentum[phase] if turn else self.memory.get(f"momentum/{phase}", Tensors())
         factor = how.compute_lr_factor(self.t, self.rounds)
         optimiser = create_optimizer(named, how, rates or {}, kept, factor)
         samples = self.data.train if data is None else data
-        draws, loss_sum, updates = self._make_image_draws(samples, f"fit/{phase}"), 0.0, 0
-        with seeded(self._draw_seed, "fit", self.t, self.id, phase):
+        key = (phase, turn) if turn else (phase,)
+        draws = self._make_image_draws(samples, "/".join(("fit", *map(str, key))))
+        loss_sum, updates = self._losses[phase] if turn else (0.0, 0)
+        with seeded(self._draw_seed, "fit", self.t, self.id, *key):
             self.net.train()
-            order = self._iterate_epochs(len(samples), how, epochs, steps)
+            order = iterate_epochs(self.net, len(samples), how, epochs, steps)
             for x, y in samples.gather_batches(order, how.batch, draws):
                 self.examples += repeat * len(y)
                 for _ in range(repeat):
@@ -143,7 +149,8 @@ class Client:
                     after()
         optimiser.zero_grad()
         self.net.requires_grad_(True)
-        self._store_momentum(optimiser, how, phase)
+        self._store_momentum(optimiser, how, phase, kept)
+        self._losses[phase] = float(loss_sum), updates
         self._record_loss(phase, float(loss_sum), updates)
 
     def compute_net_loss(self, x: Tensor, y: Tensor) -> Tensor:
@@ -163,7 +170,7 @@ class Client:
     @property
     def steps(self) -> int:
         """The number of mini-batches of a round, as ``training`` says."""
-        per_epoch = self._count_per_epoch(len(self.data.train), self.training)[1]
+        per_epoch = count_per_epoch(self.net, len(self.data.train), self.training)[1]
         if self.training.steps is not None:
             return self.training.steps if per_epoch else 0
         return self.training.epochs * per_epoch
@@ -178,7 +185,7 @@ class Client:
         )
         n, size = len(self.data.train), self.training.batch
         image_draws = self._make_image_draws(self.data.train, f"draws/{purpose}")
-        used, per_epoch = self._count_per_epoch(n, self.training)
+        used, per_epoch = count_per_epoch(self.net, n, self.training)
         while per_epoch:
             for at in torch.randperm(n, generator=source)[:used].split(size)[:per_epoch]:
                 self.examples += len(at)
@@ -226,9 +233,12 @@ class Client:
         shared = set(self._list_shared(self.net, self.t))
         return Tensors({k: v for k, v in state(self.net).items() if k not in shared})
 
-    def _store_momentum(self, optimiser: Optimizer, how: Training, phase: str) -> None:
-        if how.momentum_state == "persist" and (after := optimiser.state()):
-            before = self.memory.get(f"momentum/{phase}", Tensors())
+    def _store_momentum(
+        self, optimiser: Optimizer, how: Training, phase: str, before: Tensors
+    ) -> None:
+        after = optimiser.state()
+        self._momentum[phase] = before | after
+        if how.momentum_state == "persist" and after:
             self.memory[f"momentum/{phase}"] = before | after
 
     def _record_loss(self, phase: str, loss_sum: float, updates: int) -> None:
@@ -241,21 +251,6 @@ class Client:
                 f" (local.lr = {self.training.lr:g}); lower {remedies}, or set local.clip_norm"
             )
 
-    def _iterate_epochs(
-        self, n: int, how: Training, epochs: int | None, steps: int | None
-    ) -> Iterator[Tensor]:
-        """Iterate over the positions of each epoch's examples, in a new random order every time.
-
-        Cut into mini-batches, they have the length that ``epochs`` or ``steps`` says.
-        """
-        used, per_epoch = self._count_per_epoch(n, how)
-        if epochs is None and steps is None:
-            steps = how.steps
-        left = (how.epochs if epochs is None else epochs) * per_epoch if steps is None else steps
-        while left > 0 and per_epoch:
-            yield torch.randperm(n)[:used][: min(left, per_epoch) * how.batch]
-            left -= per_epoch
-
     def _make_image_draws(self, samples: Samples, purpose: str) -> ImageDraws | None:
         """Create the draws of the random image transform, if there is one.
 
@@ -266,13 +261,6 @@ class Client:
         if samples.image_transform.frozen:
             return draw_once_per_image(len(samples.x), derive_seed(self._seed, "moves", self.id))
         return draw_every_time(derive_seed(self._draw_seed, "moves", self.id, self.t, purpose))
-
-    def _count_per_epoch(self, n: int, how: Training) -> tuple[int, int]:
-        """Count the examples and the batches of an epoch. BatchNorm cannot train on one example."""
-        used = n - n % how.batch if how.drop_last and n >= how.batch else n
-        smallest = 2 if any(isinstance(m, BATCH_NORMS) for m in self.net.modules()) else 1
-        full = used // how.batch if how.batch >= smallest else 0
-        return used, full + (used % how.batch >= smallest)
 
 
 def iterate_parameters(parts: Trainable | Iterable[Trainable]) -> Iterator[Tensor]:

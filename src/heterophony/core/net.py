@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
+
 if TYPE_CHECKING:
 
     class TensorModule(nn.Module):

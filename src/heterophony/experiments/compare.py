@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from ..algorithms import find_algorithm_name, shorten_name
 from ..config.config import Config
+from ..config.old_settings import parse_settings_text
 from ..config.reading import read_config, read_toml
 from ..config.short_keys import expand_overrides, ignore_note
 from ..core.errors import FolderError
@@ -75,7 +75,4 @@ def has_same_settings(text: str, other: str) -> bool:
 
 def parse_non_engine_settings(text: str) -> dict[str, Any]:
     """Parse all settings but those of the section [engine]; of a damaged text, none."""
-    try:
-        return {k: v for k, v in tomllib.loads(text).items() if k != "engine"}
-    except tomllib.TOMLDecodeError:
-        return {}
+    return {k: v for k, v in parse_settings_text(text).items() if k != "engine"}

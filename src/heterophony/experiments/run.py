@@ -15,6 +15,7 @@ import tomli_w
 
 from ..algorithms import label_algorithm
 from ..config.config import Config, choose_default_model
+from ..config.old_settings import describe_algorithm, parse_settings_text
 from ..config.participation import DEFAULT_RATE
 from ..config.reading import resolve_config
 from ..core.algorithm import Algorithm
@@ -152,7 +153,9 @@ def run(
     try:
         if not (resume and folder.config_file.exists()):
             folder.create(format_run_toml(config, federation, model, own), from_python=True)
-        elif folder.reopen() not in list_accepted_texts(config, federation, model, own):
+        elif parse_settings_text(folder.reopen()) not in map(
+            parse_settings_text, list_accepted_texts(config, federation, model, own)
+        ):
             raise FolderError(f"{out} holds a run with other settings; choose another out=")
         with show_progress(progress) as shown:
             status = shown.begin_run(
@@ -233,7 +236,7 @@ def format_run_toml(
             "buffers": config.model.buffers,
             "init": config.model.init,
         },
-        "algorithm": {"name": config.algorithm_name, **asdict(config.algorithm)},
+        "algorithm": describe_algorithm(config.algorithm_name, config.algorithm),
         "local": config.local.to_settings(),
         "aggregation": asdict(config.aggregation),
         "evaluation": {

@@ -10,6 +10,7 @@ from shlex import quote
 
 from ..algorithms import label_algorithm
 from ..config.config import Config
+from ..config.old_settings import parse_settings_text
 from ..config.reading import read_config
 from ..config.sections import EngineSection
 from ..core.errors import DivergedError, FolderError
@@ -67,7 +68,7 @@ def create_or_reopen(folder: RunFolder, text: str, option: str) -> None:
     """Lock the folder for a run with this configuration: a new one, or the one it holds already."""
     if not folder.config_file.exists():
         folder.create(text)
-    elif folder.reopen() != text:
+    elif parse_settings_text(folder.reopen()) != parse_settings_text(text):
         folder.close()
         raise FolderError(f"{folder.path} holds a run with other settings; choose another {option}")
 

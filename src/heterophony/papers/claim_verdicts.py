@@ -246,9 +246,6 @@ def compare_rounds(
     return tuple(out)
 
 
-# In words -----------------------------------------------------------------------------------
-
-
 def describe_difference(
     d: SeedDifferences, interval: ConfidenceInterval | None, level: float = 1 - ALPHA
 ) -> str:
@@ -260,66 +257,3 @@ def describe_difference(
         return f"{names[0]} − {names[1]} = {d.mean:+.2f}, {seeds}".replace("-", "−")
     shown = f"{d.mean:+.2f} ({interval.low:+.2f} … {interval.high:+.2f}, {100 * level:.3g} %)"
     return f"{names[0]} − {names[1]} = {shown.replace('-', '−')}, {seeds}"
-
-
-def describe_parts(parts: Sequence[RoundPart]) -> str:
-    """Describe the difference over the rounds."""
-    texts = []
-    for p in parts:
-        spread = f" ({p.interval.low:+.1f} … {p.interval.high:+.1f})" if p.interval else ""
-        texts.append(f"rounds {p.first_round}–{p.last_round}: {p.mean:+.1f}{spread}")
-    return ", ".join(texts).replace("-", "−")
-
-
-def summarise_verdict(found: ClaimVerdict) -> dict[str, Any]:
-    """Return a verdict as plain data for JSON."""
-    return {
-        "id": found.claim.id,
-        "paper": found.claim.table.paper,
-        "where": found.claim.table.where,
-        "table": found.claim.table.name,
-        "says": found.claim.says,
-        "printed": found.claim.printed,
-        "measure": found.claim.measure,
-        "how": found.claim.how,
-        "command": found.claim.command or None,
-        "verdict": found.verdict,
-        "scale": found.scale,
-        "why": found.why,
-        "cases": [summarise_case(case) for case in found.cases],
-    }
-
-
-def summarise_case(case: CaseVerdict) -> dict[str, Any]:
-    return {
-        "scale": case.scale,
-        "variant": case.variant or None,
-        "rule": case.rule,
-        "verdict": case.decision,
-        "why": case.why,
-        "seeds": case.seeds,
-        "differences": [
-            {
-                "first": list(d.first),
-                "second": list(d.second),
-                "seeds": list(d.seeds),
-                "values": [round(v, 3) for v in d.values],
-                "mean": round(d.mean, 3),
-                "ci95": to_pair(d.interval()),
-            }
-            for d in case.differences
-        ],
-        "rounds": [
-            {
-                "from": p.first_round,
-                "to": p.last_round,
-                "mean": round(p.mean, 3),
-                "ci95": to_pair(p.interval),
-            }
-            for p in case.parts
-        ],
-    }
-
-
-def to_pair(interval: ConfidenceInterval | None) -> list[float] | None:
-    return interval and [round(interval.low, 3), round(interval.high, 3)]

@@ -20,8 +20,9 @@ from ..core.errors import DataError
 from ..core.files import write_atomically
 from ..runs.curves import compute_curves
 from . import medium
-from .reproduce import SHRINK_CONFIG, find_differences
+from .reproduce import find_differences
 from .scale import TableScale
+from .scaling import SHRINK_CONFIG
 from .table import VARIANT_SIGN, Cell, MeasurementRule, PublishedTable
 from .verdicts import measure_curves
 

@@ -24,25 +24,11 @@ from ..experiments.execute import is_finished
 from ..experiments.tasks import read_federation
 from ..runs.events import Event, get_start
 from ..runs.store import RunFolder
-from . import medium, quick
 from .claims import Claim, check_claims
 from .scale import TableScale
-from .table import Cell, PublishedTable
+from .scaling import SHRINK_CONFIG
+from .table import Cell, PublishedTable, describe_variants
 from .verdicts import ComparedNumber, ValuesBySeed, compare_numbers, measure_run
-
-SHRINK_CONFIG = {TableScale.quick: quick.shrink_config, TableScale.medium: medium.shrink_config}
-SCALE_NOTES = {
-    TableScale.quick: quick.QUICK_SCALE_NOTE,
-    TableScale.medium: medium.MEDIUM_SCALE_NOTE,
-}
-
-
-def choose_seeds(published: PublishedTable, scale: TableScale) -> tuple[int, ...]:
-    """Return the seeds that a table is run with, if nobody names them."""
-    own = tuple(published.measured.seeds)
-    if scale is TableScale.medium:
-        return medium.choose_seeds(own)
-    return own if scale is TableScale.full else own[:1]
 
 
 @dataclass(frozen=True)
@@ -54,9 +40,12 @@ class CellRun:
 
     @property
     def folder_name(self) -> str:
-        """The name of the run's folder."""
-        parts = (self.cell.row, self.cell.column, str(self.seed))
-        return "--".join(re.sub(r"[^\w.]+", "-", part).strip("-").lower() for part in parts)
+        """The name of the run's folder; it has the variant where that changes the settings."""
+        row, column, seed = (
+            re.sub(r"[^\w.]+", "-", part).strip("-").lower()
+            for part in (self.cell.row, self.cell.column, str(self.seed))
+        )
+        return "--".join(filter(None, (row, column, self.cell.variant, seed)))
 
     @property
     def config(self) -> dict[str, Any]:
@@ -222,6 +211,8 @@ class ReproductionResult:
             "table": published.name,
             "paper": f"{published.paper}, {published.where}",
             "what": published.what,
+            "variant": published.variant or None,
+            "variants": describe_variants(published, published.chosen),
             "scale": self.table.scale.value,
             "rounds": published.measured.rounds,
             "clients": published.measured.clients,

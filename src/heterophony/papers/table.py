@@ -2,15 +2,17 @@
 
 Each ``NAME.toml`` in the folder ``tables`` is one table: ``settings`` with the keys of a
 configuration, which all cells share; ``rows`` and ``columns`` that change them; ``exceptions`` for
-single cells; and the ``printed`` numbers. `docs/papers.md` explains every key.
+single cells; ``variants`` that the paper may have run instead; and the ``printed`` numbers.
+`docs/papers.md` explains every key.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
@@ -20,6 +22,8 @@ from ..core.errors import ConfigError, choose
 from ..core.fields import check_settings, construct, setting
 
 TABLES = files(__package__) / "tables"
+VARIANT_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")  # is part of the names of folders and files
+VARIANT_SIGN = "+"  # between the names of variants that are chosen together
 NO_NUMBER = "-"  # in a list of printed numbers: the paper has no number there
 FigureKind = Literal["bars", "clients", "sweep", "grid", "curves", "difference", "participation"]
 MEASURES = ("G", "P", "score", "delta_sigma", "delta_tau", "psnr_mean", "psnr_max")
@@ -53,6 +57,19 @@ class CellOverride:
 
 
 @dataclass(frozen=True)
+class TableVariant:
+    """Settings that the table may have been run with instead: what they are, and why to try them."""
+
+    what: str
+    reason: str
+    source: str
+    changes: list[CellOverride]
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True)
 class Ordering:
     """A claim that one row is above others; ``below`` and ``columns`` are patterns."""
 
@@ -82,6 +99,7 @@ class Cell:
     config: dict[str, Any]
     printed: dict[str, PrintedNumber]
     needs: str | None
+    variant: str = ""  # the names of the chosen variants that change this cell, joined by "+"
 
 
 @dataclass(frozen=True)
@@ -99,6 +117,8 @@ class PublishedTable:
     rows: dict[str, Any] = field(default_factory=dict)
     columns: dict[str, Any] = field(default_factory=dict)
     exceptions: list[CellOverride] = field(default_factory=list)
+    variants: dict[str, TableVariant] = field(default_factory=dict)
+    chosen: list[str] = field(default_factory=list)  # names of the variants to run, in their order
     printed: dict[str, Any] = field(default_factory=dict)
     std: dict[str, Any] = field(default_factory=dict)
     orderings: list[Ordering] = field(default_factory=list)
@@ -114,9 +134,11 @@ class PublishedTable:
                 self.check_numbers(f"{key}.{measure}", measure, rows)
         for measure in self.draws:
             check_choice(measure, MEASURES, "draws")
-        for e in self.exceptions:
-            if not any(e.applies_to(r, c) for r in self.rows for c in self.columns):
-                raise ConfigError(f"exceptions: no cell is in '{e.rows}' and '{e.columns}'")
+        self.check_overrides("exceptions", self.exceptions)
+        for name, variant in self.variants.items():
+            if not VARIANT_NAME.fullmatch(name):
+                raise ConfigError(f"variants.{name}: must be lower-case words joined by '-'")
+            self.check_overrides(f"variants.{name}", variant.changes)
         for o in self.orderings:
             check_choice(o.above, self.rows, "orderings.above")
             check_choice(o.measure, self.printed or MEASURES, "orderings.measure")
@@ -130,6 +152,12 @@ class PublishedTable:
                 raise ConfigError(f"{where}.{row}: must have {len(self.columns)} numbers")
             if any(n != NO_NUMBER and not isinstance(n, int | float) for n in numbers):
                 raise ConfigError(f"{where}.{row}: must be numbers, or '{NO_NUMBER}' for none")
+
+    def check_overrides(self, where: str, overrides: Sequence[CellOverride]) -> None:
+        """Check that every override changes a cell."""
+        for e in overrides:
+            if not any(e.applies_to(r, c) for r in self.rows for c in self.columns):
+                raise ConfigError(f"{where}: no cell is in '{e.rows}' and '{e.columns}'")
 
     @property
     def cells(self) -> list[Cell]:
@@ -148,7 +176,33 @@ class PublishedTable:
                 config = deepcopy(self.settings)
                 for changes in (column_changes, row_changes, *exceptions):
                     merge_settings(config, changes)
-                yield Cell(row, column, config, printed, needs)
+                changed = self._apply_variants(config, row, column)
+                yield Cell(row, column, config, printed, needs, changed)
+
+    def _apply_variants(self, config: dict[str, Any], row: str, column: str) -> str:
+        """Change a cell's configuration by the chosen variants; name those that differ in it."""
+        names = []
+        for name in self.chosen:
+            before = deepcopy(config)
+            for change in self.variants[name].changes:
+                if change.applies_to(row, column):
+                    merge_settings(config, change.set)
+            names += [name] if config != before else []
+        return VARIANT_SIGN.join(names)
+
+    @property
+    def variant(self) -> str:
+        """The names of the chosen variants, joined by "+"; empty if none is chosen."""
+        return VARIANT_SIGN.join(self.chosen)
+
+    def choose_variants(self, names: Iterable[str]) -> PublishedTable:
+        """Return the table with the settings of these variants, in the order of its file."""
+        wanted = [name for joined in names for name in joined.split(VARIANT_SIGN)]
+        for name in wanted:
+            if not self.variants:
+                raise ConfigError(f"--variant {name}: {self.name} has no variants")
+            check_choice(name, self.variants, "--variant")
+        return replace(self, chosen=[name for name in self.variants if name in wanted])
 
     def get_printed(self, row: str, column: int) -> dict[str, PrintedNumber]:
         """Return the printed numbers of a cell, by measure."""
@@ -165,6 +219,14 @@ class PublishedTable:
         """What cells need that is not available here, if anything."""
         missing = dict.fromkeys(c.needs for c in self.cells if c.needs)
         return self.needs or "; ".join(missing) or None
+
+
+def describe_variants(table: PublishedTable, names: Iterable[str]) -> list[dict[str, str]]:
+    """Describe variants for a program or a table of them: what they are, why, by which source."""
+    found = ((name, table.variants[name]) for name in names)
+    return [
+        {"name": name, "what": v.what, "reason": v.reason, "source": v.source} for name, v in found
+    ]
 
 
 def merge_settings(config: dict[str, Any], changes: Mapping[str, Any]) -> None:
@@ -189,9 +251,17 @@ def parse_table(name: str, text: str) -> PublishedTable:
         }
         for key, kind in (("exceptions", CellOverride), ("orderings", Ordering)):
             parts[key] = [construct(kind, entry, key) for entry in raw.pop(key, [])]
+        parts["variants"] = {k: parse_variant(k, v) for k, v in raw.pop("variants", {}).items()}
         return construct(PublishedTable, {"name": name, **raw, **parts}, "table")
     except (tomllib.TOMLDecodeError, ConfigError) as error:
         raise ConfigError(f"{name}.toml: {error}") from None
+
+
+def parse_variant(name: str, raw: Mapping[str, Any]) -> TableVariant:
+    """Parse one variant of a table's file."""
+    where = f"variants.{name}"
+    changes = [construct(CellOverride, c, where) for c in raw.get("changes", [])]
+    return construct(TableVariant, {**raw, "changes": changes}, where)
 
 
 @cache

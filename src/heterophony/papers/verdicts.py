@@ -186,11 +186,9 @@ def compute_noise_band(
     theirs = printed.std if known and printed.std is not None else own
     a, b = own**2 / len(ours), theirs**2 / printed_seeds
     squares = a**2 / (len(ours) - 1) + (b**2 / (printed_seeds - 1) if known else 0)
-    if not known:  # one deviation, estimated from our runs
-        freedom = float(len(ours) - 1)
-    else:
-        freedom = (a + b) ** 2 / squares if squares else inf
-    band = compute_t_quantile(freedom) * sqrt(a + b)
+    # Welch's degrees of freedom; if one deviation stands for both, those of its estimate
+    welch = (a + b) ** 2 / squares if squares else inf
+    band = compute_t_quantile(welch if known else len(ours) - 1) * sqrt(a + b)
     runs = f"{printed_seeds} run{'' if printed_seeds == 1 else 's'}"
     assumed = f"{theirs:.2f}, {runs}" if known else f"not printed, assumed as ours, {runs}"
     return (

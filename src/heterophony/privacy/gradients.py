@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..core.algorithm import Algorithm
 from ..core.client import Client, Loss, Trainable, iterate_parameters
+from ..core.epochs import iterate_epochs
 from ..core.module_copies import copy_module
 from ..core.randomness import seeded
 from ..core.samples import ClientData, Samples
@@ -51,11 +52,12 @@ class RecordingClient(Client):
         repeat: int = 1,
         after: Callable[[], None] | None = None,
         phase: str = "main",
+        turn: int = 0,
     ) -> None:
-        """Record a pass, unless it has no mini-batch."""
+        """Record a pass, unless it has no mini-batch or repeats an earlier one of its phase."""
         samples = self.data.train if data is None else data
-        order = self._iterate_epochs(len(samples), how or self.training, epochs, steps)
-        if next(order, None) is None:
+        order = iterate_epochs(self.net, len(samples), how or self.training, epochs, steps)
+        if turn or next(order, None) is None:
             return
         chosen = {id(p) for p in iterate_parameters(self.net if train is None else train)}
         names = frozenset(k for k, p in self.net.named_parameters() if id(p) in chosen)

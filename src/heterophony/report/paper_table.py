@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from statistics import fmean, stdev
@@ -18,11 +18,13 @@ from ..analysis.exports import (
 from ..core.files import write_atomically, write_json
 from ..core.plain_text import quote_formula
 from ..papers.claims import describe_claim
-from ..papers.reproduce import SCALE_NOTES
+from ..papers.scaling import SCALE_NOTES
+from ..papers.table import describe_variants
 from ..papers.verdicts import AVERAGED_NOTE
 
 if TYPE_CHECKING:
     from ..papers.reproduce import ReproductionResult
+    from ..papers.table import PublishedTable
     from ..papers.verdicts import ComparedNumber
 
 ROW, COLUMN, SETUP, STANDS_FOR = "row", "column", "data, net", "in place of"
@@ -30,7 +32,18 @@ MEASURE, PRINTED, OURS, LAST10 = "", "printed", "ours", "last 10"
 DIFFERENCE, VERDICT = "difference", "verdict"
 TEXT_TITLES = (ROW, COLUMN, SETUP, STANDS_FOR, MEASURE)
 CSV_COLUMNS = (
-    *("row", "column", "in_place_of", "data", "model", "measure", "unit", "printed", "printed_std"),
+    *(
+        "variant",
+        "row",
+        "column",
+        "in_place_of",
+        "data",
+        "model",
+        "measure",
+        "unit",
+        "printed",
+        "printed_std",
+    ),
     *("ours", "std", "last10", "difference", "seeds", "verdict", "why"),
 )
 
@@ -86,19 +99,24 @@ def format_mean_std(
 
 
 def save_paper_table(result: ReproductionResult, folder: Path) -> None:
-    """Write ``table.json``, ``table.csv`` (numbers in full), ``table.md`` and ``table.tex``."""
-    write_json(folder / "table.json", result.to_dict())
+    """Write ``table.json``, ``table.csv`` (numbers in full), ``table.md`` and ``table.tex``.
+
+    Those of a variant have its name: ``table--momentum-0.json``.
+    """
+    path = folder / f"table{get_file_suffix(result.table.published)}"
+    write_json(path.with_name(f"{path.name}.json"), result.to_dict())
     titles = choose_titles(result)
     rows, text = format_table_rows(result, titles), count_text_titles(titles)
-    write_atomically(folder / "table.csv", format_paper_csv(result).encode())
+    write_atomically(path.with_name(f"{path.name}.csv"), format_paper_csv(result).encode())
     description = [escape_markdown(line) for line in describe_paper_table(result)]
     table = format_markdown_table(titles, [map(escape_markdown, line) for line in rows], text)
     write_atomically(
-        folder / "table.md", "\n\n".join([f"# {description[0]}", *description[1:], table]).encode()
+        path.with_name(f"{path.name}.md"),
+        "\n\n".join([f"# {description[0]}", *description[1:], table]).encode(),
     )
     comments = "".join(f"% {line}\n" for line in describe_paper_table(result))
     table = format_latex_table(titles, [map(escape_latex, line) for line in rows], text)
-    write_atomically(folder / "table.tex", (comments + table).encode())
+    write_atomically(path.with_name(f"{path.name}.tex"), (comments + table).encode())
 
 
 def describe_paper_table(result: ReproductionResult) -> list[str]:
@@ -109,11 +127,24 @@ def describe_paper_table(result: ReproductionResult) -> list[str]:
     seeds = ", ".join(map(str, table.seeds))
     return [
         f"{table.published.paper}, {table.published.where}: {table.published.what}",
+        *map(format_variant, describe_variants(table.published, table.published.chosen)),
         f"Ours: {rounds} evaluations, {clients[how.clients]}; seeds {seeds}; {table.scale} scale.",
         *describe_stand_ins(result),
         *describe_marks(result),
         *(describe_claim(claim, how.rounds) for claim in result.claims),
     ]
+
+
+def format_variant(variant: Mapping[str, str]) -> str:
+    """Say in a sentence what a variant is, why it is tried, and by which source."""
+    return (
+        f"Variant {variant['name']}: {variant['what']}; {variant['reason']} ({variant['source']})."
+    )
+
+
+def get_file_suffix(table: PublishedTable) -> str:
+    """Return what the names of a variant's files have behind ``table`` or ``figure``."""
+    return f"--{table.variant}" if table.variant else ""
 
 
 def describe_stand_ins(result: ReproductionResult) -> list[str]:
@@ -137,6 +168,7 @@ def format_paper_csv(result: ReproductionResult) -> str:
     for line in result.numbers:
         printed = line.printed
         cells = {
+            "variant": result.table.published.variant,
             "row": line.row,
             "column": line.label,
             "in_place_of": "; ".join(line.in_place_of),

@@ -12,6 +12,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from ...runs.events import Event
+from ..paper_table import get_file_suffix
 from . import paper_bars, paper_curves, paper_sweeps
 from .run_figures import save_figure
 from .style import STYLE
@@ -60,9 +61,11 @@ def draw_paper_figure(
 
 
 def describe_figure(result: ReproductionResult) -> list[str]:
-    """The title and, below full scale, that the numbers are not comparable with the paper's."""
+    """The title, the variant and, below full scale, that the numbers are not comparable with the paper's."""
     experiment = result.table.published
     lines = [f"{experiment.paper}, {experiment.where}: {experiment.what}"]
+    if experiment.variant:
+        lines.append(f"Variant {experiment.variant}")
     if not paper_sweeps.is_comparable(result):
         setups = "; ".join(dict.fromkeys(number.setup for number in result.numbers))
         lines.append(
@@ -76,7 +79,7 @@ def describe_figure(result: ReproductionResult) -> list[str]:
 def save_paper_figure(
     result: ReproductionResult, runs: Iterable[tuple[CellRun, list[Event]]], folder: Path
 ) -> None:
-    """Write ``figure.svg`` and ``figure.png``."""
-    figure = draw_paper_figure(result, runs)
+    """Write ``figure.svg`` and ``figure.png``; those of a variant have its name."""
+    figure, variant = draw_paper_figure(result, runs), get_file_suffix(result.table.published)
     for suffix in (".svg", ".png"):
-        save_figure(figure, folder / f"figure{suffix}")
+        save_figure(figure, folder / f"figure{variant}{suffix}")
