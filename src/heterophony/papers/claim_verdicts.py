@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, Literal
+from typing import Literal
 
 from ..analysis.significance import (
     ALPHA,
@@ -136,24 +136,25 @@ def iterate_cases(claim: PaperClaim, runs: Sequence[StoredRun]) -> Iterator[Case
     for scale in JUDGED_SCALES:
         at_scale = [run for run in runs if run.scale == scale]
         for variant in sorted({run.variant for run in at_scale}):
-            cells = gather_cells(claim.cells, at_scale, variant)
+            cells = gather_cells(claim, at_scale, variant)
             if sum(bool(found) for found in cells.values()) > 1:
                 for rule in rules:
                     yield judge_case(claim, scale, variant, rule, cells)
 
 
 def gather_cells(
-    keys: Iterable[CellKey], runs: Sequence[StoredRun], variant: str
+    claim: PaperClaim, runs: Sequence[StoredRun], variant: str
 ) -> dict[CellKey, dict[int, StoredRun]]:
-    """Gather the runs of cells by seed; a cell that the variant does not change has its plain runs."""
-    varied = {(run.row, run.column) for run in runs if run.variant == variant}
+    """Gather the runs of cells by seed; cells that the variant does not change have their plain runs."""
+    chosen = claim.table.choose_variants([variant] if variant else [])
+    labels = {(cell.row, cell.column): cell.variant for cell in chosen.cells}
     return {
         key: {
             run.seed: run
             for run in runs
-            if (run.row, run.column) == key and run.variant == (variant if key in varied else "")
+            if (run.row, run.column) == key and run.variant == labels.get(key)
         }
-        for key in keys
+        for key in claim.cells
     }
 
 
