@@ -10,6 +10,7 @@ import typer
 from ..core.errors import ConfigError
 from ..papers.scale import TableScale
 from . import terminal
+from .claims import show_claims
 from .options import (
     SAME_COMMAND,
     EngineOption,
@@ -66,9 +67,21 @@ def reproduce(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the cells and their cost, run nothing.")
     ] = False,
+    claims: Annotated[
+        bool,
+        typer.Option("--claims", help="Show what was found out about every claim, run nothing."),
+    ] = False,
+    page: Annotated[
+        Path | None, typer.Option("-o", help="With --claims: write a page, .html or .md.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Run a published table: the printed number, ours, and a verdict. Re-run to continue."""
+    if claims:
+        show_claims(name, out, page, json)
+        return
+    if page is not None:
+        raise ConfigError(f"-o {page}: only with --claims; the folder of runs is --out")
     if name is None:
         show_all_tables(json)
         return

@@ -1,12 +1,51 @@
-"""Verdicts on claims in words, and as plain data for programs, with what it costs to decide them."""
+"""Verdicts on claims as plain data for programs, and in the words that all pages share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..analysis.significance import ConfidenceInterval
+from .claim_cost import estimate_core_hours, explain_missing_cost, format_core_hours
 from .claim_verdicts import CaseVerdict, ClaimVerdict, RoundPart
+
+SCALE_WORDS = {None: "not run", "full": "full scale", "medium": "medium scale"}
+VERDICT_WORDS = ("holds", "holds under condition", "does not hold", "undecided")
+
+
+def classify_verdict(verdict: str) -> str:
+    """Return which of the four verdicts it is, without its conditions."""
+    return max((w for w in VERDICT_WORDS if verdict.startswith(w)), key=len)
+
+
+def count_verdicts(found: Iterable[ClaimVerdict]) -> str:
+    """Count the verdicts: ``125 claims: 3 hold, …``."""
+    counts = Counter(classify_verdict(one.verdict) for one in found)
+    parts = ", ".join(f"{counts[word]} {word}" for word in VERDICT_WORDS)
+    return f"{sum(counts.values())} claims: {parts}"
+
+
+def describe_found(found: ClaimVerdict) -> list[str]:
+    """Describe what was found: for every scale, variant and rule, the smallest difference."""
+    if not found.cases:
+        return [found.why]
+    lines = []
+    for case in found.cases:
+        where = f"{SCALE_WORDS[case.scale]}, {case.condition}"
+        over_rounds = (
+            f"; {describe_parts(case.parts)}" if case.parts and case.rule != "last10" else ""
+        )
+        lines.append(f"{where}: {case.decision}; {case.why}{over_rounds}")
+    return lines
+
+
+def describe_cost(found: ClaimVerdict) -> str:
+    """Say what it costs to decide a claim, in core-hours at both scales."""
+    hours = estimate_core_hours(found.claim)
+    if not any(hours.values()):
+        return explain_missing_cost(found.claim) or "–"
+    return " / ".join(format_core_hours(hours[scale]) for scale in ("medium", "full"))
 
 
 def describe_parts(parts: Sequence[RoundPart]) -> str:
@@ -31,6 +70,8 @@ def summarise_verdict(found: ClaimVerdict) -> dict[str, Any]:
         "how": found.claim.how,
         "command": found.claim.command or None,
         "verdict": found.verdict,
+        "core_hours": {k: v and round(v, 2) for k, v in estimate_core_hours(found.claim).items()},
+        "needs": explain_missing_cost(found.claim) or None,
         "scale": found.scale,
         "why": found.why,
         "cases": [summarise_case(case) for case in found.cases],

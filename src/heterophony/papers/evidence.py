@@ -22,7 +22,6 @@ from ..runs.curves import compute_curves
 from . import medium
 from .reproduce import find_differences
 from .scale import TableScale
-from .scaling import SHRINK_CONFIG
 from .table import VARIANT_SIGN, Cell, MeasurementRule, PublishedTable
 from .verdicts import measure_curves
 
@@ -181,7 +180,7 @@ def list_variant_choices(table: PublishedTable) -> list[tuple[str, ...]]:
 
 def shrink_cell(table: PublishedTable, cell: Cell) -> list[CellAtScale]:
     """Return the cell at medium scale, if the paper's own data set is used there."""
-    config = SHRINK_CONFIG[TableScale.medium](cell.config)
+    config = medium.shrink_config(cell.config, stand_ins=False)
     if not medium.keeps_dataset(cell.config["data"]["name"], config["data"]["name"]):
         return []
     small = Cell(cell.row, cell.column, config, cell.printed, cell.needs, cell.variant)

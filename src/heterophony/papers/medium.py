@@ -51,22 +51,25 @@ MEDIUM_SCALE_NOTE = (
 )
 
 
-def shrink_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Shrink the configuration of a cell, by the same rules for every table."""
+def shrink_config(config: Mapping[str, Any], stand_ins: bool = True) -> dict[str, Any]:
+    """Shrink the configuration of a cell, by the same rules for every table.
+
+    With ``stand_ins``, a data set that is not on this machine is replaced by one that is like it.
+    """
     small = deepcopy(dict(config))
     if small["data"]["name"] not in TEXT_DATASETS:
-        shrink_data(small["data"])
+        shrink_data(small["data"], stand_ins)
         shrink_model(small["model"])
         raise_learning_rate(small)
     reduce_rounds(small)
     return small
 
 
-def shrink_data(data: dict[str, Any]) -> None:
+def shrink_data(data: dict[str, Any], stand_ins: bool) -> None:
     """Use the small version of a data set, or what stands in for it on this machine."""
     full = data["name"]
     small = SMALL_DATASETS[full]
-    if not SOURCES[small].available and small in STAND_INS:
+    if stand_ins and small in STAND_INS and not SOURCES[small].available:
         small = STAND_INS[small]
         reduce_class_shards(data.get("partition", {}), CLASS_COUNTS.get(full, SMALL_CLASSES))
     data["name"] = small
