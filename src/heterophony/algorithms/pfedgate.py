@@ -15,7 +15,7 @@ from .parts.parameter_blocks import Blocks, forward_gated, select_blocks, split_
 
 @dataclass(frozen=True)
 class PFedGate(Algorithm):
-    """Scale blocks of the shared model by a personal gate, which keeps the best within a budget."""
+    """Scale blocks of the shared model by a personal gate, within a budget; its P is transductive."""
 
     paper = "Chen et al., ICML 2023"
     personal = ("gate.*",)

@@ -13,6 +13,7 @@ from scipy.special import chdtrc, stdtrit  # type: ignore[import-untyped]
 from ..core.randomness import make_generator
 
 CONFIDENCE, ALPHA = 0.95, 0.05
+MANY_DEGREES = 1e9  # of freedom: Student's t is the normal distribution
 MAX_EXACT_PAIRS = 20  # pairs up to which every one of the 2^n sign patterns is looked at
 SIGN_PATTERN_DRAWS = 100_000  # sign patterns, where there are more pairs
 ROUNDING_TOLERANCE = 1e-9  # sums this near, relative to their terms, differ by rounding alone
@@ -59,8 +60,13 @@ def compute_confidence_interval(
     if n < 2:
         return None
     mean, std = float(np.mean(values)), float(np.std(values, ddof=1))
-    half = float(stdtrit(n - 1, (1 + level) / 2)) * std / sqrt(n)
+    half = compute_t_quantile(n - 1, level) * std / sqrt(n)
     return ConfidenceInterval(mean - half, mean + half)
+
+
+def compute_t_quantile(freedom: float, level: float = CONFIDENCE) -> float:
+    """How many standard errors from 0 a two-sided interval of Student's t reaches."""
+    return float(stdtrit(min(freedom, MANY_DEGREES), (1 + level) / 2))
 
 
 # Pairs --------------------------------------------------------------------------------------

@@ -56,10 +56,11 @@ def list_paper_tables() -> list[dict[str, Any]]:
 
 
 def show_all_tables(json: bool) -> None:
-    """Print every table with its cost on this machine, quick and in full."""
+    """Print every table with its cost on this machine, at every scale."""
     from ..engines.base import count_cores
     from ..papers.cost import estimate_seconds, measure_speed
     from ..papers.reproduce import TableSelection
+    from ..papers.scaling import choose_seeds
     from ..papers.table import load_tables
 
     rate, rows = measure_speed(), []
@@ -69,10 +70,7 @@ def show_all_tables(json: bool) -> None:
             if not any(c.needs is None for c in found.cells):
                 line |= {f"{scale}_runs": 0, f"{scale}_here": 0, f"{scale}_seconds": None}
                 continue
-            own = tuple(found.measured.seeds)
-            table = TableSelection(
-                found, scale, "*", "*", own if scale is TableScale.full else own[:1]
-            )
+            table = TableSelection(found, scale, "*", "*", choose_seeds(found, scale))
             able = [c for c in table.distinct_cells if c.needs is None]
             each = [estimate_seconds(c.config, rate, count_cores()) for c in able]
             line |= {
@@ -95,7 +93,8 @@ def show_all_tables(json: bool) -> None:
             )
         ]
         shown.append([r["name"], r["what"], *costs])
-    titles = ["table", "what", "quick: runs here", "time", "full: runs here", "time"]
+    scales = [title for s in TableScale for title in (f"{s}: runs here", "time")]
+    titles = ["table", "what", *scales]
     terminal.print_table("", titles, shown, text=2)
     terminal.print_note(
         "runs here: those whose data are on this machine; times: estimated from the operations of all"
@@ -163,14 +162,14 @@ def format_table_title(table: TableSelection) -> str:
     title = f"{found.paper}, {found.where}: {found.what}"
     if found.variant:
         title = f"{title}\nvariant {found.variant}"
-    return f"{title}\nquick scale, not as printed" if table.stand_ins else title
+    return f"{title}\n{table.scale} scale, not as printed" if table.stand_ins else title
 
 
 def print_scale_notes(table: TableSelection, same: Sequence[str]) -> None:
-    if table.scale is TableScale.quick:
-        from ..papers.quick import QUICK_SCALE_NOTE
+    from ..papers.scaling import SCALE_NOTES
 
-        terminal.print_note(QUICK_SCALE_NOTE)
+    if note := SCALE_NOTES.get(table.scale):
+        terminal.print_note(note)
         for words in same:
             terminal.print_note(words)
 
@@ -212,6 +211,7 @@ def show_table_result(outcome: ReproductionResult, parent: Path, json: bool) -> 
         SETUP,
         choose_titles,
         count_text_titles,
+        describe_marks,
         format_table_rows,
         format_variant,
         get_file_suffix,
@@ -234,6 +234,8 @@ def show_table_result(outcome: ReproductionResult, parent: Path, json: bool) -> 
     )
     for variant in describe_variants(table.published, table.published.chosen):
         terminal.print_note(format_variant(variant))
+    for words in describe_marks(outcome):
+        terminal.print_note(words)
     if not (outcome.claims or table.published.claims):
         terminal.print_note("this table claims no ordering")
     for claim in outcome.claims:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,7 @@ class ReportFigure(StrEnum):
     """Figures that `report` draws."""
 
     curves = "curves"
+    difference = "difference"
     participation = "participation"
     ranks = "ranks"
 
@@ -39,6 +41,10 @@ def report(
     kind: Annotated[
         ReportFigure, typer.Option(help="Which figure; a page has them all.")
     ] = ReportFigure.curves,
+    reference: Annotated[
+        str | None,
+        typer.Option(help="With --kind difference: the algorithm to compare with; default: first."),
+    ] = None,
     columns: Annotated[
         str | None,
         typer.Option(help="Only these columns of the table, as in G.last10,P.last10."),
@@ -48,6 +54,7 @@ def report(
     from ..analysis.exports import TABLE_FORMATS, export_comparison
     from ..analysis.runs import load_runs
     from ..report.figures.cd_diagram import draw_cd_diagram
+    from ..report.figures.difference import draw_differences
     from ..report.figures.run_figures import draw_comparison, draw_participation, save_figure
     from ..report.page.html import write_report
     from ..report.page.views import check_showable
@@ -58,6 +65,11 @@ def report(
             f"--columns {columns}: only a table has columns to choose; write one with -o table.tex,"
             " table.md or table.csv"
         )
+    if reference is not None and (kind is not ReportFigure.difference or is_page_or_table(path)):
+        raise ConfigError(
+            f"--reference {reference}: only for a figure of --kind difference, as in"
+            " -o difference.svg --kind difference"
+        )
     runs = load_runs(folders, terminal.print_note, check_showable)
     if path.suffix == ".html":
         write_report(runs, path)
@@ -66,11 +78,19 @@ def report(
     else:
         draw = {
             ReportFigure.curves: draw_comparison,
+            ReportFigure.difference: partial(draw_differences, reference=reference),
             ReportFigure.participation: draw_participation,
             ReportFigure.ranks: draw_cd_diagram,
         }
         save_figure(draw[kind](runs), path)
     terminal.print_note(f"wrote {path}")
+
+
+def is_page_or_table(path: Path) -> bool:
+    """Tell whether the file is no figure."""
+    from ..analysis.exports import TABLE_FORMATS
+
+    return path.suffix == ".html" or path.suffix in TABLE_FORMATS
 
 
 def parse_columns(text: str | None) -> list[str]:

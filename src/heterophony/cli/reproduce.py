@@ -10,6 +10,7 @@ import typer
 from ..core.errors import ConfigError
 from ..papers.scale import TableScale
 from . import terminal
+from .claims import show_claims
 from .options import (
     SAME_COMMAND,
     EngineOption,
@@ -44,10 +45,10 @@ def reproduce(
     columns: Annotated[str, typer.Option(help="Only these, as in 'CIFAR-10*'.")] = "*",
     seeds: Annotated[
         str | None,
-        typer.Option(help="As in 0 1, or 0-4; default: the paper's, at quick scale its first one."),
+        typer.Option(help="As in 0 1, or 0-4; default: the paper's; quick: one, medium: five."),
     ] = None,
     scale: Annotated[
-        TableScale, typer.Option(help="Minutes on small data, or everything as printed.")
+        TableScale, typer.Option(help="Minutes on digits, orderings on small data, or as printed.")
     ] = TableScale.quick,
     variant: Annotated[
         list[str] | None,
@@ -66,22 +67,34 @@ def reproduce(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the cells and their cost, run nothing.")
     ] = False,
+    claims: Annotated[
+        bool,
+        typer.Option("--claims", help="Show what was found out about every claim, run nothing."),
+    ] = False,
+    page: Annotated[
+        Path | None, typer.Option("-o", help="With --claims: write a page, .html or .md.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Run a published table: the printed number, ours, and a verdict. Re-run to continue."""
+    if claims:
+        show_claims(name, out, page, json)
+        return
+    if page is not None:
+        raise ConfigError(f"-o {page}: only with --claims; the folder of runs is --out")
     if name is None:
         show_all_tables(json)
         return
     check_only_engine_settings(pairs)
     from ..papers.reproduce import TableSelection
+    from ..papers.scaling import choose_seeds
     from ..papers.table import load_table
 
     paper_table = load_table(name).choose_variants(variant or [])
     if variants:
         show_variants(paper_table, json)
         return
-    own = tuple(paper_table.measured.seeds)
-    default = own if scale is TableScale.full else own[:1]
+    default = choose_seeds(paper_table, scale)
     chosen = default if seeds is None else tuple(dict.fromkeys(parse_seeds(seeds)))
     if min(chosen) < 0:
         raise ConfigError(f"--seeds {seeds}: a seed is at least 0")

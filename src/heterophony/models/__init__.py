@@ -15,14 +15,17 @@ ModelBuilder = Callable[[InputShape, int, int], Net]
 MODEL_DESCRIPTIONS = {  # by name, which is the file and its function
     "charlstm": "two LSTM layers of 256 over characters (integers), and a linear layer",
     "convnet": "two 5x5 convolutions and three linear layers (FedDyn's CIFAR network)",
+    "convnet_small": "convnet with a quarter of the channels, for images of half the side",
     "digitsnet": "a small convolutional network for 8x8 images",
     "mlp": "one hidden layer of 100",
     "pfakd_cnn": "three convolutions and two linear layers (PFAKD's for CIFAR-10)",
     "pfakd_fmnist": "two convolutions and two linear layers (PFAKD's for Fashion-MNIST)",
     "resnet10": "four residual stages and a linear layer (FedDecomp's for CIFAR-100)",
+    "resnet10_small": "resnet10 with a quarter of the channels",
     "resnet18": "ResNet-18 with a stem for 32x32 images and BatchNorm (PFAKD's for CIFAR-100)",
     "resnet18_group": "resnet18 with GroupNorm of two groups instead of BatchNorm",
     "resnet8": "three residual stages and a linear layer (FedDecomp's for CIFAR-10)",
+    "resnet8_small": "resnet8 with a quarter of the channels",
     "smallcnn": "three small convolutions and a linear layer, without normalisation (for privacy audits)",
     "tokenlstm": "an LSTM layer of 128 and a linear layer, for a prediction at every token",
 }

@@ -53,13 +53,17 @@ def reduce_rounds(small: dict[str, Any], local: Mapping[str, Any]) -> None:
     before = small["rounds"]
     after = before // 40 if "steps" in local else TOTAL_EPOCHS // local.get("epochs", 1)
     small["rounds"] = min(before, max(low, min(high, after)))
-    algorithm = small["algorithm"]
+    scale_round_settings(small["algorithm"], small["rounds"], before)
+
+
+def scale_round_settings(algorithm: dict[str, Any], after: int, before: int) -> None:
+    """Scale the settings of an algorithm that count rounds to so many rounds."""
     for key in (
         *ROUND_SETTINGS,
         *(FEDCAC_ROUND_SETTING[1:] if algorithm["name"] == FEDCAC_ROUND_SETTING[0] else ()),
     ):
         if key in algorithm:
-            algorithm[key] = max(1, algorithm[key] * small["rounds"] // before)
+            algorithm[key] = max(1, algorithm[key] * after // before)
 
 
 def reduce_windows(small: dict[str, Any]) -> None:
@@ -85,12 +89,17 @@ def substitute_dataset(small: dict[str, Any], data: dict[str, Any]) -> None:
             "min_size": MAX_BATCH,
         }
         small["local"]["drop_last"] = True
-    if partition.get("kind") == "shards" and classes > STAND_IN_CLASSES:
-        share = sqrt(partition["per_client"] / classes)
-        partition["per_client"] = max(1, round(STAND_IN_CLASSES * share))
+    reduce_class_shards(partition, classes)
     model = small["model"]
     if model["name"] in NORMALISED_MODELS:
         small["local"]["lr"] /= LR_DIVISOR
     model["name"] = "digitsnet"
     if "head_depth" in model:
         model["head_depth"] = min(model["head_depth"], MAX_HEAD_DEPTH)
+
+
+def reduce_class_shards(partition: dict[str, Any], classes: int) -> None:
+    """Reduce the classes of a client where ten classes stand in for more."""
+    if partition.get("kind") == "shards" and classes > STAND_IN_CLASSES:
+        share = sqrt(partition["per_client"] / classes)
+        partition["per_client"] = max(1, round(STAND_IN_CLASSES * share))

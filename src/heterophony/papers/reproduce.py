@@ -22,11 +22,11 @@ from ..core.errors import ConfigError, FolderError
 from ..data.sources import SOURCES
 from ..experiments.execute import is_finished
 from ..experiments.tasks import read_federation
-from ..runs.events import Event
+from ..runs.events import Event, get_start
 from ..runs.store import RunFolder
-from . import quick
 from .claims import Claim, check_claims
 from .scale import TableScale
+from .scaling import SHRINK_CONFIG
 from .table import Cell, PublishedTable, describe_variants
 from .verdicts import ComparedNumber, ValuesBySeed, compare_numbers, measure_run
 
@@ -84,9 +84,8 @@ class TableSelection:
             for c in self.published.cells
             if fnmatchcase(c.row, self.rows) and fnmatchcase(c.column, self.columns)
         ]
-        if self.scale is TableScale.full:
-            return chosen
-        return [replace(c, config=quick.shrink_config(c.config)) for c in chosen]
+        shrink = SHRINK_CONFIG.get(self.scale)
+        return [replace(c, config=shrink(c.config)) for c in chosen] if shrink else chosen
 
     @cached_property
     def duplicates(self) -> dict[tuple[str, str], Cell]:
@@ -108,7 +107,7 @@ class TableSelection:
     def stand_ins(self) -> dict[str, tuple[str, ...]]:
         """The paper's columns that the runs of each column stand for; empty at full scale.
 
-        Columns that are the same runs at quick scale stand for all of them together.
+        Columns that are the same runs at this scale stand for all of them together.
         """
         if self.scale is TableScale.full:
             return {}
@@ -120,7 +119,7 @@ class TableSelection:
         return {k: tuple(c for c in owners if first_of[c] == first_of[k]) for k in owners}
 
     def describe_column(self, cell: Cell) -> str:
-        """Name a cell's column; at quick scale, the data that replace those of the paper."""
+        """Name a cell's column; below full scale, the data that replace those of the paper."""
         if not self.stand_ins:
             return cell.column
         return f"{cell.config['data']['name']} in place of {cell.column}"
@@ -233,6 +232,7 @@ def describe_number(number: ComparedNumber) -> dict[str, Any]:
         "data": number.data,
         "model": number.model,
         "measure": number.measure,
+        "averaged_to_measure": number.averaged,
         "unit": number.unit,
         "printed": printed and {"value": printed.value, "std": printed.std},
         "seeds": list(number.seeds),
@@ -265,12 +265,21 @@ def build_result(
             reasons[get_cell_key(task.cell)] = failed[task.folder_name]
     for task, events in read_finished(table, parent):
         measures = measure_run(events, table.published.measured)
+        if remark := get_start(events).get("data_remark"):
+            reasons.setdefault(get_cell_key(task.cell), remark)
         ours.setdefault(get_cell_key(task.cell), {})[task.seed] = measures
-    if table.scale is TableScale.quick:
-        reasons = {get_cell_key(c): "quick scale" for c in table.selected_cells} | reasons
+    if table.scale is not TableScale.full:
+        why = f"{table.scale} scale"
+        reasons = {get_cell_key(c): why for c in table.selected_cells} | reasons
     for key, first in table.duplicates.items():
         ours |= {key: ours[get_cell_key(first)]} if get_cell_key(first) in ours else {}
-    numbers = compare_numbers(table.selected_cells, ours, reasons, table.stand_ins)
+    numbers = compare_numbers(
+        table.selected_cells,
+        ours,
+        reasons,
+        table.stand_ins,
+        printed_seeds=len(table.published.measured.seeds),
+    )
     distinct = [n for n in numbers if (n.row, n.column) not in table.duplicates]
     return ReproductionResult(table, distinct, check_claims(table.published, numbers))
 

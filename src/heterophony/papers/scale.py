@@ -4,7 +4,8 @@ from enum import StrEnum
 
 
 class TableScale(StrEnum):
-    """quick: in minutes, on small data; full: as in the paper."""
+    """quick: in minutes, on digits; medium: to decide orderings; full: as in the paper."""
 
     quick = "quick"
+    medium = "medium"
     full = "full"

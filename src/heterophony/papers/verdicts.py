@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import log
+from math import inf, log, sqrt
 from statistics import fmean, stdev
 from typing import Literal
 
+from ..analysis.significance import compute_t_quantile
 from ..runs.curve_points import Curve, select_last_ten
 from ..runs.curves import compute_curves
 from ..runs.events import Event
 from .table import Cell, MeasurementRule, PrintedNumber
 
-# differences between seeds and platforms, in the table's units
-NOISE_BANDS = {"G": 2.0, "P": 0.7, "score": 0.05}
 ACCURACY_MEASURES = ("G", "P")
-Verdict = Literal["within noise", "better", "worse", "not comparable", "no number printed"]
+ROUNDING_ERROR = 1e-9  # gaps that differ by less are equal
+Verdict = Literal[
+    "within noise", "better", "worse", "undecided", "not comparable", "no number printed"
+]
+# personal parameters of these are averaged only to measure G: no client has the measured model.
+# FedBABU is not among them: its heads are trained only after the last round, and are all the same.
+AVERAGED_TO_MEASURE = frozenset(["fedbn", "fedper", "fedrep", "gpfl", "pfakd", "pfedpara"])
+AVERAGED_MARK = "*"
+AVERAGED_NOTE = f"G{AVERAGED_MARK}: personal parameters (heads) were averaged only to measure G; no client has this model"
 ValuesBySeed = dict[
     int, dict[str, float]
 ]  # of one cell: by seed, the values of "MEASURE" and "MEASURE last10"
@@ -39,6 +46,7 @@ class ComparedNumber:
     model: str = ""  # name of the network used here
     # the paper's columns that these runs stand for; empty if they were run as printed
     in_place_of: tuple[str, ...] = ()
+    averaged: bool = False  # G of personal parameters that were averaged only to be measured
 
     @property
     def setup(self) -> str:
@@ -55,6 +63,11 @@ class ComparedNumber:
     @property
     def unit(self) -> str:
         return "%" if self.measure in ACCURACY_MEASURES else ""
+
+    @property
+    def measure_label(self) -> str:
+        """The measure, marked where it rests on parameters that were averaged only for it."""
+        return f"{self.measure}{AVERAGED_MARK if self.averaged else ''}"
 
     @property
     def mean(self) -> float | None:
@@ -75,7 +88,11 @@ class ComparedNumber:
 
 def measure_run(events: Sequence[Event], rule: MeasurementRule) -> dict[str, float]:
     """Compute the numbers of one run, as in the paper and over the last ten; accuracies in percent."""
-    lines = compute_curves(events, rule.clients)
+    return measure_curves(compute_curves(events, rule.clients), rule)
+
+
+def measure_curves(lines: Mapping[str, Curve], rule: MeasurementRule) -> dict[str, float]:
+    """Compute the numbers of the curves of a run, in the same way."""
     out: dict[str, float] = {}
     for rounds, suffix in ((rule.rounds, ""), ("last10", " last10")):
         part = {m: 100 * aggregate_rounds(lines[m], rounds) for m in ACCURACY_MEASURES if lines[m]}
@@ -95,8 +112,11 @@ def compare_numbers(
     ours: Mapping[tuple[str, str], ValuesBySeed],
     reasons: Mapping[tuple[str, str], str],
     stand_ins: Mapping[str, tuple[str, ...]] | None = None,
+    printed_seeds: int = 1,
 ) -> list[ComparedNumber]:
     """Compare every number of these cells; ``reasons`` says why a cell cannot be compared.
+
+    A printed number is the mean over ``printed_seeds`` runs.
 
     ``stand_ins`` has the paper's columns that each column stands for, if it was not run as printed;
     then the printed numbers are of other data, and are left out.
@@ -111,7 +131,7 @@ def compare_numbers(
             last10 = tuple(v[f"{measure} last10"] for v in by_seed.values())
             in_place_of = (stand_ins or {}).get(cell.column, ())
             printed = None if in_place_of else cell.printed.get(measure)
-            verdict, why = judge_number(measure, printed, here, reason)
+            verdict, why = judge_number(measure, printed, here, reason, printed_seeds)
             out.append(
                 ComparedNumber(
                     row=cell.row,
@@ -126,26 +146,52 @@ def compare_numbers(
                     why=why,
                     model=cell.config.get("model", {}).get("name", ""),
                     in_place_of=in_place_of,
+                    averaged=measure == "G"
+                    and cell.config.get("algorithm", {}).get("name") in AVERAGED_TO_MEASURE,
                 )
             )
     return out
 
 
 def judge_number(
-    measure: str, printed: PrintedNumber | None, ours: Sequence[float], reason: str
+    measure: str,
+    printed: PrintedNumber | None,
+    ours: Sequence[float],
+    reason: str,
+    printed_seeds: int = 1,
 ) -> tuple[Verdict, str]:
-    """Judge a number against the noise band, and say why."""
+    """Judge our mean against the printed one, and say why; one seed of ours decides nothing."""
     if reason or not ours:
         return "not comparable", reason or f"no {measure} was measured"
     if printed is None:
         return "no number printed", ""
-    band = compute_noise_band(measure, printed)
-    gap = round(fmean(ours) - printed.value, 9)  # 0.7 is not more than 0.7
-    if abs(gap) <= band:
-        return "within noise", f"± {band:g}"
-    return ("better" if gap > 0 else "worse"), f"± {band:g}"
+    if len(ours) < 2:
+        return "undecided", "one seed has no deviation, so the difference cannot be told from noise"
+    band, how = compute_noise_band(ours, printed, printed_seeds)
+    gap = fmean(ours) - printed.value
+    if abs(gap) <= band + ROUNDING_ERROR:
+        return "within noise", how
+    return ("better" if gap > 0 else "worse"), how
 
 
-def compute_noise_band(measure: str, printed: PrintedNumber) -> float:
-    """The band of the measure, or twice the printed standard deviation if that is larger."""
-    return max(NOISE_BANDS.get(measure, 0.0), 2 * (printed.std or 0.0))
+def compute_noise_band(
+    ours: Sequence[float], printed: PrintedNumber, printed_seeds: int
+) -> tuple[float, str]:
+    """Compute how far two means of such deviations and numbers of seeds differ by chance (95 %).
+
+    This is Welch's test. Where the paper prints no deviation, or has one run, ours is assumed for it.
+    """
+    own = stdev(ours)
+    known = printed.std is not None and printed_seeds > 1
+    theirs = printed.std if known and printed.std is not None else own
+    a, b = own**2 / len(ours), theirs**2 / printed_seeds
+    squares = a**2 / (len(ours) - 1) + (b**2 / (printed_seeds - 1) if known else 0)
+    # Welch's degrees of freedom; if one deviation stands for both, those of its estimate
+    welch = (a + b) ** 2 / squares if squares else inf
+    band = compute_t_quantile(welch if known else len(ours) - 1) * sqrt(a + b)
+    runs = f"{printed_seeds} run{'' if printed_seeds == 1 else 's'}"
+    assumed = f"{theirs:.2f}, {runs}" if known else f"not printed, assumed as ours, {runs}"
+    return (
+        band,
+        f"± {band:.2f} (95 %; deviations: ours {own:.2f}, {len(ours)} seeds; the paper's {assumed})",
+    )

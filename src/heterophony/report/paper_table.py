@@ -18,8 +18,9 @@ from ..analysis.exports import (
 from ..core.files import write_atomically, write_json
 from ..core.plain_text import quote_formula
 from ..papers.claims import describe_claim
-from ..papers.quick import QUICK_SCALE_NOTE
+from ..papers.scaling import SCALE_NOTES
 from ..papers.table import describe_variants
+from ..papers.verdicts import AVERAGED_NOTE
 
 if TYPE_CHECKING:
     from ..papers.reproduce import ReproductionResult
@@ -77,7 +78,7 @@ def format_table_row(line: ComparedNumber) -> dict[str, str]:
         COLUMN: line.column,
         SETUP: line.setup,
         STANDS_FOR: ", ".join(line.in_place_of),
-        MEASURE: f"{line.measure}, {line.unit}" if line.unit else line.measure,
+        MEASURE: f"{line.measure_label}, {line.unit}" if line.unit else line.measure_label,
         PRINTED: printed_text,
         OURS: format_mean_std(line.values, digits),
         LAST10: format_mean_std(line.last10, digits),
@@ -129,6 +130,7 @@ def describe_paper_table(result: ReproductionResult) -> list[str]:
         *map(format_variant, describe_variants(table.published, table.published.chosen)),
         f"Ours: {rounds} evaluations, {clients[how.clients]}; seeds {seeds}; {table.scale} scale.",
         *describe_stand_ins(result),
+        *describe_marks(result),
         *(describe_claim(claim, how.rounds) for claim in result.claims),
     ]
 
@@ -150,7 +152,13 @@ def describe_stand_ins(result: ReproductionResult) -> list[str]:
     if not result.table.stand_ins:
         return []
     run = dict.fromkeys(f"Run here: {line.label}." for line in result.numbers)
-    return [*run, f"{QUICK_SCALE_NOTE[0].upper()}{QUICK_SCALE_NOTE[1:]}."]
+    note = SCALE_NOTES[result.table.scale]
+    return [*run, f"{note[0].upper()}{note[1:]}."]
+
+
+def describe_marks(result: ReproductionResult) -> list[str]:
+    """Explain the mark of measures that rest on parameters averaged only for them, if there is one."""
+    return [f"{AVERAGED_NOTE}."] if any(line.averaged for line in result.numbers) else []
 
 
 def format_paper_csv(result: ReproductionResult) -> str:

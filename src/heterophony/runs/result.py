@@ -99,6 +99,11 @@ class Result:
         return self.summary.P
 
     @property
+    def P_mean(self) -> Accuracy:
+        """P as the mean over clients, not over test examples."""
+        return self.summary.P_mean
+
+    @property
     def clients(self) -> ClientTable:
         return ClientTable(self.summary.clients)
 

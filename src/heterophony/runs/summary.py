@@ -147,13 +147,17 @@ class NewClients:
 
 @dataclass(frozen=True)
 class Summary:
-    """The content of ``result.json``. Accuracies are fractions, pooled over all test examples."""
+    """The content of ``result.json``. Accuracies are fractions, pooled over all test examples.
+
+    ``P_mean`` is P with every client counted the same, as some works report it.
+    """
 
     algorithm: str
     seed: int
     rounds: int
     G: Accuracy | None
     P: Accuracy
+    P_mean: Accuracy  # P as the mean over clients
     P_local: Accuracy | None  # right after local training, of each round's clients
     fairness: dict[str, Fairness | None]
     clients: dict[str, ClientResult]
@@ -199,6 +203,7 @@ def build_summary(events: Sequence[Event]) -> Summary:
     if end is None or last is None or last["P"] is None:
         raise ValueError("the run is not finished, or nothing was measured")
     rounds, new, lines = select_rounds(events), get_new_clients(events), compute_curves(events)
+    by_client = compute_curves(events, "mean")
     timed = [*rounds, *([new] if new else []), end]
     correct = require_counts(last["P"])
     own = [c / n for c, n in zip(correct, start["test"], strict=True)]
@@ -224,6 +229,7 @@ def build_summary(events: Sequence[Event]) -> Summary:
         rounds=start["rounds"],
         G=Accuracy.from_curve(lines["G"], lines["G_valid"]) if lines["G"] else None,
         P=Accuracy.from_curve(lines["P"], lines["P_valid"]),
+        P_mean=Accuracy.from_curve(by_client["P"], by_client["P_valid"]),
         P_local=Accuracy.from_curve(lines["P_local"]) if lines["P_local"] else None,
         fairness={
             "P": Fairness.from_accuracies(own),

@@ -19,6 +19,7 @@ from .digits import read_digits
 from .folder import read_image_folder
 from .photos import read_photos
 from .search_path import DatasetFiles, download_to_cache
+from .small import TEST_PER_CLASS, TRAIN_PER_CLASS, read_small
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,18 @@ def make_emnist_entry(name: str, split: str) -> NamedDataset:
     )
 
 
+def make_small_entry(name: str, full: NamedDataset) -> NamedDataset:
+    """Describe the small version of a data set of images."""
+    channels, *sides = full.size.shape
+    height, width = (side // 2 for side in sides)
+    classes = full.size.classes
+    count = min(full.size.examples, (TRAIN_PER_CLASS + TEST_PER_CLASS) * classes)
+    size = DatasetSize(count, (channels, height, width), classes)
+    spaced, original = f"{count:,}".replace(",", " "), name.removesuffix("-small")
+    about = f"{spaced} images of {original}, {height}x{width}"
+    return replace(full, about=about, size=size, read=partial(read_small, full.read, name))
+
+
 SOURCES = {
     "digits": NamedDataset(
         "1 797 handwritten digits, 8x8 grey, 10 classes; embedded",
@@ -234,3 +247,6 @@ SOURCES = {
         shakespeare.SHAKESPEARE_FILES,
     ),
 }
+for full_name in ("fmnist", "emnist", "cifar10", "cifar100"):
+    small_name = f"{full_name}-small"
+    SOURCES[small_name] = make_small_entry(small_name, SOURCES[full_name])

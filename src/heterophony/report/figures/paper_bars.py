@@ -25,7 +25,12 @@ if TYPE_CHECKING:
     from ...papers.verdicts import ComparedNumber
 
 LINE_INCHES = 0.3  # of a title that takes more lines than one
-VERDICT_COLORS = {"within noise": PALETTE[0], "better": PALETTE[2], "worse": PALETTE[1]}
+VERDICT_COLORS = {
+    "within noise": PALETTE[0],
+    "better": PALETTE[2],
+    "worse": PALETTE[1],
+    "undecided": MUTED_COLOR,
+}
 
 
 def draw_bars(figure: Figure, result: ReproductionResult) -> None:

@@ -61,14 +61,16 @@ def draw_paper_figure(
 
 
 def describe_figure(result: ReproductionResult) -> list[str]:
-    """The title, the variant and, at quick scale, that the numbers are not comparable with the paper's."""
+    """The title, the variant and, below full scale, that the numbers are not comparable with the paper's."""
     experiment = result.table.published
     lines = [f"{experiment.paper}, {experiment.where}: {experiment.what}"]
     if experiment.variant:
         lines.append(f"Variant {experiment.variant}")
     if not paper_sweeps.is_comparable(result):
         setups = "; ".join(dict.fromkeys(number.setup for number in result.numbers))
-        lines.append(f"Ours, quick scale ({setups}): not comparable with the printed")
+        lines.append(
+            f"Ours, {result.table.scale} scale ({setups}): not comparable with the printed"
+        )
     elif experiment.figure == "grid" and experiment.printed:
         lines.append("Ours, and in brackets as printed")
     return lines

@@ -14,6 +14,7 @@ from ...analysis.metrics import build_metric_table
 from ...analysis.new_clients import build_new_clients_section
 from ...analysis.participation import collect_participation
 from ...analysis.runs import Run, group_by_series, iterate_setting_texts
+from ...analysis.significance import compute_t_quantile
 from ...analysis.statistics import build_statistics_section
 from ...analysis.tables import (
     ACCURACY_COLUMNS,
@@ -47,6 +48,7 @@ def build_page_data(runs: Sequence[Run]) -> Json:
             build_series_data(name, group, order, points)
             for name, group in group_by_series(runs).items()
         ],
+        "student95": list_student_factors(max(map(len, group_by_series(runs).values()))),
         "stride": max(compute_stride(len(r.curves[k]), points) for r in runs for k in "GP"),
         "table": build_comparison_section(table),
         "client_means": build_client_means_section(runs, table),
@@ -73,6 +75,11 @@ def build_page_data(runs: Sequence[Run]) -> Json:
         "label_distribution": build_label_distribution_section(runs[0], several=len(order) > 1),
         "settings": build_settings_section(runs),
     }
+
+
+def list_student_factors(seeds: int) -> list[float]:
+    """List the factors of 95 % intervals of a mean, of 1, 2, … values; of one there is none: 0."""
+    return [0.0, *(round(compute_t_quantile(n - 1), 5) for n in range(2, seeds + 1))]
 
 
 def build_metrics_section(runs: Sequence[Run]) -> Json | None:

@@ -54,8 +54,10 @@ function buildLines() {
 
 function buildLine(measured, seeds) {
   const drawn = smooth(measured);
-  const spread = seeds.length > 1 ? computeSpread(measured, seeds) : new Map();
-  return { measured, drawn, seeds, spread, at: new Map(measured), drawnAt: new Map(drawn) };
+  const interval = Boolean(getReference()) && seeds.length > 1;
+  const spread = seeds.length > 1 ? computeSpread(measured, seeds, interval) : new Map();
+  const band = interval ? computeSpread(drawn, seeds.map(smooth), true) : new Map();
+  return { measured, drawn, seeds, spread, band, at: new Map(measured), drawnAt: new Map(drawn) };
 }
 
 // Runs form a pair if they have the same seed and the same data.
@@ -77,15 +79,19 @@ function averageCurves(curves) {
   return rounds.map((t) => [t, average([first, ...others].map((curve) => curve.get(t)))]);
 }
 
-// The population standard deviation over the seeds, as in the tables.
-function computeSpread(mean, seeds) {
+// The population standard deviation over the seeds, as in the tables; or half of the 95 % interval of their mean.
+function computeSpread(mean, seeds, interval) {
   const at = seeds.map((curve) => new Map(curve));
   return new Map(mean.map(([t]) => {
     const values = at.map((curve) => curve.get(t)).filter((v) => v !== undefined);
     const middle = average(values);
-    return [t, Math.sqrt(average(values.map((v) => (v - middle) ** 2)))];
+    const deviation = Math.sqrt(average(values.map((v) => (v - middle) ** 2)));
+    return [t, interval ? (deviation * getStudentFactor(values.length)) / Math.sqrt(values.length - 1) : deviation];
   }));
 }
+
+// How many standard errors a 95 % interval of a mean of so many values reaches (Student's t).
+const getStudentFactor = (count) => data.student95[Math.min(count, data.student95.length) - 1];
 
 // The moving average over the last evaluations, over fewer at the beginning.
 function smooth(points) {

@@ -34,7 +34,9 @@ function drawCurve(measure, shown, levels, rounds) {
   const lines = shown.map((s) => locate(s[measure].drawn));
   shown.forEach(({ [measure]: { seeds }, index }, i) => {
     const colour = getColourClass(index);
-    if (seeds.length > 1) {
+    if (shown[i][measure].band.size) {
+      drawing.append(createBand(shown[i][measure], x, (v) => y(Math.min(levels.at(-1), Math.max(levels[0], v))), colour));
+    } else if (seeds.length > 1) {
       drawing.append(...seeds.map((points) => createLine(locate(smooth(points)), `seed ${colour}`)));
     }
     drawing.append(createLine(lines[i], colour));
@@ -46,6 +48,12 @@ function drawCurve(measure, shown, levels, rounds) {
   drawing.append(cursor);
   charts[measure] = { drawing, cursor, x, y, measure };
   exploreRounds(charts[measure], shown, rounds);
+}
+
+// The 95 % interval of a mean difference over the seeds, cut off at the edges of the plot.
+function createBand({ drawn, band }, x, y, colour) {
+  const edge = (side) => drawn.map(([t, v]) => [x(t), y(v + side * band.get(t))]);
+  return svg("path", { class: `band ${colour}`, d: `${formatPath([...edge(1), ...edge(-1).reverse()])}Z` });
 }
 
 const createLine = (points, kind) => svg("path", { class: `curve ${kind}`, d: formatPath(points) });
@@ -134,7 +142,7 @@ function createRoundTable(shown, round) {
   const ranked = shown.length > MAX_SHOWN ? [...shown].sort((a, b) => value(b) - value(a)).slice(0, MAX_SHOWN) : shown;
   const rest = shown.length - ranked.length;
   const notes = [...(rest ? [`and ${rest} with a lower P`] : []), ...(getReference() ? [`difference to ${getReference().name}, in percentage points`] : []),
-    ...(ranked.some((s) => s.numSeeds > 1) ? ["±: standard deviation over the seeds"] : [])];
+    ...(ranked.some((s) => s.numSeeds > 1) ? [getReference() ? "±: 95 % interval over the seeds" : "±: standard deviation over the seeds"] : [])];
   return html("div", {}, createTable([`round ${round}`, ...titles], ranked.map(row)), ...notes.map((text) => html("p", { class: "hint" }, text)));
 }
 

@@ -1,0 +1,79 @@
+"""``reproduce --claims``: what was found out about the claims of the five works."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..papers.scale import TableScale
+from . import terminal
+
+if TYPE_CHECKING:
+    from ..papers.claim_verdicts import ClaimVerdict
+    from ..papers.evidence import StoredRun
+
+RUNS_FOLDER = Path("runs")  # where `reproduce` puts runs, unless told otherwise
+
+
+def show_claims(name: str | None, own_runs: Path | None, page: Path | None, json: bool) -> None:
+    """Print every claim with its verdict, of one table with all that was found; or write a page."""
+    from ..papers.claim_data import count_verdicts, summarise_verdict
+    from ..papers.claim_list import list_claims
+    from ..papers.claim_verdicts import decide_claims
+    from ..papers.evidence import merge_runs, read_stored_runs
+    from ..papers.table import load_table
+
+    claims = list_claims(None if name is None else [load_table(name)])
+    runs = merge_runs(read_stored_runs(), read_own_runs(own_runs, name))
+    found = list(decide_claims(claims, runs))
+    if page is not None:
+        from ..report.claims_page import save_claims
+
+        save_claims(found, page)
+        terminal.print_note(f"wrote {page}")
+    elif json:
+        terminal.print_json([summarise_verdict(one) for one in found])
+    else:
+        print_claims(found, detailed=name is not None)
+        terminal.print_note(count_verdicts(found))
+
+
+def read_own_runs(folder: Path | None, name: str | None) -> list[StoredRun]:
+    """Read the user's runs of published tables: in the folder named, or where they usually are."""
+    from ..analysis.runs import load_runs
+    from ..papers.evidence import list_cells_at_scales, match_runs
+    from ..papers.table import load_table, load_tables
+
+    judged = (TableScale.medium, TableScale.full)
+    folders = [folder] if folder else [p for s in judged for p in RUNS_FOLDER.glob(f"*-{s}")]
+    if not folders:
+        return []
+    cells = list_cells_at_scales(load_tables() if name is None else [load_table(name)])
+    return list(match_runs(load_runs(folders, terminal.print_note), cells))
+
+
+def print_claims(found: Sequence[ClaimVerdict], detailed: bool) -> None:
+    """Print a table of the claims; in detail, also everything that was found about each."""
+    from ..papers.claim_data import SCALE_WORDS, describe_cost, describe_found
+
+    rows = [
+        [
+            f"{one.claim.table.paper}, {one.claim.table.where}",
+            one.claim.says,
+            one.claim.printed,
+            one.verdict,
+            SCALE_WORDS[one.scale],
+            describe_cost(one),
+        ]
+        for one in found
+    ]
+    titles = ["work", "claim", "printed", "verdict", "by", "core-hours: medium / full"]
+    terminal.print_table("", titles, rows, text=5, optional=["printed", "by"])
+    if not detailed:
+        terminal.print_note("what was found, of one table: heterophony reproduce TABLE --claims")
+        return
+    for one in found:
+        terminal.print_note(f"{one.claim.says}: {one.claim.how}")
+        for line in describe_found(one):
+            terminal.print_note(f"  {line}")

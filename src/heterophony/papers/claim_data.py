@@ -1,0 +1,113 @@
+"""Verdicts on claims as plain data for programs, and in the words that all pages share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..analysis.significance import ConfidenceInterval
+from .claim_cost import estimate_core_hours, explain_missing_cost, format_core_hours
+from .claim_verdicts import CaseVerdict, ClaimVerdict, RoundPart
+
+SCALE_WORDS = {None: "not run", "full": "full scale", "medium": "medium scale"}
+VERDICT_WORDS = ("holds", "holds under condition", "does not hold", "undecided")
+
+
+def classify_verdict(verdict: str) -> str:
+    """Return which of the four verdicts it is, without its conditions."""
+    return max((w for w in VERDICT_WORDS if verdict.startswith(w)), key=len)
+
+
+def count_verdicts(found: Iterable[ClaimVerdict]) -> str:
+    """Count the verdicts: ``125 claims: 3 hold, …``."""
+    counts = Counter(classify_verdict(one.verdict) for one in found)
+    parts = ", ".join(f"{counts[word]} {word}" for word in VERDICT_WORDS)
+    return f"{sum(counts.values())} claims: {parts}"
+
+
+def describe_found(found: ClaimVerdict) -> list[str]:
+    """Describe what was found: for every scale, variant and rule, the smallest difference."""
+    if not found.cases:
+        return [found.why]
+    lines = []
+    for case in found.cases:
+        where = f"{SCALE_WORDS[case.scale]}, {case.condition}"
+        over_rounds = (
+            f"; {describe_parts(case.parts)}" if case.parts and case.rule != "last10" else ""
+        )
+        lines.append(f"{where}: {case.decision}; {case.why}{over_rounds}")
+    return lines
+
+
+def describe_cost(found: ClaimVerdict) -> str:
+    """Say what it costs to decide a claim, in core-hours at both scales."""
+    hours = estimate_core_hours(found.claim)
+    if not any(hours.values()):
+        return explain_missing_cost(found.claim) or "–"
+    return " / ".join(format_core_hours(hours[scale]) for scale in ("medium", "full"))
+
+
+def describe_parts(parts: Sequence[RoundPart]) -> str:
+    """Describe the difference over the rounds."""
+    texts = []
+    for p in parts:
+        spread = f" ({p.interval.low:+.1f} … {p.interval.high:+.1f})" if p.interval else ""
+        texts.append(f"rounds {p.first_round}–{p.last_round}: {p.mean:+.1f}{spread}")
+    return ", ".join(texts).replace("-", "−")
+
+
+def summarise_verdict(found: ClaimVerdict) -> dict[str, Any]:
+    """Return a verdict as plain data for JSON."""
+    return {
+        "id": found.claim.id,
+        "paper": found.claim.table.paper,
+        "where": found.claim.table.where,
+        "table": found.claim.table.name,
+        "says": found.claim.says,
+        "printed": found.claim.printed,
+        "measure": found.claim.measure,
+        "how": found.claim.how,
+        "command": found.claim.command or None,
+        "verdict": found.verdict,
+        "core_hours": {k: v and round(v, 2) for k, v in estimate_core_hours(found.claim).items()},
+        "needs": explain_missing_cost(found.claim) or None,
+        "scale": found.scale,
+        "why": found.why,
+        "cases": [summarise_case(case) for case in found.cases],
+    }
+
+
+def summarise_case(case: CaseVerdict) -> dict[str, Any]:
+    return {
+        "scale": case.scale,
+        "variant": case.variant or None,
+        "rule": case.rule,
+        "verdict": case.decision,
+        "why": case.why,
+        "seeds": case.seeds,
+        "differences": [
+            {
+                "first": list(d.first),
+                "second": list(d.second),
+                "seeds": list(d.seeds),
+                "values": [round(v, 3) for v in d.values],
+                "mean": round(d.mean, 3),
+                "ci95": to_pair(d.interval()),
+            }
+            for d in case.differences
+        ],
+        "rounds": [
+            {
+                "from": p.first_round,
+                "to": p.last_round,
+                "mean": round(p.mean, 3),
+                "ci95": to_pair(p.interval),
+            }
+            for p in case.parts
+        ],
+    }
+
+
+def to_pair(interval: ConfidenceInterval | None) -> list[float] | None:
+    return interval and [round(interval.low, 3), round(interval.high, 3)]

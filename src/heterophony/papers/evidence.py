@@ -1,0 +1,197 @@
+"""Runs that published claims are judged by: their curves, in compact files or in run folders.
+
+``results/TABLE-SCALE.json`` in this package holds runs of the cells of a table, one per line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from hashlib import sha256
+from importlib.resources import files
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from ..analysis.runs import Run
+from ..core.errors import DataError
+from ..core.files import write_atomically
+from ..runs.curves import compute_curves
+from . import medium
+from .reproduce import find_differences
+from .scale import TableScale
+from .table import VARIANT_SIGN, Cell, MeasurementRule, PublishedTable
+from .verdicts import measure_curves
+
+STORED_RUNS = files(__package__) / "results"
+DIGITS = 3  # of stored accuracies, in percent
+JUDGED_SCALES = (TableScale.full, TableScale.medium)  # a quick run says nothing about a paper
+MOST_VARIANTS = 2  # that are looked for together
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """One run of a cell with one seed: its accuracies over the rounds, in percent."""
+
+    table: str
+    scale: str
+    row: str
+    column: str
+    variant: str  # names of the table's variants, joined by "+"; empty: as the paper's text says
+    seed: int
+    data: str
+    model: str
+    rounds: int
+    evaluated: list[int]  # numbers of rounds before each evaluation
+    curves: dict[str, list[float]]  # "G" and "P" as the paper averages them, one per evaluation
+    core_seconds: float
+    settings_sha256: str  # of the cell's settings
+    data_sha256: str
+    model_sha256: str
+    version: str
+    remark: str = ""  # how the data differ from the published set of their name
+
+    @property
+    def key(self) -> tuple[str, str, str, str, str, int]:
+        """What is unique to a run: a later run with the same key replaces it."""
+        return self.table, self.scale, self.row, self.column, self.variant, self.seed
+
+    @cached_property
+    def points(self) -> dict[str, list[tuple[int, float]]]:
+        """(round, accuracy) of "G" and "P", as fractions."""
+        return {
+            k: [(t, v / 100) for t, v in zip(self.evaluated, values, strict=True)]
+            for k, values in self.curves.items()
+        }
+
+    def measure(self, rule: MeasurementRule) -> dict[str, float]:
+        """Return the numbers of this run, as in the paper and over the last ten evaluations."""
+        return measure_curves({"G": [], "P": [], **self.points}, rule)
+
+
+# Files --------------------------------------------------------------------------------------
+
+
+def read_stored_runs() -> list[StoredRun]:
+    """Read all runs that are shipped with the package."""
+    if not STORED_RUNS.is_dir():
+        return []
+    names = sorted(p.name for p in STORED_RUNS.iterdir() if p.name.endswith(".json"))
+    return [
+        run for n in names for run in parse_runs((STORED_RUNS / n).read_text(encoding="utf-8"), n)
+    ]
+
+
+def parse_runs(text: str, name: str) -> list[StoredRun]:
+    """Parse the text of a file of runs."""
+    try:
+        return [StoredRun(**run) for run in json.loads(text)["runs"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{name} is damaged, or was written by another version: {error}") from None
+
+
+def write_stored_runs(folder: Path, runs: Iterable[StoredRun]) -> list[Path]:
+    """Write runs into the files of their tables and scales; return the files."""
+    by_file: dict[str, list[StoredRun]] = {}
+    for run in sorted(runs, key=lambda run: run.key):
+        by_file.setdefault(f"{run.table}-{run.scale}.json", []).append(run)
+    for name, group in by_file.items():
+        lines = ",\n".join(json.dumps(asdict(run), separators=(",", ":")) for run in group)
+        write_atomically(folder / name, f'{{"runs":[\n{lines}\n]}}\n'.encode())
+    return [folder / name for name in by_file]
+
+
+def merge_runs(*groups: Iterable[StoredRun]) -> list[StoredRun]:
+    """Return all runs; of those of the same cell and seed, the last."""
+    return list({run.key: run for group in groups for run in group}.values())
+
+
+# Run folders --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CellAtScale:
+    """A cell with its settings at a scale, and with a variant of its table."""
+
+    table: PublishedTable
+    scale: TableScale
+    cell: Cell
+    variant: str
+
+    def describe(self, run: Run) -> StoredRun:
+        """Return what a finished run of this cell shows."""
+        summary, rule = run.summary, self.table.measured
+        if summary is None:
+            raise ValueError(f"{run.folder} is not finished")
+        curves = {k: c for k, c in compute_curves(run.events, rule.clients).items() if k in "GP"}
+        evaluated = [t for t, _ in curves["P"]]
+        return StoredRun(
+            table=self.table.name,
+            scale=self.scale.value,
+            row=self.cell.row,
+            column=self.cell.column,
+            variant=self.variant,
+            seed=run.seed,
+            data=run.config["data"]["name"],
+            model=run.config["model"]["name"],
+            rounds=summary.rounds,
+            evaluated=evaluated,
+            curves={
+                k: [round(100 * v, DIGITS) for _, v in curve]
+                for k, curve in curves.items()
+                if [t for t, _ in curve] == evaluated
+            },
+            core_seconds=round(sum(summary.work.values()), 1),
+            settings_sha256=digest_settings(self.cell.config),
+            data_sha256=summary.data_sha256,
+            model_sha256=summary.model_sha256,
+            version=summary.version,
+            remark=summary.data_remark or "",
+        )
+
+
+def digest_settings(config: Mapping[str, Any]) -> str:
+    """Return a digest of a cell's settings."""
+    return sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+
+
+def list_cells_at_scales(tables: Iterable[PublishedTable]) -> list[CellAtScale]:
+    """List all cells that runs can be of: at the judged scales, with up to two variants.
+
+    Cells whose data would be another set than the paper's are left out.
+    """
+    out = []
+    for table in tables:
+        for names in list_variant_choices(table):
+            chosen = table.choose_variants(names)
+            for cell in chosen.cells:
+                if cell.variant == VARIANT_SIGN.join(names):  # else it changes nothing here
+                    out += [CellAtScale(table, TableScale.full, cell, cell.variant)]
+                    out += shrink_cell(table, cell)
+    return out
+
+
+def list_variant_choices(table: PublishedTable) -> list[tuple[str, ...]]:
+    """List no variant, each variant, and each two of them."""
+    return [c for n in range(MOST_VARIANTS + 1) for c in combinations(table.variants, n)]
+
+
+def shrink_cell(table: PublishedTable, cell: Cell) -> list[CellAtScale]:
+    """Return the cell at medium scale, if the paper's own data set is used there."""
+    config = medium.shrink_config(cell.config, stand_ins=False)
+    if not medium.keeps_dataset(cell.config["data"]["name"], config["data"]["name"]):
+        return []
+    small = Cell(cell.row, cell.column, config, cell.printed, cell.needs, cell.variant)
+    return [CellAtScale(table, TableScale.medium, small, cell.variant)]
+
+
+def match_runs(runs: Sequence[Run], cells: Sequence[CellAtScale]) -> Iterator[StoredRun]:
+    """Yield each finished run once for every cell that has its settings."""
+    for run in runs:
+        if run.summary is None:
+            continue
+        for at in cells:
+            if next(find_differences(at.cell.config, run.config), None) is None:
+                yield at.describe(run)

@@ -1,0 +1,119 @@
+"""The medium scale: the paper's data, clients and structure, with fewer images and a smaller net.
+
+It is made to decide orderings with several seeds: a run takes minutes of one core. Its levels cannot
+be compared with the printed ones. `docs/papers.md` states the same rules in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+from ..data.sources import SOURCES
+from ..models import get_default_head_depth, get_model_builder
+from .quick import CLASS_COUNTS, TEXT_DATASETS, reduce_class_shards, scale_round_settings
+
+SMALL_DATASETS = {  # 1,000 images per class at half their side: data/sources/small.py
+    "fmnist": "fmnist-small",
+    "emnist": "emnist-small",
+    "emnist-balanced": "emnist-small",
+    "cifar10": "cifar10-small",
+    "cifar100": "cifar100-small",
+    "tinyimagenet": "cifar100-small",  # half of 64x64 with 200 classes is too much work
+    "tinyimagenet-32": "cifar100-small",
+}
+STAND_INS = {  # of data sets that are not on this machine
+    "emnist-small": "fmnist-small",
+    "cifar100-small": "cifar10-small",
+}
+SMALL_MODELS = {  # the same structure with a quarter of the channels
+    "convnet": "convnet_small",
+    "resnet8": "resnet8_small",
+    "resnet10": "resnet10_small",
+    "resnet18": "resnet10_small",
+    "resnet18_imagenet": "resnet10_small",
+    "pfakd_cnn": "pfakd_fmnist",  # needs 24x24; this one has two of its three convolutions
+}
+SMALL_CLASSES = 10  # of a stand-in
+MAX_ROUNDS, MAX_EPOCHS = 50, 250  # of a client that is selected in every round
+STEPS_ROUND_DIVISOR = 10  # where a round is a few steps, not epochs
+EVALUATIONS = 25  # of a run with epochs, at most
+# where clients share fewer images than in the paper: fewer steps in a round, so larger ones
+LR_FACTOR = 3
+CENTRALISED = "centralized"
+OWN_SIZE_PARTITION = "per_client_dirichlet"  # its clients have as many images as in the paper
+MIN_SEEDS = 5  # the paper's own seeds, and the numbers after them up to so many
+MEDIUM_SCALE_NOTE = (
+    "medium scale: the paper's data, partition, clients and kind of net, with at most 1,000 images per"
+    " class at half their side, a quarter of the channels and at most 50 rounds: it decides orderings,"
+    " not levels"
+)
+
+
+def shrink_config(config: Mapping[str, Any], stand_ins: bool = True) -> dict[str, Any]:
+    """Shrink the configuration of a cell, by the same rules for every table.
+
+    With ``stand_ins``, a data set that is not on this machine is replaced by one that is like it.
+    """
+    small = deepcopy(dict(config))
+    if small["data"]["name"] not in TEXT_DATASETS:
+        shrink_data(small["data"], stand_ins)
+        shrink_model(small["model"])
+        raise_learning_rate(small)
+    reduce_rounds(small)
+    return small
+
+
+def shrink_data(data: dict[str, Any], stand_ins: bool) -> None:
+    """Use the small version of a data set, or what stands in for it on this machine."""
+    full = data["name"]
+    small = SMALL_DATASETS[full]
+    if stand_ins and small in STAND_INS and not SOURCES[small].available:
+        small = STAND_INS[small]
+        reduce_class_shards(data.get("partition", {}), CLASS_COUNTS.get(full, SMALL_CLASSES))
+    data["name"] = small
+    # the transforms of papers are for images of 32x32; without one, bytes become [-1, 1]
+    data.pop("transform", None)
+    data.pop("frozen_augment", None)
+
+
+def keeps_dataset(full: str, small: str) -> bool:
+    """Tell whether a small data set is of the paper's own, and no stand-in."""
+    return full in TEXT_DATASETS or small == f"{full.removesuffix('-balanced')}-small"
+
+
+def shrink_model(model: dict[str, Any]) -> None:
+    """Use the small net of the same kind; its head has as many layers as that of the table's net."""
+    full = model["name"]
+    if full in SMALL_MODELS:
+        model.setdefault("head_depth", get_default_head_depth(get_model_builder(full)))
+        model["name"] = SMALL_MODELS[full]
+        model.pop("init", None)  # weights of the full net do not fit
+
+
+def raise_learning_rate(small: dict[str, Any]) -> None:
+    """Take larger steps where a client has fewer images, and so fewer steps in a round."""
+    local, partition = small["local"], small["data"].get("partition", {})
+    own_size = partition.get("kind") == OWN_SIZE_PARTITION or "steps" in local
+    if not own_size and small["algorithm"]["name"] != CENTRALISED:
+        local["lr"] = round(LR_FACTOR * local["lr"], 9)
+
+
+def reduce_rounds(small: dict[str, Any]) -> None:
+    """Reduce the rounds, the settings of algorithms that count rounds, and the evaluations."""
+    before, local = small["rounds"], small["local"]
+    if "steps" in local:
+        after = before // STEPS_ROUND_DIVISOR
+    else:
+        after = min(MAX_ROUNDS, MAX_EPOCHS // local.get("epochs", 1))
+    small["rounds"] = max(1, min(before, after))
+    scale_round_settings(small["algorithm"], small["rounds"], before)
+    if "steps" not in local:
+        small["evaluation"] = {"every": max(1, small["rounds"] // EVALUATIONS)}
+
+
+def choose_seeds(own: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the paper's seeds, and the numbers after the last of them up to ``MIN_SEEDS``."""
+    more = range(own[-1] + 1, own[-1] + 1 + max(0, MIN_SEEDS - len(own)))
+    return (*own, *more)
