@@ -20,6 +20,7 @@ from . import (
     dashboard,
     data,
     devices,
+    fleet,
     lists,
     pretrain,
     reports,
@@ -73,6 +74,7 @@ data.register(app)
 broker.register(app)
 devices.register(app)
 testbed.register(app)
+fleet.register(app)
 tools.register(app)
 
 

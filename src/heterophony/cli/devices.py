@@ -80,6 +80,12 @@ def device(
         Path | None,
         typer.Option(help="Their own data: of one client, or one folder or .npz for each."),
     ] = None,
+    shares: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder with the clients' shares of the data set, as `fleet data` writes."
+        ),
+    ] = None,
     folder: Annotated[
         Path, typer.Option(help="Where clients keep personal parameters; it is never sent.")
     ] = Path("device"),
@@ -125,6 +131,7 @@ def device(
             terminal.print_note,
             slowdown=simulate_slow,
             data=own,
+            shares=shares,
             device=computes_on,
         ).run()
     terminal.print_note("the run has ended")

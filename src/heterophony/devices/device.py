@@ -41,6 +41,7 @@ from .protocol.device_session import DeviceSession
 from .protocol.messages import Control, decode_message
 from .protocol.reply_store import ReplyStore
 from .protocol.topics import Publication
+from .shares import load_shares
 from .transport.endpoint import BrokerEndpoint, Will
 from .transport.inbox import ConnectionEvent, ReceivedMessage
 from .transport.mqtt_transport import MqttTransport
@@ -55,6 +56,7 @@ class Device:
     """One device in one run, from its start to the end of the run.
 
     ``data`` has the folder or file of each client's own data, for a run without a data set.
+    ``shares`` is a folder with the clients' shares of the run's data set; None: it is loaded whole.
     """
 
     def __init__(
@@ -67,10 +69,12 @@ class Device:
         *,
         slowdown: float = 1.0,
         data: Mapping[str, Path] | None = None,
+        shares: Path | None = None,
         device: torch.device = CPU,
     ) -> None:
         self.folder, self.clients, self.say = folder / run, list(clients), say
         self.slowdown, self.data, self.compute = slowdown, data, Compute(device)
+        self.shares = shares
         self.plan: Plan | None = None
         self.device_folder = DeviceFolder(self.folder)
         self.client_store = FolderClientStore(self.folder / "clients", self.folder / "scratch")
@@ -143,7 +147,10 @@ class Device:
     def start_plan(self, text: bytes, now: float) -> None:
         """Load the clients' data for this configuration, and introduce the clients."""
         config = parse_config(text)
-        federation = load_federation(config, self.data)
+        if self.shares is not None and config.data.name != OWN_DATA:
+            federation = load_shares(self.shares, self.clients)
+        else:
+            federation = load_federation(config, self.data)
         # the server selects clients; its settings for that name clients that are not here
         local_config = replace(config, participation=Uniform(rate=1.0), devices=Devices())
         self.compute = replace(  # the server decides the precision, this device where it computes

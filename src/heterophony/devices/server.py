@@ -87,10 +87,12 @@ def serve(
     say: Say,
     on_event: Callable[[Event], None] = lambda event: None,
     enrolled_clients: EnrolledClients | None = None,
+    watch: Callable[[], None] = lambda: None,
 ) -> Summary:
     """Run the remaining rounds. The caller must hold the folder's lock.
 
     ``enrolled_clients`` are those that enrolments name; None lets any device hold any clients.
+    ``watch`` is called several times a second; it may raise an error, which ends the run.
     """
     check_devices_can_run(config)
     journal = Journal(folder.path)
@@ -140,7 +142,12 @@ def serve(
         ) as transport,
         StatusWriter(session, folder.path, say) as status,
     ):
-        federation = wait_for_clients(config, session, transport, journal, say, status.update)
+
+        def update() -> None:
+            status.update()
+            watch()
+
+        federation = wait_for_clients(config, session, transport, journal, say, update)
         plan = config.build_device_plan(federation)
         validators.append(ReplyValidator(plan))
         validators[0].prepare()
@@ -153,7 +160,7 @@ def serve(
             count_needed=config.faults.count_needed_replies,
             find_oldest_round=folder.find_oldest_commit,
             say=say,
-            update_status=status.update,
+            update_status=update,
         )
         summary = execute_plan(plan, folder, engine, on_event=on_event)
         # also if the run had ended before: its devices may not have heard of it
