@@ -10,11 +10,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from ..core.errors import ConfigError
 from ..core.files import write_atomically
 from ..core.plain_text import quote_formula
+from ..data.client_folders import sort_client_names
 from ..runs.events import RoundEvent, select_rounds
 from .devices import format_bytes
 from .runs import Run
@@ -32,7 +34,8 @@ def iterate_device_rounds(event: RoundEvent) -> Iterator[tuple[str, Mapping[str,
     """Iterate over the devices of a round."""
     devices = event.get("devices")
     if isinstance(devices, dict):
-        yield from ((str(d), v) for d, v in devices.items() if isinstance(v, dict))
+        known = {str(name): values for name, values in devices.items() if isinstance(values, dict)}
+        yield from ((name, known[name]) for name in sort_client_names(known))
 
 
 def get_number(values: Mapping[str, Any], key: str) -> float | None:
@@ -96,7 +99,10 @@ def build_rows(rounds: Sequence[RoundEvent]) -> list[Json]:
             for key in NUMBERS:
                 if (number := get_number(device, key)) is not None:
                     values.setdefault(name, {}).setdefault(key, []).append(number)
-    return [{"name": n, "cells": format_row(v, len(rounds))} for n, v in sorted(values.items())]
+    return [
+        {"name": name, "cells": format_row(values[name], len(rounds))}
+        for name in sort_client_names(values)
+    ]
 
 
 def format_row(found: Mapping[str, list[float]], rounds: int) -> list[str]:
@@ -110,7 +116,7 @@ def format_row(found: Mapping[str, list[float]], rounds: int) -> list[str]:
         *(f"{average(key):.2f}" for key in SECONDS),
         *(format_bytes(round(average(key))) for key in ("bytes_down", "bytes_up")),
         format_bytes(round(max(found["peak_bytes"]))) if "peak_bytes" in found else "–",
-        f"{100 * average('cpu_share'):.0f} %" if "cpu_share" in found else "–",
+        f"{100 * fmean(found['cpu_share']):.0f} %" if "cpu_share" in found else "–",
         f"{max(found['celsius']):.0f}" if "celsius" in found else "–",
         f"{sum(found['joules']):.0f}" if "joules" in found else "–",
         format_last("clients_possible", "{:.0f}"),

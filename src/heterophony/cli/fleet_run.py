@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -66,7 +67,7 @@ def table(
     from .paper_tables import show_table_result
 
     require_all_boards(context.obj)
-    published = load_table(name)
+    published = replace(load_table(name), needs=None)  # what it needs are boards
     selection = TableSelection(published, scale, rows, "*", tuple(published.measured.seeds)[:1])
     parent = out or Path("runs") / f"{name}-{scale}-fleet"
     create_run_folders(selection, parent)

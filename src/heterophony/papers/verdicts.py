@@ -76,6 +76,8 @@ class ComparedNumber:
 def measure_run(events: Sequence[Event], rule: MeasurementRule) -> dict[str, float]:
     """Compute the numbers of one run, as in the paper and over the last ten; accuracies in percent."""
     lines = compute_curves(events, rule.clients)
+    if rule.personal == "just_trained":
+        lines["P"] = lines["P_local"]
     out: dict[str, float] = {}
     for rounds, suffix in ((rule.rounds, ""), ("last10", " last10")):
         part = {m: 100 * aggregate_rounds(lines[m], rounds) for m in ACCURACY_MEASURES if lines[m]}

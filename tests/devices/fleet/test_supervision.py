@@ -67,7 +67,7 @@ def test_a_device_that_was_killed_is_started_again_and_one_that_ended_is_not(wor
 def test_a_device_that_can_never_work_ends_the_run_unless_the_run_can_do_without(world):
     wrong = DeviceStatus(running=False, started=True, code=3, last="error: too little memory")
     look(world, wrong)
-    with pytest.raises(EngineError, match="^nano: too little memory; fix it and run the same"):
+    with pytest.raises(EngineError, match="nano: too little memory; fix it and run the same"):
         world.supervisor.raise_failure()
     assert world.started == []
     world.supervisor.can_lose_boards = True
