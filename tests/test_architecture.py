@@ -128,6 +128,7 @@ def test_every_module_says_in_its_first_line_what_it_is_for(path):
 
 
 EXTRAS = {  # package: the one file or folder that imports it
+    "packaging": "devices/fleet/",
     "cloudpickle": "engines/pickling.py",
     "cryptography": "devices/broker/certificates.py",
     "mlflow": "trackers/mlflow.py",

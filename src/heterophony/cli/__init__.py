@@ -20,6 +20,7 @@ from . import (
     dashboard,
     data,
     devices,
+    fleet,
     journal,
     leaderboard,
     lists,
@@ -79,6 +80,7 @@ broker.register(app)
 devices.register(app)
 journal.register(app)
 testbed.register(app)
+fleet.register(app)
 tools.register(app)
 
 

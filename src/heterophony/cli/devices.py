@@ -80,6 +80,12 @@ def device(
         Path | None,
         typer.Option(help="Their own data: of one client, or one folder or .npz for each."),
     ] = None,
+    shares: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder with the clients' shares of the data set, as `fleet data` writes."
+        ),
+    ] = None,
     folder: Annotated[
         Path, typer.Option(help="Where clients keep personal parameters; it is never sent.")
     ] = Path("device"),
@@ -90,6 +96,10 @@ def device(
     simulate_slow: Annotated[
         float, typer.Option(min=1.0, help="Work so many times slower than this machine.")
     ] = 1.0,
+    memory_limit: Annotated[
+        int | None,
+        typer.Option(min=64, help="MB that it may use; default: what the board has."),
+    ] = None,
     pairs: Annotated[
         list[str] | None,
         typer.Option("-c", "--config", help="Where its jobs compute, as in engine.device=cuda."),
@@ -125,6 +135,8 @@ def device(
             terminal.print_note,
             slowdown=simulate_slow,
             data=own,
+            shares=shares,
+            memory_limit=memory_limit * 1_000_000 if memory_limit else None,
             device=computes_on,
         ).run()
     terminal.print_note("the run has ended")

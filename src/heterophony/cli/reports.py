@@ -20,6 +20,7 @@ class ReportFigure(StrEnum):
     difference = "difference"
     participation = "participation"
     ranks = "ranks"
+    devices = "devices"
 
 
 def register(app: typer.Typer) -> None:
@@ -39,7 +40,8 @@ def report(
         ),
     ] = None,
     kind: Annotated[
-        ReportFigure, typer.Option(help="Which figure; a page has them all.")
+        ReportFigure,
+        typer.Option(help="Which figure; a page has them all. devices: a .csv of each round."),
     ] = ReportFigure.curves,
     reference: Annotated[
         str | None,
@@ -51,6 +53,7 @@ def report(
     ] = None,
 ) -> None:
     """Write one self-contained HTML page with curves, table and clients; or a figure, or a table."""
+    from ..analysis.device_rounds import write_device_rounds
     from ..analysis.exports import TABLE_FORMATS, export_comparison
     from ..analysis.runs import load_runs
     from ..report.figures.cd_diagram import draw_cd_diagram
@@ -71,6 +74,10 @@ def report(
             " -o difference.svg --kind difference"
         )
     runs = load_runs(folders, terminal.print_note, check_showable)
+    if kind is ReportFigure.devices:
+        write_device_rounds(runs, path)
+        terminal.print_note(f"wrote {path}")
+        return
     if path.suffix == ".html":
         write_report(runs, path)
     elif path.suffix in TABLE_FORMATS:

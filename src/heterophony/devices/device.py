@@ -33,14 +33,17 @@ from ..jobs.plan import Job, Plan
 from ..jobs.work import work
 from ..population.device_speeds import Devices
 from ..population.participation import Uniform
+from .board_sensors import BoardSensors
 from .broker.enrolment import Enrolment
 from .data_summaries import summarize_client
 from .device_folder import DeviceFolder
+from .memory_guard import MemoryGuard, read_free_bytes, reset_peak
 from .protocol import job_codec, topics
 from .protocol.device_session import DeviceSession
 from .protocol.messages import Control, decode_message
 from .protocol.reply_store import ReplyStore
 from .protocol.topics import Publication
+from .shares import load_shares
 from .transport.endpoint import BrokerEndpoint, Will
 from .transport.inbox import ConnectionEvent, ReceivedMessage
 from .transport.mqtt_transport import MqttTransport
@@ -55,6 +58,8 @@ class Device:
     """One device in one run, from its start to the end of the run.
 
     ``data`` has the folder or file of each client's own data, for a run without a data set.
+    ``shares`` is a folder with the clients' shares of the run's data set; None: it is loaded whole.
+    ``memory_limit`` is in bytes; None: what the board has.
     """
 
     def __init__(
@@ -67,10 +72,15 @@ class Device:
         *,
         slowdown: float = 1.0,
         data: Mapping[str, Path] | None = None,
+        shares: Path | None = None,
+        memory_limit: int | None = None,
         device: torch.device = CPU,
     ) -> None:
         self.folder, self.clients, self.say = folder / run, list(clients), say
         self.slowdown, self.data, self.compute = slowdown, data, Compute(device)
+        self.shares, self.memory_limit = shares, memory_limit
+        self.sensors = BoardSensors()
+        self.memory_guard: MemoryGuard | None = None
         self.plan: Plan | None = None
         self.device_folder = DeviceFolder(self.folder)
         self.client_store = FolderClientStore(self.folder / "clients", self.folder / "scratch")
@@ -129,6 +139,8 @@ class Device:
         while not self.results.empty():
             self.submit_result(*self.results.get(), now)
         if self.plan is not None and (task := self.session.take_next_task()):
+            assert self.memory_guard is not None
+            self.memory_guard.begin_job(task.job.client)
             self.jobs.put(task.job)
         control = self.session.control
         if control is not None:
@@ -143,7 +155,10 @@ class Device:
     def start_plan(self, text: bytes, now: float) -> None:
         """Load the clients' data for this configuration, and introduce the clients."""
         config = parse_config(text)
-        federation = load_federation(config, self.data)
+        if self.shares is not None and config.data.name != OWN_DATA:
+            federation = load_shares(self.shares, self.clients)
+        else:
+            federation = load_federation(config, self.data)
         # the server selects clients; its settings for that name clients that are not here
         local_config = replace(config, participation=Uniform(rate=1.0), devices=Devices())
         self.compute = replace(  # the server decides the precision, this device where it computes
@@ -153,6 +168,7 @@ class Device:
         )
         prepare_torch(self.compute)
         self.plan = local_config.build_device_plan(federation)
+        self.memory_guard = self.make_memory_guard(federation)
         unknown = [c for c in self.clients if c not in federation.clients]
         if unknown:
             raise ConfigError(f"--clients: the run has no client '{unknown[0]}'")
@@ -164,6 +180,15 @@ class Device:
             self.session.introduce(__version__, summaries, describe_hardware(), now, folder_id)
         )
 
+    def make_memory_guard(self, federation: Federation) -> MemoryGuard:
+        return MemoryGuard(
+            self.memory_limit,
+            len(self.clients),
+            federation.x.nbytes + federation.y.nbytes,
+            lambda: self.sensors.read_status_bytes("VmRSS") or 0,
+            read_free_bytes,
+        )
+
     def submit_result(self, result: Reply | Exception, seconds: float, now: float) -> None:
         if isinstance(result, Exception):
             again = not isinstance(result, DivergedError)
@@ -171,7 +196,14 @@ class Device:
         else:
             share_personal = self.plan is not None and self.plan.share_personal
             reply = job_codec.encode_reply(result, share_personal)
+            self.publish_all(self.session.report_metrics(self.measure()))
             self.publish_all(self.session.submit_reply(reply, seconds, now))
+
+    def measure(self) -> dict[str, float]:
+        """Return what the board says, and how many clients it could hold."""
+        assert self.memory_guard is not None
+        possible = {"clients_possible": self.memory_guard.count_possible_clients()}
+        return {**self.sensors.read(), **possible}
 
     def publish_all(self, messages: Sequence[Publication]) -> None:
         for topic, payload, retain in messages:
@@ -183,6 +215,7 @@ class Device:
         torch.set_num_threads(1)
         while True:
             job, start = self.jobs.get(), time.monotonic()
+            reset_peak()
             assert self.plan is not None
             result: Reply | Exception
             try:
@@ -192,6 +225,8 @@ class Device:
             except Exception as error:  # whatever it is, the server is told
                 result = HeterophonyError(repr(error))
             seconds = time.monotonic() - start
+            if self.memory_guard is not None:
+                self.memory_guard.end_job(self.sensors.read_status_bytes("VmHWM") or 0)
             if self.slowdown > 1:
                 time.sleep(seconds * (self.slowdown - 1))
             self.results.put((result, seconds * self.slowdown))

@@ -17,10 +17,12 @@ from ..core.algorithm import Reply, Server
 from ..core.errors import CodecError, DivergedError, EngineError, NotFiniteError
 from ..core.tensors import Tensors
 from ..jobs.plan import Job, Plan
+from ..runs.events import DeviceRound
 from .protocol.assignments import LostJob
 from .protocol.server_session import ServerSession
 from .protocol.topics import Publication
 from .reply_checks import ReplyValidator
+from .round_report import RoundReport
 from .transport.inbox import ReceivedMessage
 from .transport.message_budget import compute_cost
 from .transport.mqtt_transport import MqttTransport
@@ -58,6 +60,7 @@ class DeviceEngine:
         self.say = say
         self.update_status = update_status
         self.shut_out = shut_out
+        self.report = RoundReport(session)
 
     def __enter__(self) -> Self:
         return self
@@ -78,6 +81,7 @@ class DeviceEngine:
         open_jobs: dict[JobKey, Job] = {(j.client, j.kind, j.turn): j for j in jobs}
         training = sum(j.kind == "train" for j in jobs)
         trained, start = 0, time.monotonic()
+        self.report.begin(start)
         submitted = self.session.submit_jobs(list(jobs), start, self.find_oldest_round())
         publish_all(self.session, self.transport, submitted)
         while open_jobs:
@@ -91,8 +95,13 @@ class DeviceEngine:
                 self.handle_lost_job(lost)
             if open_jobs and self.is_round_over(jobs, start, trained, training):
                 self.session.abandon_open_tasks()
-                return
+                break
             self.process_messages()
+        self.report.end(time.monotonic())
+
+    def describe_devices(self) -> dict[str, DeviceRound]:
+        """Return by name what each device did in the last round."""
+        return self.report.last
 
     def process_messages(self) -> None:
         process_messages(self.session, self.transport, self.say, self.update_status, self.shut_out)

@@ -92,10 +92,12 @@ def serve(
     say: Say,
     on_event: Callable[[Event], None] = lambda event: None,
     enrolled_clients: EnrolledClients | None = None,
+    watch: Callable[[], None] = lambda: None,
 ) -> Summary:
     """Run the remaining rounds. The caller must hold the folder's lock.
 
     ``enrolled_clients`` are those that enrolments name; None lets any device hold any clients.
+    ``watch`` is called several times a second; it may raise an error, which ends the run.
     """
     check_devices_can_run(config)
     record = DevicesRecord(folder.path)
@@ -170,9 +172,12 @@ def serve(
         at_hand = enrolled_clients is not None and enrolled_clients.can_be_read
         broker = Broker(enrolled_clients.store.folder) if enrolled_clients and at_hand else None
         shut_out = DeviceBlocker(session, transport, broker, say).shut_out
-        federation = wait_for_clients(
-            config, session, transport, record, say, status.update, shut_out
-        )
+
+        def update() -> None:
+            status.update()
+            watch()
+
+        federation = wait_for_clients(config, session, transport, record, say, update, shut_out)
         plan = config.build_device_plan(federation)
         validators.append(ReplyValidator(plan))
         validators[0].prepare()
@@ -185,7 +190,7 @@ def serve(
             count_needed=config.faults.count_needed_replies,
             find_oldest_round=folder.find_oldest_commit,
             say=say,
-            update_status=status.update,
+            update_status=update,
             shut_out=shut_out,
         )
         summary = execute_plan(plan, folder, engine, on_event=on_event)

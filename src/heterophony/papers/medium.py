@@ -1,7 +1,7 @@
 """The medium scale: the paper's data, clients and structure, with fewer images and a smaller net.
 
 It is made to decide orderings with several seeds: a run takes minutes of one core. Its levels cannot
-be compared with the printed ones. `docs/papers.md` states the same rules in words.
+be compared with the printed ones. `docs/how-to/papers.md` states the same rules in words.
 """
 
 from __future__ import annotations

@@ -36,6 +36,9 @@ class MeasurementRule:
     rounds: Literal["best", "last", "last10"] = setting("best", "which rounds of a run count")
     clients: Literal["pooled", "mean"] = setting("pooled", "all test examples, or clients, alike")
     seeds: list[int] = field(default_factory=lambda: [0])
+    personal: Literal["merged", "just_trained"] = setting(
+        "merged", "which models P is of: after the merge, or as testbeds measure, before it"
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)

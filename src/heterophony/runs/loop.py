@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Protocol, runtime_checkable
 
 from ..core.algorithm import Reply, Server
 from ..core.compute import ON_CPU, Compute
@@ -14,7 +15,7 @@ from ..engines.base import Engine
 from ..jobs.plan import Job, Plan
 from ..population.faults import RoundEnd
 from .commit_digests import MemoryDigests, record_memories
-from .events import EvaluationEvent, Event, RoundEvent, get_end, select_rounds
+from .events import DeviceRound, EvaluationEvent, Event, RoundEvent, get_end, select_rounds
 from .merging import merge_replies
 from .new_clients import join_new_clients
 from .round_events import (
@@ -25,6 +26,14 @@ from .round_events import (
     make_start_event,
 )
 from .store import RunFolder
+
+
+@runtime_checkable
+class EngineOfDevices(Protocol):
+    """An engine whose jobs run on devices, and which knows what each of them did."""
+
+    def describe_devices(self) -> Mapping[str, DeviceRound]:
+        """Return by name what each device did in the last round."""
 
 
 def run_rounds(
@@ -90,6 +99,7 @@ def run_round(
         end=end,
         clock=clock,
         measures=plan.algorithm.measures(server, merged, after) if merged else {},
+        devices=engine.describe_devices() if isinstance(engine, EngineOfDevices) else None,
     )
     evaluation = make_evaluation_event(plan, t, evaluated) if evaluated else None
     seconds = round(time.perf_counter() - begun, 4)

@@ -17,6 +17,7 @@ from ..population.faults import RoundEnd
 from .events import (
     VALIDATION_MEASURES,
     Counts,
+    DeviceRound,
     EndEvent,
     EvaluationEvent,
     MetricValues,
@@ -43,6 +44,7 @@ class FinishedRound:
     end: RoundEnd
     clock: float  # simulated time at the beginning of the round
     measures: Mapping[str, float]  # what the algorithm measured on the server
+    devices: Mapping[str, DeviceRound] | None = None  # by name, if the run is on devices
 
 
 # Parts of events: mypy accepts optional keys in the middle of an event only from such types
@@ -70,6 +72,10 @@ class ComputeFields(TypedDict, total=False):
 
 class PersonalBytes(TypedDict, total=False):
     personal_bytes: int
+
+
+class DeviceFields(TypedDict, total=False):
+    devices: dict[str, DeviceRound]
 
 
 class FaultFields(TypedDict, total=False):
@@ -192,6 +198,7 @@ def make_round_event(plan: Plan, done: FinishedRound, seconds: float) -> RoundEv
             "evaluate": sum_work_seconds(done.evaluated),
         },
         **describe_faults(plan, done),
+        **describe_devices(done),
         "seconds": seconds,
     }
 
@@ -223,6 +230,10 @@ def describe_faults(plan: Plan, done: FinishedRound) -> FaultFields:
         out["simulated_seconds"] = done.end.seconds
         out["clock"] = done.clock + done.end.seconds
     return out
+
+
+def describe_devices(done: FinishedRound) -> DeviceFields:
+    return {"devices": dict(done.devices)} if done.devices else {}
 
 
 def average_metric(name: str, replies: Sequence[Reply]) -> float:

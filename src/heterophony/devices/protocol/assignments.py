@@ -134,6 +134,7 @@ class Assignments:
         if want.sha256 not in own:
             return []
         outgoing = self.outgoing_blobs[want.sha256]
+        self.registry.stats.timeline.record_want(device, self.registry.stats.now)
         record = self.registry.devices[device]
         sent_before = record.requested_blobs.get(want.sha256, False)
         if record.record_want(want, last=count_chunks(outgoing.blob) - 1):
@@ -170,6 +171,7 @@ class Assignments:
             why = f"{size} bytes, over the limit of {limit}"
             return self.reject_reply(device, open_task, why, now)
         open_task.resend_timer.reset(now)
+        self.registry.stats.timeline.record_done(device, done.id, now)
         task = open_task.task
         record.requested_blobs |= dict.fromkeys((task.tensors.sha256, task.average.sha256), True)
         if record.current_transfer and record.current_transfer[0].id == done.id:
@@ -235,7 +237,7 @@ class Assignments:
         except Exception as error:  # no reply ends the run, whatever it holds
             return self.reject_reply(device, open_task, describe_unexpected_error(error), now)
         self.replies.append(reply)
-        self.registry.stats.record_taken_reply(device, done.seconds)
+        self.registry.stats.record_taken_reply(device, open_task.task, done)
         self.requested += [(device, 0)] * MESSAGES_PER_TASK
         task = open_task.task
         self.record_blob("received", device, done.reply, t=task.t, client=task.client, job=task.job)

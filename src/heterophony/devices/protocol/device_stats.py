@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .message_fields import to_single_line
+from .messages import Done, Task
 from .rate_limited_log import RateLimitedLog
+from .round_timeline import RoundTimeline
 
 MAX_REASON_LENGTH = 300  # characters
 MAX_UNADMITTED_DEVICES = 64  # that have counters of their own
@@ -58,6 +60,7 @@ class DeviceStats:
         self.record_fact: RecordFact = ignore_fact  # the caller may keep a journal
         self.counters = {d: DeviceCounters(True, "expected") for d in sorted(set(expected))}
         self.other_counters = DeviceCounters()
+        self.timeline = RoundTimeline()
         self.foreign_messages = 0  # on topics that belong to no device of the run
 
     def get_counters(self, device: str) -> DeviceCounters:
@@ -131,10 +134,11 @@ class DeviceStats:
     def count_sent(self, device: str, size: int) -> None:
         self.get_counters(device).bytes_down += size
 
-    def record_taken_reply(self, device: str, seconds: float) -> None:
+    def record_taken_reply(self, device: str, task: Task, done: Done) -> None:
         counters = self.get_counters(device)
         counters.tasks += 1
-        counters.seconds += min(max(seconds, 0.0), MAX_REPORTED_SECONDS)
+        counters.seconds += min(max(done.seconds, 0.0), MAX_REPORTED_SECONDS)
+        self.timeline.record_taken(device, task, done, self.now)
 
     def record_rejected_reply(self, device: str, why: str) -> None:
         """Record that a reply was rejected, or that a task failed."""

@@ -39,6 +39,7 @@ REPORT_SCRIPTS = (
     "participation.js",
     "audit.js",
     "devices.js",
+    "gantt.js",
 )
 RUN_LIST_SCRIPTS = ("run_list.js", "elements.js", "run_rows.js", "sparkline.js", "devices.js")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...analysis.costs import compute_cumulative_costs
+from ...analysis.device_rounds import build_device_rounds_section
 from ...analysis.devices import build_devices_section
 from ...analysis.exports import format_comparison_csv
 from ...analysis.leads import explain_highlighting, explain_missing_lead
@@ -72,6 +73,7 @@ def build_page_data(runs: Sequence[Run]) -> Json:
             for p in collect_participation(runs)
         ],
         "devices": [build_devices_section(r.devices, r.label) for r in runs if r.devices],
+        "device_rounds": [s for r in runs if (s := build_device_rounds_section(r)) is not None],
         "label_distribution": build_label_distribution_section(runs[0], several=len(order) > 1),
         "settings": build_settings_section(runs),
     }

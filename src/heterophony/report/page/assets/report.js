@@ -49,6 +49,7 @@ function drawFigures() {
   drawScatter();
   drawStrips();
   drawParticipation();
+  drawDeviceRounds();
   drawLabelDistribution();
 }
 

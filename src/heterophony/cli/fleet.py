@@ -1,0 +1,262 @@
+"""``fleet``: prepare, start and watch many boards over SSH, and run a whole run on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import terminal
+from .broker import open_broker
+from .options import ConfigArgument, JsonOption, SettingsOption, read_settings
+
+if TYPE_CHECKING:
+    from ..config.config import Config
+    from ..devices.fleet.hosts import Board, Fleet
+    from ..devices.fleet.parallel import Outcome, Step
+    from ..devices.fleet.preparation import Preparation
+
+RunNameOption = Annotated[
+    str,
+    typer.Option("--run", help="The name of the run; default: the one that a server announces."),
+]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What the words before the command choose."""
+
+    fleet: Fleet
+    boards: tuple[Board, ...]  # that the command is for
+    broker: Path
+    wheels: Path
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the app."""
+    from .fleet_run import run, table
+
+    group = typer.Typer(no_args_is_help=True, subcommand_metavar="COMMAND [ARGS]...")
+    group.callback()(choose_fleet)
+    steps = (check, wheels, install, enrol, data, start, stop, status, logs, collect)
+    for command in (*steps, run, table):
+        group.command()(command)
+    app.add_typer(group, name="fleet")
+
+
+def choose_fleet(
+    context: typer.Context,
+    hosts: Annotated[Path, typer.Argument(metavar="HOSTS.toml", help="The list of boards.")],
+    only: Annotated[str, typer.Option(help="Only these boards, as in nano-1,nano-2.")] = "",
+    broker: Annotated[Path, typer.Option(help="The folder of the broker.")] = Path("broker"),
+    wheels: Annotated[Path, typer.Option(help="Where `wheels` collects.")] = Path("wheels"),
+) -> None:
+    """Prepare, start and watch many boards over SSH; `run` does all of it."""
+    from ..devices.fleet.hosts import read_fleet
+
+    names = [n.strip() for n in only.split(",") if n.strip()]
+    fleet = read_fleet(hosts)
+    context.obj = Chosen(fleet, fleet.select(names), broker, wheels)
+
+
+@contextmanager
+def prepare(chosen: Chosen) -> Iterator[Preparation]:
+    """Open the connections; they end with the command."""
+    from ..devices.fleet.install import Installer
+    from ..devices.fleet.preparation import Preparation
+    from ..devices.fleet.ssh import SshRunner
+
+    broker = open_broker(chosen.broker)
+    with SshRunner(chosen.fleet.ssh_config) as ssh:
+        yield Preparation(chosen.fleet, ssh, broker, Installer.create(chosen.wheels))
+
+
+def do_step(title: str, boards: Sequence[Board], step: Step, quiet: bool = False) -> Outcome:
+    """Do a step on these boards and show it; one line for each board that fails."""
+    from ..devices.fleet.parallel import do_on_boards
+    from .fleet_view import TerminalView
+
+    outcome = do_on_boards(title, boards, step, TerminalView(quiet))
+    for board, why in outcome.failed.items():
+        terminal.print_error(f"{board}: {why}")
+    return outcome
+
+
+def end(outcome: Outcome) -> None:
+    """Exit with code 1 if a board failed; its line is printed already."""
+    if outcome.failed:
+        raise SystemExit(1)
+
+
+def load_run(prepared: Preparation, config: Config) -> None:
+    """Read and partition the data of a run, and assign its clients to the boards."""
+    from ..data.client_folders import OWN_DATA
+    from ..devices.admission import check_devices_can_run
+    from ..devices.fleet.preparation import assign
+    from ..experiments.tasks import read_federation
+
+    check_devices_can_run(config)
+    if config.data.name != OWN_DATA:
+        prepared.federation = read_federation(config)
+    prepared.assignment = assign(prepared.fleet, config, prepared.federation)
+
+
+def start_broker(prepared: Preparation) -> None:
+    """Start the broker for the boards, unless it is up."""
+    fleet = prepared.fleet
+    listen, started = prepared.broker.start(fleet.lan, fleet.port)
+    if started:
+        folder = prepared.broker.folder
+        terminal.print_note(
+            f"the broker is up on port {listen.port}; to end it: heterophony broker down {folder}"
+        )
+
+
+# Commands -----------------------------------------------------------------------------------
+def check(context: typer.Context, json: JsonOption = False) -> None:
+    """Check that boards can be reached, and their Python, memory, disk, clock and network."""
+    with prepare(context.obj) as prepared:
+        outcome = do_step("check", context.obj.boards, prepared.check, quiet=True)
+        if json:
+            boards = {name: asdict(facts) for name, facts in prepared.facts.items()}
+            terminal.print_json({"boards": boards, "failed": outcome.failed})
+        elif outcome.done:
+            terminal.print_list(["board", "state"], sorted_rows(prepared, outcome), 2)
+    end(outcome)
+
+
+def wheels(context: typer.Context) -> None:
+    """Collect the wheels that the boards need, for their architecture, into --wheels."""
+    from ..devices.fleet.wheel_tags import Target
+    from ..devices.fleet.wheels import collect_wheels
+
+    chosen: Chosen = context.obj
+    with prepare(chosen) as prepared:
+        outcome = do_step("check", context.obj.boards, prepared.check, quiet=True)
+        boards = [b for b in chosen.boards if b.name in prepared.facts]
+        needed = {
+            (Target.from_facts(prepared.facts[b.name]), b.torch)
+            for b in boards
+            if not prepared.facts[b.name].in_environment
+        }
+    for target, torch in sorted(needed, key=str):
+        folder = chosen.wheels / target.folder_name
+        count = collect_wheels(folder, target, torch, chosen.fleet.index_url)
+        terminal.print_note(f"{folder}: {count} new wheels" if count else f"{folder}: unchanged")
+    end(outcome)
+
+
+def install(context: typer.Context) -> None:
+    """Install heterophony and its packages from here; boards need no internet."""
+    with prepare(context.obj) as prepared:
+        end(do_step("install", context.obj.boards, prepared.install))
+
+
+def enrol(context: typer.Context) -> None:
+    """Give each board a key for the broker here, which is started if need be."""
+    with prepare(context.obj) as prepared:
+        start_broker(prepared)
+        end(do_step("enrol", context.obj.boards, prepared.enrol))
+
+
+def data(context: typer.Context, file: ConfigArgument = None, pairs: SettingsOption = None) -> None:
+    """Copy to each board its own clients' shares of the data set, and nothing else."""
+    with prepare(context.obj) as prepared:
+        load_run(prepared, read_settings(file, pairs))
+        end(do_step("data", context.obj.boards, prepared.copy_data))
+
+
+def start(
+    context: typer.Context,
+    file: ConfigArgument = None,
+    pairs: SettingsOption = None,
+    run_name: RunNameOption = "",
+) -> None:
+    """Start the device on each board, in the background."""
+    with prepare(context.obj) as prepared:
+        load_run(prepared, read_settings(file, pairs))
+        prepared.run = run_name
+        end(do_step("start", context.obj.boards, prepared.start))
+
+
+def stop(context: typer.Context) -> None:
+    """Stop the device on each board; started again, it continues."""
+    from ..devices.fleet.start import stop_device
+
+    with prepare(context.obj) as prepared:
+        end(do_step("stop", context.obj.boards, lambda board: stop_device(prepared.ssh, board)))
+
+
+def status(context: typer.Context, json: JsonOption = False) -> None:
+    """Show how the device on each board is."""
+    from ..devices.fleet.start import read_status
+
+    with prepare(context.obj) as prepared:
+        found: dict[str, object] = {}
+
+        def step(board: Board) -> str:
+            state = read_status(prepared.ssh, board)
+            found[board.name] = asdict(state)
+            return state.describe()
+
+        outcome = do_step("status", context.obj.boards, step, quiet=True)
+        if json:
+            terminal.print_json({"boards": found, "failed": outcome.failed})
+        elif outcome.done:
+            terminal.print_list(["board", "device"], sorted_rows(prepared, outcome), 2)
+    end(outcome)
+
+
+def logs(
+    context: typer.Context,
+    lines: Annotated[int, typer.Option(min=1, help="How many lines of each board.")] = 20,
+) -> None:
+    """Print the last lines of each board's device."""
+    from ..core.plain_text import clean_line
+    from ..devices.fleet.collect import read_log
+
+    with prepare(context.obj) as prepared:
+        texts: dict[str, str] = {}
+
+        def step(board: Board) -> str:
+            texts[board.name] = read_log(prepared.ssh, board)
+            return ""
+
+        outcome = do_step("logs", context.obj.boards, step, quiet=True)
+    for board in context.obj.boards:
+        for line in texts.get(board.name, "").splitlines()[-lines:]:
+            print(f"{board.name}: {clean_line(line)}")
+    end(outcome)
+
+
+def collect(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("boards"),
+) -> None:
+    """Bring logs and facts of all boards here; memories and data stay on the boards."""
+    with prepare(context.obj) as prepared:
+        outcome = do_step("check", context.obj.boards, prepared.check, quiet=True)
+        collected = collect_all(prepared, context.obj.boards, out)
+    end(outcome)
+    end(collected)
+
+
+def collect_all(prepared: Preparation, boards: Sequence[Board], out: Path) -> Outcome:
+    """Write the log and facts of each board to a folder of its name."""
+    from ..devices.fleet.collect import collect as collect_board
+
+    return do_step(
+        "collect",
+        boards,
+        lambda b: collect_board(prepared.ssh, b, out, prepared.facts.get(b.name)),
+        quiet=True,
+    )
+
+
+def sorted_rows(prepared: Preparation, outcome: Outcome) -> list[list[str]]:
+    """Return a row for each board that answered, in the order of the file."""
+    return [[b.name, outcome.done[b.name]] for b in prepared.fleet.boards if b.name in outcome.done]

@@ -1,0 +1,50 @@
+"""Boards without SSH: what would go over a connection is a process here, with a home of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from heterophony.devices.fleet.hosts import Board
+from heterophony.devices.fleet.ssh import Answer, SshRunner
+
+
+class LocalRunner(SshRunner):
+    """Runs the programs for a board on this machine; the board's home is a folder of its name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def run(
+        self, board: Board, words: Sequence[str], pieces: Iterable[bytes] = (), seconds: float = 60
+    ) -> Answer:
+        home = self.folder / board.name
+        home.mkdir(exist_ok=True)
+        try:
+            done = subprocess.run(
+                words,
+                input=b"".join(pieces),
+                capture_output=True,
+                env={**os.environ, "HOME": str(home)},
+            )
+        except FileNotFoundError:  # as the shell of a board would say
+            return Answer(127, b"", f"sh: {words[0]}: not found")
+        return Answer(done.returncode, done.stdout, done.stderr.decode())
+
+    def close(self) -> None:
+        """There is no connection to end."""
+
+
+def make_board(name: str = "nano", **keys: object) -> Board:
+    return Board(name, name, **{"python": sys.executable, **keys})
+
+
+def write_python(path: Path, before: str, shell: str = "") -> str:
+    """Write a Python that pretends: it runs a line before the program; return its path."""
+    launcher = f"import sys, time; {before}; code = sys.argv[2]; sys.argv = ['-c', *sys.argv[3:]]; exec(code)"
+    path.write_text(f'#!/bin/sh\n{shell}\nexec "{sys.executable}" -c "{launcher}" "$@"\n')
+    path.chmod(0o755)
+    return str(path)
