@@ -1,4 +1,4 @@
-"""``list``: algorithms, models, data sets, partitions, papers and runs, one line each."""
+"""``list``: algorithms, models, data sets, partitions, protections, papers and runs, one line each."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class ListKind(StrEnum):
     models = "models"
     datasets = "datasets"
     partitions = "partitions"
+    protections = "protections"
     papers = "papers"
     runs = "runs"
 
@@ -39,7 +40,7 @@ def list_(
     ] = "fedavg",
     json: JsonOption = False,
 ) -> None:
-    """List algorithms, models, data sets, partitions, papers or runs, one line each."""
+    """List algorithms, models, data sets, partitions, protections, papers or runs, one line each."""
     if tensors is not None:
         if what is not ListKind.models:
             raise typer.BadParameter("give it to `heterophony list models`", param_hint="--tensors")
@@ -50,6 +51,7 @@ def list_(
         ListKind.models: list_models,
         ListKind.datasets: list_datasets,
         ListKind.partitions: list_partitions,
+        ListKind.protections: list_protections,
         ListKind.papers: paper_tables.list_paper_tables,
         ListKind.runs: list_runs,
     }[what]()
@@ -157,6 +159,21 @@ def list_partitions() -> list[dict[str, Any]]:
             "settings": describe_settings(cls),
         }
         for k, cls in sorted(PARTITIONS.items())
+    ]
+
+
+def list_protections() -> list[dict[str, Any]]:
+    from ..core.fields import describe_settings
+    from ..protection import PROTECTION_CLASSES, get_protection_class
+
+    classes = {kind: get_protection_class(kind) for kind in PROTECTION_CLASSES}
+    return [
+        {
+            "name": kind,
+            "about": (cls.__doc__ or "").splitlines()[0],
+            "settings": describe_settings(cls),
+        }
+        for kind, cls in classes.items()
     ]
 
 

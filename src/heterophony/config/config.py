@@ -25,14 +25,19 @@ from ..data.partitioning import partition_source
 from ..data.partitions import build_partition
 from ..data.skew import build_skew
 from ..data.sources import read_source
+from ..jobs.merge_trial import check_merge
 from ..jobs.plan import Plan
 from ..models import get_default_head_depth, get_model_builder
+from ..population.attacks import Attack
 from ..population.device_speeds import Devices
 from ..population.faults import Faults, check_participation
 from ..population.participation import Participation, RandomParticipation
+from ..protection import describe_protections
+from ..protection.base import Protection
 from .checkpoint import begin_with_checkpoint
 from .old_settings import describe_algorithm
 from .participation import describe_participation
+from .protection import check_protections
 from .sections import (
     AggregationSection,
     DataSection,
@@ -61,9 +66,12 @@ class Config:
     engine: EngineSection
     faults: Faults = Faults()
     devices: Devices = Devices()
+    protections: tuple[Protection, ...] = ()
+    attack: Attack = Attack()
 
     def __post_init__(self) -> None:
         check_training(self.algorithm, self.algorithm_name, self.local, self.top.rounds)
+        check_protections(self)
 
     def build_federation(self) -> Federation:
         """Read the data and partition them. Depends on the seed and the section [data] alone."""
@@ -96,7 +104,19 @@ class Config:
         loss: Criterion | None = None,
         metrics: Sequence[str | MetricFunction] | None = None,
     ) -> Plan:
-        """Build the plan of the run, with every default decided.
+        """Build the plan of a simulation; raise if its algorithm and protections do not fit."""
+        plan = self.make_plan(federation, net, loss, metrics)
+        check_merge(plan)
+        return plan
+
+    def make_plan(
+        self,
+        federation: Federation,
+        net: Callable[[], Net] | None = None,
+        loss: Criterion | None = None,
+        metrics: Sequence[str | MetricFunction] | None = None,
+    ) -> Plan:
+        """Make the plan of the run, with every default decided.
 
         ``net`` builds a network of the user's own, in place of the one the section [model] names.
         ``loss`` and ``metrics`` are functions of the user's own.
@@ -106,6 +126,7 @@ class Config:
         if chosen is None:
             chosen = get_task(federation.task).metrics
         check_participation(self.faults, self.devices, self.participation, federation.clients)
+        self.attack.check_run(federation.clients, federation.task)
         build = net or self.choose_net_builder(federation)
         return Plan(
             algorithm=self.algorithm,
@@ -124,6 +145,8 @@ class Config:
             name=self.algorithm_name,
             loss=loss,
             metrics=choose_metrics(chosen, federation.task),
+            protections=tuple(p for p in self.protections if not p.is_identity),
+            attack=self.attack,
         )
 
     def choose_net_builder(self, federation: Federation) -> Callable[[], Net]:
@@ -146,7 +169,7 @@ class Config:
 
     def build_device_plan(self, federation: Federation) -> Plan:
         """Build the plan of a run on devices, where faults are real and not simulated."""
-        plan = replace(self, faults=Faults()).build_plan(federation)
+        plan = replace(self, faults=Faults(), attack=Attack()).make_plan(federation)
         return replace(plan, clients_on_devices=True, share_personal=self.evaluation.share_personal)
 
     def fill_model_defaults(self, federation: Federation) -> Config:
@@ -185,8 +208,10 @@ class Config:
                 del sections["engine"][key]
         if self.engine.name != "ray":
             drop_cluster_settings(sections["engine"])
+        if self.attack.is_active:
+            sections["attack"] = asdict(self.attack)
         kept = {s: {k: v for k, v in d.items() if v is not None} for s, d in sections.items()}
-        return tomli_w.dumps({**asdict(self.top), **kept})
+        return tomli_w.dumps({**asdict(self.top), **kept, **describe_protections(self.protections)})
 
 
 def check_model_task(model: str, task: TaskName) -> None:

@@ -10,9 +10,10 @@ from ..core.errors import ConfigError, choose
 from ..core.fields import check_keys, check_settings, construct, list_settings, setting
 from ..population.availability import Availability, Diurnal, Trace
 from ..population.faults import Faults
-from ..population.participation import Participation, Skewed, Uniform
+from ..population.participation import Participation, Poisson, Skewed, Uniform
 
 DEFAULT_RATE = 0.2  # of the clients that take part in a round, where nobody says
+SELECTION_RULES: dict[str, type] = {"uniform": Uniform, "poisson": Poisson}
 AVAILABILITY_RULES: dict[str, type[Availability]] = {"diurnal": Diurnal, "trace": Trace}
 
 
@@ -28,10 +29,12 @@ class ParticipationSkew:
         check_settings(self)
 
 
-def parse_participation(given: Mapping[str, Any]) -> tuple[Uniform | Skewed, Faults]:
+def parse_participation(
+    given: Mapping[str, Any],
+) -> tuple[Uniform | Skewed | Poisson, Faults]:
     """Read the rule of selection and the faults, which share one section."""
     where, fault_keys = "participation", [f.name for f in list_settings(Faults)]
-    known = [*(f.name for f in list_settings(Uniform)), "skew", *fault_keys]
+    known = [*(f.name for f in list_settings(Uniform)), "kind", "skew", *fault_keys]
     check_keys(given, known, f"{where}.")
     faulty = {k: v for k, v in given.items() if k in fault_keys}
     if isinstance(faulty.get("availability"), dict | list | str | bool):
@@ -40,6 +43,11 @@ def parse_participation(given: Mapping[str, Any]) -> tuple[Uniform | Skewed, Fau
     if not {"rate", "count"} & selection.keys():
         selection["rate"] = DEFAULT_RATE
     faults, skew = construct(Faults, faulty, where), selection.pop("skew", None)
+    kind = choose(SELECTION_RULES, str(selection.pop("kind", "uniform")), f"{where}.kind")
+    if kind is Poisson:
+        if skew is not None:
+            raise ConfigError(f"{where}.skew: not with kind = 'poisson'; leave one out")
+        return construct(Poisson, selection, where), faults
     if skew is None:
         return construct(Uniform, selection, where), faults
     if not isinstance(skew, dict):
@@ -59,8 +67,11 @@ def parse_availability(given: Any, where: str) -> Availability:
 
 def describe_participation(participation: Participation, faults: Faults) -> dict[str, Any]:
     """Return the section that ``parse_participation`` reads."""
-    assert isinstance(participation, Uniform | Skewed)  # others cannot be read from a file
+    # others cannot be read from a file
+    assert isinstance(participation, Uniform | Skewed | Poisson)
     section = asdict(participation) | asdict(faults)
+    if isinstance(participation, Poisson):  # the default is not written: older folders can resume
+        section = {"kind": "poisson", **section}
     if "gamma" in section:
         section["skew"] = {"gamma": section.pop("gamma")}
     kinds = [k for k, cls in AVAILABILITY_RULES.items() if isinstance(faults.availability, cls)]

@@ -16,9 +16,12 @@ from ..core.files import TEXT_LIMIT
 from ..core.training import CHOICES, list_dependent
 from ..data.sources import choose_default_training, list_npz_files
 from ..models import find_model_name
+from ..population.attacks import Attack
+from ..protection import build_protections
 from .config import Config
 from .old_settings import translate_old_settings
 from .participation import parse_participation
+from .protection import check_kind_chosen, set_protection, settle_protections
 from .sections import SECTIONS, TopSection, drop_cluster_settings, fill_data_defaults
 from .short_keys import ROOTS, TOP_KEYS, expand_overrides, find_choice, ignore_note
 
@@ -69,11 +72,14 @@ def read_settings_text(path: Path) -> str:
     return text
 
 
-def resolve_config(raw: Mapping[str, Any]) -> Config:
-    """Build a configuration from nested plain data, checked and completed with defaults."""
+def resolve_config(raw: Mapping[str, Any], settled: bool = False) -> Config:
+    """Build a configuration from nested plain data, checked and completed with defaults.
+
+    ``settled`` says that another process did the accounting of privacy already.
+    """
     check_keys(raw, ROOTS)
     for key, value in raw.items():
-        if key not in TOP_KEYS and not isinstance(value, dict):
+        if key not in (*TOP_KEYS, "protection") and not isinstance(value, dict):
             raise ConfigError(f"{key}: must be a section, as in [{key}]")
     raw = translate_old_settings(raw)
     settings = dict(raw.get("algorithm", {}))
@@ -86,14 +92,19 @@ def resolve_config(raw: Mapping[str, Any]) -> Config:
     if (model := sections["model"]).name is not None:  # report a wrong name before data are read
         sections["model"] = replace(model, name=find_model_name(model.name))
     participation, faults = parse_participation(raw.get("participation", {}))
-    return Config(
+    protections = build_protections(raw.get("protection", ()))
+    check_kind_chosen(protections, raw.get("participation"))
+    config = Config(
         top=TopSection(**{k: v for k, v in raw.items() if k in TOP_KEYS}),
         algorithm=construct_algorithm(get_algorithm_class(name), settings),
         algorithm_name=name,
         participation=participation,
         faults=faults,
+        protections=protections,
+        attack=construct(Attack, raw.get("attack", {}), "attack"),
         **sections,
     )
+    return config if settled else settle_protections(config)
 
 
 def adopt_client_files(data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -140,6 +151,13 @@ def apply_override(raw: dict[str, Any], pair: str) -> str:
     if not sign or not key:
         raise ConfigError(f"-c {pair}: must be key=value, as in -c local.lr=0.01")
     *path, last = key.split(".")
+    if path[:1] == ["protection"]:
+        if len(path) != 2:
+            raise ConfigError(
+                f"-c {pair}: must be protection.KIND.KEY, as in protection.top_k.ratio"
+            )
+        set_protection(raw, (path[1], last), parse_toml_value(value.strip()))
+        return key
     section = raw
     for step in path:
         section = section.setdefault(step, {})
@@ -166,7 +184,7 @@ def find_line(text: str, key: str) -> int | None:
     section, line, length = "", None, 0
     for number, content in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[([^\]]+)\]", content):
-            section = header[1].strip()
+            section = header[1].strip("[ ")  # of [[protection]] too
             here = section
         elif pair := re.match(r"\s*([\w.\"'-]+)\s*=", content):
             here = ".".join(filter(None, [section, pair[1].strip("\"'")]))

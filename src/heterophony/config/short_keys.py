@@ -16,7 +16,7 @@ from .sections import SECTIONS, TopSection
 
 TOP_KEYS = tuple(f.name for f in list_settings(TopSection))
 NAMED_SECTIONS = ("data", "model", "algorithm", "engine")
-ROOTS = (*TOP_KEYS, *SECTIONS, "algorithm", "participation")
+ROOTS = (*TOP_KEYS, *SECTIONS, "algorithm", "participation", "protection", "attack")
 
 
 def ignore_note(text: str) -> None:

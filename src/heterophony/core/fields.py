@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
+from math import inf
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -29,16 +30,17 @@ def setting(
     high: float | None = None,
     above: float | None = None,
     below: float | None = None,
+    infinite: bool = False,
 ) -> Any:
     """Define a dataclass field with a description and a range; both first arguments are needed.
 
-    ``above`` and ``below`` exclude their ends, ``low`` and ``high`` do not.
+    ``above`` and ``below`` exclude their ends, ``low`` and ``high`` do not. ``infinite`` allows inf.
     """
     if default is dataclasses.MISSING or not doc or not isinstance(doc, str):
         raise ConfigError(
             "setting: give a default and a description, as in setting(1.0, 'strength of the pull')"
         )
-    bounds = {"low": low, "high": high, "above": above, "below": below}
+    bounds = {"low": low, "high": high, "above": above, "below": below, "infinite": infinite}
     return dataclasses.field(default=default, metadata={"doc": doc, **bounds})
 
 
@@ -125,7 +127,7 @@ def suggest_choice(value: object, hint: Any) -> str:
 def is_in_range(value: float, f: dataclasses.Field[Any]) -> bool:
     low, high, above, below = (f.metadata.get(k) for k in ("low", "high", "above", "below"))
     return (
-        value - value == 0  # neither NaN nor infinite
+        (value - value == 0 or (value == inf and bool(f.metadata.get("infinite"))))  # no NaN
         and (low is None or value >= low)
         and (high is None or value <= high)
         and (above is None or value > above)

@@ -26,6 +26,7 @@ from ..core.algorithm import Reply
 from ..core.compute import CPU, Compute
 from ..core.devices import prepare_torch
 from ..core.errors import ConfigError, DivergedError, HeterophonyError
+from ..core.secret_file import load_secret
 from ..data.client_folders import OWN_DATA
 from ..data.federation import Federation
 from ..jobs.client_store import FolderClientStore
@@ -167,7 +168,10 @@ class Device:
             deterministic=config.engine.deterministic,
         )
         prepare_torch(self.compute)
-        self.plan = local_config.build_device_plan(federation)
+        plan = local_config.build_device_plan(federation)
+        if plan.needs_secret:  # of this device: the server does not have it
+            plan = replace(plan, secret=load_secret(self.folder, create=True))
+        self.plan = plan
         self.memory_guard = self.make_memory_guard(federation)
         unknown = [c for c in self.clients if c not in federation.clients]
         if unknown:
@@ -242,7 +246,7 @@ def make_endpoint(enrolment: Enrolment) -> BrokerEndpoint:
 def parse_config(text: bytes) -> Config:
     """Parse the server's configuration, with the same checks as a file of a user."""
     try:
-        return resolve_config(tomllib.loads(text.decode()))
+        return resolve_config(tomllib.loads(text.decode()), settled=True)
     except (ValueError, tomllib.TOMLDecodeError):
         raise ConfigError("the server's configuration is not valid TOML") from None
 

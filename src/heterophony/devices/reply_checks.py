@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -15,18 +13,15 @@ from torch import Tensor
 from ..core.algorithm import Reply, Server
 from ..core.codec import check_same_structure
 from ..core.errors import CodecError, NotFiniteError
-from ..core.samples import BYTES_TO_PLUS_MINUS_ONE
 from ..core.tensors import Tensors
-from ..data.federation import Federation
-from ..jobs.client_store import FolderClientStore
+from ..jobs.dry_run import DUMMY_CLIENT, make_blank_targets, make_dry_plan, simulate_reply
 from ..jobs.plan import Job, Plan
-from ..jobs.work import train
+from ..jobs.protecting import restore_reply
 from .metric_checks import check_metrics, list_expected_measures
 from .protocol.job_codec import encode_reply
 
 MAX_NORM_RATIO = 1000.0  # to the norm of what was sent; honest training stays far below
 MAX_REPLY_HEADER_BYTES = 64 << 10  # names, numbers and metrics, beside the tensors
-DUMMY_CLIENT = "0"
 
 
 class ReplyValidator:
@@ -44,7 +39,7 @@ class ReplyValidator:
     @cached_property
     def largest_reply(self) -> Reply:
         """The reply of a client with examples of every class; no reply has more tensors."""
-        return self.simulate_reply(self.make_targets())
+        return self.simulate_reply(make_blank_targets(self.plan))
 
     @cached_property
     def initial_server(self) -> Server:
@@ -67,42 +62,9 @@ class ReplyValidator:
         ]
         return frozenset(single_class[0].keys() & single_class[1].keys())
 
-    def make_targets(self) -> Tensor:
-        """Make targets of blank examples: of a classification, one example of each class."""
-        if self.plan.task.name == "classification":
-            return torch.arange(self.plan.federation.classes)
-        y = self.plan.federation.y
-        return torch.zeros(2, *y.shape[1:], dtype=y.dtype)
-
     def simulate_reply(self, y: Tensor) -> Reply:
         """Return the reply of a client with blank examples of these classes to its first job."""
-        dry_plan = self.make_dry_plan(y)
-        with tempfile.TemporaryDirectory(prefix="heterophony-") as folder, torch.random.fork_rng():
-            store = FolderClientStore(Path(folder) / "clients", Path(folder) / "scratch")
-            job = Job(
-                kind="train",
-                t=0,
-                client=DUMMY_CLIENT,
-                tensors=dry_plan.algorithm.send(dry_plan.create_initial_server(), DUMMY_CLIENT),
-            )
-            return train(dry_plan, job, {}, store)[0]
-
-    def make_dry_plan(self, y: Tensor) -> Plan:
-        """Make the plan of a single client with blank examples of these classes."""
-        plan, rows = self.plan, {DUMMY_CLIENT: torch.arange(len(y))}
-        x = torch.zeros(len(y), *plan.federation.shape, dtype=plan.federation.x.dtype)
-        dummy = Federation(
-            "dummy",
-            x,
-            y,
-            BYTES_TO_PLUS_MINUS_ONE,
-            plan.federation.labels,
-            rows,
-            rows,
-            task=plan.federation.task,
-        )
-        training = replace(plan.training, epochs=1, steps=None, batch=len(y))
-        return replace(plan, federation=dummy, training=training)
+        return simulate_reply(self.plan, y)[0]
 
     def list_measures(self, job: Job) -> frozenset[str]:
         """List the scores that every reply to this evaluation has: G, P, both or none."""
@@ -110,7 +72,7 @@ class ReplyValidator:
         ready = job.t == plan.rounds or plan.algorithm.ready(job.t)
         key = (ready, *plan.list_shared_names(plan.template, job.t))
         if key not in self._measures:
-            dry_plan = self.make_dry_plan(self.make_targets())
+            dry_plan = make_dry_plan(self.plan, make_blank_targets(self.plan))
             self._measures[key] = list_expected_measures(dry_plan, job, DUMMY_CLIENT)
         return self._measures[key]
 
@@ -130,7 +92,7 @@ class ReplyValidator:
             raise CodecError("the reply is to another job")
         if job.kind == "train":
             self.check_aside(reply.aside)
-            self.check_tensors(reply.tensors, job)
+            self.check_tensors(reply, job)
         elif reply.tensors or reply.aside:
             raise CodecError("the reply to an evaluation holds tensors")
         check_metrics(self.plan, reply.metrics, job.client)
@@ -153,9 +115,12 @@ class ReplyValidator:
         if job.t == self.plan.rounds and not reply.kept:
             raise CodecError("the reply to the last evaluation has no digest of the memory")
 
-    def check_tensors(self, found: Tensors, job: Job) -> None:
-        """Require known names, the right shapes and types, and all tensors that everybody sends."""
-        expected_tensors = self.largest_reply.tensors
+    def check_tensors(self, reply: Reply, job: Job) -> None:
+        """Require known names, the right shapes and types, and all tensors that everybody sends.
+
+        That is the form in which protections send them; norms are limited of what they stand for.
+        """
+        found, expected_tensors = reply.tensors, self.largest_reply.tensors
         for name, v in found.items():
             expected = expected_tensors.get(name)
             if expected is None:
@@ -170,9 +135,10 @@ class ReplyValidator:
         if missing := sorted(self.required_names - set(found)):
             raise CodecError(f"tensor {missing[0]!r} is missing")
         samples = self.plan.federation.whole().sizes()[job.client]
-        self.check_norms(found, job.tensors, samples, "what was sent")
+        restored = restore_reply(self.plan, reply, job.tensors).tensors
+        self.check_norms(restored, job.tensors, samples, "what was sent")
         # in absolute terms too: else the model could grow by that much in every round
-        self.check_norms(found, self.initial_tensors, samples, "what is sent at first")
+        self.check_norms(restored, self.initial_tensors, samples, "what is sent at first")
 
     def check_aside(self, found: Tensors) -> None:
         """Require exactly the personal tensors that G averages, if the run asks for them.

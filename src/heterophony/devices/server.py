@@ -15,6 +15,7 @@ from ..core.errors import FolderError
 from ..core.files import read_json, write_json
 from ..data.client_folders import OWN_DATA, ExampleSpec
 from ..experiments.execute import execute_plan
+from ..jobs.merge_trial import check_merge
 from ..jobs.plan import Job
 from ..runs.events import Event
 from ..runs.store import RunFolder
@@ -179,6 +180,7 @@ def serve(
 
         federation = wait_for_clients(config, session, transport, record, say, update, shut_out)
         plan = config.build_device_plan(federation)
+        check_merge(plan)
         validators.append(ReplyValidator(plan))
         validators[0].prepare()
         engine = DeviceEngine(

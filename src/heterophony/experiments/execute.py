@@ -5,11 +5,13 @@ from __future__ import annotations
 import tomllib
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ..core.compute import ON_CPU, Compute
 from ..core.errors import FolderError
 from ..core.fields import flatten_config
 from ..core.files import write_json
+from ..core.secret_file import load_secret
 from ..engines.base import LOCAL_CLUSTER, Cluster, Engine, create_engine
 from ..jobs.plan import Plan
 from ..runs.events import Event, get_end, get_start, is_event, select_rounds
@@ -45,6 +47,8 @@ def execute_plan(
     check_same_files(plan, events)
     if (other := describe_other_device(events, compute)) and not is_finished(events):
         warn(other)
+    if plan.needs_secret:
+        plan = replace(plan, secret=load_secret(folder.path, create=not events))
     if not folder.partition_file.exists():
         plan.federation.save_partition(folder.partition_file)
     with follow_run(trackers, describe_tracked_run(folder), folder.iterate_events, warn) as follow:

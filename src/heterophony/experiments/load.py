@@ -27,7 +27,7 @@ from ..runs.result import Result
 from ..runs.run_index import list_member_runs
 from ..runs.store import RunFolder
 from .own_model import prepare_own_net
-from .run import Model
+from .run_text import Model
 from .tasks import read_federation
 
 DEVICES_RECORD = "devices.json"  # written by the server of a run on devices

@@ -5,18 +5,16 @@ from __future__ import annotations
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, is_dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
-import tomli_w
-
 from ..algorithms import label_algorithm
-from ..config.config import Config, choose_default_model
-from ..config.old_settings import describe_algorithm, parse_settings_text
+from ..config.old_settings import parse_settings_text
 from ..config.participation import DEFAULT_RATE
+from ..config.protection import check_kind_chosen, settle_protections
 from ..config.reading import resolve_config
 from ..core.algorithm import Algorithm
 from ..core.compute import Precision
@@ -29,20 +27,21 @@ from ..data.federation import Federation
 from ..data.sources import choose_default_training
 from ..engines.base import Cluster, prepare_engine
 from ..engines.child_processes import end_if_script_is_imported
+from ..population.attacks import Attack
 from ..population.device_speeds import Devices
 from ..population.faults import Faults
 from ..population.participation import Participation, Uniform
+from ..protection.base import Protection
 from ..runs.events import Event
 from ..runs.result import Result
 from ..runs.store import RunFolder
 from ..trackers import Tracker, select_trackers
 from .algorithm_choice import choose_algorithm
 from .execute import execute_plan
-from .own_functions import check_kinds, check_own_functions, name_function
-from .own_model import OwnModel, prepare_own_net
+from .own_functions import check_kinds, check_own_functions
+from .own_model import prepare_own_net
 from .progress import combine_listeners, show_progress
-
-Model = str | OwnModel
+from .run_text import Model, format_run_toml, list_accepted_texts, name_own_functions
 
 
 def run(
@@ -64,6 +63,8 @@ def run(
     init: str | Path | None = None,
     faults: Faults | None = None,
     devices: Devices | None = None,
+    protection: Sequence[Protection] = (),
+    attack: Attack | None = None,
     engine: str = "serial",
     workers: int | None = None,
     cluster: Cluster | None = None,
@@ -96,6 +97,9 @@ def run(
     statistics are personal or averaged. ``init`` is a checkpoint of the same model to begin with; the
     head is new where its shape differs. Clients who join after training train ``new_client_rounds``
     alone. ``faults`` are simulated; ``devices`` are the speeds that the simulated clock counts.
+
+    ``protection`` lists what happens to everything that travels, in this order, as in
+    ``[hp.ClientDP(clip=1.0, epsilon=8.0)]``. ``attack`` makes some clients bad.
 
     Without ``out`` the run lives in a temporary folder, as long as its result does. With ``resume``,
     an interrupted run in ``out`` continues. ``cluster`` is for the engine "ray": where it runs, if not
@@ -140,7 +144,12 @@ def run(
         participation=make_participation(participation, len(federation.clients)),
         faults=faults or Faults(),
         devices=devices or Devices(),
+        protections=tuple(protection),
+        attack=attack or Attack(),
     )
+    given_rule = not isinstance(participation, int | float)
+    check_kind_chosen(config.protections, {"kind": participation} if given_rule else None)
+    config = settle_protections(config)
     compute = config.engine.choose_compute()
     net = None
     if model is not None and not isinstance(model, str):
@@ -161,7 +170,7 @@ def run(
             status = shown.begin_run(
                 f"{label_algorithm(plan.algorithm, plan.algorithm_name)} (seed {seed})"
                 + ("" if compute.is_cpu else f" on {compute.device}"),
-                rounds,
+                plan.rounds,
                 list(federation.sizes("test").values()),
             )
             execute_plan(
@@ -210,83 +219,3 @@ def make_participation(participation: float | int | Participation, clients: int)
     rule = construct(Uniform, {key: participation}, "participation")
     rule.compute_sample_size(clients)  # raises if there are not so many
     return rule
-
-
-# The text of config.toml ------------------------------------------------------------------------
-
-
-def format_run_toml(
-    config: Config, federation: Federation, model: Model | None, own: Mapping[str, str]
-) -> str:
-    """Format the configuration of a run begun from Python: for people to read, without its data."""
-    net = model or choose_default_model(federation.shape, federation.x.dtype, federation.task)
-    rule, transform = config.participation, federation.transform
-    sections: dict[str, dict[str, Any]] = {
-        "data": {
-            "name": federation.name,
-            "clients": len(federation.clients),
-            "transform": transform and transform.name,
-            "frozen_augment": transform and transform.moves and transform.moves.frozen,
-            "validation": sum(federation.sizes("validation").values()) or None,
-            "task": None if federation.task == "classification" else federation.task,
-        },
-        "model": {
-            "name": net if isinstance(net, str) else type(net).__name__,
-            "head_depth": config.model.head_depth,
-            "buffers": config.model.buffers,
-            "init": config.model.init,
-        },
-        "algorithm": describe_algorithm(config.algorithm_name, config.algorithm),
-        "local": config.local.to_settings(),
-        "aggregation": asdict(config.aggregation),
-        "evaluation": {
-            "every": config.evaluation.every,
-            "new_client_rounds": config.evaluation.new_client_rounds,
-        },
-        # the default repr holds an address, which differs between processes
-        "library": {
-            "participation": repr(rule) if is_dataclass(rule) else type(rule).__name__,
-            **own,
-        },
-    }
-    if config.engine.precision != "float32":
-        sections["library"]["precision"] = config.engine.precision
-    if config.faults != Faults():
-        sections["library"]["faults"] = repr(config.faults)
-    if config.devices != Devices():
-        sections["library"]["devices"] = repr(config.devices)
-    plain = {
-        k: {n: to_toml_value(v) for n, v in d.items() if v is not None} for k, d in sections.items()
-    }
-    plain["local"] = sections["local"]  # plain already; its lists stay lists
-    return tomli_w.dumps({**asdict(config.top), **plain})
-
-
-def list_accepted_texts(
-    config: Config, federation: Federation, model: Model | None, own: Mapping[str, str]
-) -> list[str]:
-    """List the texts that describe the same run.
-
-    Older runs name the class, as in ``fedrepfull``, and do not say the depth of the head.
-    """
-    names = (config.algorithm_name, type(config.algorithm).__name__.lower())
-    models = (config.model, replace(config.model, head_depth=None))
-    older = [replace(config, algorithm_name=n, model=m) for n in names for m in models]
-    return [format_run_toml(c, federation, model, own) for c in older]
-
-
-def name_own_functions(
-    loss: Criterion | None, metrics: Sequence[str | MetricFunction] | None
-) -> dict[str, str]:
-    """Name the loss and the metrics that the user chose."""
-    chosen = {} if loss is None else {"loss": name_function(loss)}
-    if metrics is not None:
-        chosen["metrics"] = ", ".join(
-            m if isinstance(m, str) else name_function(m) for m in metrics
-        )
-    return chosen
-
-
-def to_toml_value(value: Any) -> bool | int | float | str:
-    """Return a setting as TOML can hold it; one of a user's own type as text."""
-    return value if isinstance(value, bool | int | float | str) else repr(value)

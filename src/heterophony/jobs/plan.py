@@ -12,22 +12,24 @@ import torch
 from ..algorithms import get_algorithm_name
 from ..core.algorithm import POOLED_CLIENT, Algorithm, Reply, Server
 from ..core.client import Client
-from ..core.compute import get_compute
+from ..core.compute import Compute, get_compute
 from ..core.device_samples import place_data, place_samples
 from ..core.errors import ConfigError
 from ..core.metrics import Metric
 from ..core.module_copies import copy_module
 from ..core.net import Net
 from ..core.randomness import derive_seed, seeded
-from ..core.samples import Samples
+from ..core.samples import ClientData, Samples
 from ..core.tasks import Criterion, Task, get_task
 from ..core.tensors import Memory, Tensors, matches_any, state
 from ..core.training import Training
 from ..data.federation import Federation
+from ..population.attacks import Attack
 from ..population.device_speeds import Devices
 from ..population.faults import Faults
-from ..population.participation import Participation, select_from_reachable
+from ..population.participation import Participation, Poisson, select_from_reachable
 from ..population.per_client_file import hash_file
+from ..protection.base import Protection
 from .client_store import ClientStore
 
 NO_FAULTS = Faults()
@@ -57,6 +59,11 @@ class Plan:
     loss: Criterion | None = None  # the user's own; default: that of the task
     metrics: tuple[Metric, ...] = ()  # measured beside the task's score
     name: str = ""  # the name that the algorithm was chosen by; default: that of its class
+    protections: tuple[Protection, ...] = ()  # of what travels, without those that change nothing
+    attack: Attack = Attack()  # simulated bad clients
+    secret: bytes = (
+        b""  # of this process, for noise; neither a configuration nor the network has it
+    )
 
     def __repr__(self) -> str:
         rounds = f"{self.rounds} round{'s' * (self.rounds != 1)}"
@@ -129,7 +136,28 @@ class Plan:
         reachable = self.faults.list_reachable(t, candidates, clock, self.seed)
         if self.algorithm.everybody:
             return reachable
-        return select_from_reachable(self.participation, t, clients, reachable, self.seed)
+        return select_from_reachable(self.participation, t, clients, reachable, self.selection_seed)
+
+    @property
+    def selection_seed(self) -> int:
+        """The seed that selects clients. Where privacy relies on it, no client may know it."""
+        hidden = isinstance(self.participation, Poisson) and self.secret
+        return derive_seed("participation", self.secret) if hidden else self.seed
+
+    @property
+    def expected_replies(self) -> float | None:
+        """The expected number of replies, if every client is drawn independently of the others."""
+        rule = self.participation
+        return (
+            rule.compute_rate(len(self.federation.clients)) * len(self.federation.clients)
+            if isinstance(rule, Poisson)
+            else None
+        )
+
+    @property
+    def needs_secret(self) -> bool:
+        """Tell whether a protection draws noise that nobody else may know."""
+        return any(p.needs_secret for p in self.protections)
 
     def derive_draw_seed(self, turn: int) -> int:
         """Return the seed of a client's random draws; it differs if it trains again in a round."""
@@ -163,12 +191,23 @@ class Plan:
         """Rounds that a new client trains alone; none if the algorithm trains on pooled data."""
         return 0 if self.algorithm.pooled else self.new_client_rounds
 
+    def load_data(self, client: str, compute: Compute) -> ClientData:
+        """Load a client's data for a job; those of a simulated bad client may be falsified."""
+        data = self.federation.data(client)
+        if self.attack.is_active:
+            data = self.attack.falsify_labels(data, client, self.federation.clients, self.seed)
+        return place_data(data, compute)
+
     def build_client(
-        self, job: Job, memory: Memory, client_store: ClientStore, kind: type[Client] = Client
+        self,
+        job: Job,
+        memory: Memory,
+        client_store: ClientStore,
+        kind: Callable[..., Client] = Client,
     ) -> Client:
         """Build the client of a job from its memory and the tensors it received, on its device."""
         compute = get_compute()
-        data = place_data(self.federation.data(job.client), compute)
+        data = self.load_data(job.client, compute)
 
         def load_derived(name: str, make: Callable[[], Samples]) -> Samples:
             derived = client_store.load_derived_samples(job.client, name, data.train.scale, make)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -16,9 +16,11 @@ from ..core.devices import translate_device_errors
 from ..core.errors import ConfigError, DivergedError
 from ..core.randomness import seeded
 from ..core.tensors import Memory, Tensors, state
+from ..protection.private_client import guard_examples
 from .client_store import ClientStore
 from .evaluation import compute_scores, evaluate, has_tuning, needs_personal_parameters
 from .plan import Job, Plan
+from .protecting import protect_reply, split_announced, split_memory
 
 
 def work(plan: Plan, job: Job, client_store: ClientStore, compute: Compute = ON_CPU) -> Reply:
@@ -59,7 +61,20 @@ def do_job(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
 
 def train(plan: Plan, job: Job, memory: Memory, client_store: ClientStore) -> tuple[Reply, Memory]:
     """Train locally; return the reply to the server and the client's new memory."""
-    client = plan.build_client(job, memory, client_store)
+    if not plan.protections:
+        return train_unprotected(plan, job, memory, client_store)
+    received, announced = split_announced(job.tensors)
+    job, (own, kept) = replace(job, tensors=received), split_memory(memory)
+    reply, new_memory = train_unprotected(plan, job, own, client_store)
+    reply, kept = protect_reply(plan, job, reply, kept, announced)
+    return reply, {**new_memory, **kept}
+
+
+def train_unprotected(
+    plan: Plan, job: Job, memory: Memory, client_store: ClientStore
+) -> tuple[Reply, Memory]:
+    """Train locally; return the reply as the algorithm gives it, and the client's new memory."""
+    client = plan.build_client(job, memory, client_store, choose_client(plan))
     update = train_locally(plan, job, client)
     personal, samples = bring_back(client.stays()), len(client.data.train)
     metrics = dict(client.metrics)
@@ -73,6 +88,12 @@ def train(plan: Plan, job: Job, memory: Memory, client_store: ClientStore) -> tu
     weight = samples if plan.weights == "samples" else 1
     reply = Reply(job.client, "train", update, samples, weight, metrics, aside)
     return replace(reply, turn=job.turn, examples=client.examples), new_memory
+
+
+def choose_client(plan: Plan) -> Callable[..., Client]:
+    """Return what builds the clients of training jobs: their class, unless a protection has another."""
+    chosen = [p.choose_client(plan.secret) for p in plan.protections]
+    return next((kind for kind in chosen if kind is not None), Client)
 
 
 def needs_personal_average(plan: Plan, job: Job, client_store: ClientStore) -> bool:
@@ -91,7 +112,10 @@ def needs_personal_average(plan: Plan, job: Job, client_store: ClientStore) -> b
 
 def train_locally(plan: Plan, job: Job, client: Client) -> Tensors:
     """Run the algorithm on a client; return its update. Raise DivergedError if it is not finite."""
-    with seeded(plan.derive_draw_seed(job.turn), "local", job.t, job.client):
+    with (
+        seeded(plan.derive_draw_seed(job.turn), "local", job.t, job.client),
+        guard_examples(client),
+    ):
         update = plan.algorithm.local(client)
     if not isinstance(update, Mapping):
         raise ConfigError(

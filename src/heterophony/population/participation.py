@@ -103,6 +103,28 @@ class Skewed(RandomParticipation):
         return np.asarray(np.log(whole) + np.log(part) / self.gamma)
 
 
+@dataclass(frozen=True)
+class Poisson(RandomParticipation):
+    """Selects every client independently with the same probability, so rounds differ in size.
+
+    Only then does sampling amplify differential privacy as its accounting says.
+    """
+
+    def compute_rate(self, clients: int) -> float:
+        """Compute the probability of each client; a count is the expected number of them."""
+        rate = self.rate if self.count is None else self.compute_sample_size(clients) / clients
+        return float(rate or 0.0)
+
+    def select_among(
+        self, t: int, clients: Sequence[str], reachable: Sequence[str], seed: int
+    ) -> list[str]:
+        draws = make_generator(seed, "participation", t).random(len(clients))
+        chosen = {
+            c for c, u in zip(clients, draws, strict=True) if u < self.compute_rate(len(clients))
+        }
+        return [c for c in reachable if c in chosen]
+
+
 def select_from_reachable(
     rule: Participation, t: int, clients: Sequence[str], reachable: Sequence[str], seed: int
 ) -> list[str]:

@@ -7,7 +7,7 @@ keys and kinds of event that it does not know: other versions may record more, o
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal, NotRequired, TypedDict, TypeGuard
+from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeGuard
 
 from ..core.errors import FolderError
 
@@ -101,6 +101,18 @@ class StartEvent(TypedDict):
         Annotated[bool, "false if `engine.deterministic = false` allows other bits every time"]
     ]
     precision: NotRequired[Annotated[str, "`engine.precision`, if it is not `float32`"]]
+    protection: NotRequired[
+        Annotated[
+            list[dict[str, Any]], "the protections that change something, with their settings"
+        ]
+    ]
+    privacy: NotRequired[
+        Annotated[
+            dict[str, Any],
+            "what ε and δ are about: unit, δ, how ε was computed, and what lies outside it",
+        ]
+    ]
+    bad_clients: NotRequired[Annotated[list[str], "clients that a simulated attack makes bad"]]
 
 
 class EvaluationEvent(TypedDict):
@@ -177,6 +189,15 @@ class RoundEvent(TypedDict):
             "clients on devices whose updates were refused: they would have spoilt the model",
         ]
     ]
+    filtered: NotRequired[
+        Annotated[
+            list[str], "clients whose replies a protection left out of the merge or shortened"
+        ]
+    ]
+    epsilon: NotRequired[
+        Annotated[float | None, "ε that the run has spent so far; null where there is no bound"]
+    ]
+    delta: NotRequired[Annotated[float, "δ of that ε"]]
     void: NotRequired[Annotated[bool, "true if no reply was merged"]]
     devices: NotRequired[
         Annotated[dict[str, DeviceRound], "by name, what each device did, if the run is on devices"]

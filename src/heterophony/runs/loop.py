@@ -10,12 +10,16 @@ from typing import Protocol, runtime_checkable
 
 from ..core.algorithm import Reply, Server
 from ..core.compute import ON_CPU, Compute
+from ..core.errors import ConfigError
 from ..core.tensors import Tensors
 from ..engines.base import Engine
 from ..jobs.plan import Job, Plan
+from ..jobs.protecting import announce_to_clients
 from ..population.faults import RoundEnd
+from ..protection import get_kind
 from .commit_digests import MemoryDigests, record_memories
 from .events import DeviceRound, EvaluationEvent, Event, RoundEvent, get_end, select_rounds
+from .gathering import drop_empty_replies, gather_replies
 from .merging import merge_replies
 from .new_clients import join_new_clients
 from .round_events import (
@@ -48,10 +52,12 @@ def run_rounds(
         server = plan.create_initial_server()
         yield from record_events(folder, [make_start_event(plan, server, compute)])
     server, clock = replace(server, statistics=plan.buffer_names), read_clock(folder)
+    spent = read_spent(folder)
     while server.t < plan.rounds:
-        server, evaluation, done = run_round(plan, engine, server, clock, folder.memory_digests)
+        digests = folder.memory_digests
+        server, evaluation, done = run_round(plan, engine, server, clock, digests, spent)
         yield from record_events(folder, [evaluation, done] if evaluation else [done])
-        clock = done.get("clock", clock)
+        clock, spent = done.get("clock", clock), done.get("epsilon", spent)
         folder.commit(server)
         folder.client_store.delete_old_memories(
             done.get("asked") or done["clients"], before=folder.find_oldest_commit()
@@ -67,16 +73,18 @@ def run_round(
     server: Server,
     clock: float = 0.0,
     memories: MemoryDigests | None = None,
+    spent: float | None = None,
 ) -> tuple[Server, EvaluationEvent | None, RoundEvent]:
     """Run round ``server.t``, which begins at ``clock`` of the simulated time.
 
     An evaluation of the state before the round, if one is due, changes nothing: it runs on the
     same engine at the same time as the training, so that no worker is idle. What clients stored is
-    recorded in ``memories``.
+    recorded in ``memories``. ``spent`` is ε before the round.
     """
     begun, t = time.perf_counter(), server.t
     selected = plan.select_clients(t, clock, engine.list_available_clients(plan.federation.clients))
-    sent = {c: plan.algorithm.send(server, c) for c in selected}
+    check_turns(plan, t, selected)
+    sent = announce_to_clients(plan, {c: plan.algorithm.send(server, c) for c in selected})
     jobs = build_training_jobs(plan, t, selected, sent)
     if plan.is_evaluated(t):
         jobs += build_evaluation_jobs(plan, server)
@@ -87,7 +95,9 @@ def run_round(
     trained.sort(key=lambda r: (order.get(r.client, 0), r.turn))
     record_memories({} if memories is None else memories, t, trained)
     end = simulate_round_end(plan, selected, sent, trained, clock)
-    after, merged, refused = merge_replies(plan, server, [trained[i] for i in end.merged], engine)
+    gathered = gather_replies(plan, server, [trained[i] for i in end.merged], sent)
+    after, merged, refused = merge_replies(plan, server, list(gathered.replies), engine)
+    merged = drop_empty_replies(merged)
     done = FinishedRound(
         t=t,
         selected=selected,
@@ -95,10 +105,14 @@ def run_round(
         trained=trained,
         merged=merged,
         refused=refused,
+        filtered=gathered.filtered,
+        spent=spent,
         evaluated=evaluated,
         end=end,
         clock=clock,
-        measures=plan.algorithm.measures(server, merged, after) if merged else {},
+        measures={}
+        if hides_measures(plan) or not merged
+        else plan.algorithm.measures(server, merged, after),
         devices=engine.describe_devices() if isinstance(engine, EngineOfDevices) else None,
     )
     evaluation = make_evaluation_event(plan, t, evaluated) if evaluated else None
@@ -142,6 +156,21 @@ def build_training_jobs(
             )
         turns[c] += 1
     return jobs
+
+
+def check_turns(plan: Plan, t: int, selected: list[str]) -> None:
+    """Refuse a client that is selected twice in a round, where a protection allows one reply."""
+    for protection in plan.protections:
+        if protection.once_per_round and len(set(selected)) < len(selected):
+            raise ConfigError(
+                f"protection.{get_kind(protection)}: a client was selected twice in round {t};"
+                " choose a participation without replacement"
+            )
+
+
+def hides_measures(plan: Plan) -> bool:
+    """Tell whether numbers that are computed from single replies must not be recorded."""
+    return any(p.guards_replies for p in plan.protections)
 
 
 def is_dropped_out(plan: Plan, t: int, client: str) -> bool:
@@ -194,3 +223,9 @@ def read_clock(folder: RunFolder) -> float:
     """Return the simulated time at the end of the recorded rounds."""
     rounds = select_rounds(folder.iterate_events())
     return max((float(e.get("clock", 0.0)) for e in rounds), default=0.0)
+
+
+def read_spent(folder: RunFolder) -> float | None:
+    """Return ε after the recorded rounds; None before the first, and where there is no bound."""
+    rounds = select_rounds(folder.iterate_events())
+    return rounds[-1].get("epsilon") if rounds else None

@@ -25,6 +25,7 @@ from .events import (
     RoundEvent,
     StartEvent,
 )
+from .privacy_events import describe_protected_round, describe_protections
 
 LOSS_PREFIX = "loss/"  # of a client's metrics
 OWN_METRICS = ("P_local", "seconds")  # metrics with keys of their own in the event
@@ -40,6 +41,8 @@ class FinishedRound:
     trained: Sequence[Reply]  # in client order
     merged: Sequence[Reply]  # those of them that were merged
     refused: Sequence[Reply] = ()  # those that arrived in time and would have spoilt the model
+    filtered: Sequence[str] = ()  # clients whose replies a protection left out or shortened
+    spent: float | None = None  # ε before the round
     evaluated: Sequence[Reply]  # of the evaluation that shared the engine with the training
     end: RoundEnd
     clock: float  # simulated time at the beginning of the round
@@ -115,6 +118,7 @@ def make_start_event(plan: Plan, server: Server, compute: Compute = ON_CPU) -> S
         "start_sha256": plan.start_sha256,
         **files,
         **describe_compute(compute),
+        **describe_protections(plan),
     }
 
 
@@ -199,6 +203,7 @@ def make_round_event(plan: Plan, done: FinishedRound, seconds: float) -> RoundEv
         },
         **describe_faults(plan, done),
         **describe_devices(done),
+        **describe_protected_round(plan, done.t, done.filtered, done.trained, done.spent),
         "seconds": seconds,
     }
 

@@ -176,15 +176,22 @@ class Summary:
     metrics: dict[str, dict[str, float | None]] = field(default_factory=dict)  # at the end
     data_remark: str | None = None  # how the data differ from the published set of their name
     compute: dict[str, Any] = field(default_factory=dict)  # if not on the CPU in float32
+    protection: list[dict[str, Any]] = field(default_factory=list)  # with their settings
+    epsilon: float | None = None  # that the run has spent; None without a bound
+    delta: float | None = None  # None if no protection promises differential privacy
+    privacy: dict[str, Any] = field(default_factory=dict)  # what ε is about, and what is outside it
+    bad_clients: list[str] = field(default_factory=list)  # of a simulated attack
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as plain data for JSON; without what only other tasks have."""
         out = asdict(self)
         if self.task == "classification":
             del out["task"]
-        for later in ("metrics", "data_remark", "compute"):
+        for later in ("metrics", "data_remark", "compute", "protection", "privacy", "bad_clients"):
             if not out[later]:
                 del out[later]
+        if self.delta is None:  # without differential privacy there is no ε
+            del out["epsilon"], out["delta"]
         return out
 
 
@@ -256,6 +263,11 @@ def build_summary(events: Sequence[Event]) -> Summary:
         metrics=pool_last_metrics(events),
         data_remark=start.get("data_remark"),
         compute={k: v for k, v in start.items() if k in ("device", "deterministic", "precision")},
+        protection=start.get("protection", []),
+        epsilon=rounds[-1].get("epsilon") if rounds else None,
+        delta=rounds[-1].get("delta") if rounds else None,
+        privacy=start.get("privacy", {}),
+        bad_clients=start.get("bad_clients", []),
     )
 
 

@@ -1,0 +1,126 @@
+"""Find out by trying what an algorithm's ``merge`` is, and whether protections go with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from ..algorithms import get_display_name
+from ..core.algorithm import Reply, Server
+from ..core.errors import ConfigError
+from ..core.moves import list_moves
+from ..core.randomness import seeded
+from ..core.tensors import Tensors
+from ..protection import get_kind
+from ..protection.base import MergeKind
+from .dry_run import make_blank_targets, simulate_reply
+from .plan import Plan
+
+TOLERANCE = (
+    1e-4  # of a difference, by the largest value: rounding is far below, an effect far above
+)
+ADVICE = {
+    "sum": "add noise on devices (where = 'device'), or choose another algorithm or protection",
+    "symmetric": "choose krum or norm_bound, or another algorithm",
+}
+
+
+def check_merge(plan: Plan) -> None:
+    """Raise ConfigError if a protection needs another kind of merge than the algorithm has."""
+    needed = {p.merge_kind: p for p in plan.protections if p.merge_kind != "any"}
+    guarding = [p for p in plan.protections if p.guards_replies]
+    if not needed and not guarding:
+        return
+    bare, name = replace(plan, protections=()), get_display_name(plan.algorithm_name)
+    replies, sent = simulate_replies(bare)
+    if guarding and not list_moves(replies[0].tensors, sent):
+        raise ConfigError(
+            f"protection.{get_kind(guarding[0])}: nothing that {name} sends is a change of what it"
+            " received, so there is nothing to clip; choose another algorithm"
+        )
+    for kind, protection in needed.items():
+        if not is_merge_of_kind(bare, kind, replies, sent):
+            what = "is more than a sum of them" if kind == "sum" else "tells clients apart"
+            weights = (
+                ""
+                if plan.weights == "uniform" or kind != "sum"
+                else " (or set aggregation.weights = 'uniform')"
+            )
+            raise ConfigError(
+                f"protection.{get_kind(protection)}: what {name} makes of the replies {what}{weights};"
+                f" {ADVICE[kind]}"
+            )
+
+
+def list_unprotected(plan: Plan) -> list[str]:
+    """List the tensors of a reply that are no change of what was received."""
+    replies, sent = simulate_replies(replace(plan, protections=()))
+    moves = set(list_moves(replies[0].tensors, sent))
+    return [k for k in replies[0].tensors if k not in moves]
+
+
+def simulate_replies(plan: Plan) -> tuple[list[Reply], Tensors]:
+    """Make replies of clients that differ in their examples, steps, weights and moves."""
+    y, replies, sent = make_blank_targets(plan), list[Reply](), Tensors()
+    clients = (*plan.federation.clients[:3], "b", "c")[:3]
+    for i, client in enumerate(clients):
+        reply, sent = simulate_reply(plan, y.repeat(i + 1, *[1] * (y.dim() - 1)), len(y))
+        source = torch.Generator().manual_seed(i)
+        moved = {
+            k: sent[k] + 0.1 * torch.randn(sent[k].shape, generator=source)
+            for k in list_moves(reply.tensors, sent)
+        }
+        replies.append(replace(reply, client=client, tensors=reply.tensors | moved))
+    return replies, sent
+
+
+def is_merge_of_kind(plan: Plan, kind: MergeKind, replies: Sequence[Reply], sent: Tensors) -> bool:
+    """Tell whether the merge depends only on the sum of moves, or not on who sent which reply."""
+    server = plan.create_initial_server()
+    server = replace(server, statistics=plan.buffer_names)
+    if kind == "sum":
+        changed = shift_to_zero_sum(replies, sent)
+    else:
+        replies = [replace(r, weight=1.0) for r in replies]
+        changed = [
+            replace(r, tensors=other.tensors, samples=other.samples, metrics=other.metrics)
+            for r, other in zip(replies, [*replies[1:], replies[0]], strict=True)
+        ]
+    return are_close(merge(plan, server, replies), merge(plan, server, changed))
+
+
+def shift_to_zero_sum(replies: Sequence[Reply], sent: Tensors) -> list[Reply]:
+    """Move the first reply one way and the second the other way; the weighted sum stays."""
+    source = torch.Generator().manual_seed(len(replies))
+    names = list_moves(replies[0].tensors, sent)
+    shift = Tensors({k: 0.1 * torch.randn(sent[k].shape, generator=source) for k in names})
+    factors = [1 / replies[0].weight, -1 / replies[1].weight, *[0.0] * (len(replies) - 2)]
+    biggest = max(abs(f) for f in factors)
+    return [
+        replace(r, tensors=r.tensors | (r.tensors.only(*names) + shift * (factor / biggest)))
+        for r, factor in zip(replies, factors, strict=True)
+    ]
+
+
+def merge(plan: Plan, server: Server, replies: Sequence[Reply]) -> Server:
+    with seeded(plan.seed, "merge", server.t):
+        return plan.algorithm.merge(server, replies)
+
+
+def are_close(a: Server, b: Server) -> bool:
+    """Compare two states: all tensors of the model and of the memory."""
+    for x, y in ((flatten(a), flatten(b)), (flatten(b), flatten(a))):
+        for name, v in x.items():
+            if name not in y or v.shape != y[name].shape:
+                return False
+            scale = 1e-6 + float(v.double().abs().max()) if v.numel() else 1.0
+            if v.numel() and float((v.double() - y[name].double()).abs().max()) > TOLERANCE * scale:
+                return False
+    return True
+
+
+def flatten(server: Server) -> Tensors:
+    groups = {"model": server.model, **server.memory}
+    return Tensors({f"{g}|{k}": v for g, tensors in groups.items() for k, v in tensors.items()})

@@ -1,0 +1,128 @@
+"""Simulated attacks: some clients are bad, and falsify their labels or what they reply.
+
+They are faults, like dropouts: chosen by the seed, the same for every algorithm and engine. A bad
+client ignores what protections do on a client, so its reply is falsified when it has arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..core.algorithm import Reply
+from ..core.errors import ConfigError
+from ..core.fields import check_settings, setting
+from ..core.moves import apply_moves, compute_moves
+from ..core.randomness import derive_seed, make_generator
+from ..core.samples import ClientData
+from ..core.tensors import Tensors
+
+AttackKind = Literal["none", "sign_flip", "scaling", "noise", "label_flip", "little_is_enough"]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Which clients are bad, and what they do. With the defaults, none is."""
+
+    kind: AttackKind = setting("none", "what bad clients do")
+    f: int = setting(0, "number of bad clients, of all clients; the seed chooses them", low=0)
+    scale: float = setting(
+        10.0, "scaling: factor of the move; noise: standard deviation of what is sent", above=0
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if (self.kind == "none") != (self.f == 0):
+            raise ConfigError(
+                "f: give the number of bad clients and what they do, as in kind = 'sign_flip', f = 2"
+            )
+
+    @property
+    def is_active(self) -> bool:
+        return self.f > 0
+
+    def check_run(self, clients: Sequence[str], task: str) -> None:
+        """Raise an error if there are not so many clients, or no labels to falsify."""
+        if self.is_active and self.f >= len(clients):
+            raise ConfigError(
+                f"attack.f: must be below the number of clients, which is {len(clients)}, not {self.f}"
+            )
+        if self.kind == "label_flip" and task != "classification":
+            raise ConfigError(f"attack.kind: label_flip needs classes, and the task is '{task}'")
+
+    def list_bad_clients(self, clients: Sequence[str], seed: int) -> list[str]:
+        """List the bad clients, in client order."""
+        if not self.is_active:
+            return []
+        chosen = make_generator(seed, "attack").choice(len(clients), self.f, replace=False)
+        return [clients[i] for i in sorted(chosen)]
+
+    def falsify_labels(
+        self, data: ClientData, client: str, clients: Sequence[str], seed: int
+    ) -> ClientData:
+        """Return a bad client's data with the label c replaced by the last class minus c."""
+        if self.kind != "label_flip" or client not in self.list_bad_clients(clients, seed):
+            return data
+        train = replace(data.train, y=data.classes - 1 - data.train.y)
+        return replace(data, train=train)
+
+    def falsify_replies(
+        self,
+        replies: Sequence[Reply],
+        received: Mapping[str, Tensors],
+        clients: Sequence[str],
+        t: int,
+        seed: int,
+    ) -> list[Reply]:
+        """Replace the moves in the replies of bad clients."""
+        bad = set(self.list_bad_clients(clients, seed)) if self.kind != "label_flip" else set()
+        if not bad & {r.client for r in replies}:
+            return list(replies)
+        honest = [
+            compute_moves(r.tensors, received[r.client]) for r in replies if r.client not in bad
+        ]
+        hidden = hide_among(honest, len(replies)) if self.kind == "little_is_enough" else None
+        out = []
+        for reply in replies:
+            if reply.client in bad:
+                key = (seed, "attack", t, reply.client)
+                moves = compute_moves(reply.tensors, received[reply.client])
+                moves = self.falsify_moves(moves, key) if hidden is None else hidden
+                tensors = apply_moves(reply.tensors, received[reply.client], moves)
+                reply = replace(reply, tensors=tensors)
+            out.append(reply)
+        return out
+
+    def falsify_moves(self, moves: Tensors, key: tuple[object, ...]) -> Tensors:
+        """Return what a bad client sends in place of its moves."""
+        if self.kind == "sign_flip":
+            return -1.0 * moves
+        if self.kind == "scaling":
+            return self.scale * moves
+        source = torch.Generator().manual_seed(derive_seed(*key))
+        return moves.map(lambda v: self.scale * torch.randn(v.shape, generator=source).double())
+
+
+def hide_among(honest: Sequence[Tensors], replies: int) -> Tensors:
+    """Return the move of "A little is enough" (Baruch et al., NeurIPS 2019).
+
+    It lies so few standard deviations from the honest mean that enough honest moves are farther.
+    Here the bad clients know all honest moves, which is the worst case.
+    """
+    if len(honest) < 2:
+        return Tensors()
+    f = replies - len(honest)
+    supporters = replies // 2 + 1 - f
+    share = (len(honest) - supporters) / len(honest)
+    z = NormalDist().inv_cdf(min(max(share, 0.01), 0.99))
+    names = [k for k in honest[0] if all(k in m for m in honest)]
+
+    def shift(values: Tensor) -> Tensor:
+        return values.mean(0) - max(z, 0.0) * values.std(0)
+
+    return Tensors({k: shift(torch.stack([m[k] for m in honest])) for k in names})

@@ -1,0 +1,69 @@
+"""Protections: each is one file and one line here; configurations name them by ``kind``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import ConfigError, find_name
+from ..core.fields import construct, list_settings
+
+if TYPE_CHECKING:  # the names alone need no torch
+    from .base import Protection
+
+PROTECTION_CLASSES = {  # file name, which is the kind that users write, and its class
+    "client_dp": "ClientDP",
+    "example_dp": "ExampleDP",
+    "krum": "Krum",
+    "masked_sum": "MaskedSum",
+    "median": "Median",
+    "norm_bound": "NormBound",
+    "quantize": "Quantize",
+    "top_k": "TopK",
+    "trimmed_mean": "TrimmedMean",
+}
+
+
+def get_protection_class(kind: str) -> type[Protection]:
+    """Return the class of a kind of protection."""
+    name = find_name(PROTECTION_CLASSES, kind, "protection.kind")
+    cls: type[Protection] = getattr(import_module(f".{name}", __name__), PROTECTION_CLASSES[name])
+    return cls
+
+
+def get_kind(protection: Protection) -> str:
+    """Return the name by which configurations choose a protection."""
+    return type(protection).__module__.rpartition(".")[2]
+
+
+def build_protections(given: object) -> tuple[Protection, ...]:
+    """Build the list of protections that a configuration holds: tables with a ``kind``."""
+    if isinstance(given, str):  # -c protection=median
+        given = [{"kind": kind.strip()} for kind in given.split(",")]
+    if not isinstance(given, Sequence) or not all(isinstance(v, Mapping) for v in given):
+        raise ConfigError(
+            "protection: must be a list of tables, as in [[protection]] with kind = 'top_k'"
+        )
+    return tuple(build_protection(table) for table in given)
+
+
+def build_protection(table: Mapping[str, Any]) -> Protection:
+    """Build one protection from its table."""
+    settings = dict(table)
+    kind = settings.pop("kind", None)
+    if kind is None:
+        raise ConfigError(f"protection.kind: missing; choose {', '.join(PROTECTION_CLASSES)}")
+    cls = get_protection_class(str(kind))
+    return construct(cls, settings, f"protection.{find_name(PROTECTION_CLASSES, str(kind), '')}")
+
+
+def describe_protection(protection: Protection) -> dict[str, Any]:
+    """Return the table that ``build_protection`` reads; without what TOML cannot express."""
+    values = {f.name: getattr(protection, f.name) for f in list_settings(type(protection))}
+    return {"kind": get_kind(protection), **{k: v for k, v in values.items() if v is not None}}
+
+
+def describe_protections(protections: Sequence[Protection]) -> dict[str, list[dict[str, Any]]]:
+    """Return the part of a configuration that lists them; empty without any."""
+    return {"protection": [describe_protection(p) for p in protections]} if protections else {}

@@ -1,0 +1,177 @@
+"""The interface of a protection: it transforms what travels between clients and server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import ClassVar, Literal, NamedTuple
+
+from ..core.algorithm import Reply
+from ..core.client import Client
+from ..core.fields import check_settings, list_settings
+from ..core.tensors import Tensors
+
+PREFIX = "protection/"  # of tensors that a protection sends, and of what it keeps on a client
+MergeKind = Literal["any", "symmetric", "sum"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """What a protection may depend on in the configuration of a run."""
+
+    rounds: int
+    clients: int
+    participation_kind: str  # poisson, uniform, skewed or own
+    rate: float | None  # the probability of a client in a round; None for an own rule
+    weights: str  # samples or uniform
+    batch: int  # examples in a mini-batch
+    shares_buffers: bool  # are running statistics averaged?
+    unreliable: bool  # may a selected client not reply?
+    attacked: bool  # are there simulated bad clients?
+    protections: tuple[Protection, ...]  # all that change something, in their order
+
+
+@dataclass(frozen=True, kw_only=True)
+class Departure:
+    """What the client's half of a protection knows about the reply that is about to leave."""
+
+    client: str
+    t: int
+    received: Tensors  # what the algorithm sent to the client
+    announced: Tensors  # what protections on the server sent beside it
+    weight: float  # of this reply in a mean
+    seed: int  # of the run; everybody knows it
+    secret: bytes  # of this client, or of the whole simulation; the network never carries it
+    metrics: Mapping[str, float] = field(default_factory=dict)  # that training measured
+
+
+class PrivacyPromise(NamedTuple):
+    """What ε and δ promise: to whom, and how it was computed."""
+
+    unit: str  # client or example: what one more or less of cannot be told
+    delta: float
+    accounting: str
+
+
+class Departed(NamedTuple):
+    """The tensors that leave the client, what the protection keeps there, and numbers to send."""
+
+    tensors: Tensors
+    kept: Tensors = Tensors()
+    metrics: Mapping[str, float] = MappingProxyType({})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gathering:
+    """What the server's half of a protection knows about the replies of a round."""
+
+    t: int
+    received: Mapping[str, Tensors]  # by client: what the algorithm sent
+    expected: float | None  # the expected number of replies, if clients are drawn independently
+    empty_reply: Reply  # that moves nothing, for a round without any reply
+    secret: bytes  # of the run; no client has it
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The replies to merge, and the clients whose replies were left out or shortened."""
+
+    replies: Sequence[Reply]
+    filtered: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, repr=False)
+class Protection:
+    """A transformation of what travels. Algorithms do not know about it.
+
+    ``leave`` and ``arrive`` belong together: what one writes, the other reads. Of several
+    protections, the client's halves run in the order of the list, the server's in reverse order.
+    """
+
+    encodes: ClassVar[bool] = False  # does it change names, shapes or types of what is sent?
+    once_per_round: ClassVar[bool] = False  # is it wrong if a client replies twice in a round?
+    guards_replies: ClassVar[bool] = False  # do losses and metrics of training stay on the client?
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def __repr__(self) -> str:
+        """Name the settings that are not at their default."""
+        pairs = ((f, getattr(self, f.name)) for f in list_settings(type(self)))
+        return f"{type(self).__name__}({', '.join(f'{f.name}={v!r}' for f, v in pairs if v != f.default)})"
+
+    @property
+    def is_identity(self) -> bool:
+        """Tell whether the settings change nothing; then none of its code runs."""
+        return False
+
+    @property
+    def works_on_client(self) -> bool:
+        """Tell whether it has a half on the client."""
+        return type(self).leave is not Protection.leave
+
+    @property
+    def merge_kind(self) -> MergeKind:
+        """What ``merge`` must be: any function, one that treats clients alike, or one of their sum."""
+        return "any"
+
+    @property
+    def needs_secret(self) -> bool:
+        """Tell whether it draws noise that nobody else may know."""
+        return False
+
+    @property
+    def preserves_sensitivity(self) -> bool:
+        """Tell whether, after ``gather``, one client still changes the sum by its own move alone."""
+        return type(self).gather is Protection.gather
+
+    # Before the run -------------------------------------------------------------------------
+    def check_run(self, run: RunFacts) -> None:
+        """Raise ConfigError if the run, or another protection in it, does not go with this one."""
+
+    def check_replies(self, replies: int) -> str:
+        """Return why so many replies in a round are too few for it; empty if they are enough."""
+        return ""
+
+    def settle(self, run: RunFacts) -> tuple[Protection, int]:
+        """Decide what depends on the whole run; return also how many rounds it may have."""
+        return self, run.rounds
+
+    # Privacy --------------------------------------------------------------------------------
+    def promise(self, run: RunFacts) -> PrivacyPromise | None:
+        """Say what ε is about; None if it gives no differential privacy."""
+        return None
+
+    def spend(
+        self, run: RunFacts, rounds: int, before: float | None, replies: Sequence[Reply]
+    ) -> float | None:
+        """Return ε after so many rounds; None where there is no bound.
+
+        ``before`` is ε before the last of them, ``replies`` are all replies of the last.
+        """
+        return None
+
+    def choose_client(self, secret: bytes) -> Callable[..., Client] | None:
+        """Return what builds the clients of training jobs, if it is not the usual class."""
+        return None
+
+    # The halves -----------------------------------------------------------------------------
+    def announce(self, client: str, cohort: Sequence[str], clients: Sequence[str]) -> Tensors:
+        """On the server: return tensors to send to a client of the round beside the model."""
+        return Tensors()
+
+    def leave(self, up: Tensors, kept: Tensors, departure: Departure) -> Departed:
+        """On the client, after local training: return what is sent, and what is kept."""
+        return Departed(up)
+
+    def arrive(self, sent: Tensors, received: Tensors) -> Tensors:
+        """On the server: return the tensors of one reply as the algorithm expects them.
+
+        Raise CodecError if no client half could have sent this.
+        """
+        return sent
+
+    def gather(self, replies: Sequence[Reply], gathering: Gathering) -> Gathered:
+        """On the server: transform all replies of a round before they are merged."""
+        return Gathered(replies)

@@ -1,0 +1,168 @@
+"""Client-level differential privacy: McMahan et al., ICLR 2018, with the accounting of today."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import ClassVar, Literal
+
+from ..core.algorithm import Reply
+from ..core.errors import ConfigError
+from ..core.fields import setting
+from ..core.moves import apply_moves, compute_moves, compute_norm
+from ..core.tensors import Tensors
+from .accounting import compute_epsilon, count_affordable, find_noise
+from .base import (
+    Departed,
+    Departure,
+    Gathered,
+    Gathering,
+    MergeKind,
+    PrivacyPromise,
+    Protection,
+    RunFacts,
+)
+from .noise import draw_normal_like
+
+MARGIN = 1e-6  # by which a client clips below the bound: its reply is rounded to float32
+
+
+@dataclass(frozen=True, repr=False)
+class ClientDP(Protection):
+    """Clip each client's whole move, and add Gaussian noise to their sum or on each device."""
+
+    guards_replies: ClassVar[bool] = True
+    once_per_round: ClassVar[bool] = True
+    clip: float = setting(1.0, "largest norm of a client's move", above=0, infinite=True)
+    noise: float | None = setting(None, "standard deviation of the noise by clip", low=0)
+    epsilon: float | None = setting(None, "ε after all rounds, in place of noise", above=0)
+    delta: float = setting(1e-5, "δ; well below one by the number of clients", above=0, below=1)
+    where: Literal["server", "device"] = setting(
+        "server", "where noise is added: once to the sum, or on each device to its reply"
+    )
+    budget: float | None = setting(None, "ε before which the run ends", above=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.noise is None) == (self.epsilon is None):
+            raise ConfigError("noise: give either noise or epsilon")
+        if self.clip == inf and (self.epsilon or self.noise):
+            raise ConfigError("clip: must be finite where noise is added: it is measured by clip")
+        if self.epsilon is not None and self.budget is not None:
+            raise ConfigError("budget: not with epsilon, which is one; leave it out")
+
+    @property
+    def is_identity(self) -> bool:
+        return self.clip == inf and self.noise == 0
+
+    @property
+    def merge_kind(self) -> MergeKind:
+        return "sum" if self.where == "server" else "any"
+
+    @property
+    def needs_secret(self) -> bool:
+        return bool(self.noise or self.epsilon)
+
+    def check_run(self, run: RunFacts) -> None:
+        if run.shares_buffers:
+            raise ConfigError(
+                "protection.client_dp: not with model.buffers = 'average': running statistics do not"
+                " bear noise; set model.buffers = 'local'"
+            )
+        if self.where == "device":
+            return
+        if run.weights != "uniform":
+            raise ConfigError(
+                "protection.client_dp: a client must not count more than another; set"
+                " aggregation.weights = 'uniform'"
+            )
+        others = [p for p in run.protections if p is not self]
+        for other in [p for p in others if not p.preserves_sensitivity]:
+            raise ConfigError(
+                f"protection.client_dp: {type(other).__name__} makes each reply depend on the others,"
+                " so noise for a sum does not cover it; set where = 'device', or leave one out"
+            )
+
+    # Accounting -----------------------------------------------------------------------------
+    def get_rate(self, run: RunFacts) -> float | None:
+        """Return the sampling rate that amplifies privacy; None if selection does not amplify."""
+        return run.rate if run.participation_kind == "poisson" and self.where == "server" else None
+
+    @property
+    def multiplier(self) -> float:
+        """The standard deviation of the noise by the sensitivity.
+
+        A sum differs by ``clip`` without one client. A single reply, which the server sees, is to
+        hide what the client's data are: two clipped replies differ by twice as much.
+        """
+        return (self.noise or 0.0) / (1 if self.where == "server" else 2)
+
+    def settle(self, run: RunFacts) -> tuple[Protection, int]:
+        settled, rate = self, self.get_rate(run)
+        if self.epsilon is not None:
+            if run.participation_kind == "own":
+                raise ConfigError(
+                    "protection.client_dp.epsilon: nothing is known about this participation; give"
+                    " noise, or participation=hp.Poisson(rate=…)"
+                )
+            noise = find_noise(self.epsilon, rate, run.rounds, self.delta)
+            noise = noise if self.where == "server" else 2 * noise
+            settled = replace(self, noise=noise, epsilon=None, budget=self.epsilon)
+        if settled.budget is None:
+            return settled, run.rounds
+        rounds = count_affordable(settled.multiplier, rate, run.rounds, self.delta, settled.budget)
+        if run.rounds and not rounds:
+            raise ConfigError(
+                f"protection.client_dp.budget: the first round spends more than {settled.budget:g};"
+                " raise noise or budget"
+            )
+        return settled, rounds
+
+    def promise(self, run: RunFacts) -> PrivacyPromise:
+        rate = self.get_rate(run)
+        if self.where == "device":
+            how = "each reply, whatever the client's data are; the server sees no more"
+        elif rate is None:
+            how = "the models, with or without one client; fixed cohorts do not amplify"
+        else:
+            how = f"the models, with or without one client; Poisson sampling at rate {rate:g}"
+        return PrivacyPromise("client", self.delta, how)
+
+    def spend(
+        self, run: RunFacts, rounds: int, before: float | None, replies: Sequence[Reply]
+    ) -> float | None:
+        return compute_epsilon(self.multiplier, self.get_rate(run), rounds, self.delta)
+
+    # The two halves -------------------------------------------------------------------------
+    def leave(self, up: Tensors, kept: Tensors, departure: Departure) -> Departed:
+        moves = clip_moves(compute_moves(up, departure.received), self.clip, MARGIN)
+        if self.where == "device" and self.noise:
+            purpose = f"client noise|{departure.client}|{departure.t}"
+            noise = draw_normal_like(moves, departure.secret, purpose)
+            moves = moves + self.noise * self.clip * noise
+        return Departed(apply_moves(up, departure.received, moves))
+
+    def gather(self, replies: Sequence[Reply], gathering: Gathering) -> Gathered:
+        """Clip again, as a client may not have; divide by the expected number; add the noise."""
+        if self.where == "device" or (not replies and gathering.expected is None):
+            return Gathered(replies)
+        replies = replies or [gathering.empty_reply]
+        expected = gathering.expected or len(replies)
+        out = []
+        for reply in replies:
+            received = gathering.received.get(reply.client, reply.tensors)
+            moves = clip_moves(compute_moves(reply.tensors, received), self.clip)
+            # a mean of these replies divides by their number: it must be the expected one
+            moves = moves * (len(replies) / expected)
+            if self.noise:
+                noise = draw_normal_like(moves, gathering.secret, f"server noise|{gathering.t}")
+                moves = moves + (self.noise * self.clip / expected) * noise
+            out.append(replace(reply, tensors=apply_moves(reply.tensors, received, moves)))
+        return Gathered(out)
+
+
+def clip_moves(moves: Tensors, clip: float, margin: float = 0.0) -> Tensors:
+    """Shorten the moves, as one vector, to a norm of at most ``clip``."""
+    norm, bound = compute_norm(moves), clip * (1 - margin)
+    return moves * (bound / norm) if norm > bound else moves

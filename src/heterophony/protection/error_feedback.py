@@ -1,0 +1,95 @@
+"""Compression with error feedback: what is not sent now is remembered, and sent later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..core.errors import CodecError
+from ..core.moves import apply_moves, is_movable, list_moves
+from ..core.tensors import Tensors
+from .base import PREFIX, Departed, Departure, Protection
+from .fixed_point import UNIT, from_float32, to_units
+
+
+@dataclass(frozen=True, repr=False)
+class Compression(Protection):
+    """Send a short form of every move, and remember the rest on the client.
+
+    All is counted in whole numbers of units, so that sent and remembered are exactly what moved.
+    A subclass says how one tensor is compressed and restored.
+    """
+
+    encodes: ClassVar[bool] = True
+    once_per_round: ClassVar[bool] = True  # else a remainder would be sent twice
+
+    def leave(self, up: Tensors, kept: Tensors, departure: Departure) -> Departed:
+        names = [k for k in list_moves(up, departure.received) if self.compresses(k, up[k])]
+        sent = dict(up)
+        rest = {}
+        for name in names:
+            moved = up[name].double() - departure.received[name].double()
+            units = to_units(moved.contiguous().reshape(-1), f"client {departure.client}, '{name}'")
+            if name in kept:
+                units = units + kept[name].reshape(-1)
+            parts = self.compress(name, units)
+            rest[name] = units - self.count_units(parts, units.numel())
+            del sent[name]
+            sent |= {make_name(part, name): v for part, v in parts.items()}
+        return Departed(Tensors(sent), Tensors(rest))
+
+    def arrive(self, sent: Tensors, received: Tensors) -> Tensors:
+        up = dict(sent)
+        moves = {}
+        for name, before in received.items():
+            keys = {part: make_name(part, name) for part in self.list_parts()}
+            parts = {part: up.pop(key) for part, key in keys.items() if key in up}
+            if not parts:
+                continue
+            if name in up or not self.compresses(name, before):
+                raise CodecError(f"tensor {name!r} is not expected in this form")
+            units = self.count_units(parts, prod(before.shape))
+            moves[name] = (units.double() * UNIT).reshape(before.shape)
+            up[name] = before
+        strange = [k for k in up if k.startswith(PREFIX)]
+        if strange:
+            raise CodecError(f"tensor {strange[0]!r} is not expected")
+        return apply_moves(Tensors(up), received, Tensors(moves))
+
+    def compresses(self, name: str, tensor: Tensor) -> bool:
+        """Tell whether this tensor is compressed; the others are sent as they are."""
+        return is_movable(tensor, tensor)
+
+    def list_parts(self) -> tuple[str, ...]:
+        """Name the tensors that one compressed tensor becomes."""
+        raise NotImplementedError
+
+    def compress(self, name: str, units: Tensor) -> dict[str, Tensor]:
+        """Return the parts to send of the units that one tensor moved."""
+        raise NotImplementedError
+
+    def count_units(self, parts: dict[str, Tensor], numel: int) -> Tensor:
+        """Return the units that these parts stand for; raise CodecError if they are not valid."""
+        raise NotImplementedError
+
+
+def make_name(part: str, name: str) -> str:
+    """Name a part of a compressed tensor on the wire."""
+    return f"{PREFIX}{part}/{name}"
+
+
+def get_part(parts: dict[str, Tensor], part: str, dtype: torch.dtype, numel: int) -> Tensor:
+    """Return a part that must have this type and length; raise CodecError otherwise."""
+    found = parts.get(part)
+    if found is None or found.dtype != dtype or tuple(found.shape) != (numel,):
+        raise CodecError(f"a compressed tensor needs {numel} {part} of {dtype}")
+    return found
+
+
+def get_float_units(parts: dict[str, Tensor], part: str, numel: int) -> Tensor:
+    """Return the units of a part of float32 values."""
+    return from_float32(get_part(parts, part, torch.float32, numel))

@@ -1,0 +1,247 @@
+"""A client whose training loop is DP-SGD: clipped gradients of single examples, plus noise."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils.parametrize import is_parametrized
+
+from ..core.client import BATCH_NORMS, Client, Loss, Trainable, add_to_gradients, iterate_parameters
+from ..core.compute import autocast, read_loss
+from ..core.errors import ConfigError
+from ..core.optimizer_choice import create_optimizer
+from ..core.randomness import seeded
+from ..core.samples import ClientData, Samples
+from ..core.tensors import Tensors
+from ..core.training import Training
+from .base import PREFIX
+from .noise import draw_normal_like, draw_uniform
+
+WHERE = "protection.example_dp"
+STEPS_METRIC = f"{PREFIX}steps"
+TOLERANCE = 1e-3  # between the mean of single gradients and that of the batch
+
+
+class PrivateClient(Client):
+    """A client that trains by DP-SGD and refuses every other use of its training examples.
+
+    Each step draws every example independently (Poisson sampling), as the accounting assumes.
+    """
+
+    def __init__(self, *, clip: float, noise: float, secret: bytes, **facts: Any) -> None:
+        super().__init__(**facts)
+        self.clip, self.noise, self.secret = clip, noise, secret
+        self.private_data = self.data
+        if any(isinstance(m, BATCH_NORMS) for m in self.net.modules()):
+            raise ConfigError(
+                f"{WHERE}: the model has BatchNorm, which mixes the examples of a batch; choose a model"
+                " without it, or with GroupNorm or LayerNorm"
+            )
+
+    @property
+    def steps(self) -> int:
+        samples, self.data = self.data, self.private_data
+        try:
+            return super().steps
+        finally:
+            self.data = samples
+
+    def fit(
+        self,
+        loss: Loss | None = None,
+        train: Trainable | Iterable[Trainable] | None = None,
+        data: Samples | None = None,
+        epochs: int | None = None,
+        steps: int | None = None,
+        pull: Callable[[Tensors], Tensors] | None = None,
+        how: Training | None = None,
+        rates: Mapping[str, float] | None = None,
+        repeat: int = 1,
+        after: Callable[[], None] | None = None,
+        phase: str = "main",
+    ) -> None:
+        """Minimise a loss as ``Client.fit`` does, with as many steps, by private gradients."""
+        how, loss = how or self.training, loss or self.compute_net_loss
+        check_allowed(data, repeat, how, self.training)
+        chosen = {id(p) for p in iterate_parameters(self.net if train is None else train)}
+        named = Tensors({k: p for k, p in self.net.named_parameters() if id(p) in chosen})
+        if not named:
+            return
+        for p in self.net.parameters():
+            p.requires_grad_(id(p) in chosen)
+        kept = self.memory.get(f"momentum/{phase}", Tensors())
+        factor = how.compute_lr_factor(self.t, self.rounds)
+        optimiser = create_optimizer(named, how, rates or {}, kept, factor)
+        total, loss_sum = self.count_steps(how, epochs, steps), 0.0
+        with (
+            seeded(self._draw_seed, "fit", self.t, self.id, phase),
+            single_gradients(self.net) as gradients,
+        ):
+            self.net.train()
+            for step in range(total):
+                optimiser.zero_grad()
+                purpose = f"{self.id}|{self.t}|{self._draw_seed}|{phase}|{step}"
+                loss_sum += self.set_private_gradients(named, loss, gradients, how.batch, purpose)
+                if pull is not None:
+                    add_to_gradients(named, pull(named.map(Tensor.detach)))
+                if how.clip_norm is not None:
+                    clip_grad_norm_(named.values(), how.clip_norm)
+                optimiser.step()
+                if after is not None:
+                    after()
+        optimiser.zero_grad()
+        self.net.requires_grad_(True)
+        self._store_momentum(optimiser, how, phase)
+        self._record_loss(phase, loss_sum, total)
+        self.metrics[STEPS_METRIC] = self.metrics.get(STEPS_METRIC, 0) + total
+
+    def count_steps(self, how: Training, epochs: int | None, steps: int | None) -> int:
+        """Count the steps that ``Client.fit`` would do."""
+        per_epoch = self._count_per_epoch(len(self.private_data.train), how)[1]
+        if epochs is None and steps is None:
+            steps = how.steps
+        if steps is None:
+            return (how.epochs if epochs is None else epochs) * per_epoch
+        return steps if per_epoch else 0
+
+    def set_private_gradients(
+        self, named: Tensors, loss: Loss, gradients: SingleGradients, batch: int, purpose: str
+    ) -> float:
+        """Set every gradient to the noisy sum of clipped ones, by the expected size of a batch."""
+        samples = self.private_data.train
+        rate, value = min(1.0, batch / len(samples)), 0.0
+        drawn = draw_uniform(self.secret, f"examples|{purpose}", len(samples)) < rate
+        at = torch.from_numpy(drawn.nonzero()[0])
+        sums = {k: torch.zeros_like(p) for k, p in named.items()}
+        if len(at):
+            draws = self._make_image_draws(samples, f"fit/{purpose}")
+            x, y = samples.batch(at, draws)
+            self.examples += len(at)
+            with autocast():
+                result = loss(x, y)
+            result.backward()
+            value = float(read_loss(result))
+            sums |= gradients.add_clipped(named, self.clip)
+        noise = draw_normal_like(Tensors(sums), self.secret, f"example noise|{purpose}")
+        for k, p in named.items():
+            shaken = sums[k] + (self.noise * self.clip * noise[k]).to(sums[k])
+            p.grad = shaken / (rate * len(samples))
+        return value
+
+
+class SingleGradients:
+    """The gradients of single examples, which Opacus computes beside those of the batch."""
+
+    def __init__(self) -> None:
+        self.checked = False
+
+    def add_clipped(self, named: Tensors, clip: float) -> dict[str, Tensor]:
+        """Clip the gradient of each example, over all parameters, and add them up."""
+        found = {k: p.grad_sample for k, p in named.items() if get_single(p) is not None}
+        if not self.checked:
+            check_single_gradients(named, found)
+            self.checked = True
+        squares = [g.flatten(1).square().sum(1) for g in found.values()]
+        norms = torch.stack(squares).sum(0).sqrt() if squares else torch.zeros(1)
+        factors = (clip / norms.clamp(min=1e-12)).clamp(max=1.0)
+        sums = {k: torch.einsum("n,n...->...", factors, g) for k, g in found.items()}
+        for p in named.values():
+            p.grad_sample = None
+        return sums
+
+
+@contextmanager
+def single_gradients(net: nn.Module) -> Iterator[SingleGradients]:
+    """Let Opacus compute the gradient of every example in the backward passes of the block."""
+    if find_spec("opacus") is None:
+        raise ConfigError(
+            f"{WHERE}: it needs Opacus; install it with pip install 'heterophony[dp]'"
+        )
+    from opacus import GradSampleModule  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+    if any(map(is_parametrized, net.modules())):
+        raise ConfigError(
+            f"{WHERE}: the algorithm computes weights from other parameters, which Opacus does not"
+            " follow; choose another algorithm or client_dp"
+        )
+    try:
+        hooked = GradSampleModule(net, loss_reduction="mean", strict=False)
+    except NotImplementedError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{WHERE}: Opacus cannot train this model: {reason}") from None
+    try:
+        with warnings.catch_warnings():
+            # the first layer's input needs no gradient; Opacus does not use it
+            warnings.filterwarnings("ignore", "Full backward hook is firing")
+            yield SingleGradients()
+    finally:
+        hooked.remove_hooks()
+        for p in net.parameters():
+            if hasattr(p, "grad_sample"):
+                del p.grad_sample
+
+
+def get_single(parameter: Tensor) -> Tensor | None:
+    return getattr(parameter, "grad_sample", None)
+
+
+def check_single_gradients(named: Tensors, found: Mapping[str, Tensor]) -> None:
+    """Refuse a loss that uses parameters outside of the layers that Opacus follows."""
+    for name, p in named.items():
+        if p.grad is None:
+            continue
+        whole = p.grad
+        mean = found[name].mean(0) if name in found else torch.zeros_like(whole)
+        if float((mean - whole).norm()) > TOLERANCE * (1e-3 + float(whole.norm())):
+            raise ConfigError(
+                f"{WHERE}: the gradient of '{name}' does not come from single examples: the loss uses"
+                " it outside of a layer; choose another algorithm or client_dp"
+            )
+
+
+def check_allowed(data: Samples | None, repeat: int, how: Training, usual: Training) -> None:
+    """Refuse passes whose steps the accounting does not describe."""
+    if data is not None:
+        raise ConfigError(
+            f"{WHERE}: the algorithm trains on examples that it derived from others, so that one example"
+            " counts several times; choose another algorithm or client_dp"
+        )
+    if repeat != 1 or how.batch != usual.batch:
+        raise ConfigError(
+            f"{WHERE}: the algorithm uses a mini-batch several times or of another size; choose another"
+            " algorithm or client_dp"
+        )
+
+
+class GuardedData:
+    """Stands for a client's data while its algorithm runs: only ``fit`` may use the examples."""
+
+    def __init__(self, data: ClientData) -> None:
+        self.classes = data.classes
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise ConfigError(
+            f"{WHERE}: the algorithm uses client.data.{name} beside fit, and ε covers only what fit does;"
+            " choose another algorithm or client_dp"
+        )
+
+
+@contextmanager
+def guard_examples(client: Client) -> Iterator[None]:
+    """Refuse the use of examples outside of ``fit``, if the client is a private one."""
+    if not isinstance(client, PrivateClient):
+        yield
+        return
+    guarded: Any = GuardedData(client.data)
+    client.data = guarded
+    try:
+        yield
+    finally:
+        client.data = client.private_data

@@ -1,0 +1,111 @@
+"""Example-level privacy: clipped gradients, noise, accounting per client, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import heterophony as hp
+from helpers.support import QUICK, digits, identical, net_with_batch_norm, played
+from heterophony.core import secret_file
+from heterophony.core.client import Client
+from heterophony.core.errors import ConfigError
+from heterophony.jobs.client_store import FolderClientStore
+from heterophony.jobs.plan import Job
+from heterophony.protection.accounting import compute_epsilon
+from heterophony.protection.private_client import SingleGradients, single_gradients
+
+SHORT = {"rounds": 2, "evaluate_every": 2, "participation": 1.0}
+FEW = digits(clients=2, examples=80)
+
+
+@pytest.fixture(autouse=True)
+def one_secret(monkeypatch):
+    monkeypatch.setattr(secret_file, "draw_secret", lambda: bytes(range(32)))
+
+
+def test_single_gradients_are_clipped_and_added():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
+    x, y = torch.randn(5, 6), torch.tensor([0, 1, 2, 0, 1])
+    expected = {k: torch.zeros_like(p) for k, p in net.named_parameters()}
+    for i in range(5):  # one example after the other
+        net.zero_grad()
+        nn.functional.cross_entropy(net(x[i : i + 1]), y[i : i + 1]).backward()
+        norm = torch.cat([p.grad.flatten() for p in net.parameters()]).norm()
+        for k, p in net.named_parameters():
+            expected[k] += p.grad * min(1.0, 0.5 / float(norm))
+    net.zero_grad()
+    with single_gradients(net) as gradients:
+        nn.functional.cross_entropy(net(x), y).backward()
+        found = gradients.add_clipped(hp.Tensors(net.named_parameters()), 0.5)
+    assert isinstance(gradients, SingleGradients)
+    assert all(torch.allclose(found[k], v, atol=1e-6) for k, v in expected.items())
+    assert not any(hasattr(p, "grad_sample") for p in net.parameters())
+
+
+def test_every_client_is_accounted_for_over_a_resume(tmp_path):
+    class StopError(Exception):
+        pass
+
+    def stop(event):
+        if event["event"] == "round" and event["t"] == 1:
+            raise StopError
+
+    how = {"protection": [hp.ExampleDP(noise=2.0, delta=1e-3)], **SHORT}
+    with pytest.raises(StopError):
+        played("ditto", FEW, out=tmp_path / "run", resume=True, on_event=stop, **how)
+    result = played("ditto", FEW, out=tmp_path / "run", resume=True, **how)
+    assert identical(result, played("ditto", FEW, **how))
+    spent = [e["epsilon"] for e in result.events if e["event"] == "round"]
+    rounds = [e for e in result.events if e["event"] == "round"]
+    assert all(e["loss"] == {} for e in rounds)
+    for t, epsilon in enumerate(spent):
+        each = []
+        for n in FEW.sizes().values():
+            steps = 2 * (n // QUICK.batch) * (t + 1)  # Ditto trains two models
+            each.append(compute_epsilon(2.0, QUICK.batch / n, steps, 1e-3))
+        assert epsilon == max(each)
+    assert (result.summary.epsilon, result.summary.privacy["unit"]) == (spent[-1], "example")
+
+
+def test_without_noise_and_clipping_it_learns():
+    quiet = hp.ExampleDP(noise=0.0, clip=1e6)
+    how = {"rounds": 5, "evaluate_every": 5, "participation": 1.0}
+    private, plain = (played("fedavg", FEW, protection=p, **how) for p in ([quiet], []))
+    assert private.G.last > 0.3
+    assert abs(private.G.last - plain.G.last) < 0.3  # other mini-batches: they are drawn by Poisson
+    assert private.summary.epsilon is None
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "message"),
+    [
+        ("fedavg", {"model": net_with_batch_norm}, "the model has BatchNorm"),
+        ("fedreg", {}, r"uses client\.data\.counts beside fit"),
+        ("fedproto", {}, "nothing that FedProto sends is a change"),
+        ("pfedme", {}, "uses a mini-batch several times"),
+        ("feddecomp", {}, "computes weights from other parameters"),
+    ],
+)
+def test_what_it_does_not_cover_is_a_clear_error(name, how, message):
+    with pytest.raises(ConfigError, match=message):
+        played(name, FEW, protection=[hp.ExampleDP()], rounds=1, **how)
+
+
+def test_examples_are_drawn_by_the_secret(tmp_path):
+    """Who knows the seed does not know which examples a step uses, nor its noise."""
+    plan = played("fedavg", FEW, protection=[hp.ExampleDP()], rounds=0).plan
+    sent = plan.algorithm.send(plan.create_initial_server(), "0")
+    job, store = (
+        Job(kind="train", t=0, client="0", tensors=sent),
+        FolderClientStore(tmp_path / "a", tmp_path),
+    )
+    seen = []
+    for secret in (b"s", b"t"):
+        build = plan.protections[0].choose_client(secret)
+        client = plan.build_client(job, {}, store, build)
+        assert isinstance(client, Client)
+        client.fit()
+        seen.append(client.shared())
+    assert not torch.equal(seen[0]["base.1.weight"], seen[1]["base.1.weight"])
