@@ -29,6 +29,7 @@ from . import (
     testbed,
     tools,
 )
+from .examples import add_examples
 from .terminal import print_error
 
 
@@ -58,7 +59,6 @@ app = typer.Typer(
     cls=ErrorReportingGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     help="Personalised federated learning: one generic model, and for every client one of its own.",
 )
 runs.register(app)
@@ -74,6 +74,7 @@ broker.register(app)
 devices.register(app)
 testbed.register(app)
 tools.register(app)
+add_examples(app)
 
 
 def print_version(asked: bool) -> None:
