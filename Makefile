@@ -27,6 +27,9 @@ docs: .venv/dev  ## the site, without the network: build/docs/site/index.html
 docs-serve: .venv/dev  ## the same, shown on http://127.0.0.1:8000/
 	$(BIN)/python scripts/docs serve
 
+dist: .venv/dev  ## wheel and sdist in dist/, checked: metadata, contents, and a run in an empty environment
+	$(BIN)/python scripts/dist
+
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 

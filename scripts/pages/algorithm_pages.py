@@ -21,6 +21,10 @@ RULES = ROOT / "docs" / "rules"  # NAME.md: the formula of an algorithm; a page 
 MEASURED = ROOT / "docs" / "reference" / "comparison.json"
 CURVES = ROOT / "docs" / "reference" / "curves.json"
 TESTS = ROOT / "tests" / "algorithms"
+NOTATION = r"""*Notation.* $\theta$: the model, $b$: its base, $h$: its head; $f_k$: the loss of client $k$ on its mini-batches;
+$S_t$: the $m$ clients of round $t$, of $N$ in all; $n_k$: training examples of client $k$; $p_k$: its share $n_k / \sum_{j \in S_t} n_j$
+(with `aggregation.weights = "uniform"`, $1/m$); $E$: local epochs; $\eta$: the learning rate.
+"""
 
 
 def write_algorithm_pages() -> dict[str, str]:
@@ -36,7 +40,7 @@ def write_algorithm_page(row: dict[str, Any]) -> str:
         f"# {get_display_name(name)}\n\n{row['about']}\n\n*{row['paper']}.* In Python"
         f" `hp.{cls.__name__}`, on the command line `{name}`; the code is"
         f" [one file](../../../src/heterophony/algorithms/{name}.py).\n",
-        f"## The rule\n\n{rule.read_text()}" if rule.exists() else "",
+        f"## The rule\n\n{rule.read_text()}\n{NOTATION}" if rule.exists() else "",
         write_travel(row, cls),
         write_settings(row, cls),
         write_identities(name),

@@ -52,7 +52,7 @@ def write_formula(found: re.Match[str]) -> str:
     math = math.replace("*", "&#42;").replace("_", "&#95;")
     source = escape(latex, quote=True).replace("_", "&#95;").replace("*", "&#42;")
     math = math.replace("<math ", f'<math alttext="{source}" ', 1)
-    return f'\n\n<div class="formula">{math}</div>\n\n' if block else math
+    return f'\n\n<div class="formula">{math}</div>\n\n' if block else f"<span>{math}</span>"
 
 
 def adapt_lists(lines: list[str]) -> Iterator[str]:

@@ -21,6 +21,7 @@ from . import (
     data,
     devices,
     lists,
+    new,
     pretrain,
     reports,
     reproduce,
@@ -63,6 +64,7 @@ app = typer.Typer(
 )
 runs.register(app)
 sweep.register(app)
+new.register(app)
 pretrain.register(app)
 reproduce.register(app)
 audit.register(app)

@@ -50,6 +50,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {  # command lines, each with what it doe
         "heterophony dashboard                    # all runs below runs/, live",
         "heterophony dashboard runs/three --port 9000",
     ),
+    "new": ("heterophony new my-study              # then: cd my-study, python make_data.py",),
     "data partition": (
         "heterophony data partition -c clients=20 # a table: who holds what",
         "heterophony data partition -c clients=20 -o partition.png",
