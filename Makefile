@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-one check clean
+.PHONY: demo test test-one check docs docs-serve dist clean
 
 demo: .venv/ready  ## four algorithms on the embedded digits: a table and a page
 	$(BIN)/heterophony compare fedavg fedper fedrod fedreg -c rounds=60 -c participation.rate=0.25 --out runs/demo
@@ -20,6 +20,15 @@ check: .venv/dev  ## lint, format, types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+docs: .venv/dev  ## the site, without the network: build/docs/site/index.html
+	$(BIN)/python scripts/docs
+
+docs-serve: .venv/dev  ## the same, shown on http://127.0.0.1:8000/
+	$(BIN)/python scripts/docs serve
+
+dist: .venv/dev  ## wheel and sdist in dist/, checked: metadata, contents, and a run in an empty environment
+	$(BIN)/python scripts/dist
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

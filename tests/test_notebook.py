@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -32,3 +33,23 @@ def test_classes_of_a_cell_run_on_the_pool_with_the_serial_bits_and_are_displaye
     (pool, serial) = printed.text.split()
     assert len(pool) == 64
     assert pool == serial
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", ["first_steps", "personal_models"])
+def test_a_notebook_runs_and_shows_what_it_says(name, tmp_path, monkeypatch):
+    for variable in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR"):
+        monkeypatch.setenv(variable, str(tmp_path))
+    notebook = nbformat.read(NOTEBOOK.with_name(f"{name}.ipynb"), as_version=4)
+    assert [c.get("outputs") for c in notebook.cells if c.get("outputs")] == []  # none stored
+    NotebookClient(notebook, timeout=120).execute(cwd=str(tmp_path))
+    outputs = [c.outputs for c in notebook.cells if c.cell_type == "code"]
+    if name == "first_steps":
+        assert outputs[2][0].text.count("G 0.") == 2
+        assert "image/png" in outputs[3][0].data
+        assert outputs[4][0].text.count("→") == 3
+    else:
+        right, _, accuracy = outputs[2][0].text.partition(" and ")
+        numbers = [int(n) for n in re.findall(r"\d+", right)]  # personal, generic, all
+        assert numbers[0] / numbers[2] == float(accuracy)  # the model is the one that was measured
+        assert outputs[3][-1].data["text/plain"] == "True"

@@ -8,7 +8,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
+if sys.platform == "win32":
+    raise ImportError("heterophony runs on Linux and macOS; on Windows, use it in WSL")
 
 # The stub beside this file lists the public names, and where each one is defined. They are imported
 # at first use, so that `heterophony --help` does not need torch.

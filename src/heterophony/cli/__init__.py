@@ -24,6 +24,7 @@ from . import (
     journal,
     leaderboard,
     lists,
+    new,
     pretrain,
     reports,
     reproduce,
@@ -33,6 +34,7 @@ from . import (
     tools,
     tune,
 )
+from .examples import add_examples
 from .terminal import print_error
 
 
@@ -62,13 +64,13 @@ app = typer.Typer(
     cls=ErrorReportingGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     help="Personalised federated learning: one generic model, and for every client one of its own.",
 )
 runs.register(app)
 sweep.register(app)
 tune.register(app)
 leaderboard.register(app)
+new.register(app)
 pretrain.register(app)
 reproduce.register(app)
 audit.register(app)
@@ -82,6 +84,7 @@ journal.register(app)
 testbed.register(app)
 fleet.register(app)
 tools.register(app)
+add_examples(app)
 
 
 def print_version(asked: bool) -> None:

@@ -16,6 +16,20 @@ from . import terminal
 if TYPE_CHECKING:
     from ..config.config import Config
 
+
+def complete_algorithm(incomplete: str) -> list[str]:
+    """List the algorithms whose name begins so, for the shell's completion."""
+    from ..algorithms import ALGORITHM_CLASSES
+
+    return [name for name in ALGORITHM_CLASSES if name.startswith(incomplete.lower())]
+
+
+def complete_run_argument(incomplete: str) -> list[str]:
+    """List the algorithms, and the files of settings in this folder, whose name begins so."""
+    files = sorted(path.name for path in Path.cwd().glob("*.toml"))
+    return [*complete_algorithm(incomplete), *(f for f in files if f.startswith(incomplete))]
+
+
 SEEDS_PATTERN = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*,?")
 
 ConfigArgument = Annotated[
@@ -23,6 +37,7 @@ ConfigArgument = Annotated[
     typer.Argument(
         metavar="CONFIG.toml|ALGO",
         help="A file of settings, or an algorithm's name; what is left out has a default.",
+        autocompletion=complete_run_argument,
     ),
 ]
 SettingsOption = Annotated[

@@ -18,6 +18,7 @@ from .options import (
     SettingsOption,
     TrackOption,
     check_only_engine_settings,
+    complete_algorithm,
     find_free_folder,
     parse_seeds,
     read_settings,
@@ -101,7 +102,9 @@ def compare(
     algorithms: Annotated[
         list[str],
         typer.Argument(
-            metavar="ALGO…", help="As in `heterophony list algorithms`, or package.module:Class."
+            metavar="ALGO…",
+            help="As in `heterophony list algorithms`, or package.module:Class.",
+            autocompletion=complete_algorithm,
         ),
     ],
     pairs: SettingsOption = None,

@@ -121,8 +121,10 @@ def check_engine_installed(name: str) -> None:
 
 
 def count_cores() -> int:
-    """Count the cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    """Count the cores that this process may use; where the system does not say, all of them."""
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def count_default_workers(compute: Compute) -> int:

@@ -24,7 +24,8 @@ import torch
 
 from ..core.errors import EngineError, HeterophonyError
 
-CONTEXT = multiprocessing.get_context("forkserver")
+# on macOS, libraries that torch loads do not survive a fork
+CONTEXT = multiprocessing.get_context("spawn" if sys.platform == "darwin" else "forkserver")
 PIPE_CLOSED = (EOFError, BrokenPipeError, ConnectionResetError)  # the other process has ended
 START_ATTEMPTS = 5
 FORK_SERVER_DIED = 255  # Python's exit code of a child whose fork server can no longer tell it
@@ -32,7 +33,7 @@ PR_SET_PDEATHSIG, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = 1, -1, -3  # of Linux and
 
 
 def start_fork_server(*preload: str) -> None:
-    """Start the fork server now; it imports torch while this process does something else.
+    """Start the fork server now, where there is one; it imports torch meanwhile.
 
     ``preload`` names more modules to import. A server that runs already is left as it is.
 
@@ -40,6 +41,8 @@ def start_fork_server(*preload: str) -> None:
     blocks it, and its children with it.
     """
     forget_missing_script()
+    if CONTEXT.get_start_method() != "forkserver":
+        return
     CONTEXT.set_forkserver_preload([f"{__package__}.preload", *preload])
     ensure_fork_server()
 
