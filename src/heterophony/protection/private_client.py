@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.nn.utils.parametrize import is_parametrized
 
-from ..core.client import BATCH_NORMS, Client, Loss, Trainable, add_to_gradients, iterate_parameters
+from ..core.client import Client, Loss, Trainable, add_to_gradients, iterate_parameters
 from ..core.compute import autocast, read_loss
+from ..core.epochs import count_per_epoch
 from ..core.errors import ConfigError
+from ..core.net import BATCH_NORMS
 from ..core.optimizer_choice import create_optimizer
 from ..core.randomness import seeded
 from ..core.samples import ClientData, Samples
@@ -66,6 +68,7 @@ class PrivateClient(Client):
         repeat: int = 1,
         after: Callable[[], None] | None = None,
         phase: str = "main",
+        turn: int = 0,
     ) -> None:
         """Minimise a loss as ``Client.fit`` does, with as many steps, by private gradients."""
         how, loss = how or self.training, loss or self.compute_net_loss
@@ -76,18 +79,19 @@ class PrivateClient(Client):
             return
         for p in self.net.parameters():
             p.requires_grad_(id(p) in chosen)
-        kept = self.memory.get(f"momentum/{phase}", Tensors())
+        kept = self._momentum[phase] if turn else self.memory.get(f"momentum/{phase}", Tensors())
         factor = how.compute_lr_factor(self.t, self.rounds)
         optimiser = create_optimizer(named, how, rates or {}, kept, factor)
-        total, loss_sum = self.count_steps(how, epochs, steps), 0.0
+        total, key = self.count_steps(how, epochs, steps), (phase, turn) if turn else (phase,)
+        loss_sum, updates = self._losses[phase] if turn else (0.0, 0)
         with (
-            seeded(self._draw_seed, "fit", self.t, self.id, phase),
+            seeded(self._draw_seed, "fit", self.t, self.id, *key),
             single_gradients(self.net) as gradients,
         ):
             self.net.train()
             for step in range(total):
                 optimiser.zero_grad()
-                purpose = f"{self.id}|{self.t}|{self._draw_seed}|{phase}|{step}"
+                purpose = "|".join(map(str, (self.id, self.t, self._draw_seed, *key, step)))
                 loss_sum += self.set_private_gradients(named, loss, gradients, how.batch, purpose)
                 if pull is not None:
                     add_to_gradients(named, pull(named.map(Tensor.detach)))
@@ -98,13 +102,14 @@ class PrivateClient(Client):
                     after()
         optimiser.zero_grad()
         self.net.requires_grad_(True)
-        self._store_momentum(optimiser, how, phase)
-        self._record_loss(phase, loss_sum, total)
+        self._store_momentum(optimiser, how, phase, kept)
+        self._losses[phase] = loss_sum, updates + total
+        self._record_loss(phase, loss_sum, updates + total)
         self.metrics[STEPS_METRIC] = self.metrics.get(STEPS_METRIC, 0) + total
 
     def count_steps(self, how: Training, epochs: int | None, steps: int | None) -> int:
         """Count the steps that ``Client.fit`` would do."""
-        per_epoch = self._count_per_epoch(len(self.private_data.train), how)[1]
+        per_epoch = count_per_epoch(self.net, len(self.private_data.train), how)[1]
         if epochs is None and steps is None:
             steps = how.steps
         if steps is None:
@@ -144,7 +149,7 @@ class SingleGradients:
 
     def add_clipped(self, named: Tensors, clip: float) -> dict[str, Tensor]:
         """Clip the gradient of each example, over all parameters, and add them up."""
-        found = {k: p.grad_sample for k, p in named.items() if get_single(p) is not None}
+        found = {k: g for k, p in named.items() if (g := get_single(p)) is not None}
         if not self.checked:
             check_single_gradients(named, found)
             self.checked = True
@@ -153,7 +158,7 @@ class SingleGradients:
         factors = (clip / norms.clamp(min=1e-12)).clamp(max=1.0)
         sums = {k: torch.einsum("n,n...->...", factors, g) for k, g in found.items()}
         for p in named.values():
-            p.grad_sample = None
+            setattr(p, "grad_sample", None)  # noqa: B010  # Opacus adds this attribute
         return sums
 
 

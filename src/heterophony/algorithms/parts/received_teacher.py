@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from ...core.client import BATCH_NORMS
+from ...core.net import BATCH_NORMS
 from ...core.net import Net
 from ...core.tensors import frozen
 
