@@ -168,13 +168,14 @@ class Plan:
     ) -> Client:
         """Build the client of a job from its memory and the tensors it received, on its device."""
         compute = get_compute()
-        data = place_data(self.federation.data(job.client), compute)
+        compute.resident.serve(self.federation)
+        data = place_data(self.federation.data(job.client), compute, job.client)
 
         def load_derived(name: str, make: Callable[[], Samples]) -> Samples:
             derived = client_store.load_derived_samples(job.client, name, data.train.scale, make)
             # derived images are transformed in training as the originals are
             derived = replace(derived, image_transform=data.train.image_transform)
-            return derived if compute.is_cpu else place_samples(derived, compute.device)
+            return place_samples(derived, compute)
 
         # with pooled data, draw as the first client: then a federation of one gives the same bits
         client_id = self.federation.clients[0] if job.client == POOLED_CLIENT else job.client
