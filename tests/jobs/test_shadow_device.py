@@ -14,6 +14,7 @@ from helpers.support import digits, identical, played, untimed
 from heterophony.algorithms import ALGORITHM_CLASSES
 from heterophony.core import device_samples
 from heterophony.core.compute import Compute, computing
+from heterophony.core.errors import EngineError
 from heterophony.core.randomness import derive_seed, seeded
 from heterophony.core.resident_examples import ResidentExamples
 from heterophony.engines import base
@@ -173,6 +174,30 @@ def test_a_run_that_continues_on_another_kind_of_device_says_so(tmp_path):
         played("fedavg", device="shadow", on_event=stop_after_first_round, **how)
     with pytest.warns(UserWarning, match="began on shadow and continues on cpu: .* last bits"):
         played("fedavg", device="cpu", **how)
+
+
+class Hungry(hp.FedAvg):
+    """FedAvg that needs too much memory in its second round, while ``hungry`` is set."""
+
+    hungry = True
+
+    def local(self, client):
+        if self.hungry and client.t == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+        return super().local(client)
+
+
+def test_after_lack_of_memory_nothing_is_lost(tmp_path, monkeypatch):
+    how = {**DIGITS_NET, "rounds": 3}
+    there = {**how, "device": "shadow", "out": tmp_path / "run", "resume": True}
+    with pytest.raises(
+        EngineError, match=r"round 1: the device is out of memory .*engine\.workers"
+    ):
+        played(Hungry(), few(), **there)
+    monkeypatch.setattr(Hungry, "hungry", False)
+    resumed = played(Hungry(), few(), **there)
+    assert [e["t"] for e in resumed.events if e["event"] == "round"] == [0, 1, 2]
+    assert identical(resumed, played(Hungry(), few(), **how))
 
 
 def test_models_of_a_result_are_on_the_cpu():
