@@ -25,7 +25,7 @@ def test_classes_of_a_cell_run_on_the_pool_with_the_serial_bits_and_are_displaye
     assert shown == []
     progress, table = run  # one line that was changed in place, and the result
     assert progress.output_type == "display_data"
-    assert progress.data["text/plain"].startswith("HeadFirst (seed 0): 3 rounds, G ")
+    assert progress.data["text/plain"].startswith("HeadFirst (seed 0) on cpu: 3 rounds, G ")
     assert "<table>" in table.data["text/html"]
     assert ["image/png" in output.data for output in figure] == [True]
     (printed,) = digests

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from helpers.commands import refused
 from heterophony.core.compute import CPU, ON_CPU, Compute
+from heterophony.core.device_memory import MemoryUse, limit_memory, measure_memory
 from heterophony.core.devices import (
     WorkerPlace,
     assign_gpu,
@@ -22,6 +26,13 @@ from heterophony.core.devices import (
 from heterophony.core.errors import ConfigError, EngineError
 from heterophony.engines import base
 from heterophony.engines.ray.remote_job import prepare_on_node
+from heterophony.experiments import parallel_runs, tasks
+from heterophony.experiments.sweep import (
+    build_sweep,
+    list_due_runs,
+    prepare_sweep,
+    run_due_sweep,
+)
 from heterophony.tools.gpu_check import Trial, find_differences
 
 CUDA = Compute(torch.device("cuda"))
@@ -83,15 +94,55 @@ def test_worker_i_uses_gpu_i_modulo_their_number(pretend):
     assert WorkerPlace.choose(ON_CPU, 3, 4).prepare() == ON_CPU
 
 
-def test_a_few_workers_share_a_gpu_and_never_more_than_one_per_core(pretend, monkeypatch):
+MB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("total", "free", "peak", "reserved", "workers"),
+    [
+        (8000 * MB, 7388 * MB, 100 * MB, 100 * MB, 8),  # 0.95 · 8000 / (125 + 256 + 512)
+        (8000 * MB, 7388 * MB, 200 * MB, 100 * MB, 7),  # the peak counts, not what is left
+        (8000 * MB, 3388 * MB, 100 * MB, 100 * MB, 4),  # others use half of the GPU
+        (8000 * MB, 388 * MB, 7000 * MB, 7000 * MB, 1),  # it fits once, so one may try
+    ],
+)
+def test_the_memory_of_a_measured_job_decides_how_many_workers_share_a_gpu(
+    total, free, peak, reserved, workers
+):
+    assert MemoryUse(peak, reserved, free, total).count_fitting_workers() == workers
+
+
+def test_there_is_at_most_one_worker_per_core_and_at_least_one_per_gpu(pretend, monkeypatch):
     monkeypatch.setattr(base, "count_cores", lambda: 6)
     pretend(1)
-    assert base.count_default_workers(CUDA) == 4
+    assert base.count_gpu_workers(CUDA, 5) == 5
+    assert base.count_gpu_workers(CUDA, 9) == 6
+    assert base.count_gpu_workers(CUDA) == 4  # where torch cannot measure
     pretend(2)
-    assert base.count_default_workers(CUDA) == 6
+    assert base.count_gpu_workers(CUDA, 2) == 4
+    assert base.count_gpu_workers(Compute(torch.device("cuda:1")), 2) == 2
     pretend(8)
-    assert base.count_default_workers(CUDA) == 8  # no GPU is idle
-    assert base.count_default_workers(ON_CPU) == 6
+    assert base.count_gpu_workers(CUDA, 5) == 8  # no GPU is idle
+
+
+def test_memory_is_measured_where_torch_can_tell(monkeypatch):
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (5, 9))
+    monkeypatch.setattr("torch.cuda.max_memory_reserved", lambda device: 3)
+    monkeypatch.setattr("torch.cuda.memory_reserved", lambda device: 2)
+    assert measure_memory(CUDA) == MemoryUse(peak=3, reserved=2, free=5, total=9)
+    assert measure_memory(ON_CPU) is None
+    assert measure_memory(Compute(torch.device("mps"))) is None
+
+
+def test_workers_that_share_a_gpu_have_equal_parts_of_its_memory(monkeypatch):
+    parts = []
+    monkeypatch.setattr(
+        "torch.cuda.set_per_process_memory_fraction", lambda part, device: parts.append(part)
+    )
+    for sharing in (1, 2, 5):
+        limit_memory(CUDA, sharing)
+    limit_memory(ON_CPU, 2)
+    assert parts == [0.95 / 2, 0.95 / 5]
 
 
 def test_the_settings_for_the_same_bits_are_made_and_taken_back(monkeypatch):
@@ -165,6 +216,55 @@ def test_a_device_over_mqtt_chooses_where_it_computes_and_nothing_else(pretend):
     words = ("device", "--enrolment", "missing.toml", "--clients", "0", "-c")
     assert refused(3, *words, "engine.device=cuda").startswith("engine.device = 'cuda': torch ")
     assert refused(3, *words, "local.lr=1").startswith("-c local.lr=1: only engine.device")
+
+
+@pytest.fixture
+def begun_sweep(tmp_path) -> Path:
+    """A sweep whose two runs have not begun."""
+    pairs = ["rounds=1", "data.clients=2", "model.name=mlp", "engine.device=cpu"]
+    prepare_sweep(build_sweep(None, pairs, ["local.lr=0.01,0.1"]), tmp_path / "sweep")
+    return tmp_path / "sweep"
+
+
+def test_a_sweep_is_resumed_where_the_command_says(begun_sweep, pretend):
+    pretend(0)
+    line = refused(3, "resume", begun_sweep, "-c", "engine.device=cuda", "--json")
+    assert line.startswith("engine.device = 'cuda': torch ")
+    assert not list(begun_sweep.glob("*/events.jsonl"))
+
+
+def test_the_process_of_each_run_computes_where_the_command_says(begun_sweep, pretend, monkeypatch):
+    pretend(3)
+    computed = []
+    monkeypatch.setattr(parallel_runs, "execute_plan", lambda *_, **how: computed.append(how))
+    path, pipe = next(begun_sweep.glob("lr=*")), SimpleNamespace(send=print)
+    parallel_runs.run_in_child_process(pipe, path, ["engine.device=cuda"], None)  # type: ignore[arg-type]
+    assert computed[0]["compute"].device == torch.device("cuda", os.getpid() % 3)
+
+
+def test_runs_side_by_side_say_that_they_continue_elsewhere(begun_sweep, pretend, monkeypatch):
+    pretend(1)
+    said, labels, asked = [], [], []
+
+    def run(folders, width, on_event, share, overrides):
+        asked.append((width, overrides))
+        on_event(folders[0], {"event": "start", "test": [1]})
+        return {}
+
+    monkeypatch.setattr(tasks, "run_in_parallel", run)
+    monkeypatch.setattr(base, "count_cores", lambda: 9)
+    for path in begun_sweep.glob("lr=*"):
+        start = {"event": "start", "device": "cpu"}
+        (path / "events.jsonl").write_text(json.dumps(start) + "\n")
+    progress = SimpleNamespace(
+        begin_run=lambda label, rounds: labels.append(label) or (lambda event: None)
+    )
+    due = list_due_runs(begun_sweep)
+    run_due_sweep(begun_sweep, due, progress, None, ["engine.device=cuda"], said.append)  # type: ignore[arg-type]
+    assert asked == [(4, ["engine.device=cuda"])]
+    assert labels == [f"{due[0].path.name} on cuda"]
+    assert len(said) == 2
+    assert all("began on cpu and continues on cuda" in line for line in said)
 
 
 def test_the_check_of_a_gpu_needs_one(pretend):

@@ -305,7 +305,7 @@ X, Y = np.zeros((6, 8, 8), np.uint8), np.arange(6)
         ({"x": X, "y": Y.reshape(6, 1)}, "labels must be one whole number per example"),
         ({"x": X, "y": np.eye(6, dtype=int)}, "labels must be one whole number per example"),
         ({"x": X, "y": np.array(list("abcdef"))}, "labels must be one whole number per example"),
-        ({"x": X, "y": Y - 1}, "labels must be 0 …"),
+        ({"x": X, "y": Y - 1}, "label -1 (example 0) is negative"),
         ({"x": X, "y": Y[:5]}, "6 examples but 5 labels"),
         ({"x": X[:0], "y": Y[:0]}, "there are no examples"),
         ({"x": np.zeros(6), "y": Y}, "at least one dimension besides their number"),

@@ -18,7 +18,7 @@ from helpers.sources import refused
 from heterophony.config.reading import read_config
 from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
 from heterophony.data.sources import fetch_dataset, read_source
-from heterophony.data.sources.arrays import unpack_datasets
+from heterophony.data.sources.arrays import unpack_datasets, wrap_arrays
 
 # One file per client --------------------------------------------------------------------------
 
@@ -41,6 +41,43 @@ def test_one_file_per_client(tmp_path):
     assert made.official is None
     assert made.scale == Scale()
     assert made.name == tmp_path.name
+
+
+WRONG_LABELS = {
+    "negative": ([0, 1, -1], "label -1 (example 2) is negative"),
+    "too large": ([0, 10**9, 1], "label 1000000000 is too large (example 1)"),
+    "a fraction": ([0.0, 1.5, 1.0], "not float64 (3,) (example 1 has '1.5')"),
+    "a word": (["cat", "dog", "cat"], "(example 0 has 'cat')"),
+}
+
+
+@pytest.mark.parametrize(("y", "said"), WRONG_LABELS.values(), ids=WRONG_LABELS)
+def test_errors_of_labels_name_the_file_and_the_value(tmp_path, y, said):
+    x = np.zeros((3, 4), np.float32)
+    np.savez(tmp_path / "a.npz", x=x, y=[0, 1, 1])
+    np.savez(tmp_path / "b.npz", x=x, y=y)
+    for name in (tmp_path / "b.npz", tmp_path):
+        line = refused(read_source, str(name))
+        assert line.startswith(f"{tmp_path / 'b.npz'}: ")
+        assert said in line
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        ((8, 8, 3), (3, 8, 8)),
+        ((8, 8, 2), (2, 8, 8)),
+        ((4, 4, 3), (3, 4, 4)),
+        ((3, 8, 8), (3, 8, 8)),
+        ((3, 3, 3), (3, 3, 3)),
+        ((12, 6, 3), (3, 12, 6)),
+        ((16, 4, 4), (16, 4, 4)),
+    ],
+)
+def test_images_of_numbers_are_recognised_by_their_shape(given, stored):
+    x = np.zeros((2, *given), np.float32)
+    assert wrap_arrays(x, np.array([0, 1])).x.shape[1:] == stored
+    assert wrap_arrays(x, np.array([0, 1]), shape=given).x.shape[1:] == given
 
 
 def test_the_files_of_a_folder_are_its_clients_unless_a_partition_is_given(tmp_path):

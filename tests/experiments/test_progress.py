@@ -106,7 +106,7 @@ def test_a_short_run_in_a_log_is_one_line_at_its_end(capsys):
     assert captured.out == ""
     (line,) = captured.err.splitlines()
     g, p = 100 * result.G.last, 100 * result.P.last
-    assert line.startswith(f"FedAvg (seed 0): 3 rounds, G {g:.2f}, P {p:.2f}, ")
+    assert line.startswith(f"FedAvg (seed 0) on cpu: 3 rounds, G {g:.2f}, P {p:.2f}, ")
 
 
 def test_progress_can_be_silent(capsys):
@@ -164,7 +164,7 @@ def test_the_command_line_prints_a_line_and_keeps_json_clean(tmp_path):
     done = call("run", *pairs, "--out", tmp_path / "run", "--json")
     assert json.loads(done.stdout)["rounds"] == 1
     (line,) = done.stderr.splitlines()
-    assert line.startswith("FedAvg (seed 0): 1 round, G ")
+    assert line.startswith("FedAvg (seed 0) on cpu: 1 round, G ")
 
 
 def test_a_counter_in_a_log_says_the_time_left(monkeypatch):
@@ -220,7 +220,7 @@ def test_a_notebook_has_one_line_that_changes(monkeypatch):
     result = played("fedavg")
     assert [kind for kind, _ in shown][:2] == ["new", "changed"]
     assert [kind for kind, _ in shown].count("new") == 1
-    assert shown[-1][1]["text/plain"].startswith("FedAvg (seed 0): 3 rounds, G ")
+    assert shown[-1][1]["text/plain"].startswith("FedAvg (seed 0) on cpu: 3 rounds, G ")
     assert f"P {100 * result.P.last:.2f}" in shown[-1][1]["text/html"]
     assert '<progress value="1.0000" max="1"></progress>' in shown[-1][1]["text/html"]
 

@@ -12,8 +12,14 @@ import heterophony as hp
 from helpers import shadow_device
 from helpers.support import digits, identical, played, untimed
 from heterophony.algorithms import ALGORITHM_CLASSES
+from heterophony.core import device_samples
 from heterophony.core.compute import Compute, computing
+from heterophony.core.errors import EngineError
 from heterophony.core.randomness import derive_seed, seeded
+from heterophony.core.resident_examples import ResidentExamples
+from heterophony.engines import base
+from heterophony.engines import pool as pool_module
+from heterophony.engines.pool import Pool
 
 DIGITS_NET = {"model": "digitsnet", "rounds": 2}
 NORMALISED = {"model": shadow_device.shadow_net, "rounds": 2}
@@ -115,12 +121,51 @@ def test_the_pool_has_the_bits_of_the_cpu_there(name):
     assert identical(pooled, played(name, **NORMALISED))
 
 
+def test_without_workers_the_first_jobs_decide_how_many_there_are(monkeypatch):
+    """The first job of each kind is measured with one worker; then there is room for three."""
+    monkeypatch.setattr(base, "count_cores", lambda: 8)
+    counts = []
+
+    class Counting(Pool):
+        def run_jobs(self, jobs):
+            counts.append((len(jobs), {j.kind for j in jobs}, self.worker_count, len(self.workers)))
+            return super().run_jobs(jobs)
+
+    monkeypatch.setattr(pool_module, "Pool", Counting)
+    pooled = played("fedavg", few(), device="shadow", engine="pool", workers=None, **NORMALISED)
+    assert counts[0] == (2, {"train", "evaluate"}, 1, 1)
+    assert [c[2:] for c in counts[1:]] == [(3, 3)] * (len(counts) - 1)
+    assert identical(pooled, played("fedavg", few(), **NORMALISED))
+
+
+def test_examples_stay_on_the_device_between_jobs(monkeypatch):
+    """Four clients with two parts each are copied once, however often they train and are measured."""
+    copied = []
+    true_copy = device_samples.copy_to_device
+
+    def copy(tensor, device):
+        copied.append(tensor.dim())
+        return true_copy(tensor, device)
+
+    monkeypatch.setattr(device_samples, "copy_to_device", copy)
+    how = {**DIGITS_NET, "rounds": 3, "participation": 1.0, "device": "shadow"}
+    there = played("fedavg", few(), **how)
+    assert sum(dim > 1 for dim in copied) == 8  # labels have one dimension
+    copied.clear()
+    monkeypatch.setattr(ResidentExamples.__init__, "__defaults__", (0,))  # keep nothing
+    assert identical(played("fedavg", few(), **how), there)
+    assert sum(dim > 1 for dim in copied) > 24  # once per job
+
+
 def test_the_first_event_names_the_device():
     result = played("fedavg", rounds=1, device="shadow", deterministic=False)
     assert result.events[0]["device"] == "shadow"
     assert result.events[0]["deterministic"] is False
     assert result.summary.to_dict()["compute"] == {"device": "shadow", "deterministic": False}
-    assert {"device", "deterministic", "precision"}.isdisjoint(played("fedavg", rounds=1).events[0])
+    here = played("fedavg", rounds=1)
+    assert here.events[0]["device"] == "cpu"
+    assert {"deterministic", "precision"}.isdisjoint(here.events[0])
+    assert "compute" not in here.summary.to_dict()
 
 
 def test_a_run_that_continues_on_another_kind_of_device_says_so(tmp_path):
@@ -129,6 +174,30 @@ def test_a_run_that_continues_on_another_kind_of_device_says_so(tmp_path):
         played("fedavg", device="shadow", on_event=stop_after_first_round, **how)
     with pytest.warns(UserWarning, match="began on shadow and continues on cpu: .* last bits"):
         played("fedavg", device="cpu", **how)
+
+
+class Hungry(hp.FedAvg):
+    """FedAvg that needs too much memory in its second round, while ``hungry`` is set."""
+
+    hungry = True
+
+    def local(self, client):
+        if self.hungry and client.t == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+        return super().local(client)
+
+
+def test_after_lack_of_memory_nothing_is_lost(tmp_path, monkeypatch):
+    how = {**DIGITS_NET, "rounds": 3}
+    there = {**how, "device": "shadow", "out": tmp_path / "run", "resume": True}
+    with pytest.raises(
+        EngineError, match=r"round 1: the device is out of memory .*engine\.workers"
+    ):
+        played(Hungry(), few(), **there)
+    monkeypatch.setattr(Hungry, "hungry", False)
+    resumed = played(Hungry(), few(), **there)
+    assert [e["t"] for e in resumed.events if e["event"] == "round"] == [0, 1, 2]
+    assert identical(resumed, played(Hungry(), few(), **how))
 
 
 def test_models_of_a_result_are_on_the_cpu():

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from .resident_examples import ResidentExamples
 from .tensors import Memory, Tensors
 
 CPU = torch.device("cpu")
@@ -28,6 +29,7 @@ class Compute:
     device: torch.device = CPU
     precision: Precision = "float32"
     deterministic: bool = True
+    resident: ResidentExamples = field(default_factory=ResidentExamples, compare=False, repr=False)
 
     @property
     def is_cpu(self) -> bool:

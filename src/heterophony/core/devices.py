@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from .compute import Compute, Precision
+from .device_memory import limit_memory
 from .errors import ConfigError, EngineError
 
 KINDS = {"cuda": "CUDA", "mps": "Apple (mps)"}  # that torch may see beside the CPU
 NAMES = "auto, cpu, cuda, cuda:0, cuda:1, … or mps"
-MEMORY_SHARE = 0.95  # of a GPU's memory, divided evenly among the workers that share it
 REPRODUCIBLE_CUBLAS = ":4096:8"  # must be in the environment before CUDA starts
 
 
@@ -100,9 +100,7 @@ class WorkerPlace:
         """Set torch up in this process, which must not have used the device yet."""
         compute = Compute(torch.device(self.device), self.precision, self.deterministic)
         prepare_torch(compute)
-        if compute.device.type == "cuda" and self.sharing > 1:
-            # so that a worker that needs too much fails by itself, not its neighbours
-            torch.cuda.set_per_process_memory_fraction(MEMORY_SHARE / self.sharing, compute.device)
+        limit_memory(compute, self.sharing)
         return compute
 
 

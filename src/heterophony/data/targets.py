@@ -26,7 +26,12 @@ def parse_targets(
         if y.ndim != 1 or not whole:
             raise DataError(
                 f"{name}: labels must be one whole number per example, not {y.dtype} {y.shape}"
-                f"{suggest_task(y)}"
+                f"{name_odd_label(y)}{suggest_task(y)}"
+            )
+        if y.size and int(y.min()) < 0:
+            raise DataError(
+                f"{name}: label {y.min()} (example {int(y.argmin())}) is negative; number the labels"
+                " 0, 1, …"
             )
         return y.astype(np.int64), number_labels(y, name)
     if task == "regression":
@@ -56,11 +61,21 @@ def number_labels(y: NDArray[Any], name: str) -> tuple[str, ...]:
     """Name the classes or tokens 0, 1, … up to the largest label."""
     largest = int(y.max()) if y.size else -1
     if largest >= MAX_CLASSES:
+        at = np.unravel_index(int(y.argmax()), y.shape)[0]
         raise DataError(
-            f"{name}: label {largest} is too large: there can be {MAX_CLASSES} classes; number the"
+            f"{name}: label {largest} is too large (example {at}): there can be {MAX_CLASSES} classes; number the"
             " labels 0, 1, … (np.unique(y, return_inverse=True)[1])"
         )
     return number_names(largest + 1)
+
+
+def name_odd_label(y: NDArray[Any]) -> str:
+    """Name the first label that is no whole number."""
+    if y.ndim != 1 or not y.size:
+        return ""
+    numbers = np.issubdtype(y.dtype, np.floating)
+    odd = np.flatnonzero(y != np.floor(y)) if numbers else np.arange(1)
+    return f" (example {odd[0]} has {str(y[odd[0]])[:40]!r})" if len(odd) else ""
 
 
 def suggest_task(y: NDArray[Any]) -> str:

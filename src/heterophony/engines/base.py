@@ -15,6 +15,7 @@ from typing import Protocol, Self
 
 from ..core.algorithm import Reply
 from ..core.compute import ON_CPU, Compute
+from ..core.device_memory import DEFAULT_WORKERS_PER_GPU
 from ..core.devices import count_devices
 from ..core.errors import ConfigError, choose
 from ..core.fields import check_settings, setting
@@ -23,7 +24,6 @@ from ..jobs.plan import Job, Plan
 
 AUTO_ADDRESS = "auto"  # the cluster that this machine is a node of
 ENGINES = {"serial": "serial:Serial", "pool": "pool:Pool", "ray": "ray.engine:Ray"}
-WORKERS_PER_GPU = 4  # by default: small models leave most of a GPU idle
 MAX_ATTEMPTS = 3  # processes that may die on the same job before the run ends
 
 
@@ -83,11 +83,14 @@ def create_engine(
     cluster: Cluster = LOCAL_CLUSTER,
     compute: Compute = ON_CPU,
 ) -> Engine:
-    """Create the engine of that name for one run. Without ``workers`` it uses all cores or GPUs."""
+    """Create the engine of that name for one run. Without ``workers`` it uses all cores or GPUs.
+
+    How many workers share a GPU is then measured.
+    """
     module, cls_name = choose(ENGINES, name, "engine.name").split(":")
     check_engine_installed(name)
     cls = getattr(import_module(f".{module}", __package__), cls_name)
-    options = (workers, cluster) if name == "ray" else (workers or count_default_workers(compute),)
+    options = (workers, cluster) if name == "ray" else (workers,)
     engine: Engine = cls(plan, client_store, *options, compute)
     return engine
 
@@ -127,12 +130,17 @@ def count_cores() -> int:
     return os.cpu_count() or 1
 
 
-def count_default_workers(compute: Compute) -> int:
-    """Count the workers of a pool: one per core; on GPUs a few for each, at most one per core."""
-    if compute.is_cpu:
-        return count_cores()
-    gpus = 1 if compute.device.index is not None else max(1, count_devices(compute.device.type))
-    return min(WORKERS_PER_GPU * gpus, max(gpus, count_cores()))
+def count_gpus(compute: Compute) -> int:
+    """Count the GPUs that the workers of a run share: one if it is named, else all."""
+    if compute.device.index is not None:
+        return 1
+    return max(1, count_devices(compute.device.type))
+
+
+def count_gpu_workers(compute: Compute, each: int | None = None) -> int:
+    """Count the workers on all GPUs, with ``each`` on one: at most one per core, at least one per GPU."""
+    gpus = count_gpus(compute)
+    return min((each or DEFAULT_WORKERS_PER_GPU) * gpus, max(gpus, count_cores()))
 
 
 def sort_jobs(jobs: Sequence[Job]) -> list[Job]:

@@ -19,6 +19,7 @@ import torch
 
 from ..core.algorithm import Reply
 from ..core.compute import ON_CPU, Compute
+from ..core.device_memory import MemoryUse, limit_memory, measure_memory
 from ..core.devices import WorkerPlace
 from ..core.errors import EngineError
 from ..core.tensors import Tensors
@@ -26,7 +27,7 @@ from ..data.federation import Federation
 from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Job, Plan
 from ..jobs.work import work
-from .base import MAX_ATTEMPTS
+from .base import MAX_ATTEMPTS, count_cores, count_gpu_workers, count_gpus
 from .batching import batch_jobs
 from .child_processes import PIPE_CLOSED, ChildProcess, send_errors, start_fork_server
 from .pickling import pickle_for_children, unpickle_from_parent
@@ -39,6 +40,7 @@ class Worker(ChildProcess):
     """A worker process, and the jobs that it runs now."""
 
     batch: tuple[Job, ...] = ()
+    memory_use: MemoryUse | None = None  # of its GPU, after its last batch
 
 
 class Pool:
@@ -48,11 +50,12 @@ class Pool:
         self,
         plan: Plan,
         client_store: FolderClientStore,
-        workers: int,
+        workers: int | None = None,
         compute: Compute = ON_CPU,
     ) -> None:
-        self.plan, self.client_store, self.worker_count = plan, client_store, workers
-        self.compute = compute
+        self.plan, self.client_store, self.compute = plan, client_store, compute
+        self.is_measuring = workers is None and not compute.is_cpu
+        self.worker_count = workers or (count_gpus(compute) if self.is_measuring else count_cores())
         self.workers: list[Worker] = []
         self.sent_tensors = SentTensors(client_store.scratch / "down")
 
@@ -90,6 +93,23 @@ class Pool:
         return list(clients)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
+        if self.is_measuring and jobs:
+            kinds = {job.kind: job for job in reversed(jobs)}  # of each kind the first, the longest
+            yield from self.run_jobs(list(kinds.values()))
+            self.add_workers()
+            jobs = [job for job in jobs if job is not kinds[job.kind]]
+        yield from self.run_jobs(jobs)
+
+    def add_workers(self) -> None:
+        """Start as many workers as fit, by the memory that the first jobs needed."""
+        uses = [worker.memory_use for worker in self.workers if worker.memory_use]
+        fitting = min((use.count_fitting_workers() for use in uses), default=None)
+        self.is_measuring = False
+        self.worker_count = count_gpu_workers(self.compute, fitting)
+        for i in range(len(self.workers), self.worker_count):
+            self.workers.append(self.start_worker(i))
+
+    def run_jobs(self, jobs: Sequence[Job]) -> Iterator[Reply]:
         waiting, deaths = batch_jobs(jobs, self.worker_count)[::-1], Counter[int]()
         remaining = len(jobs)
         while remaining:
@@ -120,9 +140,10 @@ class Pool:
             for job in batch
         ]
         worker.batch = tuple(batch)
+        sharing = WorkerPlace.choose(self.compute, self.workers.index(worker), self.worker_count)
         # a worker that died while idle is noticed where replies are read
         with suppress(BrokenPipeError, ConnectionResetError):
-            worker.pipe.send(message)
+            worker.pipe.send((message, sharing.sharing))
 
     def replace_worker(self, worker: Worker, batch: Sequence[Job], deaths: int) -> None:
         """Replace a dead worker; a job on which several died ends the run."""
@@ -145,8 +166,9 @@ class Pool:
 
 def receive_replies(worker: Worker) -> list[Reply] | None:
     """Receive the replies to a batch; None if the worker died."""
+    received: list[tuple[Reply, TensorMessage | None]]
     try:
-        received: list[tuple[Reply, TensorMessage | None]] = worker.receive()
+        received, worker.memory_use = worker.receive()
     except EOFError:
         return None
     return [complete_reply(reply, message) for reply, message in received]
@@ -212,7 +234,9 @@ def run_batch(
     compute: Compute,
 ) -> None:
     """Receive a batch of jobs and send its replies; the first error is sent in their place."""
-    replies, batch = list[tuple[Reply, TensorMessage | None]](), pipe.recv()
+    replies = list[tuple[Reply, TensorMessage | None]]()
+    batch, sharing = pipe.recv()
+    limit_memory(compute, sharing)  # others may have come
     for bare, tensors, generic_model in batch:
         with send_errors(pipe, f"client {bare.client}, round {bare.t}"):
             job = replace(
@@ -221,7 +245,7 @@ def run_batch(
             replies.append(run_job(plan, client_store, job, compute))
             continue
         return  # an error was sent: the driver will end the run
-    pipe.send(replies)
+    pipe.send((replies, measure_memory(compute)))
 
 
 def run_job(

@@ -22,7 +22,7 @@ class Serial:
         self,
         plan: Plan,
         client_store: FolderClientStore,
-        workers: int = 1,
+        workers: int | None = None,
         compute: Compute = ON_CPU,
     ) -> None:
         self.plan, self.client_store, self.compute = plan, client_store, compute

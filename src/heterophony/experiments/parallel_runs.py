@@ -40,12 +40,14 @@ def run_in_parallel(
     width: int,
     on_event: EventListener,
     share: ClusterShare | None = None,
+    overrides: Sequence[str] = (),
     get_work: Callable[[Path], Work] | None = None,
 ) -> dict[Path, str]:
     """Continue these runs to their end, ``width`` at a time; a process that dies is replaced.
 
     Returns the runs that diverged, with the reason: that is a result, and the others continue.
-    ``get_work`` says what the process of a run does; default: what its configuration says.
+    ``get_work`` says what the process of a run does; default: what its configuration says, with
+    ``overrides``.
     """
     start_fork_server()
     diverged: dict[Path, str] = {}
@@ -54,7 +56,11 @@ def run_in_parallel(
         while waiting or runs:
             while waiting and len(runs) < width:
                 folder, attempt = waiting.pop()
-                work = get_work(folder) if get_work else (run_in_child_process, (folder, share))
+                work = (
+                    get_work(folder)
+                    if get_work
+                    else (run_in_child_process, (folder, overrides, share))
+                )
                 runs.append(RunProcess(folder, attempt, work))
             by_pipe = {r.pipe: r for r in runs}
             for pipe in connection.wait(list(by_pipe)):
@@ -102,29 +108,39 @@ def requeue_run(run: RunProcess) -> tuple[Path, int]:
 
 
 def run_in_child_process(
-    pipe: connection.Connection, path: Path, share: ClusterShare | None
+    pipe: connection.Connection, path: Path, overrides: Sequence[str], share: ClusterShare | None
 ) -> None:
     """Continue one run to its end, in the child process."""
     with send_errors(pipe, str(path)):
-        continue_run(path, share, pipe.send)
+        continue_run(path, overrides, share, pipe.send)
 
 
-def continue_run(path: Path, share: ClusterShare | None, on_event: Callable[[Event], None]) -> None:
+def continue_run(
+    path: Path,
+    overrides: Sequence[str],
+    share: ClusterShare | None,
+    on_event: Callable[[Event], None],
+) -> None:
     """Continue one run to its end: in this process, or on its share of a cluster."""
     folder = RunFolder(path)
+
+    def warn(text: str) -> None:
+        """Say nothing: the parent has said that the run continues on another device."""
+
     try:
         folder.reopen()
-        config = read_config(folder.config_file)
+        config = read_config(folder.config_file, overrides)
         plan = config.build_plan(config.build_federation())
         compute = config.engine.choose_compute()
         if share is None:
             # numbers of processes follow each other, so runs spread over the GPUs
             compute = assign_gpu(compute, os.getpid())
-            execute_plan(plan, folder, "serial", None, on_event, compute=compute)
+            execute_plan(plan, folder, "serial", None, on_event, warn=warn, compute=compute)
         else:
             os.environ.update(share.environment)
             execute_plan(
                 *(plan, folder, "ray", share.workers, on_event),
+                warn=warn,
                 cluster=share.cluster,
                 compute=compute,
             )

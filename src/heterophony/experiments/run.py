@@ -169,7 +169,7 @@ def run(
         with show_progress(progress) as shown:
             status = shown.begin_run(
                 f"{label_algorithm(plan.algorithm, plan.algorithm_name)} (seed {seed})"
-                + ("" if compute.is_cpu else f" on {compute.device}"),
+                f" on {compute.device}",
                 plan.rounds,
                 list(federation.sizes("test").values()),
             )

@@ -15,8 +15,8 @@ from ..config.sections import EngineSection
 from ..config.short_keys import expand_overrides, find_choice, ignore_note
 from ..core.errors import ConfigError, DivergedError, FolderError
 from ..core.files import write_json
-from ..engines.base import count_cores
 from ..runs.early_stops import read_stop
+from ..engines.base import count_cores, count_gpu_workers
 from ..runs.store import RunFolder
 from ..runs.sweep_table import SWEEP_FILE, read_sweep_file
 from .compare import prepare_run_folders
@@ -170,9 +170,10 @@ def run_due_sweep(
     runs = {path: (path.name, config.top.rounds) for path, config in configs.items()}
     engine = next(iter(configs.values())).engine
     if len(due) > 1 and engine.name == "ray":
-        failed = run_on_cluster(runs, engine, workers, progress)
+        failed = run_on_cluster(runs, engine, workers, progress, overrides, warn)
     elif len(due) > 1 and engine.name == "pool":
-        failed = run_side_by_side(runs, count_width(engine, workers), progress)
+        width = count_width(engine, workers)
+        failed = run_side_by_side(runs, width, progress, overrides, warn)
     else:
         failed = {}
         for folder in due:
@@ -186,5 +187,8 @@ def run_due_sweep(
 
 
 def count_width(engine: EngineSection, workers: int | None) -> int:
-    """Count the runs at a time."""
-    return workers or engine.workers or count_cores()
+    """Count the runs at a time: one per core, or a few on each GPU."""
+    if workers := workers or engine.workers:
+        return workers
+    compute = engine.choose_compute()
+    return count_cores() if compute.is_cpu else count_gpu_workers(compute)

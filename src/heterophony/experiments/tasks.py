@@ -13,6 +13,7 @@ from ..config.config import Config
 from ..config.old_settings import parse_settings_text
 from ..config.reading import read_config
 from ..config.sections import EngineSection
+from ..core.compute import Compute
 from ..core.errors import DivergedError, FolderError
 from ..core.files import TEXT_LIMIT, read_regular_file, translate_disk_errors
 from ..core.status_line import name_slow_work
@@ -23,7 +24,7 @@ from ..runs.events import Event
 from ..runs.store import RunFolder
 from ..runs.summary import Summary, summarise
 from ..trackers import select_trackers
-from .execute import execute_plan
+from .execute import describe_other_device, execute_plan
 from .parallel_runs import run_in_parallel
 from .progress import EventListener, RunsProgress
 
@@ -148,7 +149,7 @@ def run_sequentially(
     for task in tasks:
         engine, sizes = task.config.engine, task.plan.federation.sizes("test")
         compute = engine.choose_compute()
-        label = task.label if compute.is_cpu else f"{task.label} on {compute.device}"
+        label = f"{task.label} on {compute.device}"
         status = progress.begin_run(label, task.plan.rounds, list(sizes.values()))
         try:
             summaries.append(
@@ -171,24 +172,47 @@ def run_sequentially(
 
 
 def run_on_cluster(
-    runs: LabelledRuns, engine: EngineSection, workers: int | None, progress: RunsProgress
+    runs: LabelledRuns,
+    engine: EngineSection,
+    workers: int | None,
+    progress: RunsProgress,
+    overrides: Sequence[str] = (),
+    warn: Callable[[str], None] = warnings.warn,
 ) -> dict[Path, str]:
     """Run side by side, each run on its share of a Ray cluster; return which diverged, and how."""
     from ..engines.ray.cluster import share_cluster
 
     with share_cluster(workers or engine.workers, engine, len(runs)) as (width, share):
-        return run_side_by_side(runs, width, progress, share)
+        return run_side_by_side(runs, width, progress, overrides, warn, share)
 
 
 def run_side_by_side(
-    runs: LabelledRuns, width: int, progress: RunsProgress, share: ClusterShare | None = None
+    runs: LabelledRuns,
+    width: int,
+    progress: RunsProgress,
+    overrides: Sequence[str] = (),
+    warn: Callable[[str], None] = warnings.warn,
+    share: ClusterShare | None = None,
 ) -> dict[Path, str]:
-    """Run ``width`` runs at a time, a process each; return which diverged, and how."""
+    """Run ``width`` runs at a time, a process each; return which diverged, and how.
+
+    ``overrides`` are settings of the section [engine] in place of those in the folders.
+    """
     listeners: dict[Path, EventListener] = {}
+    computes = {path: read_compute(path, overrides) for path in runs}
+    for path, compute in computes.items():
+        if other := describe_other_device(list(RunFolder(path).iterate_events()), compute):
+            warn(f"{path}: {other}")
 
     def on_event(path: Path, event: Event) -> None:
         if path not in listeners:
-            listeners[path] = progress.begin_run(*runs[path])
+            label, rounds = runs[path]
+            listeners[path] = progress.begin_run(f"{label} on {computes[path].device}", rounds)
         listeners[path](event)
 
-    return run_in_parallel(list(runs), width, on_event, share)
+    return run_in_parallel(list(runs), width, on_event, share, overrides)
+
+
+def read_compute(folder: Path, overrides: Sequence[str]) -> Compute:
+    """Read where the jobs of a run will compute; raise if the device is not here."""
+    return read_config(RunFolder(folder).config_file, overrides).engine.choose_compute()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -24,12 +24,13 @@ def run_trials_on_cluster(
     engine: EngineSection,
     workers: int | None,
     progress: RunsProgress,
+    overrides: Sequence[str] = (),
 ) -> dict[Path, str]:
     """Run side by side, each run on its share of a Ray cluster; return which diverged, and how."""
     from ..engines.ray.cluster import share_cluster
 
     with share_cluster(workers or engine.workers, engine, len(runs)) as (width, share):
-        return run_trials_side_by_side(runs, limits, by, width, progress, share)
+        return run_trials_side_by_side(runs, limits, by, width, progress, overrides, share)
 
 
 def run_trials_side_by_side(
@@ -38,9 +39,13 @@ def run_trials_side_by_side(
     by: Measure,
     width: int,
     progress: RunsProgress,
+    overrides: Sequence[str] = (),
     share: ClusterShare | None = None,
 ) -> dict[Path, str]:
-    """Run ``width`` trials at a time, a process each; return which diverged, and how."""
+    """Run ``width`` trials at a time, a process each; return which diverged, and how.
+
+    ``overrides`` are settings of the section [engine] in place of those in the folders.
+    """
     statuses: dict[Path, RunStatus] = {}
     stops = {path: EarlyStop(by, limits[path]) for path in runs}
 
@@ -54,17 +59,21 @@ def run_trials_side_by_side(
             statuses[path].end_early()
 
     def get_work(path: Path) -> Work:
-        return run_trial_in_child, (path, share, EarlyStop(by, limits[path]))
+        return run_trial_in_child, (path, overrides, share, EarlyStop(by, limits[path]))
 
-    return run_in_parallel(list(runs), width, on_event, share, get_work)
+    return run_in_parallel(list(runs), width, on_event, get_work=get_work)
 
 
 def run_trial_in_child(
-    pipe: Connection, path: Path, share: ClusterShare | None, stop: EarlyStop
+    pipe: Connection,
+    path: Path,
+    overrides: Sequence[str],
+    share: ClusterShare | None,
+    stop: EarlyStop,
 ) -> None:
     """Continue one trial to its end or early stop, in the child process."""
     with send_errors(pipe, str(path)):
-        run_until_stopped(path, stop, pipe.send, lambda listen: continue_run(path, share, listen))
+        run_until_stopped(path, stop, pipe.send, lambda listen: continue_run(path, overrides, share, listen))
 
 
 def run_until_stopped(

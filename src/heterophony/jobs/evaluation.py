@@ -49,8 +49,7 @@ def evaluate(plan: Plan, job: Job, memory: Memory, client_store: ClientStore) ->
     metrics = measure(plan, client, models, client.data.test)
     if plan.federation.validates:  # read only here, so that no algorithm can use these examples
         held_out = plan.federation.samples(job.client, "validation")
-        if not get_compute().is_cpu:
-            held_out = place_samples(held_out, get_compute().device)
+        held_out = place_samples(held_out, get_compute(), (job.client, "validation"))
         valid = {f"{k}_valid": model for k, model in models.items()}
         metrics |= measure(plan, client, valid, held_out)
     tested = len(client.data.test)

@@ -196,7 +196,8 @@ class Plan:
         data = self.federation.data(client)
         if self.attack.is_active:
             data = self.attack.falsify_labels(data, client, self.federation.clients, self.seed)
-        return place_data(data, compute)
+        compute.resident.serve(self.federation)
+        return place_data(data, compute, client)
 
     def build_client(
         self,
@@ -213,7 +214,7 @@ class Plan:
             derived = client_store.load_derived_samples(job.client, name, data.train.scale, make)
             # derived images are transformed in training as the originals are
             derived = replace(derived, image_transform=data.train.image_transform)
-            return derived if compute.is_cpu else place_samples(derived, compute.device)
+            return place_samples(derived, compute)
 
         # with pooled data, draw as the first client: then a federation of one gives the same bits
         client_id = self.federation.clients[0] if job.client == POOLED_CLIENT else job.client

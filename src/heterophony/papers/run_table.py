@@ -69,9 +69,9 @@ def run_due(
     """Run what is due; return by folder name which runs diverged, and how."""
     labelled = {d.folder.path: (d.label, d.rounds) for d in due}
     if len(due) > 1 and engine.name == "ray":
-        failed = run_on_cluster(labelled, engine, workers, progress)
+        failed = run_on_cluster(labelled, engine, workers, progress, overrides, warn)
     elif len(due) > 1 and max(d.seconds for d in due) < SHORT_RUN_SECONDS:
-        failed = run_side_by_side(labelled, cores, progress)
+        failed = run_side_by_side(labelled, cores, progress, overrides, warn)
     else:
         failed = {}
         for run in due:

@@ -96,7 +96,9 @@ class StartEvent(TypedDict):
             "SHA-256 of each file that decides availability or device speeds, if there are any",
         ]
     ]
-    device: NotRequired[Annotated[str, "the device that computes, if it is not the CPU"]]
+    device: NotRequired[
+        Annotated[str, "the device that computes; not in a run on devices, which choose their own"]
+    ]
     deterministic: NotRequired[
         Annotated[bool, "false if `engine.deterministic = false` allows other bits every time"]
     ]

@@ -18,6 +18,7 @@ from ..core.randomness import seeded
 from ..core.samples import ClientData
 from ..core.tensors import Memory, Tensors, load_into_net, state
 from ..jobs.plan import Plan
+from .model_input import ModelInput
 from .prediction_needs import (
     AccessRecorder,
     ExamplesWithheldError,
@@ -28,11 +29,12 @@ from .prediction_needs import (
 
 
 class Model(nn.Module):
-    """A trained model. It takes stored examples (bytes) or scaled numbers, and returns logits."""
+    """A trained model. It takes examples as the data set has them, and returns logits."""
 
     def __init__(self, plan: Plan, client: Client, generic: bool) -> None:
         super().__init__()
-        self.net, self._scale = client.net.eval(), client.data.test.scale
+        self.net, pool = client.net.eval(), plan.federation.x
+        self._input = ModelInput(tuple(pool.shape[1:]), pool.dtype, client.data.test.scale)
         self._algorithm, self._generic = plan.algorithm, generic
         self._client: Client = PredictingClient(client)
         self._keep_what_is_needed(client, make_example(plan, client))
@@ -43,10 +45,9 @@ class Model(nn.Module):
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
-        x = torch.as_tensor(x)
+        x = self._input.convert(torch.as_tensor(x))
         memory, received = dict(self.memory.read()), self.received.read()[""]
-        scaled = self._scale(x) if x.dtype == torch.uint8 else x
-        return self._predict(scaled, self._client.data, memory, received)
+        return self._predict(x, self._client.data, memory, received)
 
     def _predict(
         self, x: Tensor, data: ClientData, memory: dict[str, Tensors], received: Tensors

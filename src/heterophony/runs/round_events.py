@@ -99,6 +99,7 @@ def make_start_event(plan: Plan, server: Server, compute: Compute = ON_CPU) -> S
     learned: TaskField = {} if plan.task.name == "classification" else {"task": plan.task.name}
     remark: RemarkField = {"data_remark": federation.remark} if federation.remark else {}
     files: FileDigests = {"files": plan.file_digests} if plan.file_digests else {}
+    where: ComputeFields = {} if plan.clients_on_devices else describe_compute(compute)
     return {
         "event": "start",
         "version": __version__,
@@ -117,18 +118,16 @@ def make_start_event(plan: Plan, server: Server, compute: Compute = ON_CPU) -> S
         "data_sha256": federation.sha256,
         "start_sha256": plan.start_sha256,
         **files,
-        **describe_compute(compute),
+        **where,
         **describe_protections(plan),
     }
 
 
 def describe_compute(compute: Compute) -> ComputeFields:
-    """Describe where and how a run computes, as far as it is not on the CPU in float32."""
-    found: ComputeFields = {}
-    if not compute.is_cpu:
-        found["device"] = str(compute.device)
-        if not compute.deterministic:
-            found["deterministic"] = False
+    """Describe where a run computes, and how, as far as it is not in the usual way."""
+    found: ComputeFields = {"device": str(compute.device)}
+    if not compute.is_cpu and not compute.deterministic:
+        found["deterministic"] = False
     if compute.precision != "float32":
         found["precision"] = compute.precision
     return found

@@ -15,6 +15,7 @@ from .events import (
     Counts,
     Event,
     NewClientsEvent,
+    StartEvent,
     find_last_evaluation,
     get_end,
     get_new_clients,
@@ -262,13 +263,19 @@ def build_summary(events: Sequence[Event]) -> Summary:
         task=start.get("task", "classification"),
         metrics=pool_last_metrics(events),
         data_remark=start.get("data_remark"),
-        compute={k: v for k, v in start.items() if k in ("device", "deterministic", "precision")},
+        compute=describe_unusual_compute(start),
         protection=start.get("protection", []),
         epsilon=rounds[-1].get("epsilon") if rounds else None,
         delta=rounds[-1].get("delta") if rounds else None,
         privacy=start.get("privacy", {}),
         bad_clients=start.get("bad_clients", []),
     )
+
+
+def describe_unusual_compute(start: StartEvent) -> dict[str, Any]:
+    """Return where and how the run computed, as far as it was not on the CPU in float32."""
+    found = {k: v for k, v in start.items() if k in ("device", "deterministic", "precision")}
+    return {k: v for k, v in found.items() if (k, v) != ("device", "cpu")}
 
 
 def require_counts(counts: Counts) -> list[float]:

@@ -36,7 +36,7 @@ def read_npz(
     except ValueError:
         raise DataError(f"{path}: training and test examples have different shapes") from None
     official = len(arrays["y_train"]) if "x_test" in arrays else None
-    return wrap_arrays(x, y, path.stem, official, shape, task)
+    return wrap_arrays(x, y, path.stem, official, shape, task, path)
 
 
 def load_npz_arrays(path: Path) -> Arrays:
@@ -69,13 +69,15 @@ def wrap_arrays(
     official: int | None = None,
     shape: tuple[int, ...] | None = None,
     task: TaskName = "classification",
+    path: Path | None = None,
 ) -> Source:
     """Make a source of arrays: bytes are images (N×H×W or N×H×W×C), numbers are used unchanged.
 
-    Numbers N×H×W×C with 1, 3 or 4 channels are images too, unless one example must have ``shape``.
+    Numbers N×H×W×C with up to 4 channels are images too, unless one example must have ``shape``.
+    Errors of labels name the ``path``, if there is one.
     """
     x, y = np.asarray(x), np.asarray(y)
-    y, names = parse_targets(y, task, name)
+    y, names = parse_targets(y, task, name if path is None else str(path))
     if x.ndim < 2:
         raise DataError(f"{name}: examples must have at least one dimension besides their number")
     if x.dtype == np.uint8:
@@ -84,8 +86,8 @@ def wrap_arrays(
             x = x.transpose(0, 3, 1, 2)
     elif np.issubdtype(x.dtype, np.floating):
         x = x.astype(np.float32)
-        if x.ndim == 4 and x.shape[-1] in (1, 3, 4) and min(x.shape[1:3]) > 4:
-            x = x if x.shape[1:] == shape else x.transpose(0, 3, 1, 2)
+        if has_channels_last(x.shape[1:]) and x.shape[1:] != shape:
+            x = x.transpose(0, 3, 1, 2)
     elif np.issubdtype(x.dtype, np.integer):
         x = x.astype(np.int64)
     else:
@@ -94,6 +96,13 @@ def wrap_arrays(
         names = max(names, number_labels(x, name), key=len)  # a token may be in x alone
     scale = BYTES_TO_PLUS_MINUS_ONE if x.dtype == np.uint8 else Scale()
     return Source(name, np.ascontiguousarray(x), y, scale, names, official, task=task)
+
+
+def has_channels_last(shape: tuple[int, ...]) -> bool:
+    """Tell whether numbers of this shape are an image H×W×C."""
+    if len(shape) != 3 or shape[2] > 4:
+        return False
+    return min(shape[:2]) > 4 or shape[0] == shape[1] != shape[2]
 
 
 def read_npz_per_client(folder: Path, task: TaskName = "classification") -> Source:
@@ -115,6 +124,7 @@ def read_npz_per_client(folder: Path, task: TaskName = "classification") -> Sour
                     f"{path}: x{part} {x.dtype} {x.shape} with y{part} {y.shape} does not fit"
                     f" {paths[0].name}, whose examples are {first.dtype} {first.shape[1:]}"
                 )
+            parse_targets(y, task, str(path))  # raises with the file's name
             parts.append((part, user, x, y))
     x, y = (np.concatenate([p[i] for p in parts]) for i in (2, 3))
     source = wrap_arrays(x, y, folder.name, task=task)
