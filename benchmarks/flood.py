@@ -4,7 +4,10 @@ python benchmarks/flood.py [--kinds none,up,â€¦] [--seconds 70] [-c key=value â€
 
 A real broker, a server and two devices, each a process of this machine, and a third enrolled device
 that sends prepared packets as fast as the broker takes them, from before the start of the run to
-its end. The run is the same each time, and so must be its bits.
+its end. The run is the same each time, and so must be its bits. ``seconds`` are from the start of the
+server's process to its end, ``of_rounds`` from the last device that joined, ``shut_out_after`` from the
+moment the server listens until it has shut the device out. Without an end after ``--seconds``, both are
+null.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +27,23 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 from helpers.flood import PING, Flooder, make_publish, make_subscribe
 from heterophony.devices.broker.broker import Broker
+from heterophony.devices.journal import Fact, parse_line, read_journal
+from heterophony.devices.protocol.topics import make_control_topic, make_device_topic
 
 RUN = "flooded"
-OWN = "het/2/d/mallory"
 HELD = {"one": "0,1", "two": "2,3"}
 SETTINGS = ["algorithm.name=fedavg", "data.clients=4", "participation.rate=1.0", "rounds=10"]
 SETTINGS += ["data.partition.alpha=0.5", "model.name=mlp", "local.steps=10", "local.batch=16"]
 SMALL = b"x" * 20
 KINDS: dict[str, bytes | None] = {
     "none": None,
-    "up": make_publish(f"{OWN}/up", SMALL),
-    "up-1": make_publish(f"{OWN}/up", SMALL, qos=1),
-    "status": make_publish(f"{OWN}/status", SMALL, qos=1, retain=True),
-    "chunk": make_publish(f"{OWN}/up/chunk", bytes(131072)),
-    "unread": make_publish("het/2/d/mallory/up/elsewhere", SMALL),
-    "foreign": make_publish("het/2/d/one/up", SMALL),
+    "up": make_publish(make_device_topic("mallory", "up"), SMALL),
+    "up-1": make_publish(make_device_topic("mallory", "up"), SMALL, qos=1),
+    "status": make_publish(make_device_topic("mallory", "status"), SMALL, qos=1, retain=True),
+    "chunk": make_publish(make_device_topic("mallory", "up/chunk"), bytes(131072)),
+    "foreign": make_publish(make_device_topic("one", "up"), SMALL),
     "ping": PING,
-    "subscribe": make_subscribe(f"het/2/r/{RUN}/ctl"),
+    "subscribe": make_subscribe(make_control_topic(RUN)),
     "connect": b"",
 }
 
@@ -97,18 +101,33 @@ def flood_run(
         device.communicate(timeout=60)
     if packet is not None:
         thread.join(60)
+    times = {fact.kind: datetime.fromisoformat(fact.time) for fact in read_facts(folder / RUN)}
     result = folder / RUN / "result.json"
     bits = json.loads(result.read_text())["model_sha256"][:12] if result.exists() else None
     return {
         "kind": kind,
         "seconds": took and round(took, 1),
         "bits": bits,
+        "of_rounds": subtract(times, "ended", "joined"),
+        "shut_out_after": subtract(times, "shut_out", "started"),
         "sent": flooder.sent,
         "sent_per_second": round(flooder.sent / flooded_for),
         "connections": flooder.connections,
         "refused": flooder.refusals,
         "said": [line for line in said.splitlines() if "mallory" in line][-3:],
     }
+
+
+def read_facts(folder: Path) -> list[Fact]:
+    """Return the facts of the run's journal; of each kind, the last one counts."""
+    found = (parse_line(line) for line in read_journal(folder))
+    return [fact for fact in found if fact is not None]
+
+
+def subtract(times: dict[str, datetime], late: str, early: str) -> float | None:
+    if late not in times or early not in times:
+        return None
+    return round((times[late] - times[early]).total_seconds(), 1)
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ from heterophony.core.errors import CodecError
 from heterophony.devices import server
 from heterophony.devices.broker.enrolment import Enrolment
 from heterophony.devices.protocol import chunks
+from heterophony.devices.protocol.framing import split_run
 from heterophony.devices.testbed import processes
 from heterophony.devices.testbed.testbed import Testbed, assign_clients, start_testbed_fork_server
 from heterophony.devices.transport.inbox import ReceivedMessage
@@ -46,7 +47,7 @@ class TensorCounter:
 
     def add(self, topic: str, payload: bytes) -> None:
         if topic.endswith("/chunk"):
-            chunk = chunks.decode_chunk(payload)
+            chunk = chunks.decode_chunk(split_run(payload)[1])
             self.parts[topic, chunk.sha256].setdefault(chunk.index, chunk.data)
 
     def bytes(self) -> int:

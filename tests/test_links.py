@@ -53,6 +53,13 @@ def find_broken_links(page: Path) -> list[str]:
     return broken
 
 
+def test_every_test_named_as_the_holder_of_a_promise_exists():
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "SECURITY.md").read_text()))
+    tests = "".join(file.read_text() for file in SOURCE_FILES if file.name.startswith("test_"))
+    assert len(named) > 20
+    assert named <= set(re.findall(r"^def (test_\w+)\(", tests, re.M))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page):
     assert find_broken_links(page) == []

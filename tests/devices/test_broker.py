@@ -26,7 +26,7 @@ from helpers.brokers import installed
 from helpers.mqtt_client import DEADLINE, Client, handshake, let_in
 from heterophony.cli import app
 from heterophony.core.errors import BrokerError, ConfigError, FolderError, HeterophonyError
-from heterophony.devices.broker import enrolment, mosquitto, network, process
+from heterophony.devices.broker import enrolment, maintenance, mosquitto, network, process
 from heterophony.devices.broker.broker import Broker
 from heterophony.devices.broker.certificates import CertificateAuthority
 from heterophony.devices.broker.enrolment import Enrolment
@@ -378,12 +378,13 @@ def test_a_packet_beyond_the_limit_ends_its_sender_only(shared, join):
 @pytest.mark.parametrize("end", [killed, Broker.stop], ids=["SIGKILL", "SIGTERM"])
 def test_a_broker_that_ended_has_forgotten_everything_and_wrote_nothing(broker, join, end):
     """Server and devices send again what they need; nothing that was retained does harm for good."""
-    (broker.folder / "mosquitto.db").write_bytes(b"of an earlier version")
     device = enrolled(broker)
     first = Client(device, session=True)
     first.publish(f"{RUN}/d/cam-1/status", bytes(200_000), retain=True)
     end(broker)
     first.close()
+    assert not (broker.folder / "mosquitto.db").exists()
+    (broker.folder / "mosquitto.db").write_bytes(b"of an earlier version")
     broker.start()
     assert not (broker.folder / "mosquitto.db").exists()
     again = join(device, session=True)
@@ -413,6 +414,24 @@ def test_revoking_ends_the_connection_and_clears_what_was_retained(broker, join)
         f"{RUN}/d/cam-2/{part}" for part in ("status", "up", "up/chunk")
     }
     assert not lets_in(lost)
+
+
+def test_a_broker_too_busy_to_end_a_connection_is_restarted(broker, join, monkeypatch):
+    lost, kept = enrolled(broker), enrolled(broker, "cam-2")
+    thief = join(lost)
+    thief.publish(f"{RUN}/d/cam-1/status", bytes(9), retain=True)
+
+    def fail(*_: object) -> None:
+        raise BrokerError("it does not answer")
+
+    monkeypatch.setattr(maintenance, "end_session", fail)
+    broker.revoke("cam-1")
+    assert thief.losses.get(timeout=DEADLINE)
+    assert (lets_in(lost), lets_in(kept)) == (False, True)
+    server = join(enrolment.read_enrolment(broker.server_enrolment_file))
+    server.subscribe("het/2/#")
+    server.publish(f"{RUN}/end")
+    assert server.until((f"{RUN}/end", b"")) == []
 
 
 def test_a_device_can_retain_three_messages_and_no_more(broker, join):

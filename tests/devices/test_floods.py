@@ -112,8 +112,10 @@ def check_journal(folder: Path, broker: Broker | None) -> None:
             assert details["certificate"] == read_serial_number(certificate)
     (out,) = [f for f in facts if f.kind == "shut_out"]
     assert (out.device, out.details) == ("mallory", {"why": FLOOD_REASON})
-    received = Counter((f.details["t"], f.details["job"]) for f in facts if f.kind == "received")
+    received = Counter(
+        (f.details["round"], f.details["job"]) for f in facts if f.kind == "received"
+    )
     assert received == {(0, "evaluate"): 4, (0, "train"): 2, (1, "train"): 2, (2, "evaluate"): 4}
-    sent = {(f.device, f.details["t"]) for f in facts if f.kind == "sent"}
+    sent = {(f.device, f.details["round"]) for f in facts if f.kind == "sent"}
     assert {("one", 0), ("two", 0), ("one", 2), ("two", 2)} <= sent
     assert {f.device for f in facts if f.kind in ("sent", "received")} == set(HELD)

@@ -13,6 +13,7 @@ from heterophony.core.errors import CodecError
 from heterophony.core.tensors import Tensors, matches_any, tensor_to_bytes
 from heterophony.devices import device as devices
 from heterophony.devices.protocol import chunks
+from heterophony.devices.protocol.framing import split_run
 from heterophony.devices.transport.mqtt_transport import MqttTransport
 from heterophony.devices.transport.paho_client import CountingPahoClient
 
@@ -33,7 +34,7 @@ class Tap:
 
         def publishing(link, topic, payload, retain=False):
             if topic.endswith("/chunk"):
-                chunk = chunks.decode_chunk(payload)
+                chunk = chunks.decode_chunk(split_run(payload)[1])
                 self.pieces[chunk.sha256][chunk.index] = chunk.data
             return publish(link, topic, payload, retain)
 

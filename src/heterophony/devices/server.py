@@ -170,8 +170,9 @@ def serve(
             version=__version__,
             configuration=session.config_blob.blob.sha256[:16],
         )
-        at_hand = enrolled_clients is not None and enrolled_clients.can_be_read
-        broker = Broker(enrolled_clients.store.folder) if enrolled_clients and at_hand else None
+        broker = None
+        if enrolled_clients is not None and enrolled_clients.can_be_read:
+            broker = Broker(enrolled_clients.store.folder)
         shut_out = DeviceBlocker(session, transport, broker, say).shut_out
 
         def update() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import tomli_w
 
-from ...core.errors import BusyError, ConfigError, FolderError
+from ...core.errors import BrokerError, BusyError, ConfigError, FolderError
 from ...core.files import translate_disk_errors, write_atomically
 from ...core.names import NAME_PATTERN, NAME_RULE
 from ..transport.endpoint import BrokerEndpoint
@@ -145,11 +145,11 @@ class Broker:
             self.certificate_store.remove(name)
             raise
         if name in self.certificate_store.list_revoked_names():
-            self._restore_rights()
+            self._restart()  # so that nobody stays connected with the revoked file of this name
         return issued
 
-    def _restore_rights(self) -> None:
-        """Restart Mosquitto, so that nobody stays connected with the revoked file of this name."""
+    def _restart(self) -> None:
+        """Restart Mosquitto with current access lists: it ends all connections and forgets all messages."""
         was_running = process.stop_mosquitto(self.folder) is not None
         with process.hold_lock(self.folder) as lock:
             self._write_access_lists(self._load_authority())
@@ -169,8 +169,13 @@ class Broker:
         self._write_access_lists(authority)
         if process.reload_mosquitto(self.folder):
             make_endpoint = self._make_endpoints(authority)
-            maintenance.end_session(name, make_endpoint)
-            maintenance.clear_retained(name, make_endpoint)
+            try:
+                maintenance.end_session(name, make_endpoint)
+                maintenance.clear_retained(name, make_endpoint)
+            except (
+                BrokerError
+            ):  # it is too busy to answer, perhaps with a flood of this very device
+                self._restart()
 
     def _make_endpoints(self, authority: CertificateAuthority) -> maintenance.MakeEndpoint:
         """Return a function that makes endpoints with certificates of a few minutes, by name."""

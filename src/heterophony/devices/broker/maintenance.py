@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty
 
 from ...core.errors import BrokerError
 from ..protocol import topics
@@ -13,7 +15,7 @@ from ..transport.inbox import ReceivedMessage
 from ..transport.mqtt_transport import MqttTransport
 
 TIMEOUT_SECONDS = 15.0
-MAX_PASSES = 100  # each clears what fits into the queue of one connection
+POLL_SECONDS = 0.01
 MakeEndpoint = Callable[[str], BrokerEndpoint]  # by name, with a certificate of a few minutes
 
 
@@ -29,17 +31,11 @@ def end_session(name: str, make_endpoint: MakeEndpoint) -> None:
 def clear_retained(device: str, make_endpoint: MakeEndpoint) -> int:
     """Delete all messages that a device retained; return how many there were."""
     own, mark = topics.make_device_pattern(device), topics.make_maintenance_topic()
-    cleared = 0
-    for _ in range(MAX_PASSES):
-        with MqttTransport(make_endpoint(topics.MAINTENANCE_NAME), [own, mark]) as transport:
-            found = list_retained(transport, mark)
-            for topic in found:
-                while not transport.publish(topic, b"", retain=True):
-                    time.sleep(0.01)
-        cleared += len(found)
-        if not found:
-            break
-    return cleared
+    with MqttTransport(make_endpoint(topics.MAINTENANCE_NAME), [own, mark]) as transport:
+        found = list_retained(transport, mark)
+        for topic in found:  # three at most, so the queue has room
+            transport.publish(topic, b"", retain=True)
+    return len(found)
 
 
 def list_retained(transport: MqttTransport, mark: str) -> list[str]:
@@ -48,16 +44,18 @@ def list_retained(transport: MqttTransport, mark: str) -> list[str]:
     wait_for_connection(transport, deadline)
     end, found = secrets.token_bytes(16), dict[str, None]()
     transport.publish(mark, end)
-    while True:
-        item = transport.inbox.get(timeout=max(0.01, deadline - time.monotonic()))
-        if isinstance(item, ReceivedMessage) and item.payload == end:
-            return list(found)
-        if isinstance(item, ReceivedMessage):
-            found[item.topic] = None
+    while time.monotonic() < deadline:
+        with suppress(Empty):
+            item = transport.inbox.get(timeout=POLL_SECONDS)
+            if isinstance(item, ReceivedMessage) and item.payload == end:
+                return list(found)
+            if isinstance(item, ReceivedMessage):
+                found[item.topic] = None
+    raise BrokerError(f"{transport.endpoint} does not answer")
 
 
 def wait_for_connection(transport: MqttTransport, deadline: float) -> None:
     while not transport.connected:
         if time.monotonic() > deadline:
             raise BrokerError(f"{transport.endpoint} does not answer")
-        time.sleep(0.01)
+        time.sleep(POLL_SECONDS)

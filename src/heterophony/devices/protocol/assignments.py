@@ -140,7 +140,7 @@ class Assignments:
         if record.record_want(want, last=count_chunks(outgoing.blob) - 1):
             self.requested.append((device, 0))
         if record.requested_blobs[want.sha256] and not sent_before:
-            self.record_blob("sent", device, outgoing.blob, t=self.t)
+            self.record_blob("sent", device, outgoing.blob, round=self.t)
         return [*outgoing.encode_wanted_chunks(want)]
 
     def record_blob(self, kind: str, device: str, blob: BlobRef, **details: Any) -> None:
@@ -240,7 +240,9 @@ class Assignments:
         self.registry.stats.record_taken_reply(device, open_task.task, done)
         self.requested += [(device, 0)] * MESSAGES_PER_TASK
         task = open_task.task
-        self.record_blob("received", device, done.reply, t=task.t, client=task.client, job=task.job)
+        self.record_blob(
+            "received", device, done.reply, round=task.t, client=task.client, job=task.job
+        )
         self.taken_ids.add(done.id)
         del self.open_tasks[done.id]
         return [Taken(done.id)]

@@ -84,7 +84,7 @@ class Inbox(queue.Queue[ReceivedMessage | ConnectionEvent]):
         if self.find_sender is None or not isinstance(item, ReceivedMessage):
             return True
         sender, known = self.find_sender(item.topic), len(self.budget.exhausted)
-        if self.budget.try_spend(sender, size, time.monotonic()):
+        if not sender or self.budget.try_spend(sender, size, time.monotonic()):
             return True
         if len(self.budget.exhausted) > known and self._qsize() < self.maxsize:
             self._put(ConnectionEvent("flood", sender))
