@@ -14,6 +14,7 @@ from ..core.algorithm import POOLED_CLIENT, Algorithm, Reply, Server
 from ..core.client import Client
 from ..core.compute import Compute, get_compute
 from ..core.device_samples import place_data, place_samples
+from ..core.epochs import count_examples
 from ..core.errors import ConfigError
 from ..core.metrics import Metric
 from ..core.module_copies import copy_module
@@ -158,6 +159,19 @@ class Plan:
     def needs_secret(self) -> bool:
         """Tell whether a protection draws noise that nobody else may know."""
         return any(p.needs_secret for p in self.protections)
+
+    def count_fedavg_examples(self, t: int, trained: Sequence[str], clock: float = 0.0) -> int:
+        """Count the examples that FedAvg would have gone through in round ``t``.
+
+        ``trained`` are the clients that trained in it. If the algorithm trains others than the
+        selected ones, those count that FedAvg would have selected.
+        """
+        clients = self.federation.clients
+        if self.algorithm.everybody or self.algorithm.pooled:
+            reachable = self.faults.list_reachable(t, clients, clock, self.seed)
+            trained = select_from_reachable(self.participation, t, clients, reachable, self.seed)
+        sizes, net = self.federation.sizes(), self.template
+        return sum(count_examples(net, sizes[c], self.training) for c in trained)
 
     def derive_draw_seed(self, turn: int) -> int:
         """Return the seed of a client's random draws; it differs if it trains again in a round."""
