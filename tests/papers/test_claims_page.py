@@ -14,7 +14,9 @@ from heterophony.cli import app
 from heterophony.core.errors import DataError
 from heterophony.papers import medium
 from heterophony.papers.claim_cost import estimate_core_hours
+from heterophony.papers.claim_data import describe_cost
 from heterophony.papers.claim_list import PaperClaim, list_claims
+from heterophony.papers.claim_verdicts import decide_claims
 from heterophony.papers.evidence import (
     StoredRun,
     digest_settings,
@@ -60,11 +62,10 @@ def test_the_printed_numbers_are_as_claimed(claim: PaperClaim):
             assert gap >= (claim.least if claim.least is not None else 0)
 
 
-def test_a_claim_has_a_cost_or_a_reason_why_not():
-    for claim in CLAIMS:
-        hours = estimate_core_hours(claim)
-        needs = any(c.needs for c in claim.table.cells if (c.row, c.column) in claim.cells)
-        assert hours["full"] or needs or claim.command or not claim.comparisons
+def test_every_claim_has_a_verdict_or_a_cost_or_what_it_needs():
+    for found in decide_claims(CLAIMS, read_stored_runs()):
+        assert found.verdict != "undecided" or describe_cost(found) != "–"
+        hours = estimate_core_hours(found.claim)
         if hours["full"] and hours["medium"]:
             assert hours["medium"] < hours["full"]
 

@@ -8,9 +8,14 @@ from typing import Any
 
 from ..analysis.significance import ConfidenceInterval
 from .claim_cost import estimate_core_hours, explain_missing_cost, format_core_hours
-from .claim_verdicts import CaseVerdict, ClaimVerdict, RoundPart
+from .claim_verdicts import BY_METHOD, CaseVerdict, ClaimVerdict, RoundPart
 
-SCALE_WORDS = {None: "not run", "full": "full scale", "medium": "medium scale"}
+SCALE_WORDS = {
+    None: "not run",
+    BY_METHOD: "the method",
+    "full": "full scale",
+    "medium": "medium scale",
+}
 COUNTED_WORDS = {  # each verdict, and how one and several are counted
     "holds": ("holds", "hold"),
     "holds under condition": ("holds under a condition", "hold under a condition"),
@@ -51,6 +56,8 @@ def describe_found(found: ClaimVerdict) -> list[str]:
 
 def describe_cost(found: ClaimVerdict) -> str:
     """Say what it costs to decide a claim, in core-hours at both scales."""
+    if found.claim.follows:
+        return "0"
     hours = estimate_core_hours(found.claim)
     if not any(hours.values()):
         return explain_missing_cost(found.claim) or "–"
