@@ -662,7 +662,7 @@ def check_the_mean_is_of_the_participants():
     assert FedAvg().merge(server, said).model["w"].tolist() == [3.0]
     alone = played("fedavg", rounds=1, participation=hp.Uniform(count=1))
     (who,) = (e["clients"][0] for e in alone.events if e["event"] == "round")
-    assert same(model(alone), memory(played("local", rounds=1), who)["net"])
+    assert same(model(alone), memory(played(Local(clients="all"), rounds=1), who)["net"])
 
 
 def the_absent_answer_with_the_old_model(patch: Patch) -> None:
@@ -1044,12 +1044,12 @@ def gpfl_is_steered_by_its_last_round(patch: Patch) -> None:
 
 
 def check_local_trains_everybody():
-    result = played("local", participation=0.5)
+    result = played(Local(clients="all"), participation=0.5)
     assert [r.participations for r in result.clients.values()] == [3] * 6
 
 
 def local_trains_the_chosen(patch: Patch) -> None:
-    """The baseline trains a sample of its clients in each round, and so looks worse than it is."""
+    """Asked to train all clients, the baseline trains a sample of them, and looks worse than it is."""
     patch.setattr(Local, "everybody", False)
 
 

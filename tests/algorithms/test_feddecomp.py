@@ -156,7 +156,7 @@ def test_without_own_epochs_it_is_fedavg_with_steps_too():
 
 def test_the_first_step_of_the_own_part_moves_b_and_not_a():
     one_step = replace(HOW, epochs=1, batch=10_000)
-    result = run(FedDecomp(), rounds=1, training=one_step)
+    result = run(FedDecomp(own_epochs=1), rounds=1, training=one_step)
     start = hp.Tensors(result.plan.template.state_dict())
     kept = memory(result, "0")["net"]
     assert same(kept.only("*.a"), start.only(*FACTOR_PATTERNS).only("*.a"))
@@ -266,7 +266,7 @@ def test_g_is_the_shared_part_alone_and_p_has_the_own_one(clients):
     """With one client the own part equals its average: G must do without it all the same."""
     federation = digits(clients=clients, examples=200)
     how = {"rounds": 2, "training": replace(HOW, lr=0.3), "model": "digitsnet", **PAPER}
-    result = played(FedDecomp(scale="none"), federation, **how)
+    result = played(FedDecomp(scale="none", own_epochs=2), federation, **how)
     sigma = get_model_builder("digitsnet")((1, 8, 8), 10, 1)
     sigma.load_state_dict(plain(model(result)))
     last = result.events[-2]
@@ -311,10 +311,17 @@ def test_model_difference_leaves_out_statistics_and_factors(monkeypatch):
         assert abs(event["measures"]["model_difference"] - float(sum(apart)) / 6) < 1e-6
 
 
-def test_changes_grow_from_zero_in_the_first_round():
+def test_changes_count_from_the_initial_values():
     result = run(FedDecomp(changes=True), rounds=3)
     rounds = [e["measures"] for e in result.events if e["event"] == "round"]
     kinds = ["delta_sigma", *(f"delta_tau_{k}" for k in ("effective", "factors", "unscaled"))]
-    assert [rounds[0][k] for k in kinds] == [0.0] * 4
-    assert all(0 < rounds[1][k] < rounds[2][k] for k in kinds)
+    assert all(0 < rounds[0][k] < rounds[1][k] < rounds[2][k] for k in kinds)
     assert rounds[2]["delta_tau_effective"] < rounds[2]["delta_tau_unscaled"]
+    start = result.plan.create_initial_server().model
+    moved = (plain(model(result)) - plain(start)).square().sqrt()
+    assert rounds[2]["delta_sigma"] == pytest.approx(float(moved))
+    clients = result.plan.federation.clients
+    ours = [memory(result, c)["net"].only("*.a", "*.b") for c in clients]
+    first = hp.Tensors(result.plan.template.state_dict()).only("*.weight.0.a", "*.weight.0.b")
+    each = [float((net - first).square().sqrt()) for net in ours]
+    assert rounds[2]["delta_tau_factors"] == pytest.approx(sum(each) / len(each))

@@ -345,6 +345,7 @@ def test_compare_prints_a_table_for_people(compared):
         *names,
         "ΔG last 10",
         "ΔP last 10",
+        "work",
         "MB",
         "seconds",
     ]

@@ -16,7 +16,7 @@ import heterophony as hp
 from helpers.support import digits, identical, model, net_with_batch_norm, played, same
 from heterophony.algorithms.centralized import Centralized
 from heterophony.cli import app
-from heterophony.config.checkpoint import save_checkpoint
+from heterophony.config.checkpoint import begin_with_checkpoint, save_checkpoint
 from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError, FolderError
 from heterophony.core.randomness import seeded
@@ -251,3 +251,18 @@ def test_feddecomps_shared_part_begins_with_the_checkpoint_and_its_own_with_noth
     cold = get_model_builder("mlp")((1, 8, 8), 10, 1)
     cold.load_state_dict(given)
     assert torch.equal(net(x), cold(x))  # B = 0: nothing of its own yet
+
+
+def test_a_state_dict_of_torchvision_gives_all_but_the_last_layer(tmp_path):
+    """It names no base and no head: ``conv1.weight`` is that of ``base.conv1``."""
+    build = get_model_builder("resnet18_imagenet")
+    with seeded("elsewhere"):
+        given = hp.Tensors(build((3, 32, 32), 1000, 1).state_dict())
+    path = tmp_path / "resnet18.safetensors"
+    save_checkpoint(path, hp.Tensors({k.partition(".")[2]: v for k, v in given.items()}))
+    net = begin_with_checkpoint(lambda: build((3, 32, 32), 5, 1), str(path))()
+    begun = hp.Tensors(net.state_dict())
+    assert same(begun.only("base.*"), given.only("base.*"))
+    assert begun["head.fc.weight"].shape == (5, 512)
+    with pytest.raises(ConfigError, match=r"model.init: .* has no tensor 'base.0.bias'"):
+        begin_with_checkpoint(lambda: get_model_builder("convnet")((3, 32, 32), 5, 1), str(path))

@@ -84,3 +84,21 @@ def test_settings_that_are_newer_than_runs_are_left_out_of_their_files():
     assert "phases" not in text
     chosen = {"algorithm": {"name": "fedreg", "phases": "interleaved"}}
     assert 'phases = "interleaved"' in resolve_config(chosen).to_toml()
+
+
+def test_a_run_of_local_from_before_continues_with_all_clients():
+    everybody = resolve_config({"algorithm": {"name": "local", "clients": "all"}}).to_toml()
+    assert 'clients = "all"' not in everybody  # as a run of before wrote it
+    assert resolve_config(tomllib.loads(everybody)).algorithm.everybody
+    selected = resolve_config({"algorithm": {"name": "local"}})
+    assert not selected.algorithm.everybody
+    assert resolve_config(tomllib.loads(selected.to_toml())).algorithm == selected.algorithm
+
+
+def test_a_run_of_feddecomp_that_had_too_few_epochs_continues_as_it_was():
+    raw = tomllib.loads(resolve_config({"algorithm": {"name": "feddecomp"}}).to_toml())
+    raw["algorithm"]["own_epochs"], raw["local"]["epochs"] = 2, 1
+    assert resolve_config(raw).algorithm.own_epochs == 1
+    by_hand = {"algorithm": raw["algorithm"], "local": {"epochs": 1}}
+    with pytest.raises(ConfigError, match=r"^algorithm.own_epochs: 2 of local.epochs = 1"):
+        resolve_config(by_hand)

@@ -37,6 +37,8 @@ def layers(net: nn.Module) -> list[int]:
         ("resnet18", CIFAR, 100, 1, 11_220_132, 51_300, 512),
         ("resnet18", CIFAR, 10, 1, 11_173_962, 5_130, 512),
         ("resnet18_group", CIFAR, 100, 1, 11_220_132, 51_300, 512),
+        ("resnet18_imagenet", CIFAR, 100, 1, 11_227_812, 51_300, 512),
+        ("resnet18_imagenet", CIFAR, 1000, 1, 11_689_512, 513_000, 512),  # torchvision's
     ],
 )
 def test_parameters_are_those_of_the_papers(name, shape, classes, depth, whole, head, width):
@@ -94,6 +96,40 @@ def test_a_run_takes_the_depth_of_the_user_the_algorithm_or_the_model(pairs, dep
 
 
 # ResNet-18 ------------------------------------------------------------------------------------
+
+
+def list_torchvision_names() -> list[str]:
+    """The names in the state dict of torchvision's ResNet-18, in their order."""
+    statistics = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+
+    def norm(name: str) -> list[str]:
+        return [f"{name}.{k}" for k in statistics]
+
+    names = ["conv1.weight", *norm("bn1")]
+    for stage in (1, 2, 3, 4):
+        for block in (0, 1):
+            at = f"layer{stage}.{block}"
+            names += [f"{at}.conv1.weight", *norm(f"{at}.bn1")]
+            names += [f"{at}.conv2.weight", *norm(f"{at}.bn2")]
+            if stage > 1 and block == 0:
+                names += [f"{at}.downsample.0.weight", *norm(f"{at}.downsample.1")]
+    return [*names, "fc.weight", "fc.bias"]
+
+
+def test_resnet18_imagenet_has_torchvisions_names_and_layers():
+    net = get_model_builder("resnet18_imagenet")(CIFAR, 1000, 1)
+    names = [k.partition(".")[2] for k in net.state_dict()]
+    assert names == list_torchvision_names()
+    assert len(names) == 122
+    stem = net.base.conv1
+    assert (stem.kernel_size, stem.stride, stem.padding) == ((7, 7), (2, 2), (3, 3))
+    strides = {k: m.stride[0] for k, m in net.base.named_modules() if isinstance(m, nn.Conv2d)}
+    assert [k for k, stride in strides.items() if stride == 2] == [
+        "conv1",
+        *(f"layer{i}.0.{part}" for i in (2, 3, 4) for part in ("conv1", "downsample.0")),
+    ]
+    assert net.base.layer1(torch.zeros(1, 64, 8, 8)).shape == (1, 64, 8, 8)
+    assert net.base.maxpool(net.base.conv1(torch.zeros(1, 3, 224, 224))).shape == (1, 64, 56, 56)
 
 
 def test_resnet18_is_the_table():

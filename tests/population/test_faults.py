@@ -407,7 +407,8 @@ def test_tables_and_the_page_show_the_simulated_clock_where_there_is_one(tmp_pat
 
 def test_without_faults_a_round_is_recorded_as_ever():
     result, named = played("fedavg"), played("fedavg", faults=Faults(), devices=Devices())
-    keys = ["event", "t", "clients", "bytes_down", "bytes_up", "loss", "measures", "P_local"]
+    keys = ["event", "t", "clients", "bytes_down", "bytes_up", "examples", "fedavg_examples"]
+    keys += ["loss", "measures", "P_local"]
     assert [list(e) for e in rounds(result)] == [[*keys, "work", "seconds"]] * 3
     assert identical(result, named)
     assert "files" not in result.events[0]

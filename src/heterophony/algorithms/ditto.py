@@ -16,7 +16,9 @@ class Ditto(Algorithm):
     paper = "Li et al., ICML 2021"
     personal = ("own.*",)
     lam: float = setting(1.0, "strength of the proximal term towards the received model", low=0)
-    own_epochs: int = setting(5, "epochs of the personal model", low=0)
+    own_epochs: int | None = setting(
+        None, "epochs of the personal model; default: as long as local training", low=0
+    )
 
     def build(self, net: Net) -> Net:
         net.add_module("own", deepcopy(net))

@@ -7,7 +7,8 @@ from typing import Literal
 from torch import Tensor, nn
 
 from ..core.algorithm import Algorithm, Client, Net, Reply, Server, setting
-from ..core.tensors import Tensors, matches_any, params, weights
+from ..core.tensors import Tensors, matches_any, params
+from ..core.training import Training
 from .parts import low_rank
 from .parts.low_rank import FACTOR_PATTERNS
 
@@ -27,9 +28,13 @@ class FedDecomp(Algorithm):
         "authors", "rank is relative to the outputs, or to the smaller side"
     )
     scale: Literal["one_over_unit", "none"] = setting("one_over_unit", "factor before B A")
-    own_epochs: int = setting(2, "epochs of local.epochs for the part trained first", low=0)
+    own_epochs: int | None = setting(None, "of the part trained first; default: 2/5", low=0)
     reverse_order: Literal["sigma_first", "tau_first"] = setting("sigma_first", "in mode reverse")
-    changes: bool = setting(False, "record how far both parts moved since round 1")
+    changes: bool = setting(False, "record how far both parts moved from their initial values")
+
+    def check_training(self, training: Training) -> None:
+        if self.mode in ("alternating", "reverse"):
+            low_rank.check_own_epochs(self.own_epochs, training)
 
     def build(self, net: Net) -> Net:
         for layer in list(net.modules()):
@@ -52,37 +57,32 @@ class FedDecomp(Algorithm):
         return {"reverse": rest, "fedavg": [], "local": ["*"]}.get(self.mode, factors)
 
     def local(self, client: Client) -> Tensors:
+        first = low_rank.remember_factors(client) if self.changes else None
         if self.mode in ("alternating", "reverse"):
             whole = params(client.net)
             tau, sigma = whole.only(*FACTOR_PATTERNS), whole.without(*FACTOR_PATTERNS)
             if self.mode == "reverse" and self.reverse_order == "sigma_first":
                 tau, sigma = sigma, tau
-            early, late = low_rank.split_training(client.training, self.own_epochs)
+            early, late = low_rank.split_training(client, self.own_epochs)
             client.fit(train=tau.values(), how=early, phase="own")
             client.fit(train=sigma.values(), how=late)
         else:
             client.fit()
-        if self.changes:
-            first = client.memory.setdefault("first", weights(client.net).only(*FACTOR_PATTERNS))
+        if first is not None:
             client.metrics.update(low_rank.measure_low_rank_change(client.net, first))
         return client.shared()
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
         after = super().merge(server, replies)
         keep = self.changes and "first" not in server.memory
-        return after.update(first=after.learned) if keep else after
+        return after.update(first=server.learned) if keep else after
 
     def measures(self, server: Server, replies: Sequence[Reply], after: Server) -> dict[str, float]:
-        """Measure how far clients are from their mean and, with ``changes``, parts from round 1."""
+        """Measure how far clients are from their mean and, with ``changes``, parts from the start."""
         sent = [r.tensors.only(*after.learned) for r in replies]
         distances = [low_rank.compute_full_rank_distance(w, after.model) for w in sent]
         out = {"model_difference": sum(distances) / len(distances)}
-        if self.changes:
-            first = after.memory["first"]
-            out["delta_sigma"] = low_rank.compute_full_rank_distance(after.learned, first)
-            kinds = [k for k in replies[0].metrics if k.startswith("delta_tau")]
-            out |= {k: sum(r.metrics[k] for r in replies) / len(replies) for k in kinds}
-        return out
+        return out | low_rank.average_changes(after, replies) if self.changes else out
 
     def generic(self, client: Client, x: Tensor) -> Tensor:
         personal_factors = self.mode in ("alternating", "simultaneous")

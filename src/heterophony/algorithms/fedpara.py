@@ -49,18 +49,21 @@ def choose_rank(shape: Sequence[int], gamma: float) -> int:
     return max(ceil(sqrt(max(out, into))), ceil(sqrt(half**2 + gamma * out * into / 2) - half))
 
 
-def factorise_net(net: Net, gamma: float, plus: float = 0.0) -> Net:
+def factorise_net(net: Net, gamma: float, plus: float = 0.0, last: bool = False) -> Net:
     """Replace weights by factors where that saves parameters.
 
-    The stem, 1x1 shortcuts and the last layer keep their weights.
+    The stem and 1x1 shortcuts keep their weights. So does the last layer, unless ``last`` is true:
+    then it has factors whatever they save.
     """
     layers = [m for m in net.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
     stem = [m for m in layers if isinstance(m, nn.Conv2d)][:1]
     for layer in layers:
         narrow = isinstance(layer, nn.Conv2d) and prod(layer.kernel_size) == 1
-        plain = narrow or any(layer is other for other in (*stem, layers[-1]))
+        is_last = layer is layers[-1]
+        plain = narrow or any(layer is other for other in stem) or (is_last and not last)
         product = HadamardProduct(layer.weight, gamma, plus)
-        if not plain and sum(map(prod, product.shapes)) < layer.weight.numel():
+        saves = sum(map(prod, product.shapes)) < layer.weight.numel()
+        if not plain and (saves or is_last):
             register_parametrization(layer, "weight", product)
     return net
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ..core.algorithm import Algorithm, Client, setting
 from ..core.tensors import Tensors
+from .parts.equal_work import split_steps
 
 
 @dataclass(frozen=True)
@@ -12,10 +13,17 @@ class FedRep(Algorithm):
 
     paper = "Collins et al., ICML 2021"
     personal = ("head.*",)
-    head_epochs: int = setting(5, "epochs of the head with the base frozen", low=0)
-    base_epochs: int = setting(1, "epochs of the base with the head frozen", low=0)
+    head_epochs: int | None = setting(
+        None, "epochs of the head with the base frozen; default: 4/5 of local training", low=0
+    )
+    base_epochs: int | None = setting(
+        None, "epochs of the base with the head frozen; default: 1/5 of local training", low=0
+    )
 
     def local(self, client: Client) -> Tensors:
-        client.fit(train=client.net.head, epochs=self.head_epochs, phase="head")
-        client.fit(train=client.net.base, epochs=self.base_epochs)
+        head, base = split_steps(client, 4, of=5)
+        steps = head if self.head_epochs is None else None
+        client.fit(train=client.net.head, epochs=self.head_epochs, steps=steps, phase="head")
+        steps = base if self.base_epochs is None else None
+        client.fit(train=client.net.base, epochs=self.base_epochs, steps=steps)
         return client.shared()

@@ -1,15 +1,22 @@
 """Local: no federation, the baseline that a personalised method must beat."""
 
 from dataclasses import dataclass
+from typing import Literal
 
-from ..core.algorithm import Algorithm
+from ..core.algorithm import Algorithm, setting
 
 
 @dataclass(frozen=True)
 class Local(Algorithm):
-    """Train every client alone in every round; nothing is sent."""
+    """Train clients alone; nothing is sent."""
 
     paper = "no federation"
     personal = ("*",)
-    everybody = True
     common = False
+    clients: Literal["selected", "all"] = setting(
+        "selected", "that train in a round: as many as with other algorithms, or all"
+    )
+
+    @property
+    def everybody(self) -> bool:  # type: ignore[override]  # here it is a setting
+        return self.clients == "all"

@@ -17,7 +17,8 @@ class PFedPara(Algorithm):
     )
 
     def build(self, net: Net) -> Net:
-        return factorise_net(net, self.gamma, plus=1.0)
+        # the last layer decides for which classes a model is: it must have a personal part
+        return factorise_net(net, self.gamma, plus=1.0, last=True)
 
     def stays(self, net: Net) -> Iterable[str]:
         own = [(k[:-2], m) for k, m in net.named_modules() if isinstance(m, HadamardProduct)]

@@ -33,7 +33,12 @@ COLUMNS = {  # key of a measure: its title
 }
 VALIDATION_COLUMNS = {f"{measure}.chosen": f"{measure} at best validation" for measure in "GP"}
 # shown only if some run has them
-OPTIONAL_COLUMNS = {**VALIDATION_COLUMNS, "simulated": "simulated s"}
+OPTIONAL_COLUMNS = {
+    **VALIDATION_COLUMNS,
+    "examples": "examples a round",
+    "work": "work",
+    "simulated": "simulated s",
+}
 PERCENT_COLUMNS = {*ACCURACY_COLUMNS, *VALIDATION_COLUMNS, "worst10", "std"}
 HIGHER_IS_BETTER = (*ACCURACY_COLUMNS, *VALIDATION_COLUMNS, "worst10")
 
@@ -109,8 +114,12 @@ def extract_measures(summary: Summary) -> dict[str, float]:
         out |= {"worst10": fairness.worst10, "std": fairness.std}
     out |= {f"MB_{way}": count / 1e6 for way, count in summary.bytes.items()}
     out["seconds"] = summary.seconds
-    clock = summary.simulated_seconds
-    return out if clock is None else out | {"simulated": clock}
+    later = {
+        "examples": summary.examples_per_round,
+        "work": summary.relative_work,
+        "simulated": summary.simulated_seconds,
+    }
+    return out | {k: v for k, v in later.items() if v is not None}
 
 
 def compute_spreads(runs: Sequence[Mapping[str, float]]) -> Row:
@@ -186,7 +195,7 @@ def format_cell(row: Row, key: str) -> str:
     """Format a measure; ± is over the seeds or, with one seed, over the last ten evaluations."""
     if key not in row["over_seeds"]:
         return "–"
-    scale, digits = (100, 2) if key in PERCENT_COLUMNS else (1, 1)
+    scale, digits = (100, 2) if key in PERCENT_COLUMNS else (1, 2 if key == "work" else 1)
     text = f"{scale * row['over_seeds'][key]['mean']:.{digits}f}"
     std = get_deviation(row, key)
     return text if std is None else f"{text} ± {scale * std:.{digits}f}"

@@ -117,11 +117,12 @@ def show_comparison(parent: Path, json: bool) -> None:
     shown = {k: v for k, v in select_columns(found).items() if k in (*keys, *VALIDATION_COLUMNS)}
     new = any(r["new_clients"] for r in found)
     gaps = ["ΔG last 10", "ΔP last 10"]
-    heads = ["algorithm", *shown.values(), *(["P new"] if new else []), *gaps, "MB", "seconds"]
+    heads = ["algorithm", *shown.values(), *(["P new"] if new else []), *gaps]
+    heads += ["work", "MB", "seconds"]
     lines = [format_comparison_line(r, list(shown), new) for r in found]
     score = " or ".join(dict.fromkeys(SCORES[r.start.get("task", "classification")] for r in runs))
     title = f"{score} in %; G: the generic model on all test data, P: own models on own data"
-    optional = ["seconds", "MB", shown["worst10"], shown["G.best"], shown["P.best"], *gaps]
+    optional = ["seconds", "MB", shown["worst10"], shown["G.best"], shown["P.best"], "work", *gaps]
     terminal.print_table(title, heads, lines, optional=optional)
     heads, rows = build_metric_table(runs)
     if rows:
@@ -131,7 +132,7 @@ def show_comparison(parent: Path, json: bool) -> None:
     spread = f"± over {seeds} seeds" if seeds > 1 else "± over the last ten evaluations"
     terminal.print_note(
         f"{spread}; Δ: paired by seed, against {found[0]['name']}, with its 95 % interval;"
-        " MB: both ways"
+        " work: examples gone through, relative to FedAvg; MB: both ways"
     )
     notes = (explain_highlighting(found, list(shown)), *list_conclusions(found))
     remarks = dict.fromkeys(r.start.get("data_remark", "") for r in runs)
@@ -166,5 +167,9 @@ def format_comparison_line(row: Row, keys: Sequence[str], new: bool) -> list[str
     if new:
         numbers.append(terminal.format_percent((row["new_clients"] or {}).get("P")))
     gaps = [format_difference_interval(row, k) for k in ("G.last10", "P.last10")]
-    cost = [f"{row['MB_up'] + row['MB_down']:.1f}", f"{row['seconds']:.1f}"]
+    cost = [
+        format_cell(row, "work"),
+        f"{row['MB_up'] + row['MB_down']:.1f}",
+        f"{row['seconds']:.1f}",
+    ]
     return [row["name"], *numbers, *gaps, *cost]

@@ -27,6 +27,7 @@ def build_from_checkpoint(build: Callable[[], Net], checkpoint: Tensors, path: s
     """Build a net and load the checkpoint; layers of the head with another shape keep new weights."""
     net = build()
     own = Tensors(net.state_dict())
+    checkpoint = name_by_part(checkpoint, own)
     for name in sorted(own.keys() ^ checkpoint.keys()):
         has = "has no" if name in own else "has a"
         raise ConfigError(
@@ -47,6 +48,17 @@ def build_from_checkpoint(build: Callable[[], Net], checkpoint: Tensors, path: s
         Tensors({k: v for k, v in checkpoint.items() if k.rpartition(".")[0] not in new_layers}),
     )
     return net
+
+
+def name_by_part(checkpoint: Tensors, own: Tensors) -> Tensors:
+    """Name the tensors of a model in one piece, as torchvision does, by the parts that they are in.
+
+    Such a checkpoint has ``conv1.weight`` where the net has ``base.conv1.weight``.
+    """
+    whole = {name.partition(".")[2]: name for name in own}
+    if len(whole) < len(own) or checkpoint.keys() != whole.keys():
+        return checkpoint
+    return Tensors({whole[k]: v for k, v in checkpoint.items()})
 
 
 def read_checkpoint(path: Path) -> Tensors:

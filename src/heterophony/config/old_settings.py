@@ -18,7 +18,13 @@ from .sections import DataSection
 # a run's file at that value, so that the file is the same as of a run begun before.
 VALUES_BEFORE: dict[tuple[str, str], Any] = {
     ("fedreg", "phases"): "sequential",
+    ("local", "clients"): "all",
 }
+# settings that every file written by a run has, and hardly a file written by hand
+ALWAYS_WRITTEN = (
+    *(("model", "buffers"), ("local", "drop_last"), ("local", "momentum_state")),
+    *(("aggregation", "weights"), ("evaluation", "every")),
+)
 
 
 def describe_algorithm(name: str, algorithm: Algorithm) -> dict[str, Any]:
@@ -33,8 +39,16 @@ def translate_old_settings(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     algorithm = raw.get("algorithm")
     if not isinstance(algorithm, Mapping):
         return raw
-    if simplify_name(str(algorithm.get("name"))) == "pfakd" and "lr_decay" in algorithm:
+    name = simplify_name(str(algorithm.get("name")))
+    if name == "pfakd" and "lr_decay" in algorithm:
         return replace_learning_rate_decay(raw, algorithm)
+    if not all(key in (raw.get(section) or {}) for section, key in ALWAYS_WRITTEN):
+        return raw
+    if name == "local":
+        return {**raw, "algorithm": {"clients": "all", **algorithm}}
+    epochs, own = raw["local"].get("epochs"), algorithm.get("own_epochs")
+    if name == "feddecomp" and own and epochs is not None and own > epochs:
+        return {**raw, "algorithm": {**algorithm, "own_epochs": epochs}}  # as many as there were
     return raw
 
 

@@ -33,3 +33,13 @@ def count_per_epoch(net: nn.Module, n: int, how: Training) -> tuple[int, int]:
     smallest = 2 if any(isinstance(m, BATCH_NORMS) for m in net.modules()) else 1
     full = used // how.batch if how.batch >= smallest else 0
     return used, full + (used % how.batch >= smallest)
+
+
+def count_examples(net: nn.Module, n: int, how: Training) -> int:
+    """Count the examples that one pass of ``fit`` with these settings goes through."""
+    used, per_epoch = count_per_epoch(net, n, how)
+    if not per_epoch:
+        return 0
+    steps = how.epochs * per_epoch if how.steps is None else how.steps
+    whole, rest = divmod(steps, per_epoch)
+    return whole * min(used, per_epoch * how.batch) + min(rest * how.batch, used)

@@ -14,6 +14,7 @@ from ..core.algorithm import POOLED_CLIENT, Algorithm, Reply, Server
 from ..core.client import Client
 from ..core.compute import get_compute
 from ..core.device_samples import place_data, place_samples
+from ..core.epochs import count_examples
 from ..core.errors import ConfigError
 from ..core.metrics import Metric
 from ..core.module_copies import copy_module
@@ -130,6 +131,19 @@ class Plan:
         if self.algorithm.everybody:
             return reachable
         return select_from_reachable(self.participation, t, clients, reachable, self.seed)
+
+    def count_fedavg_examples(self, t: int, trained: Sequence[str], clock: float = 0.0) -> int:
+        """Count the examples that FedAvg would have gone through in round ``t``.
+
+        ``trained`` are the clients that trained in it. If the algorithm trains others than the
+        selected ones, those count that FedAvg would have selected.
+        """
+        clients = self.federation.clients
+        if self.algorithm.everybody or self.algorithm.pooled:
+            reachable = self.faults.list_reachable(t, clients, clock, self.seed)
+            trained = select_from_reachable(self.participation, t, clients, reachable, self.seed)
+        sizes, net = self.federation.sizes(), self.template
+        return sum(count_examples(net, sizes[c], self.training) for c in trained)
 
     def derive_draw_seed(self, turn: int) -> int:
         """Return the seed of a client's random draws; it differs if it trains again in a round."""

@@ -24,6 +24,7 @@ MODEL_DESCRIPTIONS = {  # by name, which is the file and its function
     "resnet10_small": "resnet10 with a quarter of the channels",
     "resnet18": "ResNet-18 with a stem for 32x32 images and BatchNorm (PFAKD's for CIFAR-100)",
     "resnet18_group": "resnet18 with GroupNorm of two groups instead of BatchNorm",
+    "resnet18_imagenet": "ResNet-18 with ImageNet's 7x7 stem; model.init takes torchvision's state dict",
     "resnet8": "three residual stages and a linear layer (FedDecomp's for CIFAR-10)",
     "resnet8_small": "resnet8 with a quarter of the channels",
     "smallcnn": "three small convolutions and a linear layer, without normalisation (for privacy audits)",

@@ -16,7 +16,7 @@ STAND_IN_DATASET, STAND_IN_CLASSES = "digits", 10
 ROUND_BOUNDS = (10, 50)  # minimum and maximum
 TOTAL_EPOCHS = 250  # of a client that is selected in every round
 # models with normalisation, which train at higher learning rates than the small net
-NORMALISED_MODELS = ("resnet8", "resnet10", "resnet18")
+NORMALISED_MODELS = ("resnet8", "resnet10", "resnet18", "resnet18_imagenet")
 LR_DIVISOR = 5
 CLIENT_DIVISOR, MIN_CLIENTS, MAX_CLIENTS = 5, 5, 60  # a fifth of the clients, within bounds
 MAX_BATCH = 20

@@ -121,6 +121,16 @@ class RoundEvent(TypedDict):
     personal_bytes: NotRequired[
         Annotated[int, "bytes of personal parameters that devices sent, only to measure G"]
     ]
+    examples: NotRequired[
+        Annotated[
+            int,
+            "examples that the clients went through, every pass over the data counted;"
+            " missing in runs of early versions",
+        ]
+    ]
+    fedavg_examples: NotRequired[
+        Annotated[int, "examples that FedAvg would have gone through with the same settings"]
+    ]
     loss: Annotated[
         dict[str, float],
         "training loss by phase, averaged over the merged clients by training examples",

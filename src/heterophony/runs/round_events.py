@@ -180,6 +180,10 @@ def make_round_event(plan: Plan, done: FinishedRound, seconds: float) -> RoundEv
         "bytes_down": 0 if pooled else sum(done.sent[c].nbytes for c in done.selected),
         "bytes_up": 0 if pooled else sum(r.tensors.nbytes for r in done.trained),
         **describe_personal_bytes(plan, done.trained),
+        "examples": sum(r.examples for r in done.trained),
+        "fedavg_examples": plan.count_fedavg_examples(
+            done.t, [r.client for r in done.trained], done.clock
+        ),
         "loss": losses,
         "measures": {**others, **done.measures},
         "P_local": [

@@ -15,6 +15,7 @@ from .events import (
     Counts,
     Event,
     NewClientsEvent,
+    RoundEvent,
     find_last_evaluation,
     get_end,
     get_new_clients,
@@ -168,6 +169,8 @@ class Summary:
     data_sha256: str
     model_sha256: str
     version: str
+    examples_per_round: float | None = None  # gone through by all clients; None in early runs
+    relative_work: float | None = None  # these examples, relative to FedAvg's
     simulated_seconds: float | None = None  # None if device speeds are not simulated
     extra: dict[str, Any] = field(default_factory=dict)
     new_clients: NewClients | None = None
@@ -182,8 +185,8 @@ class Summary:
         out = asdict(self)
         if self.task == "classification":
             del out["task"]
-        for later in ("metrics", "data_remark", "compute"):
-            if not out[later]:
+        for later in ("metrics", "data_remark", "compute", "examples_per_round", "relative_work"):
+            if not out[later] and out[later] != 0:
                 del out[later]
         return out
 
@@ -211,6 +214,7 @@ def build_summary(events: Sequence[Event]) -> Summary:
     if last["G"]:
         counts = require_counts(last["G"])
         generic = [c / n for c, n in zip(counts, start["test"], strict=True)]
+    examples_per_round, relative_work = summarise_examples(rounds)
     participations = Counter(c for e in rounds for c in e["clients"])
     clients = {
         c: ClientResult(
@@ -249,6 +253,8 @@ def build_summary(events: Sequence[Event]) -> Summary:
         data_sha256=start["data_sha256"],
         model_sha256=end["model_sha256"],
         version=start["version"],
+        examples_per_round=examples_per_round,
+        relative_work=relative_work,
         simulated_seconds=max((e["clock"] for e in rounds if "clock" in e), default=None),
         new_clients=NewClients.from_event(new) if new else None,
         personal_bytes=sum(e.get("personal_bytes", 0) for e in rounds) or None,
@@ -257,6 +263,17 @@ def build_summary(events: Sequence[Event]) -> Summary:
         data_remark=start.get("data_remark"),
         compute={k: v for k, v in start.items() if k in ("device", "deterministic", "precision")},
     )
+
+
+def summarise_examples(rounds: Sequence[RoundEvent]) -> tuple[float | None, float | None]:
+    """Average the examples that clients went through, and relate them to FedAvg's.
+
+    Both are None if not every round recorded them.
+    """
+    if not rounds or any("examples" not in e or "fedavg_examples" not in e for e in rounds):
+        return None, None
+    done, usual = sum(e["examples"] for e in rounds), sum(e["fedavg_examples"] for e in rounds)
+    return done / len(rounds), done / usual if usual else None
 
 
 def require_counts(counts: Counts) -> list[float]:

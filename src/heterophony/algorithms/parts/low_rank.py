@@ -1,13 +1,17 @@
 """Low-rank parts of weights for FedDecomp: a product of two small matrices is added to each."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization
 
-from ...core.tensors import Tensors, answer, match_memory_format, params
+from ...core.algorithm import Client, Reply, Server
+from ...core.errors import ConfigError
+from ...core.tensors import Tensors, answer, match_memory_format, params, weights
 from ...core.training import Training
+from .equal_work import split_steps
 
 FACTOR_PATTERNS = ("*.parametrizations.weight.0.*",)  # names of A and B
 
@@ -59,6 +63,19 @@ def forward_full_rank(net: nn.Module, x: Tensor) -> Tensor:
     return answer(net, alone | alone.only(*FACTOR_PATTERNS).zeros(), x)
 
 
+def remember_factors(client: Client) -> Tensors:
+    """Return the factors that the client began with, which are the initial ones."""
+    return client.memory.setdefault("first", weights(client.net).only(*FACTOR_PATTERNS))
+
+
+def average_changes(after: Server, replies: Sequence[Reply]) -> dict[str, float]:
+    """Measure how far the full-rank part moved, and average how far the low-rank parts did."""
+    moved = compute_full_rank_distance(after.learned, after.memory["first"])
+    kinds = [k for k in replies[0].metrics if k.startswith("delta_tau")]
+    means = {k: sum(r.metrics[k] for r in replies) / len(replies) for k in kinds}
+    return {"delta_sigma": moved, **means}
+
+
 @torch.no_grad()
 def measure_low_rank_change(net: nn.Module, first: Tensors) -> dict[str, float]:
     """Measure how far the low-rank part moved: s B A, B A, and A and B themselves."""
@@ -73,10 +90,22 @@ def measure_low_rank_change(net: nn.Module, first: Tensors) -> dict[str, float]:
     return {f"delta_tau_{k}": v**0.5 for k, v in squares.items()}
 
 
-def split_training(how: Training, own_epochs: int) -> tuple[Training, Training]:
-    """Split the epochs between the part trained first and the other; steps in proportion."""
-    own = min(own_epochs, how.epochs)
+def split_training(client: Client, own_epochs: int | None) -> tuple[Training, Training]:
+    """Split local training between the part trained first and the other; steps in proportion."""
+    how = client.training
+    if own_epochs is None:
+        first, rest = split_steps(client, 2, of=5)  # as in the authors' code
+        return replace(how, steps=first), replace(how, steps=rest)
     if how.steps is None:
-        return replace(how, epochs=own), replace(how, epochs=how.epochs - own)
-    steps = how.steps * own // max(1, how.epochs)
+        return replace(how, epochs=own_epochs), replace(how, epochs=how.epochs - own_epochs)
+    steps = how.steps * min(own_epochs, how.epochs) // max(1, how.epochs)
     return replace(how, steps=steps), replace(how, steps=how.steps - steps)
+
+
+def check_own_epochs(own_epochs: int | None, training: Training) -> None:
+    """Refuse more epochs for the part trained first than there are."""
+    if own_epochs is not None and training.steps is None and own_epochs > training.epochs:
+        raise ConfigError(
+            f"algorithm.own_epochs: {own_epochs} of local.epochs = {training.epochs} leave none for"
+            " the part trained second; lower it, or leave it out for 2/5 of local training"
+        )
