@@ -6,18 +6,24 @@ import csv
 import json
 import os
 import signal
-from math import log
+from math import log, sqrt
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from scipy import stats
 from typer.testing import CliRunner
 
+from heterophony.algorithms import ALGORITHM_CLASSES
 from heterophony.cli import app
 from heterophony.config.reading import resolve_config
 from heterophony.core.errors import ConfigError, DataError, EngineError, FolderError
+from heterophony.core.tensors import Tensors, state
 from heterophony.experiments import parallel_runs
+from heterophony.jobs.client_store import FolderClientStore
+from heterophony.jobs.evaluation import needs_personal_parameters
+from heterophony.jobs.plan import Job
 from heterophony.papers import cost
 from heterophony.papers import quick as scale
 from heterophony.papers.claims import check_claims, check_ordering, describe_claim
@@ -38,8 +44,10 @@ from heterophony.papers.table import (
     load_tables,
 )
 from heterophony.papers.verdicts import (
+    AVERAGED_TO_MEASURE,
     ComparedNumber,
     compare_numbers,
+    compute_noise_band,
     judge_number,
     measure_run,
 )
@@ -109,20 +117,58 @@ def test_without_a_common_model_there_is_no_score():
 
 
 @pytest.mark.parametrize(
-    ("measure", "printed", "ours", "verdict"),
+    ("printed", "runs", "ours", "verdict"),
     [
-        ("G", PrintedNumber(84.27), [82.27], "within noise"),
-        ("G", PrintedNumber(84.27), [82.26], "worse"),
-        ("P", PrintedNumber(97.32), [98.03], "better"),
-        ("P", PrintedNumber(97.32), [98.0, 98.04], "within noise"),
-        ("P", PrintedNumber(50.0, 1.5), [52.9], "within noise"),
-        ("P", None, [52.9], "no number printed"),
-        ("P", PrintedNumber(50.0), [], "not comparable"),
-        ("score", PrintedNumber(3.8663), [3.81], "worse"),
+        (PrintedNumber(84.27), 5, [82.0, 82.2, 82.1], "worse"),  # ± 0.31
+        (PrintedNumber(82.40), 5, [82.0, 82.2, 82.1], "within noise"),
+        (PrintedNumber(97.32), 5, [98.0, 98.04], "better"),  # ± 0.30
+        (PrintedNumber(97.32), 1, [97.0, 98.0], "within noise"),  # ± 11.0: two seeds, one run
+        (PrintedNumber(50.0, 1.5), 3, [52.9, 53.1, 52.7], "within noise"),  # ± 3.64
+        (PrintedNumber(50.0, 0.1), 3, [52.9, 53.1, 52.7], "better"),  # ± 0.41
+        (PrintedNumber(84.27), 5, [84.27], "undecided"),
+        (None, 5, [52.9], "no number printed"),
+        (PrintedNumber(50.0), 5, [], "not comparable"),
     ],
 )
-def test_a_verdict_compares_with_what_is_noise(measure, printed, ours, verdict):
-    assert judge_number(measure, printed, ours, "")[0] == verdict
+def test_a_verdict_compares_with_the_noise_of_both_means(printed, runs, ours, verdict):
+    assert judge_number("P", printed, ours, "", runs)[0] == verdict
+
+
+def test_a_verdict_says_its_band_and_what_is_assumed():
+    ours = [82.0, 82.2, 82.1]
+    assert judge_number("G", PrintedNumber(82.4), ours, "", 5)[1] == (
+        "± 0.31 (95 %; deviations: ours 0.10, 3 seeds; the paper's not printed, assumed as ours, 5 runs)"
+    )
+    band, how = compute_noise_band(ours, PrintedNumber(82.4, 0.2), 5)
+    # Welch: standard error and degrees of freedom of 0.1 over 3 and 0.2 over 5
+    a, b = 0.01 / 3, 0.04 / 5
+    freedom = (a + b) ** 2 / (a**2 / 2 + b**2 / 4)
+    assert band == pytest.approx(stats.t.ppf(0.975, freedom) * sqrt(a + b), rel=1e-9)
+    assert how.endswith("the paper's 0.20, 5 runs)")
+
+
+def test_g_of_averaged_heads_is_marked():
+    cells = [
+        Cell(name, "c", {"data": {"name": "d"}, "algorithm": {"name": name}}, {}, None)
+        for name in ("fedper", "fedbabu", "fedavg")
+    ]
+    numbers = compare_numbers(cells, {}, {})
+    assert [n.measure_label for n in numbers] == ["G*", "P", "G", "P", "G", "P"]
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHM_CLASSES))
+def test_the_mark_is_on_every_algorithm_whose_g_uses_personal_parameters(name, tmp_path):
+    model = {"name": "resnet8_small"} if name == "fedbn" else {}
+    asked_for = {"data": {"clients": 2}, "model": model, "algorithm": {"name": name}}
+    config = resolve_config(asked_for)
+    plan = config.build_plan(config.build_federation())
+    job = Job(kind="evaluate", t=1, client=plan.federation.clients[0], tensors=Tensors())
+    store = FolderClientStore(tmp_path, tmp_path)
+    client = plan.build_client(job, {"net": state(plan.template)}, store)
+    uses = plan.algorithm.common and needs_personal_parameters(plan, client)
+    assert uses == (
+        name in AVERAGED_TO_MEASURE or name == "fedbabu"
+    )  # whose heads are all the same
 
 
 def test_a_reason_not_to_compare_is_shown_whatever_the_numbers_are():
@@ -173,6 +219,13 @@ def test_a_claim_is_judged_by_the_papers_rule_and_by_the_last_ten():
     same = check_ordering(Ordering("P", "a"), "c", [line("a", {0: 3.0, 1: 3.0}), other])
     assert describe_claim(same, "last").startswith("holds: c: P of a is above all others (last ")
     assert describe_claim(same, "last10").endswith(f"others (last 10: by 1.00 over b; {FEW})")
+
+
+def test_one_seed_is_no_verdict_on_an_ordering():
+    top, other = line("a", {0: 3.0}), line("b", {0: 2.0})
+    for ordering, words in (("a", "seen with one seed: "), ("b", "not seen with one seed: ")):
+        claim = check_ordering(Ordering("P", ordering), "c", [top, other])
+        assert describe_claim(claim, "best").startswith(words)
 
 
 def test_a_claim_has_a_p_where_the_seeds_suffice():

@@ -347,7 +347,9 @@ def test_list_papers():
         "cells": 40,
         "runnable": 40,
         "needs": None,
-        "variants": ["momentum-0", "threshold-sizes", "interleaved", "ditto-lambda-0"],
+        "variants": [
+            *("momentum-0", "threshold-sizes", "interleaved", "ditto-lambda-0", "equal-work")
+        ],
     }
     assert found["fedavg2rep-table4-hybrid"]["runnable"] == 24
     lines = CliRunner().invoke(app, ["list", "papers"]).stdout.splitlines()

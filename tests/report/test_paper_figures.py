@@ -126,6 +126,7 @@ def test_the_colour_of_a_bar_is_its_verdict():
         "printed",
         "ours: within noise",
         "ours: worse",
+        "ours: undecided",
     ]
     filled = panels(figure)["few: P"].patches[1]
     assert filled.get_facecolor() == legend.get_patches()[2].get_facecolor()

@@ -25,7 +25,8 @@ def estimate_core_hours(claim: PaperClaim) -> dict[str, float | None]:
 def estimate_at_scale(claim: PaperClaim, scale: TableScale) -> float | None:
     """Estimate the core-hours of all cells of a claim; None if one cannot be run at this scale."""
     cells = index_cells(claim.table.name)
-    found = [cells[key] for key in claim.cells]
+    # what is not decided by comparisons is read from the whole table
+    found = [cells[key] for key in claim.cells or cells]
     if not found or claim.command or any(cell.needs for cell in found):
         return None
     seeds = max(MIN_SEEDS, len(claim.table.measured.seeds))
@@ -64,5 +65,5 @@ def explain_missing_cost(claim: PaperClaim) -> str:
     if claim.command:
         return f"by `{claim.command}`"
     cells = index_cells(claim.table.name)
-    needs = dict.fromkeys(cells[key].needs for key in claim.cells if cells[key].needs)
+    needs = dict.fromkeys(c.needs for c in (cells[key] for key in claim.cells or cells) if c.needs)
     return f"needs {'; '.join(n for n in needs if n)}" if needs else ""

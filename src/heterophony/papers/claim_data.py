@@ -8,22 +8,36 @@ from typing import Any
 
 from ..analysis.significance import ConfidenceInterval
 from .claim_cost import estimate_core_hours, explain_missing_cost, format_core_hours
-from .claim_verdicts import CaseVerdict, ClaimVerdict, RoundPart
+from .claim_verdicts import BY_METHOD, CaseVerdict, ClaimVerdict, RoundPart
 
-SCALE_WORDS = {None: "not run", "full": "full scale", "medium": "medium scale"}
-VERDICT_WORDS = ("holds", "holds under condition", "does not hold", "undecided")
+SCALE_WORDS = {
+    None: "not run",
+    BY_METHOD: "the method",
+    "full": "full scale",
+    "medium": "medium scale",
+}
+COUNTED_WORDS = {  # each verdict, and how one and several are counted
+    "holds": ("holds", "hold"),
+    "holds under condition": ("holds under a condition", "hold under a condition"),
+    "does not hold": ("does not hold", "do not hold"),
+    "undecided": ("is undecided", "are undecided"),
+}
 
 
 def classify_verdict(verdict: str) -> str:
     """Return which of the four verdicts it is, without its conditions."""
-    return max((w for w in VERDICT_WORDS if verdict.startswith(w)), key=len)
+    return max((w for w in COUNTED_WORDS if verdict.startswith(w)), key=len)
 
 
 def count_verdicts(found: Iterable[ClaimVerdict]) -> str:
     """Count the verdicts: ``125 claims: 3 hold, …``."""
     counts = Counter(classify_verdict(one.verdict) for one in found)
-    parts = ", ".join(f"{counts[word]} {word}" for word in VERDICT_WORDS)
-    return f"{sum(counts.values())} claims: {parts}"
+    parts = [
+        f"{counts[word]} {one if counts[word] == 1 else several}"
+        for word, (one, several) in COUNTED_WORDS.items()
+    ]
+    total = sum(counts.values())
+    return f"{total} claim{'s' * (total != 1)}: {', '.join(parts)}"
 
 
 def describe_found(found: ClaimVerdict) -> list[str]:
@@ -42,6 +56,8 @@ def describe_found(found: ClaimVerdict) -> list[str]:
 
 def describe_cost(found: ClaimVerdict) -> str:
     """Say what it costs to decide a claim, in core-hours at both scales."""
+    if found.claim.follows:
+        return "0"
     hours = estimate_core_hours(found.claim)
     if not any(hours.values()):
         return explain_missing_cost(found.claim) or "–"

@@ -37,6 +37,7 @@ class PaperClaim:
     least: float | None = None
     within: float | None = None
     command: str = ""  # that decides it, if it is not `reproduce`
+    follows: bool = False  # it follows from the method, and a test checks it: no run is needed
 
     @property
     def id(self) -> str:
@@ -69,6 +70,7 @@ class WrittenClaim:
     least: float | None = setting(None, "above by at least so many points")
     within: float | None = setting(None, "no further apart than so many points")
     command: str = ""
+    follows: bool = False
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -77,7 +79,7 @@ class WrittenClaim:
 def list_claims(tables: Sequence[PublishedTable] | None = None) -> list[PaperClaim]:
     """List all claims: table by table, orderings before words."""
     written = read_written_claims()
-    claims = []
+    claims: list[PaperClaim] = []
     for table in load_tables() if tables is None else tables:
         claims += list_orderings(table)
         claims += [expand_claim(table, claim) for claim in written if claim.table == table.name]
@@ -161,6 +163,7 @@ def expand_claim(table: PublishedTable, claim: WrittenClaim) -> PaperClaim:
         least=claim.least,
         within=claim.within,
         command=claim.command,
+        follows=claim.follows,
     )
 
 

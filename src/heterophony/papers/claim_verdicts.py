@@ -21,6 +21,7 @@ from .evidence import JUDGED_SCALES, StoredRun
 
 Decision = Literal["holds", "does not hold", "undecided"]
 LAST10 = "last10"
+BY_METHOD = "method"  # in place of a scale, where a claim follows from the method
 # parts of a run over which differences are averaged: the first tenth, then to a quarter, …
 ROUND_PARTS = ((0.0, 0.1), (0.1, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
 SeedRuns = Mapping[int, StoredRun]
@@ -101,6 +102,8 @@ def decide_claims(
 
 def decide_claim(claim: PaperClaim, runs: Sequence[StoredRun]) -> ClaimVerdict:
     """Decide a claim by the largest scale that can; list what every scale and variant say."""
+    if claim.follows:
+        return ClaimVerdict(claim, "holds", BY_METHOD, claim.how, ())
     if not claim.comparisons:
         return ClaimVerdict(claim, "undecided", None, f"not from these runs: {claim.how}", ())
     cases = tuple(iterate_cases(claim, runs))

@@ -17,6 +17,7 @@ from .table import Ordering, PublishedTable
 from .verdicts import ComparedNumber
 
 RULE_NAMES = {"best": "best round", "last": "last round", "last10": "last 10"}
+ONE_SEED = "1 seed"
 ROUNDING_DIGITS = 9  # means that differ by less are equal
 
 
@@ -100,7 +101,7 @@ def describe_chance(pairs: Mapping[str, PairedComparison], one: str | None) -> s
 def describe_seeds(top: ComparedNumber, others: Mapping[str, ComparedNumber]) -> str:
     """Say how many seeds there are, and if they are too few to tell an order from chance."""
     fewest = min(len({*top.seeds} & {*other.seeds}) for other in others.values())
-    seeds = f"{fewest} seed{'' if fewest == 1 else 's'}"
+    seeds = ONE_SEED if fewest == 1 else f"{fewest} seeds"
     few = fewest < count_pairs_needed(len(others))
     return f"{seeds}, too few to tell it from chance" if few else seeds
 
@@ -122,6 +123,8 @@ def pair_seeds(
 def describe_claim(claim: Claim, rule: str) -> str:
     """Say whether an ordering holds, by the paper's rule (a key of ``RULE_NAMES``) and by last 10."""
     yes, no = ("holds", "does not hold") if claim.as_printed else ("seen here", "not seen here")
+    if claim.as_printed and claim.seeds.startswith(f"{ONE_SEED},"):
+        yes, no = "seen with one seed", "not seen with one seed"  # which decides nothing
     words = {True: yes, False: no, None: "cannot be told"}
     own, last10 = RULE_NAMES[rule], RULE_NAMES["last10"]
     if claim.holds is None:

@@ -12,7 +12,13 @@ from typing import Any
 
 from ..data.sources import SOURCES
 from ..models import get_default_head_depth, get_model_builder
-from .quick import CLASS_COUNTS, TEXT_DATASETS, reduce_class_shards, scale_round_settings
+from .quick import (
+    CLASS_COUNTS,
+    TEXT_DATASETS,
+    reduce_class_shards,
+    reduce_windows,
+    scale_round_settings,
+)
 
 SMALL_DATASETS = {  # 1,000 images per class at half their side: data/sources/small.py
     "fmnist": "fmnist-small",
@@ -37,6 +43,8 @@ SMALL_MODELS = {  # the same structure with a quarter of the channels
 }
 SMALL_CLASSES = 10  # of a stand-in
 MAX_ROUNDS, MAX_EPOCHS = 50, 250  # of a client that is selected in every round
+MAX_EPOCHS_OF_TEXT, MAX_EPOCHS_OF_MANY, MANY_IMAGES = 10, 100, 20_000  # where an epoch takes longer
+MAX_ROUNDS_OF_SINGLES = 20  # where a batch is one image
 STEPS_ROUND_DIVISOR = 10  # where a round is a few steps, not epochs
 EVALUATIONS = 25  # of a run with epochs, at most
 # where clients share fewer images than in the paper: fewer steps in a round, so larger ones
@@ -57,10 +65,12 @@ def shrink_config(config: Mapping[str, Any], stand_ins: bool = True) -> dict[str
     With ``stand_ins``, a data set that is not on this machine is replaced by one that is like it.
     """
     small = deepcopy(dict(config))
-    if small["data"]["name"] not in TEXT_DATASETS:
+    if small["data"]["name"] in TEXT_DATASETS:
+        reduce_windows(small)
+    else:
         shrink_data(small["data"], stand_ins)
         shrink_model(small["model"])
-        raise_learning_rate(small)
+        raise_learning_rate(small, config["data"]["name"])
     reduce_rounds(small)
     return small
 
@@ -92,12 +102,18 @@ def shrink_model(model: dict[str, Any]) -> None:
         model.pop("init", None)  # weights of the full net do not fit
 
 
-def raise_learning_rate(small: dict[str, Any]) -> None:
+def raise_learning_rate(small: dict[str, Any], full: str) -> None:
     """Take larger steps where a client has fewer images, and so fewer steps in a round."""
-    local, partition = small["local"], small["data"].get("partition", {})
-    own_size = partition.get("kind") == OWN_SIZE_PARTITION or "steps" in local
-    if not own_size and small["algorithm"]["name"] != CENTRALISED:
-        local["lr"] = round(LR_FACTOR * local["lr"], 9)
+    images = SOURCES[small["data"]["name"]].size.examples
+    if shares_images(small) and images < SOURCES[full].size.examples / 2:
+        small["local"]["lr"] = round(LR_FACTOR * small["local"]["lr"], 9)
+
+
+def shares_images(small: Mapping[str, Any]) -> bool:
+    """Tell whether clients share the images, and train on all of theirs in a round."""
+    own_size = small["data"].get("partition", {}).get("kind") == OWN_SIZE_PARTITION
+    steps, pooled = "steps" in small["local"], small["algorithm"]["name"] == CENTRALISED
+    return not (own_size or steps or pooled)
 
 
 def reduce_rounds(small: dict[str, Any]) -> None:
@@ -106,11 +122,22 @@ def reduce_rounds(small: dict[str, Any]) -> None:
     if "steps" in local:
         after = before // STEPS_ROUND_DIVISOR
     else:
-        after = min(MAX_ROUNDS, MAX_EPOCHS // local.get("epochs", 1))
+        after = min(MAX_ROUNDS, choose_most_epochs(small) // local.get("epochs", 1))
+        if local.get("batch") == 1:
+            after = min(after, MAX_ROUNDS_OF_SINGLES)
     small["rounds"] = max(1, min(before, after))
     scale_round_settings(small["algorithm"], small["rounds"], before)
     if "steps" not in local:
         small["evaluation"] = {"every": max(1, small["rounds"] // EVALUATIONS)}
+
+
+def choose_most_epochs(small: Mapping[str, Any]) -> int:
+    """Return how many epochs a client may train for in all rounds: fewer where they take longer."""
+    name = small["data"]["name"]
+    if name in TEXT_DATASETS:
+        return MAX_EPOCHS_OF_TEXT
+    many = SOURCES[name].size.examples > MANY_IMAGES
+    return MAX_EPOCHS_OF_MANY if many and shares_images(small) else MAX_EPOCHS
 
 
 def choose_seeds(own: tuple[int, ...]) -> tuple[int, ...]:

@@ -41,6 +41,7 @@ def shrink_config(config: Mapping[str, Any]) -> dict[str, Any]:
     local["batch"] = min(local.get("batch", MAX_BATCH), MAX_BATCH)
     if data["name"] in TEXT_DATASETS:
         reduce_windows(small)
+        small["evaluation"] = {"every": ROUND_BOUNDS[1]}  # once
     else:
         substitute_dataset(small, data)
     reduce_rounds(small, local)
@@ -67,12 +68,11 @@ def scale_round_settings(algorithm: dict[str, Any], after: int, before: int) -> 
 
 
 def reduce_windows(small: dict[str, Any]) -> None:
-    """Use a tenth of every client's text, and evaluate only once."""
+    """Use a tenth of every client's text."""
     partition = small["data"]["partition"]
     for key in ("min_train", "min_test", "train_windows", "test_windows"):
         if key in partition:
             partition[key] //= 10
-    small["evaluation"] = {"every": ROUND_BOUNDS[1]}
 
 
 def substitute_dataset(small: dict[str, Any], data: dict[str, Any]) -> None:

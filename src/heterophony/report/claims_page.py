@@ -74,9 +74,10 @@ def list_texts(one: ClaimVerdict) -> list[str]:
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --muted: #8889; }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 78rem; padding: 0 1rem; }
-table { border-collapse: collapse; width: 100%; margin-bottom: 2rem; }
+table { border-collapse: collapse; table-layout: fixed; width: 100%; margin-bottom: 2rem; }
+th:nth-child(1) { width: 26%; } th:nth-child(2) { width: 18%; } th:nth-child(3) { width: 14%; } th:nth-child(5) { width: 12%; }
 th, td { text-align: left; vertical-align: top; padding: .4rem .6rem; border-bottom: 1px solid var(--line); }
-th { font-weight: 600; } td:last-child { text-align: right; white-space: nowrap; }
+th { font-weight: 600; } th:last-child, td:last-child { text-align: right; overflow-wrap: anywhere; }
 td.found { font-size: 13px; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 .verdict { font-weight: 600; } .undecided { font-weight: 400; opacity: .7; }
 .holds { color: #1a7f37; } .condition { color: #9a6700; } .fails { color: #cf222e; }
