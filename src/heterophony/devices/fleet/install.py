@@ -39,13 +39,14 @@ class Installer:
         state = call_board(ssh, board, "environment")
         target = Target.from_facts(facts)
         contents = {f"wheels/{self.own_name}": Content(self.own_wheel)}
-        if facts.in_environment:
-            self.check_environment(state["versions"], target, board)
-        else:
+        if not facts.in_environment:
             contents |= self.list_wheels(target, board)
         digest = self.digest(contents, board)
         if state["marker"] == digest:
             return "unchanged"
+        if facts.in_environment:
+            versions = call_board(ssh, board, "versions")["versions"]
+            self.check_environment(versions, target, board)
         push_files(ssh, board, contents, only=["wheels"])
         requirements = [f"{r.name}{r.specifier}" for r in list_requirements(target, board.torch)]
         request = {
