@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +63,8 @@ class SshBoard:
                 text=True,
             )
             for pid in [self.process.pid, *map(int, children.stdout.split())]:
-                os.kill(pid, 9)
+                with suppress(ProcessLookupError):  # a connection that has just ended
+                    os.kill(pid, 9)
             self.process.wait()
             self.process = None
 
@@ -122,7 +124,11 @@ class SshBoards:
 
     def write_hosts(self, path: Path, **keys: str) -> Path:
         """Write the list of boards; ``keys`` are TOML values for all, as in clients="2"."""
-        python = f'"{sys.executable}"'
+        # a name that a shell would take apart: words for a board must be quoted
+        launcher = self.folder / "py thon; false"
+        launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+        launcher.chmod(0o755)
+        python = f'"{launcher}"'
         defaults = {"python": python, **keys}
         text = [f'address = "127.0.0.1"\nport = 0\nssh_config = "{self.config}"\n', "[defaults]"]
         text += [f"{key} = {value}" for key, value in defaults.items()]

@@ -110,7 +110,7 @@ def run_on_fleet(prepared: Preparation, config: Config, folder: RunFolder, late:
         steps.start_broker(prepared)
         prepared.run = name_run(folder)
         waiting = set[str]() if folder.result_file.exists() else make_ready(prepared, late)
-        with terminal.show_interruptible_progress(SAME_COMMAND, [folder]) as shown:
+        with terminal.show_interruptible_progress(SAME_COMMAND, [folder, prepared.ssh]) as shown:
             status = shown.begin_run(get_display_name(config.algorithm_name), config.top.rounds)
             note = terminal.print_note
             summary = serve_run(config, folder, prepared, waiting, note, status)

@@ -103,7 +103,7 @@ def read_share(path: Path) -> Mapping[str, NDArray[Any]]:
         raise DataError(
             f"there is no share {path}; copy it with: heterophony fleet HOSTS data"
         ) from None
-    except (ValueError, OSError, KeyError, zipfile.BadZipFile, UnsuitableFileError):
+    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, UnsuitableFileError):
         complete = False
     if not complete:
         raise DataError(

@@ -136,7 +136,7 @@ def test_wheels_that_are_missing_or_an_environment_that_is_too_old_are_named(run
     target = Target.from_facts(facts)
     versions = {"torch": "2.7.1", "numpy": "2.0"}
     line = fail(lambda: installer.check_environment({}, target, make_board()))
-    assert "lacks numpy>=1.26 (not there)" in line
+    assert "lacks torch>=2.8 (not there)" in line
     every = dict.fromkeys(("numpy", "safetensors", "typer", "rich", "scikit-learn", "scipy", "pooch", "kornia", "matplotlib", "pillow", "requests", "tomli-w", "paho-mqtt", "cryptography", "packaging"), "99")  # fmt: skip
     line = fail(lambda: installer.check_environment({**every, **versions}, target, make_board()))
     assert "lacks torch>=2.8 (version 2.7.1)" in line

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,7 @@ def read_fleet(path: Path) -> Fleet:
     parsed = tuple(parse_board(path, name, defaults, table) for name, table in boards.items())
     fleet = Fleet(path, parsed, **parse_top_level(path, content))
     check_client_names(fleet)
-    return Fleet(**{**vars(fleet), "clients_by_board": list_named_clients(fleet)})
+    return replace(fleet, clients_by_board=list_named_clients(fleet))
 
 
 def parse_top_level(path: Path, content: dict[str, Any]) -> dict[str, Any]:

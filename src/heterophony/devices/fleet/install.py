@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from .agent import call_board
@@ -16,7 +17,7 @@ from .own_wheel import build_own_wheel
 from .ssh import BoardError, SshRunner
 from .transfer import Content, push_files
 from .wheel_tags import Target, check_wheels
-from .wheels import find_wheel, list_requirements
+from .wheels import find_wheel, list_own_requirements, list_requirements
 
 INSTALL_SECONDS = 3600.0  # pip on an SD card is slow
 
@@ -38,13 +39,14 @@ class Installer:
         state = call_board(ssh, board, "environment")
         target = Target.from_facts(facts)
         contents = {f"wheels/{self.own_name}": Content(self.own_wheel)}
-        if facts.in_environment:
-            self.check_environment(state["versions"], target, board)
-        else:
+        if not facts.in_environment:
             contents |= self.list_wheels(target, board)
         digest = self.digest(contents, board)
         if state["marker"] == digest:
             return "unchanged"
+        if facts.in_environment:
+            versions = call_board(ssh, board, "versions")["versions"]
+            self.check_environment(versions, target, board)
         push_files(ssh, board, contents, only=["wheels"])
         requirements = [f"{r.name}{r.specifier}" for r in list_requirements(target, board.torch)]
         request = {
@@ -73,15 +75,9 @@ class Installer:
 
     def check_environment(self, versions: dict[str, str], target: Target, board: Board) -> None:
         """Refuse an environment of the board that lacks a package, or has a version too old."""
-        for requirement in list_requirements(target, board.torch):
-            name = canonicalize_name(requirement.name)
-            if name in ("pip", "torch") and not (name == "torch" and board.torch):
-                requirement.specifier = type(requirement.specifier)(
-                    ">=2.8" if name == "torch" else ""
-                )
-            version = versions.get(name)
-            if name == "pip":
-                continue
+        exact = [Requirement(f"torch=={board.torch}")] if board.torch else []
+        for requirement in [*list_own_requirements(target), *exact]:
+            version = versions.get(canonicalize_name(requirement.name))
             if version is None or not requirement.specifier.contains(version.split("+")[0]):
                 found = "not there" if version is None else f"version {version}"
                 raise BoardError(

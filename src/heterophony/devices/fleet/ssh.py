@@ -95,36 +95,14 @@ class SshRunner:
         self.used[board.name] = board.ssh
         # one string for the board's shell: every word is quoted
         command = [*self.make_command(board.ssh), shlex.join(words)]
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        assert process.stdout
-        assert process.stderr
-        timer = threading.Timer(seconds, process.kill)
-        timer.start()
-        err: list[bytes] = []
-        reader = threading.Thread(target=lambda: err.append(process.stderr.read()), daemon=True)  # type: ignore[union-attr]
-        reader.start()
-        writer = threading.Thread(target=write_all, args=(process, pieces), daemon=True)
-        writer.start()
-        try:
-            out = process.stdout.read()
-            code = process.wait()
-            reader.join()
-            writer.join()
-        finally:
-            timer.cancel()
-            process.kill()
-            for pipe in (process.stdout, process.stderr):
-                pipe.close()
-        text = b"".join(err).decode(errors="replace")
+        code, out, err = exchange(command, pieces, seconds)
         if code < 0:
             raise ConnectionLostError(
                 f"no answer within {seconds:.0f} s; try by hand: {board_command(board)}"
             )
         if code == CONNECTION_LOST:
-            raise ConnectionLostError(f"{explain(text)}; try by hand: {board_command(board)}")
-        return Answer(code, out, text)
+            raise ConnectionLostError(f"{explain(err)}; try by hand: {board_command(board)}")
+        return Answer(code, out, err)
 
     def close(self) -> None:
         """End the shared connections."""
@@ -135,14 +113,51 @@ class SshRunner:
         shutil.rmtree(self.sockets, ignore_errors=True)
 
 
-def write_all(process: subprocess.Popen[bytes], pieces: Iterable[bytes]) -> None:
+def exchange(
+    command: Sequence[str], pieces: Iterable[bytes], seconds: float
+) -> tuple[int, bytes, str]:
+    """Run a command with this input; return its exit code, output and errors.
+
+    After ``seconds`` it is killed. Input and errors have threads of their own: no pipe can block.
+    """
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    errors: list[bytes] = []
+    threads = [
+        threading.Thread(target=write_input, args=(process, pieces), daemon=True),
+        threading.Thread(target=read_errors, args=(process, errors), daemon=True),
+    ]
+    timer = threading.Timer(seconds, process.kill)
+    for thread in (*threads, timer):
+        thread.start()
+    try:
+        out = process.stdout.read()
+        code = process.wait()
+        for thread in threads:
+            thread.join()
+    finally:
+        timer.cancel()
+        process.kill()
+        process.stdout.close()
+    return code, out, b"".join(errors).decode(errors="replace")
+
+
+def write_input(process: subprocess.Popen[bytes], pieces: Iterable[bytes]) -> None:
     """Write the input; a program that ended early has said why."""
-    assert process.stdin
+    assert process.stdin is not None
     with suppress(BrokenPipeError):
         for piece in pieces:
             process.stdin.write(piece)
     with suppress(BrokenPipeError):
         process.stdin.close()
+
+
+def read_errors(process: subprocess.Popen[bytes], errors: list[bytes]) -> None:
+    assert process.stderr is not None
+    with process.stderr:
+        errors.append(process.stderr.read())
 
 
 def board_command(board: Board) -> str:

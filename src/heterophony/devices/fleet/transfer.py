@@ -50,8 +50,22 @@ def push_files(
     In the folders of ``only`` nothing but these files stays.
     """
     digests = {path: content.digest() for path, content in contents.items()}
-    asked = call_board(ssh, board, "missing", {"files": digests}, seconds=600)
+    asked = call_board(ssh, board, "missing", {"files": digests, "only": list(only)}, seconds=600)
     missing = [path for path in contents if path in set(asked["missing"])]
+    if not missing and not asked["others"]:
+        return 0
+    return send_files(ssh, board, contents, digests, missing, only)
+
+
+def send_files(
+    ssh: SshRunner,
+    board: Board,
+    contents: Mapping[str, Content],
+    digests: Mapping[str, str],
+    missing: Sequence[str],
+    only: Sequence[str],
+) -> int:
+    """Copy the missing ones of these files; return how many were copied or deleted."""
     files = [
         {
             "path": path,

@@ -30,8 +30,8 @@ SKIPPED = (NAME,)
 
 
 def list_requirements(target: Target, torch: str = "") -> list[Requirement]:
-    """Return what heterophony needs on such a board, and pip itself."""
-    found = [r for r in select_requirements(read_metadata(), target, {EXTRA}) if r.name != "torch"]
+    """Return what to install on such a board: what heterophony needs, and pip itself."""
+    found = [r for r in list_own_requirements(target) if r.name != "torch"]
     if not torch and target.machine == "aarch64":
         chosen = ARM_TORCH
     else:
@@ -40,6 +40,11 @@ def list_requirements(target: Target, torch: str = "") -> list[Requirement]:
         return [*found, Requirement(f"torch{chosen}"), Requirement("pip")]
     except (InvalidRequirement, InvalidSpecifier):
         raise ConfigError(f"torch = {torch!r}: must be a version, as in 2.8.0") from None
+
+
+def list_own_requirements(target: Target) -> list[Requirement]:
+    """Return what heterophony needs on such a board, with its lower bounds."""
+    return select_requirements(read_metadata(), target, {EXTRA})
 
 
 def select_requirements(metadata: str, target: Target, extras: set[str]) -> list[Requirement]:

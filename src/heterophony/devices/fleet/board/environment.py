@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
 from .problems import ProblemError
 
 MARKER = "installed.json"  # what was installed last, in the folder of the environment
-# importlib.metadata is asked in the environment's own Python: it may be another one
-LIST_VERSIONS = (
-    "import importlib.metadata as m, json, re; print(json.dumps({re.sub('[-_.]+', '-',"
-    " d.metadata['Name'] or '').lower(): d.version for d in m.distributions()}))"
-)
 
 
 def describe_environment(request: dict[str, Any]) -> dict[str, Any]:
-    """Return which distributions are installed, and what ``install`` wrote down last."""
+    """Return what ``install`` wrote down last; an empty text if the environment is not there."""
     root = Path.home() / request["folder"]
-    python = locate_python(root)
-    if not python.exists():
-        return {"python": str(python), "versions": {}, "marker": ""}
-    done = subprocess.run([python, "-c", LIST_VERSIONS], capture_output=True, text=True)
-    versions = json.loads(done.stdout) if done.returncode == 0 else {}
-    return {"python": str(python), "versions": versions, "marker": read_marker(root)}
+    return {"marker": read_marker(root) if locate_python(root).exists() else ""}
+
+
+def list_versions(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the packages of the environment that this Python is of."""
+    from importlib.metadata import distributions  # slow to import, and most calls do not need it
+
+    found = {d.metadata["Name"] or "": d.version for d in distributions()}
+    return {"versions": {re.sub("[-_.]+", "-", name).lower(): v for name, v in found.items()}}
 
 
 def locate_python(root: Path) -> Path:
@@ -67,6 +65,8 @@ def install(request: dict[str, Any]) -> dict[str, Any]:
 
 def unpack_code(root: Path, wheel: str) -> None:
     """Unpack our wheel, which is pure Python, where only the device's process looks for it."""
+    import zipfile  # slow to import, and most calls do not need it
+
     shutil.rmtree(root / "code", ignore_errors=True)
     with zipfile.ZipFile(root / "wheels" / wheel) as archive:
         archive.extractall(root / "code")

@@ -17,10 +17,12 @@ SPARE_BYTES = 16 << 20  # that must stay free
 
 
 def list_missing(request: dict[str, Any]) -> dict[str, Any]:
-    """Return which of the files are missing or have another content."""
+    """Return which of the files are missing or differ, and how many others are there."""
     root = Path.home() / request["folder"]
+    wanted = request["files"]
     return {
-        "missing": [p for p, sha256 in request["files"].items() if digest_file(root / p) != sha256]
+        "missing": [p for p, sha256 in wanted.items() if digest_file(root / p) != sha256],
+        "others": len(find_others(root, request["only"], list(wanted))),
     }
 
 
@@ -39,7 +41,9 @@ def receive_files(request: dict[str, Any]) -> dict[str, Any]:
     """
     root = Path.home() / request["folder"]
     root.mkdir(parents=True, exist_ok=True)
-    deleted = delete_others(root, request["only"], request["keep"])
+    others = find_others(root, request["only"], request["keep"])
+    for path in others:
+        path.unlink()
     total = sum(entry["size"] for entry in request["files"])
     if (free := shutil.disk_usage(root).free) < total + SPARE_BYTES:
         raise ProblemError(
@@ -47,18 +51,13 @@ def receive_files(request: dict[str, Any]) -> dict[str, Any]:
         )
     for entry in request["files"]:
         receive_file(root / entry["path"], entry["size"], entry["sha256"], entry["mode"])
-    return {"received": len(request["files"]), "deleted": deleted}
+    return {"received": len(request["files"]), "deleted": len(others)}
 
 
-def delete_others(root: Path, folders: list[str], keep: list[str]) -> int:
-    """Delete the files in these folders that are not to be kept; return how many there were."""
-    count = 0
-    for folder in folders:
-        for path in sorted((root / folder).glob("*")):
-            if path.is_file() and str(path.relative_to(root)) not in keep:
-                path.unlink()
-                count += 1
-    return count
+def find_others(root: Path, folders: list[str], keep: list[str]) -> list[Path]:
+    """Return the files in these folders that are not to be kept."""
+    found = [path for folder in folders for path in sorted((root / folder).glob("*"))]
+    return [p for p in found if p.is_file() and str(p.relative_to(root)) not in keep]
 
 
 def receive_file(path: Path, size: int, sha256: str, mode: int) -> None:

@@ -15,6 +15,7 @@ ACTIONS = {
     "receive": files.receive_files,
     "read": files.read_files,
     "environment": environment.describe_environment,
+    "versions": environment.list_versions,
     "install": environment.install,
     "enrolment": enrolment.describe_enrolment,
     "change-address": enrolment.change_address,
