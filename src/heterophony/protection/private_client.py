@@ -19,7 +19,7 @@ from ..core.errors import ConfigError
 from ..core.optimizer_choice import create_optimizer
 from ..core.randomness import seeded
 from ..core.samples import ClientData, Samples
-from ..core.tensors import Tensors
+from ..core.tensors import Tensors, match_memory_format
 from ..core.training import Training
 from .base import PREFIX
 from .noise import draw_normal_like, draw_uniform
@@ -38,7 +38,7 @@ class PrivateClient(Client):
     def __init__(self, *, clip: float, noise: float, secret: bytes, **facts: Any) -> None:
         super().__init__(**facts)
         self.clip, self.noise, self.secret = clip, noise, secret
-        self.private_data = self.data
+        self.private_data, self.passes = self.data, 0
         if any(isinstance(m, BATCH_NORMS) for m in self.net.modules()):
             raise ConfigError(
                 f"{WHERE}: the model has BatchNorm, which mixes the examples of a batch; choose a model"
@@ -80,6 +80,7 @@ class PrivateClient(Client):
         factor = how.compute_lr_factor(self.t, self.rounds)
         optimiser = create_optimizer(named, how, rates or {}, kept, factor)
         total, loss_sum = self.count_steps(how, epochs, steps), 0.0
+        self.passes += 1  # two passes may have one name, and must not share their noise
         with (
             seeded(self._draw_seed, "fit", self.t, self.id, phase),
             single_gradients(self.net) as gradients,
@@ -87,7 +88,7 @@ class PrivateClient(Client):
             self.net.train()
             for step in range(total):
                 optimiser.zero_grad()
-                purpose = f"{self.id}|{self.t}|{self._draw_seed}|{phase}|{step}"
+                purpose = f"{self.id}|{self.t}|{self._draw_seed}|{self.passes}|{step}"
                 loss_sum += self.set_private_gradients(named, loss, gradients, how.batch, purpose)
                 if pull is not None:
                     add_to_gradients(named, pull(named.map(Tensor.detach)))
@@ -132,7 +133,8 @@ class PrivateClient(Client):
         noise = draw_normal_like(Tensors(sums), self.secret, f"example noise|{purpose}")
         for k, p in named.items():
             shaken = sums[k] + (self.noise * self.clip * noise[k]).to(sums[k])
-            p.grad = shaken / (rate * len(samples))
+            # the optimiser's kernel reads gradient and parameter in one order
+            p.grad = match_memory_format(shaken / (rate * len(samples)), p)
         return value
 
 
@@ -172,7 +174,8 @@ def single_gradients(net: nn.Module) -> Iterator[SingleGradients]:
             " follow; choose another algorithm or client_dp"
         )
     try:
-        hooked = GradSampleModule(net, loss_reduction="mean", strict=False)
+        # its own rules for convolutions are wrong where weights are in the format channels_last
+        hooked = GradSampleModule(net, strict=False, force_functorch=True)
     except NotImplementedError as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{WHERE}: Opacus cannot train this model: {reason}") from None

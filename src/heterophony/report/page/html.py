@@ -38,6 +38,7 @@ REPORT_SCRIPTS = (
     "clients.js",
     "participation.js",
     "audit.js",
+    "protection.js",
     "devices.js",
 )
 RUN_LIST_SCRIPTS = ("run_list.js", "elements.js", "run_rows.js", "sparkline.js", "devices.js")

@@ -50,6 +50,7 @@ function drawFigures() {
   drawStrips();
   drawParticipation();
   drawLabelDistribution();
+  drawProtection();
 }
 
 function redrawIfResized() {
