@@ -62,5 +62,5 @@ def test_a_run_with_masks_is_the_run_without_but_for_rounding():
 
 @pytest.mark.parametrize("name", ["fedamp", "fedcac", "fednova", "fedpac"])
 def test_algorithms_that_need_single_replies_are_refused(name):
-    with pytest.raises(ConfigError, match="masked_sum: what .* makes of the replies is more than"):
+    with pytest.raises(ConfigError, match=r"masked_sum: what .* makes of the replies is more than"):
         played(name, protection=[hp.MaskedSum()], weights="uniform")

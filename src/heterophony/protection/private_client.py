@@ -146,7 +146,8 @@ class SingleGradients:
 
     def add_clipped(self, named: Tensors, clip: float) -> dict[str, Tensor]:
         """Clip the gradient of each example, over all parameters, and add them up."""
-        found = {k: p.grad_sample for k, p in named.items() if get_single(p) is not None}
+        singles = {k: get_single(p) for k, p in named.items()}
+        found = {k: g for k, g in singles.items() if g is not None}
         if not self.checked:
             check_single_gradients(named, found)
             self.checked = True
@@ -154,8 +155,9 @@ class SingleGradients:
         norms = torch.stack(squares).sum(0).sqrt() if squares else torch.zeros(1)
         factors = (clip / norms.clamp(min=1e-12)).clamp(max=1.0)
         sums = {k: torch.einsum("n,n...->...", factors, g) for k, g in found.items()}
-        for p in named.values():
-            p.grad_sample = None
+        parameters: list[Any] = list(named.values())
+        for p in parameters:
+            p.grad_sample = None  # else Opacus adds the next ones to them
         return sums
 
 
