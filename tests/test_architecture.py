@@ -135,6 +135,8 @@ EXTRAS = {  # package: the one file or folder that imports it
     "pandas": "runs/client_rows.py",
     "paho": "devices/transport/paho_client.py",
     "ray": "engines/ray/",
+    "dp_accounting": "protection/accounting.py",
+    "opacus": "protection/private_client.py",
     "tensorboard": "trackers/tensorboard.py",
     "wandb": "trackers/wandb.py",
 }

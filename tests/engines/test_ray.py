@@ -28,6 +28,7 @@ from heterophony.algorithms import ALGORITHM_CLASSES
 from heterophony.algorithms.fedper import FedPer
 from heterophony.cli import app
 from heterophony.config.reading import read_config
+from heterophony.core import secret_file
 from heterophony.core.compute import ON_CPU
 from heterophony.core.errors import ConfigError, DivergedError, EngineError, HeterophonyError
 from heterophony.engines import batching
@@ -141,6 +142,16 @@ def test_clients_selected_twice_or_late_or_after_training_have_the_serial_bits(n
     federation = hp.federate("digits", clients=6, partition=hp.IID(), seed=1).keeping_out(0.3, 1)
     runs = [played("fedper", federation, engine=e, **how) for e in ("serial", "ray")]
     assert untimed(runs[0]) == untimed(runs[1])
+
+
+def test_protections_have_the_serial_bits(nodes, monkeypatch):
+    """Noise of the devices, and what compression remembers in the memories that travel."""
+    monkeypatch.setattr(secret_file, "draw_secret", lambda: bytes(32))
+    chain = [hp.ClientDP(clip=0.5, noise=1.0, where="device"), hp.TopK(ratio=0.1)]
+    how = {"protection": chain, "rounds": 2, "participation": 1.0}
+    assert untimed(on_ray("fedreg", **how)) == untimed(played("fedreg", **how))
+    nothing = [hp.ClientDP(clip=float("inf"), noise=0.0), hp.TopK(ratio=1.0), hp.Krum(f=0)]
+    assert identical(on_ray("fedreg", protection=nothing, **CALM), calm("fedreg"))
 
 
 def test_a_model_defined_in_the_script_is_sent_to_the_nodes(nodes):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
 
 import heterophony as hp
-from helpers.support import QUICK, digits, identical, net_with_batch_norm, played
+from helpers.support import QUICK, digits, identical, model, net_with_batch_norm, played
 from heterophony.core import secret_file
 from heterophony.core.client import Client
 from heterophony.core.errors import ConfigError
@@ -63,19 +65,22 @@ def test_every_client_is_accounted_for_over_a_resume(tmp_path):
     for t, epsilon in enumerate(spent):
         each = []
         for n in FEW.sizes().values():
-            steps = 2 * (n // QUICK.batch) * (t + 1)  # Ditto trains two models
+            steps = (5 + 1) * (n // QUICK.batch) * (t + 1)  # Ditto trains two models
             each.append(compute_epsilon(2.0, QUICK.batch / n, steps, 1e-3))
         assert epsilon == max(each)
     assert (result.summary.epsilon, result.summary.privacy["unit"]) == (spent[-1], "example")
 
 
-def test_without_noise_and_clipping_it_learns():
-    quiet = hp.ExampleDP(noise=0.0, clip=1e6)
-    how = {"rounds": 5, "evaluate_every": 5, "participation": 1.0}
-    private, plain = (played("fedavg", FEW, protection=p, **how) for p in ([quiet], []))
-    assert private.G.last > 0.3
-    assert abs(private.G.last - plain.G.last) < 0.3  # other mini-batches: they are drawn by Poisson
-    assert private.summary.epsilon is None
+def test_without_noise_and_clipping_it_is_gradient_descent():
+    """With every example in every step, the private gradient is that of the whole batch."""
+    quiet, whole = hp.ExampleDP(noise=0.0, clip=1e6), hp.Training(epochs=2, batch=64, lr=0.1)
+    private, plain = (
+        played("fedper", FEW, protection=p, training=whole, model="digitsnet", **SHORT)
+        for p in ([quiet], [])
+    )
+    moved, expected = model(private), model(plain)
+    assert all(torch.allclose(moved[k], v, atol=1e-5) for k, v in expected.items())
+    assert private.summary.epsilon is None  # without noise there is no bound
 
 
 @pytest.mark.parametrize(
@@ -101,11 +106,16 @@ def test_examples_are_drawn_by_the_secret(tmp_path):
         Job(kind="train", t=0, client="0", tensors=sent),
         FolderClientStore(tmp_path / "a", tmp_path),
     )
-    seen = []
+    moves = []
     for secret in (b"s", b"t"):
         build = plan.protections[0].choose_client(secret)
         client = plan.build_client(job, {}, store, build)
         assert isinstance(client, Client)
         client.fit()
-        seen.append(client.shared())
-    assert not torch.equal(seen[0]["base.1.weight"], seen[1]["base.1.weight"])
+        received = client.received["base.1.weight"]
+        moves.append(client.shared()["base.1.weight"] - received)
+        client.net.load_state_dict({**client.net.state_dict(), **client.received})
+        client.memory.clear()
+        client.fit()  # another pass of the same name
+        moves.append(client.shared()["base.1.weight"] - received)
+    assert all(not torch.equal(a, b) for a, b in itertools.combinations(moves, 2))

@@ -62,6 +62,8 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
         terminal.print_note(sentence)
     if summary.data_remark:
         terminal.print_note(summary.data_remark)
+    if summary.delta is not None:
+        terminal.print_note(describe_privacy(summary))
     up, down = (terminal.format_megabytes(summary.bytes[k]) for k in ("up", "down"))
     simulated = summary.simulated_seconds
     clock = "" if simulated is None else f", {simulated:.1f} s on the simulated clock"
@@ -173,3 +175,12 @@ def format_comparison_line(row: Row, keys: Sequence[str], new: bool) -> list[str
         f"{row['seconds']:.1f}",
     ]
     return [row["name"], *numbers, *gaps, *cost]
+
+
+def describe_privacy(summary: Summary) -> str:
+    """Say what a run has spent of its privacy, in one sentence."""
+    bound = "no bound on ε" if summary.epsilon is None else f"ε = {summary.epsilon:.3f}"
+    unit, how = summary.privacy["unit"], summary.privacy["accounting"]
+    return (
+        f"{bound} at δ = {summary.delta:g} for one {unit} ({how}); result.json says what is outside"
+    )

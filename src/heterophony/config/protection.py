@@ -45,6 +45,9 @@ def check_protections(config: Config) -> None:
             f"protection.{kinds[0]}: {config.algorithm_name} trains on pooled data, so nothing travels;"
             " leave it out"
         )
+    private = [get_kind(p) for p in active if p.guards_replies]
+    if len(private) > 1:
+        raise ConfigError(f"protection: {' and '.join(private)} have an ε each; choose one")
     encoding = [i for i, p in enumerate(active) if p.encodes]
     if len(encoding) > 1:
         both = " and ".join(kinds[i] for i in encoding)

@@ -30,6 +30,11 @@ def check_devices_can_run(config: Config) -> None:
             "data.new_clients: devices cannot join after training; leave it out, or use"
             " heterophony run"
         )
+    if config.attack.is_active:
+        raise ConfigError(
+            "attack.kind: attacks are simulated, and devices are real; leave it out, or use heterophony"
+            " run"
+        )
 
 
 def list_clients(config: Config, summaries: Summaries) -> list[str]:

@@ -41,6 +41,7 @@ from .gradients import (
     find_last_bias,
     make_insider,
     make_stranger,
+    observe_update,
 )
 
 # does the attacker know the personal parameters?
@@ -97,7 +98,8 @@ class GradientInversion:
 
     def __call__(self, plan: Plan, job: Job, store: ClientStore) -> Reply:
         victim, (x, y) = make_insider(plan, job, store), self.case.load_batch(plan)
-        observed = compute_update(victim, self.case.tensor_names, x, y, self.settings.steps)
+        computed = compute_update(victim, self.case.tensor_names, x, y, self.settings.steps)
+        observed = observe_update(plan, job, store, computed, victim.lr, self.settings.steps)
         bias = find_last_bias(victim.net)
         inferred = self.settings.labels == "inferred" and bias in self.case.tensor_names
         labels = infer_labels(observed[str(bias)], len(y)) if inferred else y

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..core.algorithm import Algorithm
+from ..core.algorithm import Algorithm, Reply
 from ..core.client import Client, Loss, Trainable, iterate_parameters
 from ..core.epochs import iterate_epochs
 from ..core.module_copies import copy_module
@@ -22,6 +22,7 @@ from ..core.tensors import Tensors, params, state
 from ..core.training import Training
 from ..jobs.client_store import ClientStore
 from ..jobs.plan import Job, Plan
+from ..jobs.protecting import protect_reply, restore_reply, split_memory
 from ..jobs.work import work
 
 
@@ -66,7 +67,7 @@ class RecordingClient(Client):
 
 def list_sent_parameters(plan: Plan, job: Job, store: ClientStore) -> list[str]:
     """Run a real training job that saves no memory, and list the parameters in its reply."""
-    sent = work(plan, job, store).tensors
+    sent = restore_reply(plan, work(plan, job, store), job.tensors).tensors
     return sorted(k for k, _ in plan.template.named_parameters() if k in sent)
 
 
@@ -174,6 +175,25 @@ def compute_update(
                 client.net.get_parameter(k).sub_(g, alpha=lr)
     after = state(client.net)
     return Tensors({k: (before[k] - after[k]) / (lr * steps) for k in names})
+
+
+def observe_update(
+    plan: Plan, job: Job, store: ClientStore, gradient: Tensors, lr: float, steps: int
+) -> Tensors:
+    """Return the update as the server sees it: what the client's protections leave of it.
+
+    The client sends the move of its steps; the attacker scales it back to a gradient.
+    """
+    if not plan.protections:
+        return gradient
+    length = lr * steps or 1.0
+    sent = job.tensors.only(*gradient)
+    up = job.tensors | Tensors({k: v - length * gradient[k] for k, v in sent.items()})
+    reply = Reply(job.client, "train", up.only(*gradient), 1, 1.0)
+    kept = split_memory(store.load_memory(job.client, before=job.t))[1]
+    protected = protect_reply(plan, job, reply, kept, Tensors())[0]
+    seen = restore_reply(plan, protected, job.tensors).tensors
+    return gradient | {k: (v - seen[k]) / length for k, v in sent.items()}
 
 
 def find_last_bias(net: nn.Module) -> str | None:

@@ -19,6 +19,8 @@ from ..experiments.compare import label_algorithms, prepare_run_folders
 from ..experiments.execute import execute_plan
 from ..experiments.progress import RunsProgress, combine_listeners
 from ..experiments.tasks import read_federation
+from ..protection import get_kind
+from ..protection.base import Protection
 from ..runs.store import RunFolder
 from .attack_job import AttackCase, AttackSettings
 from .audit import (
@@ -125,6 +127,7 @@ def open_audit(
     federation = read_federation(first)
     if len(federation.shape) != 3:
         raise ConfigError(f"data.name: an audit needs images, not examples of {federation.shape}")
+    check_single_replies(first)
     if victims.clients > len(federation.clients):
         raise ConfigError(f"--clients {victims.clients}: there are {len(federation.clients)}")
     labels = label_algorithms(list(configs))
@@ -144,6 +147,21 @@ def open_audit(
         for (name, config), folder in zip(configs.items(), folders, strict=True)
     }
     return Audit(configs, snapshots, log, victims, how)
+
+
+def check_single_replies(config: Config) -> None:
+    """Refuse protections whose replies these attacks do not see as they are sent."""
+    for protection in config.protections:
+        if type(protection).choose_client is not Protection.choose_client:
+            raise ConfigError(
+                f"protection.{get_kind(protection)}: the audit attacks the gradient of chosen images, and"
+                " this one changes every step of training; leave it out"
+            )
+        if protection.encodes and protection.merge_kind == "sum":
+            raise ConfigError(
+                f"protection.{get_kind(protection)}: the server sees no single reply, so there is nothing"
+                " to attack; leave it out"
+            )
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from ..core.net import BATCH_NORMS
 from ..core.optimizer_choice import create_optimizer
 from ..core.randomness import seeded
 from ..core.samples import ClientData, Samples
-from ..core.tensors import Tensors
+from ..core.tensors import Tensors, match_memory_format
 from ..core.training import Training
 from .base import PREFIX
 from .noise import draw_normal_like, draw_uniform
@@ -40,7 +40,7 @@ class PrivateClient(Client):
     def __init__(self, *, clip: float, noise: float, secret: bytes, **facts: Any) -> None:
         super().__init__(**facts)
         self.clip, self.noise, self.secret = clip, noise, secret
-        self.private_data = self.data
+        self.private_data, self.passes = self.data, 0
         if any(isinstance(m, BATCH_NORMS) for m in self.net.modules()):
             raise ConfigError(
                 f"{WHERE}: the model has BatchNorm, which mixes the examples of a batch; choose a model"
@@ -84,6 +84,7 @@ class PrivateClient(Client):
         optimiser = create_optimizer(named, how, rates or {}, kept, factor)
         total, key = self.count_steps(how, epochs, steps), (phase, turn) if turn else (phase,)
         loss_sum, updates = self._losses[phase] if turn else (0.0, 0)
+        self.passes += 1  # two passes may have one name, and must not share their noise
         with (
             seeded(self._draw_seed, "fit", self.t, self.id, *key),
             single_gradients(self.net) as gradients,
@@ -91,7 +92,7 @@ class PrivateClient(Client):
             self.net.train()
             for step in range(total):
                 optimiser.zero_grad()
-                purpose = "|".join(map(str, (self.id, self.t, self._draw_seed, *key, step)))
+                purpose = f"{self.id}|{self.t}|{self._draw_seed}|{self.passes}|{step}"
                 loss_sum += self.set_private_gradients(named, loss, gradients, how.batch, purpose)
                 if pull is not None:
                     add_to_gradients(named, pull(named.map(Tensor.detach)))
@@ -137,7 +138,8 @@ class PrivateClient(Client):
         noise = draw_normal_like(Tensors(sums), self.secret, f"example noise|{purpose}")
         for k, p in named.items():
             shaken = sums[k] + (self.noise * self.clip * noise[k]).to(sums[k])
-            p.grad = shaken / (rate * len(samples))
+            # the optimiser's kernel reads gradient and parameter in one order
+            p.grad = match_memory_format(shaken / (rate * len(samples)), p)
         return value
 
 
@@ -149,7 +151,8 @@ class SingleGradients:
 
     def add_clipped(self, named: Tensors, clip: float) -> dict[str, Tensor]:
         """Clip the gradient of each example, over all parameters, and add them up."""
-        found = {k: g for k, p in named.items() if (g := get_single(p)) is not None}
+        singles = {k: get_single(p) for k, p in named.items()}
+        found = {k: g for k, g in singles.items() if g is not None}
         if not self.checked:
             check_single_gradients(named, found)
             self.checked = True
@@ -157,8 +160,9 @@ class SingleGradients:
         norms = torch.stack(squares).sum(0).sqrt() if squares else torch.zeros(1)
         factors = (clip / norms.clamp(min=1e-12)).clamp(max=1.0)
         sums = {k: torch.einsum("n,n...->...", factors, g) for k, g in found.items()}
-        for p in named.values():
-            setattr(p, "grad_sample", None)  # noqa: B010  # Opacus adds this attribute
+        parameters: list[Any] = list(named.values())
+        for p in parameters:
+            p.grad_sample = None  # else Opacus adds the next ones to them
         return sums
 
 
@@ -177,7 +181,8 @@ def single_gradients(net: nn.Module) -> Iterator[SingleGradients]:
             " follow; choose another algorithm or client_dp"
         )
     try:
-        hooked = GradSampleModule(net, loss_reduction="mean", strict=False)
+        # its own rules for convolutions are wrong where weights are in the format channels_last
+        hooked = GradSampleModule(net, strict=False, force_functorch=True)
     except NotImplementedError as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{WHERE}: Opacus cannot train this model: {reason}") from None

@@ -38,6 +38,7 @@ REPORT_SCRIPTS = (
     "clients.js",
     "participation.js",
     "audit.js",
+    "protection.js",
     "devices.js",
     "gantt.js",
 )

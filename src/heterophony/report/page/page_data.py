@@ -30,6 +30,7 @@ from ...runs.events import find_last_evaluation
 from .audit_section import build_audit_section
 from .client_means import build_client_means_section
 from .curve_data import CurvesByKind, build_curves, compute_stride, count_curve_points
+from .protection_section import build_protection_section
 
 Json = dict[str, Any]
 MAX_HEATMAP_CLIENTS = 1000  # more columns would be narrower than a pixel
@@ -59,6 +60,7 @@ def build_page_data(runs: Sequence[Run]) -> Json:
         "statistics": build_statistics_section(table),
         "new_clients": build_new_clients_section(runs),
         "audit": build_audit_section(runs),
+        "protection": build_protection_section(runs),
         "federations": [
             {"clients": start["clients"], "train": start["train"], "test": start["test"]}
             for start in (federations[sha] for sha in order)

@@ -51,6 +51,7 @@ function drawFigures() {
   drawParticipation();
   drawDeviceRounds();
   drawLabelDistribution();
+  drawProtection();
 }
 
 function redrawIfResized() {
