@@ -1,7 +1,9 @@
 """The public names, one line each: `__init__.py` imports them from here at first use."""
 
 from .algorithms.apfl import APFL as APFL
+from .algorithms.apple import APPLE as APPLE
 from .algorithms.centralized import Centralized as Centralized
+from .algorithms.cfl import CFL as CFL
 from .algorithms.ditto import Ditto as Ditto
 from .algorithms.fedadam import FedAdam as FedAdam
 from .algorithms.fedala import FedALA as FedALA
@@ -12,8 +14,13 @@ from .algorithms.fedavgm import FedAvgM as FedAvgM
 from .algorithms.fedbabu import FedBABU as FedBABU
 from .algorithms.fedbn import FedBN as FedBN
 from .algorithms.fedcac import FedCAC as FedCAC
+from .algorithms.fedcp import FedCP as FedCP
+from .algorithms.feddbe import FedDBE as FedDBE
 from .algorithms.feddecomp import FedDecomp as FedDecomp
+from .algorithms.feddistill import FedDistill as FedDistill
 from .algorithms.feddyn import FedDyn as FedDyn
+from .algorithms.fedfomo import FedFomo as FedFomo
+from .algorithms.fedgen import FedGen as FedGen
 from .algorithms.fednova import FedNova as FedNova
 from .algorithms.fedpac import FedPAC as FedPAC
 from .algorithms.fedpara import FedPara as FedPara
@@ -27,6 +34,7 @@ from .algorithms.fedrod import FedRoD as FedRoD
 from .algorithms.fedyogi import FedYogi as FedYogi
 from .algorithms.gpfl import GPFL as GPFL
 from .algorithms.heurfedamp import HeurFedAMP as HeurFedAMP
+from .algorithms.ifca import IFCA as IFCA
 from .algorithms.lgfedavg import LGFedAvg as LGFedAvg
 from .algorithms.local import Local as Local
 from .algorithms.moon import MOON as MOON

@@ -23,25 +23,31 @@ from heterophony.algorithms import fedcp
 from heterophony.algorithms.fedcp import FedCP, compute_context, compute_policy
 from heterophony.algorithms.parts.discrepancy import BANDWIDTHS, compute_mmd
 from heterophony.algorithms.parts.linear_layers import multiply_weights
+from heterophony.core.randomness import seeded
 
 
 def built(depth: int = 1) -> hp.Net:
-    net = hp.Net(
-        nn.Sequential(nn.Flatten(), nn.Linear(64, 7), nn.ReLU()),
-        nn.Linear(7, 10) if depth == 1 else nn.Sequential(nn.Linear(7, 5), nn.Linear(5, 10)),
-    )
-    return FedCP().build(net)
+    with seeded("built"):
+        net = hp.Net(
+            nn.Sequential(nn.Flatten(), nn.Linear(64, 7), nn.ReLU()),
+            nn.Linear(7, 10) if depth == 1 else nn.Sequential(nn.Linear(7, 5), nn.Linear(5, 10)),
+        )
+        return FedCP().build(net)
+
+
+def drawn(*shape: int) -> torch.Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
 def test_the_shares_of_a_feature_sum_to_one_and_are_the_papers():
-    net, z = built(), torch.rand(4, 7)
+    net, z = built(), drawn(4, 7)
     context = compute_context(net)
     assert torch.allclose(context, normalize(net.own.weight.sum(0), dim=0))
     generic, personal = compute_policy(net, z, context)
     assert torch.allclose(generic + personal, torch.ones(4, 7))
     told = net.policy(z * context)
     want = softmax(torch.stack([told[:, :7], told[:, 7:]]), 0)
-    assert torch.equal(torch.stack([generic, personal]), want)
+    assert torch.allclose(torch.stack([generic, personal]), want, atol=1e-6)
 
 
 def test_the_context_of_a_deep_head_multiplies_its_layers():
@@ -51,7 +57,7 @@ def test_the_context_of_a_deep_head_multiplies_its_layers():
 
 
 def test_with_both_heads_alike_and_no_bias_p_is_g():
-    net, x = built(), torch.rand(5, 1, 8, 8)
+    net, x = built(), drawn(5, 1, 8, 8)
     net.head.bias.data.zero_()
     net.own.load_state_dict(net.head.state_dict())
     split = fedcp.forward_split(net, net.base(x), compute_context(net))
@@ -59,7 +65,7 @@ def test_with_both_heads_alike_and_no_bias_p_is_g():
 
 
 def test_mmd_is_zero_for_the_same_features_and_by_its_formula():
-    a, b = torch.rand(6, 3), torch.rand(6, 3) + 1
+    a, b = drawn(6, 3), drawn(7, 3)[:6] + 1
     assert compute_mmd(a, a.clone()).abs() < 1e-6
 
     def kernel(x, y):

@@ -70,7 +70,8 @@ def test_the_loss_is_of_shifted_features_and_of_their_moving_mean(momentum):
             for part, average in zip((slice(0, 4), slice(4, 8)), want, strict=True):
                 plain = cross_entropy(net.head(net.base(x[part]) + net.shift), y[part])
                 far = (average - told).square().mean()
-                seen.append(float((loss(x[part], y[part]) - plain - 3.0 * far).abs()))
+                rest = loss(x[part], y[part]) - plain - 3.0 * far
+                seen.append(abs(rest.item()))
         fit(loss, **how)
 
     how = {"rounds": 2, "participation": 1.0, "training": QUICK}

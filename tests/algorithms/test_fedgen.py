@@ -16,6 +16,7 @@ from heterophony.algorithms.parts.feature_generator import (
     make_generator,
     train_generator,
 )
+from heterophony.core.randomness import seeded
 
 LABELS = torch.tensor([0.5, 0.0, 0.5])
 
@@ -33,26 +34,27 @@ def trained(steps: int, kept: hp.Tensors, w: hp.Tensors) -> tuple[hp.Tensors, hp
 
 
 def test_the_generator_learns_the_labels_of_the_heads_and_goes_on_where_it_was():
-    torch.manual_seed(0)
-    w = hp.weights(make_generator(3, 6, 4, 8))
-    y, eps = torch.tensor([0, 2] * 50), torch.randn(100, 4)
+    with seeded("made"):
+        w = hp.weights(make_generator(3, 6, 4, 8))
+        y, eps = torch.tensor([0, 2] * 50), torch.randn(100, 4)
 
     def loss(w):
         return cross_entropy(linear(generate(w, y, eps), *(heads()[k] for k in ("head.weight", "head.bias"))), y)  # fmt: skip
 
-    torch.manual_seed(1)
-    whole, _ = trained(60, hp.Tensors(), w)
-    torch.manual_seed(1)
-    half, adam = trained(30, hp.Tensors(), w)
-    again, _ = trained(30, adam, half)
+    with seeded("trained"):
+        whole, _ = trained(60, hp.Tensors(), w)
+    with seeded("trained"):
+        half, adam = trained(30, hp.Tensors(), w)
+        again, _ = trained(30, adam, half)
     assert same(whole, again)
     assert loss(whole) < 0.5 * loss(w)
 
 
 def test_the_spread_of_features_is_rewarded():
-    eps = torch.randn(8, 4)
+    with seeded("spread"):
+        eps, z = torch.randn(8, 4), torch.randn(8, 6)
     assert compute_likeness(torch.ones(8, 6), eps) == 1
-    assert compute_likeness(torch.randn(8, 6), eps) < 1
+    assert compute_likeness(z, eps) < 1
 
 
 def test_clients_learn_from_features_of_labels_that_others_hold(monkeypatch):

@@ -47,12 +47,16 @@ def test_traffic_is_that_of_the_tensors(name, down, up):
 # Checked by hand against the papers: bytes down and up relative to FedAvg's. An algorithm may have
 # a row here and needs none.
 AS_FEDAVG = ["apfl", "ditto", "fedadam", "fedala", "fedamp", "fedavg", "fedavg2rep", "fedavgm",
-             "fedbn", "feddecomp", "feddyn", "fednova", "fedprox", "fedreg", "fedrep_full",
+             "fedbn", "cfl", "feddecomp", "feddyn", "fednova", "fedprox", "fedreg", "fedrep_full",
              "fedrod", "fedyogi", "heurfedamp", "moon", "perfedavg", "pfedgate", "pfedme",
              "pfedsd"]  # fmt: skip
 RATIOS = dict.fromkeys(AS_FEDAVG, (1, 1)) | {
     "centralized": (0, 0),
     "fedbabu": (0.9976, 0.9976),
+    "feddbe": (1.0002, 1.0002),  # a feature vector
+    "feddistill": (0, 0.0001),  # 100 numbers; a single client has nobody to learn from
+    "fedfomo": (1, 1),  # and five gains
+    "ifca": (2, 1),
     "fedcac": (1, 1.0313),  # a bit per parameter goes up
     "fedpac": (1.0024, 1.0048),
     "fedpara": (0.1419, 0.1419),

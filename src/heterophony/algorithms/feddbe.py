@@ -1,8 +1,8 @@
 """FedDBE: Zhang et al., Eliminating domain bias in representation space, NeurIPS 2023 (FedAvg+DBE).
 
 The paper's initialisation, in which clients train without DBE and their mean features are averaged,
-is the first round here; the model of that round is kept. The means are those of all examples: a
-moving average that begins at zero, as in the authors' code, is too short. G has no personal shift.
+is the first round here; the model of that round is kept. The means are those of all examples: the
+authors' moving average begins at zero and stays too small. G is of the model without the shift.
 """
 
 from collections.abc import Sequence

@@ -27,7 +27,9 @@ class FedGen(Algorithm):
     needs_classes = True
     head_depth = 1
     alpha: float = setting(1.0, "weight of the loss on generated features", low=0)
-    generated: int = setting(32, "generated features for each mini-batch", low=1)
+    generated: int = setting(
+        32, "generated features in a mini-batch, on clients and on the server", low=1
+    )
     noise: int = setting(32, "width of the generator's noise", low=1)
     hidden: int = setting(256, "hidden units of the generator", low=1)
     generator_lr: float = setting(3e-4, "learning rate of the generator (Adam)", above=0)

@@ -67,8 +67,8 @@ class IFCA(Algorithm):
         for j in range(self.clusters):
             members = [r for r in replies if int(r.tensors["ifca/cluster"]) == j]
             if members:
-                model |= mean(members, *own).under(f"clusters.{j - 1}." if j else "")
-        return server.update(Tensors(model))
+                model = model | mean(members, *own).under(f"clusters.{j - 1}." if j else "")
+        return server.update(model)
 
     def measures(self, server: Server, replies: Sequence[Reply], after: Server) -> dict[str, float]:
         """Count the clusters that clients chose."""

@@ -36,8 +36,8 @@ def measure_wire_bytes(algorithm: Algorithm) -> dict[str, int]:
         federation=make_reference_federation(),
         rounds=9,
         participation=Uniform(rate=1.0),
-        # nothing is trained: tensors have their size anyway
-        training=Training(epochs=0, batch=CLASS_COUNT, momentum=0.0),
+        # nothing is learned: tensors have their size anyway
+        training=Training(epochs=1, batch=CLASS_COUNT, lr=0.0, momentum=0.0),
         evaluate_every=9,
     )
     # from round 1 on: round 0 would be evaluated

@@ -1,5 +1,8 @@
 """A generator of features for labels, and its training by the server: FedGen."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, one_hot
@@ -28,6 +31,17 @@ def draw_labels(shares: Tensor, count: int) -> Tensor:
     return torch.multinomial(shares, count, replacement=True)
 
 
+@contextmanager
+def on_one_thread() -> Iterator[None]:
+    """Compute on one thread, as clients do: sums may round by the number of threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def train_generator(
     w: Tensors,
     heads: Tensors,
@@ -45,15 +59,16 @@ def train_generator(
     weight, bias = (next((v for v in heads.values() if v.dim() == d), None) for d in (2, 1))
     assert weight is not None
     adam = Adam(w, Training(optimizer="adam", lr=lr), {}, kept)
-    for _ in range(steps):
-        y, eps = draw_labels(labels, batch), torch.randn(batch, noise)
-        z = generate(w, y, eps)
-        loss = cross_entropy(linear(z, weight, bias), y)
-        if diversity:
-            loss = loss + diversity * compute_likeness(z, eps)
-        adam.zero_grad()
-        loss.backward()
-        adam.step()
+    with on_one_thread():
+        for _ in range(steps):
+            y, eps = draw_labels(labels, batch), torch.randn(batch, noise)
+            z = generate(w, y, eps)
+            loss = cross_entropy(linear(z, weight, bias), y)
+            if diversity:
+                loss = loss + diversity * compute_likeness(z, eps)
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
     return w.map(lambda v: v.detach()), Tensors(adam.state())
 
 

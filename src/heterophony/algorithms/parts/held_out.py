@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ...core.client import Client
 from ...core.samples import Samples
-from ...core.tensors import Tensors, answer
+from ...core.tensors import Tensors, answer, match_memory_format
 
 
 def split_examples(samples: Samples, fraction: float) -> tuple[Samples, Samples]:
@@ -26,7 +26,8 @@ def split_examples(samples: Samples, fraction: float) -> tuple[Samples, Samples]
 @torch.no_grad()
 def compute_loss(client: Client, tensors: Tensors, samples: Samples) -> Tensor:
     """Compute the mean loss of the net with these tensors over all samples, in evaluation mode."""
-    client.net.eval()
-    batches = list(samples.batches(250))
-    sums = [client.loss(answer(client.net, tensors, x), y) * len(y) for x, y in batches]
+    net, own = client.net.eval(), client.net.state_dict()
+    tensors = Tensors({k: match_memory_format(v, own[k]) for k, v in tensors.items()})
+    batches = samples.batches(250)
+    sums = [client.loss(answer(net, tensors, x), y) * len(y) for x, y in batches]
     return torch.stack(sums).sum() / len(samples)
