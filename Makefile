@@ -5,8 +5,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: demo test test-one check docs docs-serve dist clean
 
-demo: .venv/ready  ## four algorithms on the embedded digits: a table and a page
-	$(BIN)/heterophony compare fedavg fedper fedrod fedreg -c rounds=60 -c participation.rate=0.25 --out runs/demo
+demo: .venv/ready  ## four algorithms on the embedded digits, three seeds: a table, the figure of the README, a page
+	$(BIN)/heterophony compare fedavg fedper fedrod fedreg --file examples/demo.toml --seeds 0-2 --out runs/demo
+	$(BIN)/heterophony report runs/demo -o runs/demo/curves.png
 	$(BIN)/heterophony report runs/demo
 
 test: .venv/dev check  ## every check and every test

@@ -33,7 +33,11 @@ from heterophony.config.reading import resolve_config
 
 PAGES = {str(page.relative_to(ROOT)): read_blocks(page.read_text()) for page in list_documents()}
 OURS = ("heterophony", "make", "pip")  # checked beside commands that are not run
-SHORTENED = ("run", "compare", "sweep", "resume", "audit")  # commands that take an engine
+NEW_RUNS = ("run", "compare", "sweep")  # one round is enough here
+ENGINE_COMMANDS = (*NEW_RUNS, "resume", "audit")
+RUN_COMMANDS = {
+    page for page in PAGES if ("commands", "run") in COMMENT.findall((ROOT / page).read_text())
+}
 ELSEWHERE = {"CONTRIBUTING.md"}  # its one block is run in tests/test_examples.py
 
 
@@ -91,16 +95,15 @@ def short(monkeypatch, tmp_path):
     monkeypatch.setattr(hp, "sweep", lambda *a, **k: sweep(*a, **shorten(k)))
     monkeypatch.setattr(hp, "federate", federate_few)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # modules that a page writes
     with mpl.rc_context({"backend": "agg"}):
         yield
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")  # within torch's own exporter
 @pytest.mark.usefixtures("short")
-@pytest.mark.parametrize("page", select("python"))
-def test_python_runs(page):
-    text = (ROOT / page).read_text()
-    runs_commands = ("commands", "run") in COMMENT.findall(text)
+@pytest.mark.parametrize("page", sorted({*select("python"), *RUN_COMMANDS}))
+def test_pages_run(page):
     names: dict[str, Any] = {"hp": hp, "np": np, "torch": torch, "__name__": "__main__"}
     for block in PAGES[page]:
         if block.not_run:
@@ -110,7 +113,7 @@ def test_python_runs(page):
         elif block.language == "python":
             lines = "\n" * block.line + block.text  # so that a traceback names the page's line
             exec(compile(lines, page, "exec"), names)
-        elif block.language == "sh" and runs_commands:
+        elif block.language == "sh" and page in RUN_COMMANDS:
             run_commands(page, block)
 
 
@@ -119,8 +122,9 @@ def run_commands(page: str, block: Block) -> None:
     for words in split_commands(block.text):
         if words[0] != "heterophony":
             continue
-        engine = ["-c", "engine.name=serial"] if words[1] in SHORTENED else []
-        done = CliRunner().invoke(app, [*words[1:], *engine])
+        engine = ["-c", "engine.name=serial"] if words[1] in ENGINE_COMMANDS else []
+        rounds = ["-c", "rounds=1"] if words[1] in NEW_RUNS else []
+        done = CliRunner().invoke(app, [*words[1:], *engine, *rounds])
         assert done.exit_code == 0, f"{page}:{block.line}: {' '.join(words)}\n{done.output}"
 
 

@@ -139,10 +139,10 @@ def check_heterophony(words: list[str]) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {getattr(error, 'message', error)}"
     pairs, file = values.get("pairs") or [], str(values.get("file") or "")
-    if not pairs or file.endswith(".toml") or words[0] in ("resume", "device"):
-        return ""
     names = [file] if file else list(values.get("algorithms") or [])
-    names = [n for n in names if ":" not in n]
+    is_own = any(name.endswith(".toml") or ":" in name for name in names)  # of a reader's file
+    if not pairs or is_own or words[0] in ("resume", "device"):
+        return ""
     usable = [p for p in pairs if "path=" not in p and "my_" not in p and "own_" not in p]
     for name in names or [""]:
         try:
