@@ -15,8 +15,8 @@ from ..config.sections import EngineSection
 from ..config.short_keys import expand_overrides, find_choice, ignore_note
 from ..core.errors import ConfigError, DivergedError, FolderError
 from ..core.files import write_json
-from ..runs.early_stops import read_stop
 from ..engines.base import count_cores, count_gpu_workers
+from ..runs.early_stops import read_stop
 from ..runs.store import RunFolder
 from ..runs.sweep_table import SWEEP_FILE, read_sweep_file
 from .compare import prepare_run_folders

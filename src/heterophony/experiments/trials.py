@@ -73,7 +73,9 @@ def run_trial_in_child(
 ) -> None:
     """Continue one trial to its end or early stop, in the child process."""
     with send_errors(pipe, str(path)):
-        run_until_stopped(path, stop, pipe.send, lambda listen: continue_run(path, overrides, share, listen))
+        run_until_stopped(
+            path, stop, pipe.send, lambda listen: continue_run(path, overrides, share, listen)
+        )
 
 
 def run_until_stopped(

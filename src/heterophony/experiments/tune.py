@@ -252,7 +252,9 @@ class ConfigRunner:
         engine, by = next(iter(configs.values())).engine, self.tune.search.by
         limits = {path: trial.limits for path, trial in due.items()}
         if engine.name == "ray":
-            return run_trials_on_cluster(runs, limits, by, engine, self.workers, self.progress, self.engine)
+            return run_trials_on_cluster(
+                runs, limits, by, engine, self.workers, self.progress, self.engine
+            )
         width = 1 if engine.name == "serial" else count_width(engine, self.workers)
         return run_trials_side_by_side(runs, limits, by, width, self.progress, self.engine)
 

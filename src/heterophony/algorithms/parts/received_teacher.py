@@ -2,8 +2,7 @@
 
 from torch import nn
 
-from ...core.net import BATCH_NORMS
-from ...core.net import Net
+from ...core.net import BATCH_NORMS, Net
 from ...core.tensors import frozen
 
 
