@@ -36,8 +36,9 @@ from heterophony.data.source import Source
 from heterophony.data.validation import draw_held_out
 from heterophony.report.page.label_page import render_label_page
 from heterophony.report.page.page_data import build_page_data
+from heterophony.runs.accuracies import ValidationChoice
 from heterophony.runs.curves import compute_curves
-from heterophony.runs.summary import ValidationChoice, summarise
+from heterophony.runs.summary import summarise
 
 quick = settings(derandomize=True, deadline=None, max_examples=20)
 # no memory, own head, tuned before it is measured, own data, pooled, nobody's

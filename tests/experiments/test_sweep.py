@@ -25,7 +25,7 @@ from heterophony.experiments.swept_settings import (
     shorten_keys,
 )
 from heterophony.report.figures.sweep import draw_sweep
-from heterophony.runs.summary import MeanStd
+from heterophony.runs.accuracies import MeanStd
 from heterophony.runs.sweep_table import SweepMeasure, SweepRow, SweepTable, sort_rows
 
 SMALL = ("rounds=2", "data.clients=3", "local.steps=2", "model.name=mlp")

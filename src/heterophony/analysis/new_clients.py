@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean, pstdev
 from typing import Any
 
-from ..runs.summary import NewClients
+from ..runs.accuracies import NewClients
 from .runs import Run, group_by_series
 
 MEASURE_TITLES = {

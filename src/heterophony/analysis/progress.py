@@ -9,8 +9,8 @@ from typing import Any
 
 from ..core.errors import FolderError, StorageError
 from ..core.files import read_json
+from ..runs.accuracies import Accuracy, MeanStd
 from ..runs.run_index import CONFIG_FILE, EVENTS_FILE, RESULT_FILE, find_runs, read_last_event
-from ..runs.summary import Accuracy, MeanStd
 from .runs import load_run
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from ..runs.summary import Accuracy, MeanStd, Summary
+from ..runs.accuracies import Accuracy, MeanStd
+from ..runs.summary import Summary
 from .leads import find_clear_leader
 from .new_clients import average_new_clients
 from .runs import Run, group_by_series

@@ -15,7 +15,8 @@ from .table_fitting import HighlightedCell
 if TYPE_CHECKING:
     from ..analysis.runs import Run
     from ..analysis.tables import Row
-    from ..runs.summary import Accuracy, Fairness, Summary
+    from ..runs.accuracies import Accuracy, Fairness
+    from ..runs.summary import Summary
 
 
 def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) -> None:

@@ -17,7 +17,7 @@ from ..core.algorithm import Reply, Server
 from ..core.errors import CodecError, DivergedError, EngineError, NotFiniteError
 from ..core.tensors import Tensors
 from ..jobs.plan import Job, Plan
-from ..runs.events import DeviceRound
+from ..runs.event_parts import DeviceRound
 from .protocol.assignments import LostJob
 from .protocol.server_session import ServerSession
 from .protocol.topics import Publication

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..runs.events import DeviceRound
+from ..runs.event_parts import DeviceRound
 from .protocol.server_session import ServerSession
 
 Metrics = Mapping[str, float]

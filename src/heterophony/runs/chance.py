@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from math import sqrt
 
+from .accuracies import Accuracy
 from .events import StartEvent
-from .summary import Accuracy, Summary
+from .summary import Summary
 
 STANDARD_ERRORS = 2  # an accuracy within so many of the level may be chance
 

@@ -18,7 +18,8 @@ from ..jobs.protecting import announce_to_clients
 from ..population.faults import RoundEnd
 from ..protection import get_kind
 from .commit_digests import MemoryDigests, record_memories
-from .events import DeviceRound, EvaluationEvent, Event, RoundEvent, get_end, select_rounds
+from .event_parts import DeviceRound
+from .events import EvaluationEvent, Event, RoundEvent, get_end, select_rounds
 from .gathering import drop_empty_replies, gather_replies
 from .merging import merge_replies
 from .new_clients import join_new_clients

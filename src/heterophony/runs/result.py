@@ -16,6 +16,7 @@ from ..core.scores import SCORES
 from ..core.tensors import Memory, Tensors, state
 from ..jobs.plan import Job, Plan
 from ..jobs.work import select_tensors_after_joining
+from .accuracies import Accuracy, Fairness
 from .chance import describe_chance_level
 from .client_rows import iterate_client_rows, make_frame
 from .curve_points import Curve
@@ -23,7 +24,7 @@ from .curves import compute_curves
 from .events import Event, get_end, get_start
 from .model import Model
 from .store import RunFolder
-from .summary import Accuracy, ClientResult, Fairness, Summary
+from .summary import ClientResult, Summary
 from .summary_metrics import MetricCurve, compute_metric_curves
 from .unfinished import describe_state, summarise_so_far
 

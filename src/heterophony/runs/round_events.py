@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
 
 from .. import __version__
 from ..core.algorithm import POOLED_CLIENT, Reply, Server
@@ -14,10 +13,20 @@ from ..core.tensors import Tensors
 from ..jobs.client_store import ClientStore
 from ..jobs.plan import Plan
 from ..population.faults import RoundEnd
+from .event_fields import (
+    ComputeFields,
+    DeviceFields,
+    FaultFields,
+    FileDigests,
+    PersonalBytes,
+    RemarkField,
+    TaskField,
+    ValidationSizes,
+)
+from .event_parts import DeviceRound
 from .events import (
     VALIDATION_MEASURES,
     Counts,
-    DeviceRound,
     EndEvent,
     EvaluationEvent,
     MetricValues,
@@ -48,47 +57,6 @@ class FinishedRound:
     clock: float  # simulated time at the beginning of the round
     measures: Mapping[str, float]  # what the algorithm measured on the server
     devices: Mapping[str, DeviceRound] | None = None  # by name, if the run is on devices
-
-
-# Parts of events: mypy accepts optional keys in the middle of an event only from such types
-class ValidationSizes(TypedDict, total=False):
-    validation: list[int]
-
-
-class TaskField(TypedDict, total=False):
-    task: str
-
-
-class RemarkField(TypedDict, total=False):
-    data_remark: str
-
-
-class FileDigests(TypedDict, total=False):
-    files: dict[str, str]
-
-
-class ComputeFields(TypedDict, total=False):
-    device: str
-    deterministic: bool
-    precision: str
-
-
-class PersonalBytes(TypedDict, total=False):
-    personal_bytes: int
-
-
-class DeviceFields(TypedDict, total=False):
-    devices: dict[str, DeviceRound]
-
-
-class FaultFields(TypedDict, total=False):
-    asked: list[str]
-    dropped: list[str]
-    late: list[str]
-    refused: list[str]
-    void: bool
-    simulated_seconds: float
-    clock: float
 
 
 def make_start_event(plan: Plan, server: Server, compute: Compute = ON_CPU) -> StartEvent:

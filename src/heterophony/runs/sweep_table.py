@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 from ..core.errors import FolderError
 from ..core.files import read_json
+from .accuracies import Accuracy, MeanStd
 from .early_stops import Stop, describe_stop, read_stop
 from .events import Event, get_end, get_start
 from .run_index import EVENTS_FILE, read_events
-from .summary import Accuracy, MeanStd, Summary, summarise
+from .summary import Summary, summarise
 
 SWEEP_FILE = "sweep.json"
 Measure = Literal["G", "P"]

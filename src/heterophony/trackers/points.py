@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..core.scores import get_metric_info
+from ..runs.accuracies import Fairness
 from ..runs.curves import compute_accuracy, compute_local_accuracy
 from ..runs.events import (
     MEASURES,
@@ -13,7 +14,7 @@ from ..runs.events import (
     Event,
     RoundEvent,
 )
-from ..runs.summary import Fairness, Summary
+from ..runs.summary import Summary
 
 
 @dataclass(frozen=True)

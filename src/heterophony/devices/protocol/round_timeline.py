@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ...runs.events import DeviceRound
+from ...runs.event_parts import DeviceRound
 from .messages import Done, Task
 
 Interval = tuple[float, float]

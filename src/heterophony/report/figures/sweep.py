@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ...runs.summary import MeanStd
+from ...runs.accuracies import MeanStd
 from ...runs.sweep_table import SweepRow, SweepTable
 from .style import (
     GRID_COLOR,

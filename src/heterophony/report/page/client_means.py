@@ -8,8 +8,8 @@ from typing import Any
 
 from ...analysis.runs import Run, group_by_series
 from ...analysis.tables import Row, format_cell
+from ...runs.accuracies import MeanStd
 from ...runs.curve_points import select_last_ten
-from ...runs.summary import MeanStd
 from .curve_data import has_unequal_clients
 
 TITLES = [f"{m} last 10, {kind}" for m in "GP" for kind in ("pooled", "mean over clients")]
