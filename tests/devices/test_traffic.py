@@ -92,6 +92,8 @@ def test_nothing_personal_is_in_the_traffic(name, tmp_path, monkeypatch):
     assert told
     assert not told & personal
     assert not [v for v in own if any(v in content for content in [*blobs, *streams])]
+    examples = [tensor_to_bytes(x) for x in plan.federation.x[:200]]
+    assert not [x for x in examples if any(x in content for content in [*blobs, *streams])]
     shared = set().union(*map(learned, tap.up))  # the control: these do travel, and are seen
     assert shared
     assert all(any(v in stream for stream in streams) for v in shared)
