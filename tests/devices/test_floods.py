@@ -70,17 +70,20 @@ def test_a_flood_costs_no_bit_and_its_sender_is_shut_out(
     thread = threading.Thread(
         target=flooder.run,
         args=[lambda: flooder.sent < MOST and not (flooder.refusals or over.is_set())],
+        daemon=True,
     )
     thread.start()
     enrolled = EnrolledClients(made.folder) if at_hand else None
-    result, _ = on_devices(
-        *(config, known, tmp_path / "flooded", HELD, {"one": Patient}, said.append),
-        enrolled=enrolled,
-    )
-    if at_hand:
-        thread.join(LONG)  # its connection was ended, and it is not let in again
-        assert not let_in("127.0.0.1", made.read_listen_settings().port, flooder.trust)
-    over.set()
+    try:
+        result, _ = on_devices(
+            *(config, known, tmp_path / "flooded", HELD, {"one": Patient}, said.append),
+            enrolled=enrolled,
+        )
+        if at_hand:
+            thread.join(LONG)  # its connection was ended, and it is not let in again
+            assert not let_in("127.0.0.1", made.read_listen_settings().port, flooder.trust)
+    finally:
+        over.set()
     thread.join(LONG)
     assert flooder.refusals == at_hand
     assert flooder.sent < MOST
