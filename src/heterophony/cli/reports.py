@@ -5,12 +5,19 @@ from __future__ import annotations
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..core.errors import ConfigError
 from . import terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from matplotlib.figure import Figure
+
+    from ..analysis.runs import Run
 
 
 class ReportFigure(StrEnum):
@@ -76,7 +83,7 @@ def report(
     elif path.suffix in TABLE_FORMATS:
         export_comparison(runs, path, parse_columns(columns))
     else:
-        draw = {
+        draw: dict[ReportFigure, Callable[[list[Run]], Figure]] = {
             ReportFigure.curves: draw_comparison,
             ReportFigure.difference: partial(draw_differences, reference=reference),
             ReportFigure.participation: draw_participation,

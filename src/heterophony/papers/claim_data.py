@@ -126,4 +126,4 @@ def summarise_case(case: CaseVerdict) -> dict[str, Any]:
 
 
 def to_pair(interval: ConfidenceInterval | None) -> list[float] | None:
-    return interval and [round(interval.low, 3), round(interval.high, 3)]
+    return None if interval is None else [round(interval.low, 3), round(interval.high, 3)]
