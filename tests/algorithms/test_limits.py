@@ -128,8 +128,8 @@ def test_fedper_and_local_keep_what_is_theirs_through_a_broadcast():
                 assert same(now.only(*kept), kept)
 
 
-def test_local_trains_everybody_and_sends_nothing():
-    result = played("local", participation=0.2)
+def test_local_trains_everybody_if_asked_and_sends_nothing():
+    result = played(Local(clients="all"), participation=0.2)
     rounds = [e for e in result.events if e["event"] == "round"]
     assert all(e["clients"] == list(result.plan.federation.clients) for e in rounds)
     assert result.summary.bytes == {"up": 0, "down": 0}
@@ -141,7 +141,7 @@ def test_local_does_not_depend_on_the_order_of_clients():
     back = replace(
         there, train=dict(reversed(there.train.items())), test=dict(reversed(there.test.items()))
     )
-    a, b = played("local", there), played("local", back)
+    a, b = (played(Local(clients="all"), f) for f in (there, back))
     for client in there.clients:
         assert a._run_folder.client_store.digest_memory(
             client, 3
@@ -406,5 +406,6 @@ def test_batch_norm_skips_a_batch_of_one_and_learns_from_the_rest():
 
 
 def test_local_and_fedper_have_no_copied_defaults():
-    assert Local().everybody
+    assert Local(clients="all").everybody
+    assert not Local().everybody
     assert not FedPer().everybody

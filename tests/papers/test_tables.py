@@ -354,6 +354,7 @@ def test_list_papers():
     assert found["fedavg2rep-table4-hybrid"]["runnable"] == 24
     lines = CliRunner().invoke(app, ["list", "papers"]).stdout.splitlines()
     assert all(any(line.startswith(name) for line in lines) for name in NAMES)
+    assert not any("[" in line for line in lines)
 
 
 def test_a_dry_run_shows_what_is_different_in_each_cell():

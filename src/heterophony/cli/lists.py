@@ -106,6 +106,8 @@ def format_list_cell(key: str, row: dict[str, Any]) -> str:
         return f"{value:.4f}"
     if isinstance(value, float):
         return terminal.format_percent(value)
+    if isinstance(value, list):
+        return ", ".join(value) or "–"
     return "–" if value is None else str(value)
 
 
