@@ -49,11 +49,21 @@ def test_the_learning_rate_stays_where_clients_have_as_many_images_or_steps():
 
 def test_rounds_follow_epochs_and_steps_and_settings_that_count_rounds_follow_them():
     _, few = find_config("pfakd-table1-main", "FedAvg", "Fashion-MNIST, E = 20")
-    assert (few["rounds"], few["evaluation"]) == (12, {"every": 1})
+    assert (few["rounds"], few["evaluation"]) == (25, {"every": 1})
     _, steps = find_config("fedavg2rep-table4-hybrid", "FedAvg2Rep, N_C = 5", "J = 4")
     assert (steps["rounds"], steps["algorithm"]["warmup_rounds"]) == (200, 50)
     _, cac = find_config("feddecomp-table1", "FedCAC", "CIFAR-10, alpha 0.1")
     assert (cac["rounds"], cac["algorithm"]["beta"]) == (50, 16)
+
+
+def test_a_control_with_more_epochs_has_as_many_rounds():
+    varied = load_table("fedreg-table2-sota").choose_variants(["equal-work"])
+    rounds = {
+        (c.row, c.config["local"]["epochs"]): medium.shrink_config(c.config, False)["rounds"]
+        for c in varied.cells
+        if c.column == "Fashion-MNIST" and c.row in ("FedAvg", "FedReG")
+    }
+    assert rounds == {("FedAvg", 10): 50, ("FedReG", 5): 50}
 
 
 def test_a_smaller_net_has_as_many_layers_in_its_head():

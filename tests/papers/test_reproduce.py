@@ -156,12 +156,16 @@ def test_g_of_averaged_heads_is_marked():
     assert [n.measure_label for n in numbers] == ["G*", "P", "G", "P", "G", "P"]
 
 
+@pytest.fixture(scope="module")
+def digits():
+    return resolve_config({"data": {"clients": 2}}).build_federation()
+
+
 @pytest.mark.parametrize("name", sorted(ALGORITHM_CLASSES))
-def test_the_mark_is_on_every_algorithm_whose_g_uses_personal_parameters(name, tmp_path):
+def test_the_mark_is_on_every_algorithm_whose_g_uses_personal_parameters(name, digits, tmp_path):
     model = {"name": "resnet8_small"} if name == "fedbn" else {}
-    asked_for = {"data": {"clients": 2}, "model": model, "algorithm": {"name": name}}
-    config = resolve_config(asked_for)
-    plan = config.build_plan(config.build_federation())
+    settings = {"data": {"clients": 2}, "model": model, "algorithm": {"name": name}}
+    plan = resolve_config(settings).build_plan(digits)
     job = Job(kind="evaluate", t=1, client=plan.federation.clients[0], tensors=Tensors())
     store = FolderClientStore(tmp_path, tmp_path)
     client = plan.build_client(job, {"net": state(plan.template)}, store)

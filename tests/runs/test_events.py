@@ -11,6 +11,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 import heterophony as hp
+from helpers import made_runs
 from helpers.support import played
 from heterophony.core.errors import FolderError
 from heterophony.data.sources import read_source
@@ -138,3 +139,11 @@ def test_a_summary_of_absurd_events_is_refused(events, key):
     nobody = {"test": [0 for _ in events[0]["test"]], "train": 7, "clients": None}
     with pytest.raises(FolderError, match=r"events\.jsonl is damaged"):
         summarise([{**events[0], key: nobody[key]}, *events[1:]])
+
+
+def test_p_is_also_the_mean_over_clients():
+    """The first client has 4 test examples, the second 6."""
+    found = summarise(made_runs.played({"G": None, "P": [[0, 0], [4, 3], [2, 6]]}))
+    assert (found.P.best, found.P.last, found.P.best_round) == (0.8, 0.8, 2)
+    assert (found.P_mean.best, found.P_mean.last, found.P_mean.best_round) == (0.75, 0.75, 1)
+    assert found.to_dict()["P_mean"]["last10"]["mean"] == 0.75

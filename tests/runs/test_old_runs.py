@@ -60,6 +60,7 @@ def test_a_finished_run_stays_as_it_is(runs):
         for measure in ("G", "P"):
             assert again[measure]["last10"]["mean"] > result[measure]["last10"]["mean"]
             again[measure] |= {"last10": result[measure]["last10"]}
+        del again["P_mean"]  # which that version did not write
         assert again == result
 
 

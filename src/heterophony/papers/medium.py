@@ -42,7 +42,7 @@ SMALL_MODELS = {  # the same structure with a quarter of the channels
     "pfakd_cnn": "pfakd_fmnist",  # needs 24x24; this one has two of its three convolutions
 }
 SMALL_CLASSES = 10  # of a stand-in
-MAX_ROUNDS, MAX_EPOCHS = 50, 250  # of a client that is selected in every round
+MAX_ROUNDS, MAX_EPOCHS = 50, 500  # of a client that is selected in every round
 MAX_EPOCHS_OF_TEXT, MAX_EPOCHS_OF_MANY, MANY_IMAGES = 10, 100, 20_000  # where an epoch takes longer
 MAX_ROUNDS_OF_SINGLES = 20  # where a batch is one image
 STEPS_ROUND_DIVISOR = 10  # where a round is a few steps, not epochs

@@ -26,8 +26,8 @@ INTRODUCTION = (
     " the medium one, which has fewer images, a smaller net and fewer rounds. Both are judged by the"
     " paper's own rule (such as the best round) and by the mean over the last ten evaluations.",
     "The last column is what it takes to decide a claim with five seeds, at medium and at full scale,"
-    " on cores of 90 GFLOP/s: estimated from the arithmetic, to a factor of two. – means that the"
-    " claim cannot be decided at that scale: the data are not here, or something else is missing.",
+    " on cores of 90 GFLOP/s, given the data: estimated from the arithmetic, to a factor of two. –: at"
+    " medium scale other data stand in (Tiny ImageNet), which cannot decide the claim.",
 )
 
 
