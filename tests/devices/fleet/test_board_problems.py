@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -231,8 +232,13 @@ def test_a_process_is_started_once_its_end_is_known_and_a_foreign_id_is_never_be
     assert status.describe().startswith(
         "ended with exit code 3; error: there is no broker in missing"
     )
-    (root / "device.pid").write_text(json.dumps({"pid": 1, "born": "another start", "words": []}))
-    assert call_board(runner, board, "stop", {"unit": ""}) == {"changed": False}
+    # a process that happens to have the recorded id is not ours, and is left alone
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
+        record = {"pid": other.pid, "born": "an earlier start of the system", "words": []}
+        (root / "device.pid").write_text(json.dumps(record))
+        assert call_board(runner, board, "stop", {"unit": ""}) == {"changed": False}
+        assert other.poll() is None
+        other.kill()
 
 
 def test_memory_that_a_measured_job_needs_is_said_before_it_runs_out():

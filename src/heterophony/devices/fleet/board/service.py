@@ -54,8 +54,9 @@ def find_running(root: Path) -> dict[str, Any] | None:
     """Return the record of the process that runs; a process id alone is never believed."""
     try:
         record: dict[str, Any] = json.loads((root / RECORD).read_text())
-        same = read_birth(record["pid"]) == record["born"]
-    except (OSError, ValueError, KeyError):
+        # a group of 0 or 1 would be this one, or all processes of the board
+        same = record["pid"] > 1 and read_birth(record["pid"]) == record["born"]
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     return record if same else None
 
