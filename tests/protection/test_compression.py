@@ -6,8 +6,11 @@ import pytest
 import torch
 
 import heterophony as hp
+from helpers.support import played
 from heterophony.core.errors import CodecError, ConfigError
 from heterophony.core.tensors import Tensors
+from heterophony.devices.reply_checks import ReplyValidator
+from heterophony.jobs.plan import Job
 from heterophony.protection.base import Departure
 from heterophony.protection.fixed_point import UNIT, to_units
 
@@ -96,3 +99,21 @@ def test_bad_settings_are_clear():
         hp.TopK(ratio=0)
     with pytest.raises(ConfigError, match="bits: must be one of 1, 8, 32, not 4"):
         hp.Quantize(bits=4)
+
+
+def test_devices_are_checked_in_the_form_that_is_sent_and_limited_in_what_it_stands_for():
+    plan = played("fedavg", rounds=0, protection=[hp.TopK(ratio=0.1)]).plan
+    validator, client = ReplyValidator(plan), plan.federation.clients[0]
+    job = Job(kind="train", t=0, client=client, tensors=plan.create_initial_server().model)
+    wire = validator.largest_reply.tensors
+    validator.check_tensors(wire, job)
+    name = "protection/values/base.1.weight"
+    with pytest.raises(CodecError, match="the update has norm"):
+        validator.check_tensors(wire | {name: torch.full_like(wire[name], 1e6)}, job)
+    with pytest.raises(CodecError, match="is not expected"):
+        validator.check_tensors(wire | {"base.1.weight": job.tensors["base.1.weight"]}, job)
+    with pytest.raises(CodecError, match=r"expected torch\.float32"):
+        validator.check_tensors(wire | {name: wire[name][:-1]}, job)
+    shifted = wire["protection/positions/base.1.weight"] + 10**6
+    with pytest.raises(CodecError, match="positions of a sparse tensor must rise within its size"):
+        validator.check_tensors(wire | {"protection/positions/base.1.weight": shifted}, job)

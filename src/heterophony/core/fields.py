@@ -153,7 +153,8 @@ def describe_settings(cls: type) -> list[dict[str, Any]]:
         choices = get_args(hint) if get_origin(hint) is Literal else ()
         choices = ("true", "false") if hint is bool else choices
         default = None if f.default is dataclasses.MISSING else f.default
-        allowed = " | ".join(map(str, choices)) or ("a text" if hint is str else describe_range(f))
+        plain = {str: "a text", dict: "a table"}.get(get_origin(hint) or hint)
+        allowed = " | ".join(map(str, choices)) or plain or describe_range(f)
         about = f.metadata.get("doc", "")
         rows.append({"name": f.name, "default": default, "allowed": allowed, "about": about})
     return rows

@@ -16,7 +16,7 @@ from ..core.errors import CodecError, NotFiniteError
 from ..core.tensors import Tensors
 from ..jobs.dry_run import DUMMY_CLIENT, make_blank_targets, make_dry_plan, simulate_reply
 from ..jobs.plan import Job, Plan
-from ..jobs.protecting import restore_reply
+from ..jobs.protecting import restore_tensors
 from .metric_checks import check_metrics, list_expected_measures
 from .protocol.job_codec import encode_reply
 
@@ -92,7 +92,7 @@ class ReplyValidator:
             raise CodecError("the reply is to another job")
         if job.kind == "train":
             self.check_aside(reply.aside)
-            self.check_tensors(reply, job)
+            self.check_tensors(reply.tensors, job)
         elif reply.tensors or reply.aside:
             raise CodecError("the reply to an evaluation holds tensors")
         check_metrics(self.plan, reply.metrics, job.client)
@@ -115,12 +115,12 @@ class ReplyValidator:
         if job.t == self.plan.rounds and not reply.kept:
             raise CodecError("the reply to the last evaluation has no digest of the memory")
 
-    def check_tensors(self, reply: Reply, job: Job) -> None:
+    def check_tensors(self, found: Tensors, job: Job) -> None:
         """Require known names, the right shapes and types, and all tensors that everybody sends.
 
         That is the form in which protections send them; norms are limited of what they stand for.
         """
-        found, expected_tensors = reply.tensors, self.largest_reply.tensors
+        expected_tensors = self.largest_reply.tensors
         for name, v in found.items():
             expected = expected_tensors.get(name)
             if expected is None:
@@ -135,7 +135,7 @@ class ReplyValidator:
         if missing := sorted(self.required_names - set(found)):
             raise CodecError(f"tensor {missing[0]!r} is missing")
         samples = self.plan.federation.whole().sizes()[job.client]
-        restored = restore_reply(self.plan, reply, job.tensors).tensors
+        restored = restore_tensors(self.plan, found, job.tensors)
         self.check_norms(restored, job.tensors, samples, "what was sent")
         # in absolute terms too: else the model could grow by that much in every round
         self.check_norms(restored, self.initial_tensors, samples, "what is sent at first")

@@ -13,8 +13,9 @@ from ..core.errors import ConfigError
 from ..core.moves import list_moves
 from ..core.randomness import seeded
 from ..core.tensors import Tensors
+from ..population.participation import Poisson
 from ..protection import get_kind
-from ..protection.base import MergeKind
+from ..protection.base import MergeKind, Protection
 from .dry_run import make_blank_targets, simulate_reply
 from .plan import Plan
 
@@ -40,6 +41,8 @@ def check_merge(plan: Plan) -> None:
             f"protection.{get_kind(guarding[0])}: nothing that {name} sends is a change of what it"
             " received, so there is nothing to clip; choose another algorithm"
         )
+    if "sum" in needed and isinstance(plan.participation, Poisson):
+        check_empty_round(bare, needed["sum"], name)
     for kind, protection in needed.items():
         if not is_merge_of_kind(bare, kind, replies, sent):
             what = "is more than a sum of them" if kind == "sum" else "tells clients apart"
@@ -54,6 +57,19 @@ def check_merge(plan: Plan) -> None:
             )
 
 
+def check_empty_round(plan: Plan, protection: Protection, name: str) -> None:
+    """Refuse an algorithm that cannot merge a reply that is nothing but what was sent."""
+    server = replace(plan.create_initial_server(), statistics=plan.buffer_names)
+    sent = plan.algorithm.send(server, plan.federation.clients[0])
+    try:
+        merge(plan, server, [Reply("", "train", sent, 0, 1.0)])
+    except Exception:  # whatever the algorithm misses in it
+        raise ConfigError(
+            f"protection.{get_kind(protection)}: {name} cannot merge a round without replies, which"
+            " participation.kind = 'poisson' may give; choose another kind, or where = 'device'"
+        ) from None
+
+
 def list_unprotected(plan: Plan) -> list[str]:
     """List the tensors of a reply that are no change of what was received."""
     replies, sent = simulate_replies(replace(plan, protections=()))
@@ -66,7 +82,9 @@ def simulate_replies(plan: Plan) -> tuple[list[Reply], Tensors]:
     y, replies, sent = make_blank_targets(plan), list[Reply](), Tensors()
     clients = (*plan.federation.clients[:3], "b", "c")[:3]
     for i, client in enumerate(clients):
-        reply, sent = simulate_reply(plan, y.repeat(i + 1, *[1] * (y.dim() - 1)), len(y))
+        # more examples of one class: counts that replies bring are no multiples of the weights
+        more = y[max(0, i - 1) : i].repeat(i * len(y), *[1] * (y.dim() - 1))
+        reply, sent = simulate_reply(plan, torch.cat([y, more]), len(y))
         source = torch.Generator().manual_seed(i)
         moved = {
             k: sent[k] + 0.1 * torch.randn(sent[k].shape, generator=source)

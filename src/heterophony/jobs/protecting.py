@@ -63,12 +63,20 @@ def protect_reply(
     return replace(reply, tensors=tensors, metrics=metrics), memory
 
 
-def restore_reply(plan: Plan, reply: Reply, sent: Tensors) -> Reply:
-    """On the server: return a reply in the form that the algorithm's client gave it."""
-    received, tensors = split_announced(sent)[0], reply.tensors
+def restore_tensors(plan: Plan, tensors: Tensors, sent: Tensors) -> Tensors:
+    """On the server: return the tensors of a reply as the algorithm gave them on the client.
+
+    Raise CodecError if no client's half could have sent them.
+    """
+    received = split_announced(sent)[0]
     for protection in reversed(plan.protections):
         tensors = protection.arrive(tensors, received)
-    return replace(reply, tensors=tensors)
+    return tensors
+
+
+def restore_reply(plan: Plan, reply: Reply, sent: Tensors) -> Reply:
+    """On the server: return a reply in the form that the algorithm's client gave it."""
+    return replace(reply, tensors=restore_tensors(plan, reply.tensors, sent))
 
 
 def restore_replies(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 GRID = 2e-3  # of privacy losses; a finer grid takes longer, and lowers ε by less than 0.1 %
+MAX_CELLS = 1e6  # of a distribution of losses
 NOISE_DIGITS = 4  # of a noise that is chosen by its ε; it is rounded up
 
 
@@ -45,9 +46,15 @@ def make_event(noise: float, rate: float | None, steps: int) -> Any:
     return library.SelfComposedDpEvent(event, steps)
 
 
-def create_accountant() -> Any:
+def create_accountant(grid: float = GRID) -> Any:
     library = import_accounting()
-    return library.pld.PLDAccountant(library.NeighboringRelation.ADD_OR_REMOVE_ONE, GRID)
+    return library.pld.PLDAccountant(library.NeighboringRelation.ADD_OR_REMOVE_ONE, grid)
+
+
+def choose_grid(noise: float, steps: int) -> float:
+    """Choose a coarser grid where there is so little noise that losses are huge."""
+    largest = steps / (2 * noise**2) + 8 * steps**0.5 / noise  # about; sampling lowers it
+    return max(GRID, largest / MAX_CELLS)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -57,7 +64,8 @@ def compute_epsilon(noise: float, rate: float | None, steps: int, delta: float) 
         return 0.0
     if not noise:
         return None
-    accountant = create_accountant().compose(make_event(noise, rate, steps))
+    grid = choose_grid(noise, steps)
+    accountant = create_accountant(grid).compose(make_event(noise, rate, steps))
     return float(accountant.get_epsilon(delta))
 
 
