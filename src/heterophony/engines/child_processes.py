@@ -24,8 +24,10 @@ import torch
 
 from ..core.errors import EngineError, HeterophonyError
 
-# on macOS, libraries that torch loads do not survive a fork
-CONTEXT = multiprocessing.get_context("spawn" if sys.platform == "darwin" else "forkserver")
+if sys.platform == "darwin":  # libraries that torch loads there do not survive a fork
+    CONTEXT = multiprocessing.get_context("spawn")
+else:
+    CONTEXT = multiprocessing.get_context("forkserver")
 PIPE_CLOSED = (EOFError, BrokenPipeError, ConnectionResetError)  # the other process has ended
 PR_SET_PDEATHSIG, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = 1, -1, -3  # of Linux and glibc
 
