@@ -75,6 +75,8 @@ def test_every_link_of_the_site_leads_somewhere(site):
 def test_nothing_is_loaded_from_the_network(site):
     loaded = {address for page in list_pages(site) for address in read_page(page).loaded}
     assert [address for address in loaded if re.match(r"(https?:)?//", address)] == []
+    pages = [page.read_text() for page in list_pages(site)]
+    assert [page for page in pages if 'data-md-component="source"' in page] == []  # asks GitHub
     style = "".join(file.read_text() for file in site.rglob("*.css"))
     assert re.findall(r"url\(\s*['\"]?(?:https?:)?//[^)]*|@import[^;]*", style) == []
 

@@ -26,15 +26,15 @@ OTHER_DOCUMENTS = {  # documents outside docs/, and their places on the site
     "CHANGELOG.md": "project/changelog.md",
     "CODE_OF_CONDUCT.md": "project/code-of-conduct.md",
     "CONTRIBUTING.md": "project/contributing.md",
+    "README.md": "project/readme.md",
     "SECURITY.md": "project/security.md",
     "benchmarks/README.md": "project/benchmarks.md",
     "examples/README.md": "project/examples.md",
     "results/README.md": "project/results.md",
     "results/audit-quick/README.md": "project/audit.md",
 }
-SAME_PAGES = {"README.md": "index.md"}  # a link to the left leads to the page on the right
 SECTIONS = ("tutorials", "how-to", "reference", "explanation", "project")
-TITLES = {"how-to": "How-to"}
+TITLES = {"how-to": "How-to", "project/readme.md": "README"}
 ORDER = {  # first these, in this order; then all others by their title
     "tutorials": ["first-run", "own-data", "own-algorithm", "devices-on-one-machine"],
     "reference": [
@@ -47,7 +47,7 @@ ORDER = {  # first these, in this order; then all others by their title
         "data",
     ],
     "explanation": ["architecture", "same-bits", "statistics"],
-    "project": ["contributing", "changelog", "security", "examples", "results"],
+    "project": ["readme", "contributing", "changelog", "security", "examples", "results"],
 }
 
 
@@ -112,8 +112,6 @@ def find_place(wanted: str, anchor: str, sources: dict[str, str], pages: Path) -
     """Return where a file of the repository is on the site, or its address at the repository."""
     if wanted == "docs/reference/algorithms.md" and anchor in ALGORITHM_CLASSES:
         return f"reference/algorithms/{anchor}.md#"  # a page of its own: no anchor
-    if wanted in SAME_PAGES:
-        return SAME_PAGES[wanted]
     if wanted in sources:
         return sources[wanted]
     if wanted.startswith("docs/") and wanted.endswith(".md"):
@@ -158,7 +156,9 @@ def list_navigation(written: dict[str, str]) -> list[dict[str, object]]:
             stem = PurePosixPath(place).stem
             return (order.index(stem) if stem in order else len(order), read_title(written[place]))
 
-        entries: list[object] = [{read_title(written[p]): p} for p in sorted(places, key=rank)]
+        entries: list[object] = [
+            {TITLES.get(p) or read_title(written[p]): p} for p in sorted(places, key=rank)
+        ]
         if section == "reference":
             names = sorted(ALGORITHM_CLASSES, key=lambda n: get_display_name(n).lower())
             each = [{get_display_name(n): f"reference/algorithms/{n}.md"} for n in names]

@@ -11,7 +11,9 @@ from latex2mathml.converter import convert
 ITEM = re.compile(r"^( {0,3})([-*]|\d+\.)( +)\S")
 FENCE = re.compile(r"^ *(```+)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-FORMULA = re.compile(r"\$\$(.+?)\$\$|(?<![\w$\\])\$(?=\S)([^$\n]+?)(?<=\S)\$(?![\w$])", re.S)
+FORMULA = re.compile(  # or inline code, which is left alone
+    r"\$\$(.+?)\$\$|(?<![\w$\\])\$(?=\S)([^$\n]+?)(?<=\S)\$(?![\w$])|`[^`\n]*`", re.S
+)
 COMMANDS = ("heterophony", "make", "pip", "python", "ray", "git", "export", "tensorboard", ".", "#")
 
 
@@ -23,7 +25,8 @@ def adapt_page(text: str, mend_link: Callable[[str], str], formulas: bool) -> st
             part = LINK.sub(lambda m: f"]({mend_link(m[1])})", part)
             part = FORMULA.sub(write_formula, part) if formulas else part
         out.append(part)
-    return "\n".join(fence_indented_code(adapt_lists("".join(out).splitlines()))) + "\n"
+    lines = fence_indented_code(adapt_lists("".join(out).splitlines()))
+    return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def split_at_fences(text: str) -> Iterator[tuple[bool, str]]:
@@ -45,6 +48,8 @@ def split_at_fences(text: str) -> Iterator[tuple[bool, str]]:
 
 def write_formula(found: re.Match[str]) -> str:
     """Write a formula as MathML, which browsers draw without a script or a font of the network."""
+    if found[0].startswith("`"):
+        return found[0]
     block = found[1] is not None
     latex = " ".join((found[1] or found[2]).split())
     math = convert(latex, display="block" if block else "inline")

@@ -205,7 +205,7 @@ def write_name(name: str, value: Any) -> str:
         described = [s for s in describe_settings(value) if s["about"]]
         rows = [(f"`{s['name']}`", write_default(s["default"]), s["about"]) for s in described]
         text += "\n" + write_table(["setting", "default", "meaning"], rows) if rows else ""
-    return text + "".join(write_member(k, v) for k, v in list_members(value))
+    return text + "".join(write_member(k, v) for k, v in list_members(value)) + "\n"
 
 
 def list_members(cls: type) -> list[tuple[str, Any]]:
@@ -238,9 +238,16 @@ def write_signature(name: str, value: Any) -> str:
 
 
 def clean_parameter(parameter: inspect.Parameter) -> str:
-    """Write a parameter as in a stub: no address, no factory."""
-    text = re.sub(r"<factory>|<[^>]* at 0x[0-9a-f]+>|<object object.*?>", "…", str(parameter))
-    return text.replace("'", "") if parameter.default is parameter.empty else text
+    """Write a parameter as in a stub: no quotes around its type, no address, no factory."""
+    star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+    hint = parameter.annotation
+    text = f"{star}{parameter.name}"
+    if hint is not parameter.empty:
+        text += f": {hint if isinstance(hint, str) else getattr(hint, '__name__', hint)}"
+    if parameter.default is not parameter.empty:
+        default = re.sub(r"<.*>", "…", repr(parameter.default))
+        text += f" = {default}" if hint is not parameter.empty else f"={default}"
+    return text
 
 
 def read_doc(value: Any) -> str:

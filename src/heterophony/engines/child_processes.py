@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,10 @@ import torch
 
 from ..core.errors import EngineError, HeterophonyError
 
-# on macOS, libraries that torch loads do not survive a fork
-CONTEXT: ForkServerContext | SpawnContext = (
-    multiprocessing.get_context("spawn")
-    if sys.platform == "darwin"
-    else multiprocessing.get_context("forkserver")
-)
+if sys.platform == "darwin":  # libraries that torch loads there do not survive a fork
+    CONTEXT = multiprocessing.get_context("spawn")
+else:
+    CONTEXT = multiprocessing.get_context("forkserver")
 PIPE_CLOSED = (EOFError, BrokenPipeError, ConnectionResetError)  # the other process has ended
 START_ATTEMPTS = 5
 FORK_SERVER_DIED = 255  # Python's exit code of a child whose fork server can no longer tell it

@@ -1,0 +1,44 @@
+"""The package: one version, and a wheel that holds every file of the package and nothing else."""
+
+from __future__ import annotations
+
+import tomllib
+from fnmatch import fnmatch
+from pathlib import Path
+
+import yaml
+
+import heterophony
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "heterophony"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_the_version_is_in_one_place_and_told_elsewhere():
+    assert PROJECT["project"]["dynamic"] == ["version"]
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == heterophony.__version__
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    assert f"\n## {heterophony.__version__} (" in changes
+
+
+def test_every_file_beside_the_code_is_in_the_wheel():
+    patterns = PROJECT["tool"]["setuptools"]["package-data"]["heterophony"]
+    files = [p for p in PACKAGE.rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+    names = [p.relative_to(PACKAGE).as_posix() for p in files if p.suffix != ".py"]
+    assert [n for n in names if not any(fnmatch(n, pattern) for pattern in patterns)] == []
+    assert {"py.typed", "cli/new_study/study.toml", "algorithms/table.json"} <= set(names)
+
+
+def test_every_package_is_found():
+    """A folder without ``__init__.py`` would be left out of the wheel, with its modules."""
+    assert PROJECT["tool"]["setuptools"]["packages"]["find"] == {"where": ["src"]}
+    folders = {p.parent for p in PACKAGE.rglob("*.py")}
+    assert [f.name for f in folders if not (f / "__init__.py").exists()] == []
+
+
+def test_links_of_the_project_are_complete():
+    project = PROJECT["project"]
+    assert {"Homepage", "Documentation", "Changelog", "Issues"} <= set(project["urls"])
+    assert project["authors"]
+    assert all(url.startswith("https://") for url in project["urls"].values())

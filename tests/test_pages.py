@@ -1,0 +1,86 @@
+"""The pages of the site: GitHub's Markdown adapted, and a page for any algorithm."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from heterophony.algorithms import ALGORITHM_CLASSES
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(autouse=True)
+def scripts(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    yield
+    for name in [n for n in sys.modules if n == "pages" or n.startswith("pages.")]:
+        del sys.modules[name]
+
+
+def adapt(text: str, formulas: bool = True) -> str:
+    from pages.markdown import adapt_page
+
+    return adapt_page(text, lambda link: f"<{link}>", formulas)
+
+
+def test_lists_and_tables_get_the_blank_line_that_the_site_needs():
+    assert (
+        adapt("Two:\n- one\n- two\n  more\n\nText\n") == "Two:\n\n- one\n- two\n    more\n\nText\n"
+    )
+    assert adapt("A table\n| a |\n|---|\n| b |\n") == "A table\n\n| a |\n|---|\n| b |\n"
+
+
+def test_what_belongs_to_an_item_is_indented_by_four():
+    text = "1. Write\n   ```python\n   x = 1\n   ```\n2. Run\n"
+    assert adapt(text) == "1. Write\n    ```python\n    x = 1\n    ```\n2. Run\n"
+    assert adapt("- few\n\n  | a |\n  |---|\n") == "- few\n\n    | a |\n    |---|\n"
+
+
+def test_indented_commands_become_code_that_can_be_copied():
+    text = "## Run\n    heterophony run    # here\n\nText\n"
+    assert adapt(text).split("\n") == ["## Run", "", "```sh", "heterophony run    # here", "```", "", "Text", ""]  # fmt: skip
+
+
+def test_links_and_formulas_of_code_are_left_alone():
+    text = "[a](b.md) $x$\n```sh\n[c](d.md) $y$\n```\n"
+    out = adapt(text)
+    assert "[a](<b.md>)" in out
+    assert "<math" in out
+    assert "[c](d.md) $y$" in out
+
+
+def test_prices_and_variables_in_code_are_no_formulas():
+    assert "math" not in adapt("It costs $5, or 6 $, and `$HOME/x$`\n")
+
+
+@pytest.mark.parametrize("name", ALGORITHM_CLASSES)
+def test_every_rule_is_written_without_a_leftover(name):
+    text = (ROOT / "docs" / "rules" / f"{name}.md").read_text()
+    out = adapt(text)
+    assert "$" not in out
+    assert out.count("<math ") == out.count("</math>") > 0
+    assert "\\" not in "".join(part.rpartition(">")[2] for part in out.split("<"))
+
+
+def test_no_rule_and_no_curve_is_without_an_algorithm():
+    rules = {path.stem for path in (ROOT / "docs" / "rules").glob("*.md")}
+    curves = set(json.loads((ROOT / "docs" / "reference" / "curves.json").read_text()))
+    assert (rules | curves) - set(ALGORITHM_CLASSES) == set()
+
+
+def test_an_algorithm_without_a_rule_measurements_or_tests_has_a_page(monkeypatch, tmp_path):
+    from pages import algorithm_pages
+
+    for folder in ("RULES", "MEASURED", "CURVES", "TESTS"):
+        monkeypatch.setattr(algorithm_pages, folder, tmp_path / folder)
+    algorithm_pages.read_json.cache_clear()
+    algorithm_pages.read_test_names.cache_clear()
+    page = algorithm_pages.write_algorithm_pages()["fedprox"]
+    assert page.startswith("# FedProx\n\nAdd a proximal term")
+    assert "| `mu` | `0.001` | at least 0 | strength of the proximal term |" in page
+    assert "## The rule" not in page
+    assert "## Measured" not in page
