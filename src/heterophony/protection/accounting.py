@@ -54,7 +54,7 @@ def create_accountant(grid: float = GRID) -> Any:
 def choose_grid(noise: float, steps: int) -> float:
     """Choose a coarser grid where there is so little noise that losses are huge."""
     largest = steps / (2 * noise**2) + 8 * steps**0.5 / noise  # about; sampling lowers it
-    return max(GRID, largest / MAX_CELLS)
+    return float(max(GRID, largest / MAX_CELLS))
 
 
 @lru_cache(maxsize=1 << 12)
