@@ -135,7 +135,9 @@ def test_a_list_of_runs_needs_no_torch(several, tmp_path_factory):
     assert states == {f"runs/{name}": state for name, state in expected.items()}
 
 
-EVENT = st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=9), max_size=3)
+EVENT = st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=9), max_size=3).map(
+    lambda event: {"event": "round", **event}
+)
 
 
 @given(st.lists(EVENT, max_size=6), st.integers(0, 40), st.integers(1, 64))

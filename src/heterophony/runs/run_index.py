@@ -66,7 +66,7 @@ def parse_json_line(path: Path, line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise FolderError(f"{path} is damaged: a line is not JSON") from None
     if not isinstance(content, dict):
-        raise FolderError(f"{path} is damaged: a line is not a JSON object")
+        raise FolderError(f"{path} is damaged: a line is not an event")
     return content
 
 
