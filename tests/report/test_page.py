@@ -16,6 +16,7 @@ import pytest
 from helpers.made_runs import HOSTILE, played, stored
 from heterophony.algorithms import get_display_name
 from heterophony.analysis import costs, exports, runs, tables
+from heterophony.analysis.significance import compute_confidence_interval
 from heterophony.report.page import html, page_data
 from heterophony.runs.curves import compute_curves
 from heterophony.runs.summary import summarise
@@ -270,9 +271,11 @@ def test_differences_are_to_the_chosen_series_by_seed_and_round(tab: Any) -> Non
         name: [evaluated(name, s, "P")[6][1] - evaluated("fedavg", s, "P")[6][1] for s in seeds]
         for name, seeds in (("fedper", (0, 1)), ("local", (0,)))
     }
-    assert (
-        told["FedPer"][1] == f"{points(fmean(gaps['fedper']))} ± {100 * pstdev(gaps['fedper']):.2f}"
-    )
+    interval = compute_confidence_interval(gaps["fedper"])
+    half = 100 * (interval.high - interval.low) / 2
+    assert told["FedPer"][1] == f"{points(fmean(gaps['fedper']))} ± {half:.2f}"
+    assert "±: 95 % interval over the seeds" in tab.locator("#tip").text_content()
+    assert tab.locator("#curve-P path.band").count() == 1  # FedPer's: Local has one seed
     assert told["Local"] == ["–", points(gaps["local"][0])]
     assert told["FedAvg"] == ["0.00", "0.00"]
     caption = "P, difference to FedAvg in percentage points"
@@ -282,6 +285,7 @@ def test_differences_are_to_the_chosen_series_by_seed_and_round(tab: Any) -> Non
     tab.locator("#reference").select_option(label="difference to Local")
     assert paths(tab, "G") == ["", "", ""]  # Local has no generic model
     tab.locator("#reference").select_option(label="accuracy")
+    assert tab.locator("path.band").count() == 0
     assert "percentage" not in tab.locator("#curve-P figcaption").text_content()
 
 

@@ -44,6 +44,5 @@ def halve_images(x: NDArray[Any]) -> NDArray[np.uint8]:
     """Replace each 2×2 pixels by their mean, rounded; an odd last row or column is left out."""
     height, width = (side // 2 * 2 for side in x.shape[2:])
     pixels = [x[:, :, i:height:2, j:width:2] for i in (0, 1) for j in (0, 1)]
-    sums = np.asarray(np.sum(pixels, axis=0, dtype=np.uint16))
-    halved: NDArray[np.uint8] = np.asarray((sums + 2) // 4, dtype=np.uint8)
-    return halved
+    sums = np.stack(pixels).sum(axis=0, dtype=np.uint16)
+    return np.asarray((sums + 2) // 4, np.uint8)
