@@ -27,6 +27,8 @@ def boards(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "300")
+    # test_supervision.py has the looks at boards; on a slow machine they would be many
+    monkeypatch.setattr(fleet_run, "POLL_SECONDS", 600.0)
     with SshBoards(tmp_path, 3) as boards:
         boards.write_hosts(tmp_path / "hosts.toml", clients="1")
         yield boards
