@@ -12,6 +12,7 @@ from dp_accounting.pld import PLDAccountant
 
 import heterophony as hp
 from helpers.support import digits, played, replies, untimed
+from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.core import secret_file
 from heterophony.core.algorithm import Reply, mean
 from heterophony.core.errors import ConfigError
@@ -190,3 +191,10 @@ def test_bad_settings_are_clear():
                protection=[hp.ClientDP(noise=1.0), hp.Krum(f=1)])  # fmt: skip
     with pytest.raises(ConfigError, match="budget: the first round spends more than"):
         played("fedavg", weights="uniform", protection=[hp.ClientDP(noise=0.1, budget=0.1)])
+
+
+def test_an_algorithm_that_asks_everybody_is_not_divided_by_a_sample():
+    how = {"rounds": 0, "participation": hp.Poisson(rate=0.5)}
+    assert played("fedavg", **how).plan.expected_replies == 3.0
+    everybody = next(name for name in ALGORITHM_CLASSES if get_algorithm_class(name).everybody)
+    assert played(everybody, **how).plan.expected_replies is None

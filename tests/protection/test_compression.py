@@ -37,7 +37,7 @@ def test_sent_and_remembered_are_what_moved(compression):
     kept, sent_units, moved_units = Tensors(), {}, {}
     for t in range(5):
         up = moved(t)
-        wire, kept = compression.leave(up, kept, departing())
+        wire, kept, _ = compression.leave(up, kept, departing())
         back = compression.arrive(wire, RECEIVED)
         for k, v in RECEIVED.items():
             parts = {p: wire[f"protection/{p}/{k}"] for p in compression.list_parts()}
@@ -69,7 +69,7 @@ def test_ratios_are_for_names():
 def test_top_k_sends_the_largest():
     up = Tensors({"w": torch.tensor([0.0, -3.0, 1.0, 2.0])})
     top = hp.TopK(ratio=0.5)
-    wire, kept = top.leave(up, Tensors(), departing(up.zeros()))
+    wire, kept, _ = top.leave(up, Tensors(), departing(up.zeros()))
     assert wire["protection/positions/w"].tolist() == [1, 3]
     assert wire["protection/values/w"].tolist() == [-3.0, 2.0]
     assert (kept["w"].double() * UNIT).tolist() == [0.0, 0.0, 1.0, 0.0]

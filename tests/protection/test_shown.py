@@ -34,7 +34,7 @@ def test_the_page_shows_epsilon_over_the_rounds(tmp_path):
     assert curve["points"] == [[1, spent[0]], [2, spent[1]]]
     assert row[1].startswith("client_dp (clip 1, noise 1,")
     assert (row[2], row[3], row[-1]) == (f"{spent[1]:.3f}", "1e-05", "1")
-    assert "G and P of every client" in row[5]
+    assert "G and P of every client" in section["notes"][0]
     assert "ε over the rounds" in render_report([run])
     assert build_protection_section([load_run(plain(tmp_path))]) is None
 

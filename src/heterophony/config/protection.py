@@ -45,22 +45,28 @@ def check_protections(config: Config) -> None:
             f"protection.{kinds[0]}: {config.algorithm_name} trains on pooled data, so nothing travels;"
             " leave it out"
         )
+    check_order(active)
+    for protection in active:
+        check_turns(config, protection)
+        check_size(config, protection)
+        protection.check_run(describe_run(config, tuple(active)))
+
+
+def check_order(active: Sequence[Protection]) -> None:
+    """Refuse two kinds of privacy, two forms of what is sent, and work on a form already sent."""
     private = [get_kind(p) for p in active if p.guards_replies]
     if len(private) > 1:
         raise ConfigError(f"protection: {' and '.join(private)} have an ε each; choose one")
     encoding = [i for i, p in enumerate(active) if p.encodes]
     if len(encoding) > 1:
-        both = " and ".join(kinds[i] for i in encoding)
+        both = " and ".join(get_kind(active[i]) for i in encoding)
         raise ConfigError(f"protection: {both} both decide the form of what is sent; choose one")
-    if encoding and any(p.works_on_client for p in active[encoding[0] + 1 :]):
-        later = next(get_kind(p) for p in active[encoding[0] + 1 :] if p.works_on_client)
-        raise ConfigError(
-            f"protection.{later}: must come before {kinds[encoding[0]]}, which encodes what is sent"
-        )
-    for protection in active:
-        check_turns(config, protection)
-        check_size(config, protection)
-        protection.check_run(describe_run(config, tuple(active)))
+    for protection in active[encoding[0] + 1 :] if encoding else ():
+        if protection.works_on_client:
+            raise ConfigError(
+                f"protection.{get_kind(protection)}: must come before {get_kind(active[encoding[0]])},"
+                " which encodes what is sent"
+            )
 
 
 def check_turns(config: Config, protection: Protection) -> None:

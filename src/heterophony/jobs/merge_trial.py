@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 import torch
 
@@ -45,16 +46,19 @@ def check_merge(plan: Plan) -> None:
         check_empty_round(bare, needed["sum"], name)
     for kind, protection in needed.items():
         if not is_merge_of_kind(bare, kind, replies, sent):
-            what = "is more than a sum of them" if kind == "sum" else "tells clients apart"
-            weights = (
-                ""
-                if plan.weights == "uniform" or kind != "sum"
-                else " (or set aggregation.weights = 'uniform')"
-            )
-            raise ConfigError(
-                f"protection.{get_kind(protection)}: what {name} makes of the replies {what}{weights};"
-                f" {ADVICE[kind]}"
-            )
+            refuse_merge(plan, kind, protection)
+
+
+def refuse_merge(plan: Plan, kind: MergeKind, protection: Protection) -> NoReturn:
+    """Say that the algorithm's merge is not of this kind, and what to do."""
+    name = get_display_name(plan.algorithm_name)
+    what = "is more than a sum of them" if kind == "sum" else "tells clients apart"
+    weighted = kind == "sum" and plan.weights != "uniform"
+    hint = " (or set aggregation.weights = 'uniform')" if weighted else ""
+    raise ConfigError(
+        f"protection.{get_kind(protection)}: what {name} makes of the replies {what}{hint};"
+        f" {ADVICE[kind]}"
+    )
 
 
 def check_empty_round(plan: Plan, protection: Protection, name: str) -> None:

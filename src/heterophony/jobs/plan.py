@@ -62,9 +62,7 @@ class Plan:
     name: str = ""  # the name that the algorithm was chosen by; default: that of its class
     protections: tuple[Protection, ...] = ()  # of what travels, without those that change nothing
     attack: Attack = Attack()  # simulated bad clients
-    secret: bytes = (
-        b""  # of this process, for noise; neither a configuration nor the network has it
-    )
+    secret: bytes = b""  # for noise; neither a configuration nor the network has it
 
     def __repr__(self) -> str:
         rounds = f"{self.rounds} round{'s' * (self.rounds != 1)}"
@@ -148,12 +146,10 @@ class Plan:
     @property
     def expected_replies(self) -> float | None:
         """The expected number of replies, if every client is drawn independently of the others."""
-        rule = self.participation
-        return (
-            rule.compute_rate(len(self.federation.clients)) * len(self.federation.clients)
-            if isinstance(rule, Poisson)
-            else None
-        )
+        rule, clients = self.participation, len(self.federation.clients)
+        if self.algorithm.everybody or not isinstance(rule, Poisson):
+            return None
+        return rule.compute_rate(clients) * clients
 
     @property
     def needs_secret(self) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from importlib.util import find_spec
-from math import ceil
+from math import ceil, sqrt
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ConfigError
@@ -53,8 +53,8 @@ def create_accountant(grid: float = GRID) -> Any:
 
 def choose_grid(noise: float, steps: int) -> float:
     """Choose a coarser grid where there is so little noise that losses are huge."""
-    largest = steps / (2 * noise**2) + 8 * steps**0.5 / noise  # about; sampling lowers it
-    return float(max(GRID, largest / MAX_CELLS))
+    largest = steps / (2 * noise**2) + 8 * sqrt(steps) / noise  # about; sampling lowers it
+    return max(GRID, largest / MAX_CELLS)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -99,7 +99,8 @@ class Protection:
     def __repr__(self) -> str:
         """Name the settings that are not at their default."""
         pairs = ((f, getattr(self, f.name)) for f in list_settings(type(self)))
-        return f"{type(self).__name__}({', '.join(f'{f.name}={v!r}' for f, v in pairs if v != f.default)})"
+        changed = [f"{f.name}={v!r}" for f, v in pairs if v not in (f.default, {})]
+        return f"{type(self).__name__}({', '.join(changed)})"
 
     @property
     def is_identity(self) -> bool:

@@ -14,7 +14,7 @@ MAX_POINTS = 500  # of one curve
 
 def build_protection_section(runs: Sequence[Run]) -> dict[str, Any] | None:
     """The protections of every series; None if no run has protections or bad clients."""
-    rows, curves = [], []
+    rows, curves, notes = [], [], dict[str, list[str]]()
     for name, group in group_by_series(runs).items():
         start = group[0].start
         if not start.get("protection") and not start.get("bad_clients"):
@@ -27,15 +27,18 @@ def build_protection_section(runs: Sequence[Run]) -> dict[str, Any] | None:
                 ", ".join(map(format_protection, start.get("protection", []))) or "–",
                 format_epsilon(curve) if privacy else "–",
                 f"{privacy['delta']:g}" if privacy else "–",
-                privacy.get("accounting", "–"),
-                "; ".join(privacy.get("outside", [])) or "–",
                 str(len(start.get("bad_clients", []))),
             ]
         )
+        if privacy:
+            outside = "; ".join(privacy["outside"])
+            note = f"ε is about {privacy['accounting']}. Outside ε: {outside}."
+            notes.setdefault(note, []).append(name)
         if curve:
             curves.append({"name": name, "points": thin_curve(curve, MAX_POINTS)})
-    titles = ["protection", "ε", "δ", "ε is about", "outside ε", "bad clients"]
-    return {"titles": titles, "rows": rows, "curves": curves} if rows else None
+    titles = ["protection", "ε", "δ", "bad clients"]
+    texts = [f"{', '.join(names)}: {note}" for note, names in notes.items()]
+    return {"titles": titles, "rows": rows, "curves": curves, "notes": texts} if rows else None
 
 
 def find_epsilon_curve(group: Sequence[Run]) -> list[tuple[int, float]]:
@@ -56,9 +59,6 @@ def format_epsilon(curve: Sequence[tuple[int, float]]) -> str:
 
 def format_protection(settings: Mapping[str, Any]) -> str:
     """Write ``top_k (ratio 0.1)``."""
-    values = [
-        f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}"
-        for k, v in settings.items()
-        if k != "kind"
-    ]
+    given = {k: v for k, v in settings.items() if k != "kind" and v not in ({}, "server")}
+    values = [f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in given.items()]
     return f"{settings['kind']} ({', '.join(values)})" if values else str(settings["kind"])
