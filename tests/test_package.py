@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from fnmatch import fnmatch
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 import yaml
@@ -35,6 +38,17 @@ def test_every_package_is_found():
     assert PROJECT["tool"]["setuptools"]["packages"]["find"] == {"where": ["src"]}
     folders = {p.parent for p in PACKAGE.rglob("*.py")}
     assert [f.name for f in folders if not (f / "__init__.py").exists()] == []
+
+
+def test_the_readme_leads_to_the_repository_where_pypi_shows_it():
+    loader = SourceFileLoader("dist", str(ROOT / "scripts" / "dist"))
+    module = module_from_spec(spec_from_loader("dist", loader))
+    loader.exec_module(module)
+    text = module.make_links_absolute((ROOT / "README.md").read_text())
+    targets = re.findall(r"\]\(([^)]+)\)", text)
+    assert [t for t in targets if not t.startswith(("https://", "#"))] == []
+    assert f"{module.IMAGES}/docs/images/demo.png" in targets
+    assert f"{module.PAGES}/docs/index.md" in targets
 
 
 def test_links_of_the_project_are_complete():

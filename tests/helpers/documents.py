@@ -20,7 +20,7 @@ from heterophony.config.reading import read_config
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^( *)```(\S*)([^\n]*)\n(.*?)^\1```$", re.M | re.S)
-COMMENT = re.compile(r"<!-- (\w[\w ]*):\s+(.*?)\s+-->", re.S)
+COMMENT = re.compile(r"(?<!`)<!-- (\w[\w ]*):\s+(.*?)\s+-->", re.S)
 INDENTED = re.compile(r"(?:(?<=\n\n)|(?<=\n))((?:^    \S.*\n(?:^\n(?=    \S))?)+)", re.M)
 PROGRAMS = r"heterophony|make|pip|python3?|cd|sudo|ray|scp|git|export|chmod|tensorboard|\\. |# "
 
