@@ -145,4 +145,4 @@ def test_a_page_is_written_and_other_files_are_refused(tmp_path, monkeypatch):
 
 def test_the_page_in_the_documents_is_current():
     script = run_path(str(ROOT / "scripts" / "claims"))
-    assert (ROOT / "docs" / "claims.md").read_text() == script["write_page"]()
+    assert (ROOT / "docs" / "explanation" / "claims.md").read_text() == script["write_page"]()

@@ -55,6 +55,7 @@ def test_every_variant_is_understood_and_changes_what_it_says(table):
                 "threshold-sizes": lambda c: c.algorithm.threshold_scope == "client_size",
                 "interleaved": lambda c: c.algorithm.phases == "interleaved",
                 "ditto-lambda-0": lambda c: c.algorithm.lam == 0,
+                "equal-work": lambda c: c.local.epochs == 10,
             }[name](config)
             assert found
             resolve_config(quick.shrink_config(cell.config))
