@@ -56,3 +56,15 @@ def test_links_of_the_project_are_complete():
     assert {"Homepage", "Documentation", "Changelog", "Issues"} <= set(project["urls"])
     assert project["authors"]
     assert all(url.startswith("https://") for url in project["urls"].values())
+
+
+def test_forms_and_workflows_can_be_read():
+    forms = [p for p in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml") if p.stem != "config"]
+    for form in forms:
+        fields = yaml.safe_load(form.read_text())["body"]
+        assert {key for field in fields for key in field["attributes"]} <= {"label", "description", "render"}  # fmt: skip
+    for file in (ROOT / ".github" / "workflows").glob("*.yml"):
+        commands = re.findall(r"- run: make (\S+)", file.read_text())
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
+        assert set(commands) <= set(targets)
+        assert yaml.safe_load(file.read_text())["jobs"]

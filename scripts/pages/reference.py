@@ -21,7 +21,12 @@ from heterophony.cli.examples import EXAMPLES
 from heterophony.config.participation import ParticipationSkew
 from heterophony.config.sections import SECTIONS, TopSection
 from heterophony.core import errors
-from heterophony.core.fields import describe_settings
+from heterophony.core.fields import (
+    describe_settings,
+    describe_type,
+    list_admitted_types,
+    list_settings,
+)
 from heterophony.population.faults import Faults
 from heterophony.population.participation import Uniform
 
@@ -130,16 +135,37 @@ def write_keys_page() -> str:
     sections["participation.skew"] = [ParticipationSkew]
     parts = [head]
     for section, classes in sections.items():
-        rows = [
-            (f"`{section}.{s['name']}`".replace("`.", "`"), write_default(s["default"]),
-             s["allowed"], s["about"])
-            for cls in classes for s in describe_settings(cls)
-        ]  # fmt: skip
+        rows = [row for cls in classes for row in list_key_rows(section, cls)]
         title = f"[{section}]" if section else "Outside all sections"
         parts.append(
             f"\n## {title}\n\n" + write_table(["key", "default", "allowed", "meaning"], rows)
         )
     return "".join(parts)
+
+
+def list_key_rows(section: str, cls: type) -> list[tuple[str, str, str, str]]:
+    """List the keys of a section: name, default, what is allowed, and meaning."""
+    hints, described = get_type_hints(cls), {s["name"]: s for s in describe_settings(cls)}
+    rows = []
+    for field in list_settings(cls):
+        found, kinds = described[field.name], list_admitted_types(hints[field.name])
+        is_number = bool({int, float} & set(kinds)) and not {str, list} & set(kinds)
+        is_choice = " | " in found["allowed"]
+        allowed = found["allowed"] if is_number or is_choice else describe_type(hints[field.name])
+        default = found["default"]
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        about = found["about"] or "see [Configuration](configuration.md#partitions)"
+        key = f"`{section}.{field.name}`" if section else f"`{field.name}`"
+        rows.append(
+            (
+                key,
+                write_default(default),
+                allowed.removeprefix("must be ").replace("tuple", "a list"),
+                about,
+            )
+        )
+    return rows
 
 
 def write_default(value: Any) -> str:
