@@ -574,8 +574,8 @@ def metrics_share_a_list(other: str) -> Putting:
     """Two accuracies are appended to one list whose best is then 'P': the larger of the two."""
     curves = summary.compute_curves
 
-    def mixed(events):
-        lines = curves(events)
+    def mixed(events, *how):
+        lines = curves(events, *how)
         return {**lines, "P": sorted(lines["P"] + lines[other])}
 
     return lambda patch: patch.setattr(summary, "compute_curves", mixed)

@@ -64,7 +64,7 @@ def test_the_control_is_the_mean_slope_of_the_real_steps_without_momentum(how):
     result = played("scaffold", rounds=1, training=how, **EQUAL)
     alone = replace(how, momentum=0.0)
     start = result.plan.create_initial_server().model
-    local = played("local", rounds=1, training=alone)
+    local = played(hp.Local(clients="all"), rounds=1, training=alone)
     for c in result.plan.federation.clients:
         kept = memory(result, c)
         steps = how.steps or how.epochs * max(1, len(result.plan.federation.train[c]) // how.batch)

@@ -206,7 +206,7 @@ ODD = {
     ),
     "a negative label": (
         lambda p: numbers(p, x=np.zeros((4, 8, 8), np.uint8), y=np.arange(4) - 1 - 1),
-        "labels must be 0",
+        "label -2 .* is negative",
     ),
     "NaN": (
         lambda p: numbers(p, x=np.full((4, 1, 8, 8), np.nan), y=np.arange(4) % 2),

@@ -28,8 +28,8 @@ def known(tmp_path_factory) -> Iterator[dict[str, Enrolment]]:
 
 
 def told(events: Sequence[Event]) -> list[Event]:
-    """What happened, but for G, how long it took, and a digest of data that only devices have."""
-    beside = ("G", "seconds", "work", "data_sha256")
+    """What happened, but for G, where and how long it was computed, and the digest of data on devices."""
+    beside = ("G", "seconds", "work", "data_sha256", "device", "devices")
     return [{k: v for k, v in e.items() if k not in beside} for e in events]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 from dataclasses import replace
 from math import inf
@@ -13,6 +12,7 @@ import pytest
 import heterophony as hp
 from helpers.brokers import mosquitto
 from helpers.devices_here import on_devices, one_at_a_time, simulated, small
+from helpers.killed_run import run_until_killed
 from helpers.support import CALM, calm, identical, played, untimed
 from heterophony.algorithms import ALGORITHM_CLASSES
 from heterophony.config.reading import read_config
@@ -29,7 +29,7 @@ NOTHING = [
     hp.Krum(f=0),
     hp.NormBound(bound=inf),
 ]
-FORK = multiprocessing.get_context("fork")
+SECRET = bytes(range(32))
 SHORT = {"rounds": 2, "evaluate_every": 2, "weights": "uniform"}
 # one personal algorithm for each protection
 RESUMED = {
@@ -48,7 +48,7 @@ RESUMED = {
 @pytest.fixture
 def one_secret(monkeypatch):
     """Every run draws the same secret, so that runs can be compared."""
-    monkeypatch.setattr(secret_file, "draw_secret", lambda: bytes(range(32)))
+    monkeypatch.setattr(secret_file, "draw_secret", lambda: SECRET)
 
 
 @pytest.mark.parametrize("name", sorted(set(ALGORITHM_CLASSES) - {"centralized"}))
@@ -67,16 +67,14 @@ def test_what_changes_nothing_has_the_bits_of_before():
         assert untimed(result) == untimed(calm("fedreg"))
 
 
-def play(kind: str, out: Path | None = None, stop: int | None = None, **how) -> hp.Result:
+def get_settings(kind: str) -> dict:
+    return {**SHORT, **({"participation": 5} if kind == "krum" else {})}
+
+
+def play(kind: str, out: Path | None = None, **how) -> hp.Result:
     name, protection = RESUMED[kind]
-    count = {"participation": 5} if kind == "krum" else {}
-
-    def stop_at(event):
-        if event["event"] == "round" and event["t"] == stop:
-            signal.raise_signal(signal.SIGKILL)
-
-    return played(name, protection=[protection], out=out, resume=out is not None,
-                  on_event=stop_at, **SHORT, **count, **how)  # fmt: skip
+    settings = {**get_settings(kind), **how}
+    return played(name, protection=[protection], out=out, resume=out is not None, **settings)
 
 
 def test_every_protection_is_tried():
@@ -87,10 +85,8 @@ def test_every_protection_is_tried():
 @pytest.mark.parametrize("kind", RESUMED)
 def test_a_killed_run_resumes_to_the_same_bits(kind, one_secret, tmp_path):
     """Kill -9 after the second round was recorded and before it was committed."""
-    child = FORK.Process(target=play, args=(kind, tmp_path / "run", 1))
-    child.start()
-    child.join()
-    assert child.exitcode == -signal.SIGKILL
+    how = (tmp_path / "run", 1, SECRET, get_settings(kind))
+    assert run_until_killed(*RESUMED[kind], *how) == -signal.SIGKILL
     resumed = play(kind, tmp_path / "run")
     assert identical(resumed, play(kind))
     epsilons = [e.get("epsilon") for e in resumed.events if e["event"] == "round"]

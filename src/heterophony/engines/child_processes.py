@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -88,7 +89,7 @@ class ChildProcess:
 
     def start(self) -> None:
         """Start the process, again if it or the fork server is killed meanwhile."""
-        for _ in range(START_ATTEMPTS):
+        for attempt in range(START_ATTEMPTS):
             self.pipe, theirs = CONTEXT.Pipe()
             self.process: Any = CONTEXT.Process(
                 target=run_child, args=(theirs, self.target, *self.args), daemon=True
@@ -98,6 +99,7 @@ class ChildProcess:
                 self.process.start()
                 return
             self.pipe.close()
+            time.sleep(0.1 * 2**attempt)  # a server that is dying still looks alive for a moment
         raise EngineError(
             "a process could not be started: the fork server ended each time; is there enough memory?"
         )

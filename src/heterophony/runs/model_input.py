@@ -71,7 +71,10 @@ class ModelInput:
 
     def check_scaled(self, x: Tensor) -> None:
         """Refuse numbers that are bytes in another type: scaled ones are not so large."""
-        ends = self.scale(torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1))
+        channels = len(self.scale.mean)
+        ends = self.scale(
+            torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1).repeat(1, channels, 1, 1)
+        )
         limit = LARGEST_FACTOR * float(ends.abs().max())
         largest = float(x.detach().abs().max()) if x.numel() else 0.0
         if largest > limit:
