@@ -264,9 +264,7 @@ def write_chosen(tune: Tune, parent: Path, chosen: Mapping[str, dict[str, Any] |
     for label, settings in chosen.items():
         if settings is None:
             continue
-        config = tune.make_config(label, settings, tune.search.seed)
-        text = config.to_toml().replace(
-            f"validation_fraction = {config.data.validation_fraction}", "validation_fraction = 0.0"
-        )
+        whole = {**settings, VALIDATION_KEY: 0.0}
+        text = tune.make_config(label, whole, tune.search.seed).to_toml()
         (parent / "chosen").mkdir(exist_ok=True)
         write_atomically(parent / "chosen" / f"{label}.toml", text.encode())
