@@ -78,7 +78,7 @@ def test_commands_that_cannot_be_understood_are_noticed():
 @pytest.fixture
 def short(monkeypatch, tmp_path):
     """Let what documents show run for a round, on few clients and on data that are here."""
-    run, federate, sweep = hp.run, hp.federate, hp.sweep
+    run, federate, sweep, tune = hp.run, hp.federate, hp.sweep, hp.tune
 
     def shorten(arguments: dict[str, Any]) -> dict[str, Any]:
         here = {k: v for k, v in arguments.items() if k not in ("workers", "cluster", "engine")}
@@ -93,6 +93,7 @@ def short(monkeypatch, tmp_path):
 
     monkeypatch.setattr(hp, "run", lambda *a, **k: run(*a, **shorten(k)))
     monkeypatch.setattr(hp, "sweep", lambda *a, **k: sweep(*a, **shorten(k)))
+    monkeypatch.setattr(hp, "tune", lambda *a, **k: tune(*a, **shorten({**k, "trials": 2})))
     monkeypatch.setattr(hp, "federate", federate_few)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)  # modules that a page writes
