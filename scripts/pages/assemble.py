@@ -165,9 +165,8 @@ def list_navigation(written: dict[str, str]) -> list[dict[str, object]]:
             entries.append({"Each algorithm": each})
         if entries:
             nav.append({TITLES.get(section, section.capitalize()): entries})
-    if "glossary.md" in written:
-        nav.append({"Glossary": "glossary.md"})
-    return nav
+    single = {"FedRows": "method.md", "Glossary": "glossary.md"}
+    return nav + [{title: place} for title, place in single.items() if place in written]
 
 
 def read_title(text: str) -> str:

@@ -10,6 +10,7 @@ from .algorithms.fedala import FedALA as FedALA
 from .algorithms.fedamp import FedAMP as FedAMP
 from .algorithms.fedavg import FedAvg as FedAvg
 from .algorithms.fedavg2rep import FedAvg2Rep as FedAvg2Rep
+from .algorithms.fedavg_ft import FedAvgFT as FedAvgFT
 from .algorithms.fedavgm import FedAvgM as FedAvgM
 from .algorithms.fedbabu import FedBABU as FedBABU
 from .algorithms.fedbn import FedBN as FedBN
@@ -31,6 +32,7 @@ from .algorithms.fedreg import FedReG as FedReG
 from .algorithms.fedrep import FedRep as FedRep
 from .algorithms.fedrep_full import FedRepFull as FedRepFull
 from .algorithms.fedrod import FedRoD as FedRoD
+from .algorithms.fedrows import FedRows as FedRows
 from .algorithms.fedyogi import FedYogi as FedYogi
 from .algorithms.gpfl import GPFL as GPFL
 from .algorithms.heurfedamp import HeurFedAMP as HeurFedAMP

@@ -30,6 +30,7 @@ ALGORITHM_CLASSES = {  # file name, which is the name users write, and its class
     "fedamp": "FedAMP",
     "fedavg": "FedAvg",
     "fedavg2rep": "FedAvg2Rep",
+    "fedavg_ft": "FedAvgFT",
     "fedavgm": "FedAvgM",
     "fedbabu": "FedBABU",
     "fedbn": "FedBN",
@@ -51,6 +52,7 @@ ALGORITHM_CLASSES = {  # file name, which is the name users write, and its class
     "fedrep": "FedRep",
     "fedrep_full": "FedRepFull",
     "fedrod": "FedRoD",
+    "fedrows": "FedRows",
     "fedyogi": "FedYogi",
     "gpfl": "GPFL",
     "heurfedamp": "HeurFedAMP",
@@ -68,6 +70,7 @@ ALGORITHM_CLASSES = {  # file name, which is the name users write, and its class
 }
 DISPLAY_NAMES = {  # as their papers write them, where that is not the name of the class
     "centralized": "Centralised",
+    "fedavg_ft": "FedAvg-FT",
     "fedrep_full": "FedRep-full",
     "lgfedavg": "LG-FedAvg",
     "perfedavg": "Per-FedAvg",

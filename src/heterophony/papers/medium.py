@@ -78,6 +78,8 @@ def shrink_config(config: Mapping[str, Any], stand_ins: bool = True) -> dict[str
 def shrink_data(data: dict[str, Any], stand_ins: bool) -> None:
     """Use the small version of a data set, or what stands in for it on this machine."""
     full = data["name"]
+    if full in SMALL_DATASETS.values():
+        return  # a table on a small data set stays as it is
     small = SMALL_DATASETS[full]
     if stand_ins and small in STAND_INS and not SOURCES[small].available:
         small = STAND_INS[small]
@@ -89,8 +91,9 @@ def shrink_data(data: dict[str, Any], stand_ins: bool) -> None:
 
 
 def keeps_dataset(full: str, small: str) -> bool:
-    """Tell whether a small data set is of the paper's own, and no stand-in."""
-    return full in TEXT_DATASETS or small == f"{full.removesuffix('-balanced')}-small"
+    """Tell whether a small data set is the paper's own, and no stand-in."""
+    own = f"{full.removesuffix('-balanced')}-small"
+    return full in TEXT_DATASETS or small in (full, own)
 
 
 def shrink_model(model: dict[str, Any]) -> None:
