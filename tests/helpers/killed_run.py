@@ -14,25 +14,37 @@ from heterophony.runs.events import Event
 
 
 def run_until_killed(
-    name: str, protection: hp.Protection, out: Path, stop: int, secret: bytes, how: dict[str, Any]
+    algorithm: hp.Algorithm,
+    protection: hp.Protection,
+    out: Path,
+    stop: int,
+    secret: bytes,
+    how: dict[str, Any],
 ) -> int | None:
     """Run until round ``stop`` is recorded; return the exit code of the process.
 
     It comes from the fork server: a fork of this process cannot use autograd any more.
     """
     start_fork_server()
-    child = CONTEXT.Process(target=play_and_die, args=(name, protection, out, stop, secret, how))
+    child = CONTEXT.Process(
+        target=play_and_die, args=(algorithm, protection, out, stop, secret, how)
+    )
     child.start()
     child.join()
     return child.exitcode
 
 
 def play_and_die(
-    name: str, protection: hp.Protection, out: Path, stop: int, secret: bytes, how: dict[str, Any]
+    algorithm: hp.Algorithm,
+    protection: hp.Protection,
+    out: Path,
+    stop: int,
+    secret: bytes,
+    how: dict[str, Any],
 ) -> None:
     def die(event: Event) -> None:
         if event["event"] == "round" and event["t"] == stop:
             signal.raise_signal(signal.SIGKILL)
 
     secret_file.draw_secret = lambda: secret
-    played(name, protection=[protection], out=out, resume=True, on_event=die, **how)
+    played(algorithm, protection=[protection], out=out, resume=True, on_event=die, **how)

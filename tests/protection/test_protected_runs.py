@@ -31,17 +31,21 @@ NOTHING = [
 ]
 SECRET = bytes(range(32))
 SHORT = {"rounds": 2, "evaluate_every": 2, "weights": "uniform"}
-# one personal algorithm for each protection
-RESUMED = {
-    "client_dp": ("fedper", hp.ClientDP(clip=0.5, noise=1.0)),
-    "device_dp": ("fedreg", hp.ClientDP(clip=0.5, noise=1.0, where="device")),
-    "krum": ("ditto", hp.Krum(f=1)),
-    "masked_sum": ("ditto", hp.MaskedSum()),
-    "median": ("fedreg", hp.Median()),
-    "norm_bound": ("fedper", hp.NormBound()),
-    "quantize": ("ditto", hp.Quantize(bits=1)),
-    "top_k": ("fedreg", hp.TopK(ratio=0.1)),
-    "trimmed_mean": ("fedper", hp.TrimmedMean()),
+PROTECTIONS = {
+    "client_dp": hp.ClientDP(clip=0.5, noise=1.0),
+    "device_dp": hp.ClientDP(clip=0.5, noise=1.0, where="device"),
+    "krum": hp.Krum(f=1),
+    "masked_sum": hp.MaskedSum(),
+    "median": hp.Median(),
+    "norm_bound": hp.NormBound(),
+    "quantize": hp.Quantize(bits=1),
+    "top_k": hp.TopK(ratio=0.1),
+    "trimmed_mean": hp.TrimmedMean(),
+}
+PERSONAL = {  # FedReG's weights from replies would make its merge more than a sum
+    "fedreg": hp.FedReG(weights="origin", augment="copy"),
+    "fedper": hp.FedPer(),
+    "ditto": hp.Ditto(),
 }
 
 
@@ -71,24 +75,24 @@ def get_settings(kind: str) -> dict:
     return {**SHORT, **({"participation": 5} if kind == "krum" else {})}
 
 
-def play(kind: str, out: Path | None = None, **how) -> hp.Result:
-    name, protection = RESUMED[kind]
-    settings = {**get_settings(kind), **how}
-    return played(name, protection=[protection], out=out, resume=out is not None, **settings)
+def play(kind: str, name: str = "fedreg", out: Path | None = None, **how) -> hp.Result:
+    settings = {**get_settings(kind), **how, "protection": [PROTECTIONS[kind]]}
+    return played(PERSONAL[name], out=out, resume=out is not None, **settings)
 
 
 def test_every_protection_is_tried():
-    kinds = {describe_protections([p])["protection"][0]["kind"] for _, p in RESUMED.values()}
+    kinds = {describe_protections([p])["protection"][0]["kind"] for p in PROTECTIONS.values()}
     assert kinds == set(PROTECTION_CLASSES) - {"example_dp"}  # which has tests of its own
 
 
-@pytest.mark.parametrize("kind", RESUMED)
-def test_a_killed_run_resumes_to_the_same_bits(kind, one_secret, tmp_path):
+@pytest.mark.parametrize("name", PERSONAL)
+@pytest.mark.parametrize("kind", PROTECTIONS)
+def test_a_killed_run_resumes_to_the_same_bits(kind, name, one_secret, tmp_path):
     """Kill -9 after the second round was recorded and before it was committed."""
     how = (tmp_path / "run", 1, SECRET, get_settings(kind))
-    assert run_until_killed(*RESUMED[kind], *how) == -signal.SIGKILL
-    resumed = play(kind, tmp_path / "run")
-    assert identical(resumed, play(kind))
+    assert run_until_killed(PERSONAL[name], PROTECTIONS[kind], *how) == -signal.SIGKILL
+    resumed = play(kind, name, tmp_path / "run")
+    assert identical(resumed, play(kind, name))
     epsilons = [e.get("epsilon") for e in resumed.events if e["event"] == "round"]
     assert (epsilons[1] is not None) == (kind in ("client_dp", "device_dp"))
 
