@@ -94,6 +94,7 @@ from heterophony.core.algorithm import Algorithm, Client, Reply, Server
 from heterophony.core.errors import ConfigError, DivergedError
 from heterophony.core.randomness import seeded
 from heterophony.core.samples import ClientData
+from heterophony.core.training_pass import TrainingPass
 from heterophony.engines import serial
 from heterophony.engines.serial import Serial
 from heterophony.jobs import evaluation, plan, work
@@ -306,7 +307,7 @@ PULLED = [
 
 def the_term_is_built_from_data(patch: Patch) -> None:
     """`.data` in the penalty: the printed loss has it, the gradient has not; FedAMP is Local."""
-    patch.setattr(device, "add_to_gradients", lambda named, terms: None)
+    patch.setattr(TrainingPass, "add_pull", lambda given: None)
 
 
 def check_fedprox_without_pull_is_fedavg():

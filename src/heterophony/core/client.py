@@ -23,8 +23,8 @@ from .samples import ClientData, Samples
 from .tasks import TASKS, Criterion
 from .tensors import Memory, Tensors, load_into_net, state
 from .training import Training
+from .training_pass import Loss, Pull, TrainingPass
 
-Loss = Callable[[Tensor, Tensor], Tensor]  # of input and labels of a mini-batch
 SamplesDerivation = Callable[[ClientData], Samples]
 Trainable = nn.Module | Tensor
 
@@ -87,7 +87,7 @@ class Client:
         data: Samples | None = None,
         epochs: int | None = None,
         steps: int | None = None,
-        pull: Callable[[Tensors], Tensors] | None = None,
+        pull: Pull | None = None,
         how: Training | None = None,
         rates: Mapping[str, float] | None = None,
         repeat: int = 1,
@@ -115,43 +115,57 @@ class Client:
         Parameters outside ``train`` are frozen. A parameter without a gradient is not updated,
         not even by momentum or weight decay.
         """
-        how, loss, precision = how or self.training, loss or self.compute_net_loss, autocast()
         chosen = {id(p) for p in iterate_parameters(self.net if train is None else train)}
         named = Tensors({k: p for k, p in self.net.named_parameters() if id(p) in chosen})
+        loss, how = loss or self.compute_net_loss, how or self.training
+        what, length = (loss, named, data, pull), (epochs, steps, repeat)
+        self._run_pass(TrainingPass(*what, *length, how, rates or {}, after, phase, turn))
+
+    def _run_pass(self, given: TrainingPass) -> None:
+        """Train the parameters of a pass; keep its momentum, and record its loss."""
+        named, how, phase = given.named, given.how, given.phase
         if not named:
             return  # a head without parameters has nothing to learn
+        trained = {id(p) for p in named.values()}
         for p in self.net.parameters():
-            p.requires_grad_(id(p) in chosen)
-        kept = self._momentum[phase] if turn else self.memory.get(f"momentum/{phase}", Tensors())
+            p.requires_grad_(id(p) in trained)
+        kept = self.memory.get(f"momentum/{phase}", Tensors())
+        kept = self._momentum[phase] if given.turn else kept
         factor = how.compute_lr_factor(self.t, self.rounds)
-        optimiser = create_optimizer(named, how, rates or {}, kept, factor)
-        samples = self.data.train if data is None else data
-        key = (phase, turn) if turn else (phase,)
-        draws = self._make_image_draws(samples, "/".join(("fit", *map(str, key))))
-        loss_sum, updates = self._losses[phase] if turn else (0.0, 0)
-        with seeded(self._draw_seed, "fit", self.t, self.id, *key):
+        optimiser = create_optimizer(named, how, given.rates, kept, factor)
+        loss_sum, updates = self._losses[phase] if given.turn else (0.0, 0)
+        with seeded(self._draw_seed, "fit", self.t, self.id, *given.key):
             self.net.train()
-            order = iterate_epochs(self.net, len(samples), how, epochs, steps)
-            for x, y in samples.gather_batches(order, how.batch, draws):
-                self.examples += repeat * len(y)
-                for _ in range(repeat):
-                    optimiser.zero_grad()
-                    with precision:
-                        value = loss(x, y)
-                    value.backward()
-                    if pull is not None:
-                        add_to_gradients(named, pull(named.map(Tensor.detach)))
-                    if how.clip_norm is not None:
-                        clip_grad_norm_(named.values(), how.clip_norm)
-                    optimiser.step()
-                    loss_sum, updates = loss_sum + read_loss(value), updates + 1
-                if after is not None:
-                    after()
+            loss_sum, more = self._run_steps(given, optimiser, loss_sum)
         optimiser.zero_grad()
         self.net.requires_grad_(True)
         self._store_momentum(optimiser, how, phase, kept)
-        self._losses[phase] = float(loss_sum), updates
-        self._record_loss(phase, float(loss_sum), updates)
+        self._losses[phase] = float(loss_sum), updates + more
+        self._record_loss(phase, float(loss_sum), updates + more)
+
+    def _run_steps(
+        self, given: TrainingPass, optimiser: Optimizer, loss_sum: float
+    ) -> tuple[float, int]:
+        """Run the steps of a pass; return the sum of all losses, and the number of updates."""
+        named, how, precision = given.named, given.how, autocast()
+        samples, updates = self.data.train if given.data is None else given.data, 0
+        draws = self._make_image_draws(samples, "/".join(("fit", *map(str, given.key))))
+        order = iterate_epochs(self.net, len(samples), how, given.epochs, given.steps)
+        for x, y in samples.gather_batches(order, how.batch, draws):
+            self.examples += given.repeat * len(y)
+            for _ in range(given.repeat):
+                optimiser.zero_grad()
+                with precision:
+                    value = given.loss(x, y)
+                value.backward()
+                given.add_pull()
+                if how.clip_norm is not None:
+                    clip_grad_norm_(named.values(), how.clip_norm)
+                optimiser.step()
+                loss_sum, updates = loss_sum + read_loss(value), updates + 1
+            if given.after is not None:
+                given.after()
+        return loss_sum, updates
 
     def compute_net_loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute the loss of the net's output: the default loss of ``fit``."""
@@ -272,13 +286,6 @@ def iterate_parameters(parts: Trainable | Iterable[Trainable]) -> Iterator[Tenso
     else:
         for part in parts:
             yield from iterate_parameters(part)
-
-
-def add_to_gradients(named: Tensors, terms: Tensors) -> None:
-    """Add each term to the gradient of the parameter of the same name."""
-    for k, term in terms.items():
-        p = named[k]
-        p.grad = term.clone() if p.grad is None else p.grad.add_(term)
 
 
 def check_all_received(shared: Iterable[str], given: Tensors) -> None:

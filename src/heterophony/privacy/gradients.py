@@ -6,20 +6,20 @@ records which losses it would minimise, and over which tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from ..core.algorithm import Algorithm, Reply
-from ..core.client import Client, Loss, Trainable, iterate_parameters
+from ..core.client import Client
 from ..core.epochs import iterate_epochs
 from ..core.module_copies import copy_module
 from ..core.randomness import seeded
 from ..core.samples import ClientData, Samples
 from ..core.tensors import Tensors, params, state
-from ..core.training import Training
+from ..core.training_pass import Loss, TrainingPass
 from ..jobs.client_store import ClientStore
 from ..jobs.plan import Job, Plan
 from ..jobs.protecting import protect_reply, restore_reply, split_memory
@@ -40,29 +40,13 @@ class RecordingClient(Client):
 
     phases: tuple[TrainingPhase, ...] = ()
 
-    def fit(
-        self,
-        loss: Loss | None = None,
-        train: Trainable | Iterable[Trainable] | None = None,
-        data: Samples | None = None,
-        epochs: int | None = None,
-        steps: int | None = None,
-        pull: Callable[[Tensors], Tensors] | None = None,
-        how: Training | None = None,
-        rates: Mapping[str, float] | None = None,
-        repeat: int = 1,
-        after: Callable[[], None] | None = None,
-        phase: str = "main",
-        turn: int = 0,
-    ) -> None:
+    def _run_pass(self, given: TrainingPass) -> None:
         """Record a pass, unless it has no mini-batch or repeats an earlier one of its phase."""
-        samples = self.data.train if data is None else data
-        order = iterate_epochs(self.net, len(samples), how or self.training, epochs, steps)
-        if turn or next(order, None) is None:
+        samples = self.data.train if given.data is None else given.data
+        order = iterate_epochs(self.net, len(samples), given.how, given.epochs, given.steps)
+        if given.turn or next(order, None) is None:
             return
-        chosen = {id(p) for p in iterate_parameters(self.net if train is None else train)}
-        names = frozenset(k for k, p in self.net.named_parameters() if id(p) in chosen)
-        self.phases += (TrainingPhase(loss or self.compute_net_loss, names, repeat),)
+        self.phases += (TrainingPhase(given.loss, frozenset(given.named), given.repeat),)
 
 
 def list_sent_parameters(plan: Plan, job: Job, store: ClientStore) -> list[str]:

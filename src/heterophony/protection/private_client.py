@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, NoReturn
@@ -13,16 +13,16 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.nn.utils.parametrize import is_parametrized
 
-from ..core.client import Client, Loss, Trainable, add_to_gradients, iterate_parameters
+from ..core.client import Client
 from ..core.compute import autocast, read_loss
 from ..core.epochs import count_per_epoch
 from ..core.errors import ConfigError
 from ..core.net import BATCH_NORMS
-from ..core.optimizer_choice import create_optimizer
-from ..core.randomness import seeded
-from ..core.samples import ClientData, Samples
+from ..core.optimizer import Optimizer
+from ..core.samples import ClientData
 from ..core.tensors import Tensors, match_memory_format
 from ..core.training import Training
+from ..core.training_pass import Loss, TrainingPass
 from .base import PREFIX
 from .noise import draw_normal_like, draw_uniform
 
@@ -55,61 +55,36 @@ class PrivateClient(Client):
         finally:
             self.data = samples
 
-    def fit(
-        self,
-        loss: Loss | None = None,
-        train: Trainable | Iterable[Trainable] | None = None,
-        data: Samples | None = None,
-        epochs: int | None = None,
-        steps: int | None = None,
-        pull: Callable[[Tensors], Tensors] | None = None,
-        how: Training | None = None,
-        rates: Mapping[str, float] | None = None,
-        repeat: int = 1,
-        after: Callable[[], None] | None = None,
-        phase: str = "main",
-        turn: int = 0,
-    ) -> None:
-        """Minimise a loss as ``Client.fit`` does, with as many steps, by private gradients."""
-        how, loss = how or self.training, loss or self.compute_net_loss
-        check_allowed(data, repeat, how, self.training)
-        chosen = {id(p) for p in iterate_parameters(self.net if train is None else train)}
-        named = Tensors({k: p for k, p in self.net.named_parameters() if id(p) in chosen})
-        if not named:
-            return
-        for p in self.net.parameters():
-            p.requires_grad_(id(p) in chosen)
-        kept = self._momentum[phase] if turn else self.memory.get(f"momentum/{phase}", Tensors())
-        factor = how.compute_lr_factor(self.t, self.rounds)
-        optimiser = create_optimizer(named, how, rates or {}, kept, factor)
-        total, key = self.count_steps(how, epochs, steps), (phase, turn) if turn else (phase,)
-        loss_sum, updates = self._losses[phase] if turn else (0.0, 0)
+    def _run_pass(self, given: TrainingPass) -> None:
+        """Train by private gradients, with as many steps as ``Client`` would."""
+        check_allowed(given, self.training)
+        super()._run_pass(given)
+        if given.named:
+            before = self.metrics.get(STEPS_METRIC, 0)
+            self.metrics[STEPS_METRIC] = before + self.count_steps(given)
+
+    def _run_steps(
+        self, given: TrainingPass, optimiser: Optimizer, loss_sum: float
+    ) -> tuple[float, int]:
+        named, how, total = given.named, given.how, self.count_steps(given)
         self.passes += 1  # two passes may have one name, and must not share their noise
-        with (
-            seeded(self._draw_seed, "fit", self.t, self.id, *key),
-            single_gradients(self.net) as gradients,
-        ):
-            self.net.train()
+        with single_gradients(self.net) as gradients:
             for step in range(total):
                 optimiser.zero_grad()
                 purpose = f"{self.id}|{self.t}|{self._draw_seed}|{self.passes}|{step}"
+                loss = given.loss
                 loss_sum += self.set_private_gradients(named, loss, gradients, how.batch, purpose)
-                if pull is not None:
-                    add_to_gradients(named, pull(named.map(Tensor.detach)))
+                given.add_pull()
                 if how.clip_norm is not None:
                     clip_grad_norm_(named.values(), how.clip_norm)
                 optimiser.step()
-                if after is not None:
-                    after()
-        optimiser.zero_grad()
-        self.net.requires_grad_(True)
-        self._store_momentum(optimiser, how, phase, kept)
-        self._losses[phase] = loss_sum, updates + total
-        self._record_loss(phase, loss_sum, updates + total)
-        self.metrics[STEPS_METRIC] = self.metrics.get(STEPS_METRIC, 0) + total
+                if given.after is not None:
+                    given.after()
+        return loss_sum, total
 
-    def count_steps(self, how: Training, epochs: int | None, steps: int | None) -> int:
-        """Count the steps that ``Client.fit`` would do."""
+    def count_steps(self, given: TrainingPass) -> int:
+        """Count the steps that ``Client`` would do."""
+        how, epochs, steps = given.how, given.epochs, given.steps
         per_epoch = count_per_epoch(self.net, len(self.private_data.train), how)[1]
         if epochs is None and steps is None:
             steps = how.steps
@@ -216,14 +191,14 @@ def check_single_gradients(named: Tensors, found: Mapping[str, Tensor]) -> None:
             )
 
 
-def check_allowed(data: Samples | None, repeat: int, how: Training, usual: Training) -> None:
+def check_allowed(given: TrainingPass, usual: Training) -> None:
     """Refuse passes whose steps the accounting does not describe."""
-    if data is not None:
+    if given.data is not None:
         raise ConfigError(
             f"{WHERE}: the algorithm trains on examples that it derived from others, so that one example"
             " counts several times; choose another algorithm or client_dp"
         )
-    if repeat != 1 or how.batch != usual.batch:
+    if given.repeat != 1 or given.how.batch != usual.batch:
         raise ConfigError(
             f"{WHERE}: the algorithm uses a mini-batch several times or of another size; choose another"
             " algorithm or client_dp"
