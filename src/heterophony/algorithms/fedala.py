@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from ..core.algorithm import Algorithm, Client, Net, setting
+from ..core.client import Loss
 from ..core.samples import Samples
 from ..core.tensors import Tensors, answer, load_into_net, params
-from ..core.training_pass import Loss
 
 
 @dataclass(frozen=True)

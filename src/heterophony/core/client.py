@@ -23,7 +23,8 @@ from .samples import ClientData, Samples
 from .tasks import TASKS, Criterion
 from .tensors import Memory, Tensors, load_into_net, state
 from .training import Training
-from .training_pass import Loss, Pull, TrainingPass
+from .training_pass import Loss as Loss
+from .training_pass import Pull, TrainingPass
 
 SamplesDerivation = Callable[[ClientData], Samples]
 Trainable = nn.Module | Tensor
