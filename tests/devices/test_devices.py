@@ -123,3 +123,8 @@ def test_devices_have_the_bits_of_a_simulation_though_one_is_killed(testbed):
     assert torch.equal(loaded.generic()(examples), simulated.generic()(examples))
     with pytest.raises(DataError, match="the personal model of client '0' is on its device"):
         loaded.personal(0)
+    for client in ("0", "3"):
+        own = loaded.personal(client, device=bed.folder / "device")
+        assert torch.equal(own(examples), simulated.personal(client)(examples))
+    with pytest.raises(DataError, match="client '0' of this run: that is on device 'one'"):
+        loaded.personal("0", device=bed.folder / "device" / "two")

@@ -44,7 +44,7 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
         rows.append(["P, new clients in the end", "–", terminal.format_percent(new.P), "–", worst])
     name = get_display_name(summary.algorithm)
     score = SCORES.get(summary.task, "score")
-    title = f"{name}, {summary.rounds} rounds, seed {summary.seed}: {score} in %"
+    title = f"{name}, {summary.rounds} {'round' if summary.rounds == 1 else 'rounds'}, seed {summary.seed}: {score} in %"
     titles = ["", "best", "last", "last 10", "worst 10 % of clients"]
     if summary.P.chosen:
         titles.append("at best validation")

@@ -16,6 +16,7 @@ from .sections import SECTIONS, TopSection
 
 TOP_KEYS = tuple(f.name for f in list_settings(TopSection))
 NAMED_SECTIONS = ("data", "model", "algorithm", "engine")
+KIND_TABLES = ("data.partition", "data.feature_skew")  # tables whose first key is ``kind``
 ROOTS = (*TOP_KEYS, *SECTIONS, "algorithm", "participation", "protection", "attack")
 
 
@@ -51,10 +52,16 @@ def expand_overrides(
 
 
 def expand_section(pair: str) -> str:
-    """Return ``data.name=fmnist`` for ``data=fmnist``."""
+    """Return ``data.name=fmnist`` for ``data=fmnist``, ``data.partition.kind=iid`` for ``data.partition=iid``."""
     key, sign, value = pair.partition("=")
-    is_name = sign and key.strip() in NAMED_SECTIONS and not value.strip().startswith("{")
-    return f"{key.strip()}.name={value}" if is_name else pair
+    if not sign or value.strip().startswith("{"):
+        return pair
+    named = {
+        **{k: f"{k}.name" for k in NAMED_SECTIONS},
+        **{k: f"{k}.kind" for k in KIND_TABLES},
+        **{k.rpartition(".")[2]: f"{k}.kind" for k in KIND_TABLES},
+    }
+    return f"{named[key.strip()]}={value}" if key.strip() in named else pair
 
 
 def expand_key(key: str, known: Sequence[str]) -> str:
