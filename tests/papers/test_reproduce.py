@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import signal
+from functools import cache
 from math import log, sqrt
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from heterophony.papers.reproduce import (
 )
 from heterophony.papers.scale import TableScale
 from heterophony.papers.table import (
+    TABLES,
     Cell,
     MeasurementRule,
     Ordering,
@@ -163,6 +165,8 @@ def digits():
 
 @pytest.mark.parametrize("name", sorted(ALGORITHM_CLASSES))
 def test_the_mark_is_on_every_algorithm_whose_g_uses_personal_parameters(name, digits, tmp_path):
+    if name not in list_published_algorithms():
+        pytest.skip(f"no published table has {name}")
     model = {"name": "resnet8_small"} if name == "fedbn" else {}
     settings = {"data": {"clients": 2}, "model": model, "algorithm": {"name": name}}
     plan = resolve_config(settings).build_plan(digits)
@@ -173,6 +177,12 @@ def test_the_mark_is_on_every_algorithm_whose_g_uses_personal_parameters(name, d
     assert uses == (
         name in AVERAGED_TO_MEASURE or name == "fedbabu"
     )  # whose heads are all the same
+
+
+@cache
+def list_published_algorithms() -> frozenset[str]:
+    tables = "".join(p.read_text(encoding="utf-8") for p in TABLES.iterdir())
+    return frozenset(name for name in ALGORITHM_CLASSES if f'"{name}"' in tables)
 
 
 def test_a_reason_not_to_compare_is_shown_whatever_the_numbers_are():
