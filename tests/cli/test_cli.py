@@ -24,6 +24,7 @@ from helpers.commands import call, refused
 from helpers.forked import Forked
 from helpers.support import blobs, played
 from heterophony.algorithms import ALGORITHM_CLASSES
+from heterophony.cli.result_tables import explain_missing_g
 from heterophony.data.partitions import PARTITIONS
 from heterophony.data.sources import SOURCES
 from heterophony.experiments.progress import RunStatus
@@ -739,3 +740,16 @@ def test_a_full_disk_is_one_line_and_loses_nothing_committed():
     reached = max(int(p.name) for p in Path("mine/commits").glob("0*"))
     assert 0 < reached < 30
     assert data("resume", "mine")["model_sha256"] == calm
+
+
+def test_a_run_without_g_says_why():
+    settings = pairs("rounds=1", "data.clients=4", "local.steps=1", "engine.name=serial")
+    done = good("run", "fedamp", *settings, "--out", "x")
+    assert "no G: FedAMP has no generic model\n" in done.stderr
+    assert "personal parameters, which stay on the devices" in explain_missing_g("fedper")
+    assert explain_missing_g("nowhere:Mine") == "no G: it was not measured"
+
+
+def test_one_round_is_singular():
+    settings = pairs("rounds=1", "data.clients=4", "local.steps=1", "engine.name=serial")
+    assert "FedAvg, 1 round, seed 0" in good("run", *settings, "--out", "x").stdout

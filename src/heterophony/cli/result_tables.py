@@ -7,7 +7,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..algorithms import get_display_name
+from ..algorithms import get_algorithm_class, get_display_name
+from ..core.errors import ConfigError
 from ..core.scores import SCORES, get_metric_info
 from . import terminal
 from .table_fitting import HighlightedCell
@@ -61,6 +62,8 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
         summary, get_start(list(islice(read_events(folder / EVENTS_FILE), 1)))
     ):
         terminal.print_note(sentence)
+    if summary.G is None:
+        terminal.print_note(explain_missing_g(summary.algorithm))
     if summary.data_remark:
         terminal.print_note(summary.data_remark)
     if summary.delta is not None:
@@ -75,6 +78,21 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
             " (evaluation.share_personal)"
         )
     terminal.print_note(f"{folder}; a page with curves: heterophony report {folder}")
+
+
+def explain_missing_g(algorithm: str) -> str:
+    """Say why a run has no G: there is no generic model, or the server of devices cannot know it."""
+    name = get_display_name(algorithm)
+    try:
+        has_generic = get_algorithm_class(algorithm).common
+    except ConfigError:  # a class that is not on this machine
+        return "no G: it was not measured"
+    if not has_generic:
+        return f"no G: {name} has no generic model"
+    return (
+        f"no G: the generic model of {name} needs personal parameters, which stay on the devices"
+        " (evaluation.share_personal = true sends them)"
+    )
 
 
 def format_accuracy_row(name: str, a: Accuracy | None, fair: Fairness | None) -> list[str]:
