@@ -146,7 +146,10 @@ def test_own_data_from_an_npz():
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ("data.name=digit", "data.name: no data set 'digit' here, and no path to a .npz file or a"),
+        (
+            "data.name=digit",
+            "data.name: no data set 'digit' here, and no path to a .npz file, a .csv",
+        ),
         ("data.name=no.npz", "data.name: cannot read no.npz: no such file"),
         ("data.clients=5000", "5000 clients cannot share 1797 examples of digits; lower data.cl"),
         ("algorithm.name=fedregg", "algorithm.name: no 'fedregg' here; did you mean 'fedreg'?"),
@@ -750,6 +753,13 @@ def test_a_run_without_g_says_why():
     assert explain_missing_g("nowhere:Mine") == "no G: it was not measured"
 
 
-def test_one_round_is_singular():
+def test_a_run_that_averaged_nothing_says_so():
+    """The default rate selects one of four clients."""
     settings = pairs("rounds=1", "data.clients=4", "local.steps=1", "engine.name=serial")
-    assert "FedAvg, 1 round, seed 0" in good("run", *settings, "--out", "x").stdout
+    lone = "one of 4 clients trained in each round, so nothing was averaged"
+    one = good("run", *settings, "--out", "x")
+    assert "FedAvg, 1 round, seed 0" in one.stdout
+    assert lone in one.stderr
+    assert lone not in good("run", *settings, "-c", "rate=0.5", "--out", "y").stderr
+    assert lone not in good("run", "centralized", *settings, "--out", "z").stderr
+    assert lone in good("compare", "fedavg", *settings, "--out", "w").stderr

@@ -27,6 +27,7 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
         return
     from ..runs.chance import describe_chance_level
     from ..runs.events import get_start
+    from ..runs.lone_clients import describe_lone_clients
     from ..runs.run_index import EVENTS_FILE, read_events
 
     fair = summary.fairness
@@ -61,6 +62,8 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
     if sentence := describe_chance_level(
         summary, get_start(list(islice(read_events(folder / EVENTS_FILE), 1)))
     ):
+        terminal.print_note(sentence)
+    if sentence := describe_lone_clients(read_events(folder / EVENTS_FILE)):
         terminal.print_note(sentence)
     if summary.G is None:
         terminal.print_note(explain_missing_g(summary.algorithm))
@@ -128,6 +131,7 @@ def show_comparison(parent: Path, json: bool) -> None:
     from ..analysis.runs import load_runs
     from ..analysis.statistics import list_conclusions
     from ..analysis.tables import VALIDATION_COLUMNS, build_comparison_rows, select_columns
+    from ..runs.lone_clients import describe_lone_clients
 
     runs = load_runs([parent], terminal.print_note)
     found = build_comparison_rows(runs)
@@ -157,7 +161,8 @@ def show_comparison(parent: Path, json: bool) -> None:
     )
     notes = (explain_highlighting(found, list(shown)), *list_conclusions(found))
     remarks = dict.fromkeys(r.start.get("data_remark", "") for r in runs)
-    for sentence in (*remarks, *list_runs_at_chance(runs), *notes):
+    lone = dict.fromkeys(describe_lone_clients(r.events) for r in runs)
+    for sentence in (*remarks, *lone, *list_runs_at_chance(runs), *notes):
         if sentence:
             terminal.print_note(sentence)
     if new:

@@ -16,7 +16,6 @@ from .sections import SECTIONS, TopSection
 
 TOP_KEYS = tuple(f.name for f in list_settings(TopSection))
 NAMED_SECTIONS = ("data", "model", "algorithm", "engine")
-KIND_TABLES = ("data.partition", "data.feature_skew")  # tables whose first key is ``kind``
 ROOTS = (*TOP_KEYS, *SECTIONS, "algorithm", "participation", "protection", "attack")
 
 
@@ -52,16 +51,13 @@ def expand_overrides(
 
 
 def expand_section(pair: str) -> str:
-    """Return ``data.name=fmnist`` for ``data=fmnist``, ``data.partition.kind=iid`` for ``data.partition=iid``."""
-    key, sign, value = pair.partition("=")
-    if not sign or value.strip().startswith("{"):
-        return pair
-    named = {
-        **{k: f"{k}.name" for k in NAMED_SECTIONS},
-        **{k: f"{k}.kind" for k in KIND_TABLES},
-        **{k.rpartition(".")[2]: f"{k}.kind" for k in KIND_TABLES},
-    }
-    return f"{named[key.strip()]}={value}" if key.strip() in named else pair
+    """Return ``data.name=fmnist`` for ``data=fmnist``; for ``data.partition=iid``, its kind."""
+    key, sign, value = (part.strip() for part in pair.partition("="))
+    if sign and key in NAMED_SECTIONS and not value.startswith("{"):
+        return f"{key}.name={value}"
+    if sign and key in ("partition", "data.partition") and value.strip("\"'")[:1].isalpha():
+        return f"data.partition.kind={value}"
+    return pair
 
 
 def expand_key(key: str, known: Sequence[str]) -> str:
