@@ -32,9 +32,7 @@ class FedReG(Algorithm):
     augment: Literal["simple", "auto", "copy"] = setting("simple", "how small classes are filled")
     weights: Literal["split", "origin"] = setting("split", "heads count by kept, or all examples")
     variant: Variant = setting("full", "full, or an ablation of the paper, or its letter")
-    phases: PhaseOrder = setting(
-        "sequential", "personal head, then shared head, or in turn by epoch"
-    )
+    phases: PhaseOrder = setting("sequential", "personal, then shared head; or in turn by epoch")
 
     @property
     def ablation(self) -> Ablation:
