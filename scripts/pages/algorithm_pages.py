@@ -51,13 +51,14 @@ def write_algorithm_page(row: dict[str, Any]) -> str:
 
 def write_travel(row: dict[str, Any], cls: type[Algorithm]) -> str:
     """Write what leaves a client, and what does not."""
-    stays = row["stays"].replace("*", "\\*")
     words = {
         "nothing": "No parameter is personal: all are shared.",
         "everything": "All parameters are personal.",
         "parts of layers": "Some parameters of some layers are personal; they depend on the network.",
     }
-    personal = words.get(row["stays"], f"Personal parameters, which never leave a client: {stays}.")
+    personal = words.get(
+        row["stays"], f"Personal parameters, which never leave a client: `{row['stays']}`."
+    )
     notes = [personal]
     if cls.pooled:
         notes.append("There is no federation: one model is trained on the data of all clients.")

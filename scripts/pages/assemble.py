@@ -104,8 +104,15 @@ def adapt(path: str, place: str, text: str, sources: dict[str, str], pages: Path
         return relate(find_place(wanted, anchor, sources, pages), sign + anchor, place)
 
     text = re.sub(r'(<img [^>]*src=")([^"]+)"', lambda m: f'{m[1]}{mend_link(m[2])}"', text)
+    text = re.sub(r"<!-- site links: ([\w ,-]+) -->", lambda m: write_site_links(m[1]), text)
     formulas = place.startswith(("reference/algorithms/", "explanation/"))
     return adapt_page(link_algorithms(place, text), mend_link, formulas)
+
+
+def write_site_links(listed: str) -> str:
+    """Write links to generated pages, which are not in the repository: ``Title page, Title page``."""
+    pairs = [item.strip().rpartition(" ") for item in listed.split(",")]
+    return " · ".join(f"[{title}](reference/{page}.md)" for title, _, page in pairs)
 
 
 def find_place(wanted: str, anchor: str, sources: dict[str, str], pages: Path) -> str:

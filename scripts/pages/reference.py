@@ -79,9 +79,14 @@ def write_command(name: str, call: Callable[..., Any]) -> str:
     usage = " ".join(["heterophony", name, *arguments, *(["[OPTIONS]"] if parameters else [])])
     about = " ".join(inspect.cleandoc(call.__doc__ or "").split())
     lines = [f"\n## {name}\n\n{about}\n\n```text\n{usage}\n```\n"]
-    rows = [(f"`{words}`", default, about) for _, words, default, about in parameters]
+    rows: list[tuple[str, ...]] = [
+        (f"`{words}`", default, about) for _, words, default, about in parameters
+    ]
+    titles = ["argument or option", "default", "meaning"]
+    if not any(default for _, default, _ in rows):
+        titles, rows = [titles[0], titles[2]], [(words, about) for words, _, about in rows]
     if rows:
-        lines.append(write_table(["argument or option", "default", "meaning"], rows))
+        lines.append(write_table(titles, rows))
     if name in EXAMPLES:
         lines.append("```sh\n" + "\n".join(EXAMPLES[name]) + "\n```\n")
     return "\n".join(lines)
@@ -278,4 +283,5 @@ def clean_parameter(parameter: inspect.Parameter) -> str:
 
 def read_doc(value: Any) -> str:
     text = inspect.getdoc(value) or ""
-    return re.sub(r"``([^`]+)``", r"`\1`", text)
+    text = re.sub(r"``([^`]+)``", r"`\1`", text)
+    return re.sub(r"\bdocs/([\w-]+/[\w-]+)\.md", r"[\1](../\1.md)", text)

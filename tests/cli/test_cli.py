@@ -24,6 +24,7 @@ from helpers.commands import call, refused
 from helpers.forked import Forked
 from helpers.support import blobs, played
 from heterophony.algorithms import ALGORITHM_CLASSES
+from heterophony.cli.result_tables import explain_missing_g
 from heterophony.data.partitions import PARTITIONS
 from heterophony.data.sources import SOURCES
 from heterophony.experiments.progress import RunStatus
@@ -145,7 +146,10 @@ def test_own_data_from_an_npz():
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ("data.name=digit", "data.name: no data set 'digit' here, and no path to a .npz file or a"),
+        (
+            "data.name=digit",
+            "data.name: no data set 'digit' here, and no path to a .npz file, a .csv",
+        ),
         ("data.name=no.npz", "data.name: cannot read no.npz: no such file"),
         ("data.clients=5000", "5000 clients cannot share 1797 examples of digits; lower data.cl"),
         ("algorithm.name=fedregg", "algorithm.name: no 'fedregg' here; did you mean 'fedreg'?"),
@@ -739,3 +743,23 @@ def test_a_full_disk_is_one_line_and_loses_nothing_committed():
     reached = max(int(p.name) for p in Path("mine/commits").glob("0*"))
     assert 0 < reached < 30
     assert data("resume", "mine")["model_sha256"] == calm
+
+
+def test_a_run_without_g_says_why():
+    settings = pairs("rounds=1", "data.clients=4", "local.steps=1", "engine.name=serial")
+    done = good("run", "fedamp", *settings, "--out", "x")
+    assert "no G: FedAMP has no generic model\n" in done.stderr
+    assert "personal parameters, which stay on the devices" in explain_missing_g("fedper")
+    assert explain_missing_g("nowhere:Mine") == "no G: it was not measured"
+
+
+def test_a_run_that_averaged_nothing_says_so():
+    """The default rate selects one of four clients."""
+    settings = pairs("rounds=1", "data.clients=4", "local.steps=1", "engine.name=serial")
+    lone = "one of 4 clients trained in each round, so nothing was averaged"
+    one = good("run", *settings, "--out", "x")
+    assert "FedAvg, 1 round, seed 0" in one.stdout
+    assert lone in one.stderr
+    assert lone not in good("run", *settings, "-c", "rate=0.5", "--out", "y").stderr
+    assert lone not in good("run", "centralized", *settings, "--out", "z").stderr
+    assert lone in good("compare", "fedavg", *settings, "--out", "w").stderr

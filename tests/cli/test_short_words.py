@@ -61,6 +61,12 @@ def test_a_word_that_is_neither_is_one_line(words, said):
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.parametrize("key", ["data.partition", "partition"])
+def test_a_kind_of_partition_needs_no_key_of_its_own(key):
+    chosen = read_config(None, [f"{key}=classes", "per_client=3"]).data.partition
+    assert (chosen["kind"], chosen["per_client"]) == ("classes", 3)
+
+
 # Names in any case -------------------------------------------------------------------------------
 
 

@@ -397,7 +397,7 @@ REFUSED = [  # section, line, what is said
     ("local", "batch = 0", "local.batch: must be at least 1, not 0"),
     ("local", "drop_last = 1", "local.drop_last: must be true or false, not 1"),
     ("data", "clients = 0", "data.clients: must be at least 1, not 0"),
-    ("data", "partition = 'iid'", "data.partition: must be a table, not 'iid'"),
+    ("data", "partition = 3", "data.partition: must be a table, not 3"),
     (
         "data",
         "partition = { kind = 'dirichlett' }",

@@ -112,7 +112,8 @@ def test_devices_have_the_bits_of_a_simulation_though_one_is_killed(testbed):
     first = bed.device("one", "0,2")
     result, alone = json.loads(finished(server)), bed.serial()
     finished(first)
-    finished(second)
+    said = second.communicate(timeout=LONG)[1]
+    assert f"taking part in run run-{bed.folder.name}: clients 1, 3" in said.splitlines()
     assert result["model_sha256"] == alone["model_sha256"]
     assert result["P"]["last"] == alone["P"]["last"]
     assert result["G"] == alone["G"]
@@ -123,3 +124,8 @@ def test_devices_have_the_bits_of_a_simulation_though_one_is_killed(testbed):
     assert torch.equal(loaded.generic()(examples), simulated.generic()(examples))
     with pytest.raises(DataError, match="the personal model of client '0' is on its device"):
         loaded.personal(0)
+    for client in ("0", "3"):
+        own = loaded.personal(client, device=bed.folder / "device")
+        assert torch.equal(own(examples), simulated.personal(client)(examples))
+    with pytest.raises(DataError, match="client '0' of this run: that is on device 'one'"):
+        loaded.personal("0", device=bed.folder / "device" / "two")

@@ -12,6 +12,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from heterophony.devices.engine import MAX_BATCH, process_messages
 from heterophony.devices.protocol.topics import find_sender, make_device_topic
 from heterophony.devices.transport import inbox as inbox_module
+from heterophony.devices.transport.connection import explain_loss
 from heterophony.devices.transport.inbox import EVENT_SLOTS, ConnectionEvent, Inbox, ReceivedMessage
 from heterophony.devices.transport.message_budget import (
     BURST_UNITS,
@@ -204,3 +205,9 @@ def test_a_client_counts_the_bytes_of_its_packets(monkeypatch):
     assert client._sock_send(b"12345") == 4
     assert (client._sock_recv(2), client._sock_recv(9)) == (b"ab", b"abc")
     assert client.byte_counts == ByteCounts(sent=4, received=5)
+
+
+def test_a_cut_handshake_is_explained_and_other_reasons_are_kept():
+    cut = "failed to receive on socket: EOF occurred in violation of protocol (_ssl.c:2427)"
+    assert "is this enrolment revoked" in explain_loss(cut)
+    assert explain_loss("Connection refused") == "Connection refused"

@@ -209,16 +209,59 @@ def test_of_a_run_on_devices_there_is_the_generic_model(by_command, tmp_path, ow
     out = tmp_path / "run"
     shutil.copytree(by_command, out)
     shutil.rmtree(out / "commits" / "clients")
-    (out / "devices.json").write_text(json.dumps({"held": {"0": {"type": "uint8"}}}))
-    if own:
-        text = (out / "config.toml").read_text()
-        about = '[data]\nname = "own"\nclients = 4\nshape = [1, 8, 8]\nclasses = 10\n\n[model]'
-        text = re.sub(r"\[data\].*\[model\]", about, text, flags=re.DOTALL)
-        (out / "config.toml").write_text(text)
+    place_on_devices(out, own)
     result = hp.load(out)
     assert result.generic()(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
     with pytest.raises(DataError, match="the personal model of client '1' is on its device"):
         result.personal("1")
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_the_personal_model_of_a_device_is_in_the_folder_of_the_device(by_command, tmp_path, own):
+    out, device = tmp_path / "run", tmp_path / "device"
+    shutil.copytree(by_command, out)
+    place_on_devices(out, own)
+    (device / "pi" / "run").mkdir(parents=True)
+    (out / "commits" / "clients").rename(device / "pi" / "run" / "clients")
+    (device / "pi" / "run" / "home").write_text("ab")
+    result, simulated, x = hp.load(out), hp.load(by_command), torch.zeros(2, 1, 8, 8)
+    for folder in (device, device / "pi", device / "pi" / "run"):
+        assert torch.equal(result.personal("1", device=folder)(x), simulated.personal("1")(x))
+    (device / "pi" / "run" / "home").write_text("cd")
+    with pytest.raises(
+        DataError, match="does not hold client '1' of this run: that is on device 'pi'"
+    ):
+        result.personal("1", device=device)
+    with pytest.raises(DataError, match="nowhere is not there"):
+        result.personal("1", device="nowhere")
+    (out / "devices.json").write_text("{}")
+    with pytest.raises(FolderError, match="does not say which device holds client '1'"):
+        result.personal("1", device=device)
+
+
+def test_a_model_that_needs_examples_of_a_device_is_refused(tmp_path):
+    """FedBABU tunes the head on the client's own examples, which are on the device."""
+    out = tmp_path / "run"
+    settings = ("-c", "clients=4", "-c", "rounds=1", "-c", "engine=serial")
+    call("run", "fedbabu", *settings, "--out", str(out))
+    place_on_devices(out, own=True)
+    (out / "commits" / "clients").rename(tmp_path / "clients")
+    (tmp_path / "home").write_text("ab")
+    with pytest.raises(DataError, match="needs examples of client '1'"):
+        hp.load(out).personal("1", device=tmp_path)
+
+
+def place_on_devices(out, own):
+    """Change the folder of a simulation to that of a run on devices; with own data if asked."""
+    names = [str(i) for i in range(4)]
+    record = {"holders": dict.fromkeys(names, "pi"), "homes": {"pi": "ab"}}
+    (out / "devices.json").write_text(json.dumps({**record, "held": {"0": {"type": "uint8"}}}))
+    if own:
+        text = (out / "config.toml").read_text()
+        about = '[data]\nname = "own"\nclients = 4\nshape = [1, 8, 8]\nclasses = 10\n\n[model]'
+        (out / "config.toml").write_text(
+            re.sub(r"\[data\].*\[model\]", about, text, flags=re.DOTALL)
+        )
 
 
 # Models that leave ------------------------------------------------------------------------------

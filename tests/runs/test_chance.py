@@ -49,6 +49,7 @@ def test_it_is_not_said_if_only_one_of_g_and_p_is_at_chance():
     assert describe(0.9, 0.9, accuracy(0.5, 0.5)) is None
     both = describe(0.5, 0.5, accuracy(0.5, 0.5))
     assert both.startswith("no better than chance: G and P are within noise of 64.0 %")
+    assert all(key in both for key in ("participation.rate", "local.lr", "local.momentum"))
 
 
 def test_the_table_of_a_run_and_of_a_comparison_say_it(tmp_path):

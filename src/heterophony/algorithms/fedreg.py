@@ -21,7 +21,7 @@ from .parts.threshold import Threshold, ThresholdScope, compute_class_target, co
 
 @dataclass(frozen=True)
 class FedReG(Algorithm):
-    """Train an own head on the client's data as they are, and the shared head on balanced data."""
+    """Train a personal head on the client's data as they are, and the shared head on balanced data."""
 
     paper = "FedReG; FedReb thesis"
     needs_classes = True
@@ -32,7 +32,7 @@ class FedReG(Algorithm):
     augment: Literal["simple", "auto", "copy"] = setting("simple", "how small classes are filled")
     weights: Literal["split", "origin"] = setting("split", "heads count by kept, or all examples")
     variant: Variant = setting("full", "full, or an ablation of the paper, or its letter")
-    phases: PhaseOrder = setting("sequential", "own head, then shared head, or in turn by epoch")
+    phases: PhaseOrder = setting("sequential", "personal, then shared head; or in turn by epoch")
 
     @property
     def ablation(self) -> Ablation:

@@ -7,7 +7,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..algorithms import get_display_name
+from ..algorithms import get_algorithm_class, get_display_name
+from ..core.errors import ConfigError
 from ..core.scores import SCORES, get_metric_info
 from . import terminal
 from .table_fitting import HighlightedCell
@@ -26,6 +27,7 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
         return
     from ..runs.chance import describe_chance_level
     from ..runs.events import get_start
+    from ..runs.lone_clients import describe_lone_clients
     from ..runs.run_index import EVENTS_FILE, read_events
 
     fair = summary.fairness
@@ -44,7 +46,7 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
         rows.append(["P, new clients in the end", "–", terminal.format_percent(new.P), "–", worst])
     name = get_display_name(summary.algorithm)
     score = SCORES.get(summary.task, "score")
-    title = f"{name}, {summary.rounds} rounds, seed {summary.seed}: {score} in %"
+    title = f"{name}, {summary.rounds} {'round' if summary.rounds == 1 else 'rounds'}, seed {summary.seed}: {score} in %"
     titles = ["", "best", "last", "last 10", "worst 10 % of clients"]
     if summary.P.chosen:
         titles.append("at best validation")
@@ -61,6 +63,10 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
         summary, get_start(list(islice(read_events(folder / EVENTS_FILE), 1)))
     ):
         terminal.print_note(sentence)
+    if sentence := describe_lone_clients(read_events(folder / EVENTS_FILE)):
+        terminal.print_note(sentence)
+    if summary.G is None:
+        terminal.print_note(explain_missing_g(summary.algorithm))
     if summary.data_remark:
         terminal.print_note(summary.data_remark)
     if summary.delta is not None:
@@ -75,6 +81,21 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
             " (evaluation.share_personal)"
         )
     terminal.print_note(f"{folder}; a page with curves: heterophony report {folder}")
+
+
+def explain_missing_g(algorithm: str) -> str:
+    """Say why a run has no G: there is no generic model, or the server of devices cannot know it."""
+    name = get_display_name(algorithm)
+    try:
+        has_generic = get_algorithm_class(algorithm).common
+    except ConfigError:  # a class that is not on this machine
+        return "no G: it was not measured"
+    if not has_generic:
+        return f"no G: {name} has no generic model"
+    return (
+        f"no G: the generic model of {name} needs personal parameters, which stay on the devices"
+        " (evaluation.share_personal = true sends them)"
+    )
 
 
 def format_accuracy_row(name: str, a: Accuracy | None, fair: Fairness | None) -> list[str]:
@@ -110,6 +131,7 @@ def show_comparison(parent: Path, json: bool) -> None:
     from ..analysis.runs import load_runs
     from ..analysis.statistics import list_conclusions
     from ..analysis.tables import VALIDATION_COLUMNS, build_comparison_rows, select_columns
+    from ..runs.lone_clients import describe_lone_clients
 
     runs = load_runs([parent], terminal.print_note)
     found = build_comparison_rows(runs)
@@ -139,7 +161,8 @@ def show_comparison(parent: Path, json: bool) -> None:
     )
     notes = (explain_highlighting(found, list(shown)), *list_conclusions(found))
     remarks = dict.fromkeys(r.start.get("data_remark", "") for r in runs)
-    for sentence in (*remarks, *list_runs_at_chance(runs), *notes):
+    lone = dict.fromkeys(describe_lone_clients(r.events) for r in runs)
+    for sentence in (*remarks, *lone, *list_runs_at_chance(runs), *notes):
         if sentence:
             terminal.print_note(sentence)
     if new:

@@ -14,7 +14,7 @@ from ..core.errors import ConfigError, simplify_name
 from ..core.fields import check_keys, construct
 from ..core.files import TEXT_LIMIT
 from ..core.training import CHOICES, list_dependent
-from ..data.sources import choose_default_training, list_npz_files
+from ..data.sources import choose_default_training, count_named_clients
 from ..models import find_model_name
 from ..population.attacks import Attack
 from ..protection import build_protections
@@ -84,7 +84,7 @@ def resolve_config(raw: Mapping[str, Any], settled: bool = False) -> Config:
     raw = translate_old_settings(raw)
     settings = dict(raw.get("algorithm", {}))
     name = find_algorithm_name(str(settings.pop("name", "fedavg")))
-    raw = {**raw, "data": adopt_client_files(raw.get("data", {}))}
+    raw = {**raw, "data": adopt_named_clients(raw.get("data", {}))}
     sections: dict[str, Any] = {k: construct(c, raw.get(k, {}), k) for k, c in SECTIONS.items()}
     sections["data"] = fill_data_defaults(sections["data"])
     if not raw.get("local"):  # whoever sets one key of [local] has the usual defaults of the others
@@ -107,12 +107,12 @@ def resolve_config(raw: Mapping[str, Any], settled: bool = False) -> Config:
     return config if settled else settle_protections(config)
 
 
-def adopt_client_files(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Make each file of a folder of ``.npz`` files a client, unless a partition says otherwise."""
+def adopt_named_clients(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Make the clients that the data name those of the run, unless a partition says otherwise."""
     name = data.get("name")
-    if "partition" in data or not isinstance(name, str) or not (files := list_npz_files(name)):
+    if "partition" in data or not isinstance(name, str) or not (count := count_named_clients(name)):
         return data
-    return {"clients": len(files), **data, "partition": {"kind": "natural"}}
+    return {"clients": count, **data, "partition": {"kind": "natural"}}
 
 
 def drop_replaced_settings(raw: dict[str, Any], overrides: Sequence[str]) -> None:

@@ -51,10 +51,13 @@ def expand_overrides(
 
 
 def expand_section(pair: str) -> str:
-    """Return ``data.name=fmnist`` for ``data=fmnist``."""
-    key, sign, value = pair.partition("=")
-    is_name = sign and key.strip() in NAMED_SECTIONS and not value.strip().startswith("{")
-    return f"{key.strip()}.name={value}" if is_name else pair
+    """Return ``data.name=fmnist`` for ``data=fmnist``; for ``data.partition=iid``, its kind."""
+    key, sign, value = (part.strip() for part in pair.partition("="))
+    if sign and key in NAMED_SECTIONS and not value.startswith("{"):
+        return f"{key}.name={value}"
+    if sign and key in ("partition", "data.partition") and value.strip("\"'")[:1].isalpha():
+        return f"data.partition.kind={value}"
+    return pair
 
 
 def expand_key(key: str, known: Sequence[str]) -> str:

@@ -35,7 +35,10 @@ def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[An
             else np.lib.format.read_array_header_2_0
         )
         shape, _, dtype = read_header(file)
-    if not dtype.hasobject and prod(shape) * dtype.itemsize > member.file_size:
+    if dtype.hasobject:
+        name = member.filename.removesuffix(".npy")
+        raise ValueError(f"{name} holds Python objects; store text as np.array({name}, dtype=str)")
+    if prod(shape) * dtype.itemsize > member.file_size:
         raise ValueError(f"{member.filename} is cut short")
     with archive.open(member) as file:
         array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)

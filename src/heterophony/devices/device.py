@@ -51,6 +51,7 @@ from .transport.mqtt_transport import MqttTransport
 
 MAX_BLOB_BYTES = 1 << 30  # of the tensors of one task
 POLL_SECONDS = 0.05
+SHOWN_CLIENTS = 8  # in the line that says what the device takes part in
 Say = Callable[[str], None]
 JobResult = tuple[Reply | Exception, float]
 
@@ -183,6 +184,8 @@ class Device:
         self.publish_all(
             self.session.introduce(__version__, summaries, describe_hardware(), now, folder_id)
         )
+        shown = [*self.clients[:SHOWN_CLIENTS], *["…"] * (len(self.clients) > SHOWN_CLIENTS)]
+        self.say(f"taking part in run {self.folder.name}: clients {', '.join(shown)}")
 
     def make_memory_guard(self, federation: Federation) -> MemoryGuard:
         return MemoryGuard(

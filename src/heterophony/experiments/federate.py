@@ -21,7 +21,7 @@ from ..data.partitions import PARTITIONS, Dirichlet, Natural, Partition
 from ..data.partitions.base import SplitMode
 from ..data.skew import Skew
 from ..data.source import Source, decide_classes
-from ..data.sources import list_npz_files, read_source, wrap_arrays
+from ..data.sources import count_named_clients, read_source, wrap_arrays
 from ..data.sources.arrays import unpack_datasets
 from ..data.sources.huggingface import is_datasets_object, read_datasets_object
 
@@ -45,7 +45,7 @@ def federate(
 ) -> Federation:
     """Build a federation: clients, and the data that each one holds.
 
-    ``data`` is a name (``"fmnist"``), a path to an ``.npz`` or a folder, arrays ``(x, y)`` to be
+    ``data`` is a name (``"fmnist"``), a path to an ``.npz``, a ``.csv`` or a folder, arrays ``(x, y)`` to be
     partitioned (default: 20 clients, Dirichlet 0.1), or a list with every client's own ``(x, y)`` or
     ``(x_train, y_train, x_test, y_test)``. A torch ``Dataset`` can replace ``(x, y)``, and a pair of
     them the four arrays; so can a ``Dataset`` or ``DatasetDict`` of Hugging Face with images and
@@ -60,9 +60,9 @@ def federate(
     """
     shares = {"new_clients": new_clients, "validation_fraction": validation_fraction, "task": task}
     construct(DataSection, shares, "data")
-    files = list_npz_files(str(data)) if isinstance(data, str | Path) else []
-    if files and partition is None:
-        partition, clients = Natural(), len(files) if clients is None else clients
+    named = count_named_clients(str(data)) if isinstance(data, str | Path) else 0
+    if named and partition is None:
+        partition, clients = Natural(), named if clients is None else clients
     clients = 20 if clients is None else clients
     if isinstance(data, list) and not is_datasets_object(data):
         own = [unpack_datasets(d, task) for d in data]

@@ -22,6 +22,7 @@ from ..data.client_folders import OWN_DATA, ExampleSpec
 from ..data.federation import Federation
 from ..jobs.plan import Plan
 from ..models import MODEL_DESCRIPTIONS
+from ..runs.device_memories import DEVICES_RECORD
 from ..runs.events import StartEvent, get_start
 from ..runs.result import Result
 from ..runs.run_index import list_member_runs
@@ -29,8 +30,6 @@ from ..runs.store import RunFolder
 from .own_model import prepare_own_net
 from .run_text import Model
 from .tasks import read_federation
-
-DEVICES_RECORD = "devices.json"  # written by the server of a run on devices
 
 
 def load(

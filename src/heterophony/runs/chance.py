@@ -27,7 +27,8 @@ def describe_chance_level(summary: Summary, start: StartEvent) -> str | None:
     verb = "is" if len(known) == 1 else "are"
     return (
         f"no better than chance: {' and '.join(known)} {verb} within noise of {100 * level:.1f} %, the accuracy of"
-        " always giving the same answer; train for more rounds, or change local.lr or local.momentum"
+        " always giving the same answer; train for more rounds, let more clients train in each"
+        " (participation.rate), or change local.lr or local.momentum"
     )
 
 

@@ -113,10 +113,15 @@ class WithheldSamples(LabelsOnly):
         raise ExamplesWithheldError
 
 
+def withhold_data(data: ClientData) -> ClientData:
+    """Return data of which only the scale and the number of classes are known; others raise."""
+    nothing = WithheldSamples(torch.empty(0), torch.empty(0), data.test.scale)
+    return ClientData(nothing, nothing, data.classes)
+
+
 def list_reduced_data(data: ClientData) -> Iterator[ClientData]:
     """Iterate over more and more of a client's data: nothing, labels, test examples, everything."""
-    nothing = WithheldSamples(torch.empty(0), torch.empty(0))
-    yield ClientData(nothing, nothing, data.classes)
+    yield withhold_data(data)
     labels = [
         LabelsOnly(torch.empty(0), part.labels.clone(), part.scale)
         for part in (data.train, data.test)

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.algorithm import Server
@@ -21,8 +22,10 @@ from .chance import describe_chance_level
 from .client_rows import iterate_client_rows, make_frame
 from .curve_points import Curve
 from .curves import compute_curves
+from .device_memories import load_device_memory
 from .events import Event, get_end, get_start
 from .model import Model
+from .prediction_needs import ExamplesWithheldError, withhold_data
 from .store import RunFolder
 from .summary import ClientResult, Summary
 from .summary_metrics import MetricCurve, compute_metric_curves
@@ -165,16 +168,18 @@ class Result:
         """The plan of the run, with its data."""
         return self._build_plan()
 
-    def personal(self, client: str | int) -> Model:
-        """Return the personal model of a client."""
+    def personal(self, client: str | int, device: str | Path | None = None) -> Model:
+        """Return the personal model of a client.
+
+        In a run on devices it is on the client's device: ``device`` is the folder of that device
+        (``--folder``), or a copy of it.
+        """
         name, plan = str(client), self.plan
         if name not in plan.federation.train:
             raise DataError(f"there is no client '{name}'")
         if plan.clients_on_devices:
-            raise DataError(
-                f"the personal model of client '{name}' is on its device; the run folder has only"
-                " the generic one: result.generic()"
-            )
+            memory = load_device_memory(self.folder, device, name, before=self._server.t)
+            return self._build_model(name, memory)
         joined = name in plan.federation.new  # new clients train after the last round
         if joined and not self.finished:
             raise DataError(f"client '{name}' joins after training, and the run is not finished")
@@ -209,10 +214,18 @@ class Result:
         self._check_model(client, received.without("*/*") | memory.get("net", Tensors()))
         job = Job(kind="evaluate", t=server.t, client=name, tensors=received)
         built = plan.build_client(job, memory, self._run_folder.client_store)
-        if client is not None:
-            with seeded(plan.seed, "tune", server.t, client):  # as when P was measured
-                plan.algorithm.tune(built)
-        return Model(plan, built, generic=client is None)
+        if not len(built.data.train):  # they are on a device: an error, not a model of no examples
+            built.data = withhold_data(built.data)
+        try:
+            if client is not None:
+                with seeded(plan.seed, "tune", server.t, client):  # as when P was measured
+                    plan.algorithm.tune(built)
+            return Model(plan, built, generic=client is None)
+        except ExamplesWithheldError:
+            raise DataError(
+                f"a model of {self.algorithm} needs examples of client '{name}', which are on its"
+                " device; pass them to hp.load as federation"
+            ) from None
 
     def _check_model(self, client: str | None, known: Tensors) -> None:
         """Refuse a net that the stored tensors do not fit, or whose initial values are missing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ def read_npz(
 ) -> Source:
     """Read an ``.npz`` with x and y, or with x_train, y_train, x_test and y_test.
 
-    Numbers are not rearranged if one example has the given shape already.
+    ``client``, if it is there, has the name of each example's client. Numbers are not rearranged if
+    one example has the given shape already.
     """
     arrays = load_npz_arrays(path)
     try:
@@ -36,13 +38,52 @@ def read_npz(
     except ValueError:
         raise DataError(f"{path}: training and test examples have different shapes") from None
     official = len(arrays["y_train"]) if "x_test" in arrays else None
-    return wrap_arrays(x, y, path.stem, official, shape, task, path)
+    source = wrap_arrays(x, y, path.stem, official, shape, task, path)
+    if (clients := join_client_names(arrays, path)) is None:
+        return source
+    users, names = number_clients(clients, str(path))
+    return replace(source, users=users, user_names=names)
+
+
+def read_clients_of_npz(path: Path) -> tuple[str, ...]:
+    """Return the names of the clients in an ``.npz``; none if it does not say whose examples are."""
+    try:
+        arrays = load_npz(path, lambda name: name.startswith("client"))
+    except Exception:  # reading the examples will say what is wrong with the file
+        return ()
+    return tuple({str(name) for names in arrays.values() for name in names.flat})
+
+
+def join_client_names(arrays: Arrays, path: Path) -> list[str] | None:
+    """Return the name of the client of every example; None if there are no names."""
+    parts = [k[1:] for k in ("x", "x_train", "x_test") if k in arrays]
+    if not any(f"client{part}" in arrays for part in parts):
+        return None
+    names: list[str] = []
+    for part in parts:
+        own = arrays.get(f"client{part}", np.empty(0))
+        if own.shape != arrays[f"x{part}"].shape[:1]:
+            raise DataError(
+                f"{path}: client{part} must have one name per example:"
+                f" {len(arrays[f'x{part}'])} examples, client{part} {own.shape}"
+            )
+        names += map(str, own.tolist())
+    return names
+
+
+def number_clients(clients: Sequence[str], where: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Return the position of each example's client, and the clients' names in natural order."""
+    if "" in clients:
+        raise DataError(f"{where}, row {clients.index('') + 1}: the name of the client is missing")
+    names = sorted(set(clients), key=make_natural_sort_key)
+    positions = {name: i for i, name in enumerate(names)}
+    return np.array([positions[c] for c in clients], dtype=np.int64), tuple(names)
 
 
 def load_npz_arrays(path: Path) -> Arrays:
     """Load and check the arrays of examples and labels in an ``.npz``."""
     try:
-        arrays = load_npz(path, lambda name: name[:1] in ("x", "y"))
+        arrays = load_npz(path, lambda name: name.startswith(("x", "y", "client")))
     except Exception as error:  # numpy and zipfile raise almost anything for a damaged file
         reason = "no such file" if isinstance(error, FileNotFoundError) else str(error)
         if isinstance(error, UnsuitableFileError):

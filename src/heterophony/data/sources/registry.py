@@ -14,12 +14,13 @@ from ...core.scores import TaskName
 from ...core.training import Training
 from ..source import Source, decide_classes
 from . import cifar, huggingface, idx, shakespeare, tinyimagenet
-from .arrays import read_npz, read_npz_per_client
+from .arrays import read_clients_of_npz, read_npz, read_npz_per_client
 from .digits import read_digits
 from .folder import read_image_folder
 from .photos import read_photos
 from .search_path import DatasetFiles, download_to_cache
 from .small import TEST_PER_CLASS, TRAIN_PER_CLASS, read_small
+from .tables import is_table, read_clients_of_table, read_table
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,9 @@ def read_source(
     classes: int | Sequence[str] | None = None,
     task: TaskName = "classification",
 ) -> Source:
-    """Read the named data set; ``name`` may also be the path of an ``.npz`` file or a folder.
+    """Read the named data set; ``name`` may also be the path of an ``.npz``, a ``.csv`` or a folder.
 
-    ``classes`` and ``task`` are for ``.npz`` files: all others are for classification.
+    ``classes`` and ``task`` are for arrays and tables: all others are for classification.
     """
     name = find_dataset_name(name)
     if task != "classification":
@@ -74,12 +75,14 @@ def read_source(
     at = Path(name).expanduser()
     if at.suffix == ".npz":
         return decide_classes(read_npz(at, task=task), classes)
+    if is_table(at):
+        return read_table(at, classes, task)
     if at.is_dir() and any(at.glob("*.npz")):
         return decide_classes(read_npz_per_client(at, task), classes)
     if at.is_dir():
         return read_image_folder(at)
     raise DataError(
-        f"data.name: no data set '{name}' here, and no path to a .npz file or a folder"
+        f"data.name: no data set '{name}' here, and no path to a .npz file, a .csv file or a folder"
         f"{suggest_or_list(name, SOURCES)}"
     )
 
@@ -128,11 +131,21 @@ def find_dataset_name(name: str) -> str:
     return name if is_path else match_name(SOURCES, name) or name
 
 
-def list_npz_files(name: str) -> list[Path]:
-    """List the files of a folder that holds one ``.npz`` per client; empty for anything else."""
+def count_named_clients(name: str) -> int:
+    """Count the clients that a user's own data name: files of a folder, or names beside examples.
+
+    0: the data do not say whose each example is, or are not there.
+    """
     at = Path(name).expanduser()
-    known = name in SOURCES or name.startswith(huggingface.HF_PREFIX)
-    return sorted(at.glob("*.npz")) if not known and at.is_dir() else []
+    if name in SOURCES or name.startswith(huggingface.HF_PREFIX):
+        return 0
+    if at.is_dir():
+        return len(list(at.glob("*.npz")))
+    if not at.is_file():
+        return 0
+    if is_table(at):
+        return len(read_clients_of_table(at))
+    return len(read_clients_of_npz(at)) if at.suffix == ".npz" else 0
 
 
 def choose_default_training(name: str, shape: tuple[int, ...] | None = None) -> Training:

@@ -126,7 +126,9 @@ class Connection:
         if refused or untrusted:
             event = ConnectionEvent("refused", f"refused by {self.endpoint}: {why}")
         else:
-            event = ConnectionEvent("lost", f"no connection to {self.endpoint}: {why}")
+            event = ConnectionEvent(
+                "lost", f"no connection to {self.endpoint}: {explain_loss(why)}"
+            )
         self.end_event = self.end_event or event
 
     def subscribe_next(self) -> None:
@@ -191,6 +193,16 @@ class Connection:
             self.record_end(REPLACED_TEXT.format(self.endpoint.identity), refused=True)
         else:
             self.record_end(reason)
+
+
+def explain_loss(why: str) -> str:
+    """Say what it can mean that TLS was cut off: brokers give a revoked certificate no other answer."""
+    cut = "EOF occurred in violation of protocol" in why
+    return (
+        "it ended the connection; is this enrolment revoked, or the broker stopping?"
+        if cut
+        else why
+    )
 
 
 def describe_oversize(packet: OutgoingPacket, limit: int, endpoint: BrokerEndpoint) -> str:

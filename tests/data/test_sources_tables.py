@@ -1,0 +1,114 @@
+"""Own data that say whose each example is: tables, and ``.npz`` files with the names of clients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import heterophony as hp
+from heterophony.config.reading import resolve_config
+from heterophony.core.errors import ConfigError, DataError
+from heterophony.data.sources import count_named_clients, read_source
+
+ROWS = [
+    "age, Client ,bmi,label",
+    "30,site-10,1.5,sick",
+    "40,site-2,2.5,well",
+    "50,site-2,3.5,well",
+    "60,site-10,4.5,sick",
+]
+
+
+def write(path: Path, rows: list[str], end: str = "\n") -> Path:
+    path.write_text(end.join(rows) + end, encoding="utf-8-sig")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "delimiter", "end"),
+    [("t.csv", ",", "\r\n"), ("t.CSV", ";", "\n"), ("t.tsv", "\t", "\n")],
+)
+def test_a_table_has_numbers_labels_and_clients(
+    tmp_path: Path, name: str, delimiter: str, end: str
+) -> None:
+    path = write(tmp_path / name, [r.replace(",", delimiter) for r in ROWS], end)
+    source = read_source(str(path))
+    assert source.x.tolist() == [[30, 1.5], [40, 2.5], [50, 3.5], [60, 4.5]]
+    assert source.x.dtype == np.float32
+    assert (source.labels, source.y.tolist()) == (("sick", "well"), [0, 1, 1, 0])
+    assert source.users is not None
+    assert (source.user_names, source.users.tolist()) == (("site-2", "site-10"), [1, 0, 0, 1])
+
+
+def test_classes_of_a_table_can_be_ordered_and_numbered(tmp_path: Path) -> None:
+    path = str(write(tmp_path / "t.csv", ROWS))
+    source = read_source(path, classes=["well", "sick", "unknown"])
+    assert (source.labels, source.y.tolist()) == (("well", "sick", "unknown"), [1, 0, 0, 1])
+    numbers = [ROWS[0], *(r.replace("sick", "0").replace("well", "1") for r in ROWS[1:])]
+    assert read_source(str(write(tmp_path / "n.csv", numbers))).y.tolist() == [0, 1, 1, 0]
+    regression = read_source(str(tmp_path / "n.csv"), task="regression")
+    assert regression.y.tolist() == [[0], [1], [1], [0]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["age,clinic,ill", "1,a,0"], "no column 'label'.* It has: age, clinic, ill"),
+        (["age,clinic,label", "1,a,0"], "row 1, column 'clinic': 'a' is not a number.*'client'"),
+        (["age,label", "1,0", ",1"], "row 2, column 'age': '' is not a number; fill it in"),
+        (["age,label", "1,0", "1"], "row 2: 1 values for 2 columns"),
+        (["age,label"], "no row below"),
+        (["label,client", "0,a"], "no column to learn from"),
+        (["age,label,Label", "1,0,0"], "2 columns 'label'"),
+        (["age,label,client", "1,0,a", "2,1,"], "row 2: the name of the client is missing"),
+        (["age,label", "1,3", "1,4"], "the labels are 3, 4"),
+        (["age,label", "inf,0", "1,1"], "NaN or infinity"),
+    ],
+)
+def test_a_wrong_table_is_explained(tmp_path: Path, rows: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_source(str(write(tmp_path / "t.csv", rows)))
+
+
+def test_unreadable_tables_and_unsuitable_settings_are_explained(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        read_source(str(tmp_path / "missing.csv"))
+    (tmp_path / "latin.csv").write_bytes("größe,label\n1,0\n".encode("latin-1"))
+    with pytest.raises(DataError, match="UTF-8"):
+        read_source(str(tmp_path / "latin.csv"))
+    path = str(write(tmp_path / "t.csv", ROWS))
+    with pytest.raises(DataError, match=r"row 2: label 'well' is not in data.classes"):
+        read_source(path, classes=["sick", "fine"])
+    with pytest.raises(ConfigError, match="list them"):
+        read_source(path, classes=2)
+    with pytest.raises(ConfigError, match="one label per row"):
+        read_source(path, task="multilabel")
+
+
+def test_named_clients_are_the_clients_of_a_run(tmp_path: Path) -> None:
+    table = str(write(tmp_path / "t.csv", [ROWS[0], *ROWS[1:] * 4]))
+    x, y = np.zeros((8, 3), np.float32), np.arange(8) % 2
+    names = np.array([7, 7, 7, 7, 10, 10, 10, 10])
+    np.savez(tmp_path / "one.npz", x=x, y=y, client=names)
+    halves = {"x_train": x[:4], "y_train": y[:4], "x_test": x[4:], "y_test": y[4:]}
+    np.savez(tmp_path / "two.npz", **halves, client_train=names[::2], client_test=names[::2])
+    for data in (table, str(tmp_path / "one.npz"), str(tmp_path / "two.npz")):
+        assert count_named_clients(data) == 2
+        config = resolve_config({"data": {"name": data}})
+        assert (config.data.clients, config.data.partition["kind"]) == (2, "natural")
+    federation = hp.federate(tmp_path / "one.npz")
+    assert set(federation.names.values()) == {"7", "10"}
+    assert len(hp.federate(table, partition="iid", clients=4).clients) == 4
+
+
+def test_wrong_names_of_clients_are_explained(tmp_path: Path) -> None:
+    x, y = np.zeros((4, 3), np.float32), np.arange(4) % 2
+    np.savez(tmp_path / "short.npz", x=x, y=y, client=np.array(["a", "b"]))
+    with pytest.raises(DataError, match="one name per example: 4 examples"):
+        read_source(str(tmp_path / "short.npz"))
+    np.savez(tmp_path / "objects.npz", x=x, y=y, client=np.array(["a", None], dtype=object))
+    with pytest.raises(DataError, match=r"client holds Python objects; store text as np.array"):
+        read_source(str(tmp_path / "objects.npz"))
+    assert count_named_clients(str(tmp_path / "objects.npz")) == 0
