@@ -61,6 +61,7 @@ class DataPlan:
 
     name: str
     title: str
+    about: str
     rounds: int
     settings: Sequence[str]
 
@@ -73,13 +74,15 @@ class DataPlan:
 DATA = (
     DataPlan(
         "digits",
-        "digits",
+        "Digits",
+        "Digits (1,797 images of 8×8)",
         30,
         ["model.name=digitsnet", "local.batch=20", "participation.rate=0.5"],
     ),
     DataPlan(
         "fmnist-small",
         "Fashion-MNIST",
+        "Fashion-MNIST (`fmnist-small`: 1,000 images per class at 14×14)",
         20,
         ["model.name=convnet_small", "local.batch=50", "participation.rate=0.25"],
     ),

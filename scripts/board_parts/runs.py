@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from heterophony.analysis.runs import group_by_series, load_runs
 from heterophony.cli.leaderboard import describe_seed
+from heterophony.core.files import write_atomically
 from heterophony.engines.child_processes import start_fork_server
 from heterophony.experiments.compare import build_comparison, prepare_run_folders
 from heterophony.experiments.leaderboard import write_entry
@@ -22,7 +25,9 @@ from heterophony.experiments.tune import (
 )
 from heterophony.runs.tune_table import read_tune
 
+from .numbers import TUNING_FILE, describe_tuning
 from .plan import (
+    DATA,
     SEEDS,
     TUNE_SEED,
     DataPlan,
@@ -55,6 +60,23 @@ def tune_all(data: DataPlan, runs: Path, workers: int) -> None:
         with show_progress() as progress:
             run_search(tune.search, folder, ConfigRunner(tune, progress, workers))
         write_chosen(tune, folder, read_tune(folder, tune.names, tune.search.by).best)
+
+
+def record_tuning(runs: Path, board: Path) -> None:
+    """Write what the finished searches tried and chose beside the entries."""
+    found: dict[str, Any] = {}
+    for data in DATA:
+        for name, (algorithms, _) in list_searches(data).items():
+            if (runs / name / "chosen").exists():
+                table = read_tune(runs / name, algorithms, "P").to_dict()
+                found.setdefault(data.name, {}).update(describe_tuning(table["algorithms"]))
+    lines = [
+        f" {json.dumps(data)}: {{\n"
+        + ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(tuned.items()))
+        + "\n }"
+        for data, tuned in found.items()
+    ]
+    write_atomically(board / TUNING_FILE, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
 def find_chosen(data: DataPlan, runs: Path) -> dict[str, Path]:
