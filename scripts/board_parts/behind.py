@@ -12,8 +12,8 @@ BASELINES = ("centralized", "fedavg", "local")
 HEAD = """\
 ## Where a method does worse than its paper says
 
-Papers of one model for all say that its G is above FedAvg's. Papers of personal models say that P is above the P of FedAvg, and of clients who train alone (*Local*). Listed is every
-method that is below one of these in some setting, with the paired difference in points; in bold where its 95 % interval excludes zero. Causes were not isolated.
+Papers of one model for all say that its G is at least FedAvg's. Papers of personal models say that P is above the P of FedAvg, and of clients who train alone (*Local*). Listed is every
+method whose mean is below one of these in some setting, with the paired difference in points; in bold where its 95 % interval excludes zero. Causes were not isolated.
 
 """
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from heterophony.analysis.runs import group_by_series, load_runs
+from heterophony.analysis.runs import Run, group_by_series, load_runs
 from heterophony.cli.leaderboard import describe_seed
 from heterophony.core.files import write_atomically
 from heterophony.engines.child_processes import start_fork_server
@@ -114,4 +114,10 @@ def add_entry(entry: Path, folders: Sequence[Path]) -> None:
     """Write the entry of runs that differ in their seeds only."""
     ((_, runs),) = group_by_series(load_runs(folders)).items()
     config = (folders[0] / "config.toml").read_text(encoding="utf-8")
-    write_entry(entry, config, {run.seed: describe_seed(run) for run in runs})
+    write_entry(entry, config, {run.seed: describe_without_seconds(run) for run in runs})
+
+
+def describe_without_seconds(run: Run) -> dict[str, Any]:
+    """Describe a seed; without its seconds, as two runs and other programs shared the cores."""
+    found = describe_seed(run)
+    return {**found, "measures": {k: v for k, v in found["measures"].items() if k != "seconds"}}
