@@ -17,7 +17,7 @@ from heterophony.analysis.significance import (
 )
 
 P, G = "P.last10", "G.last10"
-TUNING_FILE = "tuning.json"
+TUNING_FILE, LONGER_FILE = "tuning.json", "longer.json"
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Board:
 
     tables: Mapping[tuple[str, str], BoardTable]  # by data set and alpha
     tuning: Mapping[str, Mapping[str, Any]]  # by data set and algorithm
+    longer: Mapping[str, Mapping[str, Any]]  # longer runs by algorithm
 
     def find_row(self, key: tuple[str, str], name: str) -> BoardRow:
         return next(row for row in self.tables[key].rows if get_name(row.entry) == name)
@@ -50,7 +51,12 @@ def read_numbers(folder: Path) -> Board:
         rows = sorted(table.rows, key=lambda row: row.ranks[P] or 0.0)
         key = (data["name"], str(data["partition"]["alpha"]))
         tables[key] = BoardTable(table.setting, rows, table.comparisons, table.common_seeds)
-    return Board(tables, json.loads((folder / TUNING_FILE).read_text(encoding="utf-8")))
+    return Board(tables, read_plain(folder / TUNING_FILE), read_plain(folder / LONGER_FILE))
+
+
+def read_plain(path: Path) -> dict[str, Any]:
+    """Read a file beside the entries; empty if it is not there yet."""
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
 
 def get_name(entry: Entry) -> str:

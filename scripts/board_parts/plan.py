@@ -87,7 +87,7 @@ DATA = (
         ["model.name=convnet_small", "local.batch=50", "participation.rate=0.25"],
     ),
 )
-SETTINGS = [(data, alpha) for alpha in ALPHAS for data in DATA]  # in the order of the runs
+SETTINGS = [(data, alpha) for data in DATA for alpha in ALPHAS]  # in the order of the runs
 
 
 def list_searches(data: DataPlan) -> dict[str, tuple[list[str], list[str]]]:

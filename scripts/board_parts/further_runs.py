@@ -1,3 +1,0 @@
-"""What single further runs showed of methods that are behind; each sentence names its run."""
-
-FURTHER: dict[str, str] = {}
