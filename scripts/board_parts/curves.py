@@ -10,18 +10,16 @@ from typing import Any
 from heterophony.core.files import write_atomically
 from heterophony.experiments.load import load
 
-from .plan import SEEDS
+from .plan import DataPlan
+from .runs import list_finished
 
 EVERY = 2  # rounds between two points; all are evaluated
 
 
-def write_curves(parent: Path, path: Path) -> None:
+def write_curves(data: DataPlan, alpha: str, runs: Path, path: Path) -> None:
     """Write the curves of all algorithms in a setting whose seeds have all finished."""
-    curves = {}
-    for folder in sorted(path for path in parent.iterdir() if path.is_dir()):
-        runs = [run for run in sorted(folder.glob("*-*")) if (run / "result.json").exists()]
-        if len(runs) == len(SEEDS):
-            curves[folder.name] = read_curves(runs)
+    finished = list_finished(data, alpha, runs).items()
+    curves = {name: read_curves(folders) for name, (_, folders) in finished}
     lines = [f" {json.dumps(name)}: {json.dumps(found)}" for name, found in curves.items()]
     write_atomically(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 

@@ -19,22 +19,20 @@ from heterophony.experiments.parallel_runs import run_in_parallel
 
 from .behind import FACTOR
 from .numbers import LONGER_FILE, G, P
-from .plan import DATA, SEEDS, TUNED_ALPHA, list_final_overrides
-from .runs import find_chosen
+from .plan import DATA, SEEDS, TUNED_ALPHA
 
 LONGER_DATA = DATA[0]
 SEED = SEEDS[0]
 EVERY = 3  # rounds between evaluations, so that the last ten are of the last quarter
 
 
-def run_longer(names: Sequence[str], runs: Path, workers: int) -> None:
+def run_longer(names: Sequence[str], board: Path, runs: Path, workers: int) -> None:
     """Make the longer runs that are missing."""
-    chosen, due = find_chosen(LONGER_DATA, runs), []
-    overrides = [*list_final_overrides(TUNED_ALPHA), f"rounds={FACTOR * LONGER_DATA.rounds}"]
+    due = []
+    overrides = [f"rounds={FACTOR * LONGER_DATA.rounds}", f"evaluation.every={EVERY}"]
     for name in names:
-        configs = build_comparison(
-            [name], [SEED], chosen[name], [*overrides, f"evaluation.every={EVERY}"]
-        )
+        entry = board / f"{LONGER_DATA.name}-dirichlet-{TUNED_ALPHA}-20-{name}"
+        configs = build_comparison([name], [SEED], entry / "config.toml", overrides)
         (folder,) = prepare_run_folders(runs / "longer" / name, configs)
         due += [] if (folder.path / "result.json").exists() else [folder.path]
     print(f"longer: {len(due)} runs", flush=True)

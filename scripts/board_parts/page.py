@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from heterophony.algorithms import ALGORITHM_CLASSES, get_display_name
 from heterophony.analysis.leaderboard import BoardRow, BoardTable
@@ -194,22 +195,46 @@ def write_chosen(board: Board) -> str:
     return (
         "## Chosen settings\n\nAll combinations with their validation accuracies are in"
         " [tuning.json](../../results/leaderboard/tuning.json). *Rounds* are those that all trials used; fewer where"
-        " trials were stopped early or diverged.\n\n" + table_of(titles, rows, 1)
+        " trials were stopped early or diverged.\n\n"
+        + table_of(titles, rows, 1)
+        + write_others(board)
     )
 
 
-def format_chosen(tuned: dict[str, object] | None) -> str:
-    if tuned is None:
-        return "–"
-    chosen = tuned["chosen"]
-    assert isinstance(chosen, dict)
+def write_others(board: Board) -> str:
+    """Say which entries have another combination than the best, because a seed diverged."""
+    lines = []
+    for (data, alpha), table in board.tables.items():
+        for row in table.rows:
+            if row.entry.remark:
+                keys = board.tuning[data][get_name(row.entry)]["chosen"]
+                used = {key: get_setting(row.entry.config, key) for key in keys}
+                lines.append(
+                    f"- {link(get_name(row.entry))} on {title_of(data, alpha)}: {format_settings(used)}"
+                )
+    if not lines:
+        return ""
+    told = "Where a seed of the final runs diverged, all seeds have the next best combination in which none did:"
+    return f"\n{told}\n\n" + "\n".join(lines) + "\n"
+
+
+def get_setting(config: Mapping[str, Any], key: str) -> object:
+    section, _, setting = key.partition(".")
+    return config[section][setting]
+
+
+def format_chosen(tuned: Mapping[str, Any] | None) -> str:
+    return "–" if tuned is None else format_settings(tuned["chosen"])
+
+
+def format_settings(chosen: Mapping[str, object]) -> str:
     return ", ".join(
         f"`{key.removeprefix('algorithm.').removeprefix('local.')}={v}`"
         for key, v in chosen.items()
     )
 
 
-def format_rounds(tuned: dict[str, object] | None) -> str:
+def format_rounds(tuned: Mapping[str, Any] | None) -> str:
     return "–" if tuned is None else str(tuned["rounds"])
 
 

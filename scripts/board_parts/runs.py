@@ -16,6 +16,7 @@ from heterophony.experiments.leaderboard import write_entry
 from heterophony.experiments.parallel_runs import run_in_parallel
 from heterophony.experiments.progress import show_progress
 from heterophony.experiments.search import run_search
+from heterophony.experiments.swept_settings import Combination, format_value
 from heterophony.experiments.tune import (
     ConfigRunner,
     TuneRequest,
@@ -38,6 +39,9 @@ from .plan import (
 
 # imported once, by the server that all processes are forked from: the runs take seconds
 PRELOAD = ("heterophony.experiments.trials", "sklearn.datasets")
+
+PLACE_MARK = "+"  # in names of folders, before the place of a combination that is not the best
+REMARK = "combination {} of its search: with the better ones a seed diverged"
 
 
 def start_server() -> None:
@@ -88,33 +92,69 @@ def find_chosen(data: DataPlan, runs: Path) -> dict[str, Path]:
     }
 
 
+def list_combinations(data: DataPlan, runs: Path) -> dict[str, list[Combination]]:
+    """List the combinations of every algorithm whose trial finished, the best on validation first."""
+    return {
+        found.label: [row.settings for row in found.sweep.rows if row.state == "finished"]
+        for folder, (algorithms, _) in list_searches(data).items()
+        for found in read_tune(runs / folder, algorithms, "P").algorithms
+    }
+
+
 def run_setting(data: DataPlan, alpha: str, runs: Path, workers: int) -> None:
-    """Make the final runs of one setting that are missing."""
-    parent = runs / f"{data.name}-{alpha}"
-    chosen, due = find_chosen(data, runs), []
-    for name in sorted(chosen):
-        configs = build_comparison([name], SEEDS, chosen[name], list_final_overrides(alpha))
-        folders = prepare_run_folders(parent / name, configs)
-        due += [f.path for f in folders if not (f.path / "result.json").exists()]
-    print(f"{parent.name}: {len(due)} runs", flush=True)
-    for folder, reason in run_in_parallel(due, workers, lambda path, event: None).items():
-        print(f"{folder} diverged: {reason}", flush=True)
+    """Make the final runs that are missing; where a seed diverges, use the next combination for all."""
+    combinations = list_combinations(data, runs)
+    waiting = dict.fromkeys(sorted(combinations), 0)
+    while waiting:
+        due: dict[Path, str] = {}
+        for name, place in waiting.items():
+            settings = combinations[name][place]
+            folders = prepare_final_runs(data, alpha, runs, name, place, settings)
+            due |= {f: name for f in folders if not (f / "result.json").exists()}
+        print(f"{data.name}-{alpha}: {len(due)} runs", flush=True)
+        diverged = run_in_parallel(list(due), workers, lambda path, event: None)
+        for folder, reason in diverged.items():
+            print(f"{folder} diverged: {reason}", flush=True)
+        again = {due[folder] for folder in diverged}
+        waiting = {name: place + 1 for name, place in waiting.items() if name in again}
+
+
+def prepare_final_runs(
+    data: DataPlan, alpha: str, runs: Path, name: str, place: int, settings: Combination
+) -> list[Path]:
+    """Write the configurations of all seeds with the combination at this place."""
+    own = [f"{key}={format_value(value)}" for key, value in settings.items()]
+    file, overrides = find_chosen(data, runs)[name], list_final_overrides(alpha)
+    configs = build_comparison([name], SEEDS, file, [*overrides, *own])
+    parent = runs / f"{data.name}-{alpha}" / (f"{name}{PLACE_MARK}{place}" if place else name)
+    return [folder.path for folder in prepare_run_folders(parent, configs)]
+
+
+def list_finished(data: DataPlan, alpha: str, runs: Path) -> dict[str, tuple[int, list[Path]]]:
+    """List the algorithms that have all seeds: the place of the combination, and the run folders."""
+    out: dict[str, tuple[int, list[Path]]] = {}
+    for folder in sorted((runs / f"{data.name}-{alpha}").glob("*")):
+        name, _, place = folder.name.partition(PLACE_MARK)
+        finished = [run for run in sorted(folder.glob("*-*")) if (run / "result.json").exists()]
+        if len(finished) == len(SEEDS):
+            out.setdefault(name, (int(place or 0), finished))
+    return out
 
 
 def add_to_board(data: DataPlan, alpha: str, runs: Path, board: Path) -> None:
     """Add what has all its seeds, as ``heterophony leaderboard add`` does, unless it is there."""
-    for folder in sorted((runs / f"{data.name}-{alpha}").glob("*")):
-        finished = [run for run in sorted(folder.glob("*-*")) if (run / "result.json").exists()]
-        entry = board / f"{data.name}-dirichlet-{alpha}-20-{folder.name}"
-        if len(finished) == len(SEEDS) and not entry.exists():
-            add_entry(entry, finished)
+    for name, (place, folders) in list_finished(data, alpha, runs).items():
+        entry = board / f"{data.name}-dirichlet-{alpha}-20-{name}"
+        if not entry.exists():
+            add_entry(entry, folders, REMARK.format(place + 1) if place else "")
 
 
-def add_entry(entry: Path, folders: Sequence[Path]) -> None:
+def add_entry(entry: Path, folders: Sequence[Path], remark: str) -> None:
     """Write the entry of runs that differ in their seeds only."""
     ((_, runs),) = group_by_series(load_runs(folders)).items()
     config = (folders[0] / "config.toml").read_text(encoding="utf-8")
-    write_entry(entry, config, {run.seed: describe_without_seconds(run) for run in runs})
+    seeds = {run.seed: describe_without_seconds(run) for run in runs}
+    write_entry(entry, config, seeds, remark=remark)
 
 
 def describe_without_seconds(run: Run) -> dict[str, Any]:
