@@ -13,13 +13,13 @@ HEAD = """\
 ## Where a method does worse than its paper says
 
 Papers of one model for all say that its G is at least FedAvg's. Papers of personal models say that P is above the P of FedAvg, and of clients who train alone (*Local*). Listed is every
-method whose mean is below one of these in some setting, with the paired difference in points; in bold where its 95 % interval excludes zero. What was tried: {tried}
-Causes were not isolated.
+method whose mean is below one of these in some setting, with the paired difference in points; in bold where its 95 % interval excludes zero. What was tried: {tried} Causes were not isolated.
 
 """
 SEARCH_ONLY = "the search, and nothing else."
 LONGER = """\
-the search, and one longer run on {data} (α = {alpha}, seed {seed}, {rounds} rounds instead of {before}, settings as chosen; the mean of the last ten evaluations). In those, FedAvg's G is
+the search, and, where a
+line gives its numbers, one longer run: digits, α = {alpha}, seed {seed}, {rounds} rounds instead of {before}, with the same settings; the mean of the last ten evaluations. There, FedAvg's G is
 {fedavg} and Local's P is {local}. Nothing else was tried."""
 
 
@@ -37,7 +37,6 @@ def write_head(board: Board) -> str:
         return HEAD.format(tried=SEARCH_ONLY)
     rounds = DATA[0].rounds
     tried = LONGER.format(
-        data=DATA[0].title.lower(),
         alpha=TUNED_ALPHA,
         seed=SEEDS[0],
         rounds=FACTOR * rounds,
@@ -93,7 +92,7 @@ def describe_tried(board: Board, name: str) -> str:
     if longer is None:
         return f"Tried: {searched}."
     found = [f"{key[0]} is {percent(longer[key])}" for key in (P, G) if key in longer]
-    numbers = found[:1] if longer.get(P) == longer.get(G) else found
+    numbers = found[1:] if longer.get(P) == longer.get(G) else found
     return f"Tried: {searched}. In the longer run {' and '.join(numbers)}."
 
 

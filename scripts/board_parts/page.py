@@ -30,8 +30,8 @@ where an algorithm's local steps have momentum, and for everything else the defa
 **Numbers.** G (the generic model) and P (each client's own) are right answers in %, over all clients' test examples, as the mean of the last ten rounds. *Worst tenth* is P of the two worst clients
 after the last round. ± is half of the 95 % interval over {seeds} seeds. Each seed has its own partition, initial model and choice of clients, the same for all algorithms. So *P − Local* and
 *G − FedAvg* are paired: the mean difference with its 95 % interval. *Rank* is the average over seeds; two average ranks differ if they are further apart than the
-critical difference (Nemenyi, 5 %). *MB* is all that travelled, both ways. *Work* is how many examples clients trained on, relative to FedAvg; inner steps on the same batch, as those of
-pFedMe, do not count. Seconds are not here: other programs ran on the same cores.
+critical difference (Nemenyi, 5 %). *MB* is all that travelled, both ways. *Work* is how many examples clients went through to train, relative to
+FedAvg; fine-tuning before a measurement does not count. Seconds are not here: other programs ran on the same cores.
 """
 NOTES = """\
 `fedbn` is `fedavg` here, as neither net has BatchNorm. `local` never communicates, and `centralized` trains on all data in one place: they are what others are compared with. FedBABU's P is measured in
@@ -107,24 +107,24 @@ def write_missing(board: Board) -> str:
 
 
 def write_overall(board: Board) -> str:
-    """Write the average ranks over all settings that were run."""
-    names, p = rank_over_settings(board, P)
-    g_names, g = rank_over_settings(board, G)
-    rank_of_p, rank_of_g = (
-        dict(zip(n, r.average_ranks, strict=True)) for n, r in ((names, p), (g_names, g))
+    """Write the average ranks over all settings that were run; of one, its own table has them."""
+    (names, p), (g_names, g) = (rank_over_settings(board, measure) for measure in (P, G))
+    text = (
+        f"## Average ranks\n\n![{ALTERNATIVE}](../images/ranks.svg)\n\nOver the seeds of"
+        f" {count(len(board.complete), 'setting')} ({p.blocks} blocks). The critical difference of P is"
+        f" {p.critical_difference:.1f} among {len(names)} algorithms, that of G is"
+        f" {g.critical_difference:.1f} among the {len(g_names)} that have a generic model.\n"
     )
+    if len(board.complete) == 1:
+        return text
+    of_p, of_g = (dict(zip(n, r.average_ranks, strict=True)) for n, r in ((names, p), (g_names, g)))
     titles = ["", "algorithm", "P", "G", *(f"P, {title_of(*key)}" for key in board.complete)]
     rows = []
-    for place, name in enumerate(sorted(names, key=lambda n: rank_of_p[n]), 1):
+    for place, name in enumerate(sorted(names, key=lambda n: of_p[n]), 1):
         own = [board.find_row(key, name).ranks[P] for key in board.complete]
-        numbers = [rank_of_p[name], rank_of_g.get(name), *own]
+        numbers = [of_p[name], of_g.get(name), *own]
         rows.append([str(place), link(name), *(number(value) for value in numbers)])
-    return (
-        f"## Average ranks\n\n![{ALTERNATIVE}](../images/ranks.svg)\n\nOver the seeds of"
-        f" {count(len(board.complete), 'setting')} ({p.blocks} blocks). The critical"
-        f" difference of P is {p.critical_difference:.1f} among {len(names)} algorithms, that of G is"
-        f" {g.critical_difference:.1f} among the {len(g_names)} that have a generic model.\n\n{table_of(titles, rows, 2)}"
-    )
+    return f"{text}\n{table_of(titles, rows, 2)}"
 
 
 def write_setting(board: Board, data: DataPlan, alpha: str) -> str:

@@ -37,19 +37,17 @@ DATA = "fmnist-small"
 HEAD = """\
 ## Printed numbers beside ours
 
-Nobody has printed numbers for these settings: 1,000 images per class at half their side, a small net and 20 rounds are ours. The nearest are for all of Fashion-MNIST
-with 20 clients and the same α. *PFLlib*: [its benchmark](http://www.pfllib.com/benchmark.html), P of the best round on test examples, a CNN of 4 layers, all clients in every
+We know of no printed numbers for these settings: not for digits with 20 clients, and not for Fashion-MNIST with 1,000 images per class at half their side, a small net and
+20 rounds. The nearest are for all of Fashion-MNIST with 20 clients and the same α. *PFLlib*: [its benchmark](http://www.pfllib.com/benchmark.html), P of the best round on test examples, a CNN of 4 layers, all clients in every
 round, batches of 10, 2,000 rounds of one epoch. *FedReb*: its Table 5.6 (`heterophony reproduce fedreb-table5-6-fmnist`), the best round on test examples, 5 of 20 clients in a round, 100
-rounds of five epochs. Levels cannot be compared; orders can.
+rounds of five epochs; its P of FedProx at α = 0.5 must be a misprint, as P and G are the same model there. Levels cannot be compared with ours; orders can, with care. A dash: not printed, or not run yet.
 
 """
 
 
 def write_printed(board: Board) -> str:
-    """Write the table of printed numbers beside ours; nothing if ours are not there yet."""
-    alphas = [alpha for alpha in COLUMNS if (DATA, alpha) in board.complete]
-    if not alphas:
-        return ""
+    """Write the table of printed numbers beside ours; ours are dashes until they are there."""
+    alphas = list(COLUMNS)
     fedreb = {alpha: read_fedreb(alpha) for alpha in alphas}
     titles = ["algorithm"]
     for alpha in alphas:
@@ -60,7 +58,8 @@ def write_printed(board: Board) -> str:
     for name in names:
         cells = [get_display_name(name)]
         for alpha in alphas:
-            means = board.find_row((DATA, alpha), name).means
+            known = (DATA, alpha) in board.complete
+            means = board.find_row((DATA, alpha), name).means if known else {}
             p, g = fedreb[alpha].get(name, (None, None))
             cells += [percent(means.get(P))]
             cells += [plain(PFLLIB.get(name))] if alpha == "0.1" else []

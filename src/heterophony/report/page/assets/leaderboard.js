@@ -58,7 +58,7 @@ function describeRanks(setting) {
   notes.push(compared.length ? `Ranks are averages over ${setting.common_seeds.length} common seeds. They differ for ${distances.join(", for ")} (Nemenyi, 5 %); those in bold cannot be told from the best.`
     : "Ranks need two entries with two seeds in common.");
   const shown = listShown(setting);
-  if (shown.includes("work")) notes.push("Work is how many examples clients trained on, relative to FedAvg.");
+  if (shown.includes("work")) notes.push("Work is how many examples clients went through to train, relative to FedAvg.");
   if (shown.includes("seconds")) notes.push("Seconds depend on the machine.");
   return [...notes, "Point at the number of seeds for the hashes."].join(" ");
 }
