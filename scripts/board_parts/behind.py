@@ -91,6 +91,8 @@ def describe_tried(board: Board, name: str) -> str:
     longer = board.longer.get(name)
     if longer is None:
         return f"Tried: {searched}."
+    if "diverged" in longer:
+        return f"Tried: {searched}. The longer run diverged."
     found = [f"{key[0]} is {percent(longer[key])}" for key in (P, G) if key in longer]
     numbers = found[1:] if longer.get(P) == longer.get(G) else found
     return f"Tried: {searched}. In the longer run {' and '.join(numbers)}."

@@ -23,6 +23,7 @@ from .plan import DATA, SEEDS, TUNED_ALPHA
 
 LONGER_DATA = DATA[0]
 SEED = SEEDS[0]
+DIVERGED_FILE = "diverged.txt"
 EVERY = 3  # rounds between evaluations, so that the last ten are of the last quarter
 
 
@@ -34,22 +35,30 @@ def run_longer(names: Sequence[str], board: Path, runs: Path, workers: int) -> N
         entry = board / f"{LONGER_DATA.name}-dirichlet-{TUNED_ALPHA}-20-{name}"
         configs = build_comparison([name], [SEED], entry / "config.toml", overrides)
         (folder,) = prepare_run_folders(runs / "longer" / name, configs)
-        due += [] if (folder.path / "result.json").exists() else [folder.path]
+        ended = [(folder.path / name).exists() for name in ("result.json", DIVERGED_FILE)]
+        due += [] if any(ended) else [folder.path]
     print(f"longer: {len(due)} runs", flush=True)
     for folder_path, reason in run_in_parallel(due, workers, lambda path, event: None).items():
         print(f"{folder_path} diverged: {reason}", flush=True)
+        (folder_path / DIVERGED_FILE).write_text(reason, encoding="utf-8")
 
 
 def record_longer(runs: Path, board: Path) -> None:
     """Write what the longer runs gave beside the entries."""
-    finished = sorted(path.parent for path in (runs / "longer").glob("*/*/result.json"))
-    lines = [f" {json.dumps(p.parent.name)}: {json.dumps(describe_longer(p))}" for p in finished]
+    ended = sorted(
+        path.parent
+        for name in ("result.json", DIVERGED_FILE)
+        for path in (runs / "longer").glob(f"*/*/{name}")
+    )
+    lines = [f" {json.dumps(p.parent.name)}: {json.dumps(describe_longer(p))}" for p in ended]
     if lines:
         write_atomically(board / LONGER_FILE, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
 def describe_longer(folder: Path) -> dict[str, Any]:
-    """Describe a run: P, G and the hash of its models."""
+    """Describe a run: P, G and the hash of its models, or why it diverged."""
+    if not (folder / "result.json").exists():
+        return {"diverged": (folder / DIVERGED_FILE).read_text(encoding="utf-8")}
     found = describe_seed(load_runs([folder])[0])
     measures = {k: v for k, v in found["measures"].items() if k in (P, G)}
     return {**measures, "model_sha256": found["model_sha256"]}

@@ -43,7 +43,7 @@ function sortEntries(entries, key) {
 function createRow(setting, entry) {
   const hashes = Object.entries(entry.seeds).map(([seed, hash]) => `seed ${seed}: ${hash}`).join("\n");
   return html("tr", {},
-    html("th", { scope: "row" }, entry.algorithm, ...(entry.remark ? [html("small", {}, ` ${entry.remark}`)] : [])),
+    html("th", { scope: "row" }, entry.algorithm, entry.remark ? " *" : ""),
     ...listShown(setting).flatMap((key) => [
       html("td", {}, ...formatMeasure(entry, key)),
       ...(RANKED.includes(key) ? [createRankCell(setting, key, entry.ranks[key])] : []),
@@ -69,6 +69,8 @@ function drawBoard() {
   const rows = sortEntries(setting.entries, byId("order").value).map((entry) => createRow(setting, entry));
   byId("board").replaceChildren(createTable(["algorithm", ...titles, "seeds"], rows));
   byId("note").textContent = describeRanks(setting);
+  const remarked = setting.entries.filter(({ remark }) => remark);
+  byId("remarks").replaceChildren(...remarked.map(({ algorithm, remark }) => html("p", { class: "hint" }, `* ${algorithm}: ${remark}`)));
 }
 
 document.addEventListener("DOMContentLoaded", () => {
