@@ -41,12 +41,15 @@ ALTERNATIVE = "Average ranks of P and G of all algorithms, with the critical dif
 COMMANDS = """\
 ## Commands
 
+<!-- not run: it takes hours -->
 ```sh
-scripts/leaderboard                                       # tune, run, add entries, write this page; continues what is missing
+scripts/leaderboard
+```
+tunes, runs, adds entries and writes this page, and continues what is missing. To look at the entries, and to repeat a seed of one and compare its hash:
+```sh
 heterophony leaderboard show results/leaderboard -o board.html
 heterophony leaderboard check results/leaderboard {entry}
 ```
-`check` repeats a seed and compares its hash.
 """
 
 
