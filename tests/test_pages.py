@@ -94,9 +94,10 @@ def test_no_rule_and_no_curve_is_without_an_algorithm():
 def test_an_algorithm_without_a_rule_measurements_or_tests_has_a_page(monkeypatch, tmp_path):
     from pages import algorithm_pages
 
-    for folder in ("RULES", "MEASURED", "CURVES", "TESTS"):
+    for folder in ("RULES", "BOARD", "CURVES", "TESTS"):
         monkeypatch.setattr(algorithm_pages, folder, tmp_path / folder)
     algorithm_pages.read_json.cache_clear()
+    algorithm_pages.read_entries.cache_clear()
     algorithm_pages.read_test_names.cache_clear()
     page = algorithm_pages.write_algorithm_pages()["fedprox"]
     assert page.startswith("# FedProx\n\nAdd a proximal term")

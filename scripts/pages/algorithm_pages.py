@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class, get_display_name
+from heterophony.analysis.leaderboard import BoardRow, Entry, build_row, read_board
 from heterophony.core.algorithm import Algorithm
 from heterophony.tools.algorithm_table import list_algorithm_rows
 
@@ -18,7 +19,7 @@ from .reference import write_default, write_table
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "docs" / "rules"  # NAME.md: the formula of an algorithm; a page needs none
-MEASURED = ROOT / "docs" / "reference" / "comparison.json"
+BOARD = ROOT / "results" / "leaderboard"
 CURVES = ROOT / "docs" / "reference" / "curves.json"
 TESTS = ROOT / "tests" / "algorithms"
 NOTATION = r"""*Notation.* $\theta$: the model, $b$: its base, $h$: its head; $f_k$: the loss of client $k$ on its mini-batches;
@@ -146,30 +147,50 @@ def read_json(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
+@cache
+def read_entries(board: Path) -> tuple[Entry, ...]:
+    return tuple(read_board(board)) if board.exists() else ()
+
+
 def write_measurements(name: str) -> str:
-    """Write the numbers of the comparison, and draw the curves."""
-    measured, curves = read_json(MEASURED), read_json(CURVES)
-    parts = []
+    """Write the numbers of the leaderboard, and draw the curves."""
+    curves, parts = read_json(CURVES), []
     if name in curves:
         parts.append(
-            "Digits, 20 clients, Dirichlet(0.1), half of the clients in a round, seeds 0 to 2: the"
+            "Digits, 20 clients, Dirichlet(0.1), half of the clients in a round, seeds 0 to 4: the"
             " mean as a line, from the lowest to the highest seed as a band. The settings are"
-            f" those of the [comparison](../comparison.md).\n\n{draw_curves(name, curves)}\n"
+            f" those that the [comparison](../comparison.md#chosen-settings) chose.\n\n{draw_curves(name, curves)}\n"
         )
-    if name in measured.get("fmnist", {}):
-        digits, fashion, timed = (measured[k][name] for k in ("digits", "fmnist", "seconds"))
-        usual = measured["seconds"]["fedavg"]["seconds"]
-        rows = [
-            ("digits, 40 rounds", percent(digits["G"]), percent(digits["P"]), "", ""),
-            ("Fashion-MNIST, 8 rounds", percent(fashion["G"]), percent(fashion["P"]),
-             f"{fashion['bytes'] / 1e6:.1f}", f"{timed['seconds'] / usual:.2f}"),
-        ]  # fmt: skip
-        titles = ["one seed", "G %", "P %", "MB, both ways", "time of local training, × FedAvg"]
-        parts.append(write_table(titles, rows))
-    if not parts:
-        return ""
-    return "## Measured\n\n" + "\n".join(parts)
+    own = [e for e in read_entries(BOARD) if e.config["algorithm"]["name"] == name]
+    if own:
+        titles = [
+            "setting",
+            "P %",
+            "G %",
+            "P of the worst tenth %",
+            "MB, both ways",
+            "work, × FedAvg",
+        ]
+        parts.append(write_table(titles, [list_cells(build_row(entry, {})) for entry in own]))
+        parts.append(
+            "Means with half of the 95 % interval over five seeds; the"
+            " [comparison](../comparison.md) says how they were tuned and measured.\n"
+        )
+    return "## Measured\n\n" + "\n".join(parts) if parts else ""
 
 
-def percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.2f}"
+def list_cells(row: BoardRow) -> tuple[str, ...]:
+    """List the cells of one setting."""
+    travelled = row.means["MB_up"] + row.means["MB_down"]
+    measures = ("P.last10", "G.last10", "worst10")
+    work = f"{row.means['work']:.2f}" if "work" in row.means else "–"
+    return (row.entry.setting, *(percent(row, m) for m in measures), f"{travelled:.1f}", work)
+
+
+def percent(row: BoardRow, measure: str) -> str:
+    """Format a mean with half of its 95 % interval."""
+    if measure not in row.means:
+        return "–"
+    found = row.intervals[measure]
+    half = f" ± {50 * (found[1] - found[0]):.1f}" if found else ""
+    return f"{100 * row.means[measure]:.1f}{half}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,21 @@ def test_the_table_has_means_intervals_and_ranks_within_each_setting(board, tmp_
     assert shown.exit_code == 0
     assert "a place needs 5 seeds" in shown.stderr
     assert "http" not in page.read_text().split('id="data"')[0].replace("http-equiv", "")
+
+
+def test_a_column_that_no_entry_has_is_left_out(board, tmp_path):
+    shutil.copytree(board, tmp_path / "board")
+    assert call("leaderboard", "show", tmp_path / "board").stdout.split("seeds")[0].split()[
+        -2:
+    ] == ["×", "s"]
+    for path in (tmp_path / "board").glob("*/entry.json"):
+        entry = json.loads(path.read_text())
+        for result in entry["seeds"].values():
+            del result["measures"]["seconds"]
+        path.write_text(json.dumps(entry))
+    assert (
+        call("leaderboard", "show", tmp_path / "board").stdout.split("seeds")[0].split()[-1] == "×"
+    )
 
 
 def test_check_repeats_a_seed_and_notices_another_hash(board):

@@ -19,7 +19,10 @@ from helpers.forked import Forked
 from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError
 from heterophony.experiments.samplers import BATCH, STARTUP_TRIALS, Tried, propose_batch
+from heterophony.experiments.sweep_library import MemberMaker
 from heterophony.experiments.swept_settings import ValueRange
+from heterophony.experiments.tune import TuneRequest, build_tune
+from heterophony.experiments.tune_library import parse_own_settings
 from heterophony.runs.early_stops import (
     STOPPED_FILE,
     EarlyStop,
@@ -226,6 +229,18 @@ def test_test_labels_do_not_influence_the_choice(tmp_path):
     ]
     assert plain["fedavg"].rows[0].P.validation == poisoned["fedavg"].rows[0].P.validation
     assert plain["fedavg"].rows[0].P.test != poisoned["fedavg"].rows[0].P.test
+
+
+def test_the_learning_rate_is_searched_for_all_algorithms_also_beside_the_one_called_local():
+    searched = ["local.lr=0.1,0.2", 'local.clients="all","selected"']
+    names, rates = ["local", "fedavg"], {"local.lr": (0.1, 0.2)}
+    of_local = {**rates, "algorithm.clients": ("all", "selected")}
+    request = TuneRequest(names, searched, [*SMALL], [0], sampler="random", trials=2)
+    assert build_tune(request, None).search.spaces == {"local": of_local, "fedavg": rates}
+    plain = {"local.lr": [0.1, 0.2], "local.clients": ["all", "selected"]}
+    makers = {name: MemberMaker.create(name, hp.Training(), {}) for name in names}
+    found = {name: parse_own_settings(makers[name], plain, name, makers) for name in names}
+    assert found == {"local": of_local, "fedavg": rates}
 
 
 def test_keep_runs_a_grid_to_its_end_and_chooses_nothing():

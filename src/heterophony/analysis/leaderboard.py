@@ -19,7 +19,7 @@ from .significance import RankComparison, compare_ranks, compute_confidence_inte
 
 ENTRY_FILE, CONFIG_FILE, ALGORITHM_FILE = "entry.json", "config.toml", "algorithm.py"
 MIN_SEEDS = 5  # that an entry needs for its place on the board
-MEASURES = ("P.last10", "G.last10", "worst10", "MB_up", "MB_down", "seconds")
+MEASURES = ("P.last10", "G.last10", "worst10", "MB_up", "MB_down", "work", "seconds")
 
 
 @dataclass(frozen=True)

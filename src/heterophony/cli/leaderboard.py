@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,8 @@ board_app = typer.Typer(no_args_is_help=True, help="A table of results that anyo
 BoardArgument = Annotated[
     Path, typer.Argument(metavar="BOARD", help="A folder with a folder for each entry.")
 ]
+
+PLAIN_COLUMNS = {"MB_up": "MB up", "work": "work ×", "seconds": "s"}  # shown if some entry has them
 
 
 def register(app: typer.Typer) -> None:
@@ -189,14 +192,17 @@ def choose_seed(entry: Entry, seed: int | None) -> int:
 
 def show_table(table: BoardTable) -> None:
     """Print the entries of one setting, and which of them cannot be told apart."""
-    columns = ["algorithm", "P %", "rank", "G %", "rank", "worst tenth %", "MB up", "s", "seeds"]
-    lines = [format_row(row) for row in table.rows]
+    plain = {
+        k: title for k, title in PLAIN_COLUMNS.items() if any(k in r.means for r in table.rows)
+    }
+    columns = ["algorithm", "P %", "rank", "G %", "rank", "worst tenth %", *plain.values(), "seeds"]
+    lines = [format_row(row, list(plain)) for row in table.rows]
     terminal.print_table(table.setting, columns, lines, text=1)
     terminal.print_note(describe_comparison(table))
 
 
-def format_row(row: BoardRow) -> list[str]:
-    """Format an entry: mean and half the 95 % interval of accuracies."""
+def format_row(row: BoardRow, plain: Sequence[str]) -> list[str]:
+    """Format an entry: mean and half the 95 % interval of accuracies, means of the others."""
     return [
         row.entry.algorithm,
         format_interval(row, "P.last10"),
@@ -204,8 +210,7 @@ def format_row(row: BoardRow) -> list[str]:
         format_interval(row, "G.last10"),
         format_rank(row, "G.last10"),
         format_interval(row, "worst10"),
-        format_plain(row, "MB_up"),
-        format_plain(row, "seconds"),
+        *(format_plain(row, measure) for measure in plain),
         str(len(row.entry.seeds)),
     ]
 

@@ -15,7 +15,9 @@ import numpy as np
 
 from ..config.reading import parse_toml_value
 from ..core.errors import ConfigError
+from ..core.fields import list_settings
 from ..core.randomness import make_generator
+from ..core.training import Training
 
 Combination = dict[str, Any]  # a value for every key
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -117,3 +119,9 @@ def shorten_keys(keys: Iterable[str]) -> dict[str, str]:
     last = [k.rpartition(".")[2] for k in keys]
     unclear = len(set(last)) < len(last) or "name" in last or "kind" in last
     return {k: k if unclear else short for k, short in zip(keys, last, strict=True)}
+
+
+def is_training_key(key: str) -> bool:
+    """Tell whether a key is of the section [local], as ``local.lr``: an algorithm is called local, too."""
+    section, _, setting = key.strip().partition(".")
+    return section == "local" and setting in [f.name for f in list_settings(Training)]

@@ -21,7 +21,7 @@ from .samplers import SAMPLERS, SamplerName, list_grid
 from .search import Search, Trial
 from .sweep import VALIDATION_FRACTION, VALIDATION_KEY, count_width, holds_out_nothing, make_label
 from .sweep import parse_swept as parse_values_of_keys
-from .swept_settings import Combination, Values, format_value
+from .swept_settings import Combination, Values, format_value, is_training_key
 from .tasks import FederationCache, read_begun_config
 from .trials import run_trials_on_cluster, run_trials_side_by_side
 
@@ -117,7 +117,8 @@ def split_settings(
     shared, own = list[str](), dict[str, list[str]]()
     for pair in pairs:
         first, dot, rest = pair.partition(".")
-        if dot and first.strip() in names and "=" in rest:
+        is_own = dot and first.strip() in names and not is_training_key(pair.partition("=")[0])
+        if is_own and "=" in rest:
             own.setdefault(first.strip(), []).append(f"algorithm.{rest}")
         else:
             shared.append(pair)

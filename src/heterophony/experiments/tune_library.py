@@ -27,7 +27,7 @@ from .run import run
 from .samplers import SAMPLERS, SamplerName
 from .search import Search, Trial, run_search
 from .sweep_library import MemberMaker
-from .swept_settings import Combination, Values
+from .swept_settings import Combination, Values, is_training_key
 
 AlgorithmLike = str | Algorithm | type[Algorithm]
 
@@ -105,7 +105,7 @@ def parse_own_settings(
     own = {}
     for key, values in settings.items():
         first, dot, rest = key.partition(".")
-        if not dot or first not in labels:
+        if not dot or first not in labels or is_training_key(key):
             own[key] = values
         elif first == label:
             own[f"algorithm.{rest}"] = values

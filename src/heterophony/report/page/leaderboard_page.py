@@ -25,7 +25,7 @@ def render_leaderboard_page(tables: Sequence[BoardTable]) -> str:
         ("leaderboard.js", "elements.js"),
         build_leaderboard_data(tables),
         title="Leaderboard",
-        summary=f"{entries} entries in {settings}, each checked by the hash of its models.",
+        summary=f"{entries} entries in {settings}, each with the hash of its models, by which anyone can check it.",
     )
 
 

@@ -1,0 +1,64 @@
+"""Longer runs of methods that are behind: do they only need more rounds?
+
+One seed of one setting, with four times the rounds, for every method that is behind there; and for
+FedAvg and Local, which they are compared with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from heterophony.analysis.runs import load_runs
+from heterophony.cli.leaderboard import describe_seed
+from heterophony.core.files import write_atomically
+from heterophony.experiments.compare import build_comparison, prepare_run_folders
+from heterophony.experiments.parallel_runs import run_in_parallel
+
+from .behind import FACTOR
+from .numbers import LONGER_FILE, G, P
+from .plan import DATA, SEEDS, TUNED_ALPHA
+
+LONGER_DATA = DATA[0]
+SEED = SEEDS[0]
+DIVERGED_FILE = "diverged.txt"
+EVERY = 3  # rounds between evaluations, so that the last ten are of the last quarter
+
+
+def run_longer(names: Sequence[str], board: Path, runs: Path, workers: int) -> None:
+    """Make the longer runs that are missing."""
+    due = []
+    overrides = [f"rounds={FACTOR * LONGER_DATA.rounds}", f"evaluation.every={EVERY}"]
+    for name in names:
+        entry = board / f"{LONGER_DATA.name}-dirichlet-{TUNED_ALPHA}-20-{name}"
+        configs = build_comparison([name], [SEED], entry / "config.toml", overrides)
+        (folder,) = prepare_run_folders(runs / "longer" / name, configs)
+        ended = [(folder.path / name).exists() for name in ("result.json", DIVERGED_FILE)]
+        due += [] if any(ended) else [folder.path]
+    print(f"longer: {len(due)} runs", flush=True)
+    for folder_path, reason in run_in_parallel(due, workers, lambda path, event: None).items():
+        print(f"{folder_path} diverged: {reason}", flush=True)
+        (folder_path / DIVERGED_FILE).write_text(reason, encoding="utf-8")
+
+
+def record_longer(runs: Path, board: Path) -> None:
+    """Write what the longer runs gave beside the entries."""
+    ended = sorted(
+        path.parent
+        for name in ("result.json", DIVERGED_FILE)
+        for path in (runs / "longer").glob(f"*/*/{name}")
+    )
+    lines = [f" {json.dumps(p.parent.name)}: {json.dumps(describe_longer(p))}" for p in ended]
+    if lines:
+        write_atomically(board / LONGER_FILE, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+
+
+def describe_longer(folder: Path) -> dict[str, Any]:
+    """Describe a run: P, G and the hash of its models, or why it diverged."""
+    if not (folder / "result.json").exists():
+        return {"diverged": (folder / DIVERGED_FILE).read_text(encoding="utf-8")}
+    found = describe_seed(load_runs([folder])[0])
+    measures = {k: v for k, v in found["measures"].items() if k in (P, G)}
+    return {**measures, "model_sha256": found["model_sha256"]}

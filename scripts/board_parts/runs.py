@@ -1,0 +1,163 @@
+"""Tune all algorithms, make the final runs with the chosen settings, and add them to the board."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from heterophony.analysis.runs import Run, group_by_series, load_runs
+from heterophony.cli.leaderboard import describe_seed
+from heterophony.core.files import write_atomically
+from heterophony.engines.child_processes import start_fork_server
+from heterophony.experiments.compare import build_comparison, prepare_run_folders
+from heterophony.experiments.leaderboard import write_entry
+from heterophony.experiments.parallel_runs import run_in_parallel
+from heterophony.experiments.progress import show_progress
+from heterophony.experiments.search import run_search
+from heterophony.experiments.swept_settings import Combination, format_value
+from heterophony.experiments.tune import (
+    ConfigRunner,
+    TuneRequest,
+    build_tune,
+    write_chosen,
+    write_request,
+)
+from heterophony.runs.tune_table import read_tune
+
+from .numbers import TUNING_FILE, describe_tuning
+from .plan import (
+    DATA,
+    SEEDS,
+    TUNE_SEED,
+    DataPlan,
+    list_final_overrides,
+    list_searches,
+    list_tune_overrides,
+)
+
+# imported once, by the server that all processes are forked from: the runs take seconds
+PRELOAD = ("heterophony.experiments.trials", "sklearn.datasets")
+
+PLACE_MARK = "+"  # in names of folders, before the place of a combination that is not the best
+REMARK = "combination {} of its search: with the better ones a seed diverged"
+
+
+def start_server() -> None:
+    """Start the process that all runs are forked from."""
+    start_fork_server(*PRELOAD)
+
+
+def tune_all(data: DataPlan, runs: Path, workers: int) -> None:
+    """Run what is left of the searches of a data set: the same as ``heterophony tune``."""
+    for name, (algorithms, searched) in list_searches(data).items():
+        folder = runs / name
+        if all((folder / "chosen" / f"{a}.toml").exists() for a in algorithms):
+            continue
+        request = TuneRequest(
+            algorithms, searched, list_tune_overrides(data), [TUNE_SEED], sampler="grid"
+        )
+        tune = build_tune(request, None)
+        write_request(folder, request, None)
+        print(f"{name}: {len(algorithms)} algorithms", flush=True)
+        with show_progress() as progress:
+            run_search(tune.search, folder, ConfigRunner(tune, progress, workers))
+        write_chosen(tune, folder, read_tune(folder, tune.names, tune.search.by).best)
+
+
+def record_tuning(runs: Path, board: Path) -> None:
+    """Write what the finished searches tried and chose beside the entries."""
+    found: dict[str, Any] = {}
+    for data in DATA:
+        for name, (algorithms, _) in list_searches(data).items():
+            if (runs / name / "chosen").exists():
+                table = read_tune(runs / name, algorithms, "P").to_dict()
+                found.setdefault(data.name, {}).update(describe_tuning(table["algorithms"]))
+    lines = [
+        f" {json.dumps(data)}: {{\n"
+        + ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(tuned.items()))
+        + "\n }"
+        for data, tuned in found.items()
+    ]
+    write_atomically(board / TUNING_FILE, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+
+
+def find_chosen(data: DataPlan, runs: Path) -> dict[str, Path]:
+    """Find the configuration with the chosen settings of every algorithm."""
+    return {
+        name: runs / folder / "chosen" / f"{name}.toml"
+        for folder, (algorithms, _) in list_searches(data).items()
+        for name in algorithms
+    }
+
+
+def list_combinations(data: DataPlan, runs: Path) -> dict[str, list[Combination]]:
+    """List the combinations of every algorithm whose trial finished, the best on validation first."""
+    return {
+        found.label: [row.settings for row in found.sweep.rows if row.state == "finished"]
+        for folder, (algorithms, _) in list_searches(data).items()
+        for found in read_tune(runs / folder, algorithms, "P").algorithms
+    }
+
+
+def run_setting(data: DataPlan, alpha: str, runs: Path, workers: int) -> None:
+    """Make the final runs that are missing; where a seed diverges, use the next combination for all."""
+    combinations = list_combinations(data, runs)
+    waiting = dict.fromkeys(sorted(combinations), 0)
+    while waiting:
+        due: dict[Path, str] = {}
+        for name, place in waiting.items():
+            settings = combinations[name][place]
+            folders = prepare_final_runs(data, alpha, runs, name, place, settings)
+            due |= {f: name for f in folders if not (f / "result.json").exists()}
+        print(f"{data.name}-{alpha}: {len(due)} runs", flush=True)
+        diverged = run_in_parallel(list(due), workers, lambda path, event: None)
+        for folder, reason in diverged.items():
+            print(f"{folder} diverged: {reason}", flush=True)
+        again = {due[folder] for folder in diverged}
+        waiting = {name: place + 1 for name, place in waiting.items() if name in again}
+
+
+def prepare_final_runs(
+    data: DataPlan, alpha: str, runs: Path, name: str, place: int, settings: Combination
+) -> list[Path]:
+    """Write the configurations of all seeds with the combination at this place."""
+    own = [f"{key}={format_value(value)}" for key, value in settings.items()]
+    file, overrides = find_chosen(data, runs)[name], list_final_overrides(alpha)
+    configs = build_comparison([name], SEEDS, file, [*overrides, *own])
+    parent = runs / f"{data.name}-{alpha}" / (f"{name}{PLACE_MARK}{place}" if place else name)
+    return [folder.path for folder in prepare_run_folders(parent, configs)]
+
+
+def list_finished(data: DataPlan, alpha: str, runs: Path) -> dict[str, tuple[int, list[Path]]]:
+    """List the algorithms that have all seeds: the place of the combination, and the run folders."""
+    out: dict[str, tuple[int, list[Path]]] = {}
+    for folder in sorted((runs / f"{data.name}-{alpha}").glob("*")):
+        name, _, place = folder.name.partition(PLACE_MARK)
+        finished = [run for run in sorted(folder.glob("*-*")) if (run / "result.json").exists()]
+        if len(finished) == len(SEEDS):
+            out.setdefault(name, (int(place or 0), finished))
+    return out
+
+
+def add_to_board(data: DataPlan, alpha: str, runs: Path, board: Path) -> None:
+    """Add what has all its seeds, as ``heterophony leaderboard add`` does, unless it is there."""
+    for name, (place, folders) in list_finished(data, alpha, runs).items():
+        entry = board / f"{data.name}-dirichlet-{alpha}-20-{name}"
+        if not entry.exists():
+            add_entry(entry, folders, REMARK.format(place + 1) if place else "")
+
+
+def add_entry(entry: Path, folders: Sequence[Path], remark: str) -> None:
+    """Write the entry of runs that differ in their seeds only."""
+    ((_, runs),) = group_by_series(load_runs(folders)).items()
+    config = (folders[0] / "config.toml").read_text(encoding="utf-8")
+    seeds = {run.seed: describe_without_seconds(run) for run in runs}
+    write_entry(entry, config, seeds, remark=remark)
+
+
+def describe_without_seconds(run: Run) -> dict[str, Any]:
+    """Describe a seed; without its seconds, as two runs and other programs shared the cores."""
+    found = describe_seed(run)
+    return {**found, "measures": {k: v for k, v in found["measures"].items() if k != "seconds"}}
