@@ -59,7 +59,7 @@ def test_an_algorithm_in_a_file_runs_on_the_command_line(tmp_path, monkeypatch):
     words = ["run", "own_algorithm:HalfStep", *few, "--out", str(tmp_path / "run")]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
-    assert "HalfStep, 1 rounds" in done.output
+    assert "HalfStep, 1 round" in done.output
 
 
 def test_the_algorithm_that_contributors_are_shown_runs(tmp_path, monkeypatch):
