@@ -2,29 +2,31 @@
 
 Usage: python results/own-method/choose.py [SEED …]    (default: 100 101)
 
-Two processes may run at once: each takes what is not yet in choice.json. No test example is read.
+Two processes may run at once: each takes what is not yet in choice.json. Test
+examples choose nothing.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
+from candidates.cached_head import CachedHead
+from candidates.distilled_features import DistilledFeatures
+from candidates.effective_prior import EffectivePrior
+from candidates.masked_fedreg import MaskedFedReG
+from candidates.one_pass_fedreg import OnePassFedReG
 
 import heterophony as hp
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE / "candidates"))
-
-from cached_head import CachedHead  # noqa: E402
-from distilled_features import DistilledFeatures  # noqa: E402
-from effective_prior import EffectivePrior  # noqa: E402
-from masked_fedreg import MaskedFedReG  # noqa: E402
-from one_pass_fedreg import OnePassFedReG  # noqa: E402
-
 FOUND = HERE / "choice.json"
 ROUNDS, EVERY, LAST = 50, 5, 4  # the mean over the last four evaluations counts
 ALPHA, CLIENTS, RATE = 0.1, 20, 0.5
@@ -76,16 +78,34 @@ def measure(
     return found
 
 
-def record(path: Path, key: str, found: dict[str, float] | None) -> bool:
-    """Claim a run (None) or write its numbers; tell whether the run was free."""
+def claim(path: Path, key: str) -> bool:
+    """Write that this process makes a run; tell whether nobody has made it or is making it."""
+    with open_locked(path) as content:
+        before = content.get(key)
+        if before and ("pid" not in before or is_running(before["pid"])):
+            return False
+        content[key] = {"pid": os.getpid()}
+    return True
+
+
+def record(path: Path, key: str, found: dict[str, float]) -> None:
+    """Write the numbers of a run."""
+    with open_locked(path) as content:
+        content[key] = found
+
+
+@contextmanager
+def open_locked(path: Path) -> Iterator[dict[str, Any]]:
+    """Read a file of numbers, and write it after the block; one process at a time."""
     with path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         content = json.loads(path.read_text()) if path.exists() else {}
-        if found is None and key in content:
-            return False
-        content[key] = found
+        yield content
         path.write_text(json.dumps(dict(sorted(content.items())), indent=1) + "\n")
-    return True
+
+
+def is_running(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
 
 
 def main() -> None:
@@ -95,7 +115,7 @@ def main() -> None:
         for data in DATA:
             for name in CANDIDATES:
                 key = f"{data}, {name}, seed {seed}"
-                if record(FOUND, key, None):
+                if claim(FOUND, key):
                     epochs = 1 if name in TWO_PASSES else 2
                     found = measure(CANDIDATES[name], epochs, data, seed)
                     record(FOUND, key, found)

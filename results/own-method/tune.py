@@ -9,7 +9,7 @@ FedPer, which has no common head, the one with the highest P. Two processes may 
 from __future__ import annotations
 
 import torch
-from choose import DATA, HERE, measure, record
+from choose import DATA, HERE, claim, measure, record
 
 import heterophony as hp
 from heterophony.core.errors import DivergedError
@@ -36,7 +36,7 @@ def main() -> None:
         for name, (algorithm, epochs) in METHODS.items():
             for rate in RATES:
                 key = f"{data}, {name}, lr {rate}"
-                if not record(FOUND, key, None):
+                if not claim(FOUND, key):
                     continue
                 try:
                     found = measure(algorithm, epochs, data, SEED, rate)
