@@ -275,7 +275,8 @@ def test_who_stands_still_is_dropped_and_measured_in_the_end_with_its_own_head(b
     store = run.run.client_store
     assert result["model_sha256"] == compute_model_sha256(run.plan, store, server, replies)
     kept = run.folder / "two" / run.run.path.name / "clients"
-    assert len(list(kept.glob("*/0000001"))) == 1  # of the job it stood still in
+    # Of the job it stood still in, and of the next if it began before word came that the round was over.
+    assert len(list(kept.glob("*/0000001"))) in (1, 2)
 
 
 def test_who_has_gone_is_not_asked_and_measured_again_when_it_is_back(bench):
