@@ -17,11 +17,16 @@ import heterophony as hp
 from helpers.commands import call
 from helpers.forked import Forked
 from heterophony.config.reading import read_config
-from heterophony.core.errors import ConfigError
+from heterophony.core.errors import ConfigError, FolderError
 from heterophony.experiments.samplers import BATCH, STARTUP_TRIALS, Tried, propose_batch
 from heterophony.experiments.sweep_library import MemberMaker
 from heterophony.experiments.swept_settings import ValueRange
-from heterophony.experiments.tune import TuneRequest, build_tune
+from heterophony.experiments.tune import (
+    TuneRequest,
+    build_tune,
+    read_request,
+    write_request,
+)
 from heterophony.experiments.tune_library import parse_own_settings
 from heterophony.runs.early_stops import (
     STOPPED_FILE,
@@ -248,6 +253,17 @@ def test_keep_runs_a_grid_to_its_end_and_chooses_nothing():
     table = tune(*grid)
     assert [row["state"] for row in table["algorithms"][0]["rows"]] == ["finished"] * 6
     assert not Path("t/chosen").exists()
+
+
+def test_an_algorithm_can_be_added_to_a_tune_but_none_taken_away(tmp_path):
+    def ask(*algorithms: str) -> TuneRequest:
+        return TuneRequest(list(algorithms), ["lr=0.1,0.2"], [*SMALL], [0], sampler="grid")
+
+    write_request(tmp_path, ask("fedavg"), None)
+    write_request(tmp_path, ask("fedper", "fedavg"), None)
+    assert read_request(tmp_path) == ask("fedper", "fedavg")
+    with pytest.raises(FolderError, match="other settings"):
+        write_request(tmp_path, ask("fedper"), None)
 
 
 @pytest.mark.parametrize(

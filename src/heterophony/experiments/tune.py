@@ -191,8 +191,12 @@ def write_request(parent: Path, request: TuneRequest, file: Path | None) -> None
         before = asdict(read_request(parent))
         base = parent / BASE_FILE
         same_file = (base.read_text(encoding="utf-8") if base.exists() else "") == text
-        fewer = (before.get("trials") or 0) <= (request.trials or 0)
-        changed = {k for k in content if content[k] != before[k]} - ({"trials"} if fewer else set())
+        more_trials = (before.get("trials") or 0) <= (request.trials or 0)
+        more_algorithms = set(before["algorithms"]) <= set(request.algorithms)
+        may_grow = {
+            k for k, more in (("trials", more_trials), ("algorithms", more_algorithms)) if more
+        }
+        changed = {k for k in content if content[k] != before[k]} - may_grow
         if changed or not same_file:
             raise FolderError(f"{parent} holds a tune with other settings; choose another --out")
     elif (parent / "config.toml").exists() or (parent / "compare.json").exists():
