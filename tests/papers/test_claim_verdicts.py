@@ -118,7 +118,10 @@ def test_a_claim_may_hold_by_one_rule_only():
         ("best", "holds"),
         ("last10", "does not hold"),
     ]
-    assert found.verdict == "holds under condition: settings as in the text, best round"
+    assert found.verdict == (
+        "holds under condition: settings as in the text, best round"
+        " (does not hold: settings as in the text, last 10)"
+    )
 
 
 def test_a_variant_of_one_row_is_compared_with_the_plain_runs_of_others():

@@ -18,6 +18,7 @@ from ..analysis.significance import (
 from .claim_list import CellKey, PaperClaim
 from .claims import RULE_NAMES
 from .evidence import JUDGED_SCALES, StoredRun
+from .table import VARIANT_SIGN
 
 Decision = Literal["holds", "does not hold", "undecided"]
 LAST10 = "last10"
@@ -75,7 +76,8 @@ class CaseVerdict:
     @property
     def condition(self) -> str:
         """Say under which settings and by which rule this is."""
-        return f"{self.variant.replace('-', ' ') or 'settings as in the text'}, {RULE_NAMES[self.rule]}"
+        variant = self.variant.replace("-", " ").replace(VARIANT_SIGN, " and ")
+        return f"{variant or 'settings as in the text'}, {RULE_NAMES[self.rule]}"
 
 
 @dataclass(frozen=True)
@@ -124,12 +126,13 @@ def combine_cases(cases: Sequence[CaseVerdict]) -> tuple[str, str, str]:
     why = "; ".join(f"{case.condition}: {case.decision}, {case.why}" for case in cases)
     if found == {"holds"}:
         return "holds", scale, why
+    failing = "; ".join(c.condition for c in cases if c.decision == "does not hold")
     if holding:
         conditions = "; ".join(case.condition for case in holding)
-        return f"holds under condition: {conditions}", scale, why
+        exceptions = f" (does not hold: {failing})" if failing else ""
+        return f"holds under condition: {conditions}{exceptions}", scale, why
     if found == {"does not hold"}:
         return "does not hold", scale, why
-    failing = "; ".join(c.condition for c in cases if c.decision == "does not hold")
     return f"does not hold ({failing})", scale, why
 
 
