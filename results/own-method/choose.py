@@ -1,8 +1,9 @@
 """Compare the candidates on validation examples with seeds 100 and above, and record what was found.
 
-Usage: python results/own-method/choose.py [SEED …]    (default: 100 101)
+Usage: python results/own-method/choose.py
 
-Two processes may run at once: each takes what is not yet in choice.json. Test
+All candidates are run with two seeds. Those that are then within a point of the first are run with three
+seeds more, as two cannot tell them apart. Two processes may run at once: each takes what is not yet in choice.json. Test
 examples choose nothing.
 """
 
@@ -11,16 +12,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 from candidates.cached_head import CachedHead
 from candidates.distilled_features import DistilledFeatures
 from candidates.effective_prior import EffectivePrior
+from candidates.fedrows import FedRows
 from candidates.masked_fedreg import MaskedFedReG
 from candidates.one_pass_fedreg import OnePassFedReG
 
@@ -31,19 +33,47 @@ FOUND = HERE / "choice.json"
 ROUNDS, EVERY, LAST = 50, 5, 4  # the mean over the last four evaluations counts
 ALPHA, CLIENTS, RATE = 0.1, 20, 0.5
 DATA = {"Fashion-MNIST": "fmnist-small", "CIFAR-10": "cifar10-small"}
+SEEDS, MORE_SEEDS, CLOSE = (100, 101), (102, 103, 104), 1.0  # points of G + P
 TWO_PASSES = ("FedReG", "masked FedReG")  # they go through all examples twice in an epoch
 CANDIDATES: dict[str, hp.Algorithm] = {
     "FedReG": hp.FedReG(),
     "FedRoD": hp.FedRoD(),
-    "class rows and other classes": hp.FedRows(),
-    "other classes": hp.FedRows(rows="mean"),
-    "class rows": hp.FedRows(beta=0.0),
+    "class rows and other classes": FedRows(),
+    "other classes": FedRows(rows="mean"),
+    "class rows": FedRows(beta=0.0),
     "class rows and features": DistilledFeatures(),
     "class rows by effective numbers": EffectivePrior(beta=0.0),
     "masked FedReG": MaskedFedReG(),
     "FedReG in one pass": OnePassFedReG(),
     "FedRoD with a cached head": CachedHead(),
+    "fixed head": hp.FixHead(),
+    "fixed head, features as they are": hp.FixHead(length=0.0),
+    "learned head, scaled features": hp.FixHead(directions="learned"),
 }
+
+
+def run_method(
+    algorithm: hp.Algorithm,
+    epochs: int,
+    clients: hp.Federation,
+    seed: int,
+    lr: float,
+    rounds: int,
+    every: int,
+) -> hp.Result:
+    """Run an algorithm at the setting of the choice, with an evaluation after so many rounds."""
+    return hp.run(
+        algorithm,
+        clients,
+        model="convnet_small",
+        head_depth=1,
+        rounds=rounds,
+        participation=RATE,
+        training=hp.Training(epochs=epochs, batch=20, lr=lr, momentum=0.9),
+        evaluate_every=every,
+        seed=seed,
+        progress=False,
+    )
 
 
 def measure(
@@ -57,18 +87,7 @@ def measure(
         validation_fraction=0.2,
         seed=seed,
     )
-    result = hp.run(
-        algorithm,
-        clients,
-        model="convnet_small",
-        head_depth=1,
-        rounds=ROUNDS,
-        participation=RATE,
-        training=hp.Training(epochs=epochs, batch=20, lr=lr, momentum=0.9),
-        evaluate_every=EVERY,
-        seed=seed,
-        progress=False,
-    )
+    result = run_method(algorithm, epochs, clients, seed, lr, ROUNDS, EVERY)
     held_out = sum(next(e["validation"] for e in result.events if e["event"] == "start"))
     found: dict[str, float] = {"examples_per_round": result.summary.examples_per_round}
     for m in ("G", "P"):  # P is not measured in every evaluation if fine-tuning comes before it
@@ -108,18 +127,36 @@ def is_running(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    seeds = [int(word) for word in sys.argv[1:]] or [100, 101]
+def average_sum(name: str, seeds: Sequence[int]) -> float:
+    """Average G + P of a candidate over data sets and seeds."""
+    content = json.loads(FOUND.read_text())
+    runs = [content[f"{data}, {name}, seed {seed}"] for data in DATA for seed in seeds]
+    return fmean(found["G"] + found["P"] for found in runs)
+
+
+def list_close() -> list[str]:
+    """List the candidates that two seeds cannot tell from the first."""
+    sums = {name: average_sum(name, SEEDS) for name in CANDIDATES}
+    return [name for name in sums if sums[name] > max(sums.values()) - CLOSE]
+
+
+def run_candidates(names: Sequence[str], seeds: Sequence[int]) -> None:
+    """Make the runs that nobody has made or is making."""
     for seed in seeds:
         for data in DATA:
-            for name in CANDIDATES:
+            for name in names:
                 key = f"{data}, {name}, seed {seed}"
                 if claim(FOUND, key):
                     epochs = 1 if name in TWO_PASSES else 2
                     found = measure(CANDIDATES[name], epochs, data, seed)
                     record(FOUND, key, found)
                     print(key, found, flush=True)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    run_candidates(list(CANDIDATES), SEEDS)
+    run_candidates(list_close(), MORE_SEEDS)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ RATES, SEED = (0.01, 0.03, 0.06), 100
 METHODS: dict[
     str, tuple[hp.Algorithm, int]
 ] = {  # with their epochs: all go through as many examples
-    "FedRows": (hp.FedRows(), 2),
+    "FixHead": (hp.FixHead(), 2),
     "FedRoD": (hp.FedRoD(), 2),
     "FedReG": (hp.FedReG(), 1),
     "FedAvg": (hp.FedAvg(), 2),

@@ -172,7 +172,11 @@ def list_navigation(written: dict[str, str]) -> list[dict[str, object]]:
             entries.append({"Each algorithm": each})
         if entries:
             nav.append({TITLES.get(section, section.capitalize()): entries})
-    single = {"FedRows": "method.md", "Glossary": "glossary.md"}
+    single = {
+        "FixHead": "method.md",
+        "FixHead: results": "method-results.md",
+        "Glossary": "glossary.md",
+    }
     return nav + [{title: place} for title, place in single.items() if place in written]
 
 

@@ -32,8 +32,8 @@ from .algorithms.fedreg import FedReG as FedReG
 from .algorithms.fedrep import FedRep as FedRep
 from .algorithms.fedrep_full import FedRepFull as FedRepFull
 from .algorithms.fedrod import FedRoD as FedRoD
-from .algorithms.fedrows import FedRows as FedRows
 from .algorithms.fedyogi import FedYogi as FedYogi
+from .algorithms.fixhead import FixHead as FixHead
 from .algorithms.gpfl import GPFL as GPFL
 from .algorithms.heurfedamp import HeurFedAMP as HeurFedAMP
 from .algorithms.ifca import IFCA as IFCA

@@ -27,14 +27,14 @@ def run_until_killed(
     """
     start_fork_server()
     child = CONTEXT.Process(
-        target=play_and_die, args=(algorithm, protection, out, stop, secret, how)
+        target=run_and_kill_itself, args=(algorithm, protection, out, stop, secret, how)
     )
     child.start()
     child.join()
     return child.exitcode
 
 
-def play_and_die(
+def run_and_kill_itself(
     algorithm: hp.Algorithm,
     protection: hp.Protection,
     out: Path,
@@ -42,9 +42,9 @@ def play_and_die(
     secret: bytes,
     how: dict[str, Any],
 ) -> None:
-    def die(event: Event) -> None:
+    def kill_itself(event: Event) -> None:
         if event["event"] == "round" and event["t"] == stop:
             signal.raise_signal(signal.SIGKILL)
 
     secret_file.draw_secret = lambda: secret
-    played(algorithm, protection=[protection], out=out, resume=True, on_event=die, **how)
+    played(algorithm, protection=[protection], out=out, resume=True, on_event=kill_itself, **how)

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from heterophony.algorithms.fedrows import FedRows
 from heterophony.algorithms.parts.received_teacher import make_teacher
 from heterophony.core.algorithm import Client
 from heterophony.core.tensors import Tensors
+
+from .fedrows import FedRows
 
 
 @dataclass(frozen=True)

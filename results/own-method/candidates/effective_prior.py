@@ -6,9 +6,10 @@ A class counts (1 - r^n) / (1 - r) instead of n: more examples of a class add le
 from copy import copy
 from dataclasses import dataclass
 
-from heterophony.algorithms.fedrows import FedRows
 from heterophony.core.algorithm import Client, setting
 from heterophony.core.tensors import Tensors
+
+from .fedrows import FedRows
 
 
 class EffectiveCounts:

@@ -1,4 +1,4 @@
-"""The base as it was received, as a teacher of the base that is being trained: PFAKD, FedCP, FedRows."""
+"""The base as it was received, as a teacher of the base that is being trained: PFAKD, FedCP."""
 
 from torch import nn
 

@@ -8,18 +8,19 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..core.algorithm import Algorithm, Client, Net, Reply, Server, mean, setting
-from ..core.tensors import Tensors, frozen
-from .parts.class_rows import merge_class_rows
-from .parts.other_classes import compute_other_class_loss
-from .parts.received_teacher import make_teacher
+from heterophony.algorithms.parts.received_teacher import make_teacher
+from heterophony.core.algorithm import Algorithm, Client, Net, Reply, Server, mean, setting
+from heterophony.core.tensors import Tensors, frozen
+
+from .class_rows import merge_class_rows
+from .other_classes import compute_other_class_loss
 
 
 @dataclass(frozen=True)
 class FedRows(Algorithm):
     """Train a shared head with a balanced loss, merge its rows by class, and correct it locally."""
 
-    paper = "heterophony, docs/method.md"
+    paper = "docs/method.md"
     needs_classes = True
     personal = ("own.*",)
     rows: Literal["class", "mean"] = setting(

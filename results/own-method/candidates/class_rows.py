@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ...core.algorithm import Reply, Server
-from ...core.tensors import Tensors, mix
+from heterophony.core.algorithm import Reply, Server
+from heterophony.core.tensors import Tensors, mix
 
 
 def merge_class_rows(server: Server, replies: Sequence[Reply], counts: str) -> Tensors:

@@ -1,0 +1,283 @@
+"""Write docs/method-results.md and its figure: what was chosen, what was measured, and the tests.
+
+Usage: python results/own-method/report.py [FOLDER …]
+
+FOLDER is a folder of finished runs of ``heterophony reproduce own-method``: they are stored first.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+
+import matplotlib
+from final import BOARD, CURVES, HERE, Cell, add_runs, list_cells, read_final
+from matplotlib.figure import Figure
+from scipy.stats import ttest_rel
+
+from heterophony.analysis.leaderboard import Entry
+from heterophony.analysis.significance import (
+    apply_holm_correction,
+    compare_pairs,
+    compute_confidence_interval,
+)
+from heterophony.papers.table import load_table
+from heterophony.report.figures.style import STYLE, get_series_style
+
+ROOT = HERE.parents[1]
+PAGE, FIGURE = ROOT / "docs" / "method-results.md", ROOT / "docs" / "images" / "own-method.svg"
+SECONDS = HERE / "seconds.json"
+METHOD, OTHERS = "FixHead", ("FedReG", "FedRoD")
+MEASURES = {"G": "G.last10", "P": "P.last10"}
+DRAWN = ("FedAvg", "FedReG", "FedRoD", METHOD)
+HEAD = """\
+# FixHead: what was found
+
+Written from the stored runs by a script in [results/own-method](../results/own-method/README.md). [The protocol](method.md) was written before the final runs, and says how all of this was done.
+"""
+HALF = f"{METHOD}, one epoch"
+DIFFERENCES = """\
+*G* and *P* are {method} minus the other method, in points, paired by seed: the mean ± half of its 95 % interval. *p* is that of Student's paired test, corrected by Holm's rule for all {tests} tests of
+this table. *Better*: both intervals are above 0. *Worse*: both are below 0.
+"""
+
+
+# The choice -------------------------------------------------------------------------------------
+
+
+def write_choice() -> str:
+    """Write what each candidate reached on validation examples."""
+    found = json.loads((HERE / "choice.json").read_text())
+    parts = [key.rpartition(", seed ")[0].partition(", ") for key in found]
+    sets, names = (list(dict.fromkeys(part[i] for part in parts)) for i in (0, 2))
+
+    def list_runs(name: str, data: str) -> list[dict[str, float]]:
+        return [v for k, v in found.items() if k.startswith(f"{data}, {name}, seed")]
+
+    def average(name: str, data: str, measure: str) -> float:
+        return fmean(run[measure] for run in list_runs(name, data))
+
+    sums = {n: fmean(average(n, d, "G") + average(n, d, "P") for d in sets) for n in names}
+    rows = [
+        [
+            name,
+            *(f"{average(name, data, m):.1f}" for data in sets for m in "GP"),
+            f"{sums[name]:.1f}",
+            str(len(list_runs(name, sets[0]))),
+        ]
+        for name in sorted(names, key=lambda name: -sums[name])
+    ]
+    titles = ["", *(f"{data}, {m}" for data in sets for m in "GP"), "G + P", "seeds"]
+    text = "## The choice\n\nValidation examples, mean over two or five seeds from 100 on, in %. FedReG and FedRoD are for comparison. Rows with other seeds cannot be compared to a point."
+    return f"{text}\n\n{format_table(titles, rows)}"
+
+
+def write_rates() -> str:
+    """Write the learning rates that were tried, and mark the chosen ones."""
+    found = json.loads((HERE / "rates.json").read_text())
+    by_method: dict[tuple[str, str], dict[str, Mapping[str, float]]] = {}
+    for key, numbers in found.items():
+        data, name, rate = key.split(", ")
+        by_method.setdefault((name, data), {})[rate.removeprefix("lr ")] = numbers
+    rates = sorted({rate for tried in by_method.values() for rate in tried})
+    rows = []
+    for (name, data), tried in sorted(by_method.items()):
+        best = choose_rate(name, tried)
+        cells = [format_trial(tried[rate]) for rate in rates]
+        cells = [f"**{c}**" if r == best else c for r, c in zip(rates, cells, strict=True)]
+        rows.append([f"{name}, {data}", *cells])
+    text = "## Learning rates\n\nG / P on validation examples of seed 100, in %. The chosen rate is bold."
+    return f"{text}\n\n{format_table(['', *rates], rows)}"
+
+
+def choose_rate(name: str, tried: Mapping[str, Mapping[str, float]]) -> str:
+    """Choose the rate with the highest G + P; FedPer has no common head, so its P counts."""
+    measures = "P" if name == "FedPer" else "GP"
+    ended = [rate for rate in tried if "diverged" not in tried[rate]]
+    return max(ended, key=lambda rate: sum(tried[rate][m] for m in measures))
+
+
+def format_trial(numbers: Mapping[str, float]) -> str:
+    return "diverged" if "diverged" in numbers else f"{numbers['G']:.1f} / {numbers['P']:.1f}"
+
+
+# The final runs ---------------------------------------------------------------------------------
+
+
+def write_numbers(final: Mapping[Cell, Entry]) -> str:
+    """Write what every method reached on every federation."""
+    parts = [
+        "## The final runs\n\nTest examples, seeds 0 to 4, mean of the last ten evaluations ± half of the 95 % interval, in %. *Worst tenth* is P of the worst tenth of clients after the last"
+        " round. *MB* is all that travelled, both ways. *Passes* is how often a selected client goes through its examples in a round; FedAvg-FT's fine-tuning before a measurement does not count.\n"
+    ]
+    for column in list_columns(final):
+        rows = [[c.row, *write_row(e)] for c, e in final.items() if c.column == column]
+        titles = ["", "G", "P", "worst tenth", "MB", "passes"]
+        parts.append(f"### {column}\n\n{format_table(titles, rows)}")
+    return "\n".join(parts)
+
+
+def write_seconds() -> str:
+    """Write how long ten rounds take, if it was measured."""
+    if not SECONDS.exists():
+        return ""
+    found = json.loads(SECONDS.read_text())
+    told = ", ".join(f"{name} {seconds:.1f}" for name, seconds in found.items())
+    return (
+        "### Seconds\n\nTen rounds of two passes on one idle core, Fashion-MNIST, 20 clients, the fastest of three:"
+        f" {told}.\n"
+    )
+
+
+def write_row(entry: Entry) -> list[str]:
+    def show(measure: str) -> str:
+        values = [100 * v for v in entry.list_values(measure)]
+        found = compute_confidence_interval(values) if values else None
+        return f"{fmean(values):.1f} ± {(found.high - found.low) / 2:.1f}" if found else "–"
+
+    travelled = fmean(entry.list_values("MB_up")) + fmean(entry.list_values("MB_down"))
+    accuracies = [show(m) for m in (*MEASURES.values(), "worst10")]
+    passes = fmean(entry.list_values("work")) * entry.config["local"]["epochs"]
+    return [*accuracies, f"{travelled:.0f}", f"{passes:.2f}"]
+
+
+def write_differences(
+    final: Mapping[Cell, Entry], title: str, method: str, others: Sequence[str]
+) -> str:
+    """Write the paired differences of a row to others, with their tests."""
+    pairs = [
+        (column, other)
+        for column in list_columns(final)
+        for other in others
+        if Cell(other, column) in final and Cell(method, column) in final
+    ]
+    tests = []
+    for column, other in pairs:
+        a, b = final[Cell(method, column)], final[Cell(other, column)]
+        for measure in MEASURES.values():
+            tests.append((a.list_values(measure), b.list_values(measure)))
+    corrected = apply_holm_correction([float(ttest_rel(a, b).pvalue) for a, b in tests])
+    rows = []
+    for i, (column, other) in enumerate(pairs):
+        found = [compare_pairs(*tests[2 * i + k]) for k in (0, 1)]
+        intervals = [c.interval for c in found if c.interval is not None]
+        verdict = "better" if all(x.low > 0 for x in intervals) else "–"
+        verdict = "worse" if all(x.high < 0 for x in intervals) else verdict
+        cells = []
+        for k, one in enumerate(found):
+            assert one.interval is not None
+            half = 50 * (one.interval.high - one.interval.low)
+            cells += [sign(f"{100 * one.mean:+.1f} ± {half:.1f}"), format_p(corrected[2 * i + k])]
+        rows.append([column, other, *cells, verdict])
+    titles = ["", "against", "G", "p", "P", "p", "it is"]
+    told = DIFFERENCES.format(method=method, tests=len(tests)), format_table(titles, rows, words=2)
+    return "\n".join([f"## {title}\n", *told, *write_pooled(final, method, others)])
+
+
+def write_pooled(final: Mapping[Cell, Entry], method: str, others: Sequence[str]) -> list[str]:
+    """Test all pairs of all federations together: five pairs alone cannot give a small p."""
+    lines = []
+    for other in others:
+        for letter, measure in MEASURES.items():
+            mine, theirs = list[float](), list[float]()
+            for column in list_columns(final):
+                if Cell(other, column) in final and Cell(method, column) in final:
+                    mine += final[Cell(method, column)].list_values(measure)
+                    theirs += final[Cell(other, column)].list_values(measure)
+            found = compare_pairs(mine, theirs)
+            mean = sign(f"{100 * found.mean:+.1f}")
+            lines.append(
+                f"- {letter} against {other}: {mean}, p = {found.p:.2g}, {len(mine)} pairs"
+            )
+    return ["All pairs of all federations together, tested by exact sign flips:\n", *lines, ""]
+
+
+def list_columns(final: Mapping[Cell, Entry]) -> list[str]:
+    return list(dict.fromkeys(cell.column for cell in final))
+
+
+def write_missing(final: Mapping[Cell, Entry]) -> str:
+    """Say which cells of the protocol have no runs yet."""
+    lines = []
+    for column in load_table("own-method").columns:
+        lacking = [
+            c.row
+            for c in list_cells(load_table("own-method"))
+            if c.column == column and c not in final
+        ]
+        if lacking:
+            all_rows = column not in list_columns(final)
+            lines.append(f"- {column}: {'all methods' if all_rows else '; '.join(lacking)}")
+    return "\n".join(["## Not run yet\n", *lines, ""]) if lines else ""
+
+
+def format_p(p: float) -> str:
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
+
+
+def sign(text: str) -> str:
+    return text.replace("-", "−")
+
+
+def format_table(titles: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> str:
+    marks = ["---"] * words + ["--:"] * (len(titles) - words)
+    return "\n".join(f"| {' | '.join(line)} |" for line in [titles, marks, *rows]) + "\n"
+
+
+# The figure -------------------------------------------------------------------------------------
+
+
+def draw_curves(final: Mapping[Cell, Entry]) -> None:
+    """Draw G and P over the rounds, a panel for each federation."""
+    curves, columns = json.loads(CURVES.read_text()), list_columns(final)
+    matplotlib.rcParams.update({**STYLE, "font.size": 10, "axes.titlesize": 10})
+    figure = Figure(figsize=(3.1 * len(columns), 6), layout="constrained")
+    grid = figure.subplots(2, len(columns), squeeze=False, sharex="col")
+    for line, measure in zip(grid, MEASURES, strict=True):
+        for axes, column in zip(line, columns, strict=True):
+            for i, row in enumerate(DRAWN):
+                found = curves.get(Cell(row, column).name, {}).get(measure)
+                if found:
+                    axes.plot(*found, label=row, linewidth=1.5, **get_series_style(i))
+            axes.grid(color="#e5e5e5", linewidth=0.6)
+            if measure == "G":
+                axes.set_title(column.replace(", ", "\n", 1))
+            else:
+                axes.set_xlabel("round")
+        line[0].set_ylabel(f"{measure}, %")
+    grid[0][0].legend(frameon=False, fontsize=9, loc="lower right")
+    figure.savefig(FIGURE, metadata={"Date": None})
+
+
+def write_page(final: Mapping[Cell, Entry]) -> str:
+    """Write the whole page from what is stored."""
+    ablations = [c.row for c in final if c.row.startswith(f"{METHOD}, ") and c.row != HALF]
+    parts = [
+        write_differences(final, "Against FedReG and FedRoD", METHOD, OTHERS),
+        write_differences(final, "With half of the work", HALF, OTHERS),
+        write_numbers(final),
+        write_seconds(),
+        write_differences(final, "Without its parts", METHOD, list(dict.fromkeys(ablations))),
+        write_missing(final),
+        write_choice(),
+        write_rates(),
+    ]
+    picture = f"![G and P of {', '.join(DRAWN)} over the rounds](images/own-method.svg)\n"
+    return "\n".join([HEAD, picture, *filter(None, parts)])
+
+
+def main() -> None:
+    folders = [Path(word) for word in sys.argv[1:]]
+    if folders:
+        BOARD.mkdir(exist_ok=True)
+        add_runs(folders)
+    final = read_final()
+    draw_curves(final)
+    PAGE.write_text(write_page(final), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""A last layer that is not learned: one direction for each class, as far apart as they can be."""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, normalize
+
+from ...core.errors import ConfigError
+from ...core.net import Net
+from ...core.randomness import make_generator
+
+
+class FixedDirections(nn.Module):
+    """Compute a logit for each class as the product of the features with its direction.
+
+    The directions follow from the sizes alone, so they are neither sent nor stored.
+    """
+
+    directions: Tensor
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.register_buffer("directions", make_directions(features, classes), persistent=False)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return linear(z, self.directions)
+
+
+class ScaledFeatures(nn.Module):
+    """Give all feature vectors the same length."""
+
+    def __init__(self, length: float) -> None:
+        super().__init__()
+        self.length = length
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.length * normalize(z, dim=-1)
+
+
+def make_directions(features: int, classes: int) -> Tensor:
+    """Make a unit vector for each class, with the same angle between any two: a simplex.
+
+    It is turned at random, the same way in every run. With fewer features than classes there is no
+    room for it, and the angles differ.
+    """
+    drawn = make_generator(0, "fixed directions", features, classes)
+    corners = np.eye(classes) - 1 / classes
+    turn = drawn.standard_normal((features, classes))
+    if features >= classes:
+        turn = np.linalg.qr(turn)[0]
+    rows = corners @ turn.T
+    return torch.from_numpy(rows / np.linalg.norm(rows, axis=1, keepdims=True)).float()
+
+
+def replace_last_linear(net: Net, fixed: bool, length: float) -> None:
+    """Replace the last linear layer of the shared head by one with fixed directions or scaled features.
+
+    With learned weights and a length of 0 it stays as it is.
+    """
+    head = net.get_submodule("head")
+    found = [(name, m) for name, m in head.named_modules() if isinstance(m, nn.Linear)]
+    if not found:
+        raise ConfigError("fixhead: the head of this model has no linear layer to replace")
+    name, last = found[-1]
+    layer = FixedDirections(last.in_features, last.out_features) if fixed else last
+    scaled = nn.Sequential(ScaledFeatures(length), layer) if length else layer
+    parent, _, child = f"head.{name}".rstrip(".").rpartition(".")
+    net.get_submodule(parent).add_module(child, scaled)

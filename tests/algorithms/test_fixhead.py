@@ -1,0 +1,86 @@
+"""FixHead: each ingredient switched off gives FedRoD; directions are a simplex that nobody sends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import heterophony as hp
+from helpers.support import QUICK, digits, memory, model, played
+from heterophony.algorithms.fedrod import FedRoD
+from heterophony.algorithms.fixhead import FixHead
+from heterophony.algorithms.parts.fixed_directions import ScaledFeatures, make_directions
+from heterophony.core.errors import ConfigError
+
+MOMENTUM = replace(QUICK, momentum=0.9, weight_decay=1e-3)
+
+
+@pytest.mark.parametrize("head", ["linear", "hyper"])
+def test_without_its_ingredients_it_is_fedrod(head):
+    off = FixHead(head=head, directions="learned", length=0.0)
+    results = [played(a, model="digitsnet", training=MOMENTUM) for a in (off, FedRoD(head=head))]
+    assert results[0].summary.model_sha256 == results[1].summary.model_sha256
+    found = [[(e["G"], e["P"]) for e in r.events if e["event"] == "evaluation"] for r in results]
+    assert found[0] == found[1]
+
+
+def test_each_ingredient_alone_changes_the_model():
+    one = [FixHead(length=0.0), FixHead(directions="learned"), FixHead(), FedRoD()]
+    hashes = [played(a, model="digitsnet", training=MOMENTUM).summary.model_sha256 for a in one]
+    assert len(set(hashes)) == 4
+
+
+@pytest.mark.parametrize("features", [10, 64])
+def test_the_directions_are_a_simplex(features):
+    rows = make_directions(features, 10)
+    torch.testing.assert_close(rows @ rows.T, torch.full((10, 10), -1 / 9) + 10 / 9 * torch.eye(10))
+
+
+def test_with_few_features_the_directions_differ():
+    rows = make_directions(4, 10)
+    products = rows @ rows.T
+    torch.testing.assert_close(products.diagonal(), torch.ones(10))
+    assert products.fill_diagonal_(-1).max() < 0.95
+
+
+def test_directions_are_the_same_in_every_process():
+    assert torch.equal(make_directions(64, 10), make_directions(64, 10))
+
+
+def test_features_have_the_length_that_is_set():
+    z = torch.rand(5, 7)
+    torch.testing.assert_close(ScaledFeatures(4.0)(z).norm(dim=1), torch.full((5,), 4.0))
+
+
+def test_the_shared_head_is_neither_sent_nor_kept_and_the_personal_one_stays():
+    result = played(FixHead(), model="digitsnet")
+    assert {name.partition(".")[0] for name in model(result)} == {"base"}
+    assert {name.partition(".")[0] for name in memory(result, "0")["net"]} == {"own"}
+
+
+def test_of_a_deeper_head_only_the_last_layer_is_fixed():
+    result = played(FixHead(), model="digitsnet", head_depth=2)
+    assert [name for name in model(result) if name.startswith("head")] == [
+        "head.0.bias",
+        "head.0.weight",
+    ]
+
+
+def make_net(head: nn.Module) -> hp.Net:
+    return hp.Net(nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.ReLU()), head)
+
+
+def test_the_head_of_an_own_model_may_be_one_layer():
+    torch.manual_seed(0)
+    result = hp.run(
+        FixHead(), digits(), model=make_net(nn.Linear(12, 10)), rounds=1, progress=False
+    )
+    assert result.summary.G.last > 0
+
+
+def test_a_head_without_a_linear_layer_is_refused():
+    with pytest.raises(ConfigError, match="no linear layer to replace"):
+        FixHead().build(make_net(nn.Identity()))

@@ -1,0 +1,62 @@
+"""The method of this project: its page, its table and its choice follow from what is stored in results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from heterophony.papers.reproduce import find_differences
+from heterophony.papers.table import load_table
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "results" / "own-method"
+
+
+@pytest.fixture(scope="module")
+def parts():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(FOLDER)
+        import choose
+        import final
+
+        import report
+
+        yield SimpleNamespace(choose=choose, final=final, report=report)
+
+
+def test_the_page_is_written_from_what_is_stored(parts):
+    page = (ROOT / "docs" / "method-results.md").read_text(encoding="utf-8")
+    assert page == parts.report.write_page(parts.final.read_final()), "run report.py"
+
+
+def test_stored_runs_have_the_settings_of_the_table_and_all_its_seeds(parts):
+    table = load_table("own-method")
+    cells = {(cell.row, cell.column): cell for cell in table.cells}
+    stored = parts.final.read_final()
+    assert len({cell.column for cell in stored}) >= 4
+    for cell, entry in stored.items():
+        assert not list(find_differences(cells[cell.row, cell.column].config, entry.config))
+        assert list(entry.seeds) == list(table.measured.seeds)
+
+
+def test_the_candidate_with_the_highest_sum_was_chosen(parts):
+    seeds = (*parts.choose.SEEDS, *parts.choose.MORE_SEEDS)
+    found = json.loads((FOLDER / "choice.json").read_text())
+    names = [n for n in parts.choose.CANDIDATES if f"CIFAR-10, {n}, seed {seeds[-1]}" in found]
+    assert max(names, key=lambda n: parts.choose.average_sum(n, seeds)) == "fixed head"
+
+
+def test_the_table_has_the_learning_rates_that_were_chosen(parts):
+    found = json.loads((FOLDER / "rates.json").read_text())
+    tried: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+    for key, numbers in found.items():
+        data, name, rate = key.split(", ")
+        tried.setdefault((data, name), {})[rate.removeprefix("lr ")] = numbers
+    for cell in load_table("own-method").cells:
+        trials = tried[cell.column.split(", ")[0], cell.row.split(", ")[0]]
+        assert str(cell.config["local"]["lr"]) == parts.report.choose_rate(
+            cell.row.split(", ")[0], trials
+        )
