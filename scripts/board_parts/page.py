@@ -37,6 +37,7 @@ NOTES = """\
 `fedbn` is `fedavg` here, as neither net has BatchNorm. `local` never communicates, and `centralized` trains on all data in one place: they are what others are compared with. FedBABU's P is measured in
 every tenth round only, after its fine-tuning, so its P is the mean of those.
 """
+LITTLE = 0.2  # an accuracy that is near chance, with ten classes
 ALTERNATIVE = "Average ranks of P and G of all algorithms, with the critical difference of P"
 COMMANDS = """\
 ## Commands
@@ -143,7 +144,8 @@ def write_setting(board: Board, data: DataPlan, alpha: str) -> str:
         local = board.find_row((data.name, alpha), "local") if "local" in names else None
         fedavg = board.find_row((data.name, alpha), "fedavg") if "fedavg" in names else None
         rows.append([str(place), link(get_name(row.entry)), *write_cells(row, local, fedavg)])
-    return f"## {data.title}, α = {alpha}\n\n{describe_ranks(table)}\n\n{table_of(titles, rows, 2)}"
+    told = " ".join(filter(None, (describe_ranks(table), describe_unlearned(table))))
+    return f"## {data.title}, α = {alpha}\n\n{told}\n\n{table_of(titles, rows, 2)}"
 
 
 def write_cells(row: BoardRow, local: BoardRow | None, fedavg: BoardRow | None) -> list[str]:
@@ -177,6 +179,17 @@ def describe_ranks(table: BoardTable) -> str:
                 f" {near} of {len(found.average_ranks)} cannot be told from the first."
             )
     return " ".join(words)
+
+
+def describe_unlearned(table: BoardTable) -> str:
+    """Say how many algorithms have hardly begun to learn when the rounds are over."""
+    few = [row for row in table.rows if row.means[P] < LITTLE]
+    if not few:
+        return ""
+    return (
+        f"After so few rounds, P of {len(few)} of {len(table.rows)} is below {LITTLE:.0%}, where chance is about"
+        " 10 %: this table says who starts fast, and nothing about how they end."
+    )
 
 
 # Chosen settings --------------------------------------------------------------------------------
