@@ -8,6 +8,7 @@ from heterophony.papers.claim_data import (
     classify_verdict,
     count_verdicts,
     describe_found,
+    list_cases,
     summarise_verdict,
 )
 from heterophony.papers.claim_list import PaperClaim
@@ -153,7 +154,19 @@ def test_differences_over_the_rounds_are_paired_by_seed_and_round():
     assert [(p.first_round, p.last_round, p.mean) for p in parts] == [
         *((1, 2, 2.0), (3, 5, 4.5), (6, 10, 8.5), (11, 15, 13.5), (16, 20, 18.5)),
     ]
-    assert "rounds 1–2: +2.0 (−4.4 … +8.4)" in describe_found(found)[0]
+    by_best, by_last = list_cases(found)
+    assert by_best[-1].startswith("rounds 1–2: +2.0 (−4.4 … +8.4), rounds 3–5")
+    assert by_last[-1] == ""
+
+
+def test_one_line_says_what_decides_a_claim_or_why_nothing_does():
+    assert describe_found(decide_claim(claim(), [])) == "not run"
+    few = decide_claim(claim(), runs([4.0]))
+    assert describe_found(few).startswith("medium scale: one seed, which decides nothing: FedReG")
+    held = describe_found(decide_claim(claim(), runs([4.0, 4.5, 3.5])))
+    assert held.startswith("medium scale, settings as in the text, best round: FedReG − FedAvg")
+    failed = describe_found(decide_claim(claim(), runs([-4.0, -4.5, -3.5])))
+    assert failed.startswith("medium scale, settings as in the text, best round: FedReG − FedAvg")
 
 
 def test_programs_get_everything():

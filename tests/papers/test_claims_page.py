@@ -143,6 +143,16 @@ def test_a_page_is_written_and_other_files_are_refused(tmp_path, monkeypatch):
     assert asked("feddecomp-table5", "-o", "claims.md").exit_code == 3
 
 
+@pytest.mark.parametrize("name", ["claims.md", "claims.html"])
+def test_a_page_begins_with_what_is_decided_and_lists_all_runs_of_a_claim(tmp_path, name):
+    page = tmp_path / name
+    assert asked("fedreg-table2-sota", "--claims", "-o", str(page)).exit_code == 0
+    text = page.read_text()
+    decided = text.index("What is decided")
+    assert decided < text.index("personal models are better than FedAvg") < text.index("All runs:")
+    assert text.count("medium scale, momentum 0 and equal work") >= 4  # two rules of two claims
+
+
 def test_the_page_in_the_documents_is_current():
     script = run_path(str(ROOT / "scripts" / "claims"))
     assert (ROOT / "docs" / "explanation" / "claims.md").read_text() == script["write_page"]()

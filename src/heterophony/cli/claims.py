@@ -55,7 +55,13 @@ def read_own_runs(folder: Path | None, name: str | None) -> list[StoredRun]:
 
 def print_claims(found: Sequence[ClaimVerdict], detailed: bool) -> None:
     """Print a table of the claims; in detail, also everything that was found about each."""
-    from ..papers.claim_data import SCALE_WORDS, describe_cost, describe_found
+    from ..papers.claim_data import (
+        CASE_TITLES,
+        SCALE_WORDS,
+        describe_cost,
+        describe_found,
+        list_cases,
+    )
 
     rows = [
         [
@@ -75,5 +81,8 @@ def print_claims(found: Sequence[ClaimVerdict], detailed: bool) -> None:
         return
     for one in found:
         terminal.print_note(f"{one.claim.says}: {one.claim.how}")
-        for line in describe_found(one):
-            terminal.print_note(f"  {line}")
+        terminal.print_note(f"  {describe_found(one)}")
+        if one.cases:
+            terminal.print_table(
+                "", CASE_TITLES, list_cases(one), text=5, optional=CASE_TITLES[-1:]
+            )

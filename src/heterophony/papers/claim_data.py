@@ -8,7 +8,8 @@ from typing import Any
 
 from ..analysis.significance import ConfidenceInterval
 from .claim_cost import estimate_core_hours, explain_missing_cost, format_core_hours
-from .claim_verdicts import BY_METHOD, CaseVerdict, ClaimVerdict, RoundPart
+from .claim_verdicts import BY_METHOD, LAST10, CaseVerdict, ClaimVerdict, RoundPart
+from .claims import RULE_NAMES
 
 SCALE_WORDS = {
     None: "not run",
@@ -16,6 +17,7 @@ SCALE_WORDS = {
     "full": "full scale",
     "medium": "medium scale",
 }
+CASE_TITLES = ("runs", "rule", "verdict", "smallest difference, 95 % interval", "over the rounds")
 COUNTED_WORDS = {  # each verdict, and how one and several are counted
     "holds": ("holds", "hold"),
     "holds under condition": ("holds under a condition", "hold under a condition"),
@@ -40,18 +42,29 @@ def count_verdicts(found: Iterable[ClaimVerdict]) -> str:
     return f"{total} claim{'s' * (total != 1)}: {', '.join(parts)}"
 
 
-def describe_found(found: ClaimVerdict) -> list[str]:
-    """Describe what was found: for every scale, variant and rule, the smallest difference."""
-    if not found.cases:
-        return [found.why]
-    lines = []
-    for case in found.cases:
-        where = f"{SCALE_WORDS[case.scale]}, {case.condition}"
-        over_rounds = (
-            f"; {describe_parts(case.parts)}" if case.parts and case.rule != "last10" else ""
-        )
-        lines.append(f"{where}: {case.decision}; {case.why}{over_rounds}")
-    return lines
+def describe_found(found: ClaimVerdict) -> str:
+    """Describe in one line what decides a claim, or why nothing does."""
+    kind = classify_verdict(found.verdict)
+    if kind == "undecided" or not found.cases:
+        where = f"{SCALE_WORDS[found.scale]}: " if found.scale and found.cases else ""
+        return f"{where}{found.why}"
+    wanted = "does not hold" if kind == "does not hold" else "holds"
+    deciding = next(c for c in found.cases if (c.scale, c.decision) == (found.scale, wanted))
+    return f"{SCALE_WORDS[deciding.scale]}, {deciding.condition}: {deciding.why}"
+
+
+def list_cases(found: ClaimVerdict) -> list[list[str]]:
+    """List what the runs say, in the columns of ``CASE_TITLES``: a row for each scale, variant and rule."""
+    return [
+        [
+            f"{SCALE_WORDS[case.scale]}, {case.settings}",
+            RULE_NAMES[case.rule],
+            case.decision,
+            case.why,
+            describe_parts(case.parts) if case.rule != LAST10 else "",
+        ]
+        for case in found.cases
+    ]
 
 
 def describe_cost(found: ClaimVerdict) -> str:

@@ -74,10 +74,15 @@ class CaseVerdict:
         return min((len(d.seeds) for d in self.differences), default=0)
 
     @property
+    def settings(self) -> str:
+        """Say with which settings its runs were made."""
+        variant = self.variant.replace("-", " ").replace(VARIANT_SIGN, " and ")
+        return variant or "settings as in the text"
+
+    @property
     def condition(self) -> str:
         """Say under which settings and by which rule this is."""
-        variant = self.variant.replace("-", " ").replace(VARIANT_SIGN, " and ")
-        return f"{variant or 'settings as in the text'}, {RULE_NAMES[self.rule]}"
+        return f"{self.settings}, {RULE_NAMES[self.rule]}"
 
 
 @dataclass(frozen=True)

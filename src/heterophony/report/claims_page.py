@@ -9,11 +9,20 @@ from pathlib import Path
 from ..analysis.exports import escape_markdown
 from ..core.errors import ConfigError
 from ..core.files import write_atomically
-from ..papers.claim_data import classify_verdict, count_verdicts, describe_cost, describe_found
+from ..papers.claim_data import (
+    CASE_TITLES,
+    classify_verdict,
+    count_verdicts,
+    describe_cost,
+    describe_found,
+    list_cases,
+)
 from ..papers.claim_verdicts import ClaimVerdict
 
 TITLE = "What holds: the claims of five works"
 COLUMNS = ("claim", "printed", "verdict", "found", "to decide, core-hours")
+DECIDED_TITLE = "What is decided"
+DECIDED_COLUMNS = ("work", "claim", "printed", "verdict", "found")
 INTRODUCTION = (
     "Every ordering that a table of these works prints, and every claim in words; what was printed, and"
     " what our runs show. Differences are paired by seed, with 95 % intervals over the seeds; the"
@@ -32,22 +41,44 @@ INTRODUCTION = (
 
 
 def format_claims_markdown(found: Sequence[ClaimVerdict]) -> str:
-    """Format all claims as Markdown, a section per table."""
+    """Format all claims as Markdown: the decided ones first, then a section per table."""
     lines = [f"# {TITLE}", "", f"**{count_verdicts(found)}.**", ""]
     for paragraph in INTRODUCTION:
         lines += [paragraph, ""]
+    if decided := list_decided(found):
+        lines += [f"## {DECIDED_TITLE}", "", *format_markdown_table(DECIDED_COLUMNS, decided)]
     for title, group in group_by_table(found):
-        lines += [f"## {title}", ""]
-        lines += [f"| {' | '.join(COLUMNS)} |", "|---|---|---|---|--:|"]
+        rows = [list_texts(one) for one in group]
+        lines += [f"## {title}", "", *format_markdown_table(COLUMNS, rows, numbers=1)]
         for one in group:
-            cells = [escape_markdown(cell) for cell in list_texts(one)]
-            cells[2] = (
-                f"**{cells[2]}**" if classify_verdict(one.verdict) != "undecided" else cells[2]
-            )
-            cells[3] = "<br>".join(map(escape_markdown, describe_found(one)))
-            lines.append(f"| {' | '.join(cells)} |")
-        lines.append("")
+            if one.cases:
+                lines += [f"All runs: *{escape_markdown(one.claim.says)}*", ""]
+                lines += format_markdown_table(CASE_TITLES, list_cases(one))
     return "\n".join(lines)
+
+
+def format_markdown_table(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], numbers: int = 0
+) -> list[str]:
+    """Format a table whose last ``numbers`` columns are aligned to the right; decided verdicts are bold."""
+    marks = ["---"] * (len(titles) - numbers) + ["--:"] * numbers
+    lines = [f"| {' | '.join(titles)} |", f"|{'|'.join(marks)}|"]
+    place = titles.index("verdict")
+    for row in rows:
+        cells = [escape_markdown(cell) for cell in row]
+        if classify_verdict(row[place]) != "undecided":
+            cells[place] = f"**{cells[place]}**"
+        lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def list_decided(found: Sequence[ClaimVerdict]) -> list[list[str]]:
+    """List the claims that are not undecided, in the columns of ``DECIDED_COLUMNS``."""
+    decided = [one for one in found if classify_verdict(one.verdict) != "undecided"]
+    return [
+        [f"{one.claim.table.paper}, {one.claim.table.where}", *list_texts(one)[:4]]
+        for one in decided
+    ]
 
 
 def group_by_table(found: Sequence[ClaimVerdict]) -> Iterator[tuple[str, list[ClaimVerdict]]]:
@@ -66,20 +97,22 @@ def list_texts(one: ClaimVerdict) -> list[str]:
         claim.says,
         claim.printed,
         one.verdict,
-        "; ".join(describe_found(one)),
+        describe_found(one),
         describe_cost(one),
     ]
 
 
 STYLE = """
-:root { color-scheme: light dark; --line: #8884; --muted: #8889; }
+:root { color-scheme: light dark; --line: #8884; }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 78rem; padding: 0 1rem; }
-table { border-collapse: collapse; table-layout: fixed; width: 100%; margin-bottom: 2rem; }
-th:nth-child(1) { width: 26%; } th:nth-child(2) { width: 18%; } th:nth-child(3) { width: 14%; } th:nth-child(5) { width: 12%; }
+.wide { overflow-x: auto; margin-bottom: 1rem; }
+table { border-collapse: collapse; width: 100%; min-width: 44rem; }
 th, td { text-align: left; vertical-align: top; padding: .4rem .6rem; border-bottom: 1px solid var(--line); }
-th { font-weight: 600; } th:last-child, td:last-child { text-align: right; overflow-wrap: anywhere; }
-td.found { font-size: 13px; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
-.verdict { font-weight: 600; } .undecided { font-weight: 400; opacity: .7; }
+th { font-weight: 600; } .number { text-align: right; }
+th.claim { width: 26%; } th.printed, th.verdict { width: 18%; } th.found { width: 26%; }
+td.found, details { font-size: 13px; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
+details { margin: .3rem .6rem; } summary { cursor: pointer; }
+.kind { font-weight: 600; } .undecided { font-weight: 400; opacity: .7; }
 .holds { color: #1a7f37; } .condition { color: #9a6700; } .fails { color: #cf222e; }
 @media (prefers-color-scheme: dark) { .holds { color: #3fb950; } .condition { color: #d29922; } .fails { color: #f85149; } }
 """
@@ -98,21 +131,37 @@ def format_claims_html(found: Sequence[ClaimVerdict]) -> str:
         f"<p><strong>{escape(count_verdicts(found))}.</strong></p>",
     ]
     body += [f"<p>{escape(text.replace('*', ''))}</p>" for text in INTRODUCTION]
+    if decided := list_decided(found):
+        body.append(f"<h2>{DECIDED_TITLE}</h2>{format_html_table(DECIDED_COLUMNS, decided)}")
     for title, group in group_by_table(found):
-        heads = "".join(f"<th>{escape(name)}</th>" for name in COLUMNS)
-        rows = "".join(map(format_html_row, group))
-        body.append(f"<h2>{escape(title)}</h2><table><tr>{heads}</tr>{rows}</table>")
+        rows = [list_texts(one) for one in group]
+        body.append(f"<h2>{escape(title)}</h2>{format_html_table(COLUMNS, rows, numbers=1)}")
+        for one in group:
+            if one.cases:
+                cases = format_html_table(CASE_TITLES, list_cases(one))
+                summary = f"<summary>All runs: {escape(one.claim.says)}</summary>"
+                body.append(f"<details>{summary}{cases}</details>")
     head = f'<meta charset="utf-8"><title>{escape(TITLE)}</title><style>{STYLE}</style>'
     view = '<meta name="viewport" content="width=device-width, initial-scale=1">'
     return f'<!doctype html><html lang="en"><head>{head}{view}</head><body>{"".join(body)}</body></html>\n'
 
 
-def format_html_row(one: ClaimVerdict) -> str:
-    says, printed, verdict, _, cost = map(escape, list_texts(one))
-    kind = CLASSES[classify_verdict(one.verdict)]
-    lines = "<br>".join(map(escape, describe_found(one)))
-    cells = f'<td>{says}</td><td>{printed}</td><td class="verdict {kind}">{verdict}</td>'
-    return f'<tr>{cells}<td class="found">{lines}</td><td>{cost}</td></tr>'
+def format_html_table(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], numbers: int = 0
+) -> str:
+    """Format a table whose last ``numbers`` columns are aligned to the right; verdicts have colours."""
+    names = [*titles[: len(titles) - numbers], *["number"] * numbers]
+    heads = zip(names, titles, strict=True)
+    lines = ["".join(f'<th class="{name.split()[0]}">{escape(t)}</th>' for name, t in heads)]
+    for row in rows:
+        cells = zip(names, row, strict=True)
+        lines.append("".join(format_html_cell(name, text) for name, text in cells))
+    return f'<div class="wide"><table>{"".join(f"<tr>{line}</tr>" for line in lines)}</table></div>'
+
+
+def format_html_cell(column: str, text: str) -> str:
+    kind = f" kind {CLASSES[classify_verdict(text)]}" if column == "verdict" else ""
+    return f'<td class="{column.split()[0]}{kind}">{escape(text)}</td>'
 
 
 FORMATS = {".html": format_claims_html, ".md": format_claims_markdown}
