@@ -58,6 +58,11 @@ def test_prices_and_variables_in_code_are_no_formulas():
     assert "math" not in adapt("It costs $5, or 6 $, and `$HOME/x$`\n")
 
 
+def test_a_number_and_its_interval_stay_on_one_line():
+    assert "92.1\u00a0±\u00a04.3" in adapt("| a |\n|--:|\n| 92.1 ± 4.3 |\n")
+    assert "1 ± 2" in adapt("```\n1 ± 2\n```\n")  # code is left alone
+
+
 @pytest.mark.parametrize("path", RULES, ids=lambda path: path.stem)
 def test_every_rule_is_written_without_a_leftover(path):
     out = adapt(path.read_text())

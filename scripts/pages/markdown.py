@@ -14,6 +14,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 FORMULA = re.compile(  # or inline code, which is left alone
     r"\$\$(.+?)\$\$|(?<![\w$\\])\$(?=\S)([^$\n]+?)(?<=\S)\$(?![\w$])|`[^`\n]*`", re.S
 )
+NO_BREAK_PLUS_MINUS = "\u00a0±\u00a0"  # a number and its interval stay on one line
 COMMANDS = ("heterophony", "make", "pip", "python", "ray", "git", "export", "tensorboard", ".", "#")
 
 
@@ -23,6 +24,7 @@ def adapt_page(text: str, mend_link: Callable[[str], str], formulas: bool) -> st
     for is_code, part in split_at_fences(text):
         if not is_code:
             part = LINK.sub(lambda m: f"]({mend_link(m[1])})", part)
+            part = part.replace(" ± ", NO_BREAK_PLUS_MINUS)
             part = FORMULA.sub(write_formula, part) if formulas else part
         out.append(part)
     lines = fence_indented_code(adapt_lists("".join(out).splitlines()))
