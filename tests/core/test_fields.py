@@ -145,6 +145,7 @@ def test_nan_and_infinity_are_no_settings(wrong):
     for cls, name in ((FedProx, "mu"), (Dirichlet, "alpha"), (Training, "lr"), (Uniform, "rate")):
         said = message(construct, cls, {name: wrong}, "x")
         assert said.startswith(f"x.{name}: must be ")
+        assert said.startswith(f"x.{name}: must be a finite number")
         assert said.endswith(f", not {wrong!r}")
 
 
@@ -234,7 +235,7 @@ def test_a_partition_is_what_the_user_wrote():
         ({"kind": "iid", "alpha": 1}, "data.partition.alpha: unknown key"),
         ({"kind": "classes", "alpha": 1}, "data.partition.alpha: unknown key; there is: balanced"),
         ({"alpha": "x"}, "data.partition.alpha: must be a number, not 'x'"),
-        ({"alpha": NAN}, "data.partition.alpha: must be above 0, not nan"),
+        ({"alpha": NAN}, "data.partition.alpha: must be a finite number, above 0, not nan"),
     ],
 )
 def test_a_wrong_partition_is_refused_with_its_place(values, words):

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from ..core.algorithm import Algorithm, Client, Net, setting
+from ..core.errors import ConfigError
 from ..core.tensors import Tensors
 
 
@@ -28,6 +29,10 @@ class FedRoD(Algorithm):
             net.add_module("own", deepcopy(net.head))
             return net
         layers = [m for m in net.head.modules() if isinstance(m, nn.Linear)]
+        if not layers:
+            raise ConfigError(
+                "head = hyper: the head of this model has no linear layer; end it in nn.Linear, or use head = linear"
+            )
         width, classes = layers[0].in_features, layers[-1].out_features
         makes = nn.Linear(self.hidden, (width + 1) * classes)
         net.add_module("hyper", nn.Sequential(nn.Linear(classes, self.hidden), nn.ReLU(), makes))

@@ -1,8 +1,9 @@
-"""FixHead: FedRoD with a shared head that is the same for all clients and rounds."""
+"""FixHead: FedRoD (Chen and Chao, ICLR 2022) with the fixed head of FedETF (Li et al., ICCV 2023)."""
 
 from dataclasses import dataclass
 from typing import Literal
 
+from torch import nn
 from torch.nn.init import zeros_
 
 from ..core.algorithm import Net, setting
@@ -12,20 +13,21 @@ from .parts.fixed_directions import replace_last_linear
 
 @dataclass(frozen=True)
 class FixHead(FedRoD):
-    """Train the base towards fixed directions with a balanced loss, and a personal head that corrects it."""
+    """Train the base with a balanced loss and a shared head that is not learned; a personal head corrects its logits."""
 
     paper = "heterophony, docs/method.md"
     directions: Literal["fixed", "learned"] = setting(
-        "fixed", "the shared head's directions of classes are the same for all, or learned"
+        "fixed", "last layer of the shared head: a fixed unit vector per class, or learned weights"
     )
-    length: float = setting(4.0, "of the features before the shared head; 0: as they are", low=0)
+    length: float = setting(4.0, "norm of the features before that layer; 0: not scaled", low=0)
 
     def build(self, net: Net) -> Net:
         net, fixed = super().build(net), self.directions == "fixed"
         replace_last_linear(net, fixed, self.length)
-        if (
-            fixed and self.head == "linear"
-        ):  # there is no learned head whose copy could be corrected
-            for weight in net.own.parameters():
-                zeros_(weight)
+        if fixed and self.head == "linear":
+            # A copy of learned weights does not fit to fixed directions: the correction begins at 0.
+            # Only its last layer is set to 0, because in a deeper head of zeros no weight has a gradient.
+            *_, last = (m for m in net.own.modules() if isinstance(m, nn.Linear))
+            for parameter in last.parameters():
+                zeros_(parameter)
         return net

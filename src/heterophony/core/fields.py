@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from .errors import ConfigError, suggest_or_list, suggest_similar
 
 T = TypeVar("T")
+FINITE = "a finite number"
 TYPE_DESCRIPTIONS = {
     int: "a whole number",
     float: "a number",
@@ -84,7 +85,8 @@ def check_settings(instance: Any) -> None:
             and not isinstance(value, bool)
             and not is_in_range(value, f)
         ):
-            raise ConfigError(f"{f.name}: must be {bounds}, not {value!r}")
+            finite = "" if value - value == 0 or bounds == FINITE else f"{FINITE}, "
+            raise ConfigError(f"{f.name}: must be {finite}{bounds}, not {value!r}")
 
 
 @cache
@@ -142,7 +144,7 @@ def describe_range(f: dataclasses.Field[Any]) -> str:
     words += [f"above {above:g}"] if above is not None else []
     words += [f"at most {high:g}"] if high is not None else []
     words += [f"below {below:g}"] if below is not None else []
-    return " and ".join(words) or "a finite number"
+    return " and ".join(words) or FINITE
 
 
 def describe_settings(cls: type) -> list[dict[str, Any]]:

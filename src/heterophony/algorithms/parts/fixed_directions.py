@@ -1,4 +1,4 @@
-"""A last layer that is not learned: one direction for each class, as far apart as they can be."""
+"""A last layer that is not learned: one fixed unit vector for each class."""
 
 import numpy as np
 import torch
@@ -38,17 +38,17 @@ class ScaledFeatures(nn.Module):
 
 
 def make_directions(features: int, classes: int) -> Tensor:
-    """Make a unit vector for each class, with the same angle between any two: a simplex.
+    """Make a unit vector for each class.
 
-    It is turned at random, the same way in every run. With fewer features than classes there is no
-    room for it, and the angles differ.
+    With at least as many features as classes, the angle between any two is the same: a simplex, rotated
+    at random, the same way in every run. With fewer features the directions are random, and angles differ.
     """
-    drawn = make_generator(0, "fixed directions", features, classes)
-    corners = np.eye(classes) - 1 / classes
-    turn = drawn.standard_normal((features, classes))
+    generator = make_generator(0, "fixed directions", features, classes)
+    corners = np.eye(classes) - (classes > 1) / classes
+    rotation = generator.standard_normal((features, classes))
     if features >= classes:
-        turn = np.linalg.qr(turn)[0]
-    rows = corners @ turn.T
+        rotation = np.linalg.qr(rotation)[0]
+    rows = corners @ rotation.T
     return torch.from_numpy(rows / np.linalg.norm(rows, axis=1, keepdims=True)).float()
 
 
@@ -60,7 +60,10 @@ def replace_last_linear(net: Net, fixed: bool, length: float) -> None:
     head = net.get_submodule("head")
     found = [(name, m) for name, m in head.named_modules() if isinstance(m, nn.Linear)]
     if not found:
-        raise ConfigError("fixhead: the head of this model has no linear layer to replace")
+        raise ConfigError(
+            "fixhead: the head of this model has no linear layer to replace;"
+            " end it in nn.Linear, or choose another algorithm"
+        )
     name, last = found[-1]
     layer = FixedDirections(last.in_features, last.out_features) if fixed else last
     scaled = nn.Sequential(ScaledFeatures(length), layer) if length else layer
