@@ -262,7 +262,7 @@ def test_an_algorithm_can_be_added_to_a_tune_but_none_taken_away(tmp_path):
     write_request(tmp_path, ask("fedavg"), None)
     write_request(tmp_path, ask("fedper", "fedavg"), None)
     assert read_request(tmp_path) == ask("fedper", "fedavg")
-    with pytest.raises(FolderError, match="other settings"):
+    with pytest.raises(FolderError, match="holds a tune of fedper fedavg: name them too"):
         write_request(tmp_path, ask("fedper"), None)
 
 

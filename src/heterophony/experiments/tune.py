@@ -193,9 +193,12 @@ def write_request(parent: Path, request: TuneRequest, file: Path | None) -> None
         same_file = (base.read_text(encoding="utf-8") if base.exists() else "") == text
         more_trials = (before.get("trials") or 0) <= (request.trials or 0)
         more_algorithms = set(before["algorithms"]) <= set(request.algorithms)
-        may_grow = {
-            k for k, more in (("trials", more_trials), ("algorithms", more_algorithms)) if more
-        }
+        may_grow = {"algorithms", "trials"} if more_trials else {"algorithms"}
+        if not more_algorithms:
+            known = " ".join(before["algorithms"])
+            raise FolderError(
+                f"{parent} holds a tune of {known}: name them too, or choose another --out"
+            )
         changed = {k for k in content if content[k] != before[k]} - may_grow
         if changed or not same_file:
             raise FolderError(f"{parent} holds a tune with other settings; choose another --out")
