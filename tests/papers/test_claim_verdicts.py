@@ -86,14 +86,17 @@ def test_seeds_are_paired():
 
 def test_one_seed_decides_nothing_and_says_so():
     found = decide_claim(claim(), runs([40.0]))
-    assert found.why == "one seed, which decides nothing: FedReG − FedAvg = +40.00, 1 seed"
+    assert (
+        found.why
+        == "settings as in the text, best round: one seed, which decides nothing: FedReG − FedAvg = +40.00, 1 seed"
+    )
 
 
 def test_missing_rows_leave_an_ordering_undecided_but_may_refute_it():
     both = claim("FedAvg", "FedRoD")
     found = decide_claim(both, runs([4.0, 4.5, 3.5]))
     assert found.verdict == "undecided"
-    assert found.why.startswith("not run: FedRoD; FedReG − FedAvg = +4.00 (+2.76 … +5.24, 95 %)")
+    assert "rows not run: FedRoD; FedReG − FedAvg = +4.00 (+2.76 … +5.24, 95 %)" in found.why
     assert decide_claim(both, runs([-40.0, -41.0, -42.0])).verdict == "does not hold"
     assert decide_claim(both, []).why == "not run"
 
@@ -162,7 +165,9 @@ def test_differences_over_the_rounds_are_paired_by_seed_and_round():
 def test_one_line_says_what_decides_a_claim_or_why_nothing_does():
     assert describe_found(decide_claim(claim(), [])) == "not run"
     few = decide_claim(claim(), runs([4.0]))
-    assert describe_found(few).startswith("medium scale: one seed, which decides nothing: FedReG")
+    assert describe_found(few).startswith(
+        "medium scale, settings as in the text, best round: one seed, which decides nothing: FedReG"
+    )
     held = describe_found(decide_claim(claim(), runs([4.0, 4.5, 3.5])))
     assert held.startswith("medium scale, settings as in the text, best round: FedReG − FedAvg")
     failed = describe_found(decide_claim(claim(), runs([-4.0, -4.5, -3.5])))

@@ -134,6 +134,13 @@ def test_the_claims_of_a_table_are_shown_with_what_was_found(tmp_path, monkeypat
     assert "Reverse is close to Local (47.61 / 22.65 / 18.76): the differences to Local" in shown
 
 
+def test_a_table_without_claims_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = asked("own-method", "--claims")
+    assert found.exit_code == 3
+    assert "reproduce own-method --claims: this table has no claims" in found.output
+
+
 def test_a_page_is_written_and_other_files_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("claims.md", "claims.html"):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..core.errors import ConfigError
 from ..papers.scale import TableScale
 from . import terminal
 
@@ -24,7 +25,11 @@ def show_claims(name: str | None, own_runs: Path | None, page: Path | None, json
     from ..papers.evidence import merge_runs, read_stored_runs
     from ..papers.table import load_table
 
-    claims = list_claims(None if name is None else [load_table(name)])
+    claims = list(list_claims(None if name is None else [load_table(name)]))
+    if not claims:
+        raise ConfigError(
+            f"reproduce {name} --claims: this table has no claims; without a name, all are shown"
+        )
     runs = merge_runs(read_stored_runs(), read_own_runs(own_runs, name))
     found = list(decide_claims(claims, runs))
     if page is not None:
@@ -82,7 +87,6 @@ def print_claims(found: Sequence[ClaimVerdict], detailed: bool) -> None:
     for one in found:
         terminal.print_note(f"{one.claim.says}: {one.claim.how}")
         terminal.print_note(f"  {describe_found(one)}")
-        if one.cases:
-            terminal.print_table(
-                "", CASE_TITLES, list_cases(one), text=5, optional=CASE_TITLES[-1:]
-            )
+        if one.cases:  # without the differences over the rounds, which are too long for a terminal
+            cases = [row[:-1] for row in list_cases(one)]
+            terminal.print_table("", CASE_TITLES[:-1], cases, text=len(CASE_TITLES) - 1)

@@ -46,7 +46,7 @@ def describe_found(found: ClaimVerdict) -> str:
     """Describe in one line what decides a claim, or why nothing does."""
     kind = classify_verdict(found.verdict)
     if kind == "undecided" or not found.cases:
-        where = f"{SCALE_WORDS[found.scale]}: " if found.scale and found.cases else ""
+        where = f"{SCALE_WORDS[found.scale]}, " if found.scale and found.cases else ""
         return f"{where}{found.why}"
     wanted = "does not hold" if kind == "does not hold" else "holds"
     deciding = next(c for c in found.cases if (c.scale, c.decision) == (found.scale, wanted))

@@ -121,7 +121,7 @@ def decide_claim(claim: PaperClaim, runs: Sequence[StoredRun]) -> ClaimVerdict:
     if not cases:
         return ClaimVerdict(claim, "undecided", None, "not run", ())
     most = max(cases, key=lambda case: (case.seeds, case.scale == JUDGED_SCALES[0]))
-    return ClaimVerdict(claim, "undecided", most.scale, most.why, cases)
+    return ClaimVerdict(claim, "undecided", most.scale, f"{most.condition}: {most.why}", cases)
 
 
 def combine_cases(cases: Sequence[CaseVerdict]) -> tuple[str, str, str]:
@@ -216,7 +216,7 @@ def judge_differences(
         return "undecided", f"one seed, which decides nothing: {text}"
     if missing:
         rows = ", ".join(dict.fromkeys(row for row, _ in missing))
-        return "undecided", f"not run: {rows}; {text}"
+        return "undecided", f"rows not run: {rows}; {text}"
     intervals = [d.interval() for d in differences]
     if all(found and is_confirmed(claim, found) for found in intervals):
         return "holds", text
