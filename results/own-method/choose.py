@@ -60,13 +60,14 @@ def run_method(
     lr: float,
     rounds: int,
     every: int,
+    head_depth: int = 1,
 ) -> hp.Result:
     """Run an algorithm at the setting of the choice, with an evaluation after so many rounds."""
     return hp.run(
         algorithm,
         clients,
         model="convnet_small",
-        head_depth=1,
+        head_depth=head_depth,
         rounds=rounds,
         participation=RATE,
         training=hp.Training(epochs=epochs, batch=20, lr=lr, momentum=0.9),
@@ -77,7 +78,12 @@ def run_method(
 
 
 def measure(
-    algorithm: hp.Algorithm, epochs: int, data: str, seed: int, lr: float = 0.03
+    algorithm: hp.Algorithm,
+    epochs: int,
+    data: str,
+    seed: int,
+    lr: float = 0.03,
+    head_depth: int = 1,
 ) -> dict[str, float]:
     """Run an algorithm; G and P are percentages of validation examples."""
     clients = hp.federate(
@@ -87,7 +93,7 @@ def measure(
         validation_fraction=0.2,
         seed=seed,
     )
-    result = run_method(algorithm, epochs, clients, seed, lr, ROUNDS, EVERY)
+    result = run_method(algorithm, epochs, clients, seed, lr, ROUNDS, EVERY, head_depth)
     held_out = sum(next(e["validation"] for e in result.events if e["event"] == "start"))
     found: dict[str, float] = {"examples_per_round": result.summary.examples_per_round}
     for m in ("G", "P"):  # P is not measured in every evaluation if fine-tuning comes before it
@@ -97,7 +103,7 @@ def measure(
     return found
 
 
-def claim(path: Path, key: str) -> bool:
+def reserve(path: Path, key: str) -> bool:
     """Write that this process makes a run; tell whether nobody has made it or is making it."""
     with open_locked(path) as content:
         before = content.get(key)
@@ -124,6 +130,7 @@ def open_locked(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def is_running(pid: int) -> bool:
+    """Tell whether a process of this machine runs; Linux only."""
     return Path(f"/proc/{pid}").exists()
 
 
@@ -146,7 +153,7 @@ def run_candidates(names: Sequence[str], seeds: Sequence[int]) -> None:
         for data in DATA:
             for name in names:
                 key = f"{data}, {name}, seed {seed}"
-                if claim(FOUND, key):
+                if reserve(FOUND, key):
                     epochs = 1 if name in TWO_PASSES else 2
                     found = measure(CANDIDATES[name], epochs, data, seed)
                     record(FOUND, key, found)

@@ -13,7 +13,7 @@ HEAD = """\
 ## Where a method does worse than its paper says
 
 Papers of one model for all say that its G is at least FedAvg's. Papers of personal models say that P is above the P of FedAvg, and of clients who train alone (*Local*). Listed is every
-method whose mean is below one of these in some setting, with the paired difference in points; in bold where its 95 % interval excludes zero. What was tried: {tried} Causes were not isolated.
+method whose mean is below one of these in some setting, with the paired difference in points; in bold where its 95 % interval excludes zero. G is judged only where all clients use one model. What was tried: {tried} Causes were not isolated.
 
 """
 SEARCH_ONLY = "the search, and nothing else."
