@@ -15,6 +15,7 @@ from statistics import fmean
 
 import matplotlib
 from final import BOARD, CURVES, HERE, Cell, add_runs, list_cells, read_final
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import ttest_rel
 
@@ -32,6 +33,7 @@ PAGE, FIGURE = ROOT / "docs" / "method-results.md", ROOT / "docs" / "images" / "
 SECONDS = HERE / "seconds.json"
 METHOD, OTHERS = "FixHead", ("FedReG", "FedReG with two layers", "FedRoD")
 MEASURES = {"G": "G.last10", "P": "P.last10"}
+PANELS = 3  # side by side in the figure
 DRAWN = ("FedAvg", "FedReG", "FedRoD", METHOD)
 HEAD = """\
 # FixHead: what was found
@@ -246,18 +248,18 @@ def format_table(titles: Sequence[str], rows: Sequence[Sequence[str]], words: in
 
 
 def draw_curves(final: Mapping[Cell, Entry]) -> None:
-    """Draw G and P over the rounds, a panel for each federation."""
+    """Draw G and P over the rounds: a panel for each federation, three of them side by side."""
     curves, columns = json.loads(CURVES.read_text()), list_columns(final)
     matplotlib.rcParams.update({**STYLE, "font.size": 10, "axes.titlesize": 10})
-    figure = Figure(figsize=(3.1 * len(columns), 6), layout="constrained")
-    grid = figure.subplots(2, len(columns), squeeze=False, sharex="col")
-    for line, measure in zip(grid, MEASURES, strict=True):
-        for axes, column in zip(line, columns, strict=True):
-            for i, row in enumerate(DRAWN):
-                found = curves.get(Cell(row, column).name, {}).get(measure)
-                if found:
-                    axes.plot(*found, label=row, linewidth=1.5, **get_series_style(i))
-            axes.grid(color="#e5e5e5", linewidth=0.6)
+    bands = [columns[i : i + PANELS] for i in range(0, len(columns), PANELS)]
+    figure = Figure(figsize=(3.1 * PANELS, 5 * len(bands)), layout="constrained")
+    grid = figure.subplots(2 * len(bands), PANELS, squeeze=False)
+    for i, line in enumerate(grid):
+        measure, band = list(MEASURES)[i % 2], bands[i // 2]
+        for axes in line[len(band) :]:
+            axes.set_visible(False)
+        for axes, column in zip(line, band, strict=False):
+            draw_panel(axes, measure, {r: curves.get(Cell(r, column).name, {}) for r in DRAWN})
             if measure == "G":
                 axes.set_title(column.replace(", ", "\n", 1))
             else:
@@ -265,6 +267,16 @@ def draw_curves(final: Mapping[Cell, Entry]) -> None:
         line[0].set_ylabel(f"{measure}, %")
     grid[0][0].legend(frameon=False, fontsize=9, loc="lower right")
     figure.savefig(FIGURE, metadata={"Date": None})
+
+
+def draw_panel(
+    axes: Axes, measure: str, curves: Mapping[str, Mapping[str, list[list[float]]]]
+) -> None:
+    """Draw one accuracy of all methods on one federation."""
+    for i, (row, found) in enumerate(curves.items()):
+        if measure in found:
+            axes.plot(*found[measure], label=row, linewidth=1.5, **get_series_style(i))
+    axes.grid(color="#e5e5e5", linewidth=0.6)
 
 
 def write_page(final: Mapping[Cell, Entry]) -> str:
