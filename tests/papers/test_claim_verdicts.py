@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from heterophony.papers.claim_data import (
@@ -104,7 +106,7 @@ def test_missing_rows_leave_an_ordering_undecided_but_may_refute_it():
 def test_a_claim_may_hold_with_some_settings_only():
     plain, varied = runs([0.5, -0.5, 0.0]), runs([4.0, 4.5, 3.5], variant="momentum-0")
     found = decide_claim(claim(), plain + varied)
-    assert found.verdict == ("holds under condition: momentum 0, best round; momentum 0, last 10")
+    assert found.verdict == "holds under condition: momentum 0"  # by both rules
     assert classify_verdict(found.verdict) == "holds under condition"
     assert count_verdicts([found]) == (
         "1 claim: 0 hold, 1 holds under a condition, 0 do not hold, 0 are undecided"
@@ -133,6 +135,35 @@ def test_a_variant_of_one_row_is_compared_with_the_plain_runs_of_others():
     more = [run("FedAvg", s, level(85.0 + s), variant="equal-work") for s in range(3)]
     found = decide_claim(claim(), reg + more)
     assert {(c.variant, c.decision) for c in found.cases} == {("equal-work", "does not hold")}
+
+
+def test_attacks_are_judged_at_equal_loss_under_two_attackers():
+    """Attacks have numbers instead of curves, and a verdict for each attacker."""
+    table = load_table("feddecomp-table7")
+    pair = (("FedAvg", "CIFAR-10"), ("FedDecomp", "CIFAR-10"))
+    about = PaperClaim(table, "it leaks less", "2 against 1", "how", "psnr_mean", (pair,))
+    found = decide_claim(
+        about,
+        [
+            replace(
+                run(row, seed, []),
+                table=table.name,
+                column="CIFAR-10",
+                evaluated=[],
+                curves={},
+                variant=f"personal-parameters-{known}",
+                numbers={"psnr_mean": value + seed},
+            )
+            for seed in range(3)
+            for known, values in {"unknown": (14.0, 11.0), "known": (14.0, 16.0)}.items()
+            for row, value in zip(("FedAvg", "FedDecomp"), values, strict=True)
+        ],
+    )
+    assert found.verdict == (
+        "holds under condition: personal parameters unknown, at equal training loss"
+        " (does not hold: personal parameters known, at equal training loss)"
+    )
+    assert [(c.rule, c.seeds, c.parts) for c in found.cases] == [("matched", 3, ())] * 2
 
 
 def test_the_full_scale_counts_before_the_medium_one():

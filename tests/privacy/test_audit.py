@@ -19,6 +19,7 @@ from helpers.support import Fatal, digits, net_with_batch_norm, replies
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.analysis.runs import load_runs
 from heterophony.cli import app
+from heterophony.core.errors import FolderError
 from heterophony.core.tensors import Tensors
 from heterophony.data.sources import read_source
 from heterophony.engines.base import create_engine
@@ -39,6 +40,7 @@ from heterophony.privacy.attacks import (
     squared_distance,
     total_variation,
 )
+from heterophony.privacy.evidence import describe_audit, is_audit
 from heterophony.privacy.gradients import (
     compute_gradients,
     compute_update,
@@ -47,6 +49,7 @@ from heterophony.privacy.gradients import (
     make_insider,
     make_stranger,
 )
+from heterophony.privacy.matching import list_common_levels, list_training_losses, match_rounds
 from heterophony.privacy.preset_names import AuditPreset
 from heterophony.privacy.presets import get_preset
 from heterophony.privacy.quality import MAX_PSNR, make_reference_images, psnr, ssim
@@ -382,6 +385,46 @@ def test_an_algorithm_that_sends_no_parameters_is_not_attacked(tmp_path):
     assert found["notes"] == ["local: it sends no parameters, so there is no gradient to invert"]
 
 
+def test_each_level_is_matched_by_the_first_round_that_is_not_above_it():
+    losses = {1: 0.9, 2: 0.5, 3: 0.6, 4: 0.2}
+    assert match_rounds(losses, (0.9, 0.7, 0.55, 0.1)) == {0.9: 1, 0.7: 2, 0.55: 2}
+    assert list_common_levels({"a": {0.9: 1, 0.5: 2}, "b": {0.9: 3, 0.2: 4}}) == [0.9]
+    assert list_common_levels({}) == []
+
+
+def test_algorithms_are_attacked_and_compared_at_equal_training_loss(tmp_path):
+    words = ("fedavg", "feddecomp", "--rounds", "1,2,3,4")
+    trained = audited(tmp_path / "a", *words)
+    events = {r.config["algorithm"]["name"]: r.events for r in load_runs([tmp_path / "a"])}
+    losses = {name: list_training_losses(own) for name, own in events.items()}
+    level = max(own[2] for own in losses.values())  # which both reach, in round 2 at the latest
+    unreached = min(v for own in losses.values() for v in own.values()) - 1e-6
+    asked = ("--losses", f"{level},{unreached}")
+    found = audited(tmp_path / "b", *words, *asked)
+    rounds = {name: match_rounds(own, [level])[level] for name, own in losses.items()}
+    assert {(r["algorithm"], r["round"]) for r in found["attacks"]} == {*rounds.items()}
+    assert found["matched"] == {
+        name: {str(level): {"round": t, "loss": losses[name][t]}} for name, t in rounds.items()
+    }
+    by_round = {(r["algorithm"], r["private"]): r["rounds"] for r in trained["rows"]}
+    for row in found["rows"]:
+        plain = by_round[row["algorithm"], row["private"]][str(rounds[row["algorithm"]])]
+        assert row["losses"] == {str(level): plain}
+        assert row["psnr_mean"] == plain["psnr_mean"]
+    assert f"loss {unreached:g} is not compared" in found["notes"][0]
+    page = render_report(load_runs([tmp_path / "b"]))
+    assert f"at loss {level:g}" in page
+    neither = audited(tmp_path / "c", *words, "--losses", str(unreached))
+    assert (neither["rows"], neither["orderings"]) == ([], [])
+
+
+def test_an_audit_of_other_attacks_is_no_evidence_for_claims(tmp_path):
+    audited(tmp_path, "fedavg")
+    assert is_audit(tmp_path)
+    with pytest.raises(FolderError, match="its algorithms are not those of --preset medium"):
+        list(describe_audit(tmp_path))
+
+
 def test_the_page_carries_the_audit(tmp_path):
     audited(tmp_path / "a", "fedavg")
     page = render_report(load_runs([tmp_path / "a"]))
@@ -393,6 +436,9 @@ def test_the_page_carries_the_audit(tmp_path):
     ("words", "also", "why"),
     [
         (("fedavg", "--rounds", "ten"), (), "--rounds ten: must be whole numbers"),
+        (("fedavg", "--losses", "0.5,-1"), (), "--losses 0.5,-1: must be numbers above 0"),
+        (("fedavg", "--losses", "low"), (), "--losses low: must be numbers above 0"),
+        (("fedavg", "--losses", "inf"), (), "--losses inf: must be numbers above 0"),
         (("fedavg", "--clients", "9"), (), "--clients 9: there are 3"),
         (("fedavgg",), (), "did you mean 'fedavg'?"),
         (("centralized",), (), "centralized: it pools all data"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import StrEnum
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,6 +51,12 @@ def audit(
     rounds: Annotated[
         str | None, typer.Option(help="Attack after so many rounds, as in 10,20; 0: untrained.")
     ] = None,
+    losses: Annotated[
+        str | None,
+        typer.Option(
+            help="Attack each algorithm only after the first of these rounds with so small a training loss, as in 0.7,0.5."
+        ),
+    ] = None,
     clients: Annotated[int | None, typer.Option(min=1, help="Attack the first so many.")] = None,
     images: Annotated[
         int | None, typer.Option(min=1, help="Attack the first so many of each client.")
@@ -76,7 +83,10 @@ def audit(
         int, typer.Option(min=1, help="Attempts at each image; the best match counts.")
     ] = 1,
     preset: Annotated[
-        AuditPreset, typer.Option(help="Minutes on patches of photos, or FedDecomp's Table 7.")
+        AuditPreset,
+        typer.Option(
+            help="Minutes on patches of photos, or FedDecomp's Table 7: small, or as printed."
+        ),
     ] = AuditPreset.quick,
     out: Annotated[Path | None, typer.Option(help="Default: a new folder in runs/.")] = None,
     json: JsonOption = False,
@@ -92,6 +102,7 @@ def audit(
         rounds=asked_rounds,
         clients=clients or base.victims.clients,
         images=images or base.victims.images,
+        losses=base.victims.losses if losses is None else parse_losses(losses),
     )
     default = 300 if attack is AttackMethod.dlg else base.attack_settings.iterations
     how = replace(
@@ -129,6 +140,17 @@ def parse_rounds(text: str) -> tuple[int, ...]:
     if rounds[0] < 0:
         raise ConfigError(f"--rounds {text}: must be whole numbers from 0, as in 10,20")
     return tuple(rounds)
+
+
+def parse_losses(text: str) -> tuple[float, ...]:
+    """Parse ``0.7,0.5``: each loss once, descending."""
+    try:
+        losses = sorted({float(part) for part in text.split(",")}, reverse=True)
+    except ValueError:
+        losses = [0.0]
+    if not all(isfinite(v) and v > 0 for v in losses):
+        raise ConfigError(f"--losses {text}: must be numbers above 0, as in 0.7,0.5")
+    return tuple(losses)
 
 
 def run_audit(

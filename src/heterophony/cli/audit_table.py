@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..algorithms import get_display_name
-from ..privacy.summary import format_psnr_by_round, list_rounds_if_several
+from ..privacy.summary import list_parts
 from . import terminal
 
 YES_NO = {True: "yes", False: "no"}
@@ -15,20 +15,20 @@ YES_NO = {True: "yes", False: "no"}
 def show_audit(content: dict[str, Any], parent: Path) -> None:
     """Print what was recovered, the references for no leak, and the orderings of the paper."""
     how = content["asked"]["how"]
-    rounds = list_rounds_if_several(content)
+    parts = list_parts(content)
     titles = ["", "personal parameters", "images", "PSNR mean", "max", "SSIM mean", "max"]
-    titles += [f"PSNR after {t}" for t in rounds]
+    titles += [part.title for part in parts]
     rows = [
         [
             get_display_name(r["algorithm"]),
             r["private"],
             r["attacks"],
             *format_metrics(r),
-            *format_psnr_by_round(r, rounds),
+            *(part.format_psnr(r) for part in parts),
         ]
         for r in content["rows"]
     ]
-    empty = [""] * len(rounds)
+    empty = [""] * len(parts)
     rows += [
         [name, "", "", *format_metrics(r), *empty] for name, r in content["references"].items()
     ]

@@ -18,6 +18,8 @@ from .table import Ordering, PublishedTable, check_choice, load_tables
 
 CLAIMS_FILE = files(__package__) / "claims.toml"
 CellKey = tuple[str, str]  # row and column
+ATTACK_MEASURES = ("psnr_mean", "psnr_max")
+AUDIT_COMMAND = "heterophony audit --preset medium"
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,11 @@ class PaperClaim:
     def id(self) -> str:
         """A name for programs: the table, and the claim in short."""
         return f"{self.table.name}: {self.says}"
+
+    @property
+    def attacked(self) -> bool:
+        """Whether it is about attacks on what is sent, which `heterophony audit` makes."""
+        return self.measure in ATTACK_MEASURES
 
     @property
     def cells(self) -> tuple[CellKey, ...]:
@@ -113,7 +120,7 @@ def describe_ordering(
         how="every difference, paired by seed, is above 0",
         measure=ordering.measure,
         comparisons=tuple(((ordering.above, column), (row, column)) for row in rows),
-        command="heterophony audit --preset paper" if ordering.measure.startswith("psnr") else "",
+        command=AUDIT_COMMAND if ordering.measure in ATTACK_MEASURES else "",
     )
 
 

@@ -22,6 +22,7 @@ from .table import VARIANT_SIGN
 
 Decision = Literal["holds", "does not hold", "undecided"]
 LAST10 = "last10"
+AT_EQUAL_LOSS = "matched"  # the rule for attacks
 BY_METHOD = "method"  # in place of a scale, where a claim follows from the method
 # parts of a run over which differences are averaged: the first tenth, then to a quarter, …
 ROUND_PARTS = ((0.0, 0.1), (0.1, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
@@ -131,9 +132,9 @@ def combine_cases(cases: Sequence[CaseVerdict]) -> tuple[str, str, str]:
     why = "; ".join(f"{case.condition}: {case.decision}, {case.why}" for case in cases)
     if found == {"holds"}:
         return "holds", scale, why
-    failing = "; ".join(c.condition for c in cases if c.decision == "does not hold")
+    failing = join_conditions(cases, "does not hold")
     if holding:
-        conditions = "; ".join(case.condition for case in holding)
+        conditions = join_conditions(cases, "holds")
         exceptions = f" (does not hold: {failing})" if failing else ""
         return f"holds under condition: {conditions}{exceptions}", scale, why
     if found == {"does not hold"}:
@@ -141,9 +142,21 @@ def combine_cases(cases: Sequence[CaseVerdict]) -> tuple[str, str, str]:
     return f"does not hold ({failing})", scale, why
 
 
+def join_conditions(cases: Sequence[CaseVerdict], decision: Decision) -> str:
+    """Join the conditions with this decision; settings alone where all rules agree on it."""
+    out = []
+    for settings in dict.fromkeys(case.settings for case in cases):
+        here = [case for case in cases if case.settings == settings]
+        agreeing = [case for case in here if case.decision == decision]
+        alike = len(agreeing) == len(here) and len(here) > 1
+        out += [settings] if alike else [case.condition for case in agreeing]
+    return "; ".join(out)
+
+
 def iterate_cases(claim: PaperClaim, runs: Sequence[StoredRun]) -> Iterator[CaseVerdict]:
     """Yield a verdict for every scale and variant that has runs, by the paper's rule and last 10."""
-    rules = list(dict.fromkeys((claim.table.measured.rounds, LAST10)))
+    own_rules = list(dict.fromkeys((claim.table.measured.rounds, LAST10)))
+    rules = [AT_EQUAL_LOSS] if claim.attacked else own_rules
     for scale in JUDGED_SCALES:
         at_scale = [run for run in runs if run.scale == scale]
         for variant in sorted({run.variant for run in at_scale}):
@@ -156,9 +169,15 @@ def iterate_cases(claim: PaperClaim, runs: Sequence[StoredRun]) -> Iterator[Case
 def gather_cells(
     claim: PaperClaim, runs: Sequence[StoredRun], variant: str
 ) -> dict[CellKey, dict[int, StoredRun]]:
-    """Gather the runs of cells by seed; cells that the variant does not change have their plain runs."""
-    chosen = claim.table.choose_variants([variant] if variant else [])
-    labels = {(cell.row, cell.column): cell.variant for cell in chosen.cells}
+    """Gather the runs of cells by seed; cells that the variant does not change have their plain runs.
+
+    The variants of attacks are what the attacker knows; every cell has runs with each.
+    """
+    if claim.attacked:
+        labels = dict.fromkeys(claim.cells, variant)
+    else:
+        chosen = claim.table.choose_variants([variant] if variant else [])
+        labels = {(cell.row, cell.column): cell.variant for cell in chosen.cells}
     return {
         key: {
             run.seed: run
@@ -193,6 +212,8 @@ def judge_case(
 
 def measure_one(claim: PaperClaim, run: StoredRun, rule: str) -> float | None:
     """Return the number of a run that the claim is about; None if it was not measured."""
+    if rule == AT_EQUAL_LOSS:
+        return run.numbers.get(claim.measure)
     found = run.measure(claim.table.measured)
     by_rule = rule == claim.table.measured.rounds
     return found.get(claim.measure if by_rule else f"{claim.measure} {LAST10}")

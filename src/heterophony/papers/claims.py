@@ -16,7 +16,12 @@ from ..analysis.significance import (
 from .table import Ordering, PublishedTable
 from .verdicts import ComparedNumber
 
-RULE_NAMES = {"best": "best round", "last": "last round", "last10": "last 10"}
+RULE_NAMES = {
+    "best": "best round",
+    "last": "last round",
+    "last10": "last 10",
+    "matched": "at equal training loss",  # of attacks, which are not measured in rounds
+}
 ONE_SEED = "1 seed"
 ROUNDING_DIGITS = 9  # means that differ by less are equal
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from importlib.resources import files
@@ -52,11 +52,17 @@ class StoredRun:
     model_sha256: str
     version: str
     remark: str = ""  # how the data differ from the published set of their name
+    # measures other than accuracies, by name
+    numbers: dict[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, str, str, str, str, int]:
         """What is unique to a run: a later run with the same key replaces it."""
         return self.table, self.scale, self.row, self.column, self.variant, self.seed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its fields for JSON; without numbers if it has none."""
+        return {k: v for k, v in asdict(self).items() if k != "numbers" or v}
 
     @cached_property
     def points(self) -> dict[str, list[tuple[int, float]]]:
@@ -98,7 +104,7 @@ def write_stored_runs(folder: Path, runs: Iterable[StoredRun]) -> list[Path]:
     for run in sorted(runs, key=lambda run: run.key):
         by_file.setdefault(f"{run.table}-{run.scale}.json", []).append(run)
     for name, group in by_file.items():
-        lines = ",\n".join(json.dumps(asdict(run), separators=(",", ":")) for run in group)
+        lines = ",\n".join(json.dumps(run.to_dict(), separators=(",", ":")) for run in group)
         write_atomically(folder / name, f'{{"runs":[\n{lines}\n]}}\n'.encode())
     return [folder / name for name in by_file]
 

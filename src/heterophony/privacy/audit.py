@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from .attack_job import (
     GradientInversion,
 )
 from .gradients import list_sent_parameters
+from .matching import collect_losses, list_training_losses, match_rounds
 from .records import Record, make_records
 from .snapshots import Snapshots
 
@@ -36,11 +37,20 @@ ATTACK_LOG = "attacks.jsonl"
 
 @dataclass(frozen=True)
 class Victims:
-    """The first ``clients`` clients and ``images`` images of each, attacked in these rounds."""
+    """The first ``clients`` clients and ``images`` images of each, attacked in these rounds.
+
+    With ``losses``, each algorithm is attacked only after the first of these rounds in which its
+    training loss is not above each of them.
+    """
 
     rounds: tuple[int, ...]
     clients: int
     images: int
+    losses: tuple[float, ...] = ()
+
+    def describe(self) -> Record:
+        """Return the settings for the header of a log; without losses as before there were any."""
+        return {k: v for k, v in asdict(self).items() if k != "losses" or v}
 
 
 class AttackLog:
@@ -84,13 +94,35 @@ def record_sent_parameters(label: str, snapshots: Snapshots, log: AttackLog) -> 
             )
 
 
+def record_losses(label: str, snapshots: Snapshots, log: AttackLog) -> None:
+    """Record the training loss at every snapshot, unless nothing is sent."""
+    records, losses = log.read_records(), list_training_losses(snapshots.folder.iterate_events())
+    done = collect_losses(records).get(label, {})
+    sent = [r["round"] for r in records if is_visible(r, label)]
+    log.append_records(
+        [
+            {"event": "loss", "algorithm": label, "round": t, "loss": losses[t]}
+            for t in sent
+            if t in losses and t not in done
+        ]
+    )
+
+
+def is_visible(record: Record, label: str) -> bool:
+    """Tell whether a record lists parameters that the algorithm sends."""
+    return bool(record["event"] == "visible" and record["algorithm"] == label and record["names"])
+
+
 def list_cases(
     label: str, snapshots: Snapshots, victims: Victims, settings: AttackSettings, log: AttackLog
 ) -> list[AttackCase]:
     """List every case of one run. Empty if the algorithm sends no parameters."""
-    out = []
-    for record in log.read_records():
-        if record["event"] != "visible" or record["algorithm"] != label or not record["names"]:
+    out, records = [], log.read_records()
+    rounds: Collection[int] = victims.rounds
+    if victims.losses:
+        rounds = match_rounds(collect_losses(records).get(label, {}), victims.losses).values()
+    for record in records:
+        if not is_visible(record, label) or record["round"] not in rounds:
             continue
         for client in snapshots.clients:
             images = min(victims.images, len(snapshots.plan.federation.train[client]))

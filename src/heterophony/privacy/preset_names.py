@@ -4,7 +4,8 @@ from enum import StrEnum
 
 
 class AuditPreset(StrEnum):
-    """quick: minutes on small data; paper: the size of the published table."""
+    """quick: minutes on small data; medium: the published table, made small; paper: its size."""
 
     quick = "quick"
+    medium = "medium"
     paper = "paper"

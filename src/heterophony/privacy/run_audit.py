@@ -29,6 +29,7 @@ from .audit import (
     invert_gradients,
     list_cases,
     list_open_cases,
+    record_losses,
     record_sent_parameters,
 )
 from .preset_names import AuditPreset
@@ -65,6 +66,8 @@ class Audit:
                 )
                 snapshots.save_last()
                 record_sent_parameters(name, snapshots, self.log)
+                if self.victims.losses:
+                    record_losses(name, snapshots, self.log)
 
     def list_open_cases(self) -> dict[str, list[AttackCase]]:
         """List the attacks that are left, by algorithm."""
@@ -134,7 +137,7 @@ def open_audit(
     folders = prepare_run_folders(parent, {labels[n]: c for n, c in configs.items()})
     asked = {
         "algorithms": list(configs),
-        "victims": asdict(victims),
+        "victims": victims.describe(),
         "how": asdict(how),
         "seed": first.top.seed,
         "data": federation.name,

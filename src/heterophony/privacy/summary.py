@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 from ..papers.table import PublishedTable
+from .matching import collect_losses, collect_matched_rounds, list_common_levels
 
 Record = dict[str, Any]
 PRIVATE_KNOWLEDGE = ("unknown", "known")
@@ -16,19 +18,21 @@ IMAGE_KEYS = ("original", "picture")  # left out of ``audit.json``
 def summarise_audit(records: Sequence[Record], table: PublishedTable) -> dict[str, Any]:
     """Make the content of ``audit.json``; it does not depend on the order of the records."""
     asked = {k: v for k, v in records[0].items() if k != "event"}
-    found = collect_attacks(records)
+    found, matched = collect_attacks(records), collect_matched_rounds(records)
+    levels = list_common_levels(matched)
     rows = [
-        summarise_row(name, private, mine)
+        summarise_row(name, private, mine, {v: matched[name][v] for v in levels})
         for name in asked["algorithms"]
         for private in PRIVATE_KNOWLEDGE
         if (mine := [r for r in found if (r["algorithm"], r["private"]) == (name, private)])
     ]
     return {
         "asked": asked,
+        **({"matched": summarise_matching(records, matched)} if matched else {}),
         "visible": collect_sent_parameters(records, asked["algorithms"]),
         "references": summarise_references(found),
         "rows": rows,
-        "orderings": check_orderings(rows, table),
+        "orderings": check_orderings(rows, table) if levels or not matched else [],
         "notes": collect_notes(records, found, asked),
         "attacks": [{k: v for k, v in r.items() if k not in ("event", *IMAGE_KEYS)} for r in found],
     }
@@ -44,17 +48,41 @@ def collect_attacks(records: Iterable[Record]) -> list[Record]:
     return [by_key[k] for k in sorted(by_key)]
 
 
-def summarise_row(name: str, private: str, attacks: Sequence[Record]) -> Record:
-    rounds = sorted({r["round"] for r in attacks})
+def summarise_row(
+    name: str, private: str, attacks: Sequence[Record], matched: Mapping[float, int]
+) -> Record:
+    """Summarise the attacks on an algorithm by one attacker.
+
+    If rounds were matched by loss, the row counts the attacks at levels that all algorithms reach:
+    once for each level, also where one round stands for two of them.
+    """
+    by_round = {
+        t: [r for r in attacks if r["round"] == t] for t in sorted({r["round"] for r in attacks})
+    }
+    counted = [r for t in matched.values() for r in by_round[t]] or attacks
     return {
         "algorithm": name,
         "private": private,
-        "attacks": len(attacks),
-        "failed": sum(not r["finite"] for r in attacks),
-        **summarise_quality(attacks),
-        "rounds": {
-            str(t): summarise_quality([r for r in attacks if r["round"] == t]) for t in rounds
-        },
+        "attacks": len(counted),
+        "failed": sum(not r["finite"] for r in counted),
+        **summarise_quality(counted),
+        "rounds": {str(t): summarise_quality(own) for t, own in by_round.items()},
+        **(
+            {"losses": {str(v): summarise_quality(by_round[t]) for v, t in matched.items()}}
+            if matched
+            else {}
+        ),
+    }
+
+
+def summarise_matching(
+    records: Sequence[Record], matched: Mapping[str, Mapping[float, int]]
+) -> dict[str, dict[str, Record]]:
+    """Say in which round each algorithm reached each level, and what its loss was there."""
+    losses = collect_losses(records)
+    return {
+        name: {str(v): {"round": t, "loss": losses[name][t]} for v, t in rounds.items()}
+        for name, rounds in matched.items()
     }
 
 
@@ -67,15 +95,35 @@ def summarise_quality(attacks: Sequence[Record]) -> dict[str, float]:
     }
 
 
-def list_rounds_if_several(content: Record) -> list[str]:
-    """List the audited rounds if there are several: PSNR differs between rounds."""
-    rounds = [str(t) for t in content["asked"]["victims"]["rounds"]]
-    return rounds if len(rounds) > 1 else []
+@dataclass(frozen=True)
+class AuditPart:
+    """A part of an audit that has a column of its own: one round, or one level of the loss."""
+
+    kind: str  # "rounds" or "losses": where a row has its numbers
+    key: str
+
+    @property
+    def title(self) -> str:
+        return f"PSNR after round {self.key}" if self.kind == "rounds" else f"at loss {self.key}"
+
+    def format_psnr(self, row: Record) -> str:
+        """Format the mean PSNR of a row in this part."""
+        found = row[self.kind].get(self.key)
+        return f"{found['psnr_mean']:.2f}" if found else "–"
 
 
-def format_psnr_by_round(row: Record, rounds: Sequence[str]) -> list[str]:
-    """Format the mean PSNR of a row in each of these rounds."""
-    return [f"{row['rounds'][t]['psnr_mean']:.2f}" if t in row["rounds"] else "–" for t in rounds]
+def list_parts(content: Record) -> list[AuditPart]:
+    """List the audited rounds or levels, if there are several: PSNR differs between them."""
+    if "matched" in content:
+        matched = {
+            name: {float(v): at["round"] for v, at in rounds.items()}
+            for name, rounds in content["matched"].items()
+        }
+        levels = list_common_levels(matched)
+        parts = [AuditPart("losses", str(v)) for v in levels]
+    else:
+        parts = [AuditPart("rounds", str(t)) for t in content["asked"]["victims"]["rounds"]]
+    return parts if len(parts) > 1 else []
 
 
 def summarise_references(found: Sequence[Record]) -> dict[str, dict[str, float]]:
@@ -155,7 +203,28 @@ def collect_notes(records: Sequence[Record], found: Sequence[Record], asked: Rec
             f"the victim made {asked['how']['steps']} steps on the same images; its update, divided"
             " by learning rate and steps, was matched as if it were one gradient"
         )
+    out += explain_matching(records)
     failed = sum(not r["finite"] for r in found)
     if failed:
         out.append(f"{failed} attacks left the finite numbers; their last finite image is used")
+    return out
+
+
+def explain_matching(records: Sequence[Record]) -> list[str]:
+    """Say in which rounds algorithms were attacked at equal loss, and which levels are left out."""
+    matched, losses = collect_matched_rounds(records), collect_losses(records)
+    if not matched:
+        return []
+    asked, common = records[0]["victims"]["losses"], list_common_levels(matched)
+    out = []
+    for level in sorted(asked, reverse=True):
+        late = [name for name, rounds in matched.items() if level not in rounds]
+        if late:
+            out.append(f"loss {level:g} is not compared: {', '.join(late)} did not reach it")
+    for level in common:
+        places = [
+            f"{name} round {rounds[level]} ({losses[name][rounds[level]]:.2f})"
+            for name, rounds in matched.items()
+        ]
+        out.append(f"at loss {level:g}: {', '.join(places)}")
     return out

@@ -31,7 +31,7 @@ INTRODUCTION = (
     "A claim *holds* if the intervals of all its differences are on the claimed side, and *does not"
     " hold* if one is on the other side (corrected for their number). It is *undecided* if they include"
     " 0, if rows are missing, or if there is one seed, which decides nothing. It *holds under condition"
-    " …* if it does with some settings or by some rule, and not by all. The full scale counts before"
+    " …* if it does with some settings or by some rule, and not by all; settings without a rule mean: by both rules. The full scale counts before"
     " the medium one, which has fewer images, a smaller net, fewer rounds and, where clients have fewer"
     " images, larger learning rates; *settings as in the text* means: apart from that. Both are judged by the"
     " paper's own rule (such as the best round) and by the mean over the last ten evaluations.",

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ...algorithms import get_display_name
-from ..page.audit_section import AuditRecord, select_images
+from ..page.audit_section import AuditRecord, describe_shown_rounds, select_images
 from .style import MUTED_COLOR, STYLE, TEXT_COLOR
 
 IMAGE_INCHES = 0.95  # side of an image
@@ -40,9 +40,8 @@ def draw_contact_sheet(records: Sequence[AuditRecord]) -> Figure:
         ]
         for axes, title in zip(grid[0], titles, strict=True):
             axes.set_title(title, fontsize=10, loc="center")
-        last = originals[0]["round"]
         figure.suptitle(
-            f"{records[0]['data']} after {last} rounds: images recovered from what clients send;"
+            f"{records[0]['data']} {describe_shown_rounds(records)}: images recovered from what clients send;"
             "\nthe personal parameters are unknown or known to the attacker",
             x=0.01,
             ha="left",

@@ -9,11 +9,11 @@ from typing import Any
 from ...algorithms import get_display_name
 from ...analysis.runs import Run
 from ...core.files import read_json
+from ...privacy.matching import collect_matched_rounds, list_common_levels
 from ...privacy.summary import (
     PRIVATE_KNOWLEDGE,
     collect_attacks,
-    format_psnr_by_round,
-    list_rounds_if_several,
+    list_parts,
 )
 from ...runs.run_index import read_json_lines
 
@@ -36,27 +36,27 @@ def read_audit_section(folder: Path) -> dict[str, Any] | None:
     if not content["rows"]:
         return None
     originals, columns, attacks = select_images(records)
-    rounds = list_rounds_if_several(content)
+    parts = list_parts(content)
     rows = [
         [
             f"{get_display_name(r['algorithm'])}, {r['private']}",
             *format_metrics(r),
-            *format_psnr_by_round(r, rounds),
+            *(part.format_psnr(r) for part in parts),
         ]
         for r in content["rows"]
     ]
-    empty = [""] * len(rounds)
+    empty = [""] * len(parts)
     rows += [[name, *format_metrics(r), *empty] for name, r in content["references"].items()]
     how = content["asked"]["how"]
     return {
         "attack": f"Attack: {how['attack']}, {how['iterations']} iterations, labels {how['labels']}",
         "titles": [
             *("PSNR mean", "PSNR max", "SSIM mean", "SSIM max"),
-            *(f"PSNR after round {t}" for t in rounds),
+            *(part.title for part in parts),
         ],
         "rows": rows,
         "shape": content["asked"]["shape"],
-        "round": originals[0]["round"],
+        "when": describe_shown_rounds(records),
         "columns": [
             "original",
             *(f"{get_display_name(name)}, {private}" for name, private in columns),
@@ -75,6 +75,25 @@ def read_audit_section(folder: Path) -> dict[str, Any] | None:
     }
 
 
+def choose_shown_rounds(
+    records: Sequence[AuditRecord], attacks: Sequence[AuditRecord]
+) -> dict[str, int]:
+    """Choose the round of each algorithm whose images are shown: the last, or at the lowest level."""
+    matched = collect_matched_rounds(records)
+    levels, last = list_common_levels(matched), max(r["round"] for r in attacks)
+    names = dict.fromkeys(r["algorithm"] for r in attacks)
+    return {name: matched[name][levels[-1]] if levels else last for name in names}
+
+
+def describe_shown_rounds(records: Sequence[AuditRecord]) -> str:
+    """Say when the shown images were attacked: ``after 10 rounds``, or ``at loss 0.5``."""
+    levels = list_common_levels(collect_matched_rounds(records))
+    if levels:
+        return f"at loss {levels[-1]:g}"
+    last = max(r["round"] for r in collect_attacks(records))
+    return f"after {last} round{'s' * (last != 1)}"
+
+
 def build_thumbnail(r: AuditRecord) -> dict[str, str]:
     return {"pixels": r["picture"], "caption": f"{r['psnr']:.1f} dB"}
 
@@ -87,13 +106,13 @@ def format_metrics(r: AuditRecord) -> list[str]:
 def select_images(
     records: Sequence[AuditRecord],
 ) -> tuple[list[AuditRecord], list[tuple[str, str]], Any]:
-    """Images of the last round, one of each client first; their columns; and the attacks by key."""
+    """Images of the last round or level, one of each client first; columns; and attacks by key."""
     start, attacks = records[0], collect_attacks(records)
-    last = max(r["round"] for r in attacks)
+    shown = choose_shown_rounds(records, attacks)
     by_key = {
         (r["algorithm"], r["private"], r["client"], r["image"]): r
         for r in attacks
-        if r["round"] == last
+        if r["round"] == shown[r["algorithm"]]
     }
     originals = {(r["image"], r["client"]): r for r in by_key.values()}
     kinds = [(a, p) for a in start["algorithms"] for p in PRIVATE_KNOWLEDGE]

@@ -1,0 +1,96 @@
+"""An audit as evidence: what it says about the claims of the published table, for `scripts/claims`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ..analysis.runs import Run, load_runs
+from ..core.errors import FolderError
+from ..core.files import read_json
+from ..papers.claim_list import ATTACK_MEASURES
+from ..papers.evidence import CellAtScale, StoredRun, digest_settings, shrink_cell
+from ..papers.reproduce import find_differences
+from ..papers.table import load_table
+from .preset_names import AuditPreset
+from .presets import LEAKAGE_TABLE, get_preset
+
+AUDIT_FILE = "audit.json"
+DIGITS = 3  # of stored numbers, in dB
+
+
+def is_audit(folder: Path) -> bool:
+    """Tell whether a folder holds a finished audit."""
+    return (folder / AUDIT_FILE).is_file()
+
+
+def describe_audit(folder: Path) -> Iterator[StoredRun]:
+    """Yield what a finished audit at medium scale shows, for each row of the table and attacker."""
+    content = read_json(folder / AUDIT_FILE)
+    check_preset(folder, content["asked"])
+    runs = {run.config["algorithm"]["name"]: run for run in load_runs([folder])}
+    table = load_table(LEAKAGE_TABLE)
+    for at in (at for cell in table.cells for at in shrink_cell(table, cell)):
+        name = at.cell.config["algorithm"]["name"]
+        check_settings(at, runs[name])
+        for row in content["rows"]:
+            if row["algorithm"] == name:
+                yield describe_row(at, runs[name], row)
+
+
+def check_preset(folder: Path, asked: dict[str, Any]) -> None:
+    """Refuse an audit with other attacks than those of the preset."""
+    preset = get_preset(AuditPreset.medium)
+    wanted = {
+        "algorithms": list(preset.algorithms),
+        "victims": preset.victims.describe(),
+        "how": asdict(preset.attack_settings),
+        "data": preset.settings["data"]["name"],
+    }
+    for key, value in wanted.items():
+        found = asked[key]
+        if to_lists(value) != to_lists(found):
+            raise FolderError(f"{folder}: its {key} are not those of --preset medium: {found}")
+
+
+def to_lists(value: Any) -> Any:
+    """Return a value as JSON has it: without tuples."""
+    if isinstance(value, dict):
+        return {k: to_lists(v) for k, v in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def check_settings(at: CellAtScale, run: Run) -> None:
+    """Refuse a run with other settings than the cell, apart from its rounds."""
+    wanted = {k: v for k, v in at.cell.config.items() if k != "rounds"}
+    for key, value, found in find_differences(wanted, run.config):
+        raise FolderError(f"{run.folder}: {key} is {found}; --preset medium has {value}")
+
+
+def describe_row(at: CellAtScale, run: Run, row: dict[str, Any]) -> StoredRun:
+    """Return the numbers of one algorithm under one attacker, as a stored run."""
+    summary = run.summary
+    if summary is None:
+        raise FolderError(f"{run.folder} is not finished")
+    return StoredRun(
+        table=at.table.name,
+        scale=at.scale.value,
+        row=at.cell.row,
+        column=at.cell.column,
+        variant=f"personal-parameters-{row['private']}",
+        seed=run.seed,
+        data=run.config["data"]["name"],
+        model=run.config["model"]["name"],
+        rounds=summary.rounds,
+        evaluated=[],
+        curves={},
+        core_seconds=round(sum(summary.work.values()), 1),
+        settings_sha256=digest_settings(at.cell.config),
+        data_sha256=summary.data_sha256,
+        model_sha256=summary.model_sha256,
+        version=summary.version,
+        remark=summary.data_remark or "",
+        numbers={measure: round(row[measure], DIGITS) for measure in ATTACK_MEASURES},
+    )
