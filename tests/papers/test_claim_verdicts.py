@@ -166,6 +166,15 @@ def test_attacks_are_judged_at_equal_loss_under_two_attackers():
     assert [(c.rule, c.seeds, c.parts) for c in found.cases] == [("matched", 3, ())] * 2
 
 
+def test_runs_on_stand_in_data_are_shown_and_decide_nothing():
+    found = decide_claim(claim(), runs([4.0, 4.5, 3.5], scale="stand-in"))
+    assert (found.verdict, found.scale) == ("undecided", "stand-in")
+    assert describe_found(found).startswith("stand-in data, settings as in the text, best round: ")
+    assert [row[2] for row in list_cases(found)] == ["undecided: seen there"] * 2
+    own = runs([0.5, -0.5, 0.0])
+    assert decide_claim(claim(), own + runs([4.0, 4.5, 3.5], scale="stand-in")).scale == "medium"
+
+
 def test_the_full_scale_counts_before_the_medium_one():
     full, small = runs([-4.0, -4.5, -3.5], scale="full"), runs([4.0, 4.5, 3.5])
     assert decide_claim(claim(), full + small).verdict == "does not hold"

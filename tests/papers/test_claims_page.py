@@ -18,6 +18,7 @@ from heterophony.papers.claim_data import describe_cost
 from heterophony.papers.claim_list import PaperClaim, list_claims
 from heterophony.papers.claim_verdicts import decide_claims
 from heterophony.papers.evidence import (
+    STAND_IN,
     StoredRun,
     digest_settings,
     list_cells_at_scales,
@@ -95,6 +96,19 @@ def found_rule():
     return load_table("fedreg-table2-sota").measured
 
 
+def test_other_data_stand_in_unless_they_are_another_column_of_the_table():
+    hybrid, wide = load_table("fedavg2rep-table4-hybrid"), load_table("fedreg-table2-sota")
+    cells = list_cells_at_scales([hybrid, wide])
+    standing = [
+        (at.table.name, at.cell.row, at.cell.column) for at in cells if at.scale == STAND_IN
+    ]
+    assert (hybrid.name, "FedRep, N_C = 5", "J = 4") in standing
+    assert (wide.name, "FedAvg", "EMNIST") not in standing  # it is the one on Fashion-MNIST
+    assert {
+        c.config["data"]["name"] for c in (at.cell for at in cells if at.scale == STAND_IN)
+    } == {"cifar10-small"}
+
+
 def test_a_damaged_file_of_runs_is_named():
     with pytest.raises(DataError, match=r"x\.json is damaged, or was written by another version"):
         parse_runs('{"runs":[{"row":1}]}', "x.json")
@@ -110,7 +124,8 @@ def find_settings(table, run: StoredRun):
     named = [run.variant] if run.variant and not run.numbers else []  # of audits: the attacker
     chosen = table.choose_variants(named)
     config = next(c.config for c in chosen.cells if (c.row, c.column) == (run.row, run.column))
-    return medium.shrink_config(config, stand_ins=False) if run.scale == "medium" else config
+    used = {"medium": "never", STAND_IN: "always"}
+    return medium.shrink_config(config, used[run.scale]) if run.scale in used else config
 
 
 # The command and the page -------------------------------------------------------------------

@@ -40,7 +40,7 @@ def estimate_cell(table: str, row: str, column: str, scale: TableScale) -> float
     """Estimate the seconds of one run of a cell; None if other data stand in at this scale."""
     config = index_cells(table)[row, column].config
     if scale is TableScale.medium:
-        small = shrink_config(config, stand_ins=False)
+        small = shrink_config(config, stand_ins="never")
         if not keeps_dataset(config["data"]["name"], small["data"]["name"]):
             return None
         config = small

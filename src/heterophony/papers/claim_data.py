@@ -10,12 +10,19 @@ from ..analysis.significance import ConfidenceInterval
 from .claim_cost import estimate_core_hours, explain_missing_cost, format_core_hours
 from .claim_verdicts import BY_METHOD, LAST10, CaseVerdict, ClaimVerdict, RoundPart
 from .claims import RULE_NAMES
+from .evidence import STAND_IN
 
 SCALE_WORDS = {
     None: "not run",
     BY_METHOD: "the method",
     "full": "full scale",
     "medium": "medium scale",
+    STAND_IN: "stand-in data",
+}
+STAND_IN_WORDS = {
+    "holds": "undecided: seen there",
+    "does not hold": "undecided: not seen there",
+    "undecided": "undecided",
 }
 CASE_TITLES = ("runs", "rule", "verdict", "smallest difference, 95 % interval", "over the rounds")
 COUNTED_WORDS = {  # each verdict, and how one and several are counted
@@ -59,12 +66,19 @@ def list_cases(found: ClaimVerdict) -> list[list[str]]:
         [
             f"{SCALE_WORDS[case.scale]}, {case.settings}",
             RULE_NAMES[case.rule],
-            case.decision,
+            describe_decision(case),
             case.why,
             describe_parts(case.parts) if case.rule != LAST10 else "",
         ]
         for case in found.cases
     ]
+
+
+def describe_decision(case: CaseVerdict) -> str:
+    """Say what a case decides: nothing, on data that are not the paper's."""
+    if case.scale != STAND_IN:
+        return case.decision
+    return STAND_IN_WORDS[case.decision]
 
 
 def describe_cost(found: ClaimVerdict) -> str:

@@ -17,7 +17,7 @@ from ..analysis.significance import (
 )
 from .claim_list import CellKey, PaperClaim
 from .claims import RULE_NAMES
-from .evidence import JUDGED_SCALES, StoredRun
+from .evidence import JUDGED_SCALES, STAND_IN, StoredRun
 from .table import VARIANT_SIGN
 
 Decision = Literal["holds", "does not hold", "undecided"]
@@ -121,7 +121,8 @@ def decide_claim(claim: PaperClaim, runs: Sequence[StoredRun]) -> ClaimVerdict:
             return ClaimVerdict(claim, *combine_cases(here), cases)
     if not cases:
         return ClaimVerdict(claim, "undecided", None, "not run", ())
-    most = max(cases, key=lambda case: (case.seeds, case.scale == JUDGED_SCALES[0]))
+    judged = [case for case in cases if case.scale in JUDGED_SCALES] or cases
+    most = max(judged, key=lambda case: (case.seeds, case.scale == JUDGED_SCALES[0]))
     return ClaimVerdict(claim, "undecided", most.scale, f"{most.condition}: {most.why}", cases)
 
 
@@ -157,7 +158,7 @@ def iterate_cases(claim: PaperClaim, runs: Sequence[StoredRun]) -> Iterator[Case
     """Yield a verdict for every scale and variant that has runs, by the paper's rule and last 10."""
     own_rules = list(dict.fromkeys((claim.table.measured.rounds, LAST10)))
     rules = [AT_EQUAL_LOSS] if claim.attacked else own_rules
-    for scale in JUDGED_SCALES:
+    for scale in (*JUDGED_SCALES, STAND_IN):
         at_scale = [run for run in runs if run.scale == scale]
         for variant in sorted({run.variant for run in at_scale}):
             cells = gather_cells(claim, at_scale, variant)

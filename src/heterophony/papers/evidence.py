@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from importlib.resources import files
@@ -27,7 +27,9 @@ from .verdicts import measure_curves
 
 STORED_RUNS = files(__package__) / "results"
 DIGITS = 3  # of stored accuracies, in percent
-JUDGED_SCALES = (TableScale.full, TableScale.medium)  # a quick run says nothing about a paper
+FULL, MEDIUM = TableScale.full.value, TableScale.medium.value
+JUDGED_SCALES = (FULL, MEDIUM)  # a quick run says nothing about a paper
+STAND_IN = "stand-in"  # the medium scale on data that stand in for the paper's: shown, never judged
 MOST_VARIANTS = 2  # that are looked for together
 
 
@@ -122,7 +124,7 @@ class CellAtScale:
     """A cell with its settings at a scale, and with a variant of its table."""
 
     table: PublishedTable
-    scale: TableScale
+    scale: str  # of JUDGED_SCALES, or STAND_IN
     cell: Cell
     variant: str
 
@@ -135,7 +137,7 @@ class CellAtScale:
         evaluated = [t for t, _ in curves["P"]]
         return StoredRun(
             table=self.table.name,
-            scale=self.scale.value,
+            scale=self.scale,
             row=self.cell.row,
             column=self.cell.column,
             variant=self.variant,
@@ -164,18 +166,22 @@ def digest_settings(config: Mapping[str, Any]) -> str:
 
 
 def list_cells_at_scales(tables: Iterable[PublishedTable]) -> list[CellAtScale]:
-    """List all cells that runs can be of: at the judged scales, with up to two variants.
+    """List all cells that runs can be of, with up to two variants: at full scale, and small.
 
-    Cells whose data would be another set than the paper's are left out.
+    Cells on other data than the paper's are left out if they are another cell of the table as well.
     """
     out = []
     for table in tables:
         for names in list_variant_choices(table):
-            chosen = table.choose_variants(names)
-            for cell in chosen.cells:
-                if cell.variant == VARIANT_SIGN.join(names):  # else it changes nothing here
-                    out += [CellAtScale(table, TableScale.full, cell, cell.variant)]
-                    out += shrink_cell(table, cell)
+            cells = [
+                cell
+                for cell in table.choose_variants(names).cells
+                if cell.variant == VARIANT_SIGN.join(names)  # else it changes nothing here
+            ]
+            out += [CellAtScale(table, FULL, cell, cell.variant) for cell in cells]
+            small = [at for cell in cells for at in shrink_cell(table, cell)]
+            judged = [at.cell.config for at in small if at.scale == MEDIUM]
+            out += [at for at in small if at.scale == MEDIUM or at.cell.config not in judged]
     return out
 
 
@@ -185,12 +191,17 @@ def list_variant_choices(table: PublishedTable) -> list[tuple[str, ...]]:
 
 
 def shrink_cell(table: PublishedTable, cell: Cell) -> list[CellAtScale]:
-    """Return the cell at medium scale, if the paper's own data set is used there."""
-    config = medium.shrink_config(cell.config, stand_ins=False)
-    if not medium.keeps_dataset(cell.config["data"]["name"], config["data"]["name"]):
-        return []
-    small = Cell(cell.row, cell.column, config, cell.printed, cell.needs, cell.variant)
-    return [CellAtScale(table, TableScale.medium, small, cell.variant)]
+    """Return the cell at medium scale: with the paper's own data set, and with its stand-in."""
+    full = cell.config["data"]["name"]
+    own, other = (medium.shrink_config(cell.config, use) for use in ("never", "always"))
+    kept = medium.keeps_dataset(full, own["data"]["name"])
+    found = {MEDIUM: own} if kept else {}
+    if not medium.keeps_dataset(full, other["data"]["name"]):
+        found[STAND_IN] = other
+    return [
+        CellAtScale(table, scale, replace(cell, config=config), cell.variant)
+        for scale, config in found.items()
+    ]
 
 
 def match_runs(runs: Sequence[Run], cells: Sequence[CellAtScale]) -> Iterator[StoredRun]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import Any
+from typing import Any, Literal
 
 from ..data.sources import SOURCES
 from ..models import get_default_head_depth, get_model_builder
@@ -42,6 +42,7 @@ SMALL_MODELS = {  # the same structure with a quarter of the channels
     "pfakd_cnn": "pfakd_fmnist",  # needs 24x24; this one has two of its three convolutions
 }
 SMALL_CLASSES = 10  # of a stand-in
+StandInUse = Literal["never", "if missing", "always"]
 MAX_ROUNDS, MAX_EPOCHS = 50, 500  # of a client that is selected in every round
 MAX_EPOCHS_OF_TEXT, MAX_EPOCHS_OF_MANY, MANY_IMAGES = 10, 100, 20_000  # where an epoch takes longer
 MAX_ROUNDS_OF_SINGLES = 20  # where a batch is one image
@@ -59,10 +60,13 @@ MEDIUM_SCALE_NOTE = (
 )
 
 
-def shrink_config(config: Mapping[str, Any], stand_ins: bool = True) -> dict[str, Any]:
+def shrink_config(
+    config: Mapping[str, Any], stand_ins: StandInUse = "if missing"
+) -> dict[str, Any]:
     """Shrink the configuration of a cell, by the same rules for every table.
 
-    With ``stand_ins``, a data set that is not on this machine is replaced by one that is like it.
+    ``stand_ins`` says when a data set is replaced by one that is like it: by default if it is not
+    on this machine.
     """
     small = deepcopy(dict(config))
     if small["data"]["name"] in TEXT_DATASETS:
@@ -75,13 +79,14 @@ def shrink_config(config: Mapping[str, Any], stand_ins: bool = True) -> dict[str
     return small
 
 
-def shrink_data(data: dict[str, Any], stand_ins: bool) -> None:
+def shrink_data(data: dict[str, Any], stand_ins: StandInUse) -> None:
     """Use the small version of a data set, or what stands in for it on this machine."""
     full = data["name"]
     if full in SMALL_DATASETS.values():
         return  # a table on a small data set stays as it is
     small = SMALL_DATASETS[full]
-    if stand_ins and small in STAND_INS and not SOURCES[small].available:
+    missing = stand_ins == "if missing" and not SOURCES[small].available
+    if small in STAND_INS and (missing or stand_ins == "always"):
         small = STAND_INS[small]
         reduce_class_shards(data.get("partition", {}), CLASS_COUNTS.get(full, SMALL_CLASSES))
     data["name"] = small

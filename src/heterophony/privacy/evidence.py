@@ -76,7 +76,7 @@ def describe_row(at: CellAtScale, run: Run, row: dict[str, Any]) -> StoredRun:
         raise FolderError(f"{run.folder} is not finished")
     return StoredRun(
         table=at.table.name,
-        scale=at.scale.value,
+        scale=at.scale,
         row=at.cell.row,
         column=at.cell.column,
         variant=f"personal-parameters-{row['private']}",

@@ -38,7 +38,9 @@ INTRODUCTION = (
     "A claim can fail while rows are still missing. Where it names a margin, that counts in place of 0;"
     " where it does not, only the sign is judged. *Equal work* is a control of ours, which no paper"
     " claims. Nothing is corrected for the number of settings, rules or claims. Where a table deals the"
-    " data once for all seeds, as FedReG's do, intervals say nothing about other partitions.",
+    " data once for all seeds, as FedReG's do, intervals say nothing about other partitions. *Stand-in"
+    " data* are CIFAR-10 in place of CIFAR-100 and Tiny ImageNet, at medium scale, where these were not"
+    " at hand: such runs are shown, and decide nothing.",
     "The column *to decide* is what it takes to decide a claim with five seeds, at medium and at full scale,"
     " on cores of 90 GFLOP/s, given the data: estimated from the arithmetic, to a factor of two. –: at"
     " medium scale other data stand in (Tiny ImageNet), which cannot decide the claim.",
