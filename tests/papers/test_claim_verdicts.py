@@ -170,9 +170,11 @@ def test_runs_on_stand_in_data_are_shown_and_decide_nothing():
     found = decide_claim(claim(), runs([4.0, 4.5, 3.5], scale="stand-in"))
     assert (found.verdict, found.scale) == ("undecided", "stand-in")
     assert describe_found(found).startswith("stand-in data, settings as in the text, best round: ")
-    assert [row[2] for row in list_cases(found)] == ["undecided: seen there"] * 2
-    own = runs([0.5, -0.5, 0.0])
-    assert decide_claim(claim(), own + runs([4.0, 4.5, 3.5], scale="stand-in")).scale == "medium"
+    shown = ["undecided; holds on stand-in data"] * 2
+    assert [row[2] for row in list_cases(found)] == shown
+    assert [case["verdict"] for case in summarise_verdict(found)["cases"]] == shown
+    more = runs([4.0, 4.5, 3.5, 4.1], scale="stand-in")
+    assert decide_claim(claim(), runs([0.5, -0.5, 0.0]) + more).scale == "medium"
 
 
 def test_the_full_scale_counts_before_the_medium_one():

@@ -26,6 +26,7 @@ from heterophony.engines.base import create_engine
 from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import Job, Plan
 from heterophony.models import get_model_builder
+from heterophony.papers.table import load_table
 from heterophony.privacy.attack_job import AttackCase, AttackSettings, GradientInversion
 from heterophony.privacy.attacks import (
     DLG,
@@ -49,12 +50,13 @@ from heterophony.privacy.gradients import (
     make_insider,
     make_stranger,
 )
-from heterophony.privacy.matching import list_common_levels, list_training_losses, match_rounds
+from heterophony.privacy.matching import collect_losses, list_common_levels, match_rounds
 from heterophony.privacy.preset_names import AuditPreset
 from heterophony.privacy.presets import get_preset
 from heterophony.privacy.quality import MAX_PSNR, make_reference_images, psnr, ssim
 from heterophony.privacy.records import match_images, match_labels
 from heterophony.privacy.snapshots import Snapshots
+from heterophony.privacy.summary import summarise_audit
 from heterophony.report.page.html import render_report
 
 SMALL = ("data.name=digits", "data.clients=3", "model.name=digitsnet", "local.epochs=3",
@@ -385,37 +387,70 @@ def test_an_algorithm_that_sends_no_parameters_is_not_attacked(tmp_path):
     assert found["notes"] == ["local: it sends no parameters, so there is no gradient to invert"]
 
 
-def test_each_level_is_matched_by_the_first_round_that_is_not_above_it():
+def test_each_level_is_matched_by_the_first_round_that_reaches_it():
     losses = {1: 0.9, 2: 0.5, 3: 0.6, 4: 0.2}
     assert match_rounds(losses, (0.9, 0.7, 0.55, 0.1)) == {0.9: 1, 0.7: 2, 0.55: 2}
     assert list_common_levels({"a": {0.9: 1, 0.5: 2}, "b": {0.9: 3, 0.2: 4}}) == [0.9]
+    assert list_common_levels({"a": {0.9: 1}, "b": {}}) == []
     assert list_common_levels({}) == []
 
 
-def test_algorithms_are_attacked_and_compared_at_equal_training_loss(tmp_path):
-    words = ("fedavg", "feddecomp", "--rounds", "1,2,3,4")
-    trained = audited(tmp_path / "a", *words)
-    events = {r.config["algorithm"]["name"]: r.events for r in load_runs([tmp_path / "a"])}
-    losses = {name: list_training_losses(own) for name, own in events.items()}
-    level = max(own[2] for own in losses.values())  # which both reach, in round 2 at the latest
-    unreached = min(v for own in losses.values() for v in own.values()) - 1e-6
-    asked = ("--losses", f"{level},{unreached}")
-    found = audited(tmp_path / "b", *words, *asked)
-    rounds = {name: match_rounds(own, [level])[level] for name, own in losses.items()}
+def test_the_loss_of_predictions_is_the_same_measure_for_all_algorithms(tmp_path):
+    """FedRoD minimises a sum of two losses; without training, its predictions are FedAvg's."""
+    audited(tmp_path, "fedavg", "fedrod", "--losses", "0.001", also=("local.lr=1e-9",))
+    records = [json.loads(line) for line in (tmp_path / "attacks.jsonl").read_text().splitlines()]
+    found = {r["algorithm"]: r["loss"] for r in records if r["event"] == "loss"}
+    assert found["fedavg"] == pytest.approx(math.log(10), abs=0.1)
+    assert found["fedrod"] == pytest.approx(math.log(10), abs=0.3)  # logits of two heads are added
+    trained = {run.events[0]["algorithm"]: run.events for run in load_runs([tmp_path])}
+    (summed,) = (e["loss"]["main"] for e in trained["fedrod"] if e["event"] == "round")
+    assert summed > 1.5 * found["fedrod"]
+
+
+def test_algorithms_are_attacked_and_compared_at_equal_loss(tmp_path):
+    words = ("fedavg", "feddecomp", "--rounds", "1,2,3")
+    by_round = audited(tmp_path / "a", *words)
+    measured = audited(tmp_path / "b", *words, "--losses", "1e-9")
+    assert (measured["rows"], measured["orderings"], measured["attacks"]) == ([], [], [])
+    assert measured["notes"][0] == "loss 1e-09 is left out: fedavg, feddecomp did not reach it"
+    log = [json.loads(v) for v in (tmp_path / "b" / "attacks.jsonl").read_text().splitlines()]
+    losses = collect_losses(log)
+    assert {name: [*own] for name, own in losses.items()} == {key: [1, 2, 3] for key in losses}
+    common = max(min(own.values()) for own in losses.values())  # the slower one just reaches it
+    quick = min(min(own.values()) for own in losses.values())  # which the other does not reach
+    asked = ("--losses", f"{common!r},{quick!r}")
+    found = audited(tmp_path / "c", *words, *asked)
+    rounds = {name: match_rounds(own, [common])[common] for name, own in losses.items()}
     assert {(r["algorithm"], r["round"]) for r in found["attacks"]} == {*rounds.items()}
-    assert found["matched"] == {
-        name: {str(level): {"round": t, "loss": losses[name][t]}} for name, t in rounds.items()
-    }
-    by_round = {(r["algorithm"], r["private"]): r["rounds"] for r in trained["rows"]}
+    assert {n: v[f"{common:g}"]["round"] for n, v in found["matched"].items()} == rounds
+    alone = {(r["algorithm"], r["private"]): r["rounds"] for r in by_round["rows"]}
     for row in found["rows"]:
-        plain = by_round[row["algorithm"], row["private"]][str(rounds[row["algorithm"]])]
-        assert row["losses"] == {str(level): plain}
-        assert row["psnr_mean"] == plain["psnr_mean"]
-    assert f"loss {unreached:g} is not compared" in found["notes"][0]
-    page = render_report(load_runs([tmp_path / "b"]))
-    assert f"at loss {level:g}" in page
-    neither = audited(tmp_path / "c", *words, "--losses", str(unreached))
-    assert (neither["rows"], neither["orderings"]) == ([], [])
+        plain = alone[row["algorithm"], row["private"]][str(rounds[row["algorithm"]])]
+        assert row["losses"] == {f"{common:g}": plain}
+        assert (row["psnr_mean"], row["attacks"]) == (plain["psnr_mean"], 1)
+    assert len(found["orderings"]) == 4
+    assert found["notes"][0].startswith(f"loss {quick:g} is left out: ")
+    page = render_report(load_runs([tmp_path / "c"]))
+    assert f'"when":"at loss {common:g}"' in page
+    assert '"FedDecomp, known"]' in page  # has a column, although it was attacked in another round
+
+
+def test_a_round_that_stands_for_two_levels_counts_twice():
+    quality = {"private": "known", "client": "0", "image": 0, "finite": True, "labels": "known"}
+    seen = {"ssim": 0.5, "references": {"grey": [10.0, 0.1]}, "event": "attack", **quality}
+    victims = {"rounds": [1, 2], "clients": 1, "images": 1, "losses": [0.9, 0.7, 0.5]}
+    how = {"labels": "known", "steps": 1}
+    records = [
+        {"event": "audit", "algorithms": ["fedavg"], "victims": victims, "how": how},
+        *({"event": "visible", "algorithm": "fedavg", "round": t, "names": ["w"]} for t in (1, 2)),
+        {"event": "loss", "algorithm": "fedavg", "round": 1, "loss": 0.6},
+        {"event": "loss", "algorithm": "fedavg", "round": 2, "loss": 0.5},
+        {"algorithm": "fedavg", "round": 1, "psnr": 12.0, **seen},
+        {"algorithm": "fedavg", "round": 2, "psnr": 18.0, **seen},
+    ]
+    (row,) = summarise_audit(records, load_table("feddecomp-table7"))["rows"]
+    assert (row["attacks"], row["psnr_mean"], row["psnr_max"]) == (2, 14.0, 18.0)
+    assert [own["psnr_mean"] for own in row["losses"].values()] == [12.0, 12.0, 18.0]
 
 
 def test_an_audit_of_other_attacks_is_no_evidence_for_claims(tmp_path):

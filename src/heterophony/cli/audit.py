@@ -54,7 +54,7 @@ def audit(
     losses: Annotated[
         str | None,
         typer.Option(
-            help="Attack each algorithm only after the first of these rounds with so small a training loss, as in 0.7,0.5."
+            help="Compare at these training losses, as in 0.5,0.2: attack each algorithm after the first of --rounds that reaches each. none: after all rounds."
         ),
     ] = None,
     clients: Annotated[int | None, typer.Option(min=1, help="Attack the first so many.")] = None,
@@ -143,13 +143,15 @@ def parse_rounds(text: str) -> tuple[int, ...]:
 
 
 def parse_losses(text: str) -> tuple[float, ...]:
-    """Parse ``0.7,0.5``: each loss once, descending."""
+    """Parse ``0.5,0.2``: each loss once, descending; ``none``: no losses."""
+    if text == "none":
+        return ()
     try:
         losses = sorted({float(part) for part in text.split(",")}, reverse=True)
     except ValueError:
         losses = [0.0]
     if not all(isfinite(v) and v > 0 for v in losses):
-        raise ConfigError(f"--losses {text}: must be numbers above 0, as in 0.7,0.5")
+        raise ConfigError(f"--losses {text}: must be numbers above 0, as in 0.5,0.2, or none")
     return tuple(losses)
 
 

@@ -52,10 +52,26 @@ def read_own_runs(folder: Path | None, name: str | None) -> list[StoredRun]:
 
     judged = (TableScale.medium, TableScale.full)
     folders = [folder] if folder else [p for s in judged for p in RUNS_FOLDER.glob(f"*-{s}")]
+    audits = read_own_audits([folder] if folder else sorted(RUNS_FOLDER.glob("*")))
     if not folders:
-        return []
+        return audits
     cells = list_cells_at_scales(load_tables() if name is None else [load_table(name)])
-    return list(match_runs(load_runs(folders, terminal.print_note), cells))
+    return [*match_runs(load_runs(folders, terminal.print_note), cells), *audits]
+
+
+def read_own_audits(folders: Sequence[Path]) -> list[StoredRun]:
+    """Read the user's audits that are evidence for claims; others are of something else."""
+    from ..core.errors import FolderError
+    from ..privacy.evidence import describe_audit, is_audit
+
+    found: list[StoredRun] = []
+    for folder in folders:
+        if is_audit(folder):
+            try:
+                found += describe_audit(folder)
+            except FolderError as error:
+                terminal.print_note(f"left out: {error}")
+    return found
 
 
 def print_claims(found: Sequence[ClaimVerdict], detailed: bool) -> None:

@@ -20,8 +20,8 @@ SCALE_WORDS = {
     STAND_IN: "stand-in data",
 }
 STAND_IN_WORDS = {
-    "holds": "undecided: seen there",
-    "does not hold": "undecided: not seen there",
+    "holds": "undecided; holds on stand-in data",
+    "does not hold": "undecided; does not hold on stand-in data",
     "undecided": "undecided",
 }
 CASE_TITLES = ("runs", "rule", "verdict", "smallest difference, 95 % interval", "over the rounds")
@@ -126,7 +126,7 @@ def summarise_case(case: CaseVerdict) -> dict[str, Any]:
         "scale": case.scale,
         "variant": case.variant or None,
         "rule": case.rule,
-        "verdict": case.decision,
+        "verdict": describe_decision(case),
         "why": case.why,
         "seeds": case.seeds,
         "differences": [

@@ -47,7 +47,7 @@ class PaperClaim:
         return f"{self.table.name}: {self.says}"
 
     @property
-    def attacked(self) -> bool:
+    def is_about_attacks(self) -> bool:
         """Whether it is about attacks on what is sent, which `heterophony audit` makes."""
         return self.measure in ATTACK_MEASURES
 

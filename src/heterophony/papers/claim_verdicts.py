@@ -157,7 +157,7 @@ def join_conditions(cases: Sequence[CaseVerdict], decision: Decision) -> str:
 def iterate_cases(claim: PaperClaim, runs: Sequence[StoredRun]) -> Iterator[CaseVerdict]:
     """Yield a verdict for every scale and variant that has runs, by the paper's rule and last 10."""
     own_rules = list(dict.fromkeys((claim.table.measured.rounds, LAST10)))
-    rules = [AT_EQUAL_LOSS] if claim.attacked else own_rules
+    rules = [AT_EQUAL_LOSS] if claim.is_about_attacks else own_rules
     for scale in (*JUDGED_SCALES, STAND_IN):
         at_scale = [run for run in runs if run.scale == scale]
         for variant in sorted({run.variant for run in at_scale}):
@@ -174,7 +174,7 @@ def gather_cells(
 
     The variants of attacks are what the attacker knows; every cell has runs with each.
     """
-    if claim.attacked:
+    if claim.is_about_attacks:
         labels = dict.fromkeys(claim.cells, variant)
     else:
         chosen = claim.table.choose_variants([variant] if variant else [])

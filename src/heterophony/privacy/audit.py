@@ -28,7 +28,13 @@ from .attack_job import (
     GradientInversion,
 )
 from .gradients import list_sent_parameters
-from .matching import collect_losses, list_training_losses, match_rounds
+from .matching import (
+    collect_losses,
+    collect_matched_rounds,
+    list_common_levels,
+    lists_sent_parameters,
+    measure_loss,
+)
 from .records import Record, make_records
 from .snapshots import Snapshots
 
@@ -39,8 +45,8 @@ ATTACK_LOG = "attacks.jsonl"
 class Victims:
     """The first ``clients`` clients and ``images`` images of each, attacked in these rounds.
 
-    With ``losses``, each algorithm is attacked only after the first of these rounds in which its
-    training loss is not above each of them.
+    With ``losses``, an algorithm is attacked once for each of them: after the first of these rounds
+    that reaches it.
     """
 
     rounds: tuple[int, ...]
@@ -49,7 +55,7 @@ class Victims:
     losses: tuple[float, ...] = ()
 
     def describe(self) -> Record:
-        """Return the settings for the header of a log; without losses as before there were any."""
+        """Return the settings for the header of a log. Logs of audits by round have no losses."""
         return {k: v for k, v in asdict(self).items() if k != "losses" or v}
 
 
@@ -94,35 +100,36 @@ def record_sent_parameters(label: str, snapshots: Snapshots, log: AttackLog) -> 
             )
 
 
-def record_losses(label: str, snapshots: Snapshots, log: AttackLog) -> None:
-    """Record the training loss at every snapshot, unless nothing is sent."""
-    records, losses = log.read_records(), list_training_losses(snapshots.folder.iterate_events())
-    done = collect_losses(records).get(label, {})
-    sent = [r["round"] for r in records if is_visible(r, label)]
-    log.append_records(
-        [
-            {"event": "loss", "algorithm": label, "round": t, "loss": losses[t]}
-            for t in sent
-            if t in losses and t not in done
-        ]
-    )
-
-
-def is_visible(record: Record, label: str) -> bool:
-    """Tell whether a record lists parameters that the algorithm sends."""
-    return bool(record["event"] == "visible" and record["algorithm"] == label and record["names"])
+def record_losses(label: str, snapshots: Snapshots, lowest: float, log: AttackLog) -> None:
+    """Record the loss of snapshots until the lowest level is reached, unless nothing is sent."""
+    losses = collect_losses(log.read_records()).get(label)
+    if losses is None:
+        return
+    for t in sorted(snapshots.rounds):
+        if t not in losses:
+            losses[t] = measure_loss(snapshots, t)
+            record = {"event": "loss", "algorithm": label, "round": t, "loss": losses[t]}
+            log.append_records([record])
+        if losses[t] <= lowest:
+            return
 
 
 def list_cases(
     label: str, snapshots: Snapshots, victims: Victims, settings: AttackSettings, log: AttackLog
 ) -> list[AttackCase]:
-    """List every case of one run. Empty if the algorithm sends no parameters."""
+    """List every case of one run. Empty if the algorithm sends no parameters.
+
+    At levels that another algorithm does not reach, none is attacked.
+    """
     out, records = [], log.read_records()
     rounds: Collection[int] = victims.rounds
-    if victims.losses:
-        rounds = match_rounds(collect_losses(records).get(label, {}), victims.losses).values()
+    if matched := collect_matched_rounds(records):
+        own = matched.get(label, {})
+        rounds = {own[level] for level in list_common_levels(matched)}
     for record in records:
-        if not is_visible(record, label) or record["round"] not in rounds:
+        if record.get("algorithm") != label or not lists_sent_parameters(record):
+            continue
+        if record["round"] not in rounds:
             continue
         for client in snapshots.clients:
             images = min(victims.images, len(snapshots.plan.federation.train[client]))

@@ -16,6 +16,7 @@ from ..papers.reproduce import find_differences
 from ..papers.table import load_table
 from .preset_names import AuditPreset
 from .presets import LEAKAGE_TABLE, get_preset
+from .summary import PRIVATE_KNOWLEDGE
 
 AUDIT_FILE = "audit.json"
 DIGITS = 3  # of stored numbers, in dB
@@ -34,10 +35,24 @@ def describe_audit(folder: Path) -> Iterator[StoredRun]:
     table = load_table(LEAKAGE_TABLE)
     for at in (at for cell in table.cells for at in shrink_cell(table, cell)):
         name = at.cell.config["algorithm"]["name"]
+        if name not in runs:
+            raise FolderError(f"{folder}: the run of {name} is missing")
         check_settings(at, runs[name])
-        for row in content["rows"]:
-            if row["algorithm"] == name:
-                yield describe_row(at, runs[name], row)
+        for knowledge in PRIVATE_KNOWLEDGE:
+            row = find_row(folder, content, name, knowledge)
+            yield describe_row(at, runs[name], row)
+
+
+def find_row(folder: Path, content: dict[str, Any], name: str, knowledge: str) -> dict[str, Any]:
+    """Find the row of an algorithm and an attacker; refuse one that lacks a level of the loss."""
+    levels = {f"{v:g}" for v in content["asked"]["victims"]["losses"]}
+    rows: list[dict[str, Any]] = content["rows"]
+    for row in rows:
+        if (row["algorithm"], row["private"]) == (name, knowledge):
+            if set(row.get("losses", ())) == levels:
+                return row
+            break
+    raise FolderError(f"{folder}: {name} was not attacked at all losses that were asked for")
 
 
 def check_preset(folder: Path, asked: dict[str, Any]) -> None:
@@ -69,6 +84,13 @@ def check_settings(at: CellAtScale, run: Run) -> None:
         raise FolderError(f"{run.folder}: {key} is {found}; --preset medium has {value}")
 
 
+def digest_audit(config: dict[str, Any]) -> str:
+    """Return a digest of a cell's settings and of the preset's attacks."""
+    preset = get_preset(AuditPreset.medium)
+    attacks = {"victims": preset.victims.describe(), "how": asdict(preset.attack_settings)}
+    return digest_settings({**config, **attacks})
+
+
 def describe_row(at: CellAtScale, run: Run, row: dict[str, Any]) -> StoredRun:
     """Return the numbers of one algorithm under one attacker, as a stored run."""
     summary = run.summary
@@ -87,7 +109,7 @@ def describe_row(at: CellAtScale, run: Run, row: dict[str, Any]) -> StoredRun:
         evaluated=[],
         curves={},
         core_seconds=round(sum(summary.work.values()), 1),
-        settings_sha256=digest_settings(at.cell.config),
+        settings_sha256=digest_audit(at.cell.config),
         data_sha256=summary.data_sha256,
         model_sha256=summary.model_sha256,
         version=summary.version,

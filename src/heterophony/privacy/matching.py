@@ -1,7 +1,7 @@
-"""Match algorithms by training loss: find the rounds after which they have learned equally much.
+"""Match algorithms by loss: find the rounds after which they have learned equally much.
 
-After the same number of rounds one algorithm has often learned more than another, and what has
-learned more is mostly harder to attack. So attacks can be compared at the same loss.
+After the same number of rounds one algorithm has often learned more than another, and a network that
+has learned more is mostly harder to attack. So attacks can be compared at the same loss.
 """
 
 from __future__ import annotations
@@ -10,23 +10,39 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any
 
-from ..runs.events import Event, select_rounds
+import torch
+
+from ..jobs.work import train_locally
+from .snapshots import Snapshots
 
 Record = dict[str, Any]
-MAIN_PHASE = "main"  # of training, where an algorithm names none: most train the shared part in it
+EVALUATION_BATCH = 250  # images at a time
 
 
-def list_training_losses(events: Iterable[Event]) -> dict[int, float]:
-    """List the training loss of the last of so many rounds: of the main phase, or of all if none is."""
-    return {
-        e["t"] + 1: e["loss"].get(MAIN_PHASE, fmean(e["loss"].values()))
-        for e in select_rounds(events)
-        if e["loss"]
-    }
+def measure_loss(snapshots: Snapshots, t: int) -> float:
+    """Measure the loss that the victims reach in the round after a snapshot: the mean over them."""
+    return fmean(measure_client_loss(snapshots, t, client) for client in snapshots.clients)
+
+
+def measure_client_loss(snapshots: Snapshots, t: int, name: str) -> float:
+    """Train a client for one round; return the loss of its predictions on its training examples.
+
+    Algorithms minimise different sums in training. The loss of predictions is the same for all.
+    """
+    plan, job, store = snapshots.plan, snapshots.make_job(t, name), snapshots.client_store
+    client = plan.build_client(job, store.load_memory(name, before=t), store)
+    train_locally(plan, job, client)
+    client.net.eval()
+    samples, total = client.data.train, 0.0
+    with torch.no_grad():
+        for rows in torch.arange(len(samples)).split(EVALUATION_BATCH):
+            x, y = samples.batch(rows)
+            total += len(rows) * float(client.loss(plan.algorithm.predict(client, x), y))
+    return total / max(1, len(samples))
 
 
 def match_rounds(losses: Mapping[int, float], levels: Iterable[float]) -> dict[float, int]:
-    """Return for each level the first round whose loss is not above it; without levels not reached."""
+    """Return for each level the first round whose loss is at most that; none for levels not reached."""
     found = {
         level: next((t for t in sorted(losses) if losses[t] <= level), None) for level in levels
     }
@@ -34,16 +50,23 @@ def match_rounds(losses: Mapping[int, float], levels: Iterable[float]) -> dict[f
 
 
 def collect_losses(records: Iterable[Record]) -> dict[str, dict[int, float]]:
-    """Collect the recorded losses of an audit, by algorithm and round."""
+    """Collect the recorded losses of the algorithms that send parameters, by round."""
     out: dict[str, dict[int, float]] = {}
     for r in records:
-        if r["event"] == "loss":
+        if lists_sent_parameters(r):
+            out.setdefault(r["algorithm"], {})
+        elif r["event"] == "loss":
             out.setdefault(r["algorithm"], {})[r["round"]] = r["loss"]
     return out
 
 
+def lists_sent_parameters(record: Record) -> bool:
+    """Tell whether a record lists parameters that an algorithm sends."""
+    return bool(record["event"] == "visible" and record["names"])
+
+
 def collect_matched_rounds(records: Iterable[Record]) -> dict[str, dict[float, int]]:
-    """Collect the rounds that are attacked, by algorithm and level; empty if rounds were asked for."""
+    """Collect the rounds that reach each level, by algorithm; empty if no losses were asked for."""
     found = list(records)
     levels = found[0]["victims"].get("losses", ())
     if not levels:

@@ -13,7 +13,7 @@ from .preset_names import AuditPreset
 
 LEAKAGE_TABLE = "feddecomp-table7"
 # candidates for the rounds, and the losses at which algorithms are compared
-MEDIUM_VICTIMS = Victims(tuple(range(1, 31)), 5, 1, (0.7, 0.5, 0.3))
+MEDIUM_VICTIMS = Victims(tuple(range(1, 17)), 5, 2, (0.5, 0.4))
 
 
 @dataclass(frozen=True)

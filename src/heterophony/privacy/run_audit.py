@@ -67,7 +67,7 @@ class Audit:
                 snapshots.save_last()
                 record_sent_parameters(name, snapshots, self.log)
                 if self.victims.losses:
-                    record_losses(name, snapshots, self.log)
+                    record_losses(name, snapshots, min(self.victims.losses), self.log)
 
     def list_open_cases(self) -> dict[str, list[AttackCase]]:
         """List the attacks that are left, by algorithm."""

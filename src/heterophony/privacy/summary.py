@@ -32,7 +32,7 @@ def summarise_audit(records: Sequence[Record], table: PublishedTable) -> dict[st
         "visible": collect_sent_parameters(records, asked["algorithms"]),
         "references": summarise_references(found),
         "rows": rows,
-        "orderings": check_orderings(rows, table) if levels or not matched else [],
+        "orderings": check_orderings(rows, table),
         "notes": collect_notes(records, found, asked),
         "attacks": [{k: v for k, v in r.items() if k not in ("event", *IMAGE_KEYS)} for r in found],
     }
@@ -53,8 +53,7 @@ def summarise_row(
 ) -> Record:
     """Summarise the attacks on an algorithm by one attacker.
 
-    If rounds were matched by loss, the row counts the attacks at levels that all algorithms reach:
-    once for each level, also where one round stands for two of them.
+    If rounds were matched by loss, a round that stands for two levels counts twice in the means.
     """
     by_round = {
         t: [r for r in attacks if r["round"] == t] for t in sorted({r["round"] for r in attacks})
@@ -63,12 +62,12 @@ def summarise_row(
     return {
         "algorithm": name,
         "private": private,
-        "attacks": len(counted),
-        "failed": sum(not r["finite"] for r in counted),
+        "attacks": len(attacks),
+        "failed": sum(not r["finite"] for r in attacks),
         **summarise_quality(counted),
         "rounds": {str(t): summarise_quality(own) for t, own in by_round.items()},
         **(
-            {"losses": {str(v): summarise_quality(by_round[t]) for v, t in matched.items()}}
+            {"losses": {f"{v:g}": summarise_quality(by_round[t]) for v, t in matched.items()}}
             if matched
             else {}
         ),
@@ -81,7 +80,7 @@ def summarise_matching(
     """Say in which round each algorithm reached each level, and what its loss was there."""
     losses = collect_losses(records)
     return {
-        name: {str(v): {"round": t, "loss": losses[name][t]} for v, t in rounds.items()}
+        name: {f"{v:g}": {"round": t, "loss": losses[name][t]} for v, t in rounds.items()}
         for name, rounds in matched.items()
     }
 
@@ -104,7 +103,8 @@ class AuditPart:
 
     @property
     def title(self) -> str:
-        return f"PSNR after round {self.key}" if self.kind == "rounds" else f"at loss {self.key}"
+        when = f"after round {self.key}" if self.kind == "rounds" else f"at loss {self.key}"
+        return f"PSNR {when}"
 
     def format_psnr(self, row: Record) -> str:
         """Format the mean PSNR of a row in this part."""
@@ -120,7 +120,7 @@ def list_parts(content: Record) -> list[AuditPart]:
             for name, rounds in content["matched"].items()
         }
         levels = list_common_levels(matched)
-        parts = [AuditPart("losses", str(v)) for v in levels]
+        parts = [AuditPart("losses", f"{v:g}") for v in levels]
     else:
         parts = [AuditPart("rounds", str(t)) for t in content["asked"]["victims"]["rounds"]]
     return parts if len(parts) > 1 else []
@@ -220,7 +220,7 @@ def explain_matching(records: Sequence[Record]) -> list[str]:
     for level in sorted(asked, reverse=True):
         late = [name for name, rounds in matched.items() if level not in rounds]
         if late:
-            out.append(f"loss {level:g} is not compared: {', '.join(late)} did not reach it")
+            out.append(f"loss {level:g} is left out: {', '.join(late)} did not reach it")
     for level in common:
         places = [
             f"{name} round {rounds[level]} ({losses[name][rounds[level]]:.2f})"

@@ -41,6 +41,8 @@ INTRODUCTION = (
     " data once for all seeds, as FedReG's do, intervals say nothing about other partitions. *Stand-in"
     " data* are CIFAR-10 in place of CIFAR-100 and Tiny ImageNet, at medium scale, where these were not"
     " at hand: such runs are shown, and decide nothing.",
+    "Claims about attacks are judged by privacy audits instead: differences are in dB, at equal training"
+    " loss, once for an attacker who knows the personal parameters and once for one who does not.",
     "The column *to decide* is what it takes to decide a claim with five seeds, at medium and at full scale,"
     " on cores of 90 GFLOP/s, given the data: estimated from the arithmetic, to a factor of two. –: at"
     " medium scale other data stand in (Tiny ImageNet), which cannot decide the claim.",
