@@ -53,7 +53,7 @@ def get_preset(name: AuditPreset) -> AuditSetup:
     if name is AuditPreset.medium:
         small = shrink_config({**settings, "algorithm": table.cells[0].config["algorithm"]})
         settings = {k: v for k, v in small.items() if k != "algorithm"}
-        return AuditSetup(settings, tuple(rows), MEDIUM_VICTIMS, AttackSettings(iterations=1000))
+        return AuditSetup(settings, tuple(rows), MEDIUM_VICTIMS, AttackSettings(iterations=500))
     victims = Victims((10, 20, 30, 40, 50), table.settings["data"]["clients"], 5)
     return AuditSetup(settings, tuple(rows), victims, AttackSettings(iterations=4800))
 
