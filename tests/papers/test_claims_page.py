@@ -28,6 +28,7 @@ from heterophony.papers.evidence import (
     write_stored_runs,
 )
 from heterophony.papers.table import load_table, load_tables
+from heterophony.privacy.evidence import digest_audit
 
 ROOT = Path(__file__).parents[2]
 FULL_RUNS = ROOT / "results" / "fedreg-table2-sota"
@@ -117,7 +118,8 @@ def test_a_damaged_file_of_runs_is_named():
 def test_shipped_runs_have_the_settings_of_their_cells():
     tables = {name: load_table(name) for name in {r.table for r in read_stored_runs()}}
     for run in read_stored_runs():
-        assert run.settings_sha256 == digest_settings(find_settings(tables[run.table], run))
+        digest = digest_audit if run.numbers else digest_settings
+        assert run.settings_sha256 == digest(find_settings(tables[run.table], run))
 
 
 def find_settings(table, run: StoredRun):

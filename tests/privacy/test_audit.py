@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from heterophony.engines.base import create_engine
 from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import Job, Plan
 from heterophony.models import get_model_builder
+from heterophony.papers.evidence import read_stored_runs
 from heterophony.papers.table import load_table
 from heterophony.privacy.attack_job import AttackCase, AttackSettings, GradientInversion
 from heterophony.privacy.attacks import (
@@ -59,6 +61,7 @@ from heterophony.privacy.snapshots import Snapshots
 from heterophony.privacy.summary import summarise_audit
 from heterophony.report.page.html import render_report
 
+MEDIUM_AUDITS = Path(__file__).parents[2] / "results" / "audit-medium"
 SMALL = ("data.name=digits", "data.clients=3", "model.name=digitsnet", "local.epochs=3",
          "local.steps=3", "engine.name=serial")  # fmt: skip
 FEW = hp.Training(epochs=3, steps=3, batch=8, lr=0.05)
@@ -456,8 +459,52 @@ def test_a_round_that_stands_for_two_levels_counts_twice():
 def test_an_audit_of_other_attacks_is_no_evidence_for_claims(tmp_path):
     audited(tmp_path, "fedavg")
     assert is_audit(tmp_path)
-    with pytest.raises(FolderError, match="its algorithms are not those of --preset medium"):
+    with pytest.raises(FolderError, match="algorithms is not as in --preset medium"):
         list(describe_audit(tmp_path))
+
+
+def test_the_committed_audits_are_the_shipped_evidence():
+    found = [
+        run for folder in sorted(MEDIUM_AUDITS.glob("seed-*")) for run in describe_audit(folder)
+    ]
+    shipped = {run.key: run for run in read_stored_runs() if run.numbers}
+    assert {run.key: run for run in found} == shipped
+    assert len(found) == 4 * 2 * len([*MEDIUM_AUDITS.glob("seed-*")])
+
+
+def change_row(content: dict) -> None:
+    content["rows"][0]["losses"].popitem()
+
+
+def change_iterations(content: dict) -> None:
+    content["asked"]["how"]["iterations"] += 1
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (change_row, "fedavg was not attacked at all losses that were asked for"),
+        (change_iterations, "how is not as in --preset medium"),
+    ],
+)
+def test_an_audit_that_lacks_something_is_refused_as_evidence(change, why, tmp_path):
+    folder = shutil.copytree(MEDIUM_AUDITS / "seed-1", tmp_path / "a")
+    content = json.loads((folder / "audit.json").read_text())
+    change(content)
+    (folder / "audit.json").write_text(json.dumps(content))
+    with pytest.raises(FolderError, match=why):
+        list(describe_audit(folder))
+
+
+def test_an_audit_of_other_runs_is_refused_as_evidence(tmp_path):
+    folder = shutil.copytree(MEDIUM_AUDITS / "seed-1", tmp_path / "a")
+    config = folder / "fedper" / "config.toml"
+    config.write_text(config.read_text().replace("lr = 0.1", "lr = 0.2"))
+    with pytest.raises(FolderError, match=r"local\.lr is 0\.2; --preset medium has 0\.1"):
+        list(describe_audit(folder))
+    shutil.rmtree(folder / "fedper")
+    with pytest.raises(FolderError, match="the run of fedper is missing"):
+        list(describe_audit(folder))
 
 
 def test_the_page_carries_the_audit(tmp_path):

@@ -67,7 +67,7 @@ def check_preset(folder: Path, asked: dict[str, Any]) -> None:
     for key, value in wanted.items():
         found = asked[key]
         if to_lists(value) != to_lists(found):
-            raise FolderError(f"{folder}: its {key} are not those of --preset medium: {found}")
+            raise FolderError(f"{folder}: {key} is not as in --preset medium: {found}")
 
 
 def to_lists(value: Any) -> Any:
