@@ -53,6 +53,7 @@ from heterophony.papers.verdicts import (
     judge_number,
     measure_run,
 )
+from heterophony.report.paper_table import describe_diverged, describe_paper_table
 from heterophony.report.paper_table import format_table_row as shown
 from heterophony.runs.store import RunFolder
 
@@ -527,6 +528,12 @@ def test_a_run_that_diverges_is_a_cell_that_cannot_be_compared(tmp_path):
     assert [(x.verdict, x.why) for x in found.numbers] == [
         ("not comparable", "client 3, round 2: NaN")
     ]
+    assert describe_diverged(found) == [
+        "Diverged, and left out of the numbers: FedRep, N_C = 1, J = 16, seed 0: client 3, round 2: NaN."
+    ]
+    assert describe_diverged(found)[0] in describe_paper_table(found)
+    assert found.to_dict()["diverged"] == found.diverged
+    assert describe_diverged(build_result(small, tmp_path, {})) == []
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def outcome(text: str, ours: Values, scale: TableScale = TableScale.full) -> Rep
         if scale is TableScale.full
         else {(c.row, c.column): "quick scale" for c in table.selected_cells}
     )
-    return ReproductionResult(table, compare_numbers(table.selected_cells, by_seed, why), [])
+    return ReproductionResult(table, compare_numbers(table.selected_cells, by_seed, why), [], [])
 
 
 def widths(axes: Axes) -> list[float]:
@@ -329,7 +329,7 @@ def test_the_same_outcome_gives_the_same_bytes(kind, tmp_path):
 def test_every_table_can_be_drawn_before_anything_was_run(found):
     table = TableSelection(found, TableScale.full, "*", "*", (0,))
     figure = paper_figures.draw_paper_figure(
-        ReproductionResult(table, compare_numbers(table.selected_cells, {}, {}), []), []
+        ReproductionResult(table, compare_numbers(table.selected_cells, {}, {}), [], []), []
     )
     assert figure.get_suptitle().replace("\n", " ").startswith(f"{found.paper}, {found.where}")
 

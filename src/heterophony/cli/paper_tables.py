@@ -211,6 +211,7 @@ def show_table_result(outcome: ReproductionResult, parent: Path, json: bool) -> 
         SETUP,
         choose_titles,
         count_text_titles,
+        describe_diverged,
         describe_marks,
         format_table_rows,
         format_variant,
@@ -234,7 +235,7 @@ def show_table_result(outcome: ReproductionResult, parent: Path, json: bool) -> 
     )
     for variant in describe_variants(table.published, table.published.chosen):
         terminal.print_note(format_variant(variant))
-    for words in describe_marks(outcome):
+    for words in (*describe_marks(outcome), *describe_diverged(outcome)):
         terminal.print_note(words)
     if not (outcome.claims or table.published.claims):
         terminal.print_note("this table claims no ordering")

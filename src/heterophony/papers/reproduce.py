@@ -203,6 +203,7 @@ class ReproductionResult:
     table: TableSelection
     numbers: list[ComparedNumber]
     claims: list[Claim]
+    diverged: list[str]  # which runs, and why: they are in no number
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of ``table.json``."""
@@ -220,6 +221,7 @@ class ReproductionResult:
             "lines": [describe_number(number) for number in self.numbers],
             "claims": [vars(claim) for claim in self.claims],
             "said": published.claims,
+            "diverged": self.diverged,
         }
 
 
@@ -281,7 +283,12 @@ def build_result(
         printed_seeds=len(table.published.measured.seeds),
     )
     distinct = [n for n in numbers if (n.row, n.column) not in table.duplicates]
-    return ReproductionResult(table, distinct, check_claims(table.published, numbers))
+    diverged = [
+        f"{task.cell.row}, {task.cell.column}, seed {task.seed}: {failed[task.folder_name]}"
+        for task in table.runs
+        if task.folder_name in failed
+    ]
+    return ReproductionResult(table, distinct, check_claims(table.published, numbers), diverged)
 
 
 def get_cell_key(cell: Cell) -> tuple[str, str]:

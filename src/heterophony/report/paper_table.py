@@ -131,6 +131,7 @@ def describe_paper_table(result: ReproductionResult) -> list[str]:
         f"Ours: {rounds} evaluations, {clients[how.clients]}; seeds {seeds}; {table.scale} scale.",
         *describe_stand_ins(result),
         *describe_marks(result),
+        *describe_diverged(result),
         *(describe_claim(claim, how.rounds) for claim in result.claims),
     ]
 
@@ -159,6 +160,11 @@ def describe_stand_ins(result: ReproductionResult) -> list[str]:
 def describe_marks(result: ReproductionResult) -> list[str]:
     """Explain the mark of measures that rest on parameters averaged only for them, if there is one."""
     return [f"{AVERAGED_NOTE}."] if any(line.averaged for line in result.numbers) else []
+
+
+def describe_diverged(result: ReproductionResult) -> list[str]:
+    """Say which runs diverged: the numbers of their row are of the other seeds."""
+    return [f"Diverged, and left out of the numbers: {run}." for run in result.diverged]
 
 
 def format_paper_csv(result: ReproductionResult) -> str:
