@@ -28,12 +28,12 @@ from .attack_job import (
     GradientInversion,
 )
 from .gradients import list_sent_parameters
+from .losses import measure_loss
 from .matching import (
     collect_losses,
     collect_matched_rounds,
     list_common_levels,
     lists_sent_parameters,
-    measure_loss,
 )
 from .records import Record, make_records
 from .snapshots import Snapshots
