@@ -25,7 +25,7 @@ from heterophony.devices.protocol.topics import make_device_topic
 from heterophony.devices.shut_out import FLOOD_REASON
 
 HELD = {"one": ["0", "2"], "two": ["1", "3"]}
-MOST = 20_000_000  # packets; reached only where a test fails
+MOST = 60_000_000  # packets; reached only where a test fails, or one slow core runs everything
 
 
 @pytest.fixture
