@@ -1,9 +1,9 @@
-"""An audit as evidence: what it says about the claims of the published table, for `scripts/claims`."""
+"""Read a privacy audit as evidence for the claims of the published table about attacks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,26 +93,13 @@ def digest_audit(config: dict[str, Any]) -> str:
 
 def describe_row(at: CellAtScale, run: Run, row: dict[str, Any]) -> StoredRun:
     """Return the numbers of one algorithm under one attacker, as a stored run."""
-    summary = run.summary
-    if summary is None:
+    if run.summary is None:
         raise FolderError(f"{run.folder} is not finished")
-    return StoredRun(
-        table=at.table.name,
-        scale=at.scale,
-        row=at.cell.row,
-        column=at.cell.column,
+    return replace(
+        at.describe(run),
         variant=f"personal-parameters-{row['private']}",
-        seed=run.seed,
-        data=run.config["data"]["name"],
-        model=run.config["model"]["name"],
-        rounds=summary.rounds,
         evaluated=[],
         curves={},
-        core_seconds=round(sum(summary.work.values()), 1),
         settings_sha256=digest_audit(at.cell.config),
-        data_sha256=summary.data_sha256,
-        model_sha256=summary.model_sha256,
-        version=summary.version,
-        remark=summary.data_remark or "",
         numbers={measure: round(row[measure], DIGITS) for measure in ATTACK_MEASURES},
     )
