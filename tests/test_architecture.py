@@ -13,7 +13,17 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "heterophony"
 MODULES = sorted(SOURCE.rglob("*.py"))
 ALGORITHMS = sorted(p for p in (SOURCE / "algorithms").glob("*.py") if p.name != "__init__.py")
-VOCABULARY = {"algorithm", "client", "errors", "fields", "net", "samples", "tensors", "training"}
+VOCABULARY = {
+    "algorithm",
+    "client",
+    "errors",
+    "fields",
+    "module_copies",
+    "net",
+    "samples",
+    "tensors",
+    "training",
+}
 OUTSIDE = {
     "torch",
     "math",
@@ -136,7 +146,7 @@ EXTRAS = {  # package: the one file or folder that imports it
     "paho": "devices/transport/paho_client.py",
     "ray": "engines/ray/",
     "dp_accounting": "protection/accounting.py",
-    "opacus": "protection/private_client.py",
+    "opacus": "protection/single_gradients.py",
     "tensorboard": "trackers/tensorboard.py",
     "wandb": "trackers/wandb.py",
 }

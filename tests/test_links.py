@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from heterophony.algorithms import ALGORITHM_CLASSES
+
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("", "benchmarks", "docs", "docs/*", "examples", "results", "results/*")
 PAGES = sorted(page for folder in FOLDERS for page in ROOT.glob(f"{folder}/*.md".lstrip("/")))
@@ -86,3 +88,9 @@ def test_a_missing_file_and_a_missing_heading_are_noticed(tmp_path):
         "```\n[e](in-code)\n```\n`[f](in-code)` [g](https://example.org)\n"
     )
     assert find_broken_links(page) == ["#two", "gone.md"]
+
+
+def test_the_readme_counts_the_algorithms_that_there_are():
+    told = re.search(r"read like their papers\*\*: (\d+)", (ROOT / "README.md").read_text())
+    assert told
+    assert int(told[1]) == len(ALGORITHM_CLASSES)

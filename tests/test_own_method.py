@@ -28,7 +28,7 @@ def parts():
 
 
 def test_the_page_is_written_from_what_is_stored(parts):
-    page = (ROOT / "docs" / "method-results.md").read_text(encoding="utf-8")
+    page = parts.report.PAGE.read_text(encoding="utf-8")
     assert page == parts.report.write_page(parts.final.read_final()), "run report.py"
 
 
@@ -60,3 +60,26 @@ def test_the_table_has_the_learning_rates_that_were_chosen(parts):
         assert str(cell.config["local"]["lr"]) == parts.report.choose_rate(
             cell.row.split(", ")[0], trials
         )
+
+
+def test_the_lead_of_fedrod_stands_beside_that_of_fixhead(parts):
+    """Nobody shall credit FixHead with what FedRoD, of which it is made, has already."""
+    page = parts.report.PAGE.read_text(encoding="utf-8")
+    assert "| all, averaged by seed | +8.5 ± 2.2 | +7.0 ± 1.6 | +2.5 ± 0.9 | +2.3 ± 0.8 |" in page
+    protocol = parts.report.PAGE.with_name("fixhead.md").read_text(encoding="utf-8")
+    assert "FedRoD is above FedReG by 7.0 ± 1.6 points of G and 2.3 ± 0.8 of P" in protocol
+
+
+def test_both_pages_say_the_same_of_what_was_written_when(parts):
+    """The history cannot prove that the protocol came before the runs: neither page claims it."""
+    for name in ("fixhead.md", "fixhead-results.md"):
+        text = parts.report.PAGE.with_name(name).read_text(encoding="utf-8")
+        assert "history cannot prove" in text
+        assert "protocol) was written before" not in text
+
+
+def test_the_nearest_methods_are_cited_for_what_they_are(parts):
+    protocol = parts.report.PAGE.with_name("fixhead.md").read_text(encoding="utf-8")
+    assert "SphereFed (Dong et al., ECCV 2022)" in protocol
+    assert "FedETF (Li et al., ICCV 2023) trains one model" not in protocol
+    assert "FedETF is not in the comparison yet" in protocol

@@ -89,6 +89,15 @@ def test_every_algorithm_has_a_page(site):
         assert "Settings" in text
 
 
+def test_only_sections_home_and_the_glossary_are_at_the_top():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "scripts")
+        from pages import assemble
+    pages = {p.relative_to(ROOT / "docs").as_posix(): "# A" for p in (ROOT / "docs").rglob("*.md")}
+    top = [next(iter(entry)) for entry in assemble.list_navigation(pages)]
+    assert top == ["Home", "Tutorials", "How-to", "Reference", "Explanation", "Glossary"]
+
+
 def test_every_page_is_in_the_navigation(site):
     links = {
         (site / link.partition("#")[0]).resolve()

@@ -1,4 +1,4 @@
-"""Write docs/method-results.md and its figure: what was chosen, what was measured, and the tests.
+"""Write docs/explanation/fixhead-results.md and its figure: what was chosen, what was measured, and the tests.
 
 Usage: python results/own-method/report.py [FOLDER …]
 
@@ -29,7 +29,9 @@ from heterophony.papers.table import load_table
 from heterophony.report.figures.style import STYLE, get_series_style
 
 ROOT = HERE.parents[1]
-PAGE, FIGURE = ROOT / "docs" / "method-results.md", ROOT / "docs" / "images" / "own-method.svg"
+DOCS = ROOT / "docs"
+PAGE = DOCS / "explanation" / "fixhead-results.md"
+FIGURE = DOCS / "images" / "own-method.svg"
 SECONDS = HERE / "seconds.json"
 METHOD, OTHERS = "FixHead", ("FedReG", "FedReG with two layers", "FedRoD")
 MEASURES = {"G": "G.last10", "P": "P.last10"}
@@ -38,7 +40,8 @@ DRAWN = ("FedAvg", "FedReG", "FedRoD", METHOD)
 HEAD = """\
 # FixHead: what was found
 
-Written from the stored runs by a script in [results/own-method](../results/own-method/README.md). [The protocol](method.md) was written before the final runs, and says how all of this was done.
+Written from the stored runs by a script in [results/own-method](../../results/own-method/README.md). [The protocol](fixhead.md) says how all of this was done, and what of it was written before the final runs: the history cannot prove
+the order.
 """
 HALF = f"{METHOD}, one epoch"
 DIFFERENCES = """\
@@ -48,6 +51,14 @@ this table. *Better*: both intervals are above 0. *Worse*: both are below 0.
 POOLED = """\
 All federations together: the mean difference ± half of its 95 % interval over the five seeds, each averaged over the federations; and p of sign flips of all pairs, as the
 protocol says. Federations share images and seeds, so their pairs are not independent, and this p is too small: the interval is the safer number.
+"""
+
+
+SHARES = """\
+## What of it is FedRoD's
+
+{method} is {parent} with another shared head. So its lead over {other} is {parent}'s lead and what the head adds, which is the table above, against {parent}. The mean ± half of its 95 % interval, in
+points, paired by seed.
 """
 
 
@@ -207,6 +218,30 @@ def write_pooled(final: Mapping[Cell, Entry], method: str, others: Sequence[str]
     return [POOLED, *lines, ""]
 
 
+def write_shares(final: Mapping[Cell, Entry]) -> str:
+    """Write what FedRoD, from which the method is made, has of its lead over FedReG."""
+    reference, parent = OTHERS[0], OTHERS[-1]
+    rows = (reference, parent, METHOD)
+    columns = [c for c in list_columns(final) if {Cell(row, c) for row in rows} <= final.keys()]
+
+    def subtract(row: str, measure: str, of: Sequence[str]) -> str:
+        mine, theirs = (
+            [final[Cell(r, c)].list_values(measure) for c in of] for r in (row, reference)
+        )
+        found = compare_pairs(average_by_seed(mine), average_by_seed(theirs))
+        assert found.interval is not None
+        half = 50 * (found.interval.high - found.interval.low)
+        return sign(f"{100 * found.mean:+.1f} ± {half:.1f}")
+
+    pairs = [(row, measure) for measure in MEASURES.values() for row in (METHOD, parent)]
+    lines = [(c, [c]) for c in columns] + [("all, averaged by seed", columns)]
+    cells = [[name, *(subtract(*pair, of) for pair in pairs)] for name, of in lines]
+    titles = ["", *(f"{row} − {reference}, {measure[0]}" for row, measure in pairs)]
+    return "\n".join(
+        [SHARES.format(method=METHOD, parent=parent, other=reference), format_table(titles, cells)]
+    )
+
+
 def average_by_seed(values: Sequence[Sequence[float]]) -> list[float]:
     """Average the values of all federations, seed by seed."""
     return [fmean(of_seed) for of_seed in zip(*values, strict=True)]
@@ -284,6 +319,7 @@ def write_page(final: Mapping[Cell, Entry]) -> str:
     ablations = [c.row for c in final if c.row.startswith(f"{METHOD}, ") and c.row != HALF]
     parts = [
         write_differences(final, "Against FedReG and FedRoD", METHOD, OTHERS),
+        write_shares(final),
         write_differences(final, "With half of the work", HALF, OTHERS),
         write_numbers(final),
         write_seconds(),
@@ -292,7 +328,7 @@ def write_page(final: Mapping[Cell, Entry]) -> str:
         write_choice(),
         write_rates(),
     ]
-    picture = f"![G and P of {', '.join(DRAWN)} over the rounds](images/own-method.svg)\n"
+    picture = f"![G and P of {', '.join(DRAWN)} over the rounds](../images/own-method.svg)\n"
     return "\n".join([HEAD, picture, *filter(None, parts)])
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from heterophony.core.files import write_atomically
 from heterophony.experiments.load import load
 
+from .numbers import read_plain
 from .plan import DataPlan
 from .runs import list_finished
 
@@ -17,10 +18,10 @@ EVERY = 2  # rounds between two points; all are evaluated
 
 
 def write_curves(data: DataPlan, alpha: str, runs: Path, path: Path) -> None:
-    """Write the curves of all algorithms in a setting whose seeds have all finished."""
+    """Write the curves of algorithms in a setting whose seeds have all finished; others stay."""
     finished = list_finished(data, alpha, runs).items()
-    curves = {name: read_curves(folders) for name, (_, folders) in finished}
-    lines = [f" {json.dumps(name)}: {json.dumps(found)}" for name, found in curves.items()]
+    curves = read_plain(path) | {name: read_curves(folders) for name, (_, folders) in finished}
+    lines = [f" {json.dumps(name)}: {json.dumps(found)}" for name, found in sorted(curves.items())]
     write_atomically(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 

@@ -18,7 +18,7 @@ from heterophony.experiments.compare import build_comparison, prepare_run_folder
 from heterophony.experiments.parallel_runs import run_in_parallel
 
 from .behind import FACTOR
-from .numbers import LONGER_FILE, G, P
+from .numbers import LONGER_FILE, G, P, read_plain
 from .plan import DATA, SEEDS, TUNED_ALPHA
 
 LONGER_DATA = DATA[0]
@@ -44,13 +44,14 @@ def run_longer(names: Sequence[str], board: Path, runs: Path, workers: int) -> N
 
 
 def record_longer(runs: Path, board: Path) -> None:
-    """Write what the longer runs gave beside the entries."""
+    """Write what the longer runs gave beside the entries; what is there of others stays."""
     ended = sorted(
         path.parent
         for name in ("result.json", DIVERGED_FILE)
         for path in (runs / "longer").glob(f"*/*/{name}")
     )
-    lines = [f" {json.dumps(p.parent.name)}: {json.dumps(describe_longer(p))}" for p in ended]
+    found = read_plain(board / LONGER_FILE) | {p.parent.name: describe_longer(p) for p in ended}
+    lines = [f" {json.dumps(name)}: {json.dumps(told)}" for name, told in sorted(found.items())]
     if lines:
         write_atomically(board / LONGER_FILE, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 

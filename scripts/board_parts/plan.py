@@ -22,6 +22,9 @@ OWN_RATES = {
     "perfedavg": ["perfedavg.alpha=0.01,0.05", "perfedavg.beta=0.05,0.1,0.2"],
     "pfedme": ["pfedme.own_lr=0.02,0.05,0.1", "pfedme.local_lr=0.02,0.06"],
 }
+# algorithms that diverge with momentum: theirs is 0. APPLE's core models all move along gradients of
+# the sum that they had when the round began, and its rates are multiplied by the number of clients.
+NO_MOMENTUM = ("apple",)
 # the one setting of an algorithm that is searched beside the rate: two values each
 OWN_SETTINGS = {
     "apfl": "alpha=0.25,0.75",
@@ -97,11 +100,16 @@ def list_searches(data: DataPlan) -> dict[str, tuple[list[str], list[str]]]:
     """
     plain = [n for n in ALGORITHM_CLASSES if n not in OWN_SETTINGS and n not in OWN_RATES]
     rounds = {"third": data.rounds // 3, "half": data.rounds // 2}
-    own = [f"{name}.{values.format(**rounds)}" for name, values in OWN_SETTINGS.items()]
+    own = {name: f"{name}.{values.format(**rounds)}" for name, values in OWN_SETTINGS.items()}
+    usual = [name for name in own if name not in NO_MOMENTUM]
     own_rates = [pair for pairs in OWN_RATES.values() for pair in pairs]
     return {
         f"{data.name}-tune": (plain, [RATES]),
-        f"{data.name}-tune-own": (list(OWN_SETTINGS), [FEWER_RATES, *own]),
+        f"{data.name}-tune-own": (usual, [FEWER_RATES, *(own[name] for name in usual)]),
+        f"{data.name}-tune-own-no-momentum": (
+            list(NO_MOMENTUM),
+            [FEWER_RATES, "local.momentum=0.0", *(own[name] for name in NO_MOMENTUM)],
+        ),
         f"{data.name}-tune-own-rates": (list(OWN_RATES), own_rates),
     }
 

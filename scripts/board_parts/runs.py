@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from heterophony.experiments.tune import (
 )
 from heterophony.runs.tune_table import read_tune
 
-from .numbers import TUNING_FILE, describe_tuning
+from .numbers import TUNING_FILE, describe_tuning, read_plain
 from .plan import (
     DATA,
     SEEDS,
@@ -49,12 +49,14 @@ def start_server() -> None:
     start_fork_server(*PRELOAD)
 
 
-def tune_all(data: DataPlan, runs: Path, workers: int) -> None:
+def tune_all(data: DataPlan, runs: Path, workers: int, only: Collection[str]) -> None:
     """Run what is left of the searches of a data set: the same as ``heterophony tune``."""
-    for name, (algorithms, searched) in list_searches(data).items():
-        folder = runs / name
-        if all((folder / "chosen" / f"{a}.toml").exists() for a in algorithms):
+    for name, (planned, every) in list_searches(data).items():
+        folder, algorithms = runs / name, [a for a in planned if a in only]
+        if all(is_tuned(folder, a) for a in algorithms):
             continue
+        others = tuple(f"{a}." for a in planned if a not in only)
+        searched = [pair for pair in every if not pair.startswith(others)]
         request = TuneRequest(
             algorithms, searched, list_tune_overrides(data), [TUNE_SEED], sampler="grid"
         )
@@ -66,14 +68,25 @@ def tune_all(data: DataPlan, runs: Path, workers: int) -> None:
         write_chosen(tune, folder, read_tune(folder, tune.names, tune.search.by).best)
 
 
+def is_tuned(folder: Path, algorithm: str) -> bool:
+    """Tell whether a search has chosen the settings of an algorithm."""
+    return (folder / "chosen" / f"{algorithm}.toml").exists()
+
+
+def list_tuned(data: DataPlan, runs: Path) -> dict[str, list[str]]:
+    """List the algorithms that the searches of a data set have finished, by folder."""
+    searches = list_searches(data).items()
+    tuned = {name: [a for a in found if is_tuned(runs / name, a)] for name, (found, _) in searches}
+    return {name: found for name, found in tuned.items() if found}
+
+
 def record_tuning(runs: Path, board: Path) -> None:
-    """Write what the finished searches tried and chose beside the entries."""
-    found: dict[str, Any] = {}
+    """Write what the finished searches tried and chose; what is there of others stays."""
+    found = read_plain(board / TUNING_FILE)
     for data in DATA:
-        for name, (algorithms, _) in list_searches(data).items():
-            if (runs / name / "chosen").exists():
-                table = read_tune(runs / name, algorithms, "P").to_dict()
-                found.setdefault(data.name, {}).update(describe_tuning(table["algorithms"]))
+        for name, algorithms in list_tuned(data, runs).items():
+            table = read_tune(runs / name, algorithms, "P").to_dict()
+            found.setdefault(data.name, {}).update(describe_tuning(table["algorithms"]))
     lines = [
         f" {json.dumps(data)}: {{\n"
         + ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(tuned.items()))
@@ -84,10 +97,10 @@ def record_tuning(runs: Path, board: Path) -> None:
 
 
 def find_chosen(data: DataPlan, runs: Path) -> dict[str, Path]:
-    """Find the configuration with the chosen settings of every algorithm."""
+    """Find the configuration with the chosen settings of every algorithm that was tuned."""
     return {
         name: runs / folder / "chosen" / f"{name}.toml"
-        for folder, (algorithms, _) in list_searches(data).items()
+        for folder, algorithms in list_tuned(data, runs).items()
         for name in algorithms
     }
 
@@ -96,7 +109,7 @@ def list_combinations(data: DataPlan, runs: Path) -> dict[str, list[Combination]
     """List the combinations of every algorithm whose trial finished, the best on validation first."""
     return {
         found.label: [row.settings for row in found.sweep.rows if row.state == "finished"]
-        for folder, (algorithms, _) in list_searches(data).items()
+        for folder, algorithms in list_tuned(data, runs).items()
         for found in read_tune(runs / folder, algorithms, "P").algorithms
     }
 

@@ -46,7 +46,14 @@ ORDER = {  # first these, in this order; then all others by their title
         "comparison",
         "data",
     ],
-    "explanation": ["architecture", "same-bits", "statistics"],
+    "explanation": [
+        "architecture",
+        "same-bits",
+        "statistics",
+        "claims",
+        "fixhead",
+        "fixhead-results",
+    ],
     "project": ["readme", "contributing", "changelog", "security", "examples", "results"],
 }
 
@@ -172,12 +179,7 @@ def list_navigation(written: dict[str, str]) -> list[dict[str, object]]:
             entries.append({"Each algorithm": each})
         if entries:
             nav.append({TITLES.get(section, section.capitalize()): entries})
-    single = {
-        "FixHead": "method.md",
-        "FixHead: results": "method-results.md",
-        "Glossary": "glossary.md",
-    }
-    return nav + [{title: place} for title, place in single.items() if place in written]
+    return nav + [{"Glossary": "glossary.md"}] * ("glossary.md" in written)
 
 
 def read_title(text: str) -> str:

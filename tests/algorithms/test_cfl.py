@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -69,12 +70,20 @@ def test_clients_that_pull_apart_are_split_and_go_on_from_their_own_means():
         CFL(eps1=10.0, eps2=1.1),  # all are content
         CFL(eps1=10.0, eps2=0.0, gamma=0.999),  # not clear enough
         CFL(eps1=10.0, eps2=0.0, smallest=5),
+        CFL(eps1=10.0, eps2=0.0, wait=1),  # too early
     ],
 )
 def test_otherwise_it_is_not_split(rule):
     after = rule.merge(server(), said(**APART))
     assert "clusters" not in after.memory
     assert torch.allclose(after.model["w"], hp.mix([at(*w) for w in APART.values()], [0.1, 0.2, 0.3, 0.4])["w"])  # fmt: skip
+
+
+def test_after_the_rounds_of_waiting_it_is_split_as_without_them():
+    waits = replace(EAGER, wait=20)  # as in the authors' code
+    after = [waits.merge(replace(server(), t=t), said(**APART)) for t in (19, 20)]
+    assert "clusters" not in after[0].memory
+    assert clusters(after[1]) == clusters(EAGER.merge(server(), said(**APART)))
 
 
 def test_a_cluster_is_split_once_all_of_its_clients_were_heard():

@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import heterophony as hp
 from helpers.support import (
@@ -17,6 +18,7 @@ from helpers.support import (
     calm,
     digits,
     identical,
+    memory,
     model,
     net_with_batch_norm,
     played,
@@ -145,7 +147,10 @@ LEARNS = {  # settings for a few rounds, where the defaults are for hundreds
 @every_algorithm
 def test_it_learns(name):
     rounds = 12 if name == "pfedme" else 6
-    how = {"training": hp.Training(epochs=3, batch=10, lr=0.05), "participation": 1.0}
+    steps = (
+        {"lr": 0.02, "momentum": 0.0} if name == "apple" else {"lr": 0.05}
+    )  # it adds up its steps
+    how = {"training": hp.Training(epochs=3, batch=10, **steps), "participation": 1.0}
     how |= {"rounds": rounds, "evaluate_every": 3}
     result = played(get_algorithm_class(name)(**LEARNS.get(name, {})), digits(alpha=100.0), **how)
     assert (result.G is not None) == get_algorithm_class(name).common
@@ -177,6 +182,45 @@ def test_nothing_personal_travels_and_bytes_are_those_of_what_did(name, recorder
     if plan.algorithm.pooled:  # data were moved before the run; no model is sent
         up = down = 0
     assert result.summary.bytes == {"up": up, "down": down}
+
+
+def frozen_at(*parts: str) -> hp.Net:
+    """A net with frozen parts, one of them with running statistics."""
+    base = [nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 8)]
+    net = hp.Net(nn.Sequential(*base, nn.ReLU()), nn.Linear(8, 10))
+    for part in parts:
+        net.get_submodule(part).requires_grad_(False)
+    return net
+
+
+# nothing of the base is shared or trained: passes without parameters, empty messages
+WHOLE_BASE = ["fedbabu", "fedfomo", "fedpac", "fedper", "fedrep", "fixhead", "pfedgate", "scaffold"]
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [(n, ("base.1", "base.2")) for n in ALGORITHMS] + [(n, ("base",)) for n in WHOLE_BASE],
+)
+def test_frozen_parameters_stay_what_they_are_and_are_neither_sent_nor_stored(
+    name, parts, recorder
+):
+    net = frozen_at(*parts)
+    how = {"training": hp.Training(steps=2, batch=8), "rounds": 2, "evaluate_every": 2}
+    how |= {"fedala": {"passes": 1}, "fedbabu": {"tune_epochs": 1}}.get(name, {})
+    result = played(name, digits(clients=2, examples=60), model=net, participation=1.0, **how)
+    plan = result.plan
+    initial = {f"base.{k}": p for k, p in net.base.named_parameters() if not p.requires_grad}
+    assert set(initial) <= set(plan.given)
+    for client in plan.federation.clients:
+        after = result.personal(client).net.state_dict()
+        for key in plan.given:  # copies too: own.base.1.weight
+            assert torch.equal(after[key], initial[f"base.{key.rpartition('base.')[2]}"]), key
+    values = {tensor_to_bytes(v) for v in initial.values() if is_learned(v)}
+    memories = [memory(result, c) for c in plan.federation.clients]
+    seen = [t for job, r in recorder[0].log for t in (job.tensors, r.tensors, r.aside)]
+    seen += [t for groups in (*memories, result._server.memory) for t in groups.values()]
+    assert not any(set(plan.given) & set(t) for t in seen)
+    assert not any(tensor_to_bytes(v) in values for t in seen for v in t.values())
 
 
 def is_learned(v: torch.Tensor) -> bool:

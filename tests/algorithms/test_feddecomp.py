@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
+from math import prod
 
 import pytest
 import torch
@@ -23,8 +25,12 @@ from helpers.support import (
 from heterophony.algorithms.feddecomp import FedDecomp
 from heterophony.algorithms.parts.low_rank import FACTOR_PATTERNS, LowRankParametrization
 from heterophony.core.randomness import seeded
+from heterophony.core.tensors import matches_any
 from heterophony.engines import serial
 from heterophony.models import get_model_builder
+from heterophony.tools.flops import count_phase_flops, count_training_flops
+from heterophony.tools.tensor_table import list_tensors
+from heterophony.tools.wire_bytes import measure_relative_to_fedavg
 
 PAPER = {"weights": "uniform", "buffers": "average", "participation": 1.0}
 HOW = replace(QUICK, epochs=3, momentum_state="reset", drop_last=False)
@@ -325,3 +331,44 @@ def test_changes_count_from_the_initial_values():
     first = hp.Tensors(result.plan.template.state_dict()).only("*.weight.0.a", "*.weight.0.b")
     each = [float((net - first).square().sqrt()) for net in ours]
     assert rounds[2]["delta_tau_factors"] == pytest.approx(sum(each) / len(each))
+
+
+# What a client spends (Section 3.5) -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "classes", "side", "ranks", "values", "step", "of_round"),
+    [
+        ("resnet8", 10, 32, (0.6, 0.6), (1_827_470, 1_235_274), 1.346, 1.143),
+        ("resnet10", 100, 32, (0.8, 0.4), (9_374_121, 4_957_092), 3.893, 2.196),
+        ("resnet10", 200, 64, (0.8, 0.4), (9_406_601, 5_008_392), 1.725, 1.300),
+    ],
+)
+def test_what_a_client_keeps_and_computes(model, classes, side, ranks, values, step, of_round):
+    """More values than the model has, and more operations than FedAvg's: claims.toml says so."""
+    shape = (3, side, side)
+    algorithm = FedDecomp(conv_rank=ranks[0], linear_rank=ranks[1])
+    count = partial(count_phase_flops, shape=shape, batch=100)
+    with torch.device("meta"):  # shapes are enough
+        listed = list_tensors(model, algorithm, shape=shape, classes=classes)
+        net = get_model_builder(model)(shape, classes, 1)
+        fedavg = count(net, steps=1)
+        net = algorithm.build(net)
+    found = {k: sum(prod(t.shape) for t in listed if t.kind == k) for k in ("personal", "shared")}
+    assert (found["personal"], found["shared"]) == values
+    sigma = [k for k, _ in net.named_parameters() if not matches_any(k, FACTOR_PATTERNS)]
+    tau = count(net, steps=1, trained=FACTOR_PATTERNS)
+    assert round(tau / fedavg, 3) == step
+    both = 10 * tau + count(net, steps=15, trained=sigma)
+    assert round(both / (25 * fedavg), 3) == of_round
+
+
+def test_operations_of_a_plain_net_are_those_of_its_layers():
+    net = get_model_builder("digitsnet")((1, 8, 8), 10, 1)
+    for steps in (1, 3):
+        expected = steps * 20 * count_training_flops(net, (1, 8, 8))
+        assert count_phase_flops(net, (1, 8, 8), 20, steps) == expected
+
+
+def test_a_client_sends_and_receives_as_much_as_with_fedavg():
+    assert measure_relative_to_fedavg(FedDecomp()) == {"down": 1.0, "up": 1.0}

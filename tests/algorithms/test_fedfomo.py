@@ -1,6 +1,8 @@
-"""FedFomo: weights by loss and distance, a step towards better models, and whose models are sent."""
+"""FedFomo: gains by loss and distance, a mixture of better models, and whose models are sent."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,12 +10,23 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 import heterophony as hp
-from helpers.support import Turns, digits, memory, model, played, replies, same
-from heterophony.algorithms.fedfomo import FedFomo, mix_on_device
+from helpers.support import (
+    QUICK,
+    Turns,
+    digits,
+    keep_order,
+    memory,
+    model,
+    played,
+    replies,
+    same,
+)
+from heterophony.algorithms.fedfomo import FedFomo
 from heterophony.algorithms.parts.download_choice import choose_downloads
 from heterophony.algorithms.parts.held_out import split_examples
 from heterophony.core.algorithm import Reply, Server
 from heterophony.core.randomness import seeded
+from heterophony.core.tensors import load_into_net
 from heterophony.jobs.plan import Job
 
 WHOLE = {"participation": 1.0}
@@ -27,41 +40,102 @@ def client_after(result: hp.Result, id: str) -> hp.Client:
     return result.plan.build_client(job, memory(result, id), result._run_folder.client_store)
 
 
-def test_gains_are_the_papers_and_the_client_begins_at_their_mixture():
-    result = played(FedFomo(downloads=3), digits(alpha=100.0), rounds=1, **WHOLE)
+# An implementation of its own: the authors' rule in plain torch, for clients who all take part
+class Plain:
+    """A client: what it began its last round with, and what it trained."""
+
+    def __init__(self, net, data, l1: bool) -> None:
+        self.net, self.l1 = net, l1
+        rows = torch.arange(len(data))
+        held = rows % 5 == 4
+        self.train, self.held = data.batch(rows[~held]), data.batch(rows[held])
+        self.before = self.model = dict(sorted(hp.weights(net).items()))
+
+    @torch.no_grad()
+    def loss(self, w) -> torch.Tensor:
+        x, y = self.held
+        return cross_entropy(functional_call(self.net, w, (x,)), y) * len(y) / len(y)
+
+    def distance(self, w) -> torch.Tensor:
+        away = [v - self.before[k] for k, v in w.items()]
+        return (
+            sum(d.abs().sum() for d in away) if self.l1 else sum((d * d).sum() for d in away).sqrt()
+        )
+
+    def mix(self, others) -> None:
+        """The own trained model is a candidate; all are compared with that before training."""
+        candidates, start = [self.model, *others], self.loss(self.before)
+        gains = [(start - self.loss(w)) / self.distance(w) for w in candidates]
+        good = [(max(g, 0 * g), w) for g, w in zip(gains, candidates, strict=True)]
+        total = torch.stack([g for g, _ in good]).sum()
+        if total > 0:
+            used = [(g / total, w) for g, w in good if g > 0]
+            self.before = {k: sum(g * w[k] for g, w in used) for k in self.before}
+        self.model = self.before
+
+    def step(self, how) -> None:
+        live = {k: v.clone().requires_grad_() for k, v in self.before.items()}
+        optimiser = torch.optim.SGD(live.values(), how.lr, how.momentum, fused=True)
+        for _ in range(how.epochs):
+            for x, y in zip(*(v.split(how.batch) for v in self.train), strict=True):
+                optimiser.zero_grad()
+                cross_entropy(functional_call(self.net, live, (x,)), y).backward()
+                optimiser.step()
+        self.model = {k: v.detach() for k, v in live.items()}
+
+
+def run_plain(result: hp.Result, rounds: int, l1: bool) -> list[Plain]:
+    federation, how = result.plan.federation, result.plan.training
+    plain = [Plain(result.plan.template, federation.data(c).train, l1) for c in federation.clients]
+    for t in range(rounds):
+        sent = [c.model for c in plain]
+        for i, client in enumerate(plain):
+            if t > 0:  # in the first round all train, and nothing is mixed
+                client.mix(sent[:i] + sent[i + 1 :])
+            client.step(how)
+    return plain
+
+
+@pytest.mark.parametrize(("clients", "norm"), [(2, "l2"), (2, "l1"), (4, "l2"), (4, "l1")])
+def test_it_is_the_authors_rule_in_plain_torch(monkeypatch, clients, norm):
+    """With two clients to the bit; with more, sums are in another order."""
+    keep_order(monkeypatch)
+    how = replace(QUICK, epochs=2, momentum_state="reset")
+    federation = digits(clients=clients, examples=160, alpha=2.0)
+    result = played(FedFomo(norm=norm), federation, rounds=4, training=how, **WHOLE)
+    plain = run_plain(result, 4, norm == "l1")
+    for c, client in zip(federation.clients, plain, strict=True):
+        kept, sent = memory(result, c)["before"], result._server.memory[f"model/{c}"]
+        for ours, theirs in ((kept, client.before), (sent, client.model)):
+            if clients == 2:
+                assert same(ours, hp.Tensors(theirs))
+            assert all(torch.allclose(v, theirs[k], atol=1e-5) for k, v in ours.items())
+
+
+def test_own_training_stays_in_the_mixture_where_another_model_is_better_still():
+    result = played(FedFomo(downloads=1), digits(alpha=100.0), rounds=1, **WHOLE)
     client, starts = client_after(result, "1"), []
-    net, own = client.net, hp.weights(client.net)
-    kept, held = split_examples(client.data.train, 0.2)
-    x, y = held.batch(torch.arange(len(held)))
-    net.eval()
-
-    def loss(w):
-        with torch.no_grad():
-            return cross_entropy(functional_call(net, dict(w), (x,)), y)
-
-    others = [client.received.below(f"other/{i}/") for i in range(3)]
-    want = torch.stack([(loss(own) - loss(o)) / (o - own).square().sqrt() for o in others])
-    fit = client.fit
-    client.fit = lambda data: (starts.append(hp.weights(net)), fit(data=data))[1]
-    gains = result.plan.algorithm.local(client)["fomo/gains"]
-    assert torch.allclose(gains, want, atol=1e-6)
-    assert (want > 0).any()
-    shares = want.clamp(min=0) / want.clamp(min=0).sum()
-    mixed = mix_on_device(others, shares)
-    assert all(torch.allclose(v, mixed[k], atol=1e-6) for k, v in starts[0].items())
-    assert len(kept) + len(held) == len(client.data.train)
+    own, other = hp.weights(client.net), client.received.below("other/0/")
+    client.fit = lambda data: starts.append(hp.weights(client.net))
+    up = result.plan.algorithm.local(client)
+    assert up["fomo/gains"] > 0  # the other is better than the initial model, and so is the own
+    name = "head.weight" if "head.weight" in own else next(iter(own))
+    share = (starts[0] - other)[name].norm() / (own - other)[name].norm()
+    assert 0.05 < share < 0.95
+    assert same(client.memory["before"], starts[0])
 
 
-def test_where_no_other_model_is_better_the_own_one_is_trained():
+def test_where_no_model_is_better_it_goes_back_to_the_one_before_training():
     result = played(FedFomo(downloads=2), rounds=1, **WHOLE)
     client, starts = client_after(result, "0"), []
-    own = hp.weights(client.net)
+    before = client.memory["before"]
+    load_into_net(client.net, 100 * client.shared())
     worse = {k: 100 * torch.ones_like(v) for k, v in client.received.items() if "/" in k}
     client.received = client.received | worse
     client.fit = lambda data: starts.append(hp.weights(client.net))
     gains = result.plan.algorithm.local(client)["fomo/gains"]
     assert (gains < 0).all()
-    assert same(starts[0], own)
+    assert same(starts[0], before)
 
 
 def test_held_out_examples_are_spread_the_same_in_every_round_and_not_trained_on():
@@ -83,17 +157,36 @@ def test_liking_adds_up_and_only_of_those_who_took_part():
     how = FedFomo(downloads=2, explore=0.0)
     server = Server(0, dict.fromkeys("abc", 1), hp.Tensors({"w": torch.zeros(1)}))
 
-    def said(c, *gains):
-        return Reply(c, "train", hp.Tensors({"w": torch.ones(1), "fomo/gains": torch.tensor(gains)}),
-                     1, 1)  # fmt: skip
+    def said(client, **gains):
+        told = torch.tensor([gains.get(other, 0.0) for other in how.list_downloads(server, client)])
+        return Reply(client, "train", hp.Tensors({"w": torch.ones(1), "fomo/gains": told}), 1, 1)
 
-    server = how.merge(server, [said(c, 0.0, 0.0) for c in "abc"])
-    assert server.memory["chosen"]["at"].tolist() == [[1, 2], [0, 2], [0, 1]]
-    server = how.merge(server, [said("a", -1.0, 3.0), said("c", 0.5, 0.25)])
+    def chosen():
+        return {c: "".join(how.list_downloads(server, c)) for c in "abc"}
+
+    server = how.merge(server, [said(c) for c in "abc"])
+    assert {c: "".join(sorted(others)) for c, others in chosen().items()} == {
+        "a": "bc",
+        "b": "ac",
+        "c": "ab",
+    }
+    server = how.merge(server, [said("a", b=-1.0, c=3.0), said("c", a=0.5, b=0.25)])
     assert server.memory["liking"]["P"].tolist() == [[1, -1, 3], [0, 1, 0], [0.5, 0.25, 1]]
-    assert server.memory["chosen"]["at"].tolist() == [[2, 1], [0, 2], [0, 1]]
-    server = how.merge(server, [said("a", -1.0, 3.0)])
+    assert (chosen()["a"], chosen()["c"]) == ("cb", "ab")
+    server = how.merge(server, [said("a", b=3.0, c=-1.0)])
     assert server.memory["liking"]["P"][0].tolist() == [1, 2, 2]  # gains are in the order sent
+
+
+def test_of_clients_liked_alike_a_random_one_is_chosen():
+    """At first nobody is known better: the first clients must not be everybody's."""
+    with seeded("alike"):
+        found = [choose_downloads(torch.zeros(5, 5), [True] * 5, 1, 0.0)[0, 0] for _ in range(60)]
+    assert {int(i) for i in found} == {1, 2, 3, 4}
+    liked = torch.tensor([[0.0, 1.0, 2.0, 2.0, 1.0]] * 5)
+    with seeded("alike"):
+        rows = [choose_downloads(liked, [True] * 5, 3, 0.0)[0].tolist() for _ in range(60)]
+    assert {frozenset(row[:2]) for row in rows} == {frozenset({2, 3})}
+    assert {row[2] for row in rows} == {1, 4}
 
 
 @pytest.mark.parametrize("chance", [0.0, 1.0])

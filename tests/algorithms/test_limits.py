@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 import heterophony as hp
 from helpers.support import (
     QUICK,
+    blobs,
     counts,
     digits,
     identical,
@@ -21,14 +22,15 @@ from helpers.support import (
     net_with_batch_norm,
     played,
     same,
+    watching,
     whole_base,
 )
-from heterophony.algorithms import apple, fedreg
 from heterophony.algorithms.apple import APPLE
 from heterophony.algorithms.cfl import CFL
 from heterophony.algorithms.fedavg import FedAvg
 from heterophony.algorithms.feddbe import FedDBE
 from heterophony.algorithms.feddistill import FedDistill
+from heterophony.algorithms.feddyn import FedDyn
 from heterophony.algorithms.fedfomo import FedFomo
 from heterophony.algorithms.fedgen import FedGen
 from heterophony.algorithms.fedper import FedPer
@@ -37,6 +39,8 @@ from heterophony.algorithms.fedreg import FedReG
 from heterophony.algorithms.fedrod import FedRoD
 from heterophony.algorithms.ifca import IFCA
 from heterophony.algorithms.local import Local
+from heterophony.algorithms.parts import core_models, rebalancing
+from heterophony.algorithms.parts.threshold import compute_target_here
 from heterophony.core.randomness import seeded
 
 MOMENTUM = replace(QUICK, momentum=0.9, weight_decay=1e-3)
@@ -256,17 +260,122 @@ def test_fedreg_checks_its_settings_with_and_without_a_letter(settings):
         FedReG(**settings)
 
 
-@dataclass(frozen=True)
-class AsTheyAre(FedReG):
-    """FedReG whose rebalanced set is the original set."""
+@pytest.fixture
+def unbalanced(monkeypatch):
+    """Let FedReG's balanced set be the original set; to the maximum, every example is kept."""
+    monkeypatch.setattr(rebalancing, "rebalance", lambda samples, *_: samples)
+    return {"threshold": "max"}
 
-    def compute_target(self, client):
-        return int(client.data.counts.max())
+
+def test_fedreg_without_balancing_is_fedreg_on_the_original_set(unbalanced):
+    assert identical(played(FedReG(**unbalanced)), played(FedReG(variant="no_balancing")))
 
 
-def test_fedreg_without_balancing_is_fedreg_on_the_original_set(monkeypatch):
-    monkeypatch.setattr(fedreg, "rebalance", lambda samples, target, augment: samples)
-    assert identical(played(AsTheyAre()), played(FedReG(variant="no_balancing")))
+def test_fedreg_heads_count_by_the_balanced_examples():
+    def merged(**settings):
+        return model(played(FedReG(augment="copy", **settings), rounds=1))
+
+    by_size = {"weights": "rebalanced"}
+    # to the minimum, every balanced example is one of the client's own
+    assert same(merged(**by_size, threshold="min"), merged(threshold="min"))
+    # without balancing, the balanced set is the original one
+    assert same(merged(**by_size, variant="c"), merged(weights="origin", variant="c"))
+    assert not same(merged(**by_size), merged())
+
+
+def test_fedreg_balanced_to_the_minimum_augments_nothing(monkeypatch):
+    monkeypatch.setattr(
+        "heterophony.algorithms.parts.augmentation.augment_images",
+        lambda *_: pytest.fail("augmented"),
+    )
+    assert played(FedReG(threshold="min"), rounds=1).summary.rounds == 1
+
+
+def test_fedreg_phase_one_may_train_both_heads():
+    """Line 11 of the thesis: equal at first, both heads have the same gradient of their sum."""
+    both, moved = {"augment": "copy", "own_phase": "both_heads"}, []
+
+    def check(client, fit, loss, **how):
+        fit(loss, **how)
+        if how["phase"] == "own":
+            now = hp.weights(client.net)
+            moved.append(same(now.below("head."), now.below("own.")))
+
+    result = played(watching(FedReG, check, **both), rounds=1, training=MOMENTUM)
+    assert moved == [True] * 3
+    assert not identical(result, played(FedReG(augment="copy"), rounds=1, training=MOMENTUM))
+    one = {"augment": "copy", "variant": "no_own_head"}
+    same_head = (FedReG(**one, own_phase="both_heads"), FedReG(**one))
+    assert identical(*(played(x, rounds=1) for x in same_head))
+
+
+def in_shared_phase(algorithm: type[hp.Algorithm], **settings) -> hp.Algorithm:
+    """The algorithm, with the draws and the momentum of FedReG's shared phase."""
+
+    def fit_as_shared(client, fit, loss, **how):
+        fit(loss, **how, phase="generic")
+
+    return watching(algorithm, fit_as_shared, **settings)
+
+
+ONE_PHASE = {"variant": "no_own_phase", "weights": "origin"}
+
+
+def test_fedreg_with_a_proximal_term_has_fedprox_as_its_limit(unbalanced):
+    how = {"training": MOMENTUM, "head_depth": 1}
+    ours = played(FedReG(**unbalanced, variant="no_own_phase", proximal=0.5), **how)
+    assert identical(ours, played(in_shared_phase(FedProx, mu=0.5), **how))
+    assert not identical(ours, played(in_shared_phase(FedProx, mu=0.0), **how))
+
+
+@pytest.mark.parametrize("net", ["mlp", net_with_batch_norm])
+def test_fedreg_with_a_dynamic_term_has_feddyn_as_its_limit(unbalanced, net):
+    how = {"training": MOMENTUM, "model": net, "weights": "uniform"}
+    how |= {"head_depth": 1} if net == "mlp" else {"buffers": "average"}
+    ours = played(FedReG(**unbalanced, **ONE_PHASE, dynamic=0.5), **how)
+    assert identical(ours, played(in_shared_phase(FedDyn, alpha=0.5), **how))
+    assert any("g" in memory(ours, c) for c in ours.plan.federation.clients)
+
+
+def list_nets_after_shared_phase(training: hp.Training, **settings) -> list[hp.Tensors]:
+    """The nets of the first round's clients, as they are sent."""
+    nets = []
+
+    def check(client, fit, loss, **how):
+        fit(loss, **how)
+        if how["phase"] == "generic":
+            nets.append(hp.weights(client.net))
+
+    algorithm = watching(FedReG, check, augment="copy", **settings)
+    played(algorithm, rounds=1, training=training)
+    return nets
+
+
+def test_fedregs_terms_pull_towards_the_received_model():
+    proximal, dynamic, none = (
+        list_nets_after_shared_phase(MOMENTUM, **term)
+        for term in ({"proximal": 0.5}, {"dynamic": 0.5}, {})
+    )
+    assert all(map(same, proximal, dynamic)), "without a correction yet, they are equal"
+    assert not any(map(same, proximal, none)), "phase one has moved the base"
+    assert all(same(a.only("own.*"), b.only("own.*")) for a, b in zip(proximal, none, strict=True))
+    step = hp.Training(epochs=0, steps=1, batch=16, lr=0.05)
+    near, free = (
+        list_nets_after_shared_phase(step, variant="no_own_phase", proximal=mu) for mu in (7.0, 0.0)
+    )
+    assert all(map(same, near, free)), "the first step begins where the term is 0"
+
+
+@pytest.mark.parametrize("term", ["proximal", "dynamic"])
+def test_fedreg_with_a_term_of_0_is_fedreg(term):
+    ours = played(FedReG(augment="copy", **{term: 0.0}), rounds=1)
+    assert identical(ours, played(FedReG(augment="copy"), rounds=1))
+    assert not any("g" in memory(ours, c) for c in ours.plan.federation.clients)
+
+
+def test_fedreg_refuses_both_terms_at_once():
+    with pytest.raises(hp.HeterophonyError, match=r"^algorithm.proximal: 0.1 beside algorithm.dyn"):
+        played(FedReG(proximal=0.1, dynamic=0.1))
 
 
 @pytest.mark.parametrize("variant", ["no_own_head", "no_own_phase"])
@@ -283,9 +392,9 @@ class Watched(FedReG):
     def local(self, client):
         fit = client.fit
 
-        def watched(loss=None, train=None, data=None, phase="main"):
+        def watched(loss=None, train=None, data=None, pull=None, phase="main"):
             before = hp.weights(client.net)
-            fit(loss, train=train, data=data, phase=phase)
+            fit(loss, train=train, data=data, pull=pull, phase=phase)
             after = hp.weights(client.net)
             still = {"own": "head.*", "generic": "own.*"}[phase]
             moved = {"own": "own.*", "generic": "head.*"}[phase]
@@ -312,10 +421,12 @@ def test_fedreg_phase_one_leaves_the_shared_head_and_phase_two_the_own_head():
         ("median", "class_nonzero", 4),
         ("max", "class_nonzero", 12),
         ("second_min", "class_nonzero", 2),
+        ("min", "class_nonzero", 1),
         ("mean", "client_size", 3),  # of 21, 3, 15: 13, over 4 classes 3.25
         ("median", "client_size", 3),
         ("max", "client_size", 5),
         ("second_min", "client_size", 3),
+        ("min", "client_size", 1),  # 3, over 4 classes 0.75: one at least
     ],
 )
 def test_fedreg_targets_and_effective_samples(threshold, scope, target):
@@ -342,7 +453,7 @@ class Told(FedReG):
         balanced = client.once(rebalanced)
         client.memory["told"] = hp.Tensors(
             {
-                "target": torch.tensor(self.compute_target(client)),
+                "target": torch.tensor(compute_target_here(client, self.threshold)),
                 "effective": out["fedreg/effective"],
                 "balanced": balanced.count_classes(client.data.classes),
             }
@@ -411,11 +522,9 @@ def test_fedfomo_with_only_its_own_model_is_local():
 
 
 def test_apple_with_fixed_one_hot_weights_is_local(monkeypatch):
-    shares = apple.compute_shares
-    monkeypatch.setattr(apple, "compute_shares", lambda c: torch.eye(len(shares(c)))[0])
-    a, b = (
-        played(x, training=MOMENTUM, participation=1.0) for x in (APPLE(weight_lr=0.0), Local())
-    )
+    shares, plain = core_models.compute_shares, APPLE(weight_lr=0.0, scale_lr=False)
+    monkeypatch.setattr(core_models, "compute_shares", lambda c: torch.eye(len(shares(c)))[0])
+    a, b = (played(x, training=MOMENTUM, participation=1.0) for x in (plain, Local()))
     for c, theirs in zip(b.plan.federation.clients, kept(b), strict=True):
         assert same(a._server.memory[f"core/{c}"], theirs["net"])
     assert counts(a, "P") == counts(b, "P")
@@ -425,6 +534,30 @@ def test_apple_with_one_client_is_local_whatever_the_pull():
     alone, how = digits(clients=1, examples=80), {"training": MOMENTUM, "rounds": 2}
     a, b = (played(x, alone, **how) for x in (APPLE(weight_lr=0.0, mu=7.0), Local()))
     assert same(a._server.memory["core/0"], memory(b, "0")["net"])
+
+
+def test_apple_whose_downloads_reach_all_others_is_apple():
+    a, b = (played(APPLE(downloads=m), participation=1.0) for m in (5, None))
+    assert identical(a, b)
+
+
+def test_apples_scaled_gradient_is_its_own_with_one_client():
+    alone = digits(clients=1, examples=80)
+    a, b = (played(APPLE(scale_lr=scaled), alone, rounds=2) for scaled in (True, False))
+    assert identical(a, b)
+
+
+def test_apple_with_fixed_weights_makes_the_step_of_fedavg():
+    """Equal clients: all core models move by the rate, their mean as far as FedAvg's model."""
+    federation = hp.federate(blobs([40] * 5), seed=0)
+    once = hp.Training(steps=1, batch=64, lr=0.05, momentum=0.0)
+    how = {"rounds": 1, "participation": 1.0, "training": once}
+    a, b = (played(x, federation, **how) for x in (APPLE(weight_lr=0.0), FedAvg()))
+    cores = [a._server.memory[f"core/{c}"] for c in federation.clients]
+    mean = hp.mix(cores, [1 / 5] * 5)
+    assert all(torch.allclose(v, mean[k], atol=1e-6) for k, v in model(b).items())
+    moved = model(b) - b.plan.create_initial_server().model
+    assert max(float(v.abs().max()) for v in moved.values()) > 1e-4
 
 
 # The loop -----------------------------------------------------------------------------------

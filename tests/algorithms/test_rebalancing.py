@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.images import list_image_bytes, make_client_samples, make_images
-from heterophony.algorithms.parts.augmentation import augment_images
+from heterophony.algorithms.parts.augmentation import AUTO_AUGMENTATIONS, augment_images
 from heterophony.algorithms.parts.rebalancing import rebalance
 from heterophony.core.errors import DataError
 from heterophony.core.randomness import seeded
@@ -180,6 +180,29 @@ def test_a_grey_image_stays_grey_under_the_colour_policy():
     x = make_images(10, (1, 28, 28))
     with seeded("grey"):
         assert augment_images(x, "auto", 255.0).shape == (10, 1, 28, 28)
+
+
+def test_without_magnitude_a_simple_copy_is_the_image_or_its_mirror_image():
+    x = make_images(12)
+    with seeded("flips"):
+        out = augment_images(x, "simple", 255.0, magnitude=0.0)
+    mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(out, x, strict=True)]
+    kept = [torch.equal(a, b) for a, b in zip(out, x, strict=True)]
+    assert all(a or b for a, b in zip(mirrored, kept, strict=True))
+    assert any(mirrored)
+    assert any(kept)
+
+
+def test_magnitudes_and_policies_are_of_their_own():
+    x, made = make_images(12), {}
+    ways = [("simple", 0.5), ("simple", 1.0), ("simple", 2.0), ("simple", 5.0)]
+    for kind, magnitude in [*ways, *((kind, 1.0) for kind in AUTO_AUGMENTATIONS)]:
+        for _ in range(2):  # the same seed, the same bits
+            with seeded("draws"):
+                out = augment_images(x, kind, 255.0, magnitude)
+            assert (out.shape, out.dtype) == (x.shape, x.dtype)
+            assert torch.equal(made.setdefault((kind, magnitude), out), out)
+    assert len({tuple(list_image_bytes(out)) for out in made.values()}) == len(made) == 7
 
 
 def test_a_copy_is_the_image_itself_in_memory_of_its_own():

@@ -113,6 +113,7 @@ def test_compare_takes_names_in_any_case():
         (["data=fmnist"], "data=fmnist: taken as data.name=fmnist"),
         (["engine=serial"], "engine=serial: taken as engine.name=serial"),
         (["clients=5"], "clients=5: taken as data.clients=5"),
+        (["algorithm.name=local", "clients=5"], "clients=5: taken as data.clients=5"),
         (["rate=0.5"], "rate=0.5: taken as participation.rate=0.5"),
         (["partition.alpha=3"], "partition.alpha=3: taken as data.partition.alpha=3"),
         (["algorithm.name=fedprox", "mu=3"], "mu=3: taken as algorithm.mu=3"),

@@ -194,18 +194,20 @@ def test_a_wrong_choice_gets_the_nearest_right_one(name, wrong, right):
 
 def test_a_wrong_choice_with_nothing_near_gets_all_of_them_once():
     said = message(construct, FedReG, {"threshold": "zzz"}, "algorithm")
-    assert said == "algorithm.threshold: must be one of mean, max, median, second_min, not 'zzz'"
+    assert (
+        said == "algorithm.threshold: must be one of mean, max, median, second_min, min, not 'zzz'"
+    )
 
 
 @pytest.mark.parametrize("wrong", [1, True, None, ["mean"], 0.5])
 def test_a_choice_of_words_takes_only_words(wrong):
     said = message(construct, FedReG, {"threshold": wrong}, "algorithm")
     assert said == (
-        f"algorithm.threshold: must be one of mean, max, median, second_min, not {wrong!r}"
+        f"algorithm.threshold: must be one of mean, max, median, second_min, min, not {wrong!r}"
     )
 
 
-@pytest.mark.parametrize("threshold", ["mean", "max", "median", "second_min"])
+@pytest.mark.parametrize("threshold", ["mean", "max", "median", "second_min", "min"])
 @pytest.mark.parametrize("augment", ["simple", "auto", "copy"])
 def test_every_right_choice_is_taken(threshold, augment):
     made = construct(FedReG, {"threshold": threshold, "augment": augment}, "algorithm")

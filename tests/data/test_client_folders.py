@@ -23,12 +23,12 @@ from heterophony.config.config import Config
 from heterophony.config.reading import read_config
 from heterophony.core import codec
 from heterophony.core.errors import ConfigError, DataError
+from heterophony.core.names import sort_names
 from heterophony.data.client_folders import (
     ExampleSpec,
     find_client_data,
     load_own_federation,
     read_client_data,
-    sort_client_names,
 )
 from heterophony.devices import device as on_device
 from heterophony.devices.admission import find_objection
@@ -92,7 +92,7 @@ def configured(*pairs: str, path: Path | None = None) -> Config:
 
 def test_all_clients_of_a_folder_are_found_in_the_order_people_count(home):
     assert list(find_client_data(home)) == CLIENTS
-    assert sort_client_names(["c10", "c2", "b", "1", "01"]) == ["01", "1", "b", "c2", "c10"]
+    assert sort_names(["c10", "c2", "b", "1", "01"]) == ["01", "1", "b", "c2", "c10"]
 
 
 def test_a_device_holds_those_that_it_names(home):

@@ -10,7 +10,7 @@ import pytest
 from heterophony.core.errors import DataError
 from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE
 from heterophony.data.partitioning import partition_source
-from heterophony.data.partitions import Dirichlet, FromFile, Natural, PerClientDirichlet
+from heterophony.data.partitions import IID, Dirichlet, FromFile, Natural, PerClientDirichlet
 from heterophony.data.source import Source
 
 
@@ -34,7 +34,7 @@ def test_a_saved_partition_is_read_again_whatever_the_seed(tmp_path, ending, rul
     federation.save_partition(path)
     again = partition_source(data, 3, FromFile(str(path)), 0.5, 2)
     assert again.sha256 == federation.sha256
-    assert again.names == federation.names
+    assert again.clients == federation.clients
     again.save_partition(tmp_path / f"again.{ending}")
     assert (tmp_path / f"again.{ending}").read_bytes() == path.read_bytes()
 
@@ -43,10 +43,34 @@ def test_a_file_written_by_hand_needs_only_rows_and_its_names_are_kept(tmp_path)
     path = tmp_path / "mine.json"
     path.write_text('{"ward": {"train": [5, 3], "test": [1]}, "lab": {"train": [2], "test": [3]}}')
     federation = partition_source(source(), 2, FromFile(str(path)), 0.75, 0)
-    assert federation.clients == ("0", "1")
-    assert federation.names == {"0": "ward", "1": "lab"}
-    assert federation.train["0"].tolist() == [5, 3]
-    assert federation.test["1"].tolist() == [3], "two clients may hold the same example"
+    assert federation.clients == ("lab", "ward")
+    assert federation.train["ward"].tolist() == [5, 3]
+    assert federation.test["lab"].tolist() == [3], "two clients may hold the same example"
+
+
+def test_a_client_that_a_file_lists_twice_is_refused(tmp_path):
+    share = '{"train": [0], "test": [1]}'
+    (tmp_path / "mine.json").write_text(f'{{"A": {share}, "B": {share}, "A": {share}}}')
+    federation = partition_source(source(), 2, IID(), 0.75, 0)
+    federation.save_partition(tmp_path / "who.npz")
+    arrays = dict(np.load(tmp_path / "who.npz")) | {"clients": np.array([1, 1])}
+    np.savez(tmp_path / "mine.npz", **arrays)
+    for name, key in (("mine.json", "A"), ("mine.npz", "1")):
+        words = f"^data.partition.path: the file has '{key}' twice; keep one of them$"
+        with pytest.raises(DataError, match=words):
+            partition_source(source(), 2, FromFile(str(tmp_path / name)), 0.75, 0)
+
+
+def test_names_that_files_of_before_have_beside_numbered_clients_change_nothing(tmp_path):
+    """Clients 0, 1, … of such a file stay what they are, and so do the bits of a run."""
+    federation = partition_source(source(), 3, IID(), 0.75, 0)
+    federation.save_partition(tmp_path / "who.json")
+    content = json.loads((tmp_path / "who.json").read_text())
+    for client, share in content["clients"].items():
+        share["name"] = f"site {client}"
+    (tmp_path / "old.json").write_text(json.dumps(content))
+    again = partition_source(source(), 3, FromFile(str(tmp_path / "old.json")), 0.75, 0)
+    assert (again.clients, again.sha256) == (("0", "1", "2"), federation.sha256)
 
 
 FINE = {"train": [0, 1], "test": [2]}

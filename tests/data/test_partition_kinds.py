@@ -361,7 +361,7 @@ def test_users_with_too_few_examples_are_left_out_and_too_few_users_said():
     assert {s.name for s in Natural(min_train=45).allot(source, Terms(2))} == {"2", "3"}
     assert {s.name for s in Natural(min_test=20).allot(source, Terms(1))} == {"3"}
     assert {s.name for s in Natural(test_windows=20).allot(source, Terms(1))} == {"3"}
-    said = r"4 clients, but 3 of 4 users of made have enough examples; lower data\.clients"
+    said = r"4 clients, but 3 of 4 users of made have enough examples, '0' has not; lower data\.cl"
     with pytest.raises(DataError, match=said):
         Natural(min_size=20).allot(source, Terms(4))
     with pytest.raises(DataError, match="has no users"):
@@ -386,9 +386,13 @@ def test_the_iid_variant_pools_everybodys_examples_first():
 
 def test_a_federation_knows_the_users_behind_its_clients():
     federation = partition_source(writers(), 5, Natural(), 0.75, 0)
-    assert federation.clients == ("0", "1", "2", "3", "4")
-    assert set(federation.names) == set(federation.clients)
-    assert all(n.startswith("writer ") for n in federation.names.values())
+    numbers = [int(name.removeprefix("writer ")) for name in federation.clients]
+    assert (len(numbers), numbers) == (5, sorted(numbers))
+    rows = {
+        c: np.concatenate([federation.train[c], federation.test[c]]) for c in federation.clients
+    }
+    users = [np.unique(writers().users[r]).tolist() for r in rows.values()]
+    assert users == [[n] for n in numbers], "every client holds the rows of the user of its name"
 
 
 # The official test set, in the same proportions -----------------------------------------------
@@ -464,10 +468,10 @@ def test_a_users_rule_may_say_itself_what_trains_and_what_tests():
             return [hp.Share(r[:-1], r[-1:], f"site {i}") for i, r in enumerate(rows)]
 
     federation = partition_source(made([0, 1] * 6), 3, Alternating(), 0.75, 0)
-    assert federation.train["1"].tolist() == [1, 4, 7]
-    assert federation.test["1"].tolist() == [10]
-    assert federation.test["1"].dtype == torch.int64
-    assert federation.names == {"0": "site 0", "1": "site 1", "2": "site 2"}
+    assert federation.clients == ("site 0", "site 1", "site 2")
+    assert federation.train["site 1"].tolist() == [1, 4, 7]
+    assert federation.test["site 1"].tolist() == [10]
+    assert federation.test["site 1"].dtype == torch.int64
 
 
 def test_a_rule_that_forgets_a_client_is_told_so():

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ from PIL import Image as Picture
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import heterophony as hp
-from helpers.sources import refused
+from helpers.sources import ClassLabel, Image, Rows, Value, install_hub, refused
 from heterophony.config.reading import read_config
 from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
 from heterophony.data.sources import fetch_dataset, read_source
@@ -86,11 +84,10 @@ def test_the_files_of_a_folder_are_its_clients_unless_a_partition_is_given(tmp_p
     config = read_config(None, [f"data.name={tmp_path}"])
     assert (config.data.partition["kind"], config.data.clients) == ("natural", 3)
     for made in (config.build_federation(), hp.federate(str(tmp_path))):
-        assert sorted(made.names.values()) == ["c0", "c1", "c2"]
-        sizes = {made.names[c]: len(made.train[c]) + len(made.test[c]) for c in made.clients}
+        sizes = {c: len(made.train[c]) + len(made.test[c]) for c in made.clients}
         assert sizes == {"c0": 30, "c1": 31, "c2": 32}
     assert (
-        len(read_config(None, [f"data.name={tmp_path}", "clients=2"]).build_federation().names) == 2
+        len(read_config(None, [f"data.name={tmp_path}", "clients=2"]).build_federation().train) == 2
     )
     dealt = read_config(None, [f"data.name={tmp_path}", "data.partition.kind=iid", "clients=5"])
     assert (
@@ -212,40 +209,9 @@ def test_other_datasets_are_refused(made, words):
 # The Hugging Face hub -------------------------------------------------------------------------
 
 
-class Image:
-    """A column of pictures, as the datasets package calls it."""
-
-
-@dataclass
-class ClassLabel:
-    names: list[str]
-
-
-class Value:
-    """A column of numbers or text."""
-
-
-class Rows(list):
-    def __init__(self, rows, **features) -> None:
-        super().__init__(rows)
-        self.features = features
-
-
 @pytest.fixture
 def hub(monkeypatch) -> dict[str, dict[str, Rows]]:
-    """A datasets package with sets of our own."""
-    sets: dict[str, dict[str, Rows]] = {}
-
-    def load_dataset(name):
-        if name not in sets:
-            raise FileNotFoundError(f"Dataset '{name}' doesn't exist\non the Hub")
-        return sets[name]
-
-    package = ModuleType("datasets")
-    package.load_dataset = load_dataset
-    package.config = SimpleNamespace(HF_DATASETS_CACHE="/somewhere/datasets")
-    monkeypatch.setitem(sys.modules, "datasets", package)
-    return sets
+    return install_hub(monkeypatch)
 
 
 def shots(n: int, seed: int, grey: bool = False) -> list[Picture.Image]:

@@ -8,21 +8,25 @@ import pickle
 import struct
 import tarfile
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image as Picture
 from typer.testing import CliRunner
 
 import heterophony as hp
-from helpers.sources import refused
+from helpers.sources import ClassLabel, Image, Rows, install_hub, refused
 from heterophony.cli import app
 from heterophony.core.errors import DataError
 from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE
-from heterophony.data.sources import read_source
+from heterophony.data.source import Source
+from heterophony.data.sources import SOURCES, read_source, small
 from heterophony.data.sources.unpickle import unpickle_safely
+from heterophony.runs.run_index import read_events
 
 TEN = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
@@ -80,8 +84,8 @@ def hundred() -> tuple[dict[str, bytes], np.ndarray, dict[str, list[int]]]:
     return files, x.reshape(-1, 3, 32, 32), labels
 
 
-def tarred(path: Path, folder: str, files: dict[str, bytes]) -> Path:
-    with tarfile.open(path, "w:gz") as archive:
+def tarred(path: Path, folder: str, files: dict[str, bytes], mode: str = "w:gz") -> Path:
+    with tarfile.open(path, mode) as archive:
         top = tarfile.TarInfo(folder)
         top.type = tarfile.DIRTYPE
         archive.addfile(top)
@@ -284,3 +288,104 @@ def test_a_missing_file_is_named(tmp_path):
         f"data.path: {folder} does not hold cifar10: it lacks cifar-10-python.tar.gz;"
         " or cifar-10-batches-py/data_batch_1; or data_batch_4; or cifar10.npz"
     )
+
+
+# Small versions -----------------------------------------------------------------------------
+
+SHARED = Path(__file__).parents[3] / "shared/data"
+STORED_RUN = Path(__file__).parents[2] / "results/fedreg-table5-medium/fedavg--cifar-10--3"
+needs_images = pytest.mark.skipif(
+    not (SHARED / "cifar10_10k.npz").is_file(), reason="needs the images of the stored runs"
+)
+
+
+def colours(n: int, seed: int) -> Source:
+    x = rows(n, seed).reshape(-1, 3, 32, 32)
+    return Source("cifar10", x, np.arange(n) % 10, BYTES_TO_PLUS_MINUS_ONE, tuple(TEN), n // 2)
+
+
+def test_the_package_lists_the_images_of_small_cifar():
+    for name, sizes in (("cifar10-small", (8000, 2000)), ("cifar100-small", (16_000, 4000))):
+        lists = small.load_digests(name)
+        assert tuple(map(len, lists)) == sizes
+        assert sum(sizes) == small.LISTED_IMAGES[name] == SOURCES[name].size.examples
+        assert {d.dtype for d in lists} == {np.dtype("<u8")}
+        # CIFAR-100 has one image twice in one class
+        assert sum(sizes) - len(np.unique(np.concatenate(lists))) == (name == "cifar100-small")
+
+
+def test_small_cifar_is_the_listed_images_in_the_order_of_the_list(monkeypatch):
+    whole = colours(60, 0)
+    chosen = np.array([7, 3, 50, 20, 41])
+    digests = small.digest_images(whole.x, whole.y)[chosen]
+    monkeypatch.setattr(small, "load_digests", lambda name: (digests[:3], digests[3:]))
+    shuffled = np.random.default_rng(1).permutation(60)
+    for at in (np.arange(60), shuffled):
+        copy = replace(whole, x=whole.x[at], y=whole.y[at])
+        made = small.read_small(lambda path, copy=copy: copy, "cifar10-small", None)
+        assert np.array_equal(made.x, small.halve_images(whole.x[chosen]))
+        assert (made.y.tolist(), made.official, made.remark) == ([7, 3, 0, 0, 1], 3, "")
+        assert made.labels == tuple("0123456789"), "one hash, whether a copy names classes or not"
+    twice = replace(whole, x=np.repeat(whole.x[:1], 2, 0), y=np.array([3, 4]), official=None)
+    assert len(np.unique(small.digest_images(twice.x, twice.y))) == 2, "an image under two labels"
+
+
+def test_small_cifar_of_other_images_is_drawn_and_remarked_on(tmp_path):
+    x = rows(60, 0).reshape(-1, 32, 32, 3)
+    np.savez(tmp_path / "few.npz", x=x, y=np.arange(60) % 10)
+    made = read_source("cifar10-small", str(tmp_path / "few.npz"))
+    assert made.remark == (
+        "cifar10-small is not as published: 10,000 of its 10,000 images are not in these files;"
+        " others were drawn"
+    )
+    assert len(made.y) == 60
+
+
+def write_archive(folder: Path, source: Source, more: Source) -> Path:
+    """Write the official files: the images of a source among others, in another order."""
+    both = np.concatenate([source.x, more.x]), np.concatenate([source.y, more.y])
+    train = np.r_[: source.official, len(source.y) : len(source.y) + more.official]
+    test = np.setdiff1d(np.arange(len(both[1])), train)
+    draw, files = np.random.default_rng(2), {"batches.meta": python2({"label_names": TEN})}
+    parts = [*np.array_split(draw.permutation(train), 5), draw.permutation(test)]
+    for name, at in zip(
+        [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"], parts, strict=True
+    ):
+        files[name] = python2(
+            {"labels": both[1][at].tolist(), "data": both[0][at].reshape(-1, 3072)}
+        )
+    return tarred(folder / "cifar-10-python.tar.gz", "cifar-10-batches-py", files, "w")
+
+
+@needs_images
+def test_small_cifar100_is_all_of_20_000_images_in_their_order():
+    source = read_source("cifar100", str(SHARED / "cifar100_20k.npz"))
+    lists = np.concatenate(small.load_digests("cifar100-small"))
+    assert np.array_equal(lists, small.digest_images(source.x, source.y))
+
+
+@needs_images
+def test_a_stored_run_begins_the_same_from_the_official_archive_and_from_a_copy_of_the_hub(
+    tmp_path, monkeypatch
+):
+    source = read_source("cifar10", str(SHARED / "cifar10_10k.npz"))
+    archive = write_archive(tmp_path, source, colours(500, 3))
+    made = read_source("cifar10-small", str(archive))
+    assert made.remark == ""
+    assert np.array_equal(made.x, small.halve_images(source.x)), "as drawn from these images alone"
+    columns = {"coarse": ClassLabel(["a", "b"]), "img": Image(), "label": ClassLabel(TEN)}
+    pairs = list(zip(source.x.transpose(0, 2, 3, 1), source.y.tolist(), strict=True))
+    pictures = [{"coarse": 0, "img": Picture.fromarray(x), "label": y} for x, y in pairs[::-1]]
+    copy = {"train": Rows(pictures[2000:], **columns), "test": Rows(pictures[:2000], **columns)}
+    install_hub(monkeypatch)["uoft-cs/cifar10"] = copy
+    other = read_source("cifar10-small", "hf:uoft-cs/cifar10")
+    for key in ("x", "y"):
+        assert np.array_equal(getattr(made, key), getattr(other, key))
+    assert (made.labels, made.official) == (other.labels, other.official)
+    words = ["run", str(STORED_RUN / "config.toml"), f"-cdata.path={archive}", "-crounds=0"]
+    words += ["-cengine=serial", "--out", str(tmp_path / "run")]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    stored, now = (list(read_events(f / "events.jsonl")) for f in (STORED_RUN, tmp_path / "run"))
+    for key in ("data_sha256", "start_sha256", "train", "test", "labels"):
+        assert now[0][key] == stored[0][key]
+    assert now[1]["G"] == stored[1]["G"], "correct answers of the initial model, by client"

@@ -112,7 +112,7 @@ def test_without_a_split_no_event_and_no_file_speaks_of_it():
     start = next(e for e in result.events if e["event"] == "start")
     assert "validation" not in start
     measured = [e for e in result.events if e["event"] == "evaluation"]
-    assert {tuple(e) for e in measured} == {("event", "t", "G", "P")}
+    assert {tuple(e) for e in measured} == {("event", "t", "G", "P", "loss")}
     assert result.G.chosen is result.P.chosen is None
     assert "valid" not in result._run_folder.partition_file.read_text()
     assert "valid" not in result._run_folder.config_file.read_text()

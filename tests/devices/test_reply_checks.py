@@ -101,7 +101,7 @@ def test_whatever_an_algorithm_sends_is_taken_as_it_is(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_that_stays_is_in_a_reply(name):
     plan, log = exchanged(name)
-    kept = set(plan.template.state_dict()) - set(plan.list_shared_names(plan.template, 0))
+    kept = set(plan.template.state_dict()) - set(plan.list_names(plan.template, 0, "shared"))
     for _, reply in log:
         assert not reply.aside
         assert not kept & set(reply.tensors)

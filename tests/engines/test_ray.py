@@ -161,6 +161,9 @@ def test_a_model_defined_in_the_script_is_sent_to_the_nodes(nodes):
         return hp.split(nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10)))
 
     assert identical(played("fedper", model=net), on_ray("fedper", model=net))
+    given = net()
+    given.base.requires_grad_(False)  # the values of this module, which nobody sends
+    assert identical(played("ditto", model=given), on_ray("ditto", model=given))
 
 
 def test_an_algorithm_outside_the_package_has_the_serial_bits(nodes, tmp_path, monkeypatch):
@@ -176,6 +179,15 @@ def test_an_algorithm_outside_the_package_has_the_serial_bits(nodes, tmp_path, m
     assert on_ray(name).summary.algorithm == name
 
 
+def test_workers_do_not_search_the_drivers_folder_before_installed_packages(nodes):
+    """Ray itself puts it first: any file there could pose as a package."""
+    import ray
+
+    path = ray.get(ray.remote(lambda: sys.path).remote())
+    here, installed = str(Path.cwd()), Path(np.__file__).parents[1]
+    assert here not in path[: path.index(str(installed))]
+
+
 def test_an_audit_has_the_serial_bits(nodes, tmp_path):
     settings = ["data.name=digits", "data.clients=3", "model.name=digitsnet", "local.steps=2"]
     words = [w for s in settings for w in ("-c", s)]
@@ -186,7 +198,7 @@ def test_an_audit_has_the_serial_bits(nodes, tmp_path):
         done = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / engine), "--json"])
         assert done.exit_code == 0, done.output
         found[engine] = json.loads(done.stdout)
-    assert len(found["serial"]["attacks"]) == 2
+    assert len(found["serial"]["attacks"]) == 3  # attackers: fresh, initial, known
     assert found["ray"] == found["serial"]
 
 

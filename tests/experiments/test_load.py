@@ -327,7 +327,17 @@ def test_the_state_of_a_model_is_all_that_it_predicts_with():
 def test_rows_hold_every_client_and_round():
     result = calm("fedavg")
     rows = result.rows()
-    assert list(rows[0]) == ["round", "client", "test", "G_correct", "G", "P_correct", "P"]
+    assert list(rows[0]) == [
+        "round",
+        "client",
+        "test",
+        "G_correct",
+        "G",
+        "P_correct",
+        "P",
+        "G_loss",
+        "P_loss",
+    ]
     assert [(r["round"], r["client"]) for r in rows] == [(t, str(c)) for t in range(4) for c in range(6)]  # fmt: skip
     last = [r for r in rows if r["round"] == 3]
     assert [r["P"] for r in last] == [c.accuracy for c in result.clients.values()]

@@ -107,7 +107,7 @@ def test_an_interrupted_run_that_names_it_continues_on_the_command_line(folder):
     max((folder / "cut" / "commits").glob("0*")).unlink()  # as if it had ended before round 2
     lines = (folder / "cut" / "events.jsonl").read_text().splitlines(keepends=True)
     (folder / "cut" / "events.jsonl").write_text("".join(lines[:-2]))
-    command("resume", "cut")
+    command("resume", "cut", "--trust")
     whole, cut = (
         json.loads((folder / name / "result.json").read_text()) for name in ("whole", "cut")
     )
@@ -121,16 +121,16 @@ def test_an_interrupted_run_that_names_it_continues_on_the_command_line(folder):
 def test_its_settings_are_keys_of_the_section(importable, tmp_path):
     file = tmp_path / "my.toml"
     file.write_text(f'[algorithm]\nname = "{NAME}"\npart = 0.25\n')
-    config = read_config(file, ["engine.device=cpu"])
+    config = read_config(file, ["engine.device=cpu"], trust=True)
     assert config.algorithm.part == 0.25
-    assert read_config(None, [f"algorithm.name={NAME}"]).algorithm.part == 0.5
+    assert read_config(None, [f"algorithm.name={NAME}"], trust=True).algorithm.part == 0.5
     file.write_text(config.to_toml())
-    assert read_config(file) == config
+    assert read_config(file, trust=True) == config
     file.write_text(f'[algorithm]\nname = "{NAME}"\npart = -1\n')
     with pytest.raises(ConfigError, match=r"my\.toml:3: algorithm\.part: must be at least 0"):
-        read_config(file)
+        read_config(file, trust=True)
     with pytest.raises(ConfigError, match=r"^algorithm\.prt: unknown key; did you mean 'part'"):
-        read_config(None, [f"algorithm.name={NAME}", "algorithm.prt=1"])
+        read_config(None, [f"algorithm.name={NAME}", "algorithm.prt=1"], trust=True)
 
 
 # From the command line ------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def test_run_resume_and_compare_find_it_in_the_current_folder(folder):
     result = json.loads((run / "result.json").read_text())
     assert result["algorithm"] == NAME
     (run / "result.json").unlink()
-    command("resume", str(run))
+    command("resume", str(run), "--trust")
     assert json.loads((run / "result.json").read_text()) == result
     out = command("compare", NAME, "fedavg", "--out", "both", "--json", settings=SMALL)
     assert {p.name for p in (folder / "both").iterdir() if p.is_dir()} == {
@@ -230,14 +230,14 @@ def test_a_setting_without_a_default_is_said_with_its_class(importable):
         hp.run("lab.ideas:Needs", hp.federate("digits", clients=2))
     assert str(caught.value) == said
     pairs = ["algorithm.name=lab.ideas:Needs", "algorithm.lam=2"]
-    assert read_config(None, pairs).algorithm.lam == 2
+    assert read_config(None, pairs, trust=True).algorithm.lam == 2
 
 
 def test_a_mistake_names_the_line_of_its_file(folder, tmp_path):
     file = tmp_path / "my.toml"
     file.write_text('seed = 1\n\n[algorithm]\nname = "nowhere:Mine"\n')
     with pytest.raises(ConfigError, match=r"my\.toml:4: algorithm\.name: there is no module"):
-        read_config(file)
+        read_config(file, trust=True)
 
 
 def test_a_class_of_the_package_has_a_long_name_too():

@@ -91,10 +91,10 @@ def dealt(key: str, config: Config) -> Federation:
         return DEALT[key]
 
 
-def small(algorithm: str, **settings: Any) -> Config:
+def small(algorithm: str, *, trust: bool = False, **settings: Any) -> Config:
     """Return the configuration of a run of about a second."""
     pairs = {"algorithm.name": algorithm, **SMALL, **settings}
-    return read_config(None, [f"{key}={value}" for key, value in pairs.items()])
+    return read_config(None, [f"{key}={value}" for key, value in pairs.items()], trust=trust)
 
 
 def simulated(

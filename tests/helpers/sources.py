@@ -1,10 +1,13 @@
-"""Data set files made up for tests, and refusals."""
+"""Data set files and a Hugging Face hub made up for tests, and refusals."""
 
 from __future__ import annotations
 
 import gzip
 import struct
+import sys
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -41,3 +44,44 @@ def packed(array: np.ndarray, kind: int = 8, zeros: int = 0) -> bytes:
 
 def images(n: int = 6, side: int = 5) -> np.ndarray:
     return np.random.default_rng(n).integers(0, 256, (n, side, side), np.uint8)
+
+
+# The Hugging Face hub -------------------------------------------------------------------------
+
+
+class Image:
+    """A column of pictures, as the datasets package calls it."""
+
+
+@dataclass
+class ClassLabel:
+    names: list[str]
+
+
+class Value:
+    """A column of numbers or text."""
+
+
+class Rows(list):
+    def __init__(self, rows, **features) -> None:
+        super().__init__(rows)
+        self.features = features
+
+    def __getitem__(self, at):
+        return [row[at] for row in self] if isinstance(at, str) else super().__getitem__(at)
+
+
+def install_hub(monkeypatch) -> dict[str, dict[str, Rows]]:
+    """A datasets package with sets of our own."""
+    sets: dict[str, dict[str, Rows]] = {}
+
+    def load_dataset(name):
+        if name not in sets:
+            raise FileNotFoundError(f"Dataset '{name}' doesn't exist\non the Hub")
+        return sets[name]
+
+    package = ModuleType("datasets")
+    package.load_dataset = load_dataset
+    package.config = SimpleNamespace(HF_DATASETS_CACHE="/somewhere/datasets")
+    monkeypatch.setitem(sys.modules, "datasets", package)
+    return sets

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+import torch
+from torch.nn.functional import cross_entropy
 
 import heterophony as hp
 from helpers.support import digits, identical, net_with_batch_norm, played
@@ -56,3 +60,34 @@ def test_where_clients_have_their_own_parameters_it_is(monkeypatch):
 
 def test_where_the_algorithm_predicts_in_its_own_way_it_always_is(monkeypatch):
     assert count_builds(monkeypatch, "pfedgate") == 24
+
+
+def get_last_losses(result: hp.Result) -> dict[str, list[float | None]]:
+    return [e for e in result.events if e["event"] == "evaluation"][-1]["loss"]
+
+
+def test_the_test_loss_is_that_of_torch_on_each_clients_examples():
+    federation, result = digits(), played("fedper", participation=1.0)
+    found, total = get_last_losses(result), 0.0
+    for number, client in enumerate(federation.test):
+        test = federation.samples(client, "test")
+        x, y = test.batch(torch.arange(len(test)))
+        with torch.no_grad():
+            loss = cross_entropy(result.personal(client).eval().net(x).double(), y).item()
+        assert found["P"][number] == pytest.approx(loss, rel=1e-12)
+        total += loss * len(y)
+    examples = sum(map(len, federation.test.values()))
+    assert result.loss["P"] == pytest.approx(total / examples, rel=1e-12)
+    assert result.loss_curves["P"][-1] == (3, result.loss["P"])
+
+
+def test_a_loss_that_is_not_finite_leaves_valid_json():
+    """Training is by the task's loss; the loss of the user's own is infinite where nothing is trained."""
+
+    def infinite_without_gradients(output, y):
+        return cross_entropy(output, y) + (0 if torch.is_grad_enabled() else float("inf"))
+
+    result = played("fedavg", rounds=1, loss=infinite_without_gradients)
+    assert set(get_last_losses(result)["P"]) == {None}
+    assert result.loss["P"] is None
+    json.dumps(list(result.events), allow_nan=False)

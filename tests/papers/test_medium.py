@@ -47,6 +47,13 @@ def test_the_learning_rate_stays_where_clients_have_as_many_images_or_steps():
         assert small["local"]["lr"] == full["local"]["lr"]
 
 
+def test_a_client_that_draws_its_own_images_draws_no_more_than_a_class_has():
+    _, ten = find_config("feddecomp-table1", "FedAvg", "CIFAR-10, alpha 0.1")
+    _, hundred = find_config("feddecomp-table1", "FedAvg", "CIFAR-100, alpha 0.1")
+    parts = [[c["data"]["partition"][k] for k in ("train", "test")] for c in (ten, hundred)]
+    assert parts == [[500, 100], [160, 40]]
+
+
 def test_rounds_follow_epochs_and_steps_and_settings_that_count_rounds_follow_them():
     _, few = find_config("pfakd-table1-main", "FedAvg", "Fashion-MNIST, E = 20")
     assert (few["rounds"], few["evaluation"]) == (25, {"every": 1})
@@ -129,7 +136,7 @@ def test_the_sizes_of_small_data_sets_are_known_without_reading_them():
         "fmnist-small": (10_000, (1, 14, 14), 10),
         "emnist-small": (47_000, (1, 14, 14), 47),
         "cifar10-small": (10_000, (3, 16, 16), 10),
-        "cifar100-small": (60_000, (3, 16, 16), 100),
+        "cifar100-small": (20_000, (3, 16, 16), 100),
     }
 
 

@@ -314,10 +314,11 @@ def test_the_quick_scale_names_what_was_run_and_judges_no_column_of_the_paper():
     for number in numbers:
         assert (number.setup, number.printed) == ("digits, digitsnet", None)
         assert number.label == f"digits, digitsnet in place of {', '.join(every)}"
-    claims = check_claims(small.published, numbers)
+    *claims, other = check_claims(small.published, numbers)
     assert [claim.text for claim in claims] == [
         f"digits, digitsnet: {measure} of FedReG is above all others" for measure in "GP"
     ]
+    assert (other.text, other.holds) == ("digits, digitsnet: P of GPFL is above all others", None)
     for claim in claims:
         words = describe_claim(claim, "best")
         assert words.startswith("not seen here: digits, digitsnet: ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import tomllib
 
 import pytest
 
@@ -11,8 +12,9 @@ from helpers.commands import call, refused
 from heterophony.config.reading import resolve_config
 from heterophony.core.errors import ConfigError
 from heterophony.papers import quick
+from heterophony.papers.evidence import is_run_of
 from heterophony.papers.reproduce import CellRun
-from heterophony.papers.table import PublishedTable, load_table, load_tables
+from heterophony.papers.table import Cell, PublishedTable, load_table, load_tables
 
 TABLE2 = "fedreg-table2-sota"
 WITH_VARIANTS = [t for t in load_tables() if t.variants]
@@ -22,6 +24,10 @@ def names(table: PublishedTable) -> dict[tuple[str, str], str]:
     return {(c.row, c.column): CellRun(c, 0).folder_name for c in table.cells}
 
 
+def select(table: PublishedTable, row: str, column: str) -> list[Cell]:
+    return [c for c in table.cells if (c.row, c.column) == (row, column)]
+
+
 def changed(table: PublishedTable, *variants: str) -> set[str]:
     """The rows that these variants change."""
     return {c.row for c in table.choose_variants(variants).cells if c.variant}
@@ -29,10 +35,11 @@ def changed(table: PublishedTable, *variants: str) -> set[str]:
 
 def test_the_variants_of_fedregs_tables():
     assert [t.name for t in WITH_VARIANTS] == [
-        t.name for t in load_tables() if t.name.startswith(("fedreb-", "fedreg-"))
+        t.name for t in load_tables() if t.name.startswith(("fedreb-", "fedreg-")) and t.printed
     ]
     for table in WITH_VARIANTS:
-        assert {"momentum-0", "interleaved"} <= table.variants.keys()
+        readings = {"momentum-0", "interleaved", "both-heads", "weights-rebalanced"}
+        assert readings <= table.variants.keys()
         assert ("ditto-lambda-0" in table.variants) == ("Ditto" in table.rows)
     # the others repeat numbers of the thesis, which has the rule of class counts
     assert {t.name for t in WITH_VARIANTS if "threshold-sizes" in t.variants} == {
@@ -56,6 +63,12 @@ def test_every_variant_is_understood_and_changes_what_it_says(table):
                 "interleaved": lambda c: c.algorithm.phases == "interleaved",
                 "ditto-lambda-0": lambda c: c.algorithm.lam == 0,
                 "equal-work": lambda c: c.local.epochs == 10,
+                "both-heads": lambda c: c.algorithm.own_phase == "both_heads",
+                "weights-rebalanced": lambda c: c.algorithm.weights == "rebalanced",
+                "auto-imagenet": lambda c: c.algorithm.augment == "auto_imagenet",
+                "auto-svhn": lambda c: c.algorithm.augment == "auto_svhn",
+                "magnitude-half": lambda c: c.algorithm.magnitude == 0.5,
+                "magnitude-double": lambda c: c.algorithm.magnitude == 2,
             }[name](config)
             assert found
             resolve_config(quick.shrink_config(cell.config))
@@ -69,6 +82,10 @@ def test_a_variant_changes_only_its_rows():
     assert changed(table, "ditto-lambda-0") == {"Ditto"}
     ablation = load_table("fedreg-table5-ablation")
     assert changed(ablation, "interleaved") == {*ablation.rows} - {"FedAvg"}
+    # where there is one head, or heads count by other sizes, these readings are the same
+    letters = {row[0] for row in changed(ablation, "both-heads") - {"FedReG"}}
+    assert letters == {"a", "c"}
+    assert {row[0] for row in changed(ablation, "weights-rebalanced") - {"FedReG"}} == {"b", "d"}
 
 
 def test_runs_of_variants_have_folders_of_their_own_and_others_are_shared():
@@ -85,6 +102,17 @@ def test_runs_of_variants_have_folders_of_their_own_and_others_are_shared():
     # where the table has momentum 0 already, the variant is no other run
     scaled = load_table("fedreg-table3-scalability").choose_variants(["momentum-0"])
     assert names(scaled)["FedAvg", "500 clients"] == "fedavg--500-clients--0"
+
+
+def test_a_run_of_a_variant_is_no_run_of_the_table_as_printed():
+    """Also if the table does not name the setting that the variant changes."""
+    table = load_table(TABLE2)
+    for names in ([], ["interleaved"], ["both-heads"], ["weights-rebalanced"]):
+        (cell,) = select(table.choose_variants(names), "FedReG", "Fashion-MNIST")
+        (plain,) = select(table, "FedReG", "Fashion-MNIST")
+        run = tomllib.loads(resolve_config(cell.config).to_toml())
+        assert is_run_of(cell.config, run)
+        assert is_run_of(plain.config, run) == (names == [])
 
 
 def test_variants_are_combined_in_the_order_of_the_file():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,12 @@ from heterophony.jobs.plan import Job, Plan
 from heterophony.models import get_model_builder
 from heterophony.papers.evidence import read_stored_runs
 from heterophony.papers.table import load_table
-from heterophony.privacy.attack_job import AttackCase, AttackSettings, GradientInversion
+from heterophony.privacy.attack_job import (
+    AttackCase,
+    AttackSettings,
+    CaseAttack,
+    GradientInversion,
+)
 from heterophony.privacy.attacks import (
     DLG,
     AttackTarget,
@@ -58,12 +64,13 @@ from heterophony.privacy.presets import get_preset
 from heterophony.privacy.quality import MAX_PSNR, make_reference_images, psnr, ssim
 from heterophony.privacy.records import match_images, match_labels
 from heterophony.privacy.snapshots import Snapshots
-from heterophony.privacy.summary import summarise_audit
+from heterophony.privacy.summary import PRIVATE_KNOWLEDGE, summarise_audit
 from heterophony.report.page.html import render_report
 
 MEDIUM_AUDITS = Path(__file__).parents[2] / "results" / "audit-medium"
 SMALL = ("data.name=digits", "data.clients=3", "model.name=digitsnet", "local.epochs=3",
          "local.steps=3", "engine.name=serial")  # fmt: skip
+GUESSES = ("fresh", "initial")
 FEW = hp.Training(epochs=3, steps=3, batch=8, lr=0.05)
 
 
@@ -158,7 +165,8 @@ def test_what_is_seen_is_the_recorded_traffic_and_gradients_of_it_can_be_compute
     assert names == sorted(k for k in rounds[0][0].tensors if k in parameters)
     assert names or name in ("local", "feddistill", "fedproto")
     x, y = plan.federation.data(job.client).train.batch(torch.arange(1))
-    for client in (make_insider(plan, job, place), make_stranger(plan, job)) if names else ():
+    strangers = [make_stranger(plan, job, guess) for guess in GUESSES]
+    for client in (make_insider(plan, job, place), *strangers) if names else ():
         assert 0 < float(compute_gradients(client, names, x, y).square()) < math.inf
 
 
@@ -177,25 +185,40 @@ def test_personal_parameters_are_not_seen(tmp_path):
     assert sorted(seen("feddecomp", mode="reverse")) == sorted(factors)
 
 
-def test_what_a_stranger_uses_for_personal_parameters(tmp_path):
-    plan = plan_of("fedper")
+@pytest.mark.parametrize("name", ["fedper", "feddecomp", "fedbn", "pfedgate"])
+def test_both_guesses_of_personal_parameters_are_the_same_rule_for_every_algorithm(name):
+    net = net_with_batch_norm if name == "fedbn" else "digitsnet"
+    plan = hp.run(name, digits(), model=net, rounds=1, training=FEW, participation=1.0).plan
     job = first(plan)
-    mine, theirs = plan.template.head.state_dict(), make_stranger(plan, job).net.head.state_dict()
-    assert not any(torch.equal(v, theirs[k]) for k, v in mine.items())  # not even the first values
-    decomposed = plan_of("feddecomp")
-    net = make_stranger(decomposed, first(decomposed)).net
-    assert not any(v.any() for k, v in net.named_parameters() if k.endswith(".weight.0.b"))
-    federation = digits()
-    normal = hp.run("fedbn", federation, model=net_with_batch_norm, rounds=1, training=FEW).plan
-    job = first(normal)
-    mean = Tensors({k: v + 1 if v.is_floating_point() else v for k, v in job.generic_model.items()})
-    net = make_stranger(normal, replace(job, generic_model=mean, tensors=job.tensors)).net
-    assert torch.equal(net.state_dict()["base.1.weight"], mean["base.1.weight"])
-    assert torch.equal(net.state_dict()["base.0.weight"], job.tensors["base.0.weight"])
-    closed = plan_of("pfedgate")
-    x = torch.rand(1, 1, 8, 8)
-    gate = make_stranger(closed, first(closed))
-    assert gate.phases[0].loss(x, torch.tensor([3])) == gate.compute_net_loss(x, torch.tensor([3]))
+    sent = {k: v + 1 for k, v in job.tensors.items() if v.is_floating_point()}
+    job = replace(job, tensors=job.tensors | Tensors(sent))
+    personal = [k for k, _ in plan.template.named_parameters() if k not in job.tensors]
+    assert personal
+    fresh, initial = (make_stranger(plan, job, guess).net.state_dict() for guess in GUESSES)
+    before = plan.template.state_dict()
+    assert all(torch.equal(initial[k], before[k]) for k in personal)
+    drawn = [k for k in personal if not torch.equal(fresh[k], before[k])]
+    # what begins at 1 or 0 does so anew: BatchNorm, the second factor of a low-rank part
+    assert [k for k in personal if before[k].unique().numel() > 1] == drawn
+    for net in (fresh, initial):
+        assert all(torch.equal(net[k], v) for k, v in job.tensors.items() if k in net)
+
+
+def test_attackers_with_the_same_gradient_share_their_attack(tmp_path, monkeypatch):
+    """FedDecomp's low-rank part is zero by both guesses, FedRoD's own head passes no gradient."""
+    started = []
+    run_restarts = CaseAttack.run_restarts
+    monkeypatch.setattr(
+        CaseAttack,
+        "run_restarts",
+        lambda self: started.append(self.case.algorithm) or run_restarts(self),
+    )
+    found = audited(tmp_path, "fedavg", "fedper", "fedrod", "feddecomp")
+    assert Counter(started) == {"fedavg": 1, "fedper": 3, "fedrod": 2, "feddecomp": 2}
+    images = {(r["algorithm"], r["private"]): r["sha256"] for r in found["attacks"]}
+    for name in ("fedrod", "feddecomp"):
+        assert images[name, "fresh"] == images[name, "initial"]
+    assert images["fedper", "fresh"] != images["fedper", "known"]
 
 
 def test_the_label_of_one_image_is_the_smallest_gradient_of_the_last_bias(tmp_path):
@@ -302,7 +325,7 @@ def test_several_steps_are_the_mean_of_their_gradients(tmp_path):
 def test_an_attack_on_nothing_fails_and_says_so(tmp_path):
     also = ("local.steps=0", "local.epochs=1")
     content = audited(tmp_path, "fedavg", also=also)
-    assert [r["failed"] for r in content["rows"]] == [1, 1]
+    assert [r["failed"] for r in content["rows"]] == [1, 1, 1]
     assert "left the finite numbers" in content["notes"][0]
 
 
@@ -318,7 +341,7 @@ def test_a_low_rank_part_of_zero_gives_the_very_images_of_fedavg(tmp_path):
     words = ("--rounds", "0,1", "--images", "2")
     plain = audited(tmp_path / "a", "fedavg", *words)
     zero = audited(tmp_path / "b", "feddecomp", *words, also=("algorithm.own_epochs=0",))
-    assert len(plain["attacks"]) == 2 * 2 * 2
+    assert len(plain["attacks"]) == 2 * 2 * len(PRIVATE_KNOWLEDGE)
     assert shas(zero) == shas(plain)
 
 
@@ -326,7 +349,7 @@ def test_a_whole_audit_is_the_same_in_several_processes_and_after_any_end(tmp_pa
     words = ("fedper", "fedavg", "--images", "2")
     whole = audited(tmp_path / "a", *words)
     names = [(r["algorithm"], r["private"], r["attacks"]) for r in whole["rows"]]
-    assert names == [(a, p, 2) for a in ("fedper", "fedavg") for p in ("unknown", "known")]
+    assert names == [(a, p, 2) for a in ("fedper", "fedavg") for p in PRIVATE_KNOWLEDGE]
     assert {o["below"] for o in whole["orderings"]} == set()  # no feddecomp here
     assert (tmp_path / "a" / "audit.png").stat().st_size > 1000
     pool = ("engine.name=pool", "engine.workers=2")
@@ -370,12 +393,12 @@ def test_a_worker_killed_in_an_attack_is_replaced_and_the_images_are_the_same(tm
 def test_batches_steps_restarts_dlg_and_inferred_labels_are_noted(tmp_path):
     words = ("fedper", "--images", "3", "--batch", "2", "--steps", "2", "--restarts", "2")
     found = audited(tmp_path / "a", *words)
-    assert [r["image"] for r in found["attacks"]] == [0, 1, 2] * 2
+    assert [r["image"] for r in found["attacks"]] == [0, 1, 2] * 3
     assert "as if it were one gradient" in found["notes"][0]
     words = ("fedper", "fedavg", "--attack", "dlg", "--labels", "inferred", "--iterations", "1")
     found = audited(tmp_path / "b", *words)
     assert found["notes"][0].startswith("fedper: the bias of the last layer is not sent")
-    assert found["notes"][1] == "labels inferred: 2 of 2 right"
+    assert found["notes"][1] == "labels inferred: 3 of 3 right"
     words = ("fedrod", "--attack", "dlg", "--labels", "joint", "--iterations", "1")
     found = audited(tmp_path / "c", *words, "--batch", "2", "--images", "2")
     assert found["notes"][0].startswith("labels optimised with the images: ")
@@ -431,7 +454,7 @@ def test_algorithms_are_attacked_and_compared_at_equal_loss(tmp_path):
         plain = alone[row["algorithm"], row["private"]][str(rounds[row["algorithm"]])]
         assert row["losses"] == {f"{common:g}": plain}
         assert (row["psnr_mean"], row["attacks"]) == (plain["psnr_mean"], 1)
-    assert len(found["orderings"]) == 4
+    assert len(found["orderings"]) == 2 * len(PRIVATE_KNOWLEDGE)
     assert found["notes"][0].startswith(f"loss {quick:g} is left out: ")
     page = render_report(load_runs([tmp_path / "c"]))
     assert f'"when":"at loss {common:g}"' in page
@@ -469,7 +492,9 @@ def test_the_committed_audits_are_the_shipped_evidence():
     ]
     shipped = {run.key: run for run in read_stored_runs() if run.numbers}
     assert {run.key: run for run in found} == shipped
-    assert len(found) == 4 * 2 * len([*MEDIUM_AUDITS.glob("seed-*")])
+    tried = {(run.row, run.variant) for run in found}
+    assert ("FedPer", "personal-parameters-initial") not in tried  # not run yet
+    assert len(found) == (4 * len(PRIVATE_KNOWLEDGE) - 1) * len([*MEDIUM_AUDITS.glob("seed-*")])
 
 
 def change_row(content: dict) -> None:
@@ -510,7 +535,7 @@ def test_an_audit_of_other_runs_is_refused_as_evidence(tmp_path):
 def test_the_page_carries_the_audit(tmp_path):
     audited(tmp_path / "a", "fedavg")
     page = render_report(load_runs([tmp_path / "a"]))
-    assert '"columns":["original","FedAvg, unknown","FedAvg, known"]' in page
+    assert '"columns":["original","FedAvg, fresh","FedAvg, initial","FedAvg, known"]' in page
     assert len(page) < 300_000
 
 

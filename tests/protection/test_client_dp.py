@@ -17,6 +17,7 @@ from heterophony.core.algorithm import Reply, mean
 from heterophony.core.errors import ConfigError
 from heterophony.core.moves import compute_moves, compute_norm
 from heterophony.core.tensors import Tensors
+from heterophony.experiments.execute import describe_large_delta
 from heterophony.protection.accounting import GRID, compute_epsilon, find_noise
 from heterophony.protection.base import Departure, Gathering
 from heterophony.protection.noise import draw_normal_like
@@ -121,9 +122,32 @@ def test_epsilon_is_that_of_the_library_and_grows(monkeypatch):
         assert spent == [epsilon_of(1.5, rate, t, 1e-3) for t in (1, 2)]
         assert 0 < spent[0] < spent[1] == result.summary.epsilon
         assert (result.summary.delta, result.summary.privacy["unit"]) == (1e-3, "client")
-        assert ("do not amplify" in result.summary.privacy["accounting"]) == (rate is None)
+        told = (
+            "the models, with a client's moves or zeros in their place; fixed cohorts do not amplify"
+            if rate is None
+            else "the models, with or without one client; Poisson sampling at rate 0.5"
+        )
+        assert result.summary.privacy["accounting"] == told
         local = replace(dp, where="device")
         assert local.multiplier == 0.75  # two clipped replies differ by up to twice the clip
+
+
+def test_a_large_delta_is_warned_of():
+    plan, most = played("fedavg", rounds=0).plan, max(digits().sizes().values())
+    client = "client_dp.delta: 0.0166667 is not well below one by the number of clients (6)"
+    example = f"is not well below one by the number of examples of a client ({most}); set it to"
+    for protection, said in (
+        (hp.ClientDP(noise=1.0, delta=1 / 60), f"protection.{client}; set it to 0.01 or less"),
+        (hp.ClientDP(noise=1.0, delta=1 / 61), ""),
+        (hp.ExampleDP(delta=0.1 / most), f"protection.example_dp.delta: {0.1 / most:g} {example}"),
+        (hp.ExampleDP(delta=0.09 / most), ""),
+    ):
+        found = describe_large_delta(replace(plan, protections=(protection,)))
+        assert found.startswith(said)
+        assert bool(found) == bool(said)
+    how = {"protection": [hp.ClientDP(noise=1.0, delta=0.1)], "weights": "uniform", "rounds": 0}
+    with pytest.warns(UserWarning, match="is not well below one by the number of clients"):
+        played("fedavg", **how)
 
 
 def test_replies_say_nothing_else(monkeypatch):

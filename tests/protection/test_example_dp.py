@@ -16,7 +16,7 @@ from heterophony.core.errors import ConfigError
 from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import Job
 from heterophony.protection.accounting import compute_epsilon
-from heterophony.protection.private_client import SingleGradients, single_gradients
+from heterophony.protection.single_gradients import SingleGradients, single_gradients
 
 SHORT = {"rounds": 2, "evaluate_every": 2, "participation": 1.0}
 FEW = digits(clients=2, examples=80)
@@ -87,15 +87,95 @@ def test_without_noise_and_clipping_it_is_gradient_descent():
     ("name", "how", "message"),
     [
         ("fedavg", {"model": net_with_batch_norm}, "the model has BatchNorm"),
-        ("fedreg", {}, r"uses client\.data\.counts beside fit"),
+        ("fedreg", {}, r"uses client\.data\.\w+ beside fit"),
         ("fedproto", {}, "nothing that FedProto sends is a change"),
         ("pfedme", {}, "uses a mini-batch several times"),
         ("feddecomp", {}, "computes weights from other parameters"),
+        ("fedcp", {}, "loss of an example depends on the other examples of its batch"),
     ],
 )
 def test_what_it_does_not_cover_is_a_clear_error(name, how, message):
     with pytest.raises(ConfigError, match=message):
         played(name, FEW, protection=[hp.ExampleDP()], rounds=1, **how)
+
+
+def by_class(out, y):
+    """Every class counts the same: an example's weight depends on the others' labels."""
+    each = nn.functional.cross_entropy(out, y, reduction="none")
+    return (each / (y[:, None] == y).sum(1)).mean()
+
+
+def near_the_mean(out, y):
+    return nn.functional.cross_entropy(out, y) + 0.01 * (out - out.mean(0)).square().mean()
+
+
+def summed(out, y):
+    """With one example less, the gradient of each of the others is scaled in another way."""
+    return nn.functional.cross_entropy(out, y, reduction="sum")
+
+
+def smoothed(out, y):
+    return nn.functional.cross_entropy(out, y, label_smoothing=0.1)
+
+
+def flatten_in(*layers: nn.Module) -> hp.Net:
+    return hp.Net(nn.Sequential(nn.Flatten(), nn.Linear(64, 16), *layers), nn.Linear(16, 10))
+
+
+@pytest.mark.parametrize("dropout", [False, True])
+@pytest.mark.parametrize("loss", [by_class, near_the_mean, summed, smoothed])
+def test_a_loss_that_couples_examples_is_found_by_trying(loss, dropout):
+    net = flatten_in(nn.ReLU(), *[nn.Dropout(0.5)] * dropout)
+    how = {"model": net, "loss": loss, "protection": [hp.ExampleDP()], "rounds": 1}
+    # with dropout, a smaller batch cannot be compared: it has other draws
+    if loss is smoothed or (loss is summed and dropout):
+        assert played("fedavg", FEW, **how).summary.epsilon
+        return
+    with pytest.raises(ConfigError) as caught:
+        played("fedavg", FEW, **how)
+    assert str(caught.value) == (
+        "protection.example_dp: the loss of an example depends on the other examples of its batch, so"
+        " that one example changes more than its own clipped gradient; choose another algorithm or"
+        " loss, or client_dp"
+    )
+
+
+def test_without_its_discrepancy_fedcp_is_accepted():
+    assert played("fedcp", FEW, lam=0.0, protection=[hp.ExampleDP()], rounds=1).summary.epsilon
+
+
+def test_a_layer_that_sees_other_rows_than_examples_is_refused():
+    class Pixels(nn.Module):
+        """Every pixel is a row."""
+
+        def forward(self, x):
+            return x.reshape(-1, 1)
+
+    class Image(nn.Module):
+        def forward(self, z):
+            return z.reshape(-1, 64)
+
+    base = nn.Sequential(Pixels(), nn.Linear(1, 1), Image())
+    how = {"model": hp.Net(base, nn.Linear(64, 10)), "protection": [hp.ExampleDP()]}
+    with pytest.raises(ConfigError, match="a layer is called with 192 rows for 3 examples"):
+        played("fedavg", FEW, rounds=1, **how)
+
+
+def test_the_trial_leaves_every_bit_as_it_was(monkeypatch):
+    net = flatten_in(nn.ReLU(), nn.Dropout(0.5))
+    how = {"model": net, "protection": [hp.ExampleDP()], "rounds": 1}
+    tried = played("ditto", FEW, **how)
+    monkeypatch.setattr("heterophony.protection.private_client.check_uncoupled", lambda *_: None)
+    assert identical(tried, played("ditto", FEW, **how))
+
+
+def test_frozen_layers_are_neither_trained_nor_sent():
+    net = flatten_in(nn.ReLU())
+    net.base.requires_grad_(False)
+    how = {"model": net, "protection": [hp.ExampleDP()], "rounds": 1, "participation": 1.0}
+    result = played("fedavg", FEW, **how)
+    assert set(model(result)) == {"head.weight", "head.bias"}
+    assert torch.equal(result.personal("0").net.base[1].weight, net.base[1].weight)
 
 
 def test_examples_are_drawn_by_the_secret(tmp_path):

@@ -47,7 +47,7 @@ def make_distribution(
 # Numbers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("threshold", ["mean", "max", "median", "second_min"])
+@pytest.mark.parametrize("threshold", ["mean", "max", "median", "second_min", "min"])
 @pytest.mark.parametrize("scope", ["class_nonzero", "client_size"])
 def test_the_sizes_after_rebalancing_are_those_of_the_sets_that_are_made(
     threshold, scope, monkeypatch
@@ -143,6 +143,19 @@ def test_sizes_are_bars_before_and_after(balanced):
         assert bars[1:] == [what.balanced.num_kept.tolist(), what.balanced.num_copies.tolist()]
 
 
+@pytest.mark.parametrize(("clients", "panels"), [(1, 1), (5, 8), (40, 12)])
+def test_histograms_are_of_the_first_clients_to_one_scale(clients, panels):
+    what = make_distribution(clients, 4)
+    figure = label_distribution.draw_label_distribution(what, "histograms")
+    shown = [axes for axes in figure.axes if axes.get_visible()]
+    assert (len(figure.axes), len(shown)) == (panels, min(12, clients))
+    bars = [[bar.get_height() for bar in axes.patches] for axes in shown]
+    assert bars == what.label_counts[:12].tolist()
+    assert len({axes.get_ylim() for axes in shown}) == 1
+    title = figure.get_suptitle()
+    assert title == what.title + (": the first 12" if clients > 12 else "")
+
+
 @pytest.mark.parametrize("clients", [3, 40])
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
 def test_all_pictures_fit_one_figure_and_save_the_same_bytes_again(clients, suffix, tmp_path):
@@ -162,6 +175,17 @@ def test_long_names_are_cut_and_many_names_are_thinned():
     shown = [label.get_text() for label in axes.get_xticklabels()]
     assert shown[0] == "a writer with n…"
     assert len(shown) == 60
+
+
+def test_a_name_is_drawn_as_it_is_and_not_as_a_formula(tmp_path):
+    what = LabelDistribution(
+        "x", ("$x_$", "\x1b[31m"), ("0",), np.ones((2, 1), int), np.ones(2, int)
+    )
+    figure = label_distribution.draw_label_distribution(what, "heat")
+    run_figures.save_figure(figure, tmp_path / "labels.svg")  # an unfinished formula is an error
+    text = (tmp_path / "labels.svg").read_text()
+    assert "<!-- $x_$ -->" in text
+    assert "\x1b" not in text
 
 
 # The page -----------------------------------------------------------------------------------

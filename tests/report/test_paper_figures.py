@@ -14,13 +14,14 @@ from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
+import heterophony as hp
 from helpers.support import digits, played
 from heterophony.algorithms.fedreg import FedReG
 from heterophony.cli import app
 from heterophony.core.errors import ConfigError
 from heterophony.papers.reproduce import CellRun, ReproductionResult, TableSelection
 from heterophony.papers.scale import TableScale
-from heterophony.papers.table import load_tables, parse_table
+from heterophony.papers.table import Cell, load_tables, parse_table
 from heterophony.papers.verdicts import compare_numbers
 from heterophony.report.figures import augmentation, paper_figures
 from heterophony.report.figures.paper_curves import count_selections_by_rank
@@ -213,7 +214,16 @@ def test_a_sweep_goes_over_the_numbers_of_the_rows():
     }
     (axes,) = paper_figures.draw_paper_figure(outcome(SWEEP, ours), []).axes
     assert plotted(axes) == {"A": ([2.0, 10.0], [60.0, 70.0]), "B": ([2.0], [50.0])}
-    assert axes.get_xlabel() == "E"
+    assert (axes.get_xlabel(), axes.get_xscale()) == ("E", "linear")
+
+
+def test_a_sweep_over_powers_has_a_logarithmic_axis():
+    text = SWEEP.replace("E = 2", "beta = 0.1").replace("E = 10", "beta = 5")
+    ours = {("beta = 0.1", "A"): {"P": (60.0,)}, ("beta = 5", "A"): {"P": (70.0,)}}
+    (axes,) = paper_figures.draw_paper_figure(outcome(text, ours), []).axes
+    assert plotted(axes)["A"] == ([0.1, 5.0], [60.0, 70.0])
+    assert (axes.get_xlabel(), axes.get_xscale()) == ("beta", "log")
+    assert [axes.xaxis.get_major_formatter()(x) for x in axes.get_xticks()] == ["0.1", "5"]
 
 
 GRID = (
@@ -297,9 +307,22 @@ def test_the_distance_of_clients_is_what_the_algorithm_recorded():
 
 
 def test_who_is_drawn_twice_in_a_round_counts_twice():
-    often, G = paper_figures.draw_paper_figure(*told("participation")).axes
+    likely, often, G = paper_figures.draw_paper_figure(*told("participation")).axes
+    assert plotted(likely) == {"a": ([1, 2], [0.5, 0.5])}
     assert plotted(often) == {"a": ([1, 2], [fmean([3, 4]), fmean([1, 0])])}
     assert plotted(G) == {"a": ([0, 1, 2], [0.1, fmean([0.2, 0.4]), fmean([0.8, 0.6])])}
+
+
+def test_probabilities_are_those_that_a_run_draws_by():
+    skewed = {"count": 2, "skew": {"gamma": 0.002}}
+    config = {"data": {"clients": 6}, "participation": skewed}
+    cell_run = CellRun(Cell("a", "few", config, {}, None), 1)
+    likely = cell_run.compute_selection_probabilities(6)
+    assert sum(likely) == pytest.approx(1)
+    assert max(likely) > 0.99
+    result = played("fedavg", rounds=3, participation=hp.Skewed(count=2, gamma=0.002), seed=1)
+    asked = {c for e in result.events if e["event"] == "round" for c in e["clients"]}
+    assert asked == {result.plan.federation.clients[likely.index(max(likely))]}
 
 
 def test_draws_of_a_real_run_are_all_counted():

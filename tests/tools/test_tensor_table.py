@@ -25,7 +25,7 @@ def test_the_kinds_are_those_of_a_run(name):
     rows = hp.list_tensors("digitsnet", name, shape=plan.federation.shape)
     template = plan.template.state_dict()
     assert {r.name: r.shape for r in rows} == {k: tuple(v.shape) for k, v in template.items()}
-    shared = set(plan.list_shared_names(plan.template, 0))
+    shared = set(plan.list_names(plan.template, 0, "shared"))
     assert by_kind(rows).get("shared", set()) == shared
     assert by_kind(rows).get("personal", set()) == set(template) - shared
 

@@ -20,7 +20,7 @@ from .other_classes import compute_other_class_loss
 class FedRows(Algorithm):
     """Train a shared head with a balanced loss, merge its rows by class, and correct it locally."""
 
-    paper = "docs/method.md"
+    paper = "docs/explanation/fixhead.md"
     needs_classes = True
     personal = ("own.*",)
     rows: Literal["class", "mean"] = setting(

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import sys
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import ConfigError, find_name, suggest_or_list
+from ..core.errors import ConfigError, HeterophonyError, find_name, suggest_or_list
 from ..core.fields import construct, is_required, list_settings
+from ..core.own_modules import find_module_file, forget_module, load_module_file, make_importable
 
 if TYPE_CHECKING:  # the names alone need no torch
     from ..core.algorithm import Algorithm
@@ -82,17 +85,21 @@ DISPLAY_NAMES = {  # as their papers write them, where that is not the name of t
 }
 
 
-def get_algorithm_class(name: str) -> type[Algorithm]:
-    """Return the class of a name: that of a file here, or ``package.module:Class`` from outside."""
-    if ":" in name:
-        return import_algorithm_class(name)
+def get_algorithm_class(name: str, trust: bool = False) -> type[Algorithm]:
+    """Return the class of a name: that of a file here, or ``package.module:Class`` from outside.
+
+    A module from outside is imported only with ``trust``: its name was written by the user, or the
+    user vouches for whoever wrote it. One that this process has imported needs none.
+    """
+    if is_own_code(name):
+        return import_algorithm_class(name, trust)
     name = find_algorithm_name(name)
     return import_class(f"{__name__}.{name}", ALGORITHM_CLASSES[name])
 
 
 def find_algorithm_name(name: str) -> str:
     """Return the registered name that is meant, as in ``fedreg`` for ``FedReG``."""
-    if ":" in name:
+    if is_own_code(name):
         return name
     if hint := suggest_module_and_class(name):
         raise ConfigError(f"algorithm.name: no '{name}' here; {hint}")
@@ -147,7 +154,12 @@ def label_algorithm(algorithm: Algorithm, name: str) -> str:
 # Importing a class: every mistake in it is one line ---------------------------------------------
 
 
-def import_algorithm_class(name: str) -> type[Algorithm]:
+def is_own_code(name: str) -> bool:
+    """Tell whether a name stands for code outside this package."""
+    return ":" in name
+
+
+def import_algorithm_class(name: str, trust: bool) -> type[Algorithm]:
     """Import ``package.module:Class``, which may lie outside this package."""
     module_name, _, class_name = name.partition(":")
     parts = (*module_name.split("."), class_name)
@@ -156,6 +168,17 @@ def import_algorithm_class(name: str) -> type[Algorithm]:
         raise ConfigError(
             f"algorithm.name: '{name}' must be package.module:Class{f'; {hint}' if hint else ''}"
         )
+    if not trust and module_name not in sys.modules:
+        file = find_module_file(module_name)
+        raise (
+            make_missing_error(module_name)
+            if file is None
+            else ConfigError(
+                f"algorithm.name: {name} would import {file}; read it, then add --trust (in Python:"
+                " trust=True)"
+            )
+        )
+    make_importable(module_name)
     return import_class(module_name, class_name)
 
 
@@ -181,12 +204,27 @@ def import_algorithm_module(name: str) -> ModuleType:
         return import_module(name)
     except ModuleNotFoundError as error:
         if error.name and f"{name}.".startswith(f"{error.name}."):
-            raise ConfigError(
-                f"algorithm.name: there is no module '{error.name}' on this machine; install the"
-                " package that has it, or start in the folder that holds it"
-            ) from None
+            raise make_missing_error(error.name) from None
         raise make_import_error(name, error) from None
     except Exception as error:  # whatever the code of another package raises
+        raise make_import_error(name, error) from None
+
+
+def make_missing_error(module: str) -> ConfigError:
+    return ConfigError(
+        f"algorithm.name: there is no module '{module}' on this machine; install the package that has"
+        " it, or start in the folder that holds it"
+    )
+
+
+def load_algorithm_file(name: str, path: Path) -> None:
+    """Load a file as the module of this name; one line if its code fails."""
+    try:
+        load_module_file(name, path)
+    except HeterophonyError:
+        raise
+    except Exception as error:  # whatever the code raises
+        forget_module(name)
         raise make_import_error(name, error) from None
 
 

@@ -1,9 +1,10 @@
 """CFL: Sattler et al., Clustered federated learning, TNNLS 2021.
 
 A cluster is split by the last update of each of its clients, once all have sent one; if all take part,
-these are the updates of the round, as in the paper. The split is the paper's: it minimises the largest
-cosine across. The authors' code has complete linkage instead, which does not. The server keeps an
-update per client and a model per cluster. G is of the root: the last model that all had in common.
+these are the updates of the round, as in the paper; if not, some are of earlier rounds. The split is
+the paper's: it minimises the largest cosine across. The authors' code has complete linkage instead,
+which does not, and splits nothing in the first 20 rounds (``wait = 20``). The server keeps an update
+per client and a model per cluster. G is of the root: the last model that all had in common.
 """
 
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ class CFL(Algorithm):
         0.0, "split only if √((1 - largest cosine across) / 2) is above this", low=0, high=1
     )
     smallest: int = setting(3, "fewest clients of a cluster that is split", low=2)
+    wait: int = setting(0, "first rounds, in which no cluster is split", low=0)
 
     def send(self, server: Server, client: str) -> Tensors:
         """Send the model of the client's cluster; a client that joins later receives the root's."""
@@ -66,7 +68,7 @@ class CFL(Algorithm):
         at = (of == cluster).nonzero().flatten().tolist()
         known = [server.memory.get(f"update/{server.clients[i]}") for i in at]
         updates = [u for u in known if u]
-        if len(updates) < max(len(at), self.smallest):
+        if len(updates) < max(len(at), self.smallest) or server.t < self.wait:
             return of
         sizes = [server.samples[server.clients[i]] for i in at]
         whole = mix(updates, [n / sum(sizes) for n in sizes])

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ..core.algorithm import Algorithm, Client, Net, setting
 from ..core.client import Loss
 from ..core.samples import Samples
-from ..core.tensors import Tensors, answer, load_into_net, params
+from ..core.tensors import Tensors, answer, is_given, load_into_net, params
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class FedALA(Algorithm):
 
     def get_mixed_parameters(self, net: Net) -> Tensors:
         """Return the last parameters of the net, no copies, in the order of the mixing weights."""
-        model = [(k, p) for k, p in net.named_parameters() if not k.startswith("mixing.")]
+        named = ((k, p) for k, p in net.named_parameters() if not is_given(p))
+        model = [(k, p) for k, p in named if not k.startswith("mixing.")]
         return Tensors(model[-self.top :] if self.top else model)
 
     def local(self, client: Client) -> Tensors:

@@ -13,7 +13,6 @@ class FedBN(Algorithm):
     """Average everything but BatchNorm layers, which are personal; they are found by their type."""
 
     paper = "Li et al., ICLR 2021"
-    guess = "average"
 
     def stays(self, net: Net) -> Iterable[str]:
         norm = nn.modules.batchnorm._BatchNorm

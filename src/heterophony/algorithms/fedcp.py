@@ -1,8 +1,10 @@
 """FedCP: Zhang et al., Separating feature information via conditional policy, KDD 2023.
 
 The policy is the paper's softmax: it adds Gumbel noise nowhere, as the authors' code does even in
-tests. G is the generic head on all features: the split with both heads alike, but for one bias. The
-server could compute the personal head from the mean that the paper lets a client send.
+tests. In the first round the context is that of the initial head, which all clients have in common;
+in the authors' code each client draws one at random. G is the generic head on all features: the
+split with both heads alike, but for one bias. The server could compute the personal head from the
+mean that the paper lets a client send.
 """
 
 from copy import deepcopy
@@ -25,6 +27,7 @@ class FedCP(Algorithm):
 
     paper = "Zhang et al., KDD 2023"
     personal = ("own.*",)
+    separates_head = True
     lam: float = setting(5.0, "weight of the MMD between features and those received", low=0)
 
     def build(self, net: Net) -> Net:

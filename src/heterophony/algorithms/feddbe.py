@@ -2,7 +2,8 @@
 
 The paper's initialisation, in which clients train without DBE and their mean features are averaged,
 is the first round here; the model of that round is kept. The means are those of all examples: the
-authors' moving average begins at zero and stays too small. G is of the model without the shift.
+authors' moving average begins at zero and stays too small. The authors' code halves the distance:
+its weight κ is ``kappa`` = κ/2 here. G is of the model without the shift.
 """
 
 from collections.abc import Sequence

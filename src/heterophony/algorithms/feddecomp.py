@@ -18,7 +18,6 @@ class FedDecomp(Algorithm):
     """Add a personal low-rank matrix to every shared weight; train it before the shared one."""
 
     paper = "Wu et al., ACM MM 2024"
-    guess = "initial"  # where the low-rank part is zero
     mode: Literal["alternating", "simultaneous", "reverse", "fedavg", "local"] = setting(
         "alternating", "reverse shares the factors; fedavg, local train all, share all or nothing"
     )
@@ -38,7 +37,8 @@ class FedDecomp(Algorithm):
 
     def build(self, net: Net) -> Net:
         for layer in list(net.modules()):
-            if isinstance(layer, nn.Linear | nn.Conv2d):
+            # a frozen weight is not shared, and stays what it is
+            if isinstance(layer, nn.Linear | nn.Conv2d) and layer.weight.requires_grad:
                 unit = self.compute_rank_unit(layer.weight)
                 scale = 1 / unit if self.scale == "one_over_unit" else 1.0
                 low_rank.add_low_rank(layer, unit, scale)

@@ -1,9 +1,10 @@
 """FedDistill: Jeong et al., Federated distillation and augmentation (FD), 2018.
 
 A client's teacher is the mean output of the *others* for the label, as probabilities, and the term is
-a cross entropy, as in the paper. PFLlib's teacher includes the student, and its term is a squared
-error of raw logits. The server keeps the last outputs of every client: a vector per label. There is
-no common model, so no G. Clients tell the server which labels they hold.
+a cross entropy, as in the paper. PFLlib's teacher is a mean of logits that includes the student's; its
+term is a cross entropy, too, since April 2024, and was a squared error before. The server keeps the
+last outputs of every client: a vector per label. There is no common model, so no G. Clients tell the
+server which labels they hold.
 """
 
 from collections.abc import Sequence

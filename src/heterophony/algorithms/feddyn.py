@@ -7,7 +7,8 @@ from typing import Literal
 import torch
 
 from ..core.algorithm import Algorithm, Client, Reply, Server, equally, mean, setting
-from ..core.tensors import Tensors, mix, params, weights
+from ..core.tensors import Tensors, params, weights
+from .parts.received_pull import correct_average, get_correction, update_correction
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class FedDyn(Algorithm):
 
     def local(self, client: Client) -> Tensors:
         received = weights(client.net)
-        g = client.memory.get("g", received.zeros())
+        g = get_correction(client, received)
         n = len(client.data.train)
         alpha = self.alpha * (float(client.received.get("feddyn/usual", n)) / n)
 
@@ -42,16 +43,11 @@ class FedDyn(Algorithm):
             return term if self.clip is None else clip_correction(client, term, self.clip)
 
         client.fit(pull=pull)
-        client.memory["g"] = g - alpha * (weights(client.net) - received)
+        update_correction(client, received, alpha)
         return client.shared()
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
-        learned = server.learned
-        back = [learned - r.tensors for r in replies]
-        share = self.alpha / len(server.clients)
-        s = server.memory.get("s", learned.zeros()) + mix(back, [share] * len(back))
-        average = mean(replies, weight=equally)
-        return server.update(average | (average.only(*s) - s / self.alpha), s=s)
+        return correct_average(server, replies, mean(replies, weight=equally), self.alpha)
 
 
 def clip_correction(client: Client, term: Tensors, limit: float) -> Tensors:

@@ -1,26 +1,30 @@
 """FedFomo: Zhang et al., Personalized FL with first order model optimization, ICLR 2021.
 
-A model's loss and its distance are compared with the client's own model as it was trained last. Part
+As in the authors' code, losses and distances are compared with the model that the client began its
+last round with, and the client's own trained model is a candidate beside the M downloaded ones. Part
 of the client's training examples, which it does not train on, decide: no validation or test example
 of the run is used. The server keeps a model per client and an N × N matrix. There is no common
-model, so no G. Beside the paper's M models, the client's own one is sent back to it.
+model, so no G. The authors' code measures distances by ``norm = "l1"``. It also offers clients the
+means of clusters of clients, which the paper does not have, and which are left out here.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Literal
 
 import torch
+from torch import Tensor
 
 from ..core.algorithm import Algorithm, Client, Reply, Server, setting
-from ..core.tensors import Tensors, load_into_net, weights
+from ..core.tensors import Tensors, load_into_net
 from .parts.download_choice import choose_downloads
-from .parts.held_out import compute_loss, split_examples
+from .parts.held_out import compute_gains, split_examples
 
 
 @dataclass(frozen=True)
 class FedFomo(Algorithm):
-    """Move each client's model towards the others' that do better on examples it holds out."""
+    """Begin each round with a mixture of the models, own and others', that do better than the last."""
 
     paper = "Zhang et al., ICLR 2021"
     common = False
@@ -29,6 +33,7 @@ class FedFomo(Algorithm):
         0.2, "fraction of the examples to weigh models by; 0: all, which are trained on too",
         low=0, below=1,
     )  # fmt: skip
+    norm: Literal["l2", "l1"] = setting("l2", "by which distances of models are measured")
     explore: float = setting(0.3, "probability of a random choice among the others", low=0, high=1)
     explore_decay: float = setting(0.05, "by how much it falls in a round", low=0)
 
@@ -46,19 +51,17 @@ class FedFomo(Algorithm):
         return known[: self.downloads]
 
     def local(self, client: Client) -> Tensors:
-        net, (kept, held) = client.net, split_examples(client.data.train, self.held_out)
-        own, before = weights(net), compute_loss(client, Tensors(), held)
+        kept, held = split_examples(client.data.train, self.held_out)
         others = [client.received.below(f"other/{i}/") for i in range(self.downloads)]
-        gains = before.new_zeros(self.downloads)
-        for i, other in enumerate(others):
-            far = (other.only(*own) - own).square().sqrt() if other else gains[i]
-            if far > 0:
-                gains[i] = (before - compute_loss(client, other, held)) / far
+        candidates = [client.shared(), *others]
+        before = client.memory.get("before", candidates[0])
+        gains = compute_gains(client, before, candidates, held, self.norm)
         shares = gains.clamp(min=0)
-        if shares.sum() > 0:
-            load_into_net(net, mix_on_device(others, shares / shares.sum()))
+        start = mix_on_device(candidates, shares / shares.sum()) if shares.sum() > 0 else before
+        load_into_net(client.net, start)
+        client.memory["before"] = start
         client.fit(data=kept)
-        return client.shared() | {"fomo/gains": gains}
+        return client.shared() | {"fomo/gains": gains[1:]}
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
         n, at = len(server.clients), {c: i for i, c in enumerate(server.clients)}
@@ -73,7 +76,7 @@ class FedFomo(Algorithm):
         return after.update(liking=Tensors({"P": liking}), chosen=Tensors({"at": chosen}))
 
 
-def mix_on_device(others: Sequence[Tensors], shares: torch.Tensor) -> Tensors:
+def mix_on_device(others: Sequence[Tensors], shares: Tensor) -> Tensors:
     """Return the weighted sum of the models; those without weight are left out."""
     used = [w.map(lambda v, s=s: s * v) for w, s in zip(others, shares, strict=True) if s > 0]
     return reduce(Tensors.__add__, used)

@@ -1,9 +1,10 @@
 """FedGen: Zhu et al., Data-free knowledge distillation for heterogeneous FL, ICML 2021.
 
 The generator makes features, so the head must be one linear layer. Its loss is the paper's: of the
-mean of the heads that were sent, on labels drawn by all counts that were sent. It has no BatchNorm,
-so that a feature does not depend on its batch, and clients have no further term, both unlike the
-authors' code. G and P are of the averaged model. Clients tell the server their label counts.
+mean of the heads that were sent, on labels drawn by all counts that were sent. The authors' code sums
+the losses of the heads instead, each weighted by its client's share of the label; its generator has
+BatchNorm, and its clients a further term. G and P are of the averaged model. Clients tell the server
+their label counts.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ class FedGen(Algorithm):
     """Train a generator of features on the clients' heads; clients learn from its features too."""
 
     paper = "Zhu et al., ICML 2021"
-    needs_classes = True
+    needs_classes = separates_head = True
     head_depth = 1
     alpha: float = setting(1.0, "weight of the loss on generated features", low=0)
     generated: int = setting(
@@ -41,6 +42,11 @@ class FedGen(Algorithm):
         if len(layers) > 1:
             raise ConfigError(
                 "model.head_depth: fedgen needs a head of one linear layer; set it to 1"
+            )
+        if not all(p.requires_grad for p in layers[0].parameters()):
+            raise ConfigError(
+                "fedgen: the head is frozen, so clients send none for the generator to learn from;"
+                " unfreeze it, or choose another algorithm"
             )
         classes, width = layers[0].out_features, layers[0].in_features
         net.add_module("generator", make_generator(classes, width, self.noise, self.hidden))

@@ -16,7 +16,7 @@ class FedPAC(Algorithm):
     """Align features to common class centres; send each client the best mixture of all heads."""
 
     paper = "Xu et al., ICLR 2023"
-    needs_classes = True
+    needs_classes = separates_head = True
     lam: float = setting(1.0, "weight of the alignment", low=0)
 
     def send(self, server: Server, client: str) -> Tensors:

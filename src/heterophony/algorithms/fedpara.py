@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization
 
 from ..core.algorithm import Algorithm, Net, setting
+from ..core.module_copies import find_aliases, iterate_tensors
 
 
 class HadamardProduct(nn.Module):
@@ -52,15 +53,18 @@ def choose_rank(shape: Sequence[int], gamma: float) -> int:
 def factorise_net(net: Net, gamma: float, plus: float = 0.0, last: bool = False) -> Net:
     """Replace weights by factors where that saves parameters.
 
-    The stem and 1x1 shortcuts keep their weights. So does the last layer, unless ``last`` is true:
-    then it has factors whatever they save.
+    Frozen and tied weights, the stem and 1x1 shortcuts stay as they are. So does the last layer, unless
+    ``last`` is true: then it has factors whatever they save.
     """
     layers = [m for m in net.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
+    tensors = dict(iterate_tensors(net))
+    tied = {id(tensors[k]) for k in find_aliases(net)}
     stem = [m for m in layers if isinstance(m, nn.Conv2d)][:1]
     for layer in layers:
         narrow = isinstance(layer, nn.Conv2d) and prod(layer.kernel_size) == 1
         is_last = layer is layers[-1]
         plain = narrow or any(layer is other for other in stem) or (is_last and not last)
+        plain = plain or not layer.weight.requires_grad or id(layer.weight) in tied
         product = HadamardProduct(layer.weight, gamma, plus)
         saves = sum(map(prod, product.shapes)) < layer.weight.numel()
         if not plain and (saves or is_last):

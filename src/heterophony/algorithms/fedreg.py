@@ -4,19 +4,17 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
-import torch
 from torch import Tensor
 
 from ..core.algorithm import Algorithm, Client, Net, Reply, Server, as_agreed, mean, setting
-from ..core.samples import ClientData, Samples
 from ..core.tensors import Tensors
 from ..core.training import Training
-from .parts.ablation import Ablation, Variant, name_ablation
+from .parts.ablation import Ablation, TrainedHeads, Variant, name_ablation
 from .parts.phases import PhaseOrder, check_phase_order, train_phases
-from .parts.rebalancing import rebalance
-from .parts.threshold import Threshold, ThresholdScope, compute_class_target, compute_statistic
+from .parts.rebalancing import Augmentation, HeadWeights, count_for_head, get_balanced_data
+from .parts.received_pull import ReceivedPull, check_one_term, correct_average
+from .parts.threshold import Threshold, ThresholdScope, compute_target_here, describe_sizes
 
 
 @dataclass(frozen=True)
@@ -24,15 +22,19 @@ class FedReG(Algorithm):
     """Train a personal head on the client's data as they are, and the shared head on balanced data."""
 
     paper = "FedReG; FedReb thesis"
-    needs_classes = True
+    needs_classes = separates_head = True
     personal = ("own.*",)
     head_depth = 2
     threshold: Threshold = setting("mean", "the statistic that every class is balanced to")
     threshold_scope: ThresholdScope = setting("class_nonzero", "of class counts or client sizes")
-    augment: Literal["simple", "auto", "copy"] = setting("simple", "how small classes are filled")
-    weights: Literal["split", "origin"] = setting("split", "heads count by kept, or all examples")
+    augment: Augmentation = setting("simple", "how small classes are filled; auto: AutoAugment")
+    weights: HeadWeights = setting("split", "heads count by kept, all, or balanced examples")
     variant: Variant = setting("full", "full, or an ablation of the paper, or its letter")
     phases: PhaseOrder = setting("sequential", "personal, then shared head; or in turn by epoch")
+    own_phase: TrainedHeads = setting("own_head", "heads that the personal phase trains")
+    magnitude: float = setting(1.0, "strength of simple augmentation; 1: our guess", low=0, high=5)
+    proximal: float = setting(0.0, "strength of FedProx's term in the shared phase", low=0)
+    dynamic: float = setting(0.0, "strength of FedDyn's term in the shared phase", low=0)
 
     @property
     def ablation(self) -> Ablation:
@@ -40,6 +42,7 @@ class FedReG(Algorithm):
 
     def check_training(self, training: Training) -> None:
         check_phase_order(self.phases, training)
+        check_one_term(self.proximal, self.dynamic)
 
     def build(self, net: Net) -> Net:
         if self.ablation not in ("no_own_head", "no_own_phase"):
@@ -47,34 +50,33 @@ class FedReG(Algorithm):
         return net
 
     def send(self, server: Server, client: str) -> Tensors:
-        if self.threshold_scope == "class_nonzero":
-            return server.model
-        sizes = torch.tensor(list(server.samples.values()))
-        return server.model | {"fedreg/size": compute_statistic(sizes, self.threshold)}
+        return server.model | describe_sizes(server, self.threshold, self.threshold_scope)
 
     def local(self, client: Client) -> Tensors:
-        net, counts, target = client.net, client.data.counts, self.compute_target(client)
+        net, data, counted = client.net, client.data.train, client.data.counts
+        if self.ablation != "no_balancing":
+            target = compute_target_here(client, self.threshold)
+            data = get_balanced_data(client, target, self.augment, self.magnitude)
+            counted = count_for_head(counted, target, self.weights)
 
         def own_loss(x: Tensor, y: Tensor) -> Tensor:
             return client.loss(self.predict(client, x), y)
 
-        def rebalanced(data: ClientData) -> Samples:  # its name is part of its seed
-            return rebalance(data.train, target, self.augment)
-
-        data, kept = client.data.train, counts
-        if self.ablation != "no_balancing":
-            data, kept = client.once(rebalanced), counts.clamp(max=target)
-        trained = [net.base, getattr(net, "own", net.head)]
-        own = partial(client.fit, own_loss, train=trained, phase="own")
-        generic = partial(client.fit, train=[net.base, net.head], data=data, phase="generic")
+        term = ReceivedPull(client, self.proximal, self.dynamic)
+        heads = [getattr(net, "own", net.head)] + [net.head] * (self.own_phase == "both_heads")
+        own = partial(client.fit, own_loss, train=[net.base, *heads], phase="own")
+        shared = partial(client.fit, train=[net.base, net.head], phase="generic")
+        generic = partial(shared, data=data, pull=term.pull)
         chosen = [generic] if self.ablation == "no_own_phase" else [own, generic]
         train_phases(chosen, self.phases, client.training)
-        return client.shared() | {"fedreg/effective": kept.sum()}
+        term.end_round()
+        return client.shared() | {"fedreg/effective": counted.sum()}
 
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
         origin = self.weights == "origin" or self.ablation == "no_split_weights"
         weight = as_agreed if origin else (lambda r: r.tensors["fedreg/effective"].item())
-        return server.update(mean(replies, "base.*") | mean(replies, "head.*", weight=weight))
+        average = mean(replies, "base.*") | mean(replies, "head.*", weight=weight)
+        return correct_average(server, replies, average, self.dynamic)
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
         if not hasattr(client.net, "own"):
@@ -84,7 +86,3 @@ class FedReG(Algorithm):
 
     def generic(self, client: Client, x: Tensor) -> Tensor:
         return client.net(x)
-
-    def compute_target(self, client: Client) -> int:
-        size = client.received.get("fedreg/size")
-        return compute_class_target(client.data.counts, self.threshold, size)

@@ -12,6 +12,7 @@ class FedRepFull(Algorithm):
     """Train only the head in all steps but the last, then the whole model; average everything."""
 
     paper = "FedAvg2Rep"
+    separates_head = True
 
     def local(self, client: Client) -> Tensors:
         client.fit(train=client.net.head, steps=client.steps - 1, phase="head")

@@ -15,7 +15,7 @@ from .parts.fixed_directions import replace_last_linear
 class FixHead(FedRoD):
     """Train the base with a balanced loss and a shared head that is not learned; a personal head corrects its logits."""
 
-    paper = "heterophony, docs/method.md"
+    paper = "heterophony, docs/explanation/fixhead.md"
     directions: Literal["fixed", "learned"] = setting(
         "fixed", "last layer of the shared head: a fixed unit vector per class, or learned weights"
     )

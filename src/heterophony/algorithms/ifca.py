@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ..core.algorithm import Algorithm, Client, Net, Reply, Server, mean, setting
 from ..core.tensors import Tensors, answer, load_into_net
 from .parts.held_out import compute_loss
+from .parts.new_parameters import initialise
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,10 @@ class IFCA(Algorithm):
     clustered: Literal["net", "head"] = setting(
         "net", "what every cluster has of its own; head: the base is common (weight sharing)"
     )
+
+    @property
+    def separates_head(self) -> bool:  # type: ignore[override]  # here it is a setting
+        return self.clustered == "head"
 
     def build(self, net: Net) -> Net:
         if self.clusters > 1:
@@ -79,12 +84,3 @@ class IFCA(Algorithm):
 
     def generic(self, client: Client, x: Tensor) -> Tensor:
         return torch.stack([answer(client.net, w, x) for w in self.list_models(client)]).mean(0)
-
-
-def initialise(module: nn.Module) -> nn.Module:
-    """Draw new initial parameters for every layer that can."""
-    for m in module.modules():
-        draw = getattr(m, "reset_parameters", None)
-        if callable(draw):
-            draw()
-    return module

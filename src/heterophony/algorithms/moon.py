@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from ..core.algorithm import Algorithm, Client, Net, setting
+from ..core.errors import ConfigError
 from ..core.tensors import Tensors, answer, frozen, state
 
 
@@ -23,6 +24,11 @@ class MOON(Algorithm):
         if self.projection:
             linears = ((k, m) for k, m in net.head.named_modules() if isinstance(m, nn.Linear))
             name, first = next(linears)
+            if not first.weight.requires_grad:
+                raise ConfigError(
+                    "algorithm.projection: it replaces the first layer of the head, which is frozen;"
+                    " unfreeze it, or leave projection out"
+                )
             width, bias = first.in_features, first.bias is not None
             net.base = nn.Sequential(
                 net.base, nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 256)

@@ -63,9 +63,6 @@ class PFedGate(Algorithm):
         client.memory["own"] = state(net).without("gate.*")
         return client.shared()
 
-    def stranger(self) -> Algorithm:
-        return Algorithm()  # all gates open: the shared model itself
-
     def compute_gates(self, cut: Blocks, g: Tensor, m: Tensor) -> tuple[Tensor, float]:
         """Return a factor for every block, 0 for dropped ones, and the fraction of the model kept."""
         if self.sparsity == 1:

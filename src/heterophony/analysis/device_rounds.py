@@ -15,8 +15,8 @@ from typing import Any
 
 from ..core.errors import ConfigError
 from ..core.files import write_atomically
+from ..core.names import sort_names
 from ..core.plain_text import quote_formula
-from ..data.client_folders import sort_client_names
 from ..runs.events import RoundEvent, select_rounds
 from .devices import format_bytes
 from .runs import Run
@@ -35,7 +35,7 @@ def iterate_device_rounds(event: RoundEvent) -> Iterator[tuple[str, Mapping[str,
     devices = event.get("devices")
     if isinstance(devices, dict):
         known = {str(name): values for name, values in devices.items() if isinstance(values, dict)}
-        yield from ((name, known[name]) for name in sort_client_names(known))
+        yield from ((name, known[name]) for name in sort_names(known))
 
 
 def get_number(values: Mapping[str, Any], key: str) -> float | None:
@@ -101,7 +101,7 @@ def build_rows(rounds: Sequence[RoundEvent]) -> list[Json]:
                     values.setdefault(name, {}).setdefault(key, []).append(number)
     return [
         {"name": name, "cells": format_row(values[name], len(rounds))}
-        for name in sort_client_names(values)
+        for name in sort_names(values)
     ]
 
 

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..algorithms import get_display_name
+from ..algorithms import get_display_name, is_own_code
 from ..core.errors import FolderError
 from ..core.files import is_file, read_json, read_text_file
 from .significance import RankComparison, compare_ranks, compute_confidence_interval
 
 ENTRY_FILE, CONFIG_FILE, ALGORITHM_FILE = "entry.json", "config.toml", "algorithm.py"
+ALGORITHM_MODULE = "algorithm"  # the module of that file
 MIN_SEEDS = 5  # that an entry needs for its place on the board
 MEASURES = ("P.last10", "G.last10", "worst10", "MB_up", "MB_down", "work", "seconds")
 
@@ -41,14 +42,19 @@ class Entry:
     remark: str = ""
 
     @property
+    def algorithm_name(self) -> str:
+        """The algorithm as its configuration names it."""
+        return str(self.config["algorithm"]["name"])
+
+    @property
     def algorithm(self) -> str:
         """The name of the algorithm for people."""
-        return get_display_name(str(self.config["algorithm"]["name"]))
+        return get_display_name(self.algorithm_name)
 
     @property
     def brings_code(self) -> bool:
         """Tell whether the entry has an algorithm's file of its own."""
-        return ":" in str(self.config["algorithm"]["name"])
+        return is_own_code(self.algorithm_name)
 
     @property
     def setting(self) -> str:
@@ -88,6 +94,11 @@ def read_entry(folder: Path) -> Entry:
         raise FolderError(f"{path} is damaged: it is not the entry of a leaderboard")
     if entry.brings_code and not is_file(folder / ALGORITHM_FILE):
         raise FolderError(f"{folder} has no {ALGORITHM_FILE}, which its configuration names")
+    if entry.brings_code and not entry.algorithm_name.startswith(f"{ALGORITHM_MODULE}:"):
+        raise FolderError(
+            f"{folder / CONFIG_FILE} names {entry.algorithm_name}; the code of an entry is its"
+            f" {ALGORITHM_FILE}: write {ALGORITHM_MODULE}:{entry.algorithm}"
+        )
     return entry
 
 

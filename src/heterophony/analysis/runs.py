@@ -17,7 +17,7 @@ from ..algorithms import get_display_name
 from ..core.errors import FolderError, HeterophonyError
 from ..core.fields import flatten_config
 from ..core.files import is_file, read_text_file, translate_disk_errors
-from ..runs.curves import compute_curves
+from ..runs.curves import compute_curves, compute_loss_curves
 from ..runs.events import Event, StartEvent, get_end, get_start
 from ..runs.run_index import CONFIG_FILE, EVENTS_FILE, list_member_runs, read_events
 from ..runs.summary import Summary, summarise
@@ -74,6 +74,11 @@ class Run:
     def client_mean_curves(self) -> dict[str, Curve]:
         """The curves with each client counting the same, however many test examples it has."""
         return compute_curves(self.events, "mean")
+
+    @cached_property
+    def loss_curves(self) -> dict[str, Curve]:
+        """The loss over the rounds, by measure; empty in runs of early versions."""
+        return compute_loss_curves(self.events)
 
 
 def load_run(folder: Path) -> Run:

@@ -33,14 +33,17 @@ COLUMNS = {  # key of a measure: its title
     "seconds": "seconds",
 }
 VALIDATION_COLUMNS = {f"{measure}.chosen": f"{measure} at best validation" for measure in "GP"}
+LOSS_COLUMNS = {f"{measure}.loss": f"{measure} test loss" for measure in "GP"}
 # shown only if some run has them
 OPTIONAL_COLUMNS = {
     **VALIDATION_COLUMNS,
+    **LOSS_COLUMNS,
     "examples": "examples a round",
     "work": "work",
     "simulated": "simulated s",
 }
 PERCENT_COLUMNS = {*ACCURACY_COLUMNS, *VALIDATION_COLUMNS, "worst10", "std"}
+DIGITS = {"work": 2, **dict.fromkeys(LOSS_COLUMNS, 4)}  # of what is not in percent; default: 1
 HIGHER_IS_BETTER = (*ACCURACY_COLUMNS, *VALIDATION_COLUMNS, "worst10")
 
 
@@ -73,7 +76,7 @@ def build_comparison_row(group: Sequence[Run], first: Sequence[Run]) -> Row:
         **{
             k: spreads[k]["mean"]
             for k in spreads
-            if k not in (*ACCURACY_COLUMNS, *VALIDATION_COLUMNS)
+            if k not in (*ACCURACY_COLUMNS, *VALIDATION_COLUMNS, *LOSS_COLUMNS)
         },
         "over_seeds": spreads,
         "difference": None if group is first else compute_differences(group, first),
@@ -111,6 +114,8 @@ def extract_measures(summary: Summary) -> dict[str, float]:
             out |= {f"{name}.{part}": value for part, value in parts.items()}
         if a and a.chosen:
             out[f"{name}.chosen"] = a.chosen.test
+        if (loss := summary.loss.get(name)) is not None:
+            out[f"{name}.loss"] = loss
     if fairness := summary.fairness["P"]:
         out |= {"worst10": fairness.worst10, "std": fairness.std}
     out |= {f"MB_{way}": count / 1e6 for way, count in summary.bytes.items()}
@@ -196,7 +201,7 @@ def format_cell(row: Row, key: str) -> str:
     """Format a measure; ± is over the seeds or, with one seed, over the last ten evaluations."""
     if key not in row["over_seeds"]:
         return "–"
-    scale, digits = (100, 2) if key in PERCENT_COLUMNS else (1, 2 if key == "work" else 1)
+    scale, digits = (100, 2) if key in PERCENT_COLUMNS else (1, DIGITS.get(key, 1))
     text = f"{scale * row['over_seeds'][key]['mean']:.{digits}f}"
     std = get_deviation(row, key)
     return text if std is None else f"{text} ± {scale * std:.{digits}f}"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -107,12 +105,4 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         # nothing can be lost before a run begins, and torch cannot be interrupted while it loads
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    make_current_folder_importable()
     app()
-
-
-def make_current_folder_importable() -> None:
-    """Let algorithms from a file of the current folder be imported; installed packages come first."""
-    with suppress(OSError):  # the folder was deleted
-        if (folder := str(Path.cwd())) not in sys.path:
-            sys.path.append(folder)

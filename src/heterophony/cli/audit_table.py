@@ -48,7 +48,7 @@ def show_audit(content: dict[str, Any], parent: Path) -> None:
         ]
         orderings = {(o["above"], o["below"], o["measure"]) for o in content["orderings"]}
         terminal.print_table(
-            f"FedDecomp, Table 7: who leaks more, {len(orderings)} orderings under two attackers"
+            f"FedDecomp, Table 7: who leaks more, {len(orderings)} orderings under three attackers"
             " (PSNR; read the order, not the level)",
             ["", "PSNR", "personal parameters", "printed", "here", "holds"],
             table,

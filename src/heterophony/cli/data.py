@@ -8,12 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..core.names import sort_names
+from ..core.plain_text import clean_line
 from . import terminal
-from .options import ConfigArgument, JsonOption, SettingsOption, read_settings
+from .options import (
+    ConfigArgument,
+    JsonOption,
+    SettingsOption,
+    find_named_algorithm,
+    locate_settings,
+)
 
 if TYPE_CHECKING:
+    from ..config.config import Config
     from ..core.algorithm import Algorithm
     from ..data.federation import Federation
+
+SHOWN_CLIENTS = 20  # of `data show`, for people
 
 
 class ChartChoice(StrEnum):
@@ -23,6 +34,7 @@ class ChartChoice(StrEnum):
     heat = "heat"
     bubbles = "bubbles"
     sizes = "sizes"
+    histograms = "histograms"
 
 
 def register(app: typer.Typer) -> None:
@@ -49,14 +61,17 @@ def show(
     path: Annotated[
         str | None, typer.Option(help="The folder or archive that holds its files.")
     ] = None,
+    users: Annotated[
+        str | None, typer.Option(help="The column or array that names clients; default: client.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Describe a data set: its examples, their shape and its classes."""
+    """Describe a data set: its examples, their shape, its classes and the clients that it names."""
     import numpy as np
 
     from ..data.sources import read_source
 
-    found = read_source(name, path)
+    found = read_source(name, path, users=users)
     counts = np.bincount(found.y, minlength=len(found.labels))
     about: dict[str, Any] = {
         "name": found.name,
@@ -67,6 +82,10 @@ def show(
         "users": len(found.user_names),
         "classes": dict(zip(found.labels, counts.tolist(), strict=True)),
     }
+    if found.users is not None:
+        held = np.bincount(found.users, minlength=len(found.user_names)).tolist()
+        by_client = dict(zip(found.user_names, held, strict=True))
+        about["clients"] = {c: by_client[c] for c in sort_names(by_client)}
     if json:
         terminal.print_json(about)
         return
@@ -75,6 +94,10 @@ def show(
     title += f", the first {found.official} to train" if found.official else ""
     title += f", of {len(found.user_names)} users" if found.user_names else ""
     terminal.print_table(title, ["class", "examples"], list(about["classes"].items()))
+    if shown := list(about.get("clients", {}).items())[:SHOWN_CLIENTS]:
+        terminal.print_table("", ["client", "examples"], shown)
+        if (more := len(about["clients"]) - len(shown)) > 0:
+            terminal.print_note(f"and {more} more clients; --json has them all")
 
 
 def partition(
@@ -84,7 +107,7 @@ def partition(
         Path | None, typer.Option("-o", help="A figure (.png, .svg, .pdf) or a page (.html).")
     ] = None,
     kind: Annotated[
-        ChartChoice, typer.Option(help="Which chart; a page has them all.")
+        ChartChoice, typer.Option(help="Which chart; histograms: of the first 12 clients.")
     ] = ChartChoice.all,
     save_to: Annotated[
         Path | None,
@@ -97,7 +120,7 @@ def partition(
 ) -> None:
     """Partition a data set among clients, and show the label distribution."""
 
-    config = read_settings(file, pairs)
+    config = read_data_settings(file, pairs)
     federation = config.build_federation()
     new, federation = federation.new, federation.whole()
     if save_to is not None:
@@ -129,12 +152,24 @@ def augment(
     from ..report.figures.augmentation import draw_augmented_copies, make_augmented_copies
     from ..report.figures.run_figures import save_figure
 
-    config = read_settings(file, pairs)
+    config = read_data_settings(file, pairs)
     how = config.algorithm if isinstance(config.algorithm, FedReG) else FedReG()
     federation = config.build_federation()
     found = make_augmented_copies(federation, how, config.top.seed, client, each)
     save_figure(draw_augmented_copies(found, federation.name), out)
     terminal.print_note(f"wrote {out}: client {found.client}, balanced to {found.target_rule}")
+
+
+def read_data_settings(file: str | None, pairs: list[str] | None) -> Config:
+    """Read a configuration for its data; an algorithm from outside is neither needed nor imported."""
+    from ..algorithms import is_own_code
+    from ..config.reading import read_config
+
+    settings, chosen = locate_settings(file, pairs or [])
+    chosen += pairs or []
+    if is_own_code(find_named_algorithm(settings, chosen)):
+        chosen.append("algorithm.name=fedavg")
+    return read_config(settings, chosen, terminal.print_note)
 
 
 def save_label_distribution(
@@ -149,7 +184,7 @@ def save_label_distribution(
         from ..report.page.label_page import write_label_page
 
         if kind is not ChartChoice.all:
-            raise ConfigError(f"{out}: a page has every chart; leave out --kind, or draw a .png")
+            raise ConfigError(f"{out}: a page has its own charts; leave out --kind, or draw a .png")
         write_label_page(held, out)
     else:
         from ..report.figures.label_distribution import draw_label_distribution
@@ -171,8 +206,7 @@ def describe_clients(federation: Federation) -> list[dict[str, Any]]:
         strict=True,
     )
     keys = ("name", *held, "entropy", "total_variation", "jensen_shannon", "labels")
-    found = [dict(zip(keys, row, strict=True)) for row in rows]
-    return [r | ({"user": n} if (n := federation.names.get(r["name"])) else {}) for r in found]
+    return [dict(zip(keys, row, strict=True)) for row in rows]
 
 
 def list_splits(federation: Federation) -> tuple[str, ...]:
@@ -183,17 +217,18 @@ def list_splits(federation: Federation) -> tuple[str, ...]:
 def print_label_table(federation: Federation) -> None:
     """Print the training examples per client and class; the stronger the colour, the more."""
     counts, labels = federation.counts(), federation.labels
-    users = ["user"] if federation.names else []
     table = terminal.create_table()
-    for name in ("client", *users, *list_splits(federation), "entropy", "TV", "JS", *labels):
-        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("client", *list_splits(federation), "entropy", "TV", "JS", *labels):
+        table.add_column(
+            terminal.format_cell_markup(clean_line(name)), justify="right", no_wrap=True
+        )
     most = max(1, int(counts.max()))
     for client, row in zip(describe_clients(federation), counts.tolist(), strict=True):
         shades = [f"[on {get_shade(n / most)}]{n or '·'}[/]" if n else "[dim]·[/]" for n in row]
         measures = [client[k] for k in ("entropy", "total_variation", "jensen_shannon")]
-        about = [client["name"], *(client.get(k, "") for k in users)]
+        name = terminal.format_cell_markup(clean_line(client["name"]))
         sizes = [str(client[k]) for k in list_splits(federation)]
-        table.add_row(*about, *sizes, *(f"{m:.2f}" for m in measures), *shades)
+        table.add_row(name, *sizes, *(f"{m:.2f}" for m in measures), *shades)
     missing = [labels[i] for i, n in enumerate(counts.sum(axis=0)) if n == 0]
     terminal.print_titled_table(f"{federation.name}: training examples per client and class", table)
     terminal.print_note(

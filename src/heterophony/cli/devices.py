@@ -8,7 +8,17 @@ from typing import Annotated
 import typer
 
 from . import terminal
-from .options import SAME_COMMAND, ConfigArgument, JsonOption, SettingsOption, read_settings
+from .options import (
+    SAME_COMMAND,
+    ConfigArgument,
+    JsonOption,
+    SettingsOption,
+    TrustOption,
+    check_foreign_file,
+    find_named_algorithm,
+    locate_settings,
+    read_settings,
+)
 from .result_tables import show_run
 
 EnrolmentOption = Annotated[
@@ -29,6 +39,7 @@ def server(
     out: Annotated[Path, typer.Option(help="The run's folder; a run in it continues.")] = Path(
         "runs/devices"
     ),
+    trust: TrustOption = False,
     json: JsonOption = False,
 ) -> None:
     """Serve a run to devices. Started again after any interruption, it continues."""
@@ -48,8 +59,9 @@ def server(
             " cannot be checked"
         )
     if folder.config_file.exists():
+        named_again = names_own_algorithm(file, pairs or [], folder.config_file)
+        config = read_config(folder.config_file, trust=trust or named_again)
         folder.reopen()
-        config = read_config(folder.config_file)
     else:
         config = read_settings(file, pairs)
         if config.engine.device not in ("auto", "cpu"):
@@ -66,6 +78,18 @@ def server(
     finally:
         folder.close()
     show_run(summary, folder.path, json, trained=True)
+
+
+def names_own_algorithm(file: str | None, pairs: list[str], begun: Path) -> bool:
+    """Tell whether a command names the same algorithm from outside as the run that it continues."""
+    from ..algorithms import is_own_code
+
+    name = find_named_algorithm(begun, [])
+    if not is_own_code(name):
+        return False
+    settings, chosen = locate_settings(file, pairs)
+    check_foreign_file(settings, pairs)
+    return find_named_algorithm(settings, [*chosen, *pairs]) == name
 
 
 def device(
@@ -104,6 +128,7 @@ def device(
         list[str] | None,
         typer.Option("-c", "--config", help="Where its jobs compute, as in engine.device=cuda."),
     ] = None,
+    trust: TrustOption = False,
 ) -> None:
     """Take part in a run, until it ends. Started again after any interruption, it continues."""
     from ..config.reading import read_config
@@ -138,5 +163,6 @@ def device(
             shares=shares,
             memory_limit=memory_limit * 1_000_000 if memory_limit else None,
             device=computes_on,
+            trust=trust,
         ).run()
     terminal.print_note("the run has ended")

@@ -94,12 +94,14 @@ def end(outcome: Outcome) -> None:
 
 def load_run(prepared: Preparation, config: Config) -> None:
     """Read and partition the data of a run, and assign its clients to the boards."""
+    from ..algorithms import is_own_code
     from ..data.client_folders import OWN_DATA
     from ..devices.admission import check_devices_can_run
     from ..devices.fleet.preparation import assign
     from ..experiments.tasks import read_federation
 
     check_devices_can_run(config)
+    prepared.trust = is_own_code(config.algorithm_name)
     if config.data.name != OWN_DATA:
         prepared.federation = read_federation(config)
     prepared.assignment = assign(prepared.fleet, config, prepared.federation)

@@ -11,7 +11,7 @@ import typer
 
 from ..core.errors import ConfigError, FolderError
 from . import terminal
-from .options import EngineOption, JsonOption, check_only_engine_settings
+from .options import EngineOption, JsonOption, TrustOption, check_only_engine_settings
 
 if TYPE_CHECKING:
     from ..analysis.leaderboard import BoardRow, BoardTable, Entry
@@ -92,14 +92,12 @@ def check(
     seed: Annotated[
         int | None, typer.Option(help="The seed to repeat; default: the first of each entry.")
     ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Run the code that entries bring.")
-    ] = False,
+    trust: TrustOption = False,
     pairs: EngineOption = None,
     json: JsonOption = False,
 ) -> None:
     """Repeat one seed of each entry, and compare its hash. Exit code 1 if one differs."""
-    from ..analysis.leaderboard import read_board
+    from ..analysis.leaderboard import ALGORITHM_FILE, read_board
     from ..experiments.leaderboard import check_seed
 
     check_only_engine_settings(pairs)
@@ -108,16 +106,17 @@ def check(
     for entry in chosen:
         if entry.brings_code and not trust:
             raise ConfigError(
-                f"{entry.folder} brings code of its own (algorithm.py); read it, then add --trust"
+                f"{entry.folder} brings code of its own, {entry.folder / ALGORITHM_FILE}; read it, then"
+                " add --trust"
             )
     found = []
     with terminal.show_interruptible_progress("nothing is kept of a check", []) as progress:
         for entry in chosen:
             one = choose_seed(entry, seed)
             claimed = entry.seeds[one].model_sha256
-            found.append(
-                check_seed(entry.folder.name, entry.folder, one, claimed, progress, pairs or [])
-            )
+            code = entry.folder / ALGORITHM_FILE if entry.brings_code else None
+            name, folder = entry.folder.name, entry.folder
+            found.append(check_seed(name, folder, one, claimed, progress, pairs or [], code=code))
     if json:
         terminal.print_json([{**vars(c), "equal": c.equal} for c in found])
     else:
@@ -149,9 +148,11 @@ def name_entry(run: Run) -> str:
 
 def prepare_config(run: Run, code: Path | None) -> str:
     """Return the configuration of an entry; an algorithm that is not built in is in its own file."""
+    from ..algorithms import is_own_code
+
     text = (run.folder / "config.toml").read_text(encoding="utf-8")
     name = str(run.config["algorithm"]["name"])
-    if ":" not in name:
+    if not is_own_code(name):
         return text
     if code is None:
         raise ConfigError(f"{name} is not built in: give its file with --code FILE.py")

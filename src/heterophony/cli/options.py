@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -56,6 +57,10 @@ TrackOption = Annotated[
     list[str] | None,
     typer.Option(help="Also write to tensorboard, mlflow or wandb; repeatable."),
 ]
+TrustOption = Annotated[
+    bool,
+    typer.Option("--trust", help="Import the algorithm's own module, which a line names."),
+]
 SAME_COMMAND = "run the same command again to continue"  # for whoever is interrupted
 
 
@@ -105,16 +110,22 @@ def read_settings(word: str | None, pairs: list[str] | None, usual: Sequence[str
 
     file, chosen = locate_settings(word, pairs or [])
     usual = usual if file is None else ()
-    return read_config(file, [*usual, *chosen, *(pairs or [])], terminal.print_note)
+    check_foreign_file(file, pairs or [])
+    return read_config(file, [*usual, *chosen, *(pairs or [])], terminal.print_note, trust=True)
 
 
 def locate_settings(word: str | None, pairs: Sequence[str]) -> tuple[Path | None, list[str]]:
     """Return the file that a word names, or the setting that chooses the algorithm it names."""
     if word is None or Path(word).is_file() or word.endswith(".toml") or "/" in word:
         return (None if word is None else Path(word)), []
-    from ..algorithms import ALGORITHM_CLASSES, find_algorithm_name, suggest_module_and_class
+    from ..algorithms import (
+        ALGORITHM_CLASSES,
+        find_algorithm_name,
+        is_own_code,
+        suggest_module_and_class,
+    )
 
-    if ":" not in word and match_name(ALGORITHM_CLASSES, word) is None:
+    if not is_own_code(word) and match_name(ALGORITHM_CLASSES, word) is None:
         hint = suggest_module_and_class(word)
         near = f"; {hint}" if hint else suggest_or_list(word, ALGORITHM_CLASSES)
         raise ConfigError(f"{word}: neither a file nor an algorithm{near}")
@@ -124,6 +135,45 @@ def locate_settings(word: str | None, pairs: Sequence[str]) -> tuple[Path | None
     return None, [f'algorithm.name="{find_algorithm_name(word)}"']
 
 
+def find_named_algorithm(file: Path | None, pairs: Sequence[str]) -> str:
+    """Find the name of the algorithm that a command gets, without importing it; empty: none is named."""
+    from ..config.reading import read_toml
+    from ..config.short_keys import expand_section, find_choice
+
+    named = [expand_section(pair) for pair in pairs]
+    return find_choice(read_toml(file)[1], named, "algorithm.name", "")
+
+
+def check_foreign_file(file: Path | None, pairs: Sequence[str]) -> None:
+    """Refuse a file from elsewhere that names a module of the current folder.
+
+    What a file in this folder names is the user's own code; a file that was downloaded could name
+    whatever lies here. A name in the command itself counts.
+    """
+    from ..algorithms import is_own_code
+    from ..core.own_modules import find_module_file, is_installed
+
+    if file is None or is_of_current_folder(file) or find_named_algorithm(None, pairs):
+        return
+    name = find_named_algorithm(file, [])
+    module = name.partition(":")[0]
+    if not is_own_code(name) or is_installed(module) or (found := find_module_file(module)) is None:
+        return
+    raise ConfigError(
+        f"{file}: algorithm.name: {name} would import {found}, and the file is from another folder; if"
+        f" you trust it, add -c {quote(f'algorithm.name={name}')}"
+    )
+
+
+def is_of_current_folder(file: Path) -> bool:
+    """Tell whether a file of settings lies in the current folder or below it, and in no run folder."""
+    try:
+        inside = file.resolve().is_relative_to(Path.cwd().resolve())
+    except OSError:  # the folder was deleted
+        return False
+    return inside and not (file.parent / "events.jsonl").exists()
+
+
 def check_only_engine_settings(pairs: list[str] | None) -> None:
     """Refuse settings that change what an existing run computes; where it runs may change."""
     for pair in pairs or []:
@@ -131,6 +181,14 @@ def check_only_engine_settings(pairs: list[str] | None) -> None:
             raise ConfigError(f"-c {pair}: only engine settings can change, as in engine.name=ray")
         if pair.partition("=")[0].strip() == "engine.precision":
             raise ConfigError(f"-c {pair}: a run keeps its precision; start a new run")
+
+
+def format_resume_hint(folder: Path, algorithms: Iterable[str]) -> str:
+    """Say how to continue what is in a folder; own modules are imported only with --trust."""
+    from ..algorithms import is_own_code
+
+    trust = " --trust" if any(map(is_own_code, algorithms)) else ""
+    return f"continue with `heterophony resume {folder}{trust}`"
 
 
 def find_free_folder(name: str) -> Path:

@@ -30,24 +30,23 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
     from ..runs.lone_clients import describe_lone_clients
     from ..runs.run_index import EVENTS_FILE, read_events
 
-    fair = summary.fairness
+    fair, loss = summary.fairness, summary.loss
     rows = [
-        format_accuracy_row("G, generic model", summary.G, fair["G"]),
-        format_accuracy_row("P, own models", summary.P, fair["P"]),
+        format_accuracy_row("G, generic model", summary.G, fair["G"], loss.get("G")),
+        format_accuracy_row("P, own models", summary.P, fair["P"], loss.get("P")),
     ]
     if trained:
-        rows.append(format_accuracy_row("P, just trained", summary.P_local, None))
+        rows.append(format_accuracy_row("P, just trained", summary.P_local))
     if new := summary.new_clients:
         worst = terminal.format_percent(new.fairness.worst10)
-        rows.append(["G, new clients", "–", terminal.format_percent(new.G), "–", "–"])
-        rows.append(
-            ["P, new clients on arrival", "–", terminal.format_percent(new.before), "–", "–"]
-        )
-        rows.append(["P, new clients in the end", "–", terminal.format_percent(new.P), "–", worst])
+        rows.append(["G, new clients", "–", terminal.format_percent(new.G), "–", "–", "–"])
+        before, after = (terminal.format_percent(value) for value in (new.before, new.P))
+        rows.append(["P, new clients on arrival", "–", before, "–", "–", "–"])
+        rows.append(["P, new clients in the end", "–", after, "–", worst, "–"])
     name = get_display_name(summary.algorithm)
     score = SCORES.get(summary.task, "score")
     title = f"{name}, {summary.rounds} {'round' if summary.rounds == 1 else 'rounds'}, seed {summary.seed}: {score} in %"
-    titles = ["", "best", "last", "last 10", "worst 10 % of clients"]
+    titles = ["", "best", "last", "last 10", "worst 10 % of clients", "test loss"]
     if summary.P.chosen:
         titles.append("at best validation")
         marks = [
@@ -56,7 +55,11 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
             *["–"] * len(rows),
         ]  # new clients have no validation
         rows = [[*row, mark] for row, mark in zip(rows, marks, strict=False)]
-    terminal.print_table(title, titles, rows, optional=["last", "worst 10 % of clients", "best"])
+    if not loss:  # a run of an early version
+        titles.remove("test loss")
+        rows = [[*row[:5], *row[6:]] for row in rows]
+    optional = ["last", "test loss", "worst 10 % of clients", "best"]
+    terminal.print_table(title, titles, rows, optional=optional)
     if summary.metrics:
         show_metrics(summary.metrics)
     if sentence := describe_chance_level(
@@ -88,7 +91,7 @@ def explain_missing_g(algorithm: str) -> str:
     name = get_display_name(algorithm)
     try:
         has_generic = get_algorithm_class(algorithm).common
-    except ConfigError:  # a class that is not on this machine
+    except ConfigError:  # a class from outside that this process has not imported
         return "no G: it was not measured"
     if not has_generic:
         return f"no G: {name} has no generic model"
@@ -98,14 +101,17 @@ def explain_missing_g(algorithm: str) -> str:
     )
 
 
-def format_accuracy_row(name: str, a: Accuracy | None, fair: Fairness | None) -> list[str]:
+def format_accuracy_row(
+    name: str, a: Accuracy | None, fair: Fairness | None = None, loss: float | None = None
+) -> list[str]:
     """Format one row of the table."""
     if a is None:
-        return [name, *"––––"]
+        return [name, *"–––––"]
     last10 = f"{terminal.format_percent(a.last10.mean)} ± {terminal.format_percent(a.last10.std)}"
     best = f"{terminal.format_percent(a.best)} (round {a.best_round})"
     worst = terminal.format_percent(fair.worst10) if fair else "–"
-    return [name, best, terminal.format_percent(a.last), last10, worst]
+    last = terminal.format_percent(a.last)
+    return [name, best, last, last10, worst, "–" if loss is None else f"{loss:.4f}"]
 
 
 def show_metrics(metrics: Mapping[str, Mapping[str, float | None]]) -> None:

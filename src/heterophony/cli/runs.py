@@ -9,6 +9,7 @@ import typer
 
 from . import terminal
 from .options import (
+    SAME_COMMAND,
     ConfigArgument,
     EngineOption,
     JsonOption,
@@ -17,9 +18,11 @@ from .options import (
     SeedsOption,
     SettingsOption,
     TrackOption,
+    TrustOption,
     check_only_engine_settings,
     complete_algorithm,
     find_free_folder,
+    format_resume_hint,
     parse_seeds,
     read_settings,
 )
@@ -61,7 +64,8 @@ def run(
     folder = RunFolder(out or find_free_folder(name))
     folder.create(config.fill_model_defaults(federation).to_toml())
     task = RunTask(folder, config, plan)
-    with terminal.show_interruptible_progress(format_resume_hint(folder.path), [folder]) as shown:
+    hint = format_resume_hint(folder.path, [config.algorithm_name])
+    with terminal.show_interruptible_progress(hint, [folder]) as shown:
         (summary,) = run_sequentially([task], shown, None, track or [], terminal.print_note)
     show_run(summary, folder.path, json)
 
@@ -74,6 +78,7 @@ def resume(
         int | None, typer.Option(min=1, help="Jobs at a time; does not change the result.")
     ] = None,
     pairs: EngineOption = None,
+    trust: TrustOption = False,
     track: TrackOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -84,14 +89,14 @@ def resume(
     check_trackers(track)
     check_only_engine_settings(pairs)
     if (folder / "tune.json").exists():
-        resume_tune(folder, workers, json, pairs)
+        resume_tune(folder, workers, json, pairs, trust)
         return
     if (folder / "sweep.json").exists():
-        run_and_show(folder, SortKey.P, workers, None, json, pairs or [])
+        run_and_show(folder, SortKey.P, workers, None, json, pairs or [], SAME_COMMAND, trust)
         return
     members = [] if (folder / "config.toml").exists() else list_member_runs(folder)
     folders = [RunFolder(path) for path in members or [folder]]
-    summaries = resume_runs(folders, folder, workers, track, pairs)
+    summaries = resume_runs(folders, folder, workers, track, pairs, trust)
     if members:
         show_comparison(folder, json)
     else:
@@ -127,7 +132,7 @@ def compare(
     parent = out or find_free_folder(f"compare-{Path(first.data.name).stem}")
     folders = prepare_run_folders(parent, configs)
     settings = list_engine_settings(first.engine, pairs or [])
-    resume_runs(folders, parent, None, track, settings)
+    resume_runs(folders, parent, None, track, settings, trust=True)
     show_comparison(parent, json)
 
 
@@ -137,17 +142,15 @@ def resume_runs(
     workers: int | None,
     track: list[str] | None,
     pairs: list[str] | None,
+    trust: bool,
 ) -> list[Summary]:
     """Run what is left of existing runs, and show their progress."""
     from ..experiments.tasks import load_tasks, resume_tasks
 
-    tasks = load_tasks(folders, pairs or [])
-    with terminal.show_interruptible_progress(format_resume_hint(parent), folders) as shown:
+    tasks = load_tasks(folders, pairs or [], trust)
+    hint = format_resume_hint(parent, [task.config.algorithm_name for task in tasks])
+    with terminal.show_interruptible_progress(hint, folders) as shown:
         return resume_tasks(tasks, shown, workers, track or [], terminal.print_note)
-
-
-def format_resume_hint(parent: Path) -> str:
-    return f"continue with `heterophony resume {parent}`"
 
 
 def check_trackers(track: list[str] | None) -> None:

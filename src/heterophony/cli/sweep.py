@@ -18,7 +18,9 @@ from .options import (
     SeedsCommand,
     SeedsOption,
     SettingsOption,
+    check_foreign_file,
     find_free_folder,
+    format_resume_hint,
     locate_settings,
     parse_seeds,
 )
@@ -77,12 +79,16 @@ def sweep(
     config, chosen = locate_settings(file, pairs or [])
     numbers = None if seeds is None else parse_seeds(seeds)
     settings = [*chosen, *(pairs or [])]
+    check_foreign_file(config, settings)
     plan = build_sweep(config, settings, swept or [], numbers, draws, terminal.print_note)
     first = next(iter(plan.runs.values())).config
     prepare_engine(first.engine)
     parent = out or find_free_folder(f"sweep-{Path(first.data.name).stem}")
     prepare_sweep(plan, parent)
-    run_and_show(parent, by, workers, figure, json, list_engine_settings(first.engine, pairs or []))
+    settings = list_engine_settings(first.engine, pairs or [])
+    names = {run.config.algorithm_name for run in plan.runs.values()}
+    hint = format_resume_hint(parent, names)
+    run_and_show(parent, by, workers, figure, json, settings, hint, trust=True)
 
 
 def run_and_show(
@@ -92,8 +98,13 @@ def run_and_show(
     figure: Path | None,
     json: bool,
     pairs: Sequence[str],
+    hint: str,
+    trust: bool,
 ) -> None:
-    """Run what is left of a sweep; print its table and draw its picture."""
+    """Run what is left of a sweep; print its table and draw its picture.
+
+    ``hint`` says how to continue after an interruption.
+    """
     from ..experiments.sweep import list_due_runs, run_due_sweep
     from ..report.figures.run_figures import save_figure
     from ..report.figures.sweep import draw_sweep
@@ -105,9 +116,8 @@ def run_and_show(
             SAME_COMMAND if parent.parent != Path("runs") else f"{SAME_COMMAND} with --out {parent}"
         )
         terminal.print_note(f"{len(due)} run{'s' if len(due) > 1 else ''} in {parent}; {again}")
-    hint = f"continue with `heterophony resume {parent}`"
     with terminal.show_interruptible_progress(hint, due) as progress:
-        run_due_sweep(parent, due, progress, workers, pairs, terminal.print_note)
+        run_due_sweep(parent, due, progress, workers, pairs, terminal.print_note, trust)
     table = read_sweep(parent, by.value)
     path = figure or parent / "sweep.png"
     save_figure(draw_sweep(table), path)

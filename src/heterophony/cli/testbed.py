@@ -12,7 +12,7 @@ from .broker import open_broker
 from .options import SAME_COMMAND, ConfigArgument, JsonOption, SettingsOption, read_settings
 from .result_tables import show_run
 
-DEFAULT_SETTINGS = ["algorithm.name=fedreg", "data.clients=30"]  # without a configuration file
+DEFAULT_ALGORITHM, DEFAULT_CLIENTS = "fedreg", 30  # without a configuration file
 
 
 def register(app: typer.Typer) -> None:
@@ -57,7 +57,7 @@ def run_testbed(
     from ..runs.summary import summarise
 
     kinds = parse_fault_kinds(faults or [])
-    config = read_settings(file, pairs, DEFAULT_SETTINGS)
+    config = read_settings(file, pairs, list_default_settings(pairs or []))
     if config.engine.device not in ("auto", "cpu"):
         raise ConfigError("engine.device: a testbed computes on the CPU; leave it out")
     folder = RunFolder(out)
@@ -86,3 +86,15 @@ def run_testbed(
     finally:
         folder.close()
     show_run(summarise(list(folder.iterate_events())), folder.path, json, trained=True)
+
+
+def list_default_settings(pairs: list[str]) -> list[str]:
+    """List the settings of a testbed without a file; data that name their clients have so many."""
+    from ..config.short_keys import expand_section, find_choice
+    from ..data.sources import count_named_clients
+
+    chosen = [expand_section(pair) for pair in pairs]
+    name, *users = (find_choice({}, chosen, k, "") for k in ("data.name", "data.users", "users"))
+    named = bool(name) and count_named_clients(name, "".join(users) or None) > 0
+    usual = [f"algorithm.name={DEFAULT_ALGORITHM}"]
+    return usual if named else [*usual, f"data.clients={DEFAULT_CLIENTS}"]

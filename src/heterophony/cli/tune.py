@@ -18,6 +18,7 @@ from .options import (
     SeedsOption,
     SettingsOption,
     find_free_folder,
+    format_resume_hint,
     parse_seeds,
 )
 from .sweep import SortKey, format_row, format_setting
@@ -109,7 +110,7 @@ def tune(
         stop_early=stop_early,
         keep=keep,
     )
-    plan = build_tune(request, file, engine, terminal.print_note)
+    plan = build_tune(request, file, engine, terminal.print_note, trust=True)
     config = plan.make_first_config()
     prepare_engine(config.engine)
     parent = out or find_free_folder(f"tune-{Path(config.data.name).stem}")
@@ -118,14 +119,15 @@ def tune(
 
 
 def resume_tune(
-    parent: Path, workers: int | None, json: bool, engine: Sequence[str] | None
+    parent: Path, workers: int | None, json: bool, engine: Sequence[str] | None, trust: bool
 ) -> None:
-    """Continue the tune in this folder."""
+    """Continue the tune in this folder; with ``trust``, its algorithms from outside are imported."""
     from ..engines.base import prepare_engine
     from ..experiments.tune import BASE_FILE, build_tune, read_request
 
     file = parent / BASE_FILE
-    plan = build_tune(read_request(parent), file if file.exists() else None, engine or [])
+    file_or_none = file if file.exists() else None
+    plan = build_tune(read_request(parent), file_or_none, engine or [], trust=trust)
     prepare_engine(plan.make_first_config().engine)
     run_and_show(plan, parent, workers, None, json, engine or [])
 
@@ -152,7 +154,7 @@ def run_and_show(
         )
         count = plan.search.trials * len(plan.search.seeds) * len(plan.names)
         terminal.print_note(f"up to {count} runs in {parent}; {again}")
-    hint = f"continue with `heterophony resume {parent}`"
+    hint = format_resume_hint(parent, plan.names.values())
     with terminal.show_interruptible_progress(hint, []) as progress:
         run_search(plan.search, parent, ConfigRunner(plan, progress, workers, engine))
     table = read_tune(parent, plan.names, plan.search.by)

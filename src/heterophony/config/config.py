@@ -80,7 +80,7 @@ class Config:
             paths = locate_client_data(data)
             return self.load_client_folders(paths).keeping_out(data.new_clients, seed)
         federation = partition_source(
-            read_source(data.name, data.path, data.classes, data.task),
+            read_source(data.name, data.path, data.classes, data.task, data.users),
             data.clients,
             build_partition(data.partition),
             data.train_fraction,

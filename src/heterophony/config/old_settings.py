@@ -18,6 +18,10 @@ from .sections import DataSection
 # a run's file at that value, so that the file is the same as of a run begun before.
 VALUES_BEFORE: dict[tuple[str, str], Any] = {
     ("fedreg", "phases"): "sequential",
+    ("fedreg", "own_phase"): "own_head",
+    ("fedreg", "magnitude"): 1.0,
+    ("fedreg", "proximal"): 0.0,
+    ("fedreg", "dynamic"): 0.0,
     ("local", "clients"): "all",
 }
 # settings that every file written by a run has, and hardly a file written by hand

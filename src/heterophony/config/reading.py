@@ -30,17 +30,19 @@ def read_config(
     path: Path | None,
     overrides: Sequence[str] = (),
     note: Callable[[str], None] = ignore_note,
+    trust: bool = False,
 ) -> Config:
     """Read a configuration file and apply ``key=value`` pairs to it; without a file, to the defaults.
 
-    ``note`` is told how short keys were understood.
+    ``note`` is told how short keys were understood. An algorithm from outside is imported only with
+    ``trust``: give it where the user wrote the configuration, or vouches for it.
     """
     text, raw = read_toml(path)
-    overrides = expand_overrides(raw, overrides, note=note)
+    overrides = expand_overrides(raw, overrides, note=note, trust=trust)
     drop_replaced_settings(raw, overrides)
     overridden = [apply_override(raw, pair) for pair in overrides]
     try:
-        return resolve_config(raw)
+        return resolve_config(raw, trust=trust)
     except ConfigError as error:
         key = str(error).split(":")[0]
         from_override = any(f"{key}.".startswith(f"{o}.") for o in overridden)
@@ -72,10 +74,11 @@ def read_settings_text(path: Path) -> str:
     return text
 
 
-def resolve_config(raw: Mapping[str, Any], settled: bool = False) -> Config:
+def resolve_config(raw: Mapping[str, Any], settled: bool = False, trust: bool = False) -> Config:
     """Build a configuration from nested plain data, checked and completed with defaults.
 
-    ``settled`` says that another process did the accounting of privacy already.
+    ``settled`` says that another process did the accounting of privacy already; ``trust``, that an
+    algorithm from outside may be imported.
     """
     check_keys(raw, ROOTS)
     for key, value in raw.items():
@@ -96,7 +99,7 @@ def resolve_config(raw: Mapping[str, Any], settled: bool = False) -> Config:
     check_kind_chosen(protections, raw.get("participation"))
     config = Config(
         top=TopSection(**{k: v for k, v in raw.items() if k in TOP_KEYS}),
-        algorithm=construct_algorithm(get_algorithm_class(name), settings),
+        algorithm=construct_algorithm(get_algorithm_class(name, trust), settings),
         algorithm_name=name,
         participation=participation,
         faults=faults,
@@ -109,8 +112,10 @@ def resolve_config(raw: Mapping[str, Any], settled: bool = False) -> Config:
 
 def adopt_named_clients(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """Make the clients that the data name those of the run, unless a partition says otherwise."""
-    name = data.get("name")
-    if "partition" in data or not isinstance(name, str) or not (count := count_named_clients(name)):
+    name, users = data.get("name"), data.get("users")
+    if "partition" in data or not isinstance(name, str) or not isinstance(users, str | None):
+        return data
+    if not (count := count_named_clients(name, users)):
         return data
     return {"clients": count, **data, "partition": {"kind": "natural"}}
 

@@ -18,7 +18,11 @@ from ..data.partitions import PARTITIONS, build_partition
 from ..data.skew import SKEWS, build_skew
 from ..data.source import parse_class_names
 from ..data.sources import find_dataset_name
-from ..data.sources.registry import check_classes_unknown, check_task_unknown
+from ..data.sources.registry import (
+    check_classes_unknown,
+    check_task_unknown,
+    check_users_possible,
+)
 from ..engines.base import LOCAL_CLUSTER, Cluster
 from ..population.device_speeds import Devices
 
@@ -73,6 +77,10 @@ class DataSection:
     )
     task: TaskName = setting(
         "classification", ".npz: what is learned from the targets; named data sets have classes"
+    )
+    users: str | None = setting(
+        None,
+        "the column or array that names each example's client; default: client, if it is there",
     )
     shape: list[int] | None = setting(None, "own data: shape of one example, as in [3, 32, 32]")
 
@@ -192,6 +200,8 @@ def fill_data_defaults(data: DataSection) -> DataSection:
         return clear_partition_settings(data)
     if data.task != "classification":
         check_task_unknown(find_dataset_name(data.name))
+    if data.users is not None:
+        check_users_possible(find_dataset_name(data.name))
     if data.classes is not None:
         check_classes_unknown(data.name)
         parse_class_names(data.classes)
@@ -216,7 +226,7 @@ def clear_partition_settings(data: DataSection) -> DataSection:
             f"data.task: not with data.name = '{OWN_DATA}', which is for classification; leave it out"
         )
     usual = DataSection()
-    for key in ("partition", "split", "feature_skew", "frozen_augment"):
+    for key in ("partition", "split", "feature_skew", "frozen_augment", "users"):
         if getattr(data, key) not in (getattr(usual, key), {}):
             raise ConfigError(f"data.{key}: not with data.name = '{OWN_DATA}'; leave it out")
     return replace(data, partition={})

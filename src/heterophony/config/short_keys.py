@@ -17,6 +17,7 @@ from .sections import SECTIONS, TopSection
 TOP_KEYS = tuple(f.name for f in list_settings(TopSection))
 NAMED_SECTIONS = ("data", "model", "algorithm", "engine")
 ROOTS = (*TOP_KEYS, *SECTIONS, "algorithm", "participation", "protection", "attack")
+FIXED_MEANINGS = {"clients": "data.clients"}  # also where a setting of the algorithm is called so
 
 
 def ignore_note(text: str) -> None:
@@ -28,18 +29,20 @@ def expand_overrides(
     overrides: Sequence[str],
     algorithms: Sequence[str] = (),
     note: Callable[[str], None] = ignore_note,
+    trust: bool = False,
 ) -> list[str]:
     """Complete short keys of ``key=value`` pairs; ``note`` is told what each was taken for.
 
     ``raw`` is the configuration that they will change. ``algorithms`` are the names whose settings
-    can be meant; by default, the one that the pairs or ``raw`` choose.
+    can be meant; by default, the one that the pairs or ``raw`` choose. With ``trust``, one from
+    outside may be imported.
     """
     if not overrides:
         return []
     named = [expand_section(pair) for pair in overrides]
     names = algorithms or [find_choice(raw, named, "algorithm.name", "fedavg")]
     kind = find_choice(raw, named, "data.partition.kind", "dirichlet")
-    known = list_keys(names, kind)
+    known = list_keys(names, kind, trust)
     out = []
     for given, pair in zip(overrides, named, strict=True):
         key, sign, value = pair.partition("=")
@@ -65,6 +68,8 @@ def expand_key(key: str, known: Sequence[str]) -> str:
     if key.split(".")[0] in ROOTS:
         return key
     wanted = simplify_path(key)
+    if len(wanted) == 1 and wanted[0] in FIXED_MEANINGS:
+        return FIXED_MEANINGS[wanted[0]]
     found = [k for k in known if simplify_path(k)[-len(wanted) :] == wanted]
     if len(found) > 1:
         raise ConfigError(f"{key}: can be {' or '.join(found)}; write one of them")
@@ -93,11 +98,11 @@ def find_choice(raw: Mapping[str, Any], overrides: Sequence[str], key: str, defa
     return default if value is None else str(value)
 
 
-def list_keys(algorithms: Iterable[str], partition: str) -> list[str]:
+def list_keys(algorithms: Iterable[str], partition: str, trust: bool = False) -> list[str]:
     """List every key of a configuration with these algorithms and this kind of partition."""
     known = [*TOP_KEYS, "algorithm.name"]
     for name in algorithms:
-        known += list_class_keys("algorithm", find_class(name))
+        known += list_class_keys("algorithm", find_class(name, trust))
     for section, cls in SECTIONS.items():
         known += list_class_keys(section, cls)
     known += list_class_keys("participation", Uniform) + list_class_keys("participation", Faults)
@@ -109,10 +114,10 @@ def list_keys(algorithms: Iterable[str], partition: str) -> list[str]:
     return list(dict.fromkeys(known))
 
 
-def find_class(name: str) -> type | None:
+def find_class(name: str, trust: bool) -> type | None:
     """Return the class of an algorithm; None for a wrong name, which is reported later."""
     try:
-        return get_algorithm_class(name)
+        return get_algorithm_class(name, trust)
     except ConfigError:
         return None
 

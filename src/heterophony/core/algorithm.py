@@ -9,9 +9,11 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from .client import Client
+from .errors import ConfigError
 from .fields import check_settings, list_settings, setting
+from .module_copies import find_aliases, iterate_tensors
 from .net import Net
-from .tensors import Memory, Tensors, matches_any, mix
+from .tensors import Kind, Memory, Tensors, is_given, mark_given, matches_any, mix, params
 from .training import Training
 
 __all__ = [
@@ -90,15 +92,13 @@ class Algorithm:
     paper: ClassVar[str] = ""
     personal: ClassVar[tuple[str, ...]] = ()  # patterns of parameters that never leave the client
     head_depth: ClassVar[int | None] = None  # how many layers the head has, if the paper says so
+    separates_head: ClassVar[bool] = False  # is the head treated apart, beside ``personal``?
     everybody: ClassVar[bool] = False  # do all clients train in every round?
     common: ClassVar[bool] = True  # do all clients have a model in common? Else there is no G
     needs_classes: ClassVar[bool] = False  # is it for classification alone?
     pooled: ClassVar[bool] = False  # is one model trained on the data of all clients together?
     optimizers: ClassVar[tuple[str, ...]] = ("sgd", "adam", "adamw")  # that its rule holds for
     allows_clipping: ClassVar[bool] = True  # does its rule hold if gradients are clipped?
-    # the personal parameters that an outside attacker assumes in the privacy audit: newly
-    # initialised ones, those before the first round, or the average over all clients
-    guess: ClassVar[Literal["fresh", "initial", "average"]] = "fresh"
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -138,9 +138,9 @@ class Algorithm:
     def shared(self, net: Net, t: int, buffers: bool = False) -> list[str]:
         """List the tensors that clients and server exchange in round ``t``: all but personal ones.
 
-        ``buffers`` includes running statistics.
+        ``buffers`` includes running statistics. Given parameters are not among them.
         """
-        named = [*net.named_parameters(), *(net.named_buffers() if buffers else ())]
+        named = [*params(net).items(), *(net.named_buffers() if buffers else ())]
         personal = list(self.stays(net))
         return [k for k, v in named if v.is_floating_point() and not matches_any(k, personal)]
 
@@ -165,10 +165,6 @@ class Algorithm:
         """On the server: return numbers to record for this round. They influence nothing."""
         return {}
 
-    def stranger(self) -> Algorithm:
-        """Return the algorithm as an outside attacker would run it in the privacy audit."""
-        return self
-
     # Evaluation -----------------------------------------------------------------------------
     def tune(self, client: Client) -> None:
         """On the client: adapt the model before P is measured. The changes are not kept."""
@@ -187,6 +183,62 @@ class Algorithm:
         The personal parameters of ``client.net`` are averages over all clients here.
         """
         return self.predict(client, x)
+
+
+# The tensors of a net --------------------------------------------------------------------------
+
+
+def build_parts(algorithm: Algorithm, net: Net) -> Net:
+    """Let the algorithm add its parts to a net; what is frozen after that is given.
+
+    Raise ConfigError if nothing is left to train, or if one tensor would be treated in two ways.
+    """
+    mark_given(net)
+    net = algorithm.build(net)
+    mark_given(net)  # a copy of a frozen parameter is frozen, too
+    if all(map(is_given, net.parameters())) and any(True for _ in net.parameters()):
+        raise ConfigError(
+            "model: all of its parameters are frozen (requires_grad=False), so there is nothing to"
+            " train; unfreeze a part of it, such as the head"
+        )
+    check_ties(algorithm, net)
+    return net
+
+
+def check_ties(algorithm: Algorithm, net: Net) -> None:
+    """Refuse tied weights of which the algorithm would treat one name in another way than the other."""
+    aliases = find_aliases(net)
+    if not aliases:
+        return
+    personal, tensors = list(algorithm.stays(net)), dict(iterate_tensors(net))
+    for alias, first in aliases.items():
+        parts = {name.partition(".")[0] for name in (alias, first)}
+        apart = algorithm.separates_head and parts == {"base", "head"}
+        kinds = {matches_any(name, personal) for name in (alias, first)}
+        if (apart or len(kinds) > 1) and not is_given(tensors[first]):
+            raise ConfigError(
+                f"model: '{first}' and '{alias}' are one tensor (tied weights), and"
+                f" {type(algorithm).__name__} treats base and head differently; give each part a"
+                " tensor of its own, or choose an algorithm that shares both, such as fedavg"
+            )
+
+
+def list_kinds(algorithm: Algorithm, net: Net, t: int, buffers: bool = False) -> dict[str, Kind]:
+    """Say of each tensor of a net whether it is shared in round ``t``, personal or given.
+
+    A tensor with several names is listed once, by its first name. ``buffers`` is whether running
+    statistics are shared; those of a frozen layer move as in plain PyTorch, so they are not given.
+    """
+    aliases, shared = find_aliases(net), set(algorithm.shared(net, t, buffers))
+    given = {k for k, v in iterate_tensors(net) if is_given(v)}
+    return {
+        k: "given" if k in given else "shared" if k in shared else "personal"
+        for k in net.state_dict()
+        if k not in aliases
+    }
+
+
+# Means of replies ------------------------------------------------------------------------------
 
 
 def as_agreed(reply: Reply) -> float:

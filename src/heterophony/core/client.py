@@ -13,7 +13,7 @@ from torch.nn.utils import clip_grad_norm_
 from .compute import ON_CPU, autocast, computing, read_loss, widen
 from .device_samples import get_stored_data
 from .epochs import count_per_epoch, iterate_epochs
-from .errors import DivergedError
+from .errors import ConfigError, DivergedError
 from .image_transforms import ImageDraws, draw_every_time, draw_once_per_image
 from .net import Net
 from .optimizer import Optimizer
@@ -21,7 +21,7 @@ from .optimizer_choice import create_optimizer
 from .randomness import GeneratorStates, derive_seed, drawing_again, seeded
 from .samples import ClientData, Samples
 from .tasks import TASKS, Criterion
-from .tensors import Memory, Tensors, load_into_net, state
+from .tensors import Kind, Memory, Tensors, is_given, load_into_net, mark_given, params
 from .training import Training
 from .training_pass import Loss as Loss
 from .training_pass import Pull, TrainingPass
@@ -40,6 +40,7 @@ class Client:
     ``received``  the tensors that ``Algorithm.send`` sent it
     ``memory``    sets of tensors that the algorithm keeps on the client between rounds
     ``training``  the settings of local training; ``lr`` is its learning rate in this round
+    ``kinds``     by name of each tensor of ``net``: "shared", "personal" or "given" (never trained)
     ``loss``      the loss of a mini-batch by output and targets: that of the task, or the user's
     ``metrics``   numbers to record with the reply; ``fit`` adds the mean loss of each phase
     ``examples``  how many examples it has trained on so far, for the simulated clock
@@ -57,27 +58,28 @@ class Client:
         training: Training,
         seed: int,
         rounds: int,
-        list_shared: Callable[[Net, int], list[str]],
+        list_kinds: Callable[[Net, int], Mapping[str, Kind]],
         cache_derived: Callable[[str, Callable[[], Samples]], Samples],
         draw_seed: int | None = None,
         loss: Criterion = TASKS["classification"].loss,
     ) -> None:
         """Load the personal parameters (``memory["net"]``) and the received ones into the net.
 
-        ``list_shared`` names the tensors that are shared in a round. ``cache_derived`` stores the
-        result of ``once``. ``draw_seed`` replaces ``seed`` in the draws of a round; it differs if
-        a client is selected a second time in the same round.
+        ``list_kinds`` says of the net's tensors which are shared in a round, personal or given: those
+        that are frozen now. ``cache_derived`` stores the result of ``once``. ``draw_seed`` replaces
+        ``seed`` in the draws of a round; it differs if a client is selected a second time in it.
         """
+        mark_given(net)
         self.id, self.t, self.net, self.data, self.received = id, t, net, data, received
         self.memory = {k: v for k, v in memory.items() if k != "net"}
         self.training, self.metrics = training, dict[str, float]()
         self.rounds, self.examples, self.loss = rounds, 0, loss
         self._seed, self._draw_seed = seed, seed if draw_seed is None else draw_seed
-        self._list_shared, self._cache_derived = list_shared, cache_derived
+        self.kinds, self._cache_derived = list_kinds(net, t), cache_derived
         self._momentum: dict[str, Tensors] = {}  # of each phase after its last pass of this round
         self._losses: dict[str, tuple[float, int]] = {}  # sum and number, for the mean of a phase
         kept, sent = memory.get("net", Tensors()), received.without("*/*")
-        check_all_received(list_shared(net, t), kept | sent)
+        check_all_received(self._list_names("shared"), kept | sent)
         load_into_net(net, kept)
         load_into_net(net, sent)
 
@@ -99,7 +101,7 @@ class Client:
         """Minimise ``loss(x, y)`` over mini-batches of the client's training data.
 
         ``loss``    default: ``client.loss(client.net(x), y)``
-        ``train``   the modules or parameters to train; default: the whole net
+        ``train``   the modules or parameters to train, without what is given; default: the whole net
         ``data``    the examples to train on; default: ``client.data.train``
         ``epochs``  or ``steps``: how long; default: as ``how`` says
         ``pull``    ``pull(w)`` is added to the gradient; ``w`` are the trained parameters
@@ -114,13 +116,26 @@ class Client:
         The schedule of ``how`` scales its ``lr`` and all ``rates`` to those of this round. With
         ``clip_norm``, the whole gradient is clipped: that of the loss, with ``pull`` added to it.
         Parameters outside ``train`` are frozen. A parameter without a gradient is not updated,
-        not even by momentum or weight decay.
+        not even by momentum or weight decay. A given parameter, one that is frozen when the run
+        begins, never trains: it is an error to name it in ``train``.
         """
-        chosen = {id(p) for p in iterate_parameters(self.net if train is None else train)}
-        named = Tensors({k: p for k, p in self.net.named_parameters() if id(p) in chosen})
+        named = self._select_parameters(train)
         loss, how = loss or self.compute_net_loss, how or self.training
         what, length = (loss, named, data, pull), (epochs, steps, repeat)
         self._run_pass(TrainingPass(*what, *length, how, rates or {}, after, phase, turn))
+
+    def _select_parameters(self, train: Trainable | Iterable[Trainable] | None) -> Tensors:
+        """Return the parameters to train by name; refuse a given one that is named itself."""
+        parts = list(flatten_parts(self.net if train is None else train))
+        chosen = {id(p) for p in iterate_parameters(parts)}
+        given = {id(p) for p in parts if isinstance(p, Tensor) and is_given(p)}
+        for name, p in self.net.named_parameters():
+            if id(p) in given:
+                raise ConfigError(
+                    f"client.fit: train names '{name}', which is frozen (requires_grad=False) when the"
+                    " run begins; unfreeze it before, or leave it out"
+                )
+        return Tensors((k, p) for k, p in params(self.net).items() if id(p) in chosen)
 
     def _run_pass(self, given: TrainingPass) -> None:
         """Train the parameters of a pass; keep its momentum, and record its loss."""
@@ -139,7 +154,8 @@ class Client:
             self.net.train()
             loss_sum, more = self._run_steps(given, optimiser, loss_sum)
         optimiser.zero_grad()
-        self.net.requires_grad_(True)
+        for p in self.net.parameters():
+            p.requires_grad_(not is_given(p))
         self._store_momentum(optimiser, how, phase, kept)
         self._losses[phase] = float(loss_sum), updates + more
         self._record_loss(phase, float(loss_sum), updates + more)
@@ -240,13 +256,18 @@ class Client:
 
     def shared(self) -> Tensors:
         """Return a copy of the net's shared tensors: those sent to the server in this round."""
-        now = state(self.net)
-        return Tensors({k: now[k] for k in self._list_shared(self.net, self.t)})
+        return self._copy_tensors("shared")
 
     def stays(self) -> Tensors:
-        """Return a copy of the net's personal tensors: those that are not shared."""
-        shared = set(self._list_shared(self.net, self.t))
-        return Tensors({k: v for k, v in state(self.net).items() if k not in shared})
+        """Return a copy of the net's personal tensors: those that are neither shared nor given."""
+        return self._copy_tensors("personal")
+
+    def _list_names(self, kind: Kind) -> list[str]:
+        return [k for k, found in self.kinds.items() if found == kind]
+
+    def _copy_tensors(self, kind: Kind) -> Tensors:
+        now = self.net.state_dict()
+        return Tensors({k: now[k].detach().clone() for k in self._list_names(kind)})
 
     def _store_momentum(
         self, optimiser: Optimizer, how: Training, phase: str, before: Tensors
@@ -278,19 +299,23 @@ class Client:
         return draw_every_time(derive_seed(self._draw_seed, "moves", self.id, self.t, purpose))
 
 
-def iterate_parameters(parts: Trainable | Iterable[Trainable]) -> Iterator[Tensor]:
-    """Iterate over all parameters of a module, a parameter, or any mixture of both."""
-    if isinstance(parts, nn.Module):
-        yield from parts.parameters()
-    elif isinstance(parts, Tensor):
+def flatten_parts(parts: Trainable | Iterable[Trainable]) -> Iterator[Trainable]:
+    """Iterate over a module, a parameter, or any mixture of both, one by one."""
+    if isinstance(parts, nn.Module | Tensor):
         yield parts
     else:
         for part in parts:
-            yield from iterate_parameters(part)
+            yield from flatten_parts(part)
 
 
-def check_all_received(shared: Iterable[str], given: Tensors) -> None:
+def iterate_parameters(parts: Trainable | Iterable[Trainable]) -> Iterator[Tensor]:
+    """Iterate over all parameters of a module, a parameter, or any mixture of both."""
+    for part in flatten_parts(parts):
+        yield from part.parameters() if isinstance(part, nn.Module) else [part]
+
+
+def check_all_received(shared: Iterable[str], known: Tensors) -> None:
     """Check that no shared tensor is missing: the net would silently keep its initial values."""
     for name in shared:
-        if name not in given:
+        if name not in known:
             raise KeyError(f"the shared tensor {name!r} was not sent to the client")

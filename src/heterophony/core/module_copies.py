@@ -132,6 +132,16 @@ def iterate_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
         yield from list_own_tensors(prefix, part)
 
 
+def find_aliases(module: nn.Module) -> dict[str, str]:
+    """Find every further name of a tensor that has several, as tied weights do, with its first name."""
+    first, found = dict[int, str](), dict[str, str]()
+    for name, tensor in iterate_tensors(module):
+        known = first.setdefault(id(tensor), name)
+        if known != name:
+            found[name] = known
+    return found
+
+
 def list_own_tensors(prefix: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Iterate over the parameters and buffers of a module itself that ``state_dict`` has."""
     for name, parameter in module._parameters.items():

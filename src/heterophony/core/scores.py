@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+LOSS_PREFIX = "loss/"  # of metrics in replies: before a phase of training, or a measure such as P
 TaskName = Literal["classification", "regression", "multilabel", "sequence"]
 Pooling = Literal["mean", "square", "log"]
 

@@ -26,6 +26,7 @@ class Task:
 
     name: TaskName
     loss: Criterion  # the mean over a mini-batch
+    list_losses: Criterion  # the losses of which that is the mean, in float64
     score_examples: Callable[[Tensor, Tensor, Tensor], Tensor]  # of output, targets, variance
     metrics: tuple[str, ...]  # other metrics that are measured by default
     output: str  # what the net must return for one example; {n} is a number
@@ -37,6 +38,24 @@ def compute_sequence_loss(output: Tensor, y: Tensor) -> Tensor:
 
 def compute_regression_loss(output: Tensor, y: Tensor) -> Tensor:
     return mse_loss(output.reshape(y.shape), y)  # a column against a row would be broadcast
+
+
+def list_class_losses(output: Tensor, y: Tensor) -> Tensor:
+    return cross_entropy(output.double(), y, reduction="none")
+
+
+def list_token_losses(output: Tensor, y: Tensor) -> Tensor:
+    flat, targets = output.double().flatten(0, -2), y.flatten()
+    losses = cross_entropy(flat, targets, ignore_index=IGNORED_TOKEN, reduction="none")
+    return losses[targets != IGNORED_TOKEN]
+
+
+def list_number_losses(output: Tensor, y: Tensor) -> Tensor:
+    return mse_loss(output.reshape(y.shape).double(), y.double(), reduction="none")
+
+
+def list_label_losses(output: Tensor, y: Tensor) -> Tensor:
+    return binary_cross_entropy_with_logits(output.double(), y.double(), reduction="none")
 
 
 def score_classes(output: Tensor, y: Tensor, variance: Tensor) -> Tensor:
@@ -67,10 +86,18 @@ def score_numbers(output: Tensor, y: Tensor, variance: Tensor) -> Tensor:
 TASKS = {
     task.name: task
     for task in (
-        Task("classification", cross_entropy, score_classes, (), "{n} logits"),
+        Task(
+            "classification",
+            cross_entropy,
+            list_class_losses,
+            score_classes,
+            (),
+            "{n} logits",
+        ),
         Task(
             "regression",
             compute_regression_loss,
+            list_number_losses,
             score_numbers,
             ("mae", "rmse"),
             "{n} numbers",
@@ -78,6 +105,7 @@ TASKS = {
         Task(
             "multilabel",
             binary_cross_entropy_with_logits,
+            list_label_losses,
             score_labels,
             ("f1", "auc"),
             "{n} logits",
@@ -85,6 +113,7 @@ TASKS = {
         Task(
             "sequence",
             compute_sequence_loss,
+            list_token_losses,
             score_tokens,
             ("perplexity",),
             "{n} logits for each of its tokens",

@@ -2,6 +2,9 @@
 
 The functions at the end convert between a module and its tensors: ``weights`` and ``state`` copy,
 ``params`` gives the live parameters, ``frozen`` copies the module, ``load_into_net`` writes back.
+
+Parameters that are frozen when a run begins are *given*: everybody has them, nobody trains or sends
+them. ``weights``, ``params`` and ``state`` leave them out.
 """
 
 from __future__ import annotations
@@ -9,12 +12,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .module_copies import copy_module, load_tensors
+from .module_copies import copy_module, find_aliases, iterate_tensors, load_tensors
+
+Kind = Literal["shared", "personal", "given"]  # sent in a round; kept on the client; never trained
+GIVEN_MARK = "_heterophony_given"  # an attribute of parameters; ``deepcopy`` does not copy it
 
 
 class Tensors(dict[str, Tensor]):
@@ -141,24 +148,42 @@ def matches_any(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, p) for p in patterns)
 
 
+def mark_given(net: nn.Module) -> None:
+    """Remember which parameters are frozen now, before training freezes and thaws others."""
+    for p in net.parameters():
+        if not p.requires_grad:
+            setattr(p, GIVEN_MARK, True)
+
+
+def is_given(tensor: Tensor) -> bool:
+    """Return whether this is a parameter that was frozen when the run began."""
+    return getattr(tensor, GIVEN_MARK, False)
+
+
 def state(net: nn.Module) -> Tensors:
-    """Return a detached copy of the net's parameters and buffers."""
-    return Tensors({k: v.detach().clone() for k, v in net.state_dict().items()})
+    """Return a detached copy of the net's parameters and buffers, tied ones once; none is given."""
+    left_out = find_aliases(net).keys() | {k for k, v in iterate_tensors(net) if is_given(v)}
+    tensors = net.state_dict()
+    return Tensors({k: v.detach().clone() for k, v in tensors.items() if k not in left_out})
 
 
 def weights(module: nn.Module) -> Tensors:
-    """Return a detached copy of the module's parameters, without buffers."""
-    return Tensors({k: v.detach().clone() for k, v in module.named_parameters()})
+    """Return a detached copy of the module's parameters, without buffers and given parameters."""
+    return params(module).map(lambda p: p.detach().clone())
 
 
 def params(module: nn.Module) -> Tensors:
     """Return the module's parameters themselves, so that a loss on them has gradients."""
-    return Tensors(module.named_parameters())
+    return Tensors((k, p) for k, p in module.named_parameters() if not is_given(p))
 
 
 def frozen(module: nn.Module) -> nn.Module:
     """Return a copy of the module that does not train: a teacher or a reference."""
-    return copy_module(module).requires_grad_(False)
+    copy = copy_module(module)
+    for p, copied in zip(module.parameters(), copy.parameters(), strict=True):
+        if is_given(p):
+            setattr(copied, GIVEN_MARK, True)
+    return copy.requires_grad_(False)
 
 
 def match_memory_format(values: Tensor, like: Tensor) -> Tensor:

@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import ConfigError, DataError, suggest_or_list
-from ..core.names import NAME_PATTERN, NAME_RULE
+from ..core.names import sort_names
 from ..core.samples import BYTES_TO_PLUS_MINUS_ONE
+from .client_names import check_plain_name
 from .federation import Federation
 from .partitioning import split_into_clients
 from .source import Source, parse_class_names
-from .sources.arrays import make_natural_sort_key, read_npz
+from .sources.arrays import read_npz
 from .sources.folder import list_images, list_train_and_test_images
 from .sources.images import decode_image, read_image_file, read_image_header
 
@@ -70,14 +71,14 @@ def find_client_data(
                 f"{path} holds the data of one client;"
                 " give a folder with one folder or .npz file per client"
             )
-        return {check_client_name(names[0] if names else alone): path}
+        return {check_plain_name(names[0] if names else alone): path}
     paths = list_client_paths(path)
     for name in names:
         if name not in paths:
             raise DataError(
                 f"{path} holds no data of client '{name}'{suggest_or_list(name, paths)}"
             )
-    return {check_client_name(n): paths[n] for n in sort_client_names(names or paths)}
+    return {check_plain_name(n): paths[n] for n in sort_names(names or paths)}
 
 
 def is_single_client(path: Path) -> bool:
@@ -101,18 +102,6 @@ def list_client_paths(path: Path) -> dict[str, Path]:
             " nor folders or .npz files, one per client"
         )
     return paths
-
-
-def check_client_name(client: str) -> str:
-    """Return the name, or raise an error if a client cannot have it."""
-    if not NAME_PATTERN.fullmatch(client):
-        raise DataError(f"'{client}' cannot be a client's name; {NAME_RULE}")
-    return client
-
-
-def sort_client_names(names: Iterable[str]) -> list[str]:
-    """Sort clients in the order of a run: client-2 before client-10."""
-    return sorted(names, key=lambda name: (make_natural_sort_key(name), name))
 
 
 # Read the data ------------------------------------------------------------------------------

@@ -52,7 +52,6 @@ class Federation:
     train: Mapping[str, Tensor]  # client -> rows of the pool
     test: Mapping[str, Tensor]
     transform: Transform | None = None
-    names: Mapping[str, str] = field(default_factory=dict)  # client -> user of the data set
     skew: Skew | None = None  # alters each client's examples
     new: tuple[str, ...] = ()  # clients that join after training; the run does not use them before
     validation: Mapping[str, Tensor] = field(default_factory=dict)  # of all clients, or empty
@@ -177,10 +176,7 @@ class Federation:
 
     def save_partition(self, path: Path) -> None:
         """Write each client's rows to a ``.json`` or ``.npz`` for ``data.partition.kind = "file"``."""
-        shares = {
-            c: Share(self.train[c].numpy(), self.test[c].numpy(), self.names.get(c, ""))
-            for c in self.train
-        }
+        shares = {c: Share(self.train[c].numpy(), self.test[c].numpy(), c) for c in self.train}
         for c, rows in self.validation.items():
             shares[c] = replace(shares[c], validation=rows.numpy())
         write_partition(path, shares, digest_examples(self.x.numpy(), self.y.numpy()))
@@ -200,7 +196,6 @@ class Federation:
             "train": self.whole().sizes(),
             "test": self.whole().sizes("test"),
             "validation": {c: len(rows) for c, rows in self.validation.items()},
-            "names": dict(self.names),
             "skew": None if self.skew is None else describe_skew(self.skew),
             "new": self.new,
             "task": self.task,
@@ -231,7 +226,6 @@ class Federation:
             dict(zip(about["train"], parts[:n], strict=True)),
             dict(zip(about["test"], parts[n : 2 * n], strict=True)),
             transform=about["transform"] and Transform.from_dict(about["transform"]),
-            names=about["names"],
             skew=None if about["skew"] is None else build_skew(about["skew"]),
             new=tuple(about["new"]),
             validation=dict(zip(about["validation"], parts[2 * n :], strict=True)),

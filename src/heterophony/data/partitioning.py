@@ -10,6 +10,7 @@ import torch
 
 from ..core.errors import ConfigError, DataError
 from ..core.randomness import make_generator
+from .client_names import name_own_clients
 from .federation import Federation
 from .partitions import Partition, Terms, compute_shares, split_train_test
 from .partitions.base import SplitMode
@@ -30,8 +31,9 @@ def partition_source(
     feature_skew: Skew | None = None,
     validation_fraction: float = 0.0,
 ) -> Federation:
-    """Partition a data set among clients 0, 1, …, each with training and test examples.
+    """Partition a data set among clients, each with training and test examples.
 
+    Clients have the names that the partition gives them, or are numbered; they are in natural order.
     ``validation_fraction`` of each client's training examples is held out for validation.
     """
     if clients < 1:
@@ -46,9 +48,9 @@ def partition_source(
     by_file = isinstance(partition, FromFile)  # it compares a digest of the targets themselves
     grouped = source if by_file else replace_targets_by_groups(source)
     found = compute_shares(partition, grouped, terms)
-    shares = {str(i): share for i, share in enumerate(found)}
-    if len(shares) != clients:
-        raise DataError(f"the partition made {len(shares)} clients, but data.clients is {clients}")
+    if len(found) != clients:
+        raise DataError(f"the partition made {len(found)} clients, but data.clients is {clients}")
+    shares = name_own_clients([(s.name or str(i), s) for i, s in enumerate(found)])
     for i, share in shares.items():
         if not len(share.train) or not len(share.test):
             raise DataError(
@@ -72,7 +74,6 @@ def partition_source(
         source.labels,
         train,
         test,
-        names={i: share.name for i, share in shares.items() if share.name},
         skew=feature_skew,
         validation=validation if any(map(len, validation.values())) else {},
         task=source.task,

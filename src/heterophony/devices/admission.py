@@ -9,7 +9,7 @@ from .. import __version__
 from ..config.config import Config
 from ..core.errors import ConfigError
 from ..core.names import NAME_PATTERN
-from ..data.client_folders import OWN_DATA, ExampleSpec, sort_client_names
+from ..data.client_folders import OWN_DATA, ExampleSpec
 from .data_summaries import FindSummary
 from .protocol.messages import ClientSummary, Hello
 
@@ -37,10 +37,12 @@ def check_devices_can_run(config: Config) -> None:
         )
 
 
-def list_clients(config: Config, summaries: Summaries) -> list[str]:
-    """Return the clients of the run in order; with own data, those introduced so far."""
-    if config.data.name == OWN_DATA:
-        return sort_client_names(summaries)
+def list_numbered_clients(config: Config) -> list[str] | None:
+    """Return the clients of the run if they are numbered; None if the data or a file name them."""
+    partition = config.data.partition
+    kind, pooled = partition.get("kind"), partition.get("iid", False)
+    if config.data.name == OWN_DATA or kind == "file" or (kind == "natural" and not pooled):
+        return None
     return [str(i) for i in range(config.data.clients)]
 
 
@@ -58,8 +60,11 @@ def find_objection(
     for client in hello.clients:
         if why := find_data_objection(config, summaries, client, hello.clients[0]):
             return why
-        is_new = client.name not in summaries
-        if is_new and find_summary is not None and client != find_summary(client.name):
+        if client.name in summaries or find_summary is None:
+            continue
+        if (known := find_summary(client.name)) is None:
+            return f"the run has no client '{client.name}'"
+        if client != known:
             return (
                 f"the data of client '{client.name}' are not those that the configuration gives it;"
                 " use the same data set as the server"
@@ -113,9 +118,8 @@ def describe_dominance(config: Config, summaries: Summaries) -> str:
 
 def find_membership_objection(config: Config, summaries: Summaries, clients: Sequence[str]) -> str:
     """Return why these cannot be clients of the run; an empty string if they are or can be."""
-    if config.data.name != OWN_DATA:
-        known = list_clients(config, summaries)
-        unknown = [c for c in clients if c not in known]
+    if (numbered := list_numbered_clients(config)) is not None:
+        unknown = [c for c in clients if c not in numbered]
         return f"the run has no client '{unknown[0]}'" if unknown else ""
     invalid = [c for c in clients if not NAME_PATTERN.fullmatch(c)]
     if invalid:

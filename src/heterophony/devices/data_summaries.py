@@ -9,10 +9,11 @@ from ..config.config import Config
 from ..core.errors import DataError
 from ..core.tensors import tensor_to_bytes
 from ..data.client_folders import OWN_DATA
+from ..data.client_names import check_names_on_devices
 from ..data.federation import Federation
 from .protocol.messages import ClientSummary
 
-FindSummary = Callable[[str], ClientSummary]  # by the client's name
+FindSummary = Callable[[str], ClientSummary | None]  # by the client's name; None: there is none
 
 
 def summarize_client(federation: Federation, client: str) -> ClientSummary:
@@ -40,4 +41,6 @@ def load_known_summaries(config: Config, say: Callable[[str], None]) -> FindSumm
     except DataError as error:
         say(f"what devices say about their data cannot be checked here: {error}")
         return None
-    return lambda client: summarize_client(federation, client)
+    check_names_on_devices(federation.clients)
+    known = set(federation.clients)
+    return lambda client: summarize_client(federation, client) if client in known else None

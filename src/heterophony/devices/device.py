@@ -61,7 +61,8 @@ class Device:
 
     ``data`` has the folder or file of each client's own data, for a run without a data set.
     ``shares`` is a folder with the clients' shares of the run's data set; None: it is loaded whole.
-    ``memory_limit`` is in bytes; None: what the board has.
+    ``memory_limit`` is in bytes; None: what the board has. With ``trust``, an algorithm from outside
+    that the server names is imported.
     """
 
     def __init__(
@@ -77,7 +78,9 @@ class Device:
         shares: Path | None = None,
         memory_limit: int | None = None,
         device: torch.device = CPU,
+        trust: bool = False,
     ) -> None:
+        self.trust = trust
         self.folder, self.clients, self.say = folder / run, list(clients), say
         self.slowdown, self.data, self.compute = slowdown, data, Compute(device)
         self.shares, self.memory_limit = shares, memory_limit
@@ -156,7 +159,7 @@ class Device:
 
     def start_plan(self, text: bytes, now: float) -> None:
         """Load the clients' data for this configuration, and introduce the clients."""
-        config = parse_config(text)
+        config = parse_config(text, self.trust)
         if self.shares is not None and config.data.name != OWN_DATA:
             federation = load_shares(self.shares, self.clients)
         else:
@@ -246,10 +249,10 @@ def make_endpoint(enrolment: Enrolment) -> BrokerEndpoint:
     )
 
 
-def parse_config(text: bytes) -> Config:
+def parse_config(text: bytes, trust: bool = False) -> Config:
     """Parse the server's configuration, with the same checks as a file of a user."""
     try:
-        return resolve_config(tomllib.loads(text.decode()), settled=True)
+        return resolve_config(tomllib.loads(text.decode()), settled=True, trust=trust)
     except (ValueError, tomllib.TOMLDecodeError):
         raise ConfigError("the server's configuration is not valid TOML") from None
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..core.errors import CodecError
-from ..core.scores import get_metric_info
+from ..core.scores import LOSS_PREFIX, get_metric_info
 from ..core.tensors import Tensors
 from ..jobs.client_store import FolderClientStore
 from ..jobs.evaluation import is_generic_model_known
@@ -44,6 +44,16 @@ def check_metrics(plan: Plan, found: Mapping[str, float], client: str) -> None:
             raise CodecError(f"metric {name!r} is {value:g}, of {limits[name]} examples")
         if value <= 0 and get_metric_info(name.partition("/")[2]).pooling == "log":
             raise CodecError(f"metric {name!r} is {value:g}, and must be above 0")
+        if (measure := name.removeprefix(LOSS_PREFIX)) != name and measure in limits:
+            check_loss(measure, value, found)
+
+
+def check_loss(measure: str, value: float, found: Mapping[str, float]) -> None:
+    """Require the score that a loss belongs to; no loss of a task is below 0."""
+    if measure not in found:
+        raise CodecError(f"metric '{LOSS_PREFIX}{measure}' is there, and {measure!r} is missing")
+    if value < 0:
+        raise CodecError(f"metric '{LOSS_PREFIX}{measure}' is {value:g}, and must not be negative")
 
 
 def is_possible_score(plan: Plan, value: float, examples: int) -> bool:

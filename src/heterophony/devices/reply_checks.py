@@ -49,7 +49,7 @@ class ReplyValidator:
     @cached_property
     def initial_tensors(self) -> Tensors:
         """What a client is sent in the first round."""
-        return self.plan.algorithm.send(self.initial_server, DUMMY_CLIENT)
+        return self.plan.algorithm.send(self.initial_server, self.plan.federation.clients[0])
 
     @cached_property
     def required_names(self) -> frozenset[str]:
@@ -70,7 +70,7 @@ class ReplyValidator:
         """List the scores that every reply to this evaluation has: G, P, both or none."""
         plan = self.plan
         ready = job.t == plan.rounds or plan.algorithm.ready(job.t)
-        key = (ready, *plan.list_shared_names(plan.template, job.t))
+        key = (ready, *plan.list_names(plan.template, job.t, "shared"))
         if key not in self._measures:
             dry_plan = make_dry_plan(self.plan, make_blank_targets(self.plan))
             self._measures[key] = list_expected_measures(dry_plan, job, DUMMY_CLIENT)

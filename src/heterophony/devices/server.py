@@ -13,6 +13,7 @@ from ..config.config import Config
 from ..core.algorithm import Reply
 from ..core.errors import FolderError
 from ..core.files import read_json, write_json
+from ..core.names import sort_names
 from ..data.client_folders import OWN_DATA, ExampleSpec
 from ..experiments.execute import execute_plan
 from ..jobs.merge_trial import check_merge
@@ -24,7 +25,6 @@ from .admission import (
     check_devices_can_run,
     describe_dominance,
     find_objection,
-    list_clients,
 )
 from .broker.broker import Broker
 from .broker.enrolled_clients import EnrolledClients
@@ -220,7 +220,7 @@ def wait_for_clients(
             say(line)
             last_line = line
         process_messages(session, transport, say, update_status, shut_out)
-    clients = list_clients(config, record.client_summaries)
+    clients = sort_names(record.client_summaries)
     summaries = {c: record.client_summaries[c] for c in clients}
     if warning := describe_dominance(config, summaries):
         say(warning)

@@ -30,6 +30,7 @@ if sys.platform == "darwin":  # libraries that torch loads there do not survive 
 else:
     CONTEXT = multiprocessing.get_context("forkserver")
 PIPE_CLOSED = (EOFError, BrokenPipeError, ConnectionResetError)  # the other process has ended
+SAFE_PATH_VARIABLE, SET_BY_US = "PYTHONSAFEPATH", "heterophony"
 START_ATTEMPTS = 5
 FORK_SERVER_DIED = 255  # Python's exit code of a child whose fork server can no longer tell it
 PR_SET_PDEATHSIG, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = 1, -1, -3  # of Linux and glibc
@@ -52,12 +53,30 @@ def start_fork_server(*preload: str) -> None:
 
 def ensure_fork_server() -> None:
     """Start the fork server unless it runs, also after it was killed."""
-    resource_tracker.ensure_running()  # sets the signal mask itself, so before we do
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    with safe_path():
+        resource_tracker.ensure_running()  # sets the signal mask itself, so before we do
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def safe_path() -> Iterator[None]:
+    """Start Python processes that do not search the current folder first.
+
+    Python starts them with ``-c``, for which it does. Their ``sys.path`` becomes that of this process
+    before they import anything of a user.
+    """
+    if SAFE_PATH_VARIABLE in os.environ:
+        yield
+        return
+    os.environ[SAFE_PATH_VARIABLE] = SET_BY_US
     try:
-        forkserver.ensure_running()
+        yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        del os.environ[SAFE_PATH_VARIABLE]
 
 
 def end_if_script_is_imported() -> None:
@@ -96,7 +115,8 @@ class ChildProcess:
             )
             with theirs, suppress(*PIPE_CLOSED, ConnectionRefusedError):
                 ensure_fork_server()
-                self.process.start()
+                with safe_path():
+                    self.process.start()
                 return
             self.pipe.close()
             time.sleep(0.1 * 2**attempt)  # a server that is dying still looks alive for a moment
@@ -134,6 +154,8 @@ class ChildProcess:
 def run_child(pipe: Connection, target: Callable[..., None], *args: object) -> None:
     """Prepare this process, then run the target."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to act on
+    if os.environ.get(SAFE_PATH_VARIABLE) == SET_BY_US:  # a user's code may start Python itself
+        del os.environ[SAFE_PATH_VARIABLE]
     configure_torch()
     set_parent_death_signal()
     threading.Thread(target=exit_with_parent, daemon=True).start()

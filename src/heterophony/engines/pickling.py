@@ -18,6 +18,7 @@ from typing import Any
 from torch import nn
 
 from ..core.errors import EngineError
+from ..core.own_modules import Sources, load_sources
 
 Copy = Callable[[Any], Any]
 MAIN = "__main__"  # what a notebook, a prompt or the script itself defines is in this module
@@ -64,9 +65,13 @@ def is_main_importable() -> bool:
     return hasattr(sys.modules[MAIN], "__file__")
 
 
-def unpickle_from_parent(content: bytes) -> Any:
-    """Unpickle what the parent of this process pickled; its classes have to be found again."""
+def unpickle_from_parent(content: bytes, sources: Sources | None = None) -> Any:
+    """Unpickle what the parent of this process pickled; its classes have to be found again.
+
+    ``sources`` are the modules that the parent has loaded by their path.
+    """
     try:
+        load_sources(sources or {})
         return pickle.loads(content)
     except Exception as error:  # importing a user's module can raise anything
         reason = str(error).strip().split("\n")[0] or type(error).__name__

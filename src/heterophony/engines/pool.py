@@ -22,9 +22,10 @@ from ..core.compute import ON_CPU, Compute
 from ..core.device_memory import MemoryUse, limit_memory, measure_memory
 from ..core.devices import WorkerPlace
 from ..core.errors import EngineError
+from ..core.own_modules import LOADED, Sources
 from ..core.tensors import Tensors
 from ..data.federation import Federation
-from ..jobs.client_store import FolderClientStore
+from ..jobs.client_store import FolderClientStore, encode_folder_name
 from ..jobs.plan import Job, Plan
 from ..jobs.work import work
 from .base import MAX_ATTEMPTS, count_cores, count_gpu_workers, count_gpus
@@ -87,7 +88,7 @@ class Pool:
 
     def start_worker(self, i: int) -> Worker:
         where = WorkerPlace.choose(self.compute, i, self.worker_count)
-        return Worker(run_worker, *self.worker_arguments, where)
+        return Worker(run_worker, *self.worker_arguments, where, dict(LOADED))
 
     def list_available_clients(self, clients: Sequence[str]) -> list[str]:
         return list(clients)
@@ -204,6 +205,7 @@ def run_worker(
     memories: str,
     scratch: str,
     where: WorkerPlace,
+    sources: Sources,
 ) -> None:
     """Receive jobs and send replies, until the driver closes the pipe or ends."""
     try:
@@ -211,7 +213,8 @@ def run_worker(
     except FileNotFoundError:  # the driver was stopped while we started, and cleaned up
         return
     try:
-        plan: Plan = replace(unpickle_from_parent(plan_pickle), federation=federation)
+        bare: Plan = unpickle_from_parent(plan_pickle, sources)
+        plan = replace(bare, federation=federation)
     except EngineError as error:
         with suppress(*PIPE_CLOSED):
             pipe.send(error)
@@ -253,7 +256,7 @@ def run_job(
 ) -> tuple[Reply, TensorMessage | None]:
     """Run a job; return the reply without its tensors, and the message that holds them."""
     reply = work(plan, job, client_store, compute)
-    name = f"{os.getpid()}-{job.kind}-{job.t}-{job.turn}-{job.client.encode().hex()}"
+    name = f"{os.getpid()}-{job.kind}-{job.t}-{job.turn}-{encode_folder_name(job.client)}"
     groups = {"up": reply.tensors, "aside": reply.aside}
     message = encode_message(groups, 0, client_store.scratch / "up" / name)
     return replace(reply, tensors=NOTHING, aside=NOTHING), message

@@ -34,7 +34,7 @@ def choose_algorithm(
             raise ConfigError(f"{key}: give it to the instance, as in {name}({key}={value!r})")
         return algorithm, get_class_name(type(algorithm))
     if isinstance(algorithm, str):
-        name, cls = find_algorithm_name(algorithm), get_algorithm_class(algorithm)
+        name, cls = find_algorithm_name(algorithm), get_algorithm_class(algorithm, trust=True)
     elif isinstance(algorithm, type) and issubclass(algorithm, Algorithm):
         name, cls = get_class_name(algorithm), algorithm
     else:

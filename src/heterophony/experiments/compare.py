@@ -27,15 +27,15 @@ def build_comparison(
 ) -> dict[str, Config]:
     """Build the configuration of every run, by label; without seeds, use the configuration's own.
 
-    ``note`` is told how short keys were understood.
+    ``note`` is told how short keys were understood. The caller's algorithms are trusted.
     """
     algorithms = [find_algorithm_name(name) for name in algorithms]
     labels, configs = label_algorithms(algorithms), {}
-    overrides = expand_overrides(read_toml(file)[1], overrides, algorithms, note)
+    overrides = expand_overrides(read_toml(file)[1], overrides, algorithms, note, True)
     for seed in [None] if seeds is None else seeds:
         for name in algorithms:
             own = [f'algorithm.name="{name}"', *([] if seed is None else [f"seed={seed}"])]
-            config = read_config(file, [*overrides, *own])
+            config = read_config(file, [*overrides, *own], trust=True)
             configs[f"{labels[name]}-{config.top.seed}"] = config
     return configs
 

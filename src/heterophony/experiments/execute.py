@@ -6,6 +6,7 @@ import tomllib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import ceil, log10
 
 from ..core.compute import ON_CPU, Compute
 from ..core.errors import FolderError
@@ -14,6 +15,8 @@ from ..core.files import write_json
 from ..core.secret_file import load_secret
 from ..engines.base import LOCAL_CLUSTER, Cluster, Engine, create_engine
 from ..jobs.plan import Plan
+from ..jobs.run_facts import describe_plan
+from ..protection import get_kind
 from ..runs.events import Event, get_end, get_start, is_event, select_rounds
 from ..runs.loop import run_rounds
 from ..runs.store import RunFolder
@@ -45,8 +48,11 @@ def execute_plan(
         raise FolderError(f"{folder.events_file} is damaged: a line is not an event")
     check_same_data(plan, events)
     check_same_files(plan, events)
+    folder.client_store.check_names(plan.federation.train)
     if (other := describe_other_device(events, compute)) and not is_finished(events):
         warn(other)
+    if (large := describe_large_delta(plan)) and not is_finished(events):
+        warn(large)
     if plan.needs_secret:
         plan = replace(plan, secret=load_secret(folder.path, create=not events))
     if not folder.partition_file.exists():
@@ -116,6 +122,24 @@ def describe_other_device(events: list[Event], compute: Compute) -> str:
         f"the run began on {before} and continues on {now}: numbers may differ in their last bits from"
         f" a run on {before} alone"
     )
+
+
+def describe_large_delta(plan: Plan) -> str:
+    """Say that δ is too large for the number of clients or examples; nothing if it is not."""
+    run, sizes = describe_plan(plan), plan.federation.sizes().values()
+    for protection in plan.protections:
+        promise = protection.promise(run)
+        if promise is None:
+            continue
+        count = max(sizes) if promise.unit == "example" else len(sizes)
+        if promise.delta >= 1 / (10 * count):
+            whose = " of a client" if promise.unit == "example" else ""
+            lower = 10 ** (ceil(log10(1 / (10 * count))) - 1)
+            return (
+                f"protection.{get_kind(protection)}.delta: {promise.delta:g} is not well below one by"
+                f" the number of {promise.unit}s{whose} ({count:,}); set it to {lower:g} or less"
+            )
+    return ""
 
 
 def check_same_initial_model(plan: Plan, events: list[Event]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from ..core.errors import ConfigError, DataError, choose
 from ..core.fields import construct
 from ..core.scores import TaskName
 from ..core.status_line import name_slow_work
+from ..data.client_names import name_own_clients, name_users
 from ..data.federation import Federation
 from ..data.partitioning import partition_source, split_into_clients
 from ..data.partitions import PARTITIONS, Dirichlet, Natural, Partition
@@ -23,13 +24,20 @@ from ..data.skew import Skew
 from ..data.source import Source, decide_classes
 from ..data.sources import count_named_clients, read_source, wrap_arrays
 from ..data.sources.arrays import unpack_datasets
-from ..data.sources.huggingface import is_datasets_object, read_datasets_object
+from ..data.sources.huggingface import (
+    get_splits,
+    is_datasets_object,
+    read_clients_of_datasets,
+    read_datasets_object,
+)
 
 
 def federate(
     data: str | Path | Sequence[Any] | Mapping[str, Any] | Dataset[Any],
     *,
     clients: int | None = None,
+    client: Iterable[object] | None = None,
+    users: str | None = None,
     partition: Partition | str | None = None,
     seed: int = 0,
     train_fraction: float = 0.75,
@@ -46,11 +54,14 @@ def federate(
     """Build a federation: clients, and the data that each one holds.
 
     ``data`` is a name (``"fmnist"``), a path to an ``.npz``, a ``.csv`` or a folder, arrays ``(x, y)`` to be
-    partitioned (default: 20 clients, Dirichlet 0.1), or a list with every client's own ``(x, y)`` or
-    ``(x_train, y_train, x_test, y_test)``. A torch ``Dataset`` can replace ``(x, y)``, and a pair of
+    partitioned (default: 20 clients, Dirichlet 0.1), or every client's own ``(x, y)`` or
+    ``(x_train, y_train, x_test, y_test)``: in a list, or by name in a dict. ``client`` has the name of
+    each example's client, training before test; data may name it themselves, in a column or array
+    ``client`` or the one that ``users`` names. Each name is then a client, in natural order, unless
+    ``partition`` is given. A torch ``Dataset`` can replace ``(x, y)``, and a pair of
     them the four arrays; so can a ``Dataset`` or ``DatasetDict`` of Hugging Face with images and
-    labels. ``transform`` is how stored images become input: ``"half"`` (scaled to [-1, 1]), or as in ``"fedavg2rep"`` or ``"feddecomp"``, which also transform training images at
-    random; with ``frozen_augment``, each one in the same way for the whole run. ``new_clients`` is
+    labels. ``transform`` is how stored images become input: ``"half"`` (scaled to [-1, 1]), or as in
+    ``"fedavg2rep"`` or ``"feddecomp"``, which also transform training images at random; with ``frozen_augment``, each one in the same way for the whole run. ``new_clients`` is
     the share of clients, drawn by the seed, that join only after training. ``validation_fraction`` is
     the share of every client's training examples that is held out, to choose a round by.
     ``classes`` is their number, or their names: needed if labels of arrays are not 0, 1, … without
@@ -60,20 +71,27 @@ def federate(
     """
     shares = {"new_clients": new_clients, "validation_fraction": validation_fraction, "task": task}
     construct(DataSection, shares, "data")
-    named = count_named_clients(str(data)) if isinstance(data, str | Path) else 0
-    if named and partition is None:
-        partition, clients = Natural(), named if clients is None else clients
-    clients = 20 if clients is None else clients
-    if isinstance(data, list) and not is_datasets_object(data):
-        own = [unpack_datasets(d, task) for d in data]
-        federation = federate_own_data(
-            own, train_fraction, seed, validation_fraction, classes, task
-        )
+    if isinstance(data, list | dict) and not is_datasets_object(data):
+        if client is not None or users is not None:
+            raise ConfigError(
+                "client: (x, y) of every client say already whose they are; leave out client and users"
+            )
+        pairs = data.items() if isinstance(data, dict) else enumerate(data)
+        own = name_own_clients((c, unpack_datasets(d, task)) for c, d in pairs)
+        names = list(own) if isinstance(data, dict) else ()
+        how_much = (train_fraction, seed, validation_fraction)
+        federation = federate_own_data(own, classes, task, how_much, names)
     else:
-        rule = resolve_partition(partition)
-        how = (rule, train_fraction, seed, split, feature_skew, validation_fraction)
         with name_slow_work(f"reading {data}" if isinstance(data, str | Path) else "partitioning"):
-            federation = partition_source(resolve_source(data, path, classes, task), clients, *how)
+            source = resolve_source(data, path, classes, task, users)
+            if client is not None:
+                source = name_users(source, client, "client")
+            if partition is None and (client is not None or has_named_clients(data, users)):
+                partition = Natural()
+                clients = len(source.user_names) if clients is None else clients
+            rule = resolve_partition(partition)
+            how = (rule, train_fraction, seed, split, feature_skew, validation_fraction)
+            federation = partition_source(source, 20 if clients is None else clients, *how)
     if federation.remark:
         warnings.warn(federation.remark, stacklevel=2)
     return federation.transformed(transform, frozen_augment).keeping_out(new_clients, seed)
@@ -99,14 +117,27 @@ def resolve_partition(partition: Any) -> Partition:
     return rule
 
 
+def has_named_clients(data: Any, users: str | None) -> bool:
+    """Tell whether data name the client of each example themselves."""
+    if isinstance(data, str | Path):
+        return count_named_clients(str(data), users) > 0
+    return is_datasets_object(data) and bool(read_clients_of_datasets(get_splits(data), users))
+
+
 def resolve_source(
-    data: Any, path: str | None, classes: int | Sequence[str] | None, task: TaskName
+    data: Any,
+    path: str | None,
+    classes: int | Sequence[str] | None,
+    task: TaskName,
+    users: str | None,
 ) -> Source:
     """Return the data set behind a name, a path, arrays or torch Datasets."""
     if isinstance(data, str | Path):
-        return read_source(str(data), path, classes, task)
+        return read_source(str(data), path, classes, task, users)
     if is_datasets_object(data):
-        return read_datasets_object(data)
+        return read_datasets_object(data, users)
+    if users is not None:
+        raise ConfigError("users: arrays have no columns; give the names themselves as client")
     given = unpack_datasets(data, task)
     if len(given) not in (2, 4):
         raise DataError("give (x, y) or (x_train, y_train, x_test, y_test)")
@@ -116,29 +147,33 @@ def resolve_source(
 
 
 def federate_own_data(
-    parts: Sequence[Sequence[Any]],
-    train_fraction: float,
-    seed: int,
-    validation_fraction: float,
+    own: Mapping[str, Sequence[Any]],
     classes: int | Sequence[str] | None,
     task: TaskName,
+    how_much: tuple[float, int, float],
+    names: Sequence[str],
 ) -> Federation:
-    """Build a federation of clients that have their own arrays."""
+    """Build a federation of clients that have their own arrays; without names, they are numbered.
+
+    ``how_much`` is the share to train on, the seed that draws it, and the share held out of it.
+    """
+    parts = list(own.values())
     if not parts or any(isinstance(p, Mapping) or len(p) not in (2, 4) for p in parts):
         raise DataError("every client needs (x, y) or (x_train, y_train, x_test, y_test)")
     both = [concatenate_train_and_test(p) for p in parts]
-    shapes = [(x.shape[1:], x.dtype) for x, _ in both]
-    for i, (shape, dtype) in enumerate(shapes):
-        if (shape, dtype) != shapes[0]:
+    shapes = {c: (x.shape[1:], x.dtype) for c, (x, _) in zip(own, both, strict=True)}
+    first, usual = next(iter(shapes.items()))
+    for name, (shape, dtype) in shapes.items():
+        if (shape, dtype) != usual:
             raise DataError(
-                f"client {i} has examples of shape {shape} and type {dtype},"
-                f" client 0 of {shapes[0][0]} and {shapes[0][1]}"
+                f"client {name} has examples of shape {shape} and type {dtype},"
+                f" client {first} of {usual[0]} and {usual[1]}"
             )
     x, y = (np.concatenate([b[i] for b in both]) for i in (0, 1))
     whole = decide_classes(wrap_arrays(x, y, task=task), classes)
     trains = [len(p[1]) if len(p) == 4 else None for p in parts]
     sizes = [len(y) for _, y in both]
-    return split_into_clients(whole, sizes, trains, train_fraction, seed, validation_fraction)
+    return split_into_clients(whole, sizes, trains, *how_much, names)
 
 
 def concatenate_train_and_test(data: Sequence[Any]) -> tuple[Any, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..algorithms import load_algorithm_file
 from ..config.reading import read_config
 from ..core.errors import ConfigError, FolderError
 from ..core.files import write_atomically, write_json
+from ..core.own_modules import forget_module
 from ..engines.base import prepare_engine
 from ..runs.store import RunFolder
 from ..runs.summary import Summary
@@ -62,9 +63,13 @@ def check_seed(
     progress: RunsProgress,
     overrides: Sequence[str] = (),
     warn: Callable[[str], None] = lambda text: None,
+    code: Path | None = None,
 ) -> CheckedSeed:
-    """Repeat one seed of an entry in a temporary folder; return the claimed and the found hash."""
-    with tempfile.TemporaryDirectory(prefix="heterophony-") as temporary, importing_from(folder):
+    """Repeat one seed of an entry in a temporary folder; return the claimed and the found hash.
+
+    ``code`` is the entry's own file, which the user trusts; without it, none of its code runs.
+    """
+    with tempfile.TemporaryDirectory(prefix="heterophony-") as temporary, loaded(code):
         config = read_config(folder / "config.toml", [*overrides, f"seed={seed}"])
         if config.engine.address is not None and not names_address(overrides):
             raise ConfigError(
@@ -86,12 +91,13 @@ def names_address(overrides: Sequence[str]) -> bool:
 
 
 @contextmanager
-def importing_from(folder: Path) -> Iterator[None]:
-    """Let an entry's configuration find ``algorithm.py`` in its own folder."""
-    sys.modules.pop("algorithm", None)  # that of another entry
-    sys.path.insert(0, str(folder.absolute()))
+def loaded(code: Path | None) -> Iterator[None]:
+    """Load the file of an entry as the module that its configuration names, and forget it afterwards."""
+    if code is None:
+        yield
+        return
+    load_algorithm_file(code.stem, code)
     try:
         yield
     finally:
-        sys.path.remove(str(folder.absolute()))
-        sys.modules.pop("algorithm", None)
+        forget_module(code.stem)

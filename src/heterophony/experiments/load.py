@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
-from ..algorithms import get_algorithm_class
+from ..algorithms import get_algorithm_class, is_own_code
 from ..config.config import Config
 from ..config.reading import read_config, resolve_config
+from ..config.short_keys import find_choice
 from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, DataError, FolderError
 from ..core.files import read_json
@@ -38,17 +39,19 @@ def load(
     federation: Federation | None = None,
     model: Model | None = None,
     algorithm: Algorithm | None = None,
+    trust: bool = False,
 ) -> Result:
     """Return the result of a run: begun anywhere, finished or not.
 
     Numbers need nothing but the folder. Models need the data: they are read again as
     ``config.toml`` says. For a run that was begun from Python, pass the ``federation``, and the
-    ``model`` and the ``algorithm`` if they are your own.
+    ``model`` and the ``algorithm`` if they are your own. An algorithm that the folder names by
+    ``package.module:Class`` is imported only with ``trust``, unless your program has imported it.
     """
     run = RunFolder(Path(folder))
     if not run.config_file.is_file():
         raise FolderError(explain_missing_run(run.path))
-    result = Result(run, RunLoader(run, federation, model, algorithm).build_plan)
+    result = Result(run, RunLoader(run, federation, model, algorithm, trust).build_plan)
     if not result.events:
         raise FolderError(f"{folder} has not begun: it holds no events yet")
     get_start(result.events)  # raises if the file is damaged
@@ -70,6 +73,7 @@ class RunLoader:
     federation: Federation | None
     model: Model | None
     algorithm: Algorithm | None
+    trust: bool = False
 
     def build_plan(self) -> Plan:
         """Build the plan; raise if the data are not those of the run."""
@@ -81,9 +85,7 @@ class RunLoader:
             raise FolderError(f"{self.folder.config_file} is damaged: {error}") from None
         if "library" in table:
             return self.check_data(self.build_library_plan(table), start)
-        config = read_config(self.folder.config_file)
-        if self.algorithm is not None:
-            config = replace(config, algorithm=self.algorithm)
+        config = self.read_config(table)
         if (path / DEVICES_RECORD).is_file():
             federation = self.federation or read_device_federation(config, path, start["clients"])
             return config.build_device_plan(federation)
@@ -91,6 +93,14 @@ class RunLoader:
         return self.check_data(
             config.build_plan(federation, self.make_net_builder(config, federation)), start
         )
+
+    def read_config(self, table: dict[str, Any]) -> Config:
+        """Read the configuration; an algorithm that the user passes takes the place of its own."""
+        if self.algorithm is None:
+            return read_config(self.folder.config_file, trust=self.trust)
+        name = find_choice(table, [], "algorithm.name", "fedavg")
+        config = read_config(self.folder.config_file, ["algorithm.name=fedavg"])
+        return replace(config, algorithm=self.algorithm, algorithm_name=name)
 
     def build_library_plan(self, table: dict[str, Any]) -> Plan:
         """Build the plan of a run that was begun from Python."""
@@ -113,7 +123,7 @@ class RunLoader:
             sections["algorithm"] = {}
         else:
             self.check_algorithm(table["algorithm"]["name"])
-        config = resolve_config(sections)
+        config = resolve_config(sections, trust=self.trust)
         if self.algorithm is not None:
             config = replace(config, algorithm=self.algorithm)
         return config.build_plan(self.federation, self.make_net_builder(config, self.federation))
@@ -127,11 +137,12 @@ class RunLoader:
     def check_algorithm(self, name: str) -> None:
         """Refuse a name that stands for a class of the user's own."""
         try:
-            get_algorithm_class(name)
-        except ConfigError:
+            get_algorithm_class(name, self.trust)
+        except ConfigError as error:
+            why = f" ({error})" if is_own_code(name) else ""
             raise DataError(
                 f"{self.folder.path} was begun with an algorithm of your own ('{name}'); for its"
-                f" models pass it: hp.load('{self.folder.path}', ..., algorithm=...)"
+                f" models pass it: hp.load('{self.folder.path}', ..., algorithm=...){why}"
             ) from None
 
     def check_data(self, plan: Plan, start: StartEvent) -> Plan:

@@ -121,7 +121,10 @@ def continue_run(
     share: ClusterShare | None,
     on_event: Callable[[Event], None],
 ) -> None:
-    """Continue one run to its end: in this process, or on its share of a cluster."""
+    """Continue one run to its end: in this process, or on its share of a cluster.
+
+    The parent process has read the folder's configuration, and trusts it.
+    """
     folder = RunFolder(path)
 
     def warn(text: str) -> None:
@@ -129,7 +132,7 @@ def continue_run(
 
     try:
         folder.reopen()
-        config = read_config(folder.config_file, overrides)
+        config = read_config(folder.config_file, overrides, trust=True)
         plan = config.build_plan(config.build_federation())
         compute = config.engine.choose_compute()
         if share is None:

@@ -8,6 +8,8 @@ from pathlib import Path
 from ..algorithms.centralized import Centralized
 from ..config.checkpoint import save_checkpoint
 from ..config.config import Config
+from ..core.module_copies import copy_module
+from ..core.tensors import Tensors, load_into_net
 from ..runs.store import RunFolder
 from .tasks import RunTask, create_or_reopen, read_federation
 
@@ -29,4 +31,6 @@ def save_pretrained(task: RunTask, checkpoint: Path) -> None:
     """Write the model of a finished pretraining as a checkpoint."""
     server = task.folder.restore_newest_commit(task.plan.federation.sizes())
     assert server is not None  # the last round has just been committed
-    save_checkpoint(checkpoint, server.average | server.model)
+    net = copy_module(task.plan.template)  # has what is given
+    load_into_net(net, server.average | server.model)
+    save_checkpoint(checkpoint, Tensors(net.state_dict()))

@@ -61,10 +61,11 @@ def build_sweep(
 ) -> Sweep:
     """Build the configuration of every run: all combinations of the swept values, or random draws.
 
-    Validation examples are held out unless the configuration says otherwise.
+    Validation examples are held out unless the configuration says otherwise. The configuration is the
+    user's own: an algorithm from outside is imported.
     """
     raw = read_toml(file)[1]
-    both = expand_overrides(raw, [*overrides, *swept], note=note)
+    both = expand_overrides(raw, [*overrides, *swept], note=note, trust=True)
     overrides, pairs = both[: len(overrides)], both[len(overrides) :]
     values = parse_swept(pairs)
     if holds_out_nothing(raw, overrides, values):
@@ -72,12 +73,12 @@ def build_sweep(
         note(
             f"{VALIDATION_FRACTION:.0%} of every client's training examples are held out to choose by"
         )
-    base = read_config(file, overrides)
+    base = read_config(file, overrides, trust=True)
     runs = {}
     for one in combine(values, draws, base.top.seed):
         own = [f"{key}={format_value(value)}" for key, value in one.items()]
         for seed in [base.top.seed] if seeds is None else seeds:
-            config = read_config(file, [*overrides, *own, f"seed={seed}"])
+            config = read_config(file, [*overrides, *own, f"seed={seed}"], trust=True)
             runs[f"{make_label(one)}-{seed}"] = SweepRun(one, config)
     return Sweep(tuple(values), runs)
 
@@ -158,15 +159,18 @@ def run_due_sweep(
     workers: int | None = None,
     overrides: Sequence[str] = (),
     warn: Callable[[str], None] = ignore_note,
+    trust: bool = False,
 ) -> None:
     """Run what is left of a sweep; ``overrides`` may change the section [engine].
+
+    With ``trust``, an algorithm from outside is imported.
 
     Runs are side by side, one core each. With the serial engine, or if one run is left, they are one
     after the other.
     """
     if not due:
         return
-    configs = {f.path: read_begun_config(f.config_file, overrides) for f in due}
+    configs = {f.path: read_begun_config(f.config_file, overrides, trust) for f in due}
     runs = {path: (path.name, config.top.rounds) for path, config in configs.items()}
     engine = next(iter(configs.values())).engine
     if len(due) > 1 and engine.name == "ray":
@@ -178,7 +182,7 @@ def run_due_sweep(
         failed = {}
         for folder in due:
             try:
-                resume_tasks(load_tasks([folder], overrides), progress, workers, warn=warn)
+                resume_tasks(load_tasks([folder], overrides, trust), progress, workers, warn=warn)
             except DivergedError as error:
                 failed[folder.path] = str(error)
     content = read_sweep_file(parent)

@@ -74,8 +74,13 @@ def create_or_reopen(folder: RunFolder, text: str, option: str) -> None:
         raise FolderError(f"{folder.path} holds a run with other settings; choose another {option}")
 
 
-def load_tasks(folders: Sequence[RunFolder], overrides: Sequence[str] = ()) -> list[RunTask]:
-    """Read the configurations of existing runs; ``overrides`` may change the section [engine]."""
+def load_tasks(
+    folders: Sequence[RunFolder], overrides: Sequence[str] = (), trust: bool = False
+) -> list[RunTask]:
+    """Read the configurations of existing runs; ``overrides`` may change the section [engine].
+
+    With ``trust``, algorithms from outside are imported.
+    """
     federations, tasks = FederationCache(), []
     for folder in folders:
         text = folder.reopen()
@@ -85,22 +90,23 @@ def load_tasks(folders: Sequence[RunFolder], overrides: Sequence[str] = ()) -> l
                 f"{folder.path} was begun from Python with its own data; continue it there with"
                 f" hp.run(..., out='{folder.path}', resume=True)"
             )
-        config = read_begun_config(folder.config_file, overrides)
+        config = read_begun_config(folder.config_file, overrides, trust)
         prepare_engine(config.engine)
         tasks.append(RunTask(folder, config, config.build_plan(federations.get(config))))
     return tasks
 
 
-def read_begun_config(file: Path, overrides: Sequence[str] = ()) -> Config:
+def read_begun_config(file: Path, overrides: Sequence[str] = (), trust: bool = False) -> Config:
     """Read the configuration of a run folder; refuse a cluster that ``overrides`` do not name.
 
-    Whoever joins a cluster sends it their token, and the folder may come from somebody else.
+    Whoever joins a cluster sends it their token, and the folder may come from somebody else. So an
+    algorithm from outside is imported only with ``trust``.
     """
     with translate_disk_errors(file):
         read_regular_file(
             file, TEXT_LIMIT
         )  # raises if it is a pipe or a device, which could be read for ever
-    config = read_config(file, overrides)
+    config = read_config(file, overrides, trust=trust)
     address = config.engine.address
     asked = any(pair.partition("=")[0].strip() == "engine.address" for pair in overrides)
     if address not in (None, AUTO_ADDRESS) and not asked:
@@ -214,5 +220,9 @@ def run_side_by_side(
 
 
 def read_compute(folder: Path, overrides: Sequence[str]) -> Compute:
-    """Read where the jobs of a run will compute; raise if the device is not here."""
-    return read_config(RunFolder(folder).config_file, overrides).engine.choose_compute()
+    """Read where the jobs of a run will compute; raise if the device is not here.
+
+    ``read_begun_config`` has read the same file before.
+    """
+    config = read_config(RunFolder(folder).config_file, overrides, trust=True)
+    return config.engine.choose_compute()

@@ -11,6 +11,7 @@ from ..algorithms import find_algorithm_name, get_algorithm_class
 from ..config.config import Config
 from ..config.reading import read_config, read_toml
 from ..config.short_keys import expand_overrides, ignore_note
+from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, FolderError
 from ..core.fields import list_settings
 from ..core.files import read_json, write_atomically, write_json
@@ -52,12 +53,14 @@ class Tune:
     names: Mapping[str, str]  # of the algorithms, by label
     file: Path | None
     overrides: Sequence[str]
+    trust: bool = False  # import algorithms from outside
 
     def make_config(self, label: str, settings: Combination, seed: int) -> Config:
         """Make the configuration of one run."""
         own = [f"{key}={format_value(value)}" for key, value in settings.items()]
         name = f'algorithm.name="{self.names[label]}"'
-        return read_config(self.file, [*self.overrides, name, *own, f"seed={seed}"])
+        pairs = [*self.overrides, name, *own, f"seed={seed}"]
+        return read_config(self.file, pairs, trust=self.trust)
 
     def make_first_config(self) -> Config:
         """Make a configuration that shows data and engine of all runs."""
@@ -71,27 +74,32 @@ def build_tune(
     file: Path | None,
     engine: Sequence[str] = (),
     note: Callable[[str], None] = ignore_note,
+    trust: bool = False,
 ) -> Tune:
-    """Build the search that was asked for; raise before anything is written if it cannot run."""
+    """Build the search that was asked for; raise before anything is written if it cannot run.
+
+    With ``trust``, algorithms from outside are imported.
+    """
     if request.sampler not in SAMPLERS:
         raise ConfigError(f"--sampler {request.sampler}: must be one of {', '.join(SAMPLERS)}")
     raw = read_toml(file)[1]
     algorithms = [find_algorithm_name(name) for name in request.algorithms]
     names = {label: name for name, label in label_algorithms(algorithms).items()}
+    classes = {label: get_algorithm_class(name, trust) for label, name in names.items()}
     shared, own = split_settings(request.settings, names)
-    overrides = expand_overrides(raw, [*request.overrides, *engine], algorithms, note)
-    pairs = expand_overrides(raw, shared, algorithms, note)
+    overrides = expand_overrides(raw, [*request.overrides, *engine], algorithms, note, trust)
+    pairs = expand_overrides(raw, shared, algorithms, note, trust)
     if holds_out_nothing(raw, overrides, {}):
         overrides = [f"{VALIDATION_KEY}={VALIDATION_FRACTION}", *overrides]
         note(
             f"{VALIDATION_FRACTION:.0%} of every client's training examples are held out to choose by"
         )
     spaces = {
-        label: parse_space(name, pairs, own.get(label, []), label) for label, name in names.items()
+        label: parse_space(cls, pairs, own.get(label, []), label) for label, cls in classes.items()
     }
     check_used(pairs, spaces)
     trials = count_trials(request, spaces)
-    first = read_config(file, [*overrides, f'algorithm.name="{algorithms[0]}"'])
+    first = read_config(file, [*overrides, f'algorithm.name="{algorithms[0]}"'], trust=trust)
     if not first.data.validation_fraction and first.data.partition.get("kind") != "file":
         raise ConfigError(
             f"{VALIDATION_KEY}: must be above 0: settings are never chosen on test data"
@@ -105,7 +113,7 @@ def build_tune(
         by=request.by,
         stop_early=request.stop_early and not request.keep,
     )
-    tune = Tune(request, search, names, file, overrides)
+    tune = Tune(request, search, names, file, overrides, trust)
     check_configs(tune)
     return tune
 
@@ -126,10 +134,10 @@ def split_settings(
 
 
 def parse_space(
-    name: str, shared: Sequence[str], own: Sequence[str], label: str
+    cls: type[Algorithm], shared: Sequence[str], own: Sequence[str], label: str
 ) -> dict[str, Values]:
     """Return what is searched for one algorithm: settings that it does not have are left out."""
-    known = [f"algorithm.{f.name}" for f in list_settings(get_algorithm_class(name))]
+    known = [f"algorithm.{f.name}" for f in list_settings(cls)]
     for pair in own:
         if (key := pair.partition("=")[0].strip()) not in known:
             raise ConfigError(
@@ -255,7 +263,9 @@ class ConfigRunner:
 
     def run_trials(self, due: Mapping[Path, Trial]) -> dict[Path, str]:
         """Run these to their end, or to their early stop."""
-        configs = {p: read_begun_config(p / "config.toml", self.engine) for p in due}
+        configs = {
+            p: read_begun_config(p / "config.toml", self.engine, self.tune.trust) for p in due
+        }
         runs = {p: (f"{p.parent.name} {p.name}", c.top.rounds) for p, c in configs.items()}
         engine, by = next(iter(configs.values())).engine, self.tune.search.by
         limits = {path: trial.limits for path, trial in due.items()}

@@ -19,9 +19,12 @@ import torch
 from torch import Tensor
 
 from ..core.codec import BLOB_LIMIT, decode_groups, encode_groups
+from ..core.errors import FolderError
 from ..core.files import read_regular_file, translate_disk_errors, write_atomically
 from ..core.samples import Samples, Scale
 from ..core.tensors import Memory, Tensors
+
+LONGEST_NAME = 192  # most disks allow 255 bytes, and some files have more than the client's name
 
 
 class ClientStore(ABC):
@@ -97,6 +100,17 @@ class FolderClientStore(ClientStore):
             for t in [t for t in self.list_rounds(client) if t < before][:-1]:
                 self.memory_file(client, t).unlink(missing_ok=True)
 
+    def check_names(self, clients: Iterable[str]) -> None:
+        """Refuse clients whose memories would be in one folder, on a disk that ignores case."""
+        known: dict[str, str] = {}
+        for client in clients:
+            other = known.setdefault(encode_folder_name(client).lower(), client)
+            if other != client and ignores_case(self.memory_folder):
+                raise FolderError(
+                    f"clients '{other}' and '{client}' differ in case alone, and the disk of"
+                    f" {self.memory_folder} does not tell them apart; rename one, or use another disk"
+                )
+
     def client_folder(self, client: str) -> Path:
         return self.memory_folder / encode_folder_name(client)
 
@@ -111,10 +125,24 @@ class FolderClientStore(ClientStore):
         return sorted(int(f.name) for f in folder.iterdir() if f.name.isdigit())
 
 
+def ignores_case(folder: Path) -> bool:
+    """Tell whether the disk of a folder takes 'a' and 'A' for one name, as macOS does."""
+    with translate_disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder.with_name(folder.name.swapcase()).exists()
+
+
 @lru_cache(maxsize=1 << 14)
 def encode_folder_name(client: str) -> str:
-    """Encode a client's name as a unique folder name that is never empty and never '..'."""
-    return quote(client, safe="").replace(".", "%2E") or "%"
+    """Encode a client's name as a unique folder name that is never empty, '..' or too long for a disk.
+
+    Letters, digits, '-', '_' and '~' stay as they are. The end of a long name is a digest of all of
+    it, after '%-', which no other name has.
+    """
+    name = quote(client, safe="").replace(".", "%2E") or "%"
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"{name[:64]}%-{hashlib.sha256(client.encode()).hexdigest()}"
 
 
 def encode_npy(tensor: Tensor) -> bytes:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from math import isfinite
+from math import isfinite, nan
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,12 @@ from ..core.algorithm import Algorithm, Reply
 from ..core.client import Client
 from ..core.compute import autocast, get_compute, widen
 from ..core.device_samples import place_samples
-from ..core.module_copies import iterate_tensors
+from ..core.module_copies import find_aliases, iterate_tensors
 from ..core.randomness import seeded
 from ..core.samples import Samples
-from ..core.tensors import Memory, Tensors
+from ..core.scores import LOSS_PREFIX
+from ..core.tasks import Criterion
+from ..core.tensors import Memory, Tensors, is_given
 from .client_store import ClientStore
 from .plan import Job, Plan
 
@@ -33,7 +35,7 @@ def evaluate(plan: Plan, job: Job, memory: Memory, client_store: ClientStore) ->
     """Measure P and G on the client's test and validation examples.
 
     Each is the sum of the task's score over these examples: in a classification, the number of
-    correct answers. Further metrics have names such as ``P/f1``.
+    correct answers. ``loss/P`` is the mean loss on them; further metrics have names such as ``P/f1``.
     """
     algorithm, client = plan.algorithm, plan.build_client(job, memory, client_store)
     models = dict[str, Model]()
@@ -73,13 +75,16 @@ def build_generic_model(
 def measure(
     plan: Plan, client: Client, models: Mapping[str, Model], samples: Samples
 ) -> dict[str, float]:
-    """Compute the score and all metrics of each model on the same examples, which may be none.
+    """Compute the score, the loss and all metrics of each model on the same examples, maybe none.
 
-    A metric that is undefined on these examples is left out.
+    A loss or metric that is undefined on these examples, or not finite, is left out.
     """
     outputs = {model: list[Tensor]() for model in models.values()} if plan.metrics else None
-    scores = compute_scores(plan, client, list(models.values()), samples, outputs)
+    losses = {model: LossSum() for model in models.values()}
+    scores = compute_scores(plan, client, list(models.values()), samples, outputs, losses)
     found: dict[str, float] = dict(zip(models, scores, strict=True))
+    means = {f"{LOSS_PREFIX}{name}": losses[model].mean for name, model in models.items()}
+    found |= {name: value for name, value in means.items() if isfinite(value)}
     if outputs and len(samples):
         with torch.inference_mode():
             for name, model in models.items():
@@ -91,14 +96,50 @@ def measure(
     return found
 
 
+@dataclass
+class LossSum:
+    """Adds up losses in float64, over batches of one size on every device: the same bits everywhere."""
+
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, plan: Plan, output_and_targets: tuple[Tensor, Tensor]) -> None:
+        """Add the losses of some examples.
+
+        A user's own loss is the mean over a mini-batch, and counts by its examples.
+        """
+        batches = (part.split(EVALUATION_BATCH) for part in output_and_targets)
+        for output, y in zip(*batches, strict=True):
+            if plan.loss is None:
+                losses = plan.task.list_losses(output, y)
+                self.total += losses.sum().item()
+                self.count += losses.numel()
+            else:
+                self.total += call_own_loss(plan.loss, output, y) * len(y)
+                self.count += len(y)
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count if self.count else nan
+
+
+def call_own_loss(loss: Criterion, output: Tensor, y: Tensor) -> float:
+    """Compute a user's loss; not a number if it needs what an evaluation does not have, as gradients."""
+    try:
+        return float(loss(output, y))
+    except Exception:  # it was tried before the run, so it can be computed where it is needed
+        return nan
+
+
 def compute_scores(
     plan: Plan,
     client: Client,
     models: Sequence[Model],
     samples: Samples,
     outputs: Mapping[Model, list[Tensor]] | None = None,
+    losses: Mapping[Model, LossSum] | None = None,
 ) -> list[float]:
-    """Add up the task's score of each model over the examples; collect the models' outputs.
+    """Add up the task's score of each model over the examples; collect the models' outputs and losses.
 
     A model that is listed twice is run once.
     """
@@ -111,8 +152,11 @@ def compute_scores(
         for x, y in samples.batches(size) if len(samples) else ():
             for model in sums:
                 with autocast():
-                    output = widen(model(x)).cpu()  # scores need float64, which some devices lack
+                    there = widen(model(x))
+                output = there.cpu()  # scores need float64, which some devices lack
                 sums[model] += score(output, y.cpu(), variance).sum().item()
+                if losses is not None:
+                    losses[model].add(plan, (there, y) if plan.loss else (output, y.cpu()))
                 if outputs is not None:
                     outputs[model].append(output)
     return [int(sums[model]) if counted else sums[model] for model in models]
@@ -131,7 +175,9 @@ def is_generic_model(plan: Plan, job: Job, client: Client) -> bool:
         or plan.personal_stays_on_device  # what the server does not have is not in the job
     ):
         return False
-    own, generic = dict(iterate_tensors(client.net)), dict(job.generic_model)
+    aliases, generic = find_aliases(client.net), dict(job.generic_model)
+    tensors = iterate_tensors(client.net)
+    own = {k: v for k, v in tensors if k not in aliases and not is_given(v)}
     if not own.keys() <= generic.keys():
         generic = {**dict(iterate_tensors(plan.template)), **generic}
     return all(torch.equal(v.cpu(), generic[k]) for k, v in own.items())
@@ -149,8 +195,8 @@ def needs_personal_parameters(plan: Plan, generic: Client) -> bool:
     They are overwritten with NaN: if the model uses any of them, its output is not finite.
     """
     generic.net.eval()
-    shared = set(plan.list_shared_names(generic.net, generic.t))
-    personal = [v for k, v in generic.net.state_dict().items() if k not in shared]
+    tensors = generic.net.state_dict()
+    personal = [tensors[k] for k in plan.list_names(generic.net, generic.t, "personal")]
     if not personal:
         return False
     with torch.inference_mode():

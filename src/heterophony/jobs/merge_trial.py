@@ -84,8 +84,11 @@ def list_unprotected(plan: Plan) -> list[str]:
 def simulate_replies(plan: Plan) -> tuple[list[Reply], Tensors]:
     """Make replies of clients that differ in their examples, steps, weights and moves."""
     y, replies, sent = make_blank_targets(plan), list[Reply](), Tensors()
-    clients = (*plan.federation.clients[:3], "b", "c")[:3]
-    for i, client in enumerate(clients):
+    own = plan.federation.clients[:3]
+    others = (
+        name for name in ("b", "c", "d") if name not in own
+    )  # where there are fewer than three
+    for i, client in enumerate([*own, *others][:3]):
         # more examples of one class: counts that replies bring are no multiples of the weights
         more = y[max(0, i - 1) : i].repeat(i * len(y), *[1] * (y.dim() - 1))
         reply, sent = simulate_reply(plan, torch.cat([y, more]), len(y))

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from ..algorithms import get_algorithm_name
-from ..core.algorithm import POOLED_CLIENT, Algorithm, Reply, Server
+from ..core.algorithm import POOLED_CLIENT, Algorithm, Reply, Server, build_parts, list_kinds
 from ..core.client import Client
 from ..core.compute import Compute, get_compute
 from ..core.device_samples import place_data, place_samples
@@ -22,7 +22,7 @@ from ..core.net import Net
 from ..core.randomness import derive_seed, seeded
 from ..core.samples import ClientData, Samples
 from ..core.tasks import Criterion, Task, get_task
-from ..core.tensors import Memory, Tensors, matches_any, state
+from ..core.tensors import Kind, Memory, Tensors, mark_given, matches_any, state
 from ..core.training import Training
 from ..data.federation import Federation
 from ..population.attacks import Attack
@@ -82,15 +82,16 @@ class Plan:
     def template(self) -> Net:
         """The initial network; every client gets a copy."""
         with seeded(self.seed, "init"):
-            net = self.build_net()
-        return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+            net: Net = self.build_net().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        mark_given(net)  # the conversion may have replaced the parameters
+        return net
 
     def build_net(self) -> Net:
         """Build a new network, with what the algorithm adds to it."""
         net = self.model()
         net.shape, net.classes = self.federation.shape, self.federation.classes
         net.task = self.federation.task
-        net = self.algorithm.build(net)
+        net = build_parts(self.algorithm, net)
         check_personal_patterns(self.algorithm, net)
         return net
 
@@ -101,8 +102,15 @@ class Plan:
 
     @property
     def start_sha256(self) -> str:
-        """Digest of the initial network."""
-        return state(self.template).digest()
+        """Digest of the initial network, with what is given."""
+        return Tensors(self.template.state_dict()).digest()
+
+    @property
+    def given(self) -> Tensors:
+        """The tensors that were frozen when the run began: the same for everybody, never sent."""
+        names = self.list_names(self.template, 0, "given")
+        tensors = self.template.state_dict()
+        return Tensors({k: tensors[k] for k in names})
 
     @property
     def personal_stays_on_device(self) -> bool:
@@ -114,10 +122,11 @@ class Plan:
 
     def create_initial_server(self) -> Server:
         """Create the server's state before the first round."""
-        shared = set(self.list_shared_names(self.template, 0))
         initial = state(self.template)
-        model = Tensors({k: v for k, v in initial.items() if k in shared})
-        personal = Tensors({k: v for k, v in initial.items() if k not in shared})
+        model, personal = (
+            Tensors({k: initial[k] for k in self.list_names(self.template, 0, kind)})
+            for kind in ("shared", "personal")
+        )
         average = Tensors() if self.personal_stays_on_device else personal
         return Server(0, self.federation.sizes(), model, average=average)
 
@@ -188,9 +197,13 @@ class Plan:
         undisturbed = self.faults == NO_FAULTS and not self.devices.simulates_time
         return undisturbed or self.algorithm.pooled
 
-    def list_shared_names(self, net: Net, t: int) -> list[str]:
-        """List the names of the tensors that are shared in round ``t``."""
-        return self.algorithm.shared(net, t, buffers=self.buffers == "average")
+    def list_kinds(self, net: Net, t: int) -> dict[str, Kind]:
+        """Say of each tensor of a net whether it is shared in round ``t``, personal or given."""
+        return list_kinds(self.algorithm, net, t, buffers=self.buffers == "average")
+
+    def list_names(self, net: Net, t: int, kind: Kind) -> list[str]:
+        """List the names of the tensors of one kind in round ``t``."""
+        return [k for k, found in self.list_kinds(net, t).items() if found == kind]
 
     def is_evaluated(self, t: int) -> bool:
         """Tell whether G and P are measured after ``t`` rounds; after the last one always."""
@@ -238,7 +251,7 @@ class Plan:
             training=self.training,
             seed=self.seed,
             rounds=self.rounds,
-            list_shared=self.list_shared_names,
+            list_kinds=self.list_kinds,
             cache_derived=load_derived,
             draw_seed=self.derive_draw_seed(job.turn),
             loss=self.loss or self.task.loss,

@@ -122,7 +122,7 @@ def train_locally(plan: Plan, job: Job, client: Client) -> Tensors:
             f"algorithm {plan.algorithm_name}: local() returned {type(update).__name__}; return the"
             " tensors to send, as in `return client.shared()`"
         )
-    update = Tensors(update)
+    update = Tensors({k: v for k, v in update.items() if client.kinds.get(k) != "given"})
     for name, v in update.items():
         if v.is_floating_point() and not bool(torch.isfinite(v).all()):
             raise DivergedError(

@@ -1,74 +1,147 @@
-"""Verdicts on claims as plain data for programs, and in the words that all pages share."""
+"""Verdicts on claims and findings in the words that all pages share, and as plain data for programs."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..analysis.significance import ConfidenceInterval
-from .claim_cost import estimate_core_hours, explain_missing_cost, format_core_hours
-from .claim_verdicts import BY_METHOD, LAST10, CaseVerdict, ClaimVerdict, RoundPart
+from .claim_list import Finding, group_claims, list_claims
+from .claim_verdicts import (
+    BY_METHOD,
+    LAST10,
+    SCALED_WORDS,
+    CaseVerdict,
+    ClaimVerdict,
+    RoundPart,
+    decide_findings,
+    name_decision,
+)
 from .claims import RULE_NAMES
-from .evidence import STAND_IN
+from .cost import estimate_core_hours, explain_missing_cost, format_core_hours
+from .evidence import FULL, MEDIUM, STAND_IN, StoredRun
 
 SCALE_WORDS = {
     None: "not run",
     BY_METHOD: "the method",
-    "full": "full scale",
-    "medium": "medium scale",
+    FULL: "full scale",
+    MEDIUM: "medium scale",
     STAND_IN: "stand-in data",
 }
-STAND_IN_WORDS = {
-    "holds": "undecided; holds on stand-in data",
-    "does not hold": "undecided; does not hold on stand-in data",
-    "undecided": "undecided",
-}
-CASE_TITLES = ("runs", "rule", "verdict", "smallest difference, 95 % interval", "over the rounds")
-COUNTED_WORDS = {  # each verdict, and how one and several are counted
-    "holds": ("holds", "hold"),
-    "holds under condition": ("holds under a condition", "hold under a condition"),
-    "does not hold": ("does not hold", "do not hold"),
-    "undecided": ("is undecided", "are undecided"),
-}
+CASE_TITLES = ("runs", "rule", "verdict", "smallest difference", "over the rounds")
+UNDER_CONDITION = " under condition"
+VERDICTS = (
+    *("holds", f"holds{UNDER_CONDITION}", "does not hold"),
+    *("seen at medium scale", f"seen at medium scale{UNDER_CONDITION}", "not seen at medium scale"),
+    *("not yet trained", "undecided"),
+)
+OPEN_VERDICTS = ("not yet trained", "undecided")
+
+
+@dataclass(frozen=True)
+class FindingVerdict:
+    """What was found out about the claims of a finding; its first claim says them all."""
+
+    finding: Finding
+    claims: tuple[ClaimVerdict, ...]
+
+    @property
+    def verdict(self) -> str:
+        return self.claims[0].verdict
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing decides it."""
+        return classify_verdict(self.verdict) in OPEN_VERDICTS
+
+
+def judge_all_claims(runs: Sequence[StoredRun], table: str | None = None) -> list[FindingVerdict]:
+    """Judge all findings from these runs; of one table, those with a claim of it."""
+    findings = group_claims(list_claims())
+    if table is not None:
+        findings = [f for f in findings if any(c.table.name == table for c in f.claims)]
+    decided = decide_findings(findings, runs)
+    return [FindingVerdict(finding, tuple(claims)) for finding, claims in decided]
+
+
+def list_verdicts(found: Sequence[FindingVerdict], table: str | None = None) -> list[ClaimVerdict]:
+    """List the verdicts on all claims, table by table; or on those of one table."""
+    claims = [claim for one in found for claim in one.claims]
+    kept = [c for c in claims if table is None or c.claim.table.name == table]
+    order = {claim.id: i for i, claim in enumerate(list_claims())}
+    return sorted(kept, key=lambda c: order[c.claim.id])
+
+
+# Words --------------------------------------------------------------------------------------
 
 
 def classify_verdict(verdict: str) -> str:
-    """Return which of the four verdicts it is, without its conditions."""
-    return max((w for w in COUNTED_WORDS if verdict.startswith(w)), key=len)
+    """Return which of the verdicts it is, without its conditions."""
+    return max((w for w in VERDICTS if verdict.startswith(w)), key=len)
 
 
-def count_verdicts(found: Iterable[ClaimVerdict]) -> str:
-    """Count the verdicts: ``125 claims: 3 hold, …``."""
+def count_findings(found: Sequence[FindingVerdict]) -> str:
+    """Count the findings by scale and verdict: ``98 findings from 160 claims: …``."""
+    by_method = sum(one.claims[0].scale == BY_METHOD for one in found)
     counts = Counter(classify_verdict(one.verdict) for one in found)
-    parts = [
-        f"{counts[word]} {one if counts[word] == 1 else several}"
-        for word, (one, several) in COUNTED_WORDS.items()
-    ]
-    total = sum(counts.values())
-    return f"{total} claim{'s' * (total != 1)}: {', '.join(parts)}"
+    counts["holds"] -= by_method
+
+    def count(word: str, one: str, several: str) -> str:
+        limited = counts[f"{word}{UNDER_CONDITION}"]
+        total = counts[word] + limited
+        condition = f" ({limited} under a condition)" if limited else ""
+        return f"{total} {one if total == 1 else several}{condition}"
+
+    claims, total = sum(len(one.claims) for one in found), len(found)
+    return (
+        f"{total} finding{'s' * (total != 1)} from {claims} claim{'s' * (claims != 1)}:"
+        f" {by_method} hold{'s' * (by_method == 1)} by the method;"
+        f" at full scale {count('holds', 'holds', 'hold')}"
+        f" and {count('does not hold', 'does not hold', 'do not hold')};"
+        f" at medium scale {count('seen at medium scale', 'is seen', 'are seen')},"
+        f" {count('not seen at medium scale', 'is not seen', 'are not seen')}"
+        f" and {count('not yet trained', 'is not yet trained', 'are not yet trained')};"
+        f" {count('undecided', 'is undecided', 'are undecided')}"
+    )
 
 
 def describe_found(found: ClaimVerdict) -> str:
-    """Describe in one line what decides a claim, or why nothing does."""
+    """Describe in one line what decides a claim, or why nothing does; and what the last ten say."""
     kind = classify_verdict(found.verdict)
-    if kind == "undecided" or not found.cases:
+    if kind in OPEN_VERDICTS or not found.cases:
         where = f"{SCALE_WORDS[found.scale]}, " if found.scale and found.cases else ""
         return f"{where}{found.why}"
-    wanted = "does not hold" if kind == "does not hold" else "holds"
-    deciding = next(c for c in found.cases if (c.scale, c.decision) == (found.scale, wanted))
-    return f"{SCALE_WORDS[deciding.scale]}, {deciding.condition}: {deciding.why}"
+    wanted = "does not hold" if "does not" in kind or "not seen" in kind else "holds"
+    deciding = next(
+        c
+        for c in found.cases
+        if (c.scale, c.rule, c.decision, c.control) == (found.scale, found.rule, wanted, False)
+    )
+    text = f"{SCALE_WORDS[deciding.scale]}, {deciding.condition}: {deciding.why}"
+    return f"{text}{describe_disagreement(found, deciding)}"
+
+
+def describe_disagreement(found: ClaimVerdict, deciding: CaseVerdict) -> str:
+    """Say what the last ten evaluations decide with the same settings, if it is something else."""
+    for case in found.cases:
+        same = (case.scale, case.variant) == (deciding.scale, deciding.variant)
+        if same and case.rule == LAST10 and case.decision != deciding.decision:
+            other = name_decision(case.decision, case.scale)
+            return f"; the last ten evaluations disagree: {other}, {case.why}"
+    return ""
 
 
 def list_cases(found: ClaimVerdict) -> list[list[str]]:
     """List what the runs say, in the columns of ``CASE_TITLES``: a row for each scale, variant and rule."""
     return [
         [
-            f"{SCALE_WORDS[case.scale]}, {case.settings}",
-            RULE_NAMES[case.rule],
+            f"{SCALE_WORDS[case.scale]}, {case.settings}{' (our control)' * case.control}",
+            f"{RULE_NAMES[case.rule]}{'' if case.rule == found.rule else ', beside'}",
             describe_decision(case),
             case.why,
-            describe_parts(case.parts) if case.rule != LAST10 else "",
+            describe_parts(case.parts) if case.rule == found.rule else "",
         ]
         for case in found.cases
     ]
@@ -76,9 +149,9 @@ def list_cases(found: ClaimVerdict) -> list[list[str]]:
 
 def describe_decision(case: CaseVerdict) -> str:
     """Say what a case decides: nothing, on data that are not the paper's."""
-    if case.scale != STAND_IN:
-        return case.decision
-    return STAND_IN_WORDS[case.decision]
+    words = name_decision(case.decision, case.scale)
+    standing = case.scale == STAND_IN and case.decision in SCALED_WORDS[STAND_IN]
+    return f"undecided; {words}" if standing else words
 
 
 def describe_cost(found: ClaimVerdict) -> str:
@@ -88,7 +161,7 @@ def describe_cost(found: ClaimVerdict) -> str:
     hours = estimate_core_hours(found.claim)
     if not any(hours.values()):
         return explain_missing_cost(found.claim) or "–"
-    return " / ".join(format_core_hours(hours[scale]) for scale in ("medium", "full"))
+    return " / ".join(format_core_hours(hours[scale]) for scale in (MEDIUM, FULL))
 
 
 def describe_parts(parts: Sequence[RoundPart]) -> str:
@@ -100,10 +173,14 @@ def describe_parts(parts: Sequence[RoundPart]) -> str:
     return ", ".join(texts).replace("-", "−")
 
 
+# Plain data ---------------------------------------------------------------------------------
+
+
 def summarise_verdict(found: ClaimVerdict) -> dict[str, Any]:
     """Return a verdict as plain data for JSON."""
     return {
         "id": found.claim.id,
+        "finding": found.finding,
         "paper": found.claim.table.paper,
         "where": found.claim.table.where,
         "table": found.claim.table.name,
@@ -113,9 +190,10 @@ def summarise_verdict(found: ClaimVerdict) -> dict[str, Any]:
         "how": found.claim.how,
         "command": found.claim.command or None,
         "verdict": found.verdict,
+        "scale": found.scale,
+        "rule": found.rule,
         "core_hours": {k: v and round(v, 2) for k, v in estimate_core_hours(found.claim).items()},
         "needs": explain_missing_cost(found.claim) or None,
-        "scale": found.scale,
         "why": found.why,
         "cases": [summarise_case(case) for case in found.cases],
     }
@@ -125,14 +203,15 @@ def summarise_case(case: CaseVerdict) -> dict[str, Any]:
     return {
         "scale": case.scale,
         "variant": case.variant or None,
+        "control": case.control,
         "rule": case.rule,
         "verdict": describe_decision(case),
         "why": case.why,
         "seeds": case.seeds,
         "differences": [
             {
-                "first": list(d.first),
-                "second": list(d.second),
+                "first": [list(key) for key in d.comparison.first],
+                "second": [list(key) for key in d.comparison.second],
                 "seeds": list(d.seeds),
                 "values": [round(v, 3) for v in d.values],
                 "mean": round(d.mean, 3),

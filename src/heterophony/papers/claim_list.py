@@ -1,20 +1,23 @@
-"""The claims of the five works: every ordering that a table prints, and every claim in words.
+"""The claims of the five works, and the findings that they make.
 
-Orderings come from the tables' files. ``claims.toml`` says for each claim in words how it is decided.
+Orderings come from the tables' files. ``claims.toml`` has the claims in words, and how each is
+decided. Claims that rest on the same comparison, as a paper repeats its thesis, are one finding.
 """
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from ..core.errors import ConfigError
 from ..core.fields import check_settings, construct, setting
-from .table import Ordering, PublishedTable, check_choice, load_tables
+from .table import Ordering, PublishedTable, check_choice, index_cells, load_tables
 
 CLAIMS_FILE = files(__package__) / "claims.toml"
 CellKey = tuple[str, str]  # row and column
@@ -23,8 +26,42 @@ AUDIT_COMMAND = "heterophony audit --preset medium"
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """A difference that is claimed to be above 0: the sum of the first cells minus the second's."""
+
+    first: tuple[CellKey, ...]
+    second: tuple[CellKey, ...]
+
+    @property
+    def cells(self) -> tuple[CellKey, ...]:
+        return (*self.first, *self.second)
+
+    @property
+    def label(self) -> str:
+        """Name the difference in short: by rows, columns, or both."""
+        (row, column), (other, other_column) = self.first[0], self.second[0]
+        if len(self.first) > 1:  # a fall from one column to another, of two rows
+            return f"fall of {row} − fall of {self.first[1][0]}"
+        if column == other_column:
+            return f"{row} − {other}"
+        if row == other:
+            return f"{column} − {other_column}"
+        return f"{row}, {column} − {other}, {other_column}"
+
+
+def compare_two(first: CellKey, second: CellKey) -> Comparison:
+    """Claim that the first cell is above the second."""
+    return Comparison((first,), (second,))
+
+
+def compare_falls(row: str, other: str, before: str, after: str) -> Comparison:
+    """Claim that a row falls less than another from one column to the next."""
+    return Comparison(((other, before), (row, after)), ((other, after), (row, before)))
+
+
+@dataclass(frozen=True)
 class PaperClaim:
-    """A claim of a work. It holds if every comparison does: the first cell is above the second.
+    """A claim of a work. It holds if every comparison does.
 
     ``least``: above by at least so much. ``within``: no further apart than this. A claim without
     comparisons cannot be decided from runs alone; ``how`` says how it is.
@@ -35,7 +72,7 @@ class PaperClaim:
     printed: str
     how: str
     measure: str
-    comparisons: tuple[tuple[CellKey, CellKey], ...]
+    comparisons: tuple[Comparison, ...]
     least: float | None = None
     within: float | None = None
     command: str = ""  # that decides it, if it is not `reproduce`
@@ -54,7 +91,7 @@ class PaperClaim:
     @property
     def cells(self) -> tuple[CellKey, ...]:
         """The cells that it takes to decide it."""
-        return tuple(dict.fromkeys(cell for pair in self.comparisons for cell in pair))
+        return tuple(dict.fromkeys(cell for c in self.comparisons for cell in c.cells))
 
 
 @dataclass(frozen=True)
@@ -62,7 +99,9 @@ class WrittenClaim:
     """A claim in words, as ``claims.toml`` has it.
 
     ``pairs`` are of rows: the first above the second, in every column that ``columns`` matches.
-    ``column_pairs`` are of columns, in every row that ``rows`` matches.
+    ``column_pairs`` are of columns, in every row that ``rows`` matches. ``best``: a row and a column,
+    whose cell is above all others that ``rows`` and ``columns`` match. ``falls_least``: a row and two
+    columns; from the first to the second it falls less than the other rows that ``rows`` matches.
     """
 
     table: str
@@ -74,6 +113,8 @@ class WrittenClaim:
     columns: str = "*"
     column_pairs: list[list[str]] = field(default_factory=list)
     rows: str = "*"
+    best: list[str] = field(default_factory=list)
+    falls_least: list[list[str]] = field(default_factory=list)
     least: float | None = setting(None, "above by at least so many points")
     within: float | None = setting(None, "no further apart than so many points")
     command: str = ""
@@ -83,14 +124,15 @@ class WrittenClaim:
         check_settings(self)
 
 
-def list_claims(tables: Sequence[PublishedTable] | None = None) -> list[PaperClaim]:
+@cache
+def list_claims() -> tuple[PaperClaim, ...]:
     """List all claims: table by table, orderings before words."""
     written = read_written_claims()
     claims: list[PaperClaim] = []
-    for table in load_tables() if tables is None else tables:
+    for table in load_tables():
         claims += list_orderings(table)
         claims += [expand_claim(table, claim) for claim in written if claim.table == table.name]
-    return claims
+    return tuple(claims)
 
 
 # Orderings ----------------------------------------------------------------------------------
@@ -119,7 +161,7 @@ def describe_ordering(
         printed=describe_printed(printed, ordering, rows),
         how="every difference, paired by seed, is above 0",
         measure=ordering.measure,
-        comparisons=tuple(((ordering.above, column), (row, column)) for row in rows),
+        comparisons=tuple(compare_two((ordering.above, column), (row, column)) for row in rows),
         command=AUDIT_COMMAND if ordering.measure in ATTACK_MEASURES else "",
     )
 
@@ -149,24 +191,14 @@ def read_written_claims() -> list[WrittenClaim]:
 def expand_claim(table: PublishedTable, claim: WrittenClaim) -> PaperClaim:
     """Return a claim in words with the cells that it compares."""
     cells = {(c.row, c.column) for c in table.cells}
-    pairs = [
-        ((first, column), (second, column))
-        for first, second in check_names(claim.pairs, table.rows)
-        for column in table.columns
-        if fnmatchcase(column, claim.columns)
-    ] + [
-        ((row, first), (row, second))
-        for first, second in check_names(claim.column_pairs, table.columns)
-        for row in table.rows
-        if fnmatchcase(row, claim.rows)
-    ]
+    found = (c for c in list_comparisons(table, claim) if {*c.cells} <= cells)
     return PaperClaim(
         table=table,
         says=claim.says,
         printed=claim.printed,
         how=claim.how,
         measure=claim.measure,
-        comparisons=tuple(p for p in pairs if {*p} <= cells),
+        comparisons=tuple(found),
         least=claim.least,
         within=claim.within,
         command=claim.command,
@@ -174,11 +206,92 @@ def expand_claim(table: PublishedTable, claim: WrittenClaim) -> PaperClaim:
     )
 
 
-def check_names(pairs: Sequence[Sequence[str]], names: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the pairs; raise if one is not of two rows or columns of the table."""
-    for pair in pairs:
-        if len(pair) != 2:
-            raise ConfigError(f"claims.pairs: {pair} must be two names")
-        for name in pair:
-            check_choice(name, names, "claims.pairs")
-        yield pair[0], pair[1]
+def list_comparisons(table: PublishedTable, claim: WrittenClaim) -> Iterator[Comparison]:
+    """Yield what a claim compares, also where the table prints no number."""
+    rows = [row for row in table.rows if fnmatchcase(row, claim.rows)]
+    columns = [column for column in table.columns if fnmatchcase(column, claim.columns)]
+    for pair in claim.pairs:
+        first, second = check_names("pairs", pair, table.rows, table.rows)
+        yield from (compare_two((first, column), (second, column)) for column in columns)
+    for pair in claim.column_pairs:
+        first, second = check_names("column_pairs", pair, table.columns, table.columns)
+        yield from (compare_two((row, first), (row, second)) for row in rows)
+    if claim.best:
+        row, column = check_names("best", claim.best, table.rows, table.columns)
+        others = [(r, c) for r in rows for c in columns if (r, c) != (row, column)]
+        yield from (compare_two((row, column), other) for other in others)
+    for fall in claim.falls_least:
+        kinds = (table.rows, table.columns, table.columns)
+        row, before, after = check_names("falls_least", fall, *kinds)
+        yield from (compare_falls(row, r, before, after) for r in rows if r != row)
+
+
+def check_names(key: str, names: Sequence[str], *kinds: dict[str, Any]) -> Sequence[str]:
+    """Return the names; raise if they are not as many rows and columns of the table."""
+    if len(names) != len(kinds):
+        raise ConfigError(f"claims.{key}: {list(names)} must be {len(kinds)} names")
+    for name, kind in zip(names, kinds, strict=True):
+        check_choice(name, kind, f"claims.{key}")
+    return names
+
+
+# Findings -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Claims that rest on the same comparisons of the same runs; the first says them all."""
+
+    claims: tuple[PaperClaim, ...]
+
+    @property
+    def id(self) -> str:
+        return self.claims[0].id
+
+    @property
+    def comparisons(self) -> int:
+        """How many comparisons were looked at for it."""
+        return len(self.claims[0].comparisons)
+
+
+def group_claims(claims: Sequence[PaperClaim]) -> list[Finding]:
+    """Group claims into findings, in the order of their first claims.
+
+    Claims are one finding if they compare cells of the same settings in the same way. The parts of a
+    claim, such as one ordering per column, join it if together they say no less.
+    """
+    keys = [describe_comparisons(claim) for claim in claims]
+    left, groups = dict.fromkeys(range(len(claims))), []
+    for i in sorted(left, key=lambda i: -len(keys[i])):
+        if i not in left:
+            continue
+        group = [j for j in left if j == i or (keys[i] and keys[j] == keys[i])]
+        parts = [j for j in left if keys[j] and keys[j] < keys[i]]
+        if keys[i] and frozenset().union(*(keys[j] for j in parts)) == keys[i]:
+            group += parts
+        for j in group:
+            del left[j]
+        groups.append(group)
+    return [Finding(tuple(claims[j] for j in group)) for group in sorted(groups, key=min)]
+
+
+def describe_comparisons(claim: PaperClaim) -> frozenset[tuple[Any, ...]]:
+    """Describe what a claim compares by settings and measure, whatever rows and tables are called."""
+    cells = index_cells(claim.table.name)
+    rule, limits = claim.table.measured, (claim.least, claim.within)
+    how = (claim.measure, rule.rounds, rule.clients, rule.personal, *limits)
+
+    def describe(keys: Sequence[CellKey]) -> tuple[str, ...]:
+        return tuple(describe_settings(cells[key].config) for key in keys)
+
+    return frozenset((*how, describe(c.first), describe(c.second)) for c in claim.comparisons)
+
+
+def describe_settings(config: dict[str, Any], *without: str) -> str:
+    """Describe settings so that equal ones are equal, in however many words they were written."""
+    kept = {k: v for k, v in config.items() if k not in without}
+    participation = dict(kept["participation"])
+    if "rate" in participation:
+        clients = kept["data"]["clients"]
+        participation["count"] = max(1, int(participation.pop("rate") * clients))
+    return json.dumps({**kept, "participation": participation}, sort_keys=True)

@@ -1,11 +1,12 @@
 """Decide the claims of the five works from runs: paired by seed, over the rounds, with intervals.
 
-A claim is decided where intervals allow it, never by one seed. The full scale counts before the medium.
+The paper's own rule, such as the best round, decides; the last ten evaluations are shown beside it.
+Never does one seed decide, nor a net that has not learned. The full scale counts before the medium.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
@@ -15,26 +16,48 @@ from ..analysis.significance import (
     ConfidenceInterval,
     compute_confidence_interval,
 )
-from .claim_list import CellKey, PaperClaim
+from .claim_list import CellKey, Comparison, Finding, PaperClaim
 from .claims import RULE_NAMES
-from .evidence import JUDGED_SCALES, STAND_IN, StoredRun
-from .table import VARIANT_SIGN
+from .evidence import FULL, JUDGED_SCALES, STAND_IN, StoredRun
+from .references import ReferenceRuns
+from .table import VARIANT_SIGN, PublishedTable
 
-Decision = Literal["holds", "does not hold", "undecided"]
+Decision = Literal["holds", "does not hold", "not yet trained", "undecided"]
 LAST10 = "last10"
 AT_EQUAL_LOSS = "matched"  # the rule for attacks
 BY_METHOD = "method"  # in place of a scale, where a claim follows from the method
 # parts of a run over which differences are averaged: the first tenth, then to a quarter, …
 ROUND_PARTS = ((0.0, 0.1), (0.1, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
+# below full scale nothing is said about the paper's own setting, only what was seen
+SCALED_WORDS: dict[str, dict[Decision, str]] = {
+    FULL: {"holds": "holds", "does not hold": "does not hold"},
+    "medium": {"holds": "seen at medium scale", "does not hold": "not seen at medium scale"},
+    STAND_IN: {"holds": "seen on stand-in data", "does not hold": "not seen on stand-in data"},
+}
 SeedRuns = Mapping[int, StoredRun]
+
+
+def name_decision(decision: Decision, scale: str) -> str:
+    """Name a decision in the words of its scale."""
+    return SCALED_WORDS[scale].get(decision, decision)
+
+
+def get_own_rule(claim: PaperClaim) -> str:
+    """Return the rule that decides a claim: that of the paper's table."""
+    return AT_EQUAL_LOSS if claim.is_about_attacks else claim.table.measured.rounds
+
+
+def list_rules(claim: PaperClaim) -> list[str]:
+    """List the rules that are looked at, the deciding one first."""
+    own = get_own_rule(claim)
+    return [own] if own == AT_EQUAL_LOSS else list(dict.fromkeys((own, LAST10)))
 
 
 @dataclass(frozen=True)
 class SeedDifferences:
-    """The difference of two cells, paired by seed: its mean and its interval."""
+    """What a comparison gave, paired by seed: its mean and its interval."""
 
-    first: CellKey
-    second: CellKey
+    comparison: Comparison
     seeds: tuple[int, ...]
     values: tuple[float, ...]  # one per seed
 
@@ -66,8 +89,8 @@ class CaseVerdict:
     decision: Decision
     why: str
     differences: tuple[SeedDifferences, ...]
-    nearest: SeedDifferences | None  # the smallest difference
     parts: tuple[RoundPart, ...]  # of the smallest difference, over the rounds
+    control: bool = False  # a setting of ours, which decides nothing
 
     @property
     def seeds(self) -> int:
@@ -91,80 +114,131 @@ class ClaimVerdict:
     """What was found out about a claim."""
 
     claim: PaperClaim
-    verdict: str  # "holds", "holds under condition …", "does not hold" or "undecided"
-    scale: str | None  # whose runs decide it
+    finding: str  # the id of the finding that it belongs to
+    verdict: str  # such as "not seen at medium scale (momentum 0)"
+    scale: str | None  # whose runs decide it, or were looked at last
+    rule: str  # that decides it
     why: str
     cases: tuple[CaseVerdict, ...]
 
 
-def decide_claims(
-    claims: Iterable[PaperClaim], runs: Sequence[StoredRun]
-) -> Iterator[ClaimVerdict]:
-    """Decide every claim from the runs of its table."""
+@dataclass(frozen=True)
+class Looks:
+    """How often a claim is looked at, by which its intervals are corrected (Bonferroni)."""
+
+    comparisons: int  # of its finding
+    settings: int  # variants with runs at this scale
+    rules: int
+
+    @property
+    def confirming(self) -> float:
+        """The level of intervals that confirm: every comparison must, so these need no correction."""
+        return 1 - ALPHA / (self.settings * self.rules)
+
+    @property
+    def refuting(self) -> float:
+        """The level of intervals that refute: one of many is beyond 0 by chance."""
+        return 1 - ALPHA / (max(1, self.comparisons) * self.settings * self.rules)
+
+
+# Claims -------------------------------------------------------------------------------------
+
+
+def decide_findings(
+    findings: Sequence[Finding], runs: Sequence[StoredRun]
+) -> Iterator[tuple[Finding, list[ClaimVerdict]]]:
+    """Decide the claims of every finding from the runs of their tables."""
+    references = ReferenceRuns(runs)
     by_table: dict[str, list[StoredRun]] = {}
     for run in runs:
         by_table.setdefault(run.table, []).append(run)
-    for claim in claims:
-        yield decide_claim(claim, by_table.get(claim.table.name, []))
+    for finding in findings:
+        yield (
+            finding,
+            [
+                decide_claim(claim, by_table.get(claim.table.name, []), finding, references)
+                for claim in finding.claims
+            ],
+        )
 
 
-def decide_claim(claim: PaperClaim, runs: Sequence[StoredRun]) -> ClaimVerdict:
+def decide_claim(
+    claim: PaperClaim, runs: Sequence[StoredRun], finding: Finding, references: ReferenceRuns
+) -> ClaimVerdict:
     """Decide a claim by the largest scale that can; list what every scale and variant say."""
+
+    def conclude(
+        verdict: str, scale: str | None, why: str, cases: tuple[CaseVerdict, ...] = ()
+    ) -> ClaimVerdict:
+        rule = get_own_rule(claim)
+        return ClaimVerdict(claim, finding.id, verdict, scale, rule, why, cases)
+
     if claim.follows:
-        return ClaimVerdict(claim, "holds", BY_METHOD, claim.how, ())
+        return conclude("holds", BY_METHOD, claim.how)
     if not claim.comparisons:
-        return ClaimVerdict(claim, "undecided", None, f"not from these runs: {claim.how}", ())
-    cases = tuple(iterate_cases(claim, runs))
-    for scale in JUDGED_SCALES:
-        here = [case for case in cases if case.scale == scale]
-        if any(case.decision != "undecided" for case in here):
-            return ClaimVerdict(claim, *combine_cases(here), cases)
+        return conclude("undecided", None, f"not from these runs: {claim.how}")
+    cases = tuple(iterate_cases(claim, runs, finding, references))
     if not cases:
-        return ClaimVerdict(claim, "undecided", None, "not run", ())
-    judged = [case for case in cases if case.scale in JUDGED_SCALES] or cases
-    most = max(judged, key=lambda case: (case.seeds, case.scale == JUDGED_SCALES[0]))
-    return ClaimVerdict(claim, "undecided", most.scale, f"{most.condition}: {most.why}", cases)
+        return conclude("undecided", None, "not run")
+    deciding = [c for c in cases if c.rule == get_own_rule(claim) and not c.control]
+    for scale in JUDGED_SCALES:
+        here = [case for case in deciding if case.scale == scale]
+        if any(case.decision in ("holds", "does not hold") for case in here):
+            return conclude(*combine_cases(here), cases)
+    shown = [case for case in deciding if case.scale in JUDGED_SCALES] or deciding or cases
+    scale = max(shown, key=lambda case: (case.seeds, case.scale == FULL)).scale
+    here = [case for case in shown if case.scale == scale]
+    counting = [case for case in here if case.decision != "not yet trained"]
+    most = max(counting or here, key=lambda case: case.seeds)
+    verdict = "undecided" if counting else "not yet trained"
+    return conclude(verdict, scale, f"{most.condition}: {most.why}", cases)
 
 
 def combine_cases(cases: Sequence[CaseVerdict]) -> tuple[str, str, str]:
-    """Combine variants and rules of one scale: the verdict, the scale, and why."""
+    """Combine the variants of one scale that count: the verdict, the scale, and why."""
+    cases = [case for case in cases if case.decision != "not yet trained"]
     scale, found = cases[0].scale, {case.decision for case in cases}
-    holding = [case for case in cases if case.decision == "holds"]
-    why = "; ".join(f"{case.condition}: {case.decision}, {case.why}" for case in cases)
+    words = SCALED_WORDS[scale]
+    why = "; ".join(f"{c.condition}: {name_decision(c.decision, scale)}, {c.why}" for c in cases)
+    holding, failing = (
+        "; ".join(case.settings for case in cases if case.decision == decision)
+        for decision in ("holds", "does not hold")
+    )
     if found == {"holds"}:
-        return "holds", scale, why
-    failing = join_conditions(cases, "does not hold")
+        return words["holds"], scale, why
     if holding:
-        conditions = join_conditions(cases, "holds")
-        exceptions = f" (does not hold: {failing})" if failing else ""
-        return f"holds under condition: {conditions}{exceptions}", scale, why
+        exceptions = f" ({words['does not hold']}: {failing})" if failing else ""
+        return f"{words['holds']} under condition: {holding}{exceptions}", scale, why
     if found == {"does not hold"}:
-        return "does not hold", scale, why
-    return f"does not hold ({failing})", scale, why
+        return words["does not hold"], scale, why
+    return f"{words['does not hold']} ({failing})", scale, why
 
 
-def join_conditions(cases: Sequence[CaseVerdict], decision: Decision) -> str:
-    """Join the conditions with this decision; settings alone where all rules agree on it."""
-    out = []
-    for settings in dict.fromkeys(case.settings for case in cases):
-        here = [case for case in cases if case.settings == settings]
-        agreeing = [case for case in here if case.decision == decision]
-        alike = len(agreeing) == len(here) and len(here) > 1
-        out += [settings] if alike else [case.condition for case in agreeing]
-    return "; ".join(out)
+# Cases --------------------------------------------------------------------------------------
 
 
-def iterate_cases(claim: PaperClaim, runs: Sequence[StoredRun]) -> Iterator[CaseVerdict]:
+def iterate_cases(
+    claim: PaperClaim, runs: Sequence[StoredRun], finding: Finding, references: ReferenceRuns
+) -> Iterator[CaseVerdict]:
     """Yield a verdict for every scale and variant that has runs, by the paper's rule and last 10."""
-    own_rules = list(dict.fromkeys((claim.table.measured.rounds, LAST10)))
-    rules = [AT_EQUAL_LOSS] if claim.is_about_attacks else own_rules
+    rules = list_rules(claim)
     for scale in (*JUDGED_SCALES, STAND_IN):
         at_scale = [run for run in runs if run.scale == scale]
-        for variant in sorted({run.variant for run in at_scale}):
-            cells = gather_cells(claim, at_scale, variant)
-            if sum(bool(found) for found in cells.values()) > 1:
-                for rule in rules:
-                    yield judge_case(claim, scale, variant, rule, cells)
+        variants = {
+            variant: cells
+            for variant in sorted({run.variant for run in at_scale})
+            if sum(map(bool, (cells := gather_cells(claim, at_scale, variant)).values())) > 1
+        }
+        looks = Looks(finding.comparisons, len(variants), len(rules))
+        for variant, cells in variants.items():
+            for rule in rules:
+                yield judge_case(claim, scale, variant, rule, cells, looks, references)
+
+
+def choose_cells(claim: PaperClaim, variant: str) -> PublishedTable:
+    """Return the claim's table with a variant; those of attacks are what the attacker knows."""
+    named = [variant] if variant and not claim.is_about_attacks else []
+    return claim.table.choose_variants(named)
 
 
 def gather_cells(
@@ -177,7 +251,7 @@ def gather_cells(
     if claim.is_about_attacks:
         labels = dict.fromkeys(claim.cells, variant)
     else:
-        chosen = claim.table.choose_variants([variant] if variant else [])
+        chosen = choose_cells(claim, variant)
         labels = {(cell.row, cell.column): cell.variant for cell in chosen.cells}
     return {
         key: {
@@ -190,25 +264,43 @@ def gather_cells(
 
 
 def judge_case(
-    claim: PaperClaim, scale: str, variant: str, rule: str, cells: Mapping[CellKey, SeedRuns]
+    claim: PaperClaim,
+    scale: str,
+    variant: str,
+    rule: str,
+    cells: Mapping[CellKey, SeedRuns],
+    looks: Looks,
+    references: ReferenceRuns,
 ) -> CaseVerdict:
     """Judge a claim by the runs of one scale and variant."""
     values = {
         key: {s: v for s, run in runs.items() if (v := measure_one(claim, run, rule)) is not None}
         for key, runs in cells.items()
     }
-    differences, missing = [], []
-    for first, second in claim.comparisons:
-        seeds = tuple(sorted(values[first].keys() & values[second].keys()))
+    differences, missing = [], list[CellKey]()
+    for comparison in claim.comparisons:
+        seeds = sorted(set.intersection(*({*values[key]} for key in comparison.cells)))
         if not seeds:
-            missing.append(first if not values[first] else second)
+            missing += [key for key in comparison.cells if not values[key]][:1]
             continue
-        gaps = tuple(values[first][s] - values[second][s] for s in seeds)
-        differences.append(SeedDifferences(first, second, seeds, gaps))
+        gaps = (
+            sum(values[key][s] for key in comparison.first)
+            - sum(values[key][s] for key in comparison.second)
+            for s in seeds
+        )
+        differences.append(SeedDifferences(comparison, tuple(seeds), tuple(gaps)))
+    decision, why = judge_differences(claim, differences, list(dict.fromkeys(missing)), looks)
+    chosen = choose_cells(claim, variant)
+    if scale != FULL and not claim.is_about_attacks:
+        run_cells = [cell for cell in chosen.cells if cells.get((cell.row, cell.column))]
+        state = references.check_cells(chosen, run_cells, scale)
+        if not state.learned:
+            decision = "undecided" if state.learned is None else "not yet trained"
+            why = f"{state.why}; {why}"
     nearest = min(differences, key=lambda d: d.mean, default=None)
-    decision, why = judge_differences(claim, differences, list(dict.fromkeys(missing)))
     parts = compare_rounds(claim.measure, cells, nearest) if nearest else ()
-    return CaseVerdict(scale, variant, rule, decision, why, tuple(differences), nearest, parts)
+    control = any(chosen.variants[name].control for name in chosen.chosen)
+    return CaseVerdict(scale, variant, rule, decision, why, tuple(differences), parts, control)
 
 
 def measure_one(claim: PaperClaim, run: StoredRun, rule: str) -> float | None:
@@ -221,28 +313,39 @@ def measure_one(claim: PaperClaim, run: StoredRun, rule: str) -> float | None:
 
 
 def judge_differences(
-    claim: PaperClaim, differences: Sequence[SeedDifferences], missing: Sequence[CellKey]
+    claim: PaperClaim,
+    differences: Sequence[SeedDifferences],
+    missing: Sequence[CellKey],
+    looks: Looks,
 ) -> tuple[Decision, str]:
     """Judge whether all differences are as claimed, some are not, or the seeds cannot tell."""
-    level = 1 - ALPHA / max(1, len(claim.comparisons))  # one of many is beyond 0 by chance
     for d in differences:
-        strict = d.interval(level)
+        strict = d.interval(looks.refuting)
         if strict and is_refuted(claim, strict):
-            return "does not hold", describe_difference(d, strict, level)
+            return "does not hold", describe_difference(d, strict, looks.refuting)
     nearest = min(differences, key=lambda d: d.mean, default=None)
     if nearest is None:
         return "undecided", "not run"
-    interval = nearest.interval()
-    text = describe_difference(nearest, interval)
+    intervals = [d.interval(looks.confirming) for d in differences]
+    interval = nearest.interval(looks.confirming)
+    text = describe_difference(nearest, interval, looks.confirming)
     if interval is None:
         return "undecided", f"one seed, which decides nothing: {text}"
     if missing:
-        rows = ", ".join(dict.fromkeys(row for row, _ in missing))
-        return "undecided", f"rows not run: {rows}; {text}"
-    intervals = [d.interval() for d in differences]
+        return "undecided", f"not run: {name_cells(claim, missing)}; {text}"
     if all(found and is_confirmed(claim, found) for found in intervals):
         return "holds", text
     return "undecided", text
+
+
+def name_cells(claim: PaperClaim, keys: Sequence[CellKey]) -> str:
+    """Name cells by what tells those of a claim apart: their rows, their columns, or both."""
+    rows, columns = ({key[i] for key in claim.cells} for i in (0, 1))
+    if len(columns) == 1:
+        return ", ".join(dict.fromkeys(row for row, _ in keys))
+    if len(rows) == 1:
+        return ", ".join(dict.fromkeys(column for _, column in keys))
+    return "; ".join(f"{row}, {column}" for row, column in keys)
 
 
 def is_confirmed(claim: PaperClaim, found: ConfidenceInterval) -> bool:
@@ -260,15 +363,21 @@ def is_refuted(claim: PaperClaim, found: ConfidenceInterval) -> bool:
 
 
 def compare_rounds(
-    measure: str, cells: Mapping[CellKey, SeedRuns], pair: SeedDifferences
+    measure: str, cells: Mapping[CellKey, SeedRuns], found: SeedDifferences
 ) -> tuple[RoundPart, ...]:
-    """Average the difference of two cells over parts of the rounds, paired by seed and round."""
-    by_seed = []
-    for seed in pair.seeds:
-        first, second = (
-            dict(cells[key][seed].points.get(measure, ())) for key in (pair.first, pair.second)
+    """Average a difference over parts of the rounds, paired by seed and round."""
+    by_seed, comparison = [], found.comparison
+    for seed in found.seeds:
+        curves = {key: dict(cells[key][seed].points.get(measure, ())) for key in comparison.cells}
+        common = set.intersection(*({*curve} for curve in curves.values()))
+        by_seed.append(
+            {
+                t: 100 * sum(curves[key][t] for key in comparison.first)
+                - 100 * sum(curves[key][t] for key in comparison.second)
+                for t in sorted(common)
+                if t > 0
+            }
         )
-        by_seed.append({t: 100 * (first[t] - second[t]) for t in first if t in second and t > 0})
     last = max((t for gaps in by_seed for t in gaps), default=0)
     out = []
     for begin, end in ROUND_PARTS:
@@ -281,13 +390,11 @@ def compare_rounds(
 
 
 def describe_difference(
-    d: SeedDifferences, interval: ConfidenceInterval | None, level: float = 1 - ALPHA
+    d: SeedDifferences, interval: ConfidenceInterval | None, level: float
 ) -> str:
     """Describe a difference: between which cells, its mean, its interval and its seeds."""
-    (row, column), (other, other_column) = d.first, d.second
-    names = (row, other) if column == other_column else (column, other_column)
     seeds = f"{len(d.seeds)} seed{'s' * (len(d.seeds) > 1)}"
-    if interval is None:
-        return f"{names[0]} − {names[1]} = {d.mean:+.2f}, {seeds}".replace("-", "−")
-    shown = f"{d.mean:+.2f} ({interval.low:+.2f} … {interval.high:+.2f}, {100 * level:.3g} %)"
-    return f"{names[0]} − {names[1]} = {shown.replace('-', '−')}, {seeds}"
+    shown = f"{d.mean:+.2f}"
+    if interval is not None:
+        shown += f" ({interval.low:+.2f} … {interval.high:+.2f}, {100 * level:.4g} %)"
+    return f"{d.comparison.label} = {shown.replace('-', '−')}, {seeds}"

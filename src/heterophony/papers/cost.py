@@ -1,6 +1,7 @@
-"""Estimate how long a cell takes on this machine, from its arithmetic and the measured speed.
+"""Estimate what a cell costs on this machine, and what it costs to decide a claim.
 
-The estimate is good to a factor of about two: it tells minutes from days before anything is run.
+The estimate is from the arithmetic and the measured speed, and good to a factor of about two: it
+tells minutes from days before anything is run.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from ..config.reading import resolve_config
 from ..data.sources import SOURCES, DatasetSize
 from ..models import get_default_head_depth, get_model_builder
 from ..tools.flops import count_forward_flops, count_training_flops, measure_sgemm_rate
+from .claim_list import PaperClaim
+from .medium import MIN_SEEDS, keeps_dataset, shrink_config
+from .scale import TableScale
+from .table import index_cells
 
 TRAINING_EFFICIENCY = 0.45  # speed of training over that of a matrix product (`heterophony bench`)
 SECONDS_PER_STEP = 0.0025  # of a mini-batch, besides its arithmetic
@@ -27,6 +32,8 @@ RELATIVE_WORK = {  # time of local training over FedAvg's with five epochs, as m
     "fedreg": 3.0,
     "pfedme": 4.4,
 }
+REFERENCE_SPEED = 90e9  # operations per second of one core: that of benchmarks/README.md
+HOUR = 3600
 
 
 def estimate_seconds(raw: Mapping[str, Any], speed: float, cores: int) -> float:
@@ -83,3 +90,55 @@ def measure_speed() -> float:
         return measure_sgemm_rate()
     finally:
         torch.set_num_threads(before)
+
+
+# Claims -------------------------------------------------------------------------------------
+
+
+def estimate_core_hours(claim: PaperClaim) -> dict[str, float | None]:
+    """Estimate the core-hours of a claim by scale; None where it cannot be decided at that scale."""
+    return {
+        scale.value: estimate_at_scale(claim, scale)
+        for scale in (TableScale.medium, TableScale.full)
+    }
+
+
+def estimate_at_scale(claim: PaperClaim, scale: TableScale) -> float | None:
+    """Estimate the core-hours of all cells of a claim; None if one cannot be run at this scale."""
+    cells = index_cells(claim.table.name)
+    # what is not decided by comparisons is read from the whole table
+    found = [cells[key] for key in claim.cells or cells]
+    if not found or claim.command or any(cell.needs for cell in found):
+        return None
+    seeds = max(MIN_SEEDS, len(claim.table.measured.seeds))
+    each = [estimate_cell(claim.table.name, cell.row, cell.column, scale) for cell in found]
+    known = [seconds for seconds in each if seconds is not None]
+    return seeds * sum(known) / HOUR if len(known) == len(each) else None
+
+
+@cache
+def estimate_cell(table: str, row: str, column: str, scale: TableScale) -> float | None:
+    """Estimate the seconds of one run of a cell; None if other data stand in at this scale."""
+    config = index_cells(table)[row, column].config
+    if scale is TableScale.medium:
+        small = shrink_config(config, stand_ins="never")
+        if not keeps_dataset(config["data"]["name"], small["data"]["name"]):
+            return None
+        config = small
+    return estimate_seconds(config, REFERENCE_SPEED, 1)
+
+
+def format_core_hours(hours: float | None) -> str:
+    """Format core-hours: ``–`` if unknown, ``0.4``, ``12``, ``1,300``."""
+    if hours is None:
+        return "–"
+    return f"{hours:.1f}" if hours < 10 else f"{hours:,.0f}"
+
+
+def explain_missing_cost(claim: PaperClaim) -> str:
+    """Say why a claim has no cost at either scale."""
+    if claim.command:
+        return f"by `{claim.command}`"
+    cells = index_cells(claim.table.name)
+    needs = dict.fromkeys(c.needs for c in (cells[key] for key in claim.cells or cells) if c.needs)
+    return f"needs {'; '.join(n for n in needs if n)}" if needs else ""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.runs import Run
+from ..config.reading import resolve_config
 from ..core.errors import DataError
 from ..core.files import write_atomically
 from ..runs.curves import compute_curves
@@ -210,5 +211,14 @@ def match_runs(runs: Sequence[Run], cells: Sequence[CellAtScale]) -> Iterator[St
         if run.summary is None:
             continue
         for at in cells:
-            if next(find_differences(at.cell.config, run.config), None) is None:
+            if is_run_of(at.cell.config, run.config):
                 yield at.describe(run)
+
+
+def is_run_of(cell: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
+    """Tell whether a run has the settings of a cell, and its algorithm no others of its own."""
+    if next(find_differences(cell, run), None) is not None:
+        return False
+    usual = asdict(resolve_config(dict(cell)).algorithm)
+    mine = {k: v for k, v in run["algorithm"].items() if k not in cell["algorithm"]}
+    return all(usual.get(k) == v for k, v in mine.items())

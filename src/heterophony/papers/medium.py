@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, Literal
 
+from ..data.partitions import PerClientDirichlet
 from ..data.sources import SOURCES
+from ..data.sources.small import TEST_PER_CLASS, TRAIN_PER_CLASS
 from ..models import get_default_head_depth, get_model_builder
 from .quick import (
     CLASS_COUNTS,
@@ -20,7 +22,7 @@ from .quick import (
     scale_round_settings,
 )
 
-SMALL_DATASETS = {  # 1,000 images per class at half their side: data/sources/small.py
+SMALL_DATASETS = {  # up to 1,000 images per class at half their side: data/sources/small.py
     "fmnist": "fmnist-small",
     "emnist": "emnist-small",
     "emnist-balanced": "emnist-small",
@@ -51,7 +53,9 @@ EVALUATIONS = 25  # of a run with epochs, at most
 # where clients share fewer images than in the paper: fewer steps in a round, so larger ones
 LR_FACTOR = 3
 CENTRALISED = "centralized"
-OWN_SIZE_PARTITION = "per_client_dirichlet"  # its clients have as many images as in the paper
+OWN_SIZE_PARTITION = (
+    "per_client_dirichlet"  # its clients draw their own images, as many as in the paper
+)
 MIN_SEEDS = 5  # the paper's own seeds, and the numbers after them up to so many
 MEDIUM_SCALE_NOTE = (
     "medium scale: the paper's data, partition, clients and kind of net, with at most 1,000 images per"
@@ -90,9 +94,25 @@ def shrink_data(data: dict[str, Any], stand_ins: StandInUse) -> None:
         small = STAND_INS[small]
         reduce_class_shards(data.get("partition", {}), CLASS_COUNTS.get(full, SMALL_CLASSES))
     data["name"] = small
+    limit_own_images(data.get("partition", {}), small)
     # the transforms of papers are for images of 32x32; without one, bytes become [-1, 1]
     data.pop("transform", None)
     data.pop("frozen_augment", None)
+
+
+def limit_own_images(partition: dict[str, Any], small: str) -> None:
+    """Let a client draw no more images than a class has: it may draw all of one class."""
+    if partition.get("kind") != OWN_SIZE_PARTITION:
+        return
+    usual, of_class = (
+        PerClientDirichlet(),
+        SOURCES[small].size.examples // SOURCES[small].size.classes,
+    )
+    drawn = TRAIN_PER_CLASS + TEST_PER_CLASS
+    for part, share in (("train", TRAIN_PER_CLASS), ("test", TEST_PER_CLASS)):
+        most = of_class * share // drawn
+        if partition.get(part, getattr(usual, part)) > most:
+            partition[part] = most
 
 
 def keeps_dataset(full: str, small: str) -> bool:

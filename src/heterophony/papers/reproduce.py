@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.significance import compute_confidence_interval
+from ..config.participation import parse_participation
 from ..config.reading import resolve_config
 from ..core.errors import ConfigError, FolderError
 from ..data.sources import SOURCES
@@ -50,6 +51,11 @@ class CellRun:
     @property
     def config(self) -> dict[str, Any]:
         return {**self.cell.config, "seed": self.seed}
+
+    def compute_selection_probabilities(self, clients: int) -> list[float]:
+        """Compute how likely each of so many clients is in one draw, in client order."""
+        rule, _ = parse_participation(self.cell.config.get("participation", {}))
+        return [float(p) for p in rule.compute_probabilities(clients, self.seed)]
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,7 @@ class TableVariant:
     reason: str
     source: str
     changes: list[CellOverride]
+    control: bool = False  # of ours: it is shown beside a claim, and decides nothing
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -129,6 +130,7 @@ class PublishedTable:
     unsaid: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     needs: str | None = setting(None, "why it cannot be run here")
+    baseline: str = setting("", "the table whose FedAvg is the baseline; default: its own settings")
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -217,6 +219,24 @@ class PublishedTable:
                 out[measure] = PrintedNumber(value, None if std == NO_NUMBER else std)
         return out
 
+    def build_baseline(self, row: str, column: str) -> dict[str, Any]:
+        """Return the settings of FedAvg beside a cell, with the chosen variants.
+
+        They are those of the table and the column, unless the work has a table for its baseline.
+        """
+        if self.baseline:
+            data = next(c.config["data"] for c in self.cells if (c.row, c.column) == (row, column))
+            found = (c.config for c in load_table(self.baseline).cells)
+            return next(c for c in found if c["data"]["name"] == data["name"])
+        config = deepcopy(self.settings)
+        merge_settings(config, self.columns[column])
+        config["algorithm"] = {"name": "fedavg"}
+        for exception in self.exceptions:
+            if exception.applies_to("FedAvg", column):
+                merge_settings(config, exception.set)
+        self._apply_variants(config, "FedAvg", column)
+        return config
+
     @property
     def missing_requirements(self) -> str | None:
         """What cells need that is not available here, if anything."""
@@ -278,6 +298,13 @@ def load_table(name: str) -> PublishedTable:
     """Load the table or figure of that name."""
     check_choice(name, list_table_names(), "reproduce")
     return parse_table(name, (TABLES / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def index_cells(name: str, variant: str = "") -> dict[tuple[str, str], Cell]:
+    """Return the cells of a table by row and column, with the settings of a variant."""
+    table = load_table(name).choose_variants([variant] if variant else [])
+    return {(cell.row, cell.column): cell for cell in table.cells}
 
 
 def load_tables() -> list[PublishedTable]:

@@ -47,6 +47,10 @@ class RandomParticipation:
     def chosen(self, t: int, clients: Sequence[str], seed: int) -> list[str]:
         return self.select_among(t, clients, clients, seed)
 
+    def compute_probabilities(self, clients: int, seed: int) -> NDArray[np.float64]:
+        """Compute the probability of each client in one draw; they add up to 1."""
+        return np.full(clients, 1 / clients)
+
     def select_among(
         self, t: int, clients: Sequence[str], reachable: Sequence[str], seed: int
     ) -> list[str]:
@@ -94,6 +98,11 @@ class Skewed(RandomParticipation):
             draws = scores + draw.gumbel(size=(size, len(scores)))
             return np.asarray(draws.argmax(1))
         return np.argsort(-(scores + draw.gumbel(size=len(scores))), kind="stable")[:size]
+
+    def compute_probabilities(self, clients: int, seed: int) -> NDArray[np.float64]:
+        log_p = self.draw_log_probabilities(clients, seed)
+        p = np.exp(log_p - log_p.max())
+        return np.asarray(p / p.sum())
 
     def draw_log_probabilities(self, clients: int, seed: int) -> NDArray[np.float64]:
         """Draw the logarithms of p, up to a constant; p itself may be too small for a float."""

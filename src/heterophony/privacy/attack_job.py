@@ -1,12 +1,12 @@
 """The attack on one client in one round, as a job for an engine.
 
-Each case is attacked twice: by an attacker who knows the client's personal parameters, and by one
-who does not.
+Each case is attacked three times: by two attackers who do not know the client's personal parameters,
+and guess them anew or by their initial values, and by one who knows them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -43,9 +43,7 @@ from .gradients import (
     make_stranger,
     observe_update,
 )
-
-# does the attacker know the personal parameters?
-PRIVATE_UNKNOWN, PRIVATE_KNOWN = "unknown", "known"
+from .summary import GUESSED_FRESH, GUESSED_INITIAL, PRIVATE_KNOWN
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ class AttackCase:
 
 @dataclass(frozen=True)
 class GradientInversion:
-    """The attacks of both attackers on one case, called by an engine."""
+    """The attacks of all attackers on one case, called by an engine."""
 
     case: AttackCase
     settings: AttackSettings
@@ -105,7 +103,8 @@ class GradientInversion:
         labels = infer_labels(observed[str(bias)], len(y)) if inferred else y
         low, high = compute_bounds(x, plan.federation.data(job.client).train.scale)
         makers: dict[str, Callable[[], RecordingClient]] = {
-            PRIVATE_UNKNOWN: partial(make_stranger, plan, job),
+            GUESSED_FRESH: partial(make_stranger, plan, job, GUESSED_FRESH),
+            GUESSED_INITIAL: partial(make_stranger, plan, job, GUESSED_INITIAL),
             PRIVATE_KNOWN: partial(make_insider, plan, job, store),
         }
         attacks = {
@@ -118,18 +117,20 @@ class GradientInversion:
             )
             for knowledge, make in makers.items()
         }
-        results = {PRIVATE_UNKNOWN: attacks[PRIVATE_UNKNOWN].run_restarts()}
-        # if personal parameters do not matter for the gradient, both attacks are the same
-        same = are_equal(*(a.compute_first_gradient() for a in attacks.values()))
-        results[PRIVATE_KNOWN] = (
-            results[PRIVATE_UNKNOWN] if same else attacks[PRIVATE_KNOWN].run_restarts()
-        )
-        return pack_reply(self.case, inferred, results)
+        try:
+            return pack_reply(self.case, inferred, run_different_attacks(attacks))
+        except IndexError:
+            if self.settings.labels != "joint":
+                raise
+            raise ConfigError(
+                f"--labels joint: {self.case.algorithm} looks things up by label, so"
+                " labels must be classes; leave it out, or choose other --labels"
+            ) from None
 
 
 @dataclass(frozen=True)
 class AttackerKnowledge:
-    """What both attackers know: the observed gradient, and the images' shape, labels and range."""
+    """What all attackers know: the observed gradient, and the images' shape, labels and range."""
 
     gradient: Tensors
     shape: tuple[int, ...]
@@ -187,17 +188,22 @@ class CaseAttack:
                 known.low,
                 known.high,
             )
-            try:
-                found = self.settings.attack_method(target, self.draw_start(restart))
-                reconstructions.append(found)
-            except IndexError:
-                if self.settings.labels != "joint":
-                    raise
-                raise ConfigError(
-                    f"--labels joint: {self.case.algorithm} looks things up by label, so"
-                    " labels must be classes; leave it out, or choose other --labels"
-                ) from None
+            reconstructions.append(self.settings.attack_method(target, self.draw_start(restart)))
         return select_best(reconstructions)
+
+
+def run_different_attacks(
+    attacks: Mapping[str, CaseAttack],
+) -> dict[str, tuple[int, Reconstruction]]:
+    """Run the attack of every attacker; those with the same gradient at the start do the same one."""
+    done: list[tuple[Tensors, tuple[int, Reconstruction]]] = []
+    results = {}
+    for knowledge, attack in attacks.items():
+        gradient = attack.compute_first_gradient()
+        same = next((found for first, found in done if are_equal(first, gradient)), None)
+        results[knowledge] = same or attack.run_restarts()
+        done.append((gradient, results[knowledge]))
+    return results
 
 
 def are_equal(a: Tensors, b: Tensors) -> bool:

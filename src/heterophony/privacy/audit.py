@@ -21,8 +21,6 @@ from ..engines.base import Engine
 from ..jobs.plan import Job
 from ..runs.run_index import read_json_lines
 from .attack_job import (
-    PRIVATE_KNOWN,
-    PRIVATE_UNKNOWN,
     AttackCase,
     AttackSettings,
     GradientInversion,
@@ -37,6 +35,7 @@ from .matching import (
 )
 from .records import Record, make_records
 from .snapshots import Snapshots
+from .summary import PRIVATE_KNOWLEDGE
 
 ATTACK_LOG = "attacks.jsonl"
 
@@ -152,7 +151,7 @@ def list_open_cases(cases: Sequence[AttackCase], log: AttackLog) -> list[AttackC
         if not all(
             (*c.key[:3], c.first_image + i, private) in done
             for i in range(c.image_count)
-            for private in (PRIVATE_UNKNOWN, PRIVATE_KNOWN)
+            for private in PRIVATE_KNOWLEDGE
         )
     ]
 

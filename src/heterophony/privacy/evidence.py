@@ -39,20 +39,27 @@ def describe_audit(folder: Path) -> Iterator[StoredRun]:
             raise FolderError(f"{folder}: the run of {name} is missing")
         check_settings(at, runs[name])
         for knowledge in PRIVATE_KNOWLEDGE:
-            row = find_row(folder, content, name, knowledge)
-            yield describe_row(at, runs[name], row)
+            if row := find_row(folder, content, name, knowledge):
+                yield describe_row(at, runs[name], row)
 
 
-def find_row(folder: Path, content: dict[str, Any], name: str, knowledge: str) -> dict[str, Any]:
-    """Find the row of an algorithm and an attacker; refuse one that lacks a level of the loss."""
+def find_row(
+    folder: Path, content: dict[str, Any], name: str, knowledge: str
+) -> dict[str, Any] | None:
+    """Find the row of an algorithm and an attacker; None if that attacker was not tried.
+
+    Raise FolderError if a level of the loss is missing.
+    """
     levels = {f"{v:g}" for v in content["asked"]["victims"]["losses"]}
     rows: list[dict[str, Any]] = content["rows"]
     for row in rows:
         if (row["algorithm"], row["private"]) == (name, knowledge):
             if set(row.get("losses", ())) == levels:
                 return row
-            break
-    raise FolderError(f"{folder}: {name} was not attacked at all losses that were asked for")
+            raise FolderError(
+                f"{folder}: {name} was not attacked at all losses that were asked for"
+            )
+    return None
 
 
 def check_preset(folder: Path, asked: dict[str, Any]) -> None:
@@ -63,9 +70,10 @@ def check_preset(folder: Path, asked: dict[str, Any]) -> None:
         "victims": preset.victims.describe(),
         "how": asdict(preset.attack_settings),
         "data": preset.settings["data"]["name"],
+        "attackers": PRIVATE_KNOWLEDGE,
     }
     for key, value in wanted.items():
-        found = asked[key]
+        found = asked.get(key)
         if to_lists(value) != to_lists(found):
             raise FolderError(f"{folder}: {key} is not as in --preset medium: {found}")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..core.algorithm import Algorithm, Reply
+from ..core.algorithm import Reply
 from ..core.client import Client
 from ..core.epochs import iterate_epochs
 from ..core.module_copies import copy_module
@@ -24,6 +24,7 @@ from ..jobs.client_store import ClientStore
 from ..jobs.plan import Job, Plan
 from ..jobs.protecting import protect_reply, restore_reply, split_memory
 from ..jobs.work import work
+from .summary import GUESSED_INITIAL
 
 
 @dataclass(frozen=True)
@@ -61,33 +62,33 @@ def make_insider(plan: Plan, job: Job, store: ClientStore) -> RecordingClient:
         job, store.load_memory(job.client, before=job.t), store, RecordingClient
     )
     assert isinstance(client, RecordingClient)
-    return record_local_training(plan, plan.algorithm, job, client)
+    return record_local_training(plan, job, client)
 
 
-def make_stranger(plan: Plan, job: Job) -> RecordingClient:
-    """Build the client from sent parameters alone: no personal parameters, no memory, no data."""
-    algorithm = plan.algorithm.stranger()
+def make_stranger(plan: Plan, job: Job, guess: str) -> RecordingClient:
+    """Build the client from sent and guessed parameters alone: no memory, no data."""
     client = RecordingClient(
         id=job.client,
         t=job.t,
         net=copy_module(plan.template),
         data=make_blank_data(plan.federation.data(job.client), plan.federation.shape),
         received=job.tensors,
-        memory={"net": guess_personal_parameters(plan, job)},
+        memory={"net": guess_personal_parameters(plan, job, guess)},
         training=plan.training,
         seed=plan.seed,
         rounds=plan.rounds,
-        list_shared=plan.list_shared_names,
+        list_kinds=plan.list_kinds,
         cache_derived=lambda name, make: make(),
     )
-    return record_local_training(plan, algorithm, job, client)
+    return record_local_training(plan, job, client)
 
 
-def guess_personal_parameters(plan: Plan, job: Job) -> Tensors:
-    """Return what a stranger uses in place of the personal parameters."""
-    if plan.algorithm.guess == "average":
-        return job.generic_model
-    if plan.algorithm.guess == "initial":
+def guess_personal_parameters(plan: Plan, job: Job, guess: str) -> Tensors:
+    """Return what a stranger uses in place of the personal parameters, whatever the algorithm.
+
+    ``initial``: those before the first round, which the server made. ``fresh``: newly drawn ones.
+    """
+    if guess == GUESSED_INITIAL:
         return state(plan.template)
     with seeded(plan.seed, "attack", "guess", job.t, job.client):
         return state(plan.build_net())
@@ -100,13 +101,13 @@ def make_blank_data(data: ClientData, shape: tuple[int, ...]) -> ClientData:
     return ClientData(samples, samples, data.classes)
 
 
-def record_local_training(
-    plan: Plan, algorithm: Algorithm, job: Job, client: RecordingClient
-) -> RecordingClient:
+def record_local_training(plan: Plan, job: Job, client: RecordingClient) -> RecordingClient:
     """Run the algorithm's ``local``, which records its passes on the client."""
     with seeded(plan.seed, "local", job.t, job.client):
-        algorithm.local(client)
-    client.net.requires_grad_(True).eval()  # batch statistics of one image mean nothing
+        plan.algorithm.local(client)
+    for p in params(client.net).values():
+        p.requires_grad_(True)
+    client.net.eval()  # batch statistics of one image mean nothing
     return client
 
 

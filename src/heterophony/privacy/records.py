@@ -14,8 +14,6 @@ from ..core.samples import Scale
 from ..core.tensors import Tensors
 from ..jobs.plan import Plan
 from .attack_job import (
-    PRIVATE_KNOWN,
-    PRIVATE_UNKNOWN,
     AttackCase,
     AttackSettings,
     compute_bounds,
@@ -23,6 +21,7 @@ from .attack_job import (
 )
 from .attacks import Reconstruction
 from .quality import make_reference_images, psnr, ssim
+from .summary import PRIVATE_KNOWLEDGE
 
 Record = dict[str, Any]
 
@@ -30,7 +29,7 @@ Record = dict[str, Any]
 def make_records(
     plan: Plan, case: AttackCase, settings: AttackSettings, reply: Reply
 ) -> list[Record]:
-    """Make the records of both attackers."""
+    """Make the records of all attackers."""
     scale = plan.federation.data(case.client).train.scale
     x, y = case.load_batch(plan)
     known = settings.labels == "inferred" and not reply.metrics["inferred"]
@@ -42,7 +41,7 @@ def make_records(
         "labels": "known" if known else settings.labels,
     }
     out = []
-    for knowledge in (PRIVATE_UNKNOWN, PRIVATE_KNOWN):
+    for knowledge in PRIVATE_KNOWLEDGE:
         restart, found = unpack_reply(reply, knowledge)
         loss = found.loss if found.finite else None
         attack = {"restart": restart, "finite": found.finite, "matching": loss}

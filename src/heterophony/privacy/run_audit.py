@@ -35,6 +35,7 @@ from .audit import (
 from .preset_names import AuditPreset
 from .presets import get_algorithm_settings
 from .snapshots import Snapshots
+from .summary import PRIVATE_KNOWLEDGE
 
 
 @dataclass(frozen=True)
@@ -105,19 +106,22 @@ def build_audit_configs(
     rounds: int,
     note: Callable[[str], None] = ignore_note,
 ) -> dict[str, Config]:
-    """Build a configuration for every algorithm: the preset's settings, then the overrides."""
+    """Build a configuration for every algorithm: the preset's settings, then the overrides.
+
+    The caller's algorithms are trusted.
+    """
     configs = {}
     names = [find_algorithm_name(name) for name in names]
-    overrides = expand_overrides(settings, overrides, names, note)
+    overrides = expand_overrides(settings, overrides, names, note, trust=True)
     for name in names:
-        if get_algorithm_class(name).pooled:
+        if get_algorithm_class(name, trust=True).pooled:
             raise ConfigError(f"{name}: it pools all data, so nothing is sent; leave it out")
         algorithm = {**get_algorithm_settings(preset, name), "name": name}
         raw = {**deepcopy(dict(settings)), "algorithm": algorithm, "rounds": rounds}
         for pair in overrides:
             if apply_override(raw, pair) in ("rounds", "algorithm.name"):
                 raise ConfigError(f"-c {pair}: name algorithms and --rounds in the command itself")
-        configs[name] = resolve_config(raw)
+        configs[name] = resolve_config(raw, trust=True)
     return configs
 
 
@@ -139,6 +143,7 @@ def open_audit(
         "algorithms": list(configs),
         "victims": victims.describe(),
         "how": asdict(how),
+        "attackers": list(PRIVATE_KNOWLEDGE),
         "seed": first.top.seed,
         "data": federation.name,
         "shape": list(federation.shape),

@@ -54,8 +54,6 @@ class Snapshots:
         """Save the state after ``t`` rounds."""
         sizes = self.plan.federation.sizes()
         server = self.folder.load_commit(t, sizes) if t else self.plan.create_initial_server()
-        average = server.average | server.model
-        write_atomically(self.get_average_path(t), encode_groups({"average": average}))
         for client in self.clients:
             if t:  # before the first round no client has a memory
                 memory = self.folder.client_store.load_memory(client, before=t)
@@ -71,15 +69,8 @@ class Snapshots:
                 f"{self.folder.path} has no snapshot of client {client} after {t} rounds, as it was"
                 " trained with other settings; choose another --out"
             )
-        down, average = (read_groups(f) for f in (path, self.get_average_path(t)))
-        return Job(
-            kind="train",
-            t=t,
-            client=client,
-            tensors=down["down"],
-            generic_model=average["average"],
-            keeps_memory=False,
-        )
+        down = read_groups(path)["down"]
+        return Job(kind="train", t=t, client=client, tensors=down, keeps_memory=False)
 
     @property
     def client_store(self) -> FolderClientStore:
@@ -90,9 +81,6 @@ class Snapshots:
 
     def get_message_path(self, t: int, client: str) -> Path:
         return self.folder.path / SNAPSHOT_FOLDER / f"{t:07d}" / encode_folder_name(client)
-
-    def get_average_path(self, t: int) -> Path:
-        return self.folder.path / SNAPSHOT_FOLDER / f"{t:07d}.average"
 
 
 def read_groups(path: Path) -> Memory:

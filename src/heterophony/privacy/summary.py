@@ -11,7 +11,9 @@ from ..papers.table import PublishedTable
 from .matching import collect_losses, collect_matched_rounds, list_common_levels
 
 Record = dict[str, Any]
-PRIVATE_KNOWLEDGE = ("unknown", "known")
+# what an attacker uses for the personal parameters: a guess, the same for every algorithm, or them
+GUESSED_FRESH, GUESSED_INITIAL, PRIVATE_KNOWN = "fresh", "initial", "known"
+PRIVATE_KNOWLEDGE = (GUESSED_FRESH, GUESSED_INITIAL, PRIVATE_KNOWN)
 IMAGE_KEYS = ("original", "picture")  # left out of ``audit.json``
 
 

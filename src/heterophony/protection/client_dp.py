@@ -93,7 +93,7 @@ class ClientDP(Protection):
     def multiplier(self) -> float:
         """The standard deviation of the noise by the sensitivity.
 
-        A sum differs by ``clip`` without one client. A single reply, which the server sees, is to
+        A sum differs by ``clip`` if one client's move is left out, or zero. A single reply, which the server sees, is to
         hide what the client's data are: two clipped replies differ by twice as much.
         """
         return (self.noise or 0.0) / (1 if self.where == "server" else 2)
@@ -124,7 +124,7 @@ class ClientDP(Protection):
         if self.where == "device":
             how = "each reply, whatever the client's data are; the server sees no more"
         elif rate is None:
-            how = "the models, with or without one client; fixed cohorts do not amplify"
+            how = "the models, with a client's moves or zeros in their place; fixed cohorts do not amplify"
         else:
             how = f"the models, with or without one client; Poisson sampling at rate {rate:g}"
         return PrivacyPromise("client", self.delta, how)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
-from torch.nn.utils.parametrize import is_parametrized
 
 from ..core.client import Client
 from ..core.compute import autocast, read_loss
@@ -25,10 +21,9 @@ from ..core.training import Training
 from ..core.training_pass import Loss, TrainingPass
 from .base import PREFIX
 from .noise import draw_normal_like, draw_uniform
+from .single_gradients import WHERE, SingleGradients, check_uncoupled, single_gradients
 
-WHERE = "protection.example_dp"
 STEPS_METRIC = f"{PREFIX}steps"
-TOLERANCE = 1e-3  # between the mean of single gradients and that of the batch
 
 
 class PrivateClient(Client):
@@ -69,6 +64,8 @@ class PrivateClient(Client):
         named, how, total = given.named, given.how, self.count_steps(given)
         self.passes += 1  # two passes may have one name, and must not share their noise
         with single_gradients(self.net) as gradients:
+            if total:
+                check_uncoupled(named, given.loss, self.private_data.train)
             for step in range(total):
                 optimiser.zero_grad()
                 purpose = f"{self.id}|{self.t}|{self._draw_seed}|{self.passes}|{step}"
@@ -116,79 +113,6 @@ class PrivateClient(Client):
             # the optimiser's kernel reads gradient and parameter in one order
             p.grad = match_memory_format(shaken / (rate * len(samples)), p)
         return value
-
-
-class SingleGradients:
-    """The gradients of single examples, which Opacus computes beside those of the batch."""
-
-    def __init__(self) -> None:
-        self.checked = False
-
-    def add_clipped(self, named: Tensors, clip: float) -> dict[str, Tensor]:
-        """Clip the gradient of each example, over all parameters, and add them up."""
-        singles = {k: get_single(p) for k, p in named.items()}
-        found = {k: g for k, g in singles.items() if g is not None}
-        if not self.checked:
-            check_single_gradients(named, found)
-            self.checked = True
-        squares = [g.flatten(1).square().sum(1) for g in found.values()]
-        norms = torch.stack(squares).sum(0).sqrt() if squares else torch.zeros(1)
-        factors = (clip / norms.clamp(min=1e-12)).clamp(max=1.0)
-        sums = {k: torch.einsum("n,n...->...", factors, g) for k, g in found.items()}
-        parameters: list[Any] = list(named.values())
-        for p in parameters:
-            p.grad_sample = None  # else Opacus adds the next ones to them
-        return sums
-
-
-@contextmanager
-def single_gradients(net: nn.Module) -> Iterator[SingleGradients]:
-    """Let Opacus compute the gradient of every example in the backward passes of the block."""
-    if find_spec("opacus") is None:
-        raise ConfigError(
-            f"{WHERE}: it needs Opacus; install it with pip install 'heterophony[dp]'"
-        )
-    from opacus import GradSampleModule  # type: ignore[import-not-found, import-untyped, unused-ignore]
-
-    if any(map(is_parametrized, net.modules())):
-        raise ConfigError(
-            f"{WHERE}: the algorithm computes weights from other parameters, which Opacus does not"
-            " follow; choose another algorithm or client_dp"
-        )
-    try:
-        # its own rules for convolutions are wrong where weights are in the format channels_last
-        hooked = GradSampleModule(net, strict=False, force_functorch=True)
-    except NotImplementedError as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{WHERE}: Opacus cannot train this model: {reason}") from None
-    try:
-        with warnings.catch_warnings():
-            # the first layer's input needs no gradient; Opacus does not use it
-            warnings.filterwarnings("ignore", "Full backward hook is firing")
-            yield SingleGradients()
-    finally:
-        hooked.remove_hooks()
-        for p in net.parameters():
-            if hasattr(p, "grad_sample"):
-                del p.grad_sample
-
-
-def get_single(parameter: Tensor) -> Tensor | None:
-    return getattr(parameter, "grad_sample", None)
-
-
-def check_single_gradients(named: Tensors, found: Mapping[str, Tensor]) -> None:
-    """Refuse a loss that uses parameters outside of the layers that Opacus follows."""
-    for name, p in named.items():
-        if p.grad is None:
-            continue
-        whole = p.grad
-        mean = found[name].mean(0) if name in found else torch.zeros_like(whole)
-        if float((mean - whole).norm()) > TOLERANCE * (1e-3 + float(whole.norm())):
-            raise ConfigError(
-                f"{WHERE}: the gradient of '{name}' does not come from single examples: the loss uses"
-                " it outside of a layer; choose another algorithm or client_dp"
-            )
 
 
 def check_allowed(given: TrainingPass, usual: Training) -> None:

@@ -11,52 +11,72 @@ from ..core.errors import ConfigError
 from ..core.files import write_atomically
 from ..papers.claim_data import (
     CASE_TITLES,
+    OPEN_VERDICTS,
+    FindingVerdict,
     classify_verdict,
-    count_verdicts,
+    count_findings,
     describe_cost,
     describe_found,
     list_cases,
+    list_verdicts,
 )
 from ..papers.claim_verdicts import ClaimVerdict
 
 TITLE = "What holds: the claims of five works"
 COLUMNS = ("claim", "printed", "verdict", "found", "to decide, core-hours")
+PLAIN = str.maketrans("", "", "*`")  # Markdown's signs are left out of HTML
 DECIDED_TITLE = "What is decided"
-DECIDED_COLUMNS = ("verdict", "claim", "work", "printed", "found")
+DECIDED_COLUMNS = ("verdict", "claims", "found")
 INTRODUCTION = (
-    "Every ordering that a table of these works prints, and every claim in words; what was printed, and"
-    " what our runs show. Differences are paired by seed, with 95 % intervals over the seeds; the"
-    " difference shown is the smallest of those that a claim compares. Over the rounds it is paired by"
-    " seed and round.",
-    "A claim *holds* if the intervals of all its differences are on the claimed side, and *does not"
-    " hold* if one is on the other side (corrected for their number). It is *undecided* if they include"
-    " 0, if rows are missing, or if there is one seed, which decides nothing. It *holds under condition"
-    " …* if it does with some settings or by some rule, and not by all; settings without a rule mean: by both rules. The full scale counts before"
-    " the medium one, which has fewer images, a smaller net, fewer rounds and, where clients have fewer"
-    " images, larger learning rates; *settings as in the text* means: apart from that. Both are judged by the"
-    " paper's own rule (such as the best round) and by the mean over the last ten evaluations.",
-    "A claim can fail while rows are still missing. Where it names a margin, that counts in place of 0;"
-    " where it does not, only the sign is judged. *Equal work* is a control of ours, which no paper"
-    " claims. Nothing is corrected for the number of settings, rules or claims. Where a table deals the"
-    " data once for all seeds, as FedReG's do, intervals say nothing about other partitions. *Stand-in"
-    " data* are CIFAR-10 in place of CIFAR-100 and Tiny ImageNet, at medium scale, where these were not"
-    " at hand: such runs are shown, and decide nothing.",
+    "The orderings that the tables of these works print (which row is best, what falls or rises with what),"
+    " and their claims in words; what was printed, and what our runs show. Claims that rest on the same"
+    " comparison of the same settings, as a paper repeats its thesis, are one *finding*; so are a claim and"
+    " all its parts. Findings are counted, claims are listed. Differences are paired by seed, with intervals over"
+    " the seeds; the difference shown is the smallest of those that a claim compares. Over the rounds it is"
+    " paired by seed and round.",
+    "Only runs of a paper's own setting, the full scale, say that a claim *holds* or *does not hold*. The"
+    " medium scale has fewer images, a smaller net, fewer rounds and, where clients have fewer images, larger"
+    " learning rates: there a claim is *seen at medium scale* or *not seen at medium scale*, which says nothing"
+    " certain about the paper's setting. In the one comparison that exists at both scales"
+    " with equal work, FedReG's G against FedAvg's, they differ even in sign.",
+    "A claim is seen if the intervals of all its differences are on the claimed side, and not seen if one is"
+    " on the other side, even while rows are missing. It is *undecided* if they include 0, if rows are missing,"
+    " or if there is one seed, which decides nothing. Where a claim names a margin, that counts in place of 0."
+    " *Under condition …* means: with some settings, and not with all.",
+    "The paper's own rule (such as the best round) decides. The mean over the last ten evaluations is shown"
+    " beside it, and where it decides otherwise, that is said. Intervals are 95 % in all, corrected"
+    " (Bonferroni) for what was looked at: an interval that refutes for the comparisons of the finding times"
+    " the settings times the rules, one that confirms for the settings times the rules, as all comparisons"
+    " must be confirmed. Nothing is corrected for the number of findings.",
+    "*Not yet trained*: below full scale a cell counts only if FedAvg with its settings has learned. It must"
+    " have settled (over the last fifth of the rounds the line through its G neither rises nor falls beyond"
+    " noise) and reach 0.8 of what the same net learns from the same images in one place, in as many passes."
+    " Otherwise the claim is not yet trained, whatever its interval says"
+    " (`heterophony reproduce centralised --scale medium`).",
+    "*Equal work* is a control of ours, which no paper claims: it is shown, and decides nothing. Where a table"
+    " deals the data once for all seeds, as FedReG's do, intervals say nothing about other partitions."
+    " *Stand-in data* are CIFAR-10 in place of CIFAR-100 and Tiny ImageNet, at medium scale, where these were"
+    " not at hand: such runs are shown, and decide nothing.",
     "Claims about attacks are judged by privacy audits instead: differences are in dB, at equal training"
-    " loss, once for an attacker who knows the personal parameters and once for one who does not.",
+    " loss, which is reached after a few rounds: no further training is asked of them. Three attackers are"
+    " looked at: two do not know the personal parameters, and use freshly drawn ones (*fresh*) or those of"
+    " before the first round (*initial*) for every algorithm alike; the third knows them (*known*).",
     "The column *to decide* is what it takes to decide a claim with five seeds, at medium and at full scale,"
     " on cores of 90 GFLOP/s, given the data: estimated from the arithmetic, to a factor of two. –: at"
     " medium scale other data stand in (Tiny ImageNet), which cannot decide the claim.",
 )
 
 
-def format_claims_markdown(found: Sequence[ClaimVerdict]) -> str:
-    """Format all claims as Markdown: the decided ones first, then a section per table."""
-    lines = [f"# {TITLE}", "", f"**{count_verdicts(found)}.**", ""]
+def format_claims_markdown(found: Sequence[FindingVerdict], table: str | None = None) -> str:
+    """Format all claims as Markdown, or those of a table: decided findings first, then every table."""
+    lines = [f"# {TITLE}", "", f"**{count_findings(found)}.**", ""]
     for paragraph in INTRODUCTION:
         lines += [paragraph, ""]
     if decided := list_decided(found):
-        lines += [f"## {DECIDED_TITLE}", "", *format_markdown_table(DECIDED_COLUMNS, decided)]
-    for title, group in group_by_table(found):
+        rows = [[v, "<br>".join(map(escape_markdown, claims)), f] for v, claims, f in decided]
+        lines += [f"## {DECIDED_TITLE}", ""]
+        lines += format_markdown_table(DECIDED_COLUMNS, rows, escaped=1)
+    for title, group in group_by_table(list_verdicts(found, table)):
         rows = [list_texts(one) for one in group]
         lines += [f"## {title}", "", *format_markdown_table(COLUMNS, rows, numbers=1)]
         for one in group:
@@ -67,29 +87,40 @@ def format_claims_markdown(found: Sequence[ClaimVerdict]) -> str:
 
 
 def format_markdown_table(
-    titles: Sequence[str], rows: Sequence[Sequence[str]], numbers: int = 0
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    numbers: int = 0,
+    escaped: int | None = None,
 ) -> list[str]:
-    """Format a table whose last ``numbers`` columns are aligned to the right; decided verdicts are bold."""
+    """Format a table whose last ``numbers`` columns are aligned to the right; decided verdicts are bold.
+
+    The column ``escaped`` is Markdown already.
+    """
     marks = ["---"] * (len(titles) - numbers) + ["--:"] * numbers
     lines = [f"| {' | '.join(titles)} |", f"|{'|'.join(marks)}|"]
     place = titles.index("verdict")
     for row in rows:
-        cells = [escape_markdown(cell) for cell in row]
-        if classify_verdict(row[place]) != "undecided":
+        cells = [cell if i == escaped else escape_markdown(cell) for i, cell in enumerate(row)]
+        if classify_verdict(row[place]) not in OPEN_VERDICTS:
             cells[place] = f"**{cells[place]}**"
         lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
 
 
-def list_decided(found: Sequence[ClaimVerdict]) -> list[list[str]]:
-    """List the claims that are not undecided, in the columns of ``DECIDED_COLUMNS``."""
-    rows = []
-    for one in found:
-        if classify_verdict(one.verdict) != "undecided":
-            says, printed, verdict, shown, _ = list_texts(one)
-            work = f"{one.claim.table.paper}, {one.claim.table.where}"
-            rows.append([verdict, says, work, printed, shown])
-    return rows
+def list_decided(found: Sequence[FindingVerdict]) -> list[tuple[str, list[str], str]]:
+    """List the findings that something decides: the verdict, their claims, and what was found."""
+    return [
+        (one.verdict, [name_claim(c, one) for c in one.claims], describe_found(one.claims[0]))
+        for one in found
+        if not one.is_open
+    ]
+
+
+def name_claim(one: ClaimVerdict, finding: FindingVerdict) -> str:
+    """Name a claim where others are beside it; with its verdict, if that is not the finding's."""
+    claim = one.claim
+    own = "" if one.verdict == finding.verdict else f": {one.verdict}"
+    return f"{claim.table.paper}, {claim.table.where}: {claim.says} ({claim.printed}){own}"
 
 
 def group_by_table(found: Sequence[ClaimVerdict]) -> Iterator[tuple[str, list[ClaimVerdict]]]:
@@ -120,7 +151,8 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 78rem
 table { border-collapse: collapse; width: 100%; min-width: 44rem; }
 th, td { text-align: left; vertical-align: top; padding: .4rem .6rem; border-bottom: 1px solid var(--line); }
 th { font-weight: 600; } .number { text-align: right; }
-th.claim { width: 26%; } th.printed, th.verdict { width: 18%; } th.found { width: 26%; }
+th.claim { width: 26%; } th.claims { width: 46%; } th.printed, th.verdict { width: 18%; } th.found { width: 26%; }
+td.claims br { display: block; content: ""; margin-top: .4rem; }
 td.found, details { font-size: 13px; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 details { margin: .3rem .6rem; } summary { cursor: pointer; }
 .kind { font-weight: 600; } .undecided { font-weight: 400; opacity: .7; }
@@ -131,20 +163,25 @@ CLASSES = {
     "holds": "holds",
     "holds under condition": "condition",
     "does not hold": "fails",
+    "seen at medium scale": "holds",
+    "seen at medium scale under condition": "condition",
+    "not seen at medium scale": "fails",
+    "not yet trained": "undecided",
     "undecided": "undecided",
 }
 
 
-def format_claims_html(found: Sequence[ClaimVerdict]) -> str:
-    """Format all claims as a page that needs no other file."""
+def format_claims_html(found: Sequence[FindingVerdict], table: str | None = None) -> str:
+    """Format all claims, or those of a table, as a page that needs no other file."""
     body = [
         f"<h1>{escape(TITLE)}</h1>",
-        f"<p><strong>{escape(count_verdicts(found))}.</strong></p>",
+        f"<p><strong>{escape(count_findings(found))}.</strong></p>",
     ]
-    body += [f"<p>{escape(text.replace('*', ''))}</p>" for text in INTRODUCTION]
+    body += [f"<p>{escape(text.translate(PLAIN))}</p>" for text in INTRODUCTION]
     if decided := list_decided(found):
-        body.append(f"<h2>{DECIDED_TITLE}</h2>{format_html_table(DECIDED_COLUMNS, decided)}")
-    for title, group in group_by_table(found):
+        rows = [[v, "\n".join(claims), f] for v, claims, f in decided]
+        body.append(f"<h2>{DECIDED_TITLE}</h2>{format_html_table(DECIDED_COLUMNS, rows)}")
+    for title, group in group_by_table(list_verdicts(found, table)):
         rows = [list_texts(one) for one in group]
         body.append(f"<h2>{escape(title)}</h2>{format_html_table(COLUMNS, rows, numbers=1)}")
         for one in group:
@@ -172,14 +209,15 @@ def format_html_table(
 
 def format_html_cell(column: str, text: str) -> str:
     kind = f" kind {CLASSES[classify_verdict(text)]}" if column == "verdict" else ""
-    return f'<td class="{column.split()[0]}{kind}">{escape(text)}</td>'
+    lines = "<br>".join(map(escape, text.split("\n")))
+    return f'<td class="{column.split()[0]}{kind}">{lines}</td>'
 
 
 FORMATS = {".html": format_claims_html, ".md": format_claims_markdown}
 
 
-def save_claims(found: Sequence[ClaimVerdict], path: Path) -> None:
-    """Write the page in the format of its suffix."""
+def save_claims(found: Sequence[FindingVerdict], path: Path, table: str | None = None) -> None:
+    """Write the page of all claims, or of those of a table, in the format of its suffix."""
     if path.suffix not in FORMATS:
         raise ConfigError(f"-o {path}: must end in {' or '.join(FORMATS)}")
-    write_atomically(path, FORMATS[path.suffix](found).encode())
+    write_atomically(path, FORMATS[path.suffix](found, table).encode())

@@ -13,7 +13,7 @@ from .events import MEASURES, VALIDATION_MEASURES, Event, get_start, select_eval
 def iterate_client_rows(events: Sequence[Event]) -> Iterator[dict[str, Any]]:
     """Iterate over rows: round, client, test size, then correct answers and accuracies of G and P.
 
-    What was not measured is None. A run with validation examples has the same of them. Other tasks
+    Their losses are named ``G_loss`` and ``P_loss``. What was not measured is None. A run with validation examples has the same of them. Other tasks
     than classification have scores alone; further metrics are named as in ``P_f1``.
     """
     start = get_start(events)
@@ -28,6 +28,8 @@ def iterate_client_rows(events: Sequence[Event]) -> Iterator[dict[str, Any]]:
                 row["validation"] = validation[i]
                 for held_out in VALIDATION_MEASURES:
                     add_measure(row, held_out, event.get(held_out), i, validation[i], counted)
+            for measured, losses in event.get("loss", {}).items():
+                row[f"{measured}_loss"] = losses[i]
             for measured, values in event.get("metrics", {}).items():
                 row |= {f"{measured}_{name}": v[i] for name, v in values.items()}
             yield row

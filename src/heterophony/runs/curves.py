@@ -1,12 +1,12 @@
-"""Accuracies over the rounds, computed from the events of a run: pooled, or averaged over clients."""
+"""Accuracies and losses over the rounds, computed from the events of a run: pooled, or averaged over clients."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Literal
 
-from .events import MEASURES, VALIDATION_MEASURES, Event, RoundEvent
+from .events import MEASURES, VALIDATION_MEASURES, EvaluationEvent, Event, RoundEvent, StartEvent
 
 
 def compute_curves(
@@ -34,6 +34,46 @@ def compute_curves(
         elif e["event"] == "round" and (local := compute_local_accuracy(e)) is not None:
             out["P_local"].append((e["t"] + 1, local))
     return out
+
+
+def compute_loss_curves(events: Iterable[Event]) -> dict[str, list[tuple[int, float]]]:
+    """Return (round, loss) points of every measure, over all examples; those of early runs are empty.
+
+    A loss that is not finite has no point.
+    """
+    out: dict[str, list[tuple[int, float]]] = {k: [] for k in (*MEASURES, *VALIDATION_MEASURES)}
+    sizes: dict[str, list[int]] = {}
+    for e in events:
+        if e["event"] == "start":
+            sizes = list_sizes(e)
+        elif e["event"] == "evaluation":
+            for measure, loss in pool_losses(e, sizes).items():
+                out[measure].append((e["t"], loss))
+    return out
+
+
+def list_sizes(start: StartEvent) -> dict[str, list[int]]:
+    """Return the number of examples of each client, by measure."""
+    test, validation = start["test"], start.get("validation", [])
+    return {"G": test, "P": test, "G_valid": validation, "P_valid": validation}
+
+
+def pool_losses(event: EvaluationEvent, sizes: Mapping[str, Sequence[int]]) -> dict[str, float]:
+    """Average the losses of one evaluation over all examples, by measure.
+
+    Where a client was evaluated and its loss is not finite, the average is not finite, and left out.
+    """
+    found: dict[str, float] = {}
+    for measure in (*MEASURES, *VALIDATION_MEASURES):
+        scores, losses = event.get(measure), event.get("loss", {}).get(measure)
+        if scores is None or losses is None:
+            continue
+        rows = zip(losses, scores, sizes[measure], strict=True)
+        evaluated = [(loss, n) for loss, score, n in rows if score is not None and n]
+        known = [(loss, n) for loss, n in evaluated if loss is not None]
+        if known and len(known) == len(evaluated):
+            found[measure] = sum(loss * n for loss, n in known) / sum(n for _, n in known)
+    return found
 
 
 def compute_local_accuracy(event: RoundEvent) -> float | None:

@@ -102,6 +102,14 @@ class EvaluationEvent(TypedDict):
     P_valid: NotRequired[
         Annotated[Counts | None, "as P, on validation examples, if the run holds any out"]
     ]
+    loss: NotRequired[
+        Annotated[
+            dict[str, list[float | None]],
+            "mean loss over each client's examples, of each of `G`, `P`, `G_valid` and `P_valid` that was"
+            " measured; null for a client that did not reply, or whose loss is not finite;"
+            " missing in runs of early versions",
+        ]
+    ]
     metrics: NotRequired[
         Annotated[
             dict[str, MetricValues],
@@ -214,7 +222,9 @@ class EndEvent(TypedDict):
 
     event: Literal["end"]
     t: Annotated[int, "number of rounds of the run"]
-    model_sha256: Annotated[str, "digest of the server's tensors and of what each client keeps"]
+    model_sha256: Annotated[
+        str, "digest of the server's tensors, of what each client keeps, and of what is given"
+    ]
     seconds: Annotated[float, "real duration of the last evaluation"]
     work: Annotated[WorkSeconds, "seconds of training and evaluation, added up over all workers"]
 

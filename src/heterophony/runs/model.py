@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from ..core.algorithm import Algorithm
+from ..core.algorithm import Algorithm, build_parts
 from ..core.client import Client
 from ..core.net import Net
 from ..core.randomness import seeded
 from ..core.samples import ClientData
-from ..core.tensors import Memory, Tensors, load_into_net, state
+from ..core.tensors import Memory, Tensors, load_into_net
 from ..jobs.plan import Plan
 from .model_input import ModelInput
 from .prediction_needs import (
@@ -81,7 +81,7 @@ class Model(nn.Module):
         content = dict(self.__dict__)
         if self._build_net is not None:
             modules = dict(self._modules)
-            content["_tensors"], content["_modules"] = state(self.net), modules
+            content["_tensors"], content["_modules"] = Tensors(self.net.state_dict()), modules
             del modules["net"]
         return content
 
@@ -108,7 +108,7 @@ def build_net(model: Callable[[], Net], algorithm: Algorithm, shape: tuple[int, 
     with seeded(0, "init"):  # leaves torch's generator as it was
         net = model()
         net.shape = shape
-        net = algorithm.build(net)
+        net = build_parts(algorithm, net)
     return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..core.client import Client
-from ..core.net import Net
 from ..core.samples import ClientData, Samples
 from ..core.tensors import Tensors
-
-
-@dataclass(frozen=True)
-class FixedNames:
-    """Lists the same names whatever it is asked about; unlike a method of a plan, it is small."""
-
-    names: list[str]
-
-    def __call__(self, net: Net, t: int) -> list[str]:
-        return list(self.names)
 
 
 def derive_again(name: str, make: Callable[[], Samples]) -> Samples:
@@ -35,7 +23,6 @@ class PredictingClient(Client):
 
     def __init__(self, client: Client) -> None:
         self.__dict__.update(client.__dict__)
-        self._list_shared = FixedNames(self._list_shared(client.net, client.t))
         self._cache_derived = derive_again
         self.memory, self.received = {}, Tensors()
         del self.net, self.data

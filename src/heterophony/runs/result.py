@@ -14,14 +14,14 @@ from ..core.algorithm import Server
 from ..core.errors import DataError, FolderError
 from ..core.randomness import seeded
 from ..core.scores import SCORES
-from ..core.tensors import Memory, Tensors, state
+from ..core.tensors import Memory, Tensors
 from ..jobs.plan import Job, Plan
 from ..jobs.work import select_tensors_after_joining
 from .accuracies import Accuracy, Fairness
 from .chance import describe_chance_level
 from .client_rows import iterate_client_rows, make_frame
 from .curve_points import Curve
-from .curves import compute_curves
+from .curves import compute_curves, compute_loss_curves
 from .device_memories import load_device_memory
 from .events import Event, get_end, get_start
 from .model import Model
@@ -88,6 +88,16 @@ class Result:
     def metric_curves(self) -> dict[str, dict[str, MetricCurve]]:
         """Points (round, value) of further metrics, as in ``result.metric_curves["f1"]["P"]``."""
         return compute_metric_curves(self.events)
+
+    @property
+    def loss_curves(self) -> Mapping[str, Curve]:
+        """Points (round, test loss) of ``G`` and ``P``; of validation examples too, if there are any."""
+        return compute_loss_curves(self.events)
+
+    @property
+    def loss(self) -> dict[str, float | None]:
+        """The test loss at the end, as in ``result.loss["P"]``; None where it is not finite."""
+        return self.summary.loss
 
     @property
     def metrics(self) -> dict[str, dict[str, float | None]]:
@@ -232,12 +242,13 @@ class Result:
         began = get_start(self.events).get("start_sha256")
         if began in (None, self.plan.start_sha256):
             return
-        initial = state(self.plan.template)
+        initial = Tensors(self.plan.template.state_dict())
         if any(k not in initial or v.shape != initial[k].shape for k, v in known.items()):
             raise DataError(
                 f"the model does not fit the run in {self.folder}; pass the one that it began with"
             )
-        if known.keys() != initial.keys():
+        # what is given is not in the folder
+        if not known.keys() >= self.plan.list_kinds(self.plan.template, 0).keys():
             raise DataError(
                 f"client '{client}' has parameters that were never trained; pass the model with"
                 " the weights that the run began with"

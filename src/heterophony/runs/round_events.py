@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from .. import __version__
 from ..core.algorithm import POOLED_CLIENT, Reply, Server
 from ..core.compute import ON_CPU, Compute
+from ..core.scores import LOSS_PREFIX
 from ..core.tensors import Tensors
 from ..jobs.client_store import ClientStore
 from ..jobs.plan import Plan
@@ -36,7 +37,6 @@ from .events import (
 )
 from .privacy_events import describe_protected_round, describe_protections
 
-LOSS_PREFIX = "loss/"  # of a client's metrics
 OWN_METRICS = ("P_local", "seconds")  # metrics with keys of their own in the event
 
 
@@ -112,8 +112,10 @@ def make_evaluation_event(plan: Plan, t: int, replies: Sequence[Reply]) -> Evalu
     if plan.federation.validates:
         for measure in VALIDATION_MEASURES:
             event[measure] = collect_counts(plan, replies, measure)
+    measures = ("G", "P", *(VALIDATION_MEASURES if plan.federation.validates else ()))
+    losses = {m: collect_losses(plan, replies, m) for m in measures}
+    event["loss"] = {m: of for m, of in losses.items() if event.get(m) is not None}
     if plan.metrics:
-        measures = ("G", "P", *(VALIDATION_MEASURES if plan.federation.validates else ()))
         event["metrics"] = {m: collect_metrics(plan, replies, m) for m in measures}
     return event
 
@@ -125,6 +127,12 @@ def collect_counts(plan: Plan, replies: Sequence[Reply], measure: str) -> Counts
         return None
     found = [metrics.get(c, {}).get(measure) for c in plan.federation.clients]
     return [None if value is None else to_count(plan, value) for value in found]
+
+
+def collect_losses(plan: Plan, replies: Sequence[Reply], measure: str) -> list[float | None]:
+    """List the mean losses in client order; None where it is not finite."""
+    known = {r.client: r.metrics for r in replies}
+    return [known.get(c, {}).get(f"{LOSS_PREFIX}{measure}") for c in plan.federation.clients]
 
 
 def collect_metrics(plan: Plan, replies: Sequence[Reply], measure: str) -> MetricValues:
@@ -266,7 +274,7 @@ def sum_work_seconds(replies: Sequence[Reply]) -> float:
 def compute_model_sha256(
     plan: Plan, client_store: ClientStore, server: Server, replies: Sequence[Reply]
 ) -> str:
-    """Hash the server's tensors, and the digest of what every client keeps, in client order.
+    """Hash the server's tensors, the digest of what every client keeps, in client order, and what is given.
 
     Clients send that digest with their last evaluation, so their tensors can stay where they are.
     """
@@ -276,4 +284,5 @@ def compute_model_sha256(
     clients = [kept.get(c, "") for c in plan.federation.clients]  # empty: it did not reply
     if plan.algorithm.pooled:  # its memory is in the server's own store
         clients.append(client_store.digest_memory(POOLED_CLIENT, before=server.t))
-    return hashlib.sha256("\n".join([flat.digest(), *clients]).encode()).hexdigest()
+    given = [plan.given.digest()] if plan.given else []
+    return hashlib.sha256("\n".join([flat.digest(), *clients, *given]).encode()).hexdigest()

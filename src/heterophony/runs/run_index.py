@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +16,7 @@ from ..core.files import (
     read_json,
     translate_disk_errors,
 )
+from ..core.names import make_natural_sort_key
 from .events import Event
 
 CONFIG_FILE, EVENTS_FILE, RESULT_FILE = "config.toml", "events.jsonl", "result.json"
@@ -103,8 +103,3 @@ def read_run_order(path: Path) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise FolderError(f"{path} is damaged: it does not list runs")
     return names
-
-
-def make_natural_sort_key(name: str) -> list[tuple[int, str]]:
-    """Make a key that sorts ``fedavg-2`` before ``fedavg-10``."""
-    return [(int(p), "") if p.isdecimal() else (0, p) for p in re.split(r"(\d+)", name)]

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core.errors import FolderError
 from .accuracies import Accuracy, Fairness, NewClients
-from .curves import compute_curves
+from .curves import compute_curves, compute_loss_curves
 from .events import (
     Counts,
     Event,
@@ -19,6 +19,7 @@ from .events import (
     get_end,
     get_new_clients,
     get_start,
+    select_evaluations,
     select_rounds,
 )
 from .summary_metrics import pool_last_metrics
@@ -65,6 +66,7 @@ class Summary:
     extra: dict[str, Any] = field(default_factory=dict)
     new_clients: NewClients | None = None
     personal_bytes: int | None = None  # personal parameters that devices sent, only to measure G
+    loss: dict[str, float | None] = field(default_factory=dict)  # of G and P at the end
     task: str = "classification"  # the score of other tasks is in place of the accuracy
     metrics: dict[str, dict[str, float | None]] = field(default_factory=dict)  # at the end
     data_remark: str | None = None  # how the data differ from the published set of their name
@@ -80,7 +82,15 @@ class Summary:
         out = asdict(self)
         if self.task == "classification":
             del out["task"]
-        later_keys = ("metrics", "data_remark", "compute", "protection", "privacy", "bad_clients")
+        later_keys = (
+            "loss",
+            "metrics",
+            "data_remark",
+            "compute",
+            "protection",
+            "privacy",
+            "bad_clients",
+        )
         for later in (*later_keys, "examples_per_round", "relative_work"):
             if not out[later] and out[later] != 0:
                 del out[later]
@@ -156,6 +166,7 @@ def build_summary(events: Sequence[Event]) -> Summary:
         simulated_seconds=max((e["clock"] for e in rounds if "clock" in e), default=None),
         new_clients=NewClients.from_event(new) if new else None,
         personal_bytes=sum(e.get("personal_bytes", 0) for e in rounds) or None,
+        loss=summarise_losses(events),
         task=start.get("task", "classification"),
         metrics=pool_last_metrics(events),
         data_remark=start.get("data_remark"),
@@ -166,6 +177,13 @@ def build_summary(events: Sequence[Event]) -> Summary:
         privacy=start.get("privacy", {}),
         bad_clients=start.get("bad_clients", []),
     )
+
+
+def summarise_losses(events: Sequence[Event]) -> dict[str, float | None]:
+    """Return the losses of the last evaluation, by measure; None where one is not finite."""
+    *_, last = select_evaluations(events)
+    curves = compute_loss_curves(events)
+    return {m: dict(curves[m]).get(last["t"]) for m in last.get("loss", {}) if m in curves}
 
 
 def describe_unusual_compute(start: StartEvent) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from ..data.federation import Federation
 from ..data.partitioning import partition_source
 from ..data.partitions import IID, Dirichlet, Partition
 from ..data.source import Source
-from ..engines.child_processes import CONTEXT
+from ..engines.child_processes import CONTEXT, start_fork_server
 from ..engines.pool import Pool
 from ..jobs.plan import Job, Plan
 from ..models.convnet import convnet
@@ -72,6 +72,7 @@ def measure_speed(
 
 def run_in_subprocess(task: Callable[[], float]) -> float:
     """Run a task in a process of its own with one thread, as a user's script would."""
+    start_fork_server()
     ours, theirs = CONTEXT.Pipe(duplex=False)
     process = CONTEXT.Process(target=send_result, args=(theirs, task))
     process.start()

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from copy import deepcopy
 from statistics import median
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from ..core.tensors import matches_any
 
 
 def count_training_flops(net: nn.Module, shape: tuple[int, ...]) -> int:
@@ -33,6 +38,25 @@ def count_forward_flops(net: nn.Module, shape: tuple[int, ...]) -> list[int]:
     for handle in handles:
         handle.remove()
     return counts
+
+
+def count_phase_flops(
+    net: nn.Module, shape: tuple[int, ...], batch: int, steps: int, trained: Iterable[str] = ("*",)
+) -> int:
+    """Count the operations of a phase of one step or more on images, forward and backward.
+
+    It computes nothing, and counts what training would do, also to make weights out of others
+    (parametrisations). ``trained`` are patterns of parameters; the others are frozen.
+    """
+    patterns, copy = tuple(trained), deepcopy(net).to("meta").train()
+    for name, parameter in copy.named_parameters():
+        parameter.requires_grad_(matches_any(name, patterns))
+    counted: list[int] = []
+    for _ in range(min(2, steps)):  # what is made once is in the first; all later ones are alike
+        with FlopCounterMode(display=False) as counter:
+            copy(torch.empty(batch, *shape, device="meta")).sum().backward()
+        counted.append(counter.get_total_flops())
+    return counted[0] + (steps - 1) * counted[-1]
 
 
 def measure_sgemm_rate() -> float:

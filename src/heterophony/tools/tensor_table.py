@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Literal, NamedTuple
 
 from torch import nn
 
 from ..algorithms import construct_algorithm, get_algorithm_class
-from ..core.algorithm import Algorithm
+from ..core.algorithm import Algorithm, build_parts, list_kinds
 from ..core.errors import ConfigError
+from ..core.module_copies import find_aliases
 from ..core.net import Net
 from ..core.split import split
+from ..core.tensors import Kind
 from ..models import find_model_name, get_default_head_depth, get_model_builder
 
 IMAGE_SHAPE, SEQUENCE_SHAPE = (3, 32, 32), (80,)  # of an example; names do not depend on it
@@ -19,11 +22,14 @@ TOKEN_MODELS = ("charlstm", "tokenlstm")  # of which an example is a row of toke
 
 
 class NamedTensor(NamedTuple):
-    """A tensor of a net. ``kind`` says whether clients and server exchange it."""
+    """A tensor of a net. ``kind`` says whether clients and server exchange it.
+
+    A given tensor is frozen when the run begins: everybody has it, nobody trains or sends it.
+    """
 
     name: str
     shape: tuple[int, ...]
-    kind: Literal["shared", "personal", "buffer"]
+    kind: Kind | Literal["buffer"]
 
 
 def list_tensors(
@@ -41,13 +47,14 @@ def list_tensors(
     """
     chosen = choose_instance(algorithm)
     net = build_net(model, chosen, shape, classes)
-    net = chosen.build(net)
-    shared, buffers = set(chosen.shared(net, 0)), {name for name, _ in net.named_buffers()}
+    net = build_parts(chosen, net)
+    kinds, aliases = list_kinds(chosen, net, 0), find_aliases(net)
+    buffers = {name for name, _ in net.named_buffers(remove_duplicate=False)}
     return [
         NamedTensor(
             name,
             tuple(tensor.shape),
-            "buffer" if name in buffers else "shared" if name in shared else "personal",
+            "buffer" if name in buffers else kinds[aliases.get(name, name)],
         )
         for name, tensor in net.state_dict().items()
     ]
@@ -57,7 +64,7 @@ def choose_instance(algorithm: str | Algorithm | type[Algorithm]) -> Algorithm:
     """Return the algorithm; of a name or a class, one with its default settings."""
     if isinstance(algorithm, Algorithm):
         return algorithm
-    cls = get_algorithm_class(algorithm) if isinstance(algorithm, str) else algorithm
+    cls = get_algorithm_class(algorithm, trust=True) if isinstance(algorithm, str) else algorithm
     return construct_algorithm(cls, {})
 
 
@@ -79,6 +86,6 @@ def build_net(
             raise ConfigError(
                 f"model: must be a name, an nn.Module or a function that makes one, not {model!r}"
             )
-        net = module if isinstance(module, Net) else split(module)
+        net = deepcopy(module) if isinstance(module, Net) else split(module)
     net.shape, net.classes = shape or (), classes
     return net

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..core.scores import get_metric_info
+from ..core.scores import LOSS_PREFIX, get_metric_info
 from ..runs.accuracies import Fairness
-from ..runs.curves import compute_accuracy, compute_local_accuracy
+from ..runs.curves import compute_accuracy, compute_local_accuracy, list_sizes, pool_losses
 from ..runs.events import (
     MEASURES,
     VALIDATION_MEASURES,
@@ -30,14 +30,13 @@ class PointBuilder:
     """Converts events to points, in their order; bytes and seconds are running totals."""
 
     def __init__(self) -> None:
-        self.test_sizes: list[int] = []
-        self.validation_sizes: list[int] = []
+        self.sizes: dict[str, list[int]] = {}  # examples of each client, by measure
         self.totals = {"bytes/up": 0, "bytes/down": 0, "seconds": 0.0}
 
     def convert_event(self, event: Event) -> Point | None:
         """Convert an event to a point; return None if it has no numbers for trackers."""
         if event["event"] == "start":
-            self.test_sizes, self.validation_sizes = event["test"], event.get("validation", [])
+            self.sizes = list_sizes(event)
         elif event["event"] == "evaluation":
             return self._convert_evaluation(event)
         elif event["event"] == "round":
@@ -48,17 +47,17 @@ class PointBuilder:
         values, clients = dict[str, float](), dict[str, list[float]]()
         for measure in MEASURES:
             if (counts := event[measure]) is not None:
-                values[f"accuracy/{measure}"] = compute_accuracy(counts, self.test_sizes)
-                pairs = zip(counts, self.test_sizes, strict=True)
+                values[f"accuracy/{measure}"] = compute_accuracy(counts, self.sizes[measure])
+                pairs = zip(counts, self.sizes[measure], strict=True)
                 clients[measure] = [c / n for c, n in pairs if c is not None]
         for held_out in VALIDATION_MEASURES:
             if (counts := event.get(held_out)) is not None:
-                values[f"accuracy/{held_out}"] = compute_accuracy(counts, self.validation_sizes)
+                values[f"accuracy/{held_out}"] = compute_accuracy(counts, self.sizes[held_out])
+        losses = pool_losses(event, self.sizes)
+        values |= {f"{LOSS_PREFIX}{measure}": loss for measure, loss in losses.items()}
         for measure_name, metrics in event.get("metrics", {}).items():
-            held_out_measure = measure_name in VALIDATION_MEASURES
-            sizes = self.validation_sizes if held_out_measure else self.test_sizes
             for name, of in metrics.items():
-                if (pooled := get_metric_info(name).pool(of, sizes)) is not None:
+                if (pooled := get_metric_info(name).pool(of, self.sizes[measure_name])) is not None:
                     values[f"{name}/{measure_name}"] = pooled
         if "P" in clients:
             values["accuracy/P_worst10"] = Fairness.from_accuracies(clients["P"]).worst10

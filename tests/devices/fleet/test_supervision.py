@@ -28,9 +28,13 @@ def world(monkeypatch):
             raise found
         return found
 
-    preparation = SimpleNamespace(ssh=None, run="r", assignment={"nano": ("0",)}, prepare=answer)
+    def start(board) -> None:
+        started.append((preparation.assignment[board.name], preparation.run))
+
+    preparation = SimpleNamespace(
+        ssh=None, run="r", assignment={"nano": ("0",)}, prepare=answer, start=start
+    )
     monkeypatch.setattr(fleet_run, "read_status", answer)
-    monkeypatch.setattr(fleet_run, "start_device", lambda *words: started.append(words[2:]))
     supervisor = Supervisor(preparation, set(), said.append, can_lose_boards=False)
     return SimpleNamespace(answers=answers, started=started, said=said, supervisor=supervisor)
 

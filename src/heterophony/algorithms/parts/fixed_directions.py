@@ -65,6 +65,11 @@ def replace_last_linear(net: Net, fixed: bool, length: float) -> None:
             " end it in nn.Linear, or choose another algorithm"
         )
     name, last = found[-1]
+    if fixed and not last.weight.requires_grad:
+        raise ConfigError(
+            "fixhead: it replaces the last layer of the head, which is frozen; unfreeze it, or choose"
+            " directions = learned"
+        )
     layer = FixedDirections(last.in_features, last.out_features) if fixed else last
     scaled = nn.Sequential(ScaledFeatures(length), layer) if length else layer
     parent, _, child = f"head.{name}".rstrip(".").rpartition(".")

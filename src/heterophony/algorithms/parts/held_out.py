@@ -1,11 +1,13 @@
 """Examples that decide between models: losses on a part of the training data, or on all of it."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from ...core.client import Client
 from ...core.samples import Samples
-from ...core.tensors import Tensors, answer, match_memory_format
+from ...core.tensors import Tensors, answer, match_memory_format, params
 
 
 def split_examples(samples: Samples, fraction: float) -> tuple[Samples, Samples]:
@@ -31,3 +33,21 @@ def compute_loss(client: Client, tensors: Tensors, samples: Samples) -> Tensor:
     batches = samples.batches(250)
     sums = [client.loss(answer(net, tensors, x), y) * len(y) for x, y in batches]
     return torch.stack(sums).sum() / len(samples)
+
+
+def compute_gains(
+    client: Client, before: Tensors, candidates: Sequence[Tensors], samples: Samples, norm: str
+) -> Tensor:
+    """Compute how much smaller each candidate's loss is than that of ``before``, per distance.
+
+    The distance is the ``norm`` of the difference, "l1" or "l2". The gain is 0 for a candidate that
+    is the same, or empty.
+    """
+    loss, learned = compute_loss(client, before, samples), list(params(client.net))
+    gains = loss.new_zeros(len(candidates))
+    for i, candidate in enumerate(candidates):
+        moved = candidate.only(*learned) - before
+        far = moved.map(torch.abs).sum() if norm == "l1" else moved.square().sqrt()
+        if far > 0:
+            gains[i] = (loss - compute_loss(client, candidate, samples)) / far
+    return gains

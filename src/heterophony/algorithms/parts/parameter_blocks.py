@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ...core.tensors import Tensors, answer, match_memory_format
+from ...core.errors import ConfigError
+from ...core.tensors import Tensors, answer, is_given, match_memory_format
 
 
 @dataclass(frozen=True)
@@ -22,16 +23,21 @@ Blocks = Sequence[ParameterBlocks]
 
 
 def split_into_blocks(net: nn.Module, pieces: int) -> Blocks:
-    """Split every parameter but the gate's own into blocks, in the network's order."""
+    """Split every parameter that is learned, but the gate's own, into blocks, in the network's order."""
     linear = {id(p) for m in net.modules() if isinstance(m, nn.Linear) for p in m.parameters()}
     cut = []
     for name, p in net.named_parameters():
-        if name.startswith("gate."):
+        if name.startswith("gate.") or is_given(p):
             continue
         size = -(-p.numel() // min(pieces, p.numel()))
         whole, rest = divmod(p.numel(), size)
         sizes = (size,) * whole + ((rest,) if rest else ())
         cut.append(ParameterBlocks(name, sizes, id(p) in linear))
+    if not cut:
+        raise ConfigError(
+            "pfedgate: all parameters of the model are frozen, so there is no block to gate; unfreeze"
+            " a part of it, or choose another algorithm"
+        )
     return cut
 
 

@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
-from ...core.samples import Samples
+from ...core.client import Client
+from ...core.samples import ClientData, Samples
+
+Augmentation = Literal["simple", "auto", "auto_imagenet", "auto_svhn", "copy"]
+# What a head counts by in the mean. The text says the examples that are kept (D^e), the algorithm
+# boxes the balanced ones (D^r); "origin" counts all that the client has (D^o).
+HeadWeights = Literal["split", "origin", "rebalanced"]
 
 
-def rebalance(samples: Samples, target: int, augment: str) -> Samples:
+def get_balanced_data(
+    client: Client, target: int, augment: Augmentation, magnitude: float
+) -> Samples:
+    """Return the client's balanced set, which is made once and kept."""
+
+    def rebalanced(data: ClientData) -> Samples:  # its name is part of its seed
+        return rebalance(data.train, target, augment, magnitude)
+
+    return client.once(rebalanced)
+
+
+def rebalance(
+    samples: Samples, target: int, augment: Augmentation, magnitude: float = 1.0
+) -> Samples:
     """Return ``target`` examples of every class that the client holds: originals, then copies."""
     originals, sources = choose_examples(samples, target)
     x = samples.get_stored(originals)
     if len(sources):
         from .augmentation import augment_images  # kornia takes seconds to import: only where used
 
-        copies = augment_images(samples.get_stored(sources), augment, samples.scale.unit)
-        x = torch.cat([x, copies])
+        stored = samples.get_stored(sources)
+        x = torch.cat([x, augment_images(stored, augment, samples.scale.unit, magnitude)])
     return Samples(x, samples.labels[torch.cat([originals, sources])], samples.scale)
 
 
@@ -39,6 +60,13 @@ def count_kept_and_copied(counts: Tensor, target: int) -> tuple[int, int]:
     """Count what ``rebalance`` would keep and copy, from a client's examples by class."""
     held = counts[counts > 0]
     return int(held.clamp(max=target).sum()), int((target - held).clamp(min=0).sum())
+
+
+def count_for_head(counts: Tensor, target: int, weights: HeadWeights) -> Tensor:
+    """Count by class what the client's head counts by: balanced examples, or its own among them."""
+    if weights == "rebalanced":
+        return (counts > 0) * target
+    return counts.clamp(max=target)
 
 
 def build_seed_key(seed: int, client: str) -> tuple[object, ...]:

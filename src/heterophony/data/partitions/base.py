@@ -26,7 +26,7 @@ class Share:
 
     train: Indices
     test: Indices
-    name: str = ""  # of the user or site, to show to people; clients are numbered anyway
+    name: str = ""  # of the client; without one, it is numbered
     validation: Indices = field(default_factory=lambda: np.empty(0, np.int64))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -92,15 +92,13 @@ def write_partition(path: Path, clients: Mapping[str, Share], data_sha256: str) 
 
 
 def encode_share(share: Share) -> dict[str, Any]:
-    name = {"name": share.name} if share.name else {}
     rows = {part: getattr(share, part).tolist() for part in PARTS}
-    return {**name, **{part: r for part, r in rows.items() if r or part in REQUIRED_PARTS}}
+    return {part: r for part, r in rows.items() if r or part in REQUIRED_PARTS}
 
 
 def pack_shares(clients: Mapping[str, Share]) -> dict[str, NDArray[Any]]:
     """Concatenate the rows of all clients, with the number of each."""
     out: dict[str, NDArray[Any]] = {"clients": np.array(list(clients))}
-    out["names"] = np.array([s.name for s in clients.values()])
     for part in PARTS:
         rows = [getattr(s, part) for s in clients.values()]
         if part in REQUIRED_PARTS or any(len(r) for r in rows):
@@ -126,14 +124,24 @@ def read_partition(path: Path) -> tuple[dict[str, Share], str | None]:
 
 
 def read_json_partition(path: Path) -> tuple[dict[str, Share], str | None]:
-    content = json.loads(read_regular_file(path, DATA_LIMIT))
+    content = json.loads(read_regular_file(path, DATA_LIMIT), object_pairs_hook=make_unique)
     clients = content.get("clients", content)
     shares = {}
     for client, share in clients.items():
         parts = {"validation": [], **share}
         train, test, held_out = (parse_rows(parts[p], f"{path}: client {client}") for p in PARTS)
-        shares[client] = Share(train, test, str(share.get("name", "")), held_out)
-    return fill_in_names(shares), content.get("data_sha256")
+        shares[client] = Share(train, test, client, held_out)
+    return shares, content.get("data_sha256")
+
+
+def make_unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a dictionary; refuse a key that is there twice, instead of dropping the first."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise DataError(f"data.partition.path: the file has '{key}' twice; keep one of them")
+        found[key] = value
+    return found
 
 
 def read_npz_partition(path: Path) -> tuple[dict[str, Share], str | None]:
@@ -144,11 +152,11 @@ def read_npz_partition(path: Path) -> tuple[dict[str, Share], str | None]:
         np.split(parse_rows(content[part], str(path)), content[f"{part}_sizes"].cumsum()[:-1])
         for part in PARTS
     )
-    names = content["names"].tolist() if "names" in content else [""] * len(train)
-    columns = zip(content["clients"].tolist(), train, test, names, held_out, strict=True)
-    shares = {str(c): Share(*share) for c, *share in columns}
+    names = [str(c) for c in content["clients"].tolist()]
+    columns = zip(train, test, names, held_out, strict=True)
+    shares = make_unique((share[2], Share(*share)) for share in columns)
     digest = content.get("data_sha256")
-    return fill_in_names(shares), None if digest is None else str(digest)
+    return shares, None if digest is None else str(digest)
 
 
 def parse_rows(rows: Any, who: str) -> Indices:
@@ -157,10 +165,3 @@ def parse_rows(rows: Any, who: str) -> Indices:
     if array.size and (array.ndim != 1 or not np.issubdtype(array.dtype, np.integer)):
         raise DataError(f"{who}: rows must be a list of whole numbers")
     return array.reshape(-1).astype(np.int64)
-
-
-def fill_in_names(shares: dict[str, Share]) -> dict[str, Share]:
-    """Use the clients' keys in the file as names, unless they are only 0, 1, 2, …"""
-    if list(shares) == [str(i) for i in range(len(shares))]:
-        return shares
-    return {c: replace(s, name=s.name or c) for c, s in shares.items()}

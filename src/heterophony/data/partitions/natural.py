@@ -15,7 +15,7 @@ from .base import Indices, SeededRule, Share, Terms, get_official_train_size, sp
 
 @dataclass(frozen=True)
 class Natural(SeededRule):
-    """Choose users of the data set at random, among those with enough examples, as clients."""
+    """Make users of the data set clients; if there are more, choose among those with enough examples."""
 
     min_size: int = setting(2, "fewest examples a user must have", low=2)
     min_train: int = setting(1, "fewest training examples a user must have", low=1)
@@ -37,10 +37,13 @@ class Natural(SeededRule):
         users = self.list_users(source, terms)
         shares = [s for s in self.split_users(users, source, terms) if self.has_enough(s)]
         if len(shares) < terms.clients:
+            enough = {s.name for s in shares}
+            lacking = [name for name, _ in users if name not in enough]
             raise DataError(
                 f"{terms.clients} clients, but {len(shares)} of {len(users)} users of"
-                f" {source.name} have enough examples; lower data.clients, or what"
-                " data.partition asks of a user"
+                f" {source.name} have enough examples"
+                + (f", '{lacking[0]}' has not" if lacking else "")
+                + "; lower data.clients, or what data.partition asks of a user"
             )
         order = make_generator(terms.seed, "partition").permutation(len(shares))[: terms.clients]
         return [self.draw_windows(shares[user], terms.seed, i) for i, user in enumerate(order)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,10 @@ from torch.utils.data import Dataset
 
 from ...core.errors import DataError
 from ...core.files import UnsuitableFileError
+from ...core.names import make_natural_sort_key
 from ...core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
 from ...core.scores import TaskName
+from ..client_names import CLIENT, name_users, number_clients
 from ..npz import load_npz
 from ..source import Source
 from ..targets import number_labels, parse_targets
@@ -24,14 +24,17 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def read_npz(
-    path: Path, shape: tuple[int, ...] | None = None, task: TaskName = "classification"
+    path: Path,
+    shape: tuple[int, ...] | None = None,
+    task: TaskName = "classification",
+    users: str | None = None,
 ) -> Source:
     """Read an ``.npz`` with x and y, or with x_train, y_train, x_test and y_test.
 
-    ``client``, if it is there, has the name of each example's client. Numbers are not rearranged if
-    one example has the given shape already.
+    ``client``, if it is there, has the name of each example's client; ``users`` is another name of
+    that array. Numbers are not rearranged if one example has the given shape already.
     """
-    arrays = load_npz_arrays(path)
+    arrays = load_npz_arrays(path, users or CLIENT)
     try:
         x = np.concatenate([arrays[k] for k in ("x", "x_train", "x_test") if k in arrays])
         y = np.concatenate([arrays[k] for k in ("y", "y_train", "y_test") if k in arrays])
@@ -39,51 +42,50 @@ def read_npz(
         raise DataError(f"{path}: training and test examples have different shapes") from None
     official = len(arrays["y_train"]) if "x_test" in arrays else None
     source = wrap_arrays(x, y, path.stem, official, shape, task, path)
-    if (clients := join_client_names(arrays, path)) is None:
-        return source
-    users, names = number_clients(clients, str(path))
-    return replace(source, users=users, user_names=names)
+    clients = join_client_names(arrays, path, users)
+    return source if clients is None else name_users(source, clients, str(path))
 
 
-def read_clients_of_npz(path: Path) -> tuple[str, ...]:
+def read_clients_of_npz(path: Path, users: str | None = None) -> tuple[str, ...]:
     """Return the names of the clients in an ``.npz``; none if it does not say whose examples are."""
+    wanted = list_name_arrays(users or CLIENT)
     try:
-        arrays = load_npz(path, lambda name: name.startswith("client"))
+        arrays = load_npz(path, wanted.__contains__)
+        return number_clients((c for names in arrays.values() for c in names.tolist()), "")[1]
     except Exception:  # reading the examples will say what is wrong with the file
         return ()
-    return tuple({str(name) for names in arrays.values() for name in names.flat})
 
 
-def join_client_names(arrays: Arrays, path: Path) -> list[str] | None:
-    """Return the name of the client of every example; None if there are no names."""
+def list_name_arrays(name: str) -> tuple[str, str, str]:
+    """List the arrays of an ``.npz`` that name clients: of all examples, or of each part."""
+    return (name, f"{name}_train", f"{name}_test")
+
+
+def join_client_names(arrays: Arrays, path: Path, users: str | None) -> list[Any] | None:
+    """Return what names the client of every example; None if there are no names."""
+    name = users or CLIENT
     parts = [k[1:] for k in ("x", "x_train", "x_test") if k in arrays]
-    if not any(f"client{part}" in arrays for part in parts):
-        return None
-    names: list[str] = []
+    if not any(f"{name}{part}" in arrays for part in parts):
+        if users is None:
+            return None
+        raise DataError(f"data.users: {path} has no array '{name}{parts[0]}'")
+    names: list[Any] = []
     for part in parts:
-        own = arrays.get(f"client{part}", np.empty(0))
+        own = arrays.get(f"{name}{part}", np.empty(0))
         if own.shape != arrays[f"x{part}"].shape[:1]:
             raise DataError(
-                f"{path}: client{part} must have one name per example:"
-                f" {len(arrays[f'x{part}'])} examples, client{part} {own.shape}"
+                f"{path}: {name}{part} must have one name per example:"
+                f" {len(arrays[f'x{part}'])} examples, {name}{part} {own.shape}"
             )
-        names += map(str, own.tolist())
+        names += own.tolist()
     return names
 
 
-def number_clients(clients: Sequence[str], where: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Return the position of each example's client, and the clients' names in natural order."""
-    if "" in clients:
-        raise DataError(f"{where}, row {clients.index('') + 1}: the name of the client is missing")
-    names = sorted(set(clients), key=make_natural_sort_key)
-    positions = {name: i for i, name in enumerate(names)}
-    return np.array([positions[c] for c in clients], dtype=np.int64), tuple(names)
-
-
-def load_npz_arrays(path: Path) -> Arrays:
+def load_npz_arrays(path: Path, users: str = CLIENT) -> Arrays:
     """Load and check the arrays of examples and labels in an ``.npz``."""
+    wanted = list_name_arrays(users)
     try:
-        arrays = load_npz(path, lambda name: name.startswith(("x", "y", "client")))
+        arrays = load_npz(path, lambda name: name.startswith(("x", "y")) or name in wanted)
     except Exception as error:  # numpy and zipfile raise almost anything for a damaged file
         reason = "no such file" if isinstance(error, FileNotFoundError) else str(error)
         if isinstance(error, UnsuitableFileError):
@@ -177,11 +179,6 @@ def read_npz_per_client(folder: Path, task: TaskName = "classification") -> Sour
         users=users.astype(np.int64),
         user_names=tuple(p.stem for p in paths),
     )
-
-
-def make_natural_sort_key(name: str) -> list[tuple[int, str]]:
-    """Make a key that sorts client-2 before client-10."""
-    return [(int(w), "") if w.isdigit() else (-1, w) for w in re.split(r"(\d+)", name)]
 
 
 def unpack_datasets(data: Any, task: TaskName = "classification") -> Any:

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100: the official archive, its unpacked folder, or an ``.npz``."""
+"""CIFAR-10 and CIFAR-100: the official archive, its folder, an ``.npz``, or a Hugging Face copy."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ..source import Source
 from .archives import ArchiveFiles, open_archive
 from .arrays import read_npz
 from .download import RemoteFile
+from .huggingface import HF_PREFIX, read_huggingface
 from .search_path import DatasetFiles, find_or_download
 from .unpickle import unpickle_safely
 
@@ -84,7 +85,12 @@ def read_cifar100_coarse(path: Path | None = None) -> Source:
 def read_cifar(
     name: str, layout: CifarLayout, path: Path | None, labels: str, names: str, classes: int
 ) -> Source:
-    """Read one of the data sets; ``labels`` and ``names`` are keys in its pickles."""
+    """Read one of the data sets; ``labels`` and ``names`` are keys in its pickles.
+
+    The path ``hf:uoft-cs/cifar10`` stands for that copy on the Hugging Face hub.
+    """
+    if path is not None and str(path).startswith(HF_PREFIX):
+        return replace(read_huggingface(str(path), classes=classes), name=name)
     local = find_or_download(layout.dataset_files, path)
     if local.suffix == ".npz":
         numbers = tuple(str(i) for i in range(classes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 
 from ...core.errors import DataError
 from ...core.samples import BYTES_TO_PLUS_MINUS_ONE
+from ..client_names import CLIENT, name_users, number_clients
 from ..source import Source
 from .archives import summarise_error
 from .arrays import wrap_arrays
@@ -18,11 +19,15 @@ from .shakespeare import build_source, parse_windows, split_in_order
 
 HF_PREFIX = "hf:"
 TEST_SPLITS = ("test", "valid", "validation")
+SHAKESPEARE_COLUMNS = {"character_id", "x", "y"}
 
 
-def read_huggingface(name: str) -> Source:
-    """Read the named data set of the hub."""
-    return read_splits(name, load_splits(name))
+def read_huggingface(name: str, users: str | None = None, classes: int | None = None) -> Source:
+    """Read the named data set of the hub.
+
+    ``users`` is the column that names clients; ``classes`` says which of several labels is meant.
+    """
+    return read_splits(name, load_splits(name), users, classes)
 
 
 def is_datasets_object(data: object) -> bool:
@@ -31,21 +36,28 @@ def is_datasets_object(data: object) -> bool:
     return isinstance(getattr(first, "features", None), Mapping) and hasattr(first, "__len__")
 
 
-def read_datasets_object(data: Any) -> Source:
+def read_datasets_object(data: Any, users: str | None = None) -> Source:
     """Read a loaded ``Dataset``, or the splits of a ``DatasetDict``."""
-    return read_splits("datasets", data if isinstance(data, Mapping) else {"train": data})
+    return read_splits("datasets", get_splits(data), users)
 
 
-def read_splits(name: str, splits: Mapping[str, Any]) -> Source:
+def get_splits(data: Any) -> Mapping[str, Any]:
+    """Return the splits of a ``DatasetDict``; a ``Dataset`` is one to train on."""
+    return data if isinstance(data, Mapping) else {"train": data}
+
+
+def read_splits(
+    name: str, splits: Mapping[str, Any], users: str | None = None, classes: int | None = None
+) -> Source:
     """Read images and labels, training split before test split."""
-    if "train" not in splits:
-        raise DataError(f"{name} has no split 'train'; it has: {', '.join(splits)}")
-    test = next((splits[k] for k in TEST_SPLITS if k in splits), None)
-    parts = [splits["train"], *([] if test is None else [test])]
+    parts = list_parts(name, splits)
     columns = parts[0].features
-    if {"character_id", "x", "y"} <= columns.keys():
+    if columns.keys() >= SHAKESPEARE_COLUMNS and users in (None, "character_id"):
         return read_shakespeare_rows(name, parts[0])
-    image, label = find_column(name, columns, "Image"), find_column(name, columns, "ClassLabel")
+    clients = find_client_column(name, columns, users)
+    others = {k: feature for k, feature in columns.items() if k != clients}
+    image = find_column(name, others, "Image")
+    label = find_column(name, others, "ClassLabel", classes)
     rows = [(row[image], row[label]) for part in parts for row in part]
     grey = all(picture.mode in ("1", "L") for picture, _ in rows)
     images = [np.asarray(picture.convert("L" if grey else "RGB")) for picture, _ in rows]
@@ -53,10 +65,47 @@ def read_splits(name: str, splits: Mapping[str, Any]) -> Source:
         raise DataError(f"{name}: there are no examples")
     if len({one.shape for one in images}) > 1:
         raise DataError(f"{name}: images must all have one size")
-    official = len(parts[0]) if test is not None else None
+    official = len(parts[0]) if len(parts) > 1 else None
     source = wrap_arrays(np.stack(images), np.array([y for _, y in rows]), name, official)
     labels = tuple(columns[label].names)
-    return Source(name, source.x, source.y, BYTES_TO_PLUS_MINUS_ONE, labels, official)
+    source = Source(name, source.x, source.y, BYTES_TO_PLUS_MINUS_ONE, labels, official)
+    return source if clients is None else name_users(source, list_names(parts, clients), name)
+
+
+def list_parts(name: str, splits: Mapping[str, Any]) -> list[Any]:
+    """Return the split to train on and, if there is one, the split to test on."""
+    if "train" not in splits:
+        raise DataError(f"{name} has no split 'train'; it has: {', '.join(splits)}")
+    return [splits["train"], *[splits[k] for k in TEST_SPLITS if k in splits][:1]]
+
+
+def find_client_column(name: str, columns: Mapping[str, Any], users: str | None) -> str | None:
+    """Return the column that names clients; None if there is none."""
+    if users is not None and users not in columns:
+        raise DataError(f"data.users: {name} has no column '{users}'; it has: {', '.join(columns)}")
+    return users or (CLIENT if CLIENT in columns else None)
+
+
+def list_names(parts: Sequence[Any], column: str) -> list[Any]:
+    """List what names the client of every example."""
+    texts = getattr(parts[0].features[column], "names", None)  # of a column of numbered names
+    values = [value for part in parts for value in part[column]]
+    return values if texts is None else [texts[value] for value in values]
+
+
+def read_clients_of_datasets(splits: Mapping[str, Any], users: str | None) -> tuple[str, ...]:
+    """Return the names of the clients in the splits of a data set; none if no column names them."""
+    parts = list_parts("datasets", splits)
+    column = find_client_column("datasets", parts[0].features, users)
+    return () if column is None else number_clients(list_names(parts, column), "datasets")[1]
+
+
+def read_clients_of_hub(name: str, users: str | None) -> tuple[str, ...]:
+    """Return the names of the clients in a data set of the hub; none if it cannot be read here."""
+    try:
+        return read_clients_of_datasets(load_splits(name), users)
+    except DataError:  # reading the examples will say what is wrong
+        return ()
 
 
 def fetch_huggingface(name: str) -> Path:
@@ -89,12 +138,19 @@ def load_splits(name: str) -> Mapping[str, Any]:
     return splits
 
 
-def find_column(name: str, columns: Mapping[str, Any], kind: str) -> str:
-    """Return the name of the first column of this type."""
+def find_column(
+    name: str, columns: Mapping[str, Any], kind: str, classes: int | None = None
+) -> str:
+    """Return the name of the first column of this type, with so many classes if that is given."""
     matching = [k for k, feature in columns.items() if type(feature).__name__ == kind]
     if not matching:
         raise DataError(f"{name} has no column of type {kind}; it has: {', '.join(columns)}")
-    return matching[0]
+    if classes is None:
+        return matching[0]
+    fitting = [k for k in matching if len(columns[k].names) == classes]
+    if not fitting:
+        raise DataError(f"{name} has no labels of {classes} classes")
+    return fitting[0]
 
 
 def read_shakespeare_rows(name: str, rows: Any) -> Source:

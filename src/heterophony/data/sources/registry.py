@@ -19,7 +19,7 @@ from .digits import read_digits
 from .folder import read_image_folder
 from .photos import read_photos
 from .search_path import DatasetFiles, download_to_cache
-from .small import TEST_PER_CLASS, TRAIN_PER_CLASS, read_small
+from .small import LISTED_IMAGES, TEST_PER_CLASS, TRAIN_PER_CLASS, read_small
 from .tables import is_table, read_clients_of_table, read_table
 
 
@@ -56,12 +56,16 @@ def read_source(
     path: str | None = None,
     classes: int | Sequence[str] | None = None,
     task: TaskName = "classification",
+    users: str | None = None,
 ) -> Source:
     """Read the named data set; ``name`` may also be the path of an ``.npz``, a ``.csv`` or a folder.
 
-    ``classes`` and ``task`` are for arrays and tables: all others are for classification.
+    ``classes`` and ``task`` are for arrays and tables: all others are for classification. ``users``
+    is the column or array that names each example's client.
     """
     name = find_dataset_name(name)
+    if users is not None:
+        check_users_possible(name)
     if task != "classification":
         check_task_unknown(name)
     if classes is not None:
@@ -69,14 +73,14 @@ def read_source(
     if name in SOURCES:
         known = SOURCES[name]
         source = known.read(Path(path).expanduser() if path else None)
-        return replace(source, remark=compare_with_published(source, known.size))
+        return replace(source, remark=source.remark or compare_with_published(source, known.size))
     if name.startswith(huggingface.HF_PREFIX):
-        return huggingface.read_huggingface(name)
+        return huggingface.read_huggingface(name, users)
     at = Path(name).expanduser()
     if at.suffix == ".npz":
-        return decide_classes(read_npz(at, task=task), classes)
+        return decide_classes(read_npz(at, task=task, users=users), classes)
     if is_table(at):
-        return read_table(at, classes, task)
+        return read_table(at, classes, task, users)
     if at.is_dir() and any(at.glob("*.npz")):
         return decide_classes(read_npz_per_client(at, task), classes)
     if at.is_dir():
@@ -118,6 +122,12 @@ def check_task_unknown(name: str) -> None:
         raise ConfigError(f"data.task: {name} is for classification; leave it out")
 
 
+def check_users_possible(name: str) -> None:
+    """Refuse ``data.users`` for data that have no columns or arrays to choose from."""
+    if name in SOURCES or Path(name).expanduser().is_dir():
+        raise ConfigError(f"data.users: {name} has no such column; leave it out")
+
+
 def is_npz_data(name: str) -> bool:
     """Tell whether a name is no data set with labels of its own, but may be a path to arrays."""
     at = Path(name).expanduser()
@@ -131,21 +141,24 @@ def find_dataset_name(name: str) -> str:
     return name if is_path else match_name(SOURCES, name) or name
 
 
-def count_named_clients(name: str) -> int:
+def count_named_clients(name: str, users: str | None = None) -> int:
     """Count the clients that a user's own data name: files of a folder, or names beside examples.
 
-    0: the data do not say whose each example is, or are not there.
+    ``users`` is the column or array with the names. 0: the data do not say whose each example is,
+    or are not there.
     """
     at = Path(name).expanduser()
-    if name in SOURCES or name.startswith(huggingface.HF_PREFIX):
+    if name in SOURCES:
         return 0
+    if name.startswith(huggingface.HF_PREFIX):
+        return len(huggingface.read_clients_of_hub(name, users))
     if at.is_dir():
         return len(list(at.glob("*.npz")))
     if not at.is_file():
         return 0
     if is_table(at):
-        return len(read_clients_of_table(at))
-    return len(read_clients_of_npz(at)) if at.suffix == ".npz" else 0
+        return len(read_clients_of_table(at, users))
+    return len(read_clients_of_npz(at, users)) if at.suffix == ".npz" else 0
 
 
 def choose_default_training(name: str, shape: tuple[int, ...] | None = None) -> Training:
@@ -186,7 +199,8 @@ def make_small_entry(name: str, full: NamedDataset) -> NamedDataset:
     channels, *sides = full.size.shape
     height, width = (side // 2 for side in sides)
     classes = full.size.classes
-    count = min(full.size.examples, (TRAIN_PER_CLASS + TEST_PER_CLASS) * classes)
+    drawn = min(full.size.examples, (TRAIN_PER_CLASS + TEST_PER_CLASS) * classes)
+    count = LISTED_IMAGES.get(name, drawn)
     size = DatasetSize(count, (channels, height, width), classes)
     spaced, original = f"{count:,}".replace(",", " "), name.removesuffix("-small")
     about = f"{spaced} images of {original}, {height}x{width}"

@@ -1,36 +1,83 @@
 """Small versions of image data sets: some of the images, at half their side.
 
-The medium scale of published tables uses them. The same images are drawn everywhere and always.
+The medium scale of published tables uses them. Those of CIFAR are listed in this package by digests
+of their pixels, so every copy of the data set gives the same images in the same order. The others
+are drawn from the official files by a fixed seed.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..npz import load_npz
 from ..source import Source
 
 # images drawn from the official training and test set, for each class of the data set
 TRAIN_PER_CLASS, TEST_PER_CLASS = 800, 200
 DRAW_SEED = 0
+LISTED_IMAGES = {"cifar10-small": 10_000, "cifar100-small": 20_000}  # training and test together
+Digests = NDArray[np.uint64]
 
 
 def read_small(read: Callable[[Path | None], Source], name: str, path: Path | None) -> Source:
-    """Read a data set of images, draw some of them, and replace each 2×2 pixels by their mean."""
+    """Read a data set of images, choose some of them, and replace each 2×2 pixels by their mean."""
     source = read(path)
+    chosen = choose_listed(source, name) if name in LISTED_IMAGES else draw_images(source)
+    return replace(chosen, name=name, x=halve_images(chosen.x))
+
+
+def choose_listed(source: Source, name: str) -> Source:
+    """Choose the images of the packaged list, in its order; without them, draw and remark on it."""
+    train, test = load_digests(name)
+    listed, found = np.concatenate([train, test]), digest_images(source.x, source.y)
+    order = np.argsort(found, kind="stable")
+    rows = order[np.minimum(np.searchsorted(found, listed, sorter=order), len(found) - 1)]
+    if missing := int((found[rows] != listed).sum()):
+        return replace(
+            draw_images(source),
+            remark=f"{name} is not as published: {missing:,} of its {len(listed):,} images are not"
+            " in these files; others were drawn",
+        )
+    numbers = tuple(str(i) for i in range(len(source.labels)))  # not every copy names its classes
+    return replace(source, x=source.x[rows], y=source.y[rows], official=len(train), labels=numbers)
+
+
+@cache
+def load_digests(name: str) -> tuple[Digests, Digests]:
+    """Load the packaged digests of the training and test images of a small data set."""
+    arrays = load_npz(Path(__file__).with_name(f"{name}.npz"))
+    return arrays["train"], arrays["test"]
+
+
+def digest_images(x: NDArray[Any], y: NDArray[Any]) -> Digests:
+    """Compute a digest of 8 bytes of each image and its label.
+
+    The label is part of it because CIFAR-100 has some images twice, under different labels.
+    """
+    pairs = zip(np.ascontiguousarray(x), y.tolist(), strict=True)
+    digests = (
+        hashlib.sha256(image.tobytes() + bytes([label])).digest()[:8] for image, label in pairs
+    )
+    return np.frombuffer(b"".join(digests), "<u8")
+
+
+def draw_images(source: Source) -> Source:
+    """Draw images of the official training and test set by a fixed seed, in their order."""
     train = len(source.y) if source.official is None else source.official
     rng = np.random.default_rng(DRAW_SEED)
     most_train, most_test = (n * len(source.labels) for n in (TRAIN_PER_CLASS, TEST_PER_CLASS))
     drawn = draw_rows(rng, 0, train, most_train), draw_rows(rng, train, len(source.y), most_test)
     rows = np.concatenate(drawn)
     official = None if source.official is None else len(drawn[0])
-    x = halve_images(source.x[rows])
-    return replace(source, name=name, x=x, y=source.y[rows], official=official)
+    return replace(source, x=source.x[rows], y=source.y[rows], official=official)
 
 
 def draw_rows(

@@ -1,10 +1,9 @@
-"""Tables of users: a ``.csv`` with a column ``label``, if wanted a column ``client``, and numbers."""
+"""Tables of users: a ``.csv`` with a column ``label``, if wanted one that names clients, and numbers."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +12,11 @@ from numpy.typing import NDArray
 from ...core.errors import ConfigError, DataError
 from ...core.files import read_regular_file
 from ...core.scores import TaskName
+from ..client_names import CLIENT, name_users, number_clients
 from ..source import Source, decide_classes
-from .arrays import number_clients, wrap_arrays
+from .arrays import wrap_arrays
 
-LABEL, CLIENT = "label", "client"  # the names of the two columns that are not numbers to learn from
+LABEL = "label"  # the column to be predicted
 BYTES_LIMIT = 1 << 31
 DELIMITERS = {".csv": (",", ";"), ".tsv": ("\t",)}
 
@@ -30,8 +30,12 @@ def read_table(
     path: Path,
     classes: int | Sequence[str] | None = None,
     task: TaskName = "classification",
+    users: str | None = None,
 ) -> Source:
-    """Read a table: each row is an example, and a row of its own names the columns."""
+    """Read a table: each row is an example, and a row of its own names the columns.
+
+    ``users`` is the column that names clients; by default ``client``, if there is one.
+    """
     if task not in ("classification", "regression"):
         raise ConfigError(f"data.task: {path} has one label per row; store {task} data as .npz")
     header, rows = split_rows(path)
@@ -41,17 +45,18 @@ def read_table(
             f"{path} has no column '{LABEL}'; rename the one to be predicted. It has:"
             f" {', '.join(header)}"
         )
-    client = find_column(path, header, CLIENT)
+    client = find_client_column(path, header, users)
     columns = [i for i in range(len(header)) if i not in (label, client)]
     if not columns:
-        raise DataError(f"{path} has no column to learn from beside '{LABEL}' and '{CLIENT}'")
+        raise DataError(
+            f"{path} has no column to learn from beside '{LABEL}' and '{users or CLIENT}'"
+        )
     x = parse_numbers(path, header, rows, columns)
     texts = [row[label].strip() for row in rows]
     source = label_rows(path, x, texts, classes, task)
     if client is None:
         return source
-    users, names = number_clients([row[client].strip() for row in rows], str(path))
-    return replace(source, users=users, user_names=names)
+    return name_users(source, [row[client].strip() for row in rows], str(path))
 
 
 def label_rows(
@@ -82,10 +87,10 @@ def label_rows(
     return decide_classes(wrap_arrays(x, y, path.stem, path=path), names)
 
 
-def read_clients_of_table(path: Path) -> tuple[str, ...]:
+def read_clients_of_table(path: Path, users: str | None = None) -> tuple[str, ...]:
     """Return the names of the clients in a table; none if it has no such column."""
     header, rows = split_rows(path)
-    column = find_column(path, header, CLIENT)
+    column = find_client_column(path, header, users)
     if column is None:
         return ()
     return number_clients([row[column].strip() for row in rows], str(path))[1]
@@ -115,6 +120,14 @@ def split_rows(path: Path) -> tuple[list[str], list[list[str]]]:
     return header, lines[1:]
 
 
+def find_client_column(path: Path, header: Sequence[str], users: str | None) -> int | None:
+    """Return the position of the column that names clients; None if there is none."""
+    column = find_column(path, header, (users or CLIENT).casefold())
+    if column is None and users is not None:
+        raise DataError(f"data.users: {path} has no column '{users}'; it has: {', '.join(header)}")
+    return column
+
+
 def find_column(path: Path, header: Sequence[str], name: str) -> int | None:
     """Return the position of a column, however it is capitalised; None if it is not there."""
     found = [i for i, title in enumerate(header) if title.casefold() == name]
@@ -138,7 +151,9 @@ def parse_numbers(
                 if row[i].strip():
                     named = CLIENT in (title.casefold() for title in header)
                     what = "leave out the column" + (
-                        "" if named else f", or call it '{CLIENT}' if it names clients"
+                        ""
+                        if named
+                        else f", or call it '{CLIENT}' (or set data.users) if it names clients"
                     )
                 raise DataError(
                     f"{path}, row {number}, column '{header[i]}': '{row[i]}' is not a number; {what}"

@@ -15,7 +15,9 @@ OLDEST_PYTHON = (3, 11)
 MODULES = ("problems", "facts", "files", "environment", "service", "units", "enrolment", "main")
 # any Python 3 can read it; the rest needs 3.11
 BOOTSTRAP = (
-    "import json, sys, types\n"
+    "import sys\n"
+    "sys.path[:] = [p for p in sys.path if p]\n"  # the folder where SSH begins
+    "import json, types\n"
     "if sys.version_info < (3, 11):\n"
     "    print(json.dumps({'old': list(sys.version_info[:3])})); sys.exit(0)\n"
     "sources = json.loads(sys.stdin.buffer.read(int(sys.argv[1])))\n"

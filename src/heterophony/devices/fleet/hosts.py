@@ -231,9 +231,12 @@ def assign_clients(fleet: Fleet, clients: Sequence[str]) -> dict[str, tuple[str,
         }
     held = [c for names in named.values() for c in names]
     if missing := [c for c in clients if c not in held]:
+        counted = any(isinstance(board.clients, int) for board in fleet.boards)
+        odd = counted and missing[0] not in map(str, range(len(clients)))
+        how = ": 0, 1, …; list the names of the clients, or leave clients out" if odd else ""
         raise ConfigError(
             f"{fleet.path}: no board holds client '{missing[0]}'; the run has {len(clients)} clients,"
-            f" the boards hold {len(held)}"
+            f" the boards hold {len(held)}{how}"
         )
     if unknown := [c for c in held if c not in clients]:
         raise ConfigError(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ...config.config import Config
 from ...core.errors import ConfigError
 from ...data.client_folders import OWN_DATA
+from ...data.client_names import check_names_on_devices
 from ...data.federation import Federation
 from ..broker.broker import Broker
 from ..shares import encode_share
@@ -31,6 +32,7 @@ class Preparation:
     federation: Federation | None = None  # None: the clients' own data
     assignment: Mapping[str, Sequence[str]] = field(default_factory=dict)
     run: str = ""  # its name on the broker
+    trust: bool = False  # the run has an algorithm from outside, which its boards import
     facts: dict[str, BoardFacts] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -70,7 +72,8 @@ class Preparation:
         return f"{len(clients)} shares of {size / 1e6:.1f} MB"
 
     def start(self, board: Board) -> str:
-        return start_device(self.ssh, board, self.assignment.get(board.name, ()), self.run)
+        clients = self.assignment.get(board.name, ())
+        return start_device(self.ssh, board, clients, self.run, self.trust)
 
     def prepare(self, board: Board) -> str:
         """Do all steps on one board; the broker must be up."""
@@ -93,4 +96,5 @@ def assign(
             )
     if federation is None:
         return {b.name: b.clients if isinstance(b.clients, tuple) else () for b in fleet.boards}
+    check_names_on_devices(federation.clients)
     return assign_clients(fleet, federation.clients)

@@ -19,7 +19,7 @@ from ..server import serve
 from .hosts import Board
 from .preparation import Preparation
 from .ssh import ConnectionLostError
-from .start import DeviceStatus, read_status, start_device
+from .start import DeviceStatus, read_status
 
 POLL_SECONDS = 5.0  # between two looks at all boards
 WRONG_CONFIGURATION = 3  # the exit code after which starting again cannot help
@@ -85,8 +85,7 @@ class Supervisor:
         if status.code == WRONG_CONFIGURATION and not self.can_lose_boards:
             self.failures[board.name] = status.last.removeprefix("error: ")
             return
-        clients = self.preparation.assignment.get(board.name, ())
-        start_device(self.preparation.ssh, board, clients, self.preparation.run)
+        self.preparation.start(board)
         self.say(f"{board.name}: its device {status.describe()}; it is started again")
 
     def say_once(self, board: Board, text: str) -> None:

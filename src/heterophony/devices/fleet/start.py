@@ -21,7 +21,7 @@ StartLimitIntervalSec=0
 [Service]
 WorkingDirectory=@ROOT@
 Environment=PYTHONPATH=@ROOT@/code PYTHONUNBUFFERED=1 NO_COLOR=1
-ExecStart=@PYTHON@ -m heterophony {words}
+ExecStart=@PYTHON@ -P -m heterophony {words}
 StandardOutput=append:@ROOT@/device.log
 StandardError=append:@ROOT@/device.log
 Restart=on-failure
@@ -52,13 +52,16 @@ class DeviceStatus:
         return f"ended with exit code {'unknown' if self.code is None else self.code}; {self.last}"
 
 
-def make_device_words(board: Board, clients: Sequence[str], run: str) -> list[str]:
+def make_device_words(
+    board: Board, clients: Sequence[str], run: str, trust: bool = False
+) -> list[str]:
     """Return the words after ``heterophony`` that start the device on this board."""
     words = ["device", "--enrolment", ENROLMENT_FILE, "--folder", "device"]
     words += ["--clients", ",".join(clients)] if clients else []
     words += ["--data", board.data] if board.data else ["--shares", SHARES_FOLDER]
     words += ["--run", run] if run else []
     words += ["--memory-limit", str(board.memory_mb)] if board.memory_mb else []
+    words += ["--trust"] if trust else []
     return [*words, "-c", f"engine.device={board.device}"]
 
 
@@ -72,9 +75,14 @@ def make_unit(board: Board, words: Sequence[str]) -> str:
     return UNIT.format(name=board.name, words=quoted, limits=limits)
 
 
-def start_device(ssh: SshRunner, board: Board, clients: Sequence[str], run: str) -> str:
-    """Start the device in the background; do nothing if it runs with the same words."""
-    words = make_device_words(board, clients, run)
+def start_device(
+    ssh: SshRunner, board: Board, clients: Sequence[str], run: str, trust: bool = False
+) -> str:
+    """Start the device in the background; do nothing if it runs with the same words.
+
+    With ``trust``, it imports an algorithm from outside that the server names.
+    """
+    words = make_device_words(board, clients, run, trust)
     request: dict[str, Any] = {"words": words, "nice": board.nice}
     if board.systemd:
         request |= {"unit": name_unit(board), "text": make_unit(board, words)}

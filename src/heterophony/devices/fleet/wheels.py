@@ -103,7 +103,9 @@ def read_wheel_metadata(path: Path) -> str:
 
 def download(folder: Path, requirements: Iterable[str], target: Target, index_url: str) -> None:
     """Call pip; raise its own error in one line."""
-    words = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet"]
+    # -P: a pip.py of the current folder is not meant
+    words = [sys.executable, "-P", "-m", "pip", "download"]
+    words += ["--no-deps", "--only-binary=:all:", "--quiet"]
     words += [
         "--python-version",
         f"{target.python[0]}.{target.python[1]}",

@@ -16,6 +16,7 @@ from typing import Self
 
 from ...core.errors import ConfigError, EngineError, FolderError, HeterophonyError
 from ...core.files import open_to_append, read_json, translate_disk_errors, write_json
+from ...data.client_names import check_names_on_devices
 from ...engines.child_processes import FORK_SERVER_DIED, start_fork_server
 from ...runs.events import Event
 from ...runs.store import RunFolder
@@ -213,5 +214,6 @@ def assign_clients(
             f"--devices {count}: there are only {len(clients)} clients;"
             f" use fewer devices, or -c data.clients={count}"
         )
+    check_names_on_devices(clients)
     bounds = [len(clients) * i // count for i in range(count + 1)]
     return [list(clients[a:b]) for a, b in pairwise(bounds)]

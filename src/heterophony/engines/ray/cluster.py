@@ -24,6 +24,7 @@ from ray._raylet import (
     Config,
     get_authentication_mode,
 )
+from ray.job_config import JobConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ...core.errors import ConfigError, EngineError
@@ -108,7 +109,13 @@ def start_ray(options: Mapping[str, Any], cluster: Cluster) -> None:
     before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         with silence_stderr():
-            ray.init(log_to_driver=False, logging_level=logging.CRITICAL, **options)
+            ray.init(
+                log_to_driver=False,
+                logging_level=logging.CRITICAL,
+                # else Ray puts the current folder first on the path of its workers
+                job_config=JobConfig(_client_job=True),
+                **options,
+            )
     except Exception as error:  # Ray raises many types, plain ones too
         where = cluster.address or "a local Ray"
         raise EngineError(

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self
 
 import ray
@@ -23,6 +24,7 @@ from ...core.codec import decode_groups, encode_groups
 from ...core.compute import ON_CPU, Compute
 from ...core.devices import WorkerPlace
 from ...core.errors import EngineError, HeterophonyError
+from ...core.own_modules import LOADED
 from ...core.tensors import Tensors
 from ...jobs.client_store import FolderClientStore
 from ...jobs.plan import Job, Plan
@@ -91,7 +93,8 @@ class Ray:
         federation = self.plan.federation
         return RunBundle(
             versions=get_versions(),
-            module_paths=tuple(sys.path),
+            module_paths=tuple(str(Path(p).absolute()) for p in sys.path),
+            sources=dict(LOADED),
             plan_ref=ray.put(as_array(plan)),
             federation_header=federation.about(),
             array_refs={k: ray.put(array) for k, array in federation.arrays().items()},

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from ...core.compute import Compute
 from ...core.devices import WorkerPlace, count_devices
 from ...core.errors import EngineError, HeterophonyError
 from ...core.files import translate_disk_errors
+from ...core.own_modules import Sources, load_sources
 from ...core.tensors import Tensors
 from ...data.federation import Federation, write_federation
 from ...jobs.client_store import ClientStore
@@ -78,6 +79,9 @@ class RunBundle:
     federation_header: str
     array_refs: Mapping[str, Any]
     where: WorkerPlace
+    sources: Sources = field(
+        default_factory=dict
+    )  # modules that the driver has loaded by their path
 
 
 class CarriedClientStore(ClientStore):
@@ -132,6 +136,7 @@ class OpenRun:
             write_data_once(data, bundle, fetch)
         # a user's own modules are found if this machine has them under the same path
         sys.path += [p for p in bundle.module_paths if p not in sys.path and Path(p).is_dir()]
+        load_sources(bundle.sources)
         plan: Plan = loads(bytes(fetch(bundle.plan_ref)))
         self.plan = replace(plan, federation=Federation.open(data))
         self.tensor_cache = OrderedDict[int, Tensors]()  # many jobs of a round share them

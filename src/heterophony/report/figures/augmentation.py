@@ -70,9 +70,8 @@ def make_augmented_copies(
     copies = {}
     for augmentation in AUGMENTATIONS:
         with seeded(*build_seed_key(seed, name)):
-            copies[augmentation] = rebalance(train, targets[name], augmentation).get_all_stored()[
-                len(originals) :
-            ]
+            made = rebalance(train, targets[name], augmentation, algorithm.magnitude)
+        copies[augmentation] = made.get_all_stored()[len(originals) :]
     classes, labels = [], train.labels[sources]
     for c in labels.unique().tolist():
         at = (labels == c).nonzero().flatten()

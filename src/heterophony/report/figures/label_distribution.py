@@ -1,4 +1,4 @@
-"""Figures of a label distribution: a heat map, a bubble chart, and the client sizes."""
+"""Figures of a label distribution: heat map, bubble chart, client sizes, histograms of clients."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from .style import (
     label_ticks,
 )
 
-ChartKind = Literal["all", "heat", "bubbles", "sizes"]
+ChartKind = Literal["all", "heat", "bubbles", "sizes", "histograms"]
 MAX_NUMBERED_SIDE = 20  # clients and classes up to which the heat map shows its numbers
 MAX_CLIENTS_BESIDE = 25  # clients up to which heat map and bubbles fit side by side
+MAX_HISTOGRAMS, HISTOGRAMS_BESIDE = 12, 4  # the first clients, and how many of them in a row
 GREY = "#9AA7B1"
 
 
@@ -47,10 +48,35 @@ def draw_label_distribution(distribution: LabelDistribution, kind: ChartKind = "
             axes = figure.subplots()
             draw_bubbles(axes, distribution)
             axes.set_title(distribution.title)
+        elif kind == "histograms":
+            draw_histograms(figure, distribution)
         else:
             figure.set_size_inches(max(9.5, width + 1.6), 4.4)
             draw_client_sizes(figure.subplots(), distribution)
     return figure
+
+
+def draw_histograms(figure: Figure, distribution: LabelDistribution) -> None:
+    """Draw the labels of the first clients, a panel for each, all to the same scale."""
+    clients, classes = distribution.clients[:MAX_HISTOGRAMS], distribution.classes
+    beside = min(len(clients), HISTOGRAMS_BESIDE)
+    rows, width = -(-len(clients) // beside), min(5.0, max(2.4, 0.1 * len(classes)))
+    figure.set_size_inches(0.8 + width * beside, 1.2 + 1.9 * rows)
+    grid = figure.subplots(rows, beside, sharex=True, sharey=True, squeeze=False)
+    for i, axes in enumerate(grid.flat):
+        if i >= len(clients):
+            axes.set_visible(False)
+            continue
+        at = np.arange(len(classes)) + 0.5
+        axes.bar(at, distribution.label_counts[i], 0.8, color=PALETTE[0], linewidth=0)
+        axes.set_title(f"client {clients[i]}", fontsize=10)
+        label_ticks(axes.xaxis, classes, width)
+        axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+        axes.tick_params(length=0, labelsize=8)
+    few = len(clients) < len(distribution.clients)
+    title = f"{distribution.title}{f': the first {len(clients)}' if few else ''}"
+    figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=13)
+    figure.supylabel("training examples", fontsize=11)
 
 
 def draw_all_charts(figure: Figure, distribution: LabelDistribution) -> None:

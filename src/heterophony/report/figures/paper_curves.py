@@ -1,4 +1,4 @@
-"""Curves of a published experiment: accuracy, model difference, and how often clients were selected."""
+"""Curves of a published experiment: accuracy, model difference, and how clients were selected."""
 
 from __future__ import annotations
 
@@ -32,23 +32,27 @@ if TYPE_CHECKING:
     from ...papers.reproduce import CellRun, ReproductionResult
 
 RunEvents = Iterable[tuple["CellRun", list[Event]]]
-CurveReader = Callable[[list[Event]], Mapping[str, Curve]]
+CurveReader = Callable[["CellRun", list[Event]], Mapping[str, Curve]]
 # by measure and column, then by row: one curve per seed
 CurvesByPanel = dict[tuple[str, str], dict[str, list[Curve]]]
 ACCURACY_MEASURES = ("G", "P")
-MODEL_DIFFERENCE, TIMES_SELECTED = "model_difference", "selected"
-X_LABELS = {TIMES_SELECTED: "clients, the most often selected first"}  # the others: rounds
+MODEL_DIFFERENCE, TIMES_SELECTED, PROBABILITY = "model_difference", "selected", "probability"
+X_LABELS = {  # the others: rounds
+    TIMES_SELECTED: "clients, the most often selected first",
+    PROBABILITY: "clients, the most likely first",
+}
 Y_LABELS = {
     "G": "G: the generic model",
     "P": "P: each client's own model",
     MODEL_DIFFERENCE: "clients' distance from their mean",
     TIMES_SELECTED: "times selected",
+    PROBABILITY: "probability in one draw",
 }
 
 
 def draw_accuracy_curves(figure: Figure, result: ReproductionResult, runs: RunEvents) -> None:
     """Draw G and P over the rounds."""
-    curves = gather_curves(runs, lambda events: compute_accuracy_curves(result, events))
+    curves = gather_curves(runs, lambda _, events: compute_accuracy_curves(result, events))
     measures = list(dict.fromkeys(line.measure for line in result.numbers if line.values))
     draw_round_panels(figure, result, curves, arrange_panels(list_columns(result), measures, 3))
 
@@ -56,7 +60,7 @@ def draw_accuracy_curves(figure: Figure, result: ReproductionResult, runs: RunEv
 def draw_model_difference(figure: Figure, result: ReproductionResult, runs: RunEvents) -> None:
     """Draw the clients' distance from their mean after every round, as the algorithm recorded it."""
 
-    def read_difference(events: list[Event]) -> dict[str, Curve]:
+    def read_difference(_: CellRun, events: list[Event]) -> dict[str, Curve]:
         rounds = [e for e in select_rounds(events) if MODEL_DIFFERENCE in e["measures"]]
         return {MODEL_DIFFERENCE: [(e["t"] + 1, e["measures"][MODEL_DIFFERENCE]) for e in rounds]}
 
@@ -68,16 +72,19 @@ def draw_model_difference(figure: Figure, result: ReproductionResult, runs: RunE
     )
 
 
-def draw_times_selected(figure: Figure, result: ReproductionResult, runs: RunEvents) -> None:
-    """Draw how often each client was selected, and G over the rounds beside it."""
+def draw_participation(figure: Figure, result: ReproductionResult, runs: RunEvents) -> None:
+    """Draw how likely each client is, how often it was selected, and G over the rounds."""
 
-    def read_participation(events: list[Event]) -> dict[str, Curve]:
+    def read_participation(run: CellRun, events: list[Event]) -> dict[str, Curve]:
+        likely = run.compute_selection_probabilities(len(get_start(events)["clients"]))
         return {
+            PROBABILITY: rank_values(likely),
             TIMES_SELECTED: count_selections_by_rank(events),
             "G": compute_accuracy_curves(result, events)["G"],
         }
 
-    panels = [[(TIMES_SELECTED, column), ("G", column)] for column in list_columns(result)]
+    measures = (PROBABILITY, TIMES_SELECTED, "G")
+    panels = [[(measure, column) for measure in measures] for column in list_columns(result)]
     draw_round_panels(figure, result, gather_curves(runs, read_participation), panels)
 
 
@@ -98,14 +105,19 @@ def count_selections_by_rank(events: list[Event]) -> Curve:
     counts = Counter(dict.fromkeys(get_start(events)["clients"], 0))
     for event in select_rounds(events):
         counts.update(event.get("asked", event["clients"]))
-    return [(i + 1, n) for i, n in enumerate(sorted(counts.values(), reverse=True))]
+    return rank_values(counts.values())
+
+
+def rank_values(values: Iterable[float]) -> Curve:
+    """(rank, value) of the values, the largest first."""
+    return [(i + 1, v) for i, v in enumerate(sorted(values, reverse=True))]
 
 
 def gather_curves(runs: RunEvents, read: CurveReader) -> CurvesByPanel:
     """Read the curves of every run, by panel and row; leave out empty ones."""
     curves: CurvesByPanel = {}
     for cell_run, events in runs:
-        for measure, curve in read(events).items():
+        for measure, curve in read(cell_run, events).items():
             if curve:
                 rows = curves.setdefault((measure, cell_run.cell.column), {})
                 rows.setdefault(cell_run.cell.row, []).append(curve)

@@ -29,7 +29,7 @@ TABLE_FIGURES = {
 ROUND_FIGURES = {
     "curves": paper_curves.draw_accuracy_curves,
     "difference": paper_curves.draw_model_difference,
-    "participation": paper_curves.draw_times_selected,
+    "participation": paper_curves.draw_participation,
 }
 LETTERS_PER_INCH = 8  # of a title
 

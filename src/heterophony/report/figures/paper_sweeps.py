@@ -36,6 +36,7 @@ MEASURE_LABELS = {"G": "G, %", "P": "P, %", "score": "ln(G / 10) + ln(P / 10)"}
 SETTING_PATTERN = re.compile(r"(?P<name>.*?)(?: = | )(?P<number>[\d.]+)")
 LABEL_LETTERS = 30  # in a line of a panel's title
 CELL_INCHES = 0.75  # side of a cell of a heat map
+LOG_SPAN = 50  # a setting whose values span this factor has a logarithmic axis
 
 
 def is_comparable(result: ReproductionResult) -> bool:
@@ -65,10 +66,16 @@ def draw_over_clients(figure: Figure, result: ReproductionResult) -> None:
     count = {c.column: c.config["data"]["clients"] for c in result.table.selected_cells}
     axes = draw_setting_panels(figure, result, lambda x: x.row, lambda x: count[x.column])
     for panel in axes:
-        panel.set(xscale="log", xlabel="clients")
-        panel.xaxis.set_major_locator(FixedLocator(sorted(set(count.values()))))
-        panel.xaxis.set_minor_locator(NullLocator())
-        panel.xaxis.set_major_formatter("{x:.0f}")
+        panel.set_xlabel("clients")
+        set_log_axis(panel, sorted(set(count.values())))
+
+
+def set_log_axis(axes: Axes, values: Sequence[float]) -> None:
+    """Make the horizontal axis logarithmic, with a tick at each of the values."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(FixedLocator(values))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter("{x:g}")
 
 
 def draw_sweep(figure: Figure, result: ReproductionResult) -> None:
@@ -79,9 +86,13 @@ def draw_sweep(figure: Figure, result: ReproductionResult) -> None:
         lambda x: get_column_label([x], x.column),
         lambda x: float(parse_setting_label(x.row)[1]),
     )
+    values = sorted({float(parse_setting_label(x.row)[1]) for x in result.numbers})
     for panel in axes:
         panel.set_xlabel(parse_setting_label(result.numbers[0].row)[0])
-        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if values[0] > 0 and values[-1] >= LOG_SPAN * values[0]:
+            set_log_axis(panel, values)
+        else:
+            panel.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def draw_setting_panels(

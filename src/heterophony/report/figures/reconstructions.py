@@ -42,7 +42,7 @@ def draw_contact_sheet(records: Sequence[AuditRecord]) -> Figure:
             axes.set_title(title, fontsize=10, loc="center")
         figure.suptitle(
             f"{records[0]['data']} {describe_shown_rounds(records)}: images recovered from what clients send;"
-            "\nthe personal parameters are unknown or known to the attacker",
+            "\nthe attacker draws the personal parameters anew (fresh), takes their initial values, or knows them",
             x=0.01,
             ha="left",
             fontweight="bold",

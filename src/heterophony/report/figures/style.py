@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from ...core.plain_text import clean_line
+
 # Distinguishable with any colour vision, and by lightness in grey print.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#D9920A", "#56B4E9", "#882255", "#555555")
 DASHES = ("-", (0, (4, 1.5)), (0, (1.2, 1.2)))  # after all colours of the palette are used once
@@ -103,14 +105,15 @@ def set_whole_number_axis(axis: Axis, about: int = 6) -> None:
 
 def label_ticks(axis: Axis, names: Sequence[str], inches: float) -> None:
     """Label every tick by name, or every n-th if there is no room for more."""
-    short = [name if len(name) <= 16 else f"{name[:15]}…" for name in names]
+    plain = map(clean_line, names)
+    short = [name if len(name) <= 16 else f"{name[:15]}…" for name in plain]
     longest = max(map(len, short), default=1)
     upright = axis.axis_name == "x" and longest > 4  # type: ignore[attr-defined]
     need = 0.1 * longest + 0.12 if axis.axis_name == "x" and not upright else 0.2  # type: ignore[attr-defined]
     steps = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
     step = next((s for s in steps if len(names) * need <= s * inches), len(names))
     shown = range(0, len(names), step)
-    axis.set_ticks([i + 0.5 for i in shown], [short[i] for i in shown])
+    axis.set_ticks([i + 0.5 for i in shown], [short[i].replace("$", r"\$") for i in shown])
     axis.set_tick_params(rotation=90 if upright else 0)
 
 

@@ -8,13 +8,14 @@ from dataclasses import replace
 from ...analysis.runs import Curve, Run, compute_mean_curve
 
 MAX_CURVE_POINTS = 30_000  # in all curves of runs together; keeps the page under 2 MB
-Curves = dict[str, list[list[float]]]  # by measure, points of round and accuracy
+Curves = dict[str, list[list[float]]]  # by measure, points of round and accuracy or loss
 CurvesByKind = dict[str, Curves]
 
 
 def count_curve_points(runs: Sequence[Run]) -> int:
     """Count the points that the page has room for in each curve."""
     kinds = 4 if any(map(has_unequal_clients, runs)) else 2  # G and P, pooled and by client
+    kinds += 2 if any(any(run.loss_curves.values()) for run in runs) else 0
     return max(50, MAX_CURVE_POINTS // (kinds * len(runs)))
 
 
@@ -28,14 +29,27 @@ def average_over_clients(run: Run) -> Run:
     return replace(run, curves=run.client_mean_curves)
 
 
+def show_loss(run: Run) -> Run:
+    """The run with the curves of its test loss, pooled."""
+    return replace(run, curves=run.loss_curves)
+
+
 def build_curves(group: Sequence[Run], points: int) -> tuple[CurvesByKind, list[CurvesByKind]]:
     """The curves of one series and of each of its runs.
 
     The series has ``mean``, each run has ``curves``: pooled. If clients differ in their number of
     test examples, there is also ``client_mean`` and ``client_curves``: the means over clients.
+    ``loss_mean`` and ``loss_curves`` are the test loss.
     """
-    series = {"mean": thin_mean_curves(group, points)}
-    each = [{"curves": thin_curves(run, points)} for run in group]
+    losses = [show_loss(run) for run in group]
+    series = {
+        "mean": thin_mean_curves(group, points),
+        "loss_mean": thin_mean_curves(losses, points),
+    }
+    each = [
+        {"curves": thin_curves(run, points), "loss_curves": thin_curves(loss, points)}
+        for run, loss in zip(group, losses, strict=True)
+    ]
     if any(map(has_unequal_clients, group)):
         averaged = [average_over_clients(run) for run in group]
         series["client_mean"] = thin_mean_curves(averaged, points)

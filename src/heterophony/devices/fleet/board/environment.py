@@ -53,7 +53,7 @@ def install(request: dict[str, Any]) -> dict[str, Any]:
     python = locate_python(root)
     # wheels that were just installed may lack a library of the system: try the largest
     more = "" if sys.prefix != sys.base_prefix else "import torch; "
-    check = [str(python), "-c", f"{more}import heterophony; print(heterophony.__version__)"]
+    check = [str(python), "-P", "-c", f"{more}import heterophony; print(heterophony.__version__)"]
     done = subprocess.run(
         check, capture_output=True, text=True, cwd=root, env=make_environment(root)
     )
@@ -76,7 +76,7 @@ def install_wheels(root: Path, wheel: str, requirements: list[str]) -> None:
     """Install with the pip that was copied: Debian's Python may have none, and no ensurepip."""
     wheels = root / "wheels"
     if not (root / "venv/bin/python").exists():
-        run([sys.executable, "-m", "venv", "--without-pip", str(root / "venv")], "venv")
+        run([sys.executable, "-P", "-m", "venv", "--without-pip", str(root / "venv")], "venv")
     pips = sorted(wheels.glob("pip-*.whl"))
     if not pips:
         raise ProblemError("there is no wheel of pip among those copied; run: fleet wheels")

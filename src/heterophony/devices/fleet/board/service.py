@@ -24,7 +24,7 @@ WAIT_AND_RECORD = 'file=$1; shift; "$@"; echo $? > "$file"'
 def start(request: dict[str, Any]) -> dict[str, Any]:
     """Start the device, unless it runs with the same words; with others, stop it first."""
     root = Path.home() / request["folder"]
-    words = [str(locate_python(root)), "-m", "heterophony", *request["words"]]
+    words = [str(locate_python(root)), "-P", "-m", "heterophony", *request["words"]]
     record = find_running(root)
     if record and record["words"] == words:
         return {"changed": False}

@@ -1,4 +1,4 @@
-// The lines of the curves: accuracies or differences to a reference, pooled or as means over clients, smoothed.
+// The lines of the curves: accuracies, losses or differences to a reference, pooled or as means over clients, smoothed.
 
 const MEASURES = ["G", "P"];
 let referenceKey = ""; // of the series that differences are to; "" for accuracies
@@ -7,6 +7,10 @@ let smoothing = 1; // evaluations in the moving average
 function initCurveControls() {
   byId("smoothing").addEventListener("input", drawCurves);
   byId("counting").addEventListener("change", drawCurves);
+  byId("value").addEventListener("change", () => {
+    drawReferenceChoice();
+    drawCurves();
+  });
   byId("reference").addEventListener("change", () => {
     referenceKey = byId("reference").value;
     drawCurves();
@@ -19,14 +23,16 @@ function readCurveControls() {
   const text = smoothing > 1 ? `mean over the last ${smoothing} evaluations` : "off";
   byId("smoothing-value").textContent = text;
   slider.setAttribute("aria-valuetext", text);
-  byId("counting-control").hidden = !data.series.some((s) => s.client_mean);
+  byId("value-control").hidden = !data.series.some((s) => MEASURES.some((m) => s.loss_mean[m].length));
+  byId("counting-control").hidden = isLoss() || !data.series.some((s) => s.client_mean);
 }
 
 // Offer every series as the reference. A series that is gone stops being it.
 function drawReferenceChoice() {
   const select = byId("reference");
   if (!data.series.some((s) => s.key === referenceKey)) referenceKey = "";
-  select.replaceChildren(html("option", { value: "" }, data.score),
+  byId("value").options[0].textContent = data.score;
+  select.replaceChildren(html("option", { value: "" }, isLoss() ? "test loss" : data.score),
     ...data.series.map((s) => html("option", { value: s.key }, `difference to ${s.name}`)));
   select.value = referenceKey;
   byId("reference-control").hidden = data.series.length < 2;
@@ -34,8 +40,9 @@ function drawReferenceChoice() {
 
 const getReference = () => data.series.find((s) => s.key === referenceKey);
 const isMeanOverClients = () => !byId("counting-control").hidden && byId("counting").value === "clients";
-const getRunCurves = (run) => (isMeanOverClients() && run.client_curves) || run.curves;
-const getMeanCurves = (series) => (isMeanOverClients() && series.client_mean) || series.mean;
+const isLoss = () => !byId("value-control").hidden && byId("value").value === "loss";
+const getRunCurves = (run) => (isLoss() ? run.loss_curves : (isMeanOverClients() && run.client_curves) || run.curves);
+const getMeanCurves = (series) => (isLoss() ? series.loss_mean : (isMeanOverClients() && series.client_mean) || series.mean);
 
 // For every visible series and measure: its line, those of its seeds, and how far the seeds spread.
 function buildLines() {

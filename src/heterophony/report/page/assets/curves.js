@@ -1,6 +1,7 @@
-// Curves: G and P over the rounds, as accuracies or as differences to a reference.
+// Curves: G and P over the rounds, as accuracies, losses or differences to a reference.
 
 const CAPTIONS = { G: "G, the generic model", P: "P, each client’s own model" };
+const LOSS_CAPTIONS = { G: "Test loss of the generic model (G)", P: "Test loss of each client’s own model (P)" };
 const BOTTOM = 280; // of the plot, above the rounds
 const charts = {};
 let cursorRound = 0;
@@ -60,11 +61,14 @@ const createLine = (points, kind) => svg("path", { class: `curve ${kind}`, d: fo
 
 function describeChart(measure) {
   const reference = getReference();
-  const title = reference ? `${measure}, difference to ${reference.name} in percentage points` : CAPTIONS[measure];
+  const captions = isLoss() ? LOSS_CAPTIONS : CAPTIONS;
+  const title = reference ? `${isLoss() ? "Test loss of " : ""}${measure}, ${describeDifference()}` : captions[measure];
   const notes = [...(isMeanOverClients() ? ["mean over clients"] : []),
     ...(smoothing > 1 ? [`mean over the last ${smoothing} evaluations`] : [])];
   return notes.length ? `${title} (${notes.join("; ")})` : title;
 }
+
+const describeDifference = () => `difference to ${getReference().name}${isLoss() ? "" : " in percentage points"}`;
 
 // In words: where each curve ends, and which curves coincide.
 function describeCurves(measure, shown, stretches, findRound) {
@@ -73,17 +77,25 @@ function describeCurves(measure, shown, stretches, findRound) {
   const same = stretches.map(({ members, first, last }) =>
     `${members.map((i) => shown[i].name).join(" and ")} coincide from round ${findRound(first)} to ${findRound(last)}`);
   const reference = getReference();
-  const what = reference ? `Difference of ${measure} to ${reference.name}` : measure;
+  const value = isLoss() ? `the test loss of ${measure}` : measure;
+  const what = reference ? `Difference of ${value} to ${reference.name}` : value.replace(/^t/, "T");
   return `${what} over the rounds: ${joinItems([...texts, ...same]) || "nothing measured"}`;
 }
 
-// Differences are in percentage points and have a sign.
-const formatValue = (value) => (value !== undefined && getReference() ? formatPoints(value) : formatPercent(value));
-const formatPoints = (value) => `${value > 0 ? "+" : value < 0 ? "−" : ""}${Math.abs(100 * value).toFixed(2)}`;
+// Differences have a sign; those of accuracies are in percentage points.
+function formatValue(value) {
+  if (value === undefined) return "–";
+  const plain = isLoss() ? Math.abs(value).toFixed(4) : Math.abs(100 * value).toFixed(2);
+  if (getReference()) return `${getSign(value)}${plain}`;
+  return isLoss() ? `${value < 0 ? "−" : ""}${plain}` : formatPercent(value);
+}
+
+const getSign = (value) => (value > 0 ? "+" : value < 0 ? "−" : "");
 
 function formatLevel(value) {
-  if (!getReference()) return formatTick(value);
-  return `${value > 0 ? "+" : value < 0 ? "−" : ""}${Number(Math.abs(100 * value).toFixed(2))}`;
+  if (!getReference() && !isLoss()) return formatTick(value);
+  const plain = Number(isLoss() ? Math.abs(value).toPrecision(6) : Math.abs(100 * value).toFixed(2));
+  return `${getReference() || value < 0 ? getSign(value) : ""}${plain}`;
 }
 
 function drawAxes(drawing, x, y, levels, last) {
@@ -132,21 +144,21 @@ function markRound({ cursor, x, y, measure }, shown, round) {
   );
 }
 
-// Measured values with their spread over the seeds, and the smoothed ones beside them. Of many series, those with the highest P.
+// Measured values with their spread over the seeds, and the smoothed ones beside them. Of many series, those with the best P.
 function createRoundTable(shown, round) {
   const cells = (line) => [html("td", {}, ...formatMeasured(line, round)),
     ...(smoothing > 1 ? [html("td", { class: "smooth" }, formatValue(line.drawnAt.get(round)))] : [])];
   const row = (s) => html("tr", {}, html("th", { scope: "row" }, createSwatch(s.index), s.name), ...MEASURES.flatMap((m) => cells(s[m])));
   const titles = MEASURES.flatMap((m) => (smoothing > 1 ? [m, "smoothed"] : [m]));
-  const value = (s) => s.P.at.get(round) ?? -Infinity;
+  const value = (s) => (s.P.at.has(round) ? (isLoss() ? -1 : 1) * s.P.at.get(round) : -Infinity);
   const ranked = shown.length > MAX_SHOWN ? [...shown].sort((a, b) => value(b) - value(a)).slice(0, MAX_SHOWN) : shown;
   const rest = shown.length - ranked.length;
-  const notes = [...(rest ? [`and ${rest} with a lower P`] : []), ...(getReference() ? [`difference to ${getReference().name}, in percentage points`] : []),
+  const notes = [...(rest ? [`and ${rest} with a ${isLoss() ? "higher" : "lower"} P`] : []), ...(getReference() ? [describeDifference()] : []),
     ...(ranked.some((s) => s.numSeeds > 1) ? [getReference() ? "±: 95 % interval over the seeds" : "±: standard deviation over the seeds"] : [])];
   return html("div", {}, createTable([`round ${round}`, ...titles], ranked.map(row)), ...notes.map((text) => html("p", { class: "hint" }, text)));
 }
 
 function formatMeasured({ at, spread }, round) {
   const deviation = spread.get(round);
-  return [formatValue(at.get(round)), ...(deviation === undefined ? [] : [html("small", {}, ` ± ${(100 * deviation).toFixed(2)}`)])];
+  return [formatValue(at.get(round)), ...(deviation === undefined ? [] : [html("small", {}, ` ± ${isLoss() ? deviation.toFixed(4) : (100 * deviation).toFixed(2)}`)])];
 }
