@@ -30,10 +30,10 @@ def measure_resident_mb() -> float:
 
 def start_device(file: Path, folder: Path) -> None:
     """In the fresh process: run a device until it has introduced itself."""
-    from heterophony.devices.broker.enrolment import read_enrolment
-    from heterophony.devices.device import Device
-    from heterophony.devices.protocol.device_session import DeviceSession
-    from heterophony.devices.testbed.processes import RUN_NAME
+    from heterophony.boards.board import Device
+    from heterophony.boards.broker.enrolment import read_enrolment
+    from heterophony.boards.protocol.board_session import DeviceSession
+    from heterophony.boards.testbed.processes import RUN_NAME
 
     measured = {"import_seconds": time.perf_counter() - START, "import_mb": measure_resident_mb()}
 
@@ -57,11 +57,10 @@ def main() -> None:
     if options.greet:
         return start_device(*options.greet)
 
+    from heterophony.boards.testbed.processes import PrivateBroker, TestbedProcess, run_server
+    from heterophony.boards.testbed.testbed import start_testbed_fork_server
     from heterophony.config.reading import read_config
-    from heterophony.devices.testbed.private_broker import PrivateBroker
-    from heterophony.devices.testbed.processes import TestbedProcess, run_server
-    from heterophony.devices.testbed.testbed import start_testbed_fork_server
-    from heterophony.runs.store import RunFolder
+    from heterophony.runs.folder import RunFolder
 
     start_testbed_fork_server()
     with tempfile.TemporaryDirectory() as name:

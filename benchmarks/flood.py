@@ -26,9 +26,9 @@ from typing import Any
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 from helpers.flood import PING, Flooder, make_publish, make_subscribe
-from heterophony.devices.broker.broker import Broker
-from heterophony.devices.journal import Fact, parse_line, read_journal
-from heterophony.devices.protocol.topics import make_control_topic, make_device_topic
+from heterophony.boards.broker.broker import Broker
+from heterophony.boards.journal import Fact, parse_line, read_journal
+from heterophony.boards.protocol.topics import make_control_topic, make_device_topic
 
 RUN = "flooded"
 HELD = {"one": "0,1", "two": "2,3"}

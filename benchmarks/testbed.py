@@ -20,21 +20,21 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from heterophony.boards import server
+from heterophony.boards.broker.enrolment import Enrolment
+from heterophony.boards.protocol import blobs as chunks
+from heterophony.boards.protocol.messages import split_run
+from heterophony.boards.testbed import processes
+from heterophony.boards.testbed.testbed import Testbed, assign_clients, start_testbed_fork_server
+from heterophony.boards.transport.mqtt_transport import MqttTransport
+from heterophony.boards.transport.queues import ReceivedMessage
 from heterophony.config.config import Config
 from heterophony.config.reading import read_config
 from heterophony.core.codec import decode_blob
 from heterophony.core.errors import CodecError
-from heterophony.devices import server
-from heterophony.devices.broker.enrolment import Enrolment
-from heterophony.devices.protocol import chunks
-from heterophony.devices.protocol.framing import split_run
-from heterophony.devices.testbed import processes
-from heterophony.devices.testbed.testbed import Testbed, assign_clients, start_testbed_fork_server
-from heterophony.devices.transport.inbox import ReceivedMessage
-from heterophony.devices.transport.mqtt_transport import MqttTransport
-from heterophony.experiments.execute import execute_plan
-from heterophony.runs.store import RunFolder
+from heterophony.runs.folder import RunFolder
 from heterophony.runs.summary import summarise
+from heterophony.studies.execute import execute_plan
 
 SETTINGS = ["data.name=fmnist", "data.clients=30", "model.name=convnet"]
 

@@ -17,8 +17,7 @@ VOCABULARY = {
     "algorithm",
     "client",
     "errors",
-    "fields",
-    "module_copies",
+    "settings",
     "net",
     "samples",
     "tensors",
@@ -38,7 +37,7 @@ OUTSIDE = {
 WITHOUT_TORCH = {
     "core/errors.py",
     "core/files.py",
-    "runs/curve_points.py",
+    "runs/curves.py",
     "runs/events.py",
     "runs/run_index.py",
     "runs/summary.py",
@@ -138,15 +137,15 @@ def test_every_module_says_in_its_first_line_what_it_is_for(path):
 
 
 EXTRAS = {  # package: the one file or folder that imports it
-    "packaging": "devices/fleet/",
-    "cloudpickle": "engines/pickling.py",
-    "cryptography": "devices/broker/certificates.py",
+    "packaging": "boards/fleet/",
+    "cloudpickle": "engines/wire.py",
+    "cryptography": "boards/broker/certificates.py",
     "mlflow": "trackers/mlflow.py",
-    "pandas": "runs/client_rows.py",
-    "paho": "devices/transport/paho_client.py",
+    "pandas": "runs/result.py",
+    "paho": "boards/transport/paho_client.py",
     "ray": "engines/ray/",
     "dp_accounting": "protection/accounting.py",
-    "opacus": "protection/single_gradients.py",
+    "opacus": "protection/private_client.py",
     "tensorboard": "trackers/tensorboard.py",
     "wandb": "trackers/wandb.py",
 }
@@ -171,8 +170,8 @@ def test_the_protocol_has_no_clock_no_thread_no_chance_and_no_network(path):
 
 
 PICKLING = {  # file: all that it may use of pickle
-    "engines/pickling.py": None,  # only to its own children
-    "data/sources/unpickle.py": {"_Unpickler", "UnpicklingError"},  # CIFAR, restricted
+    "engines/wire.py": None,  # only to its own children
+    "data/sources/reading.py": {"_Unpickler", "UnpicklingError"},  # CIFAR, restricted
 }
 
 
@@ -186,10 +185,10 @@ def test_only_the_pool_pickles_and_only_to_its_own_children(path):
 
 def test_the_reader_of_cifar_uses_pickle_only_with_its_own_list_of_names():
     """No ``load`` but that of the one class, which decides itself what a name stands for."""
-    tree = ast.parse((SOURCE / "data/sources/unpickle.py").read_text())
+    tree = ast.parse((SOURCE / "data/sources/reading.py").read_text())
     used = {n.attr for n in ast.walk(tree)
             if isinstance(n, ast.Attribute) and getattr(n.value, "id", "") == "pickle"}  # fmt: skip
-    assert used == PICKLING["data/sources/unpickle.py"]
+    assert used == PICKLING["data/sources/reading.py"]
     assert not any(isinstance(n, ast.ImportFrom) and n.module == "pickle" for n in ast.walk(tree))
     heirs = [n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.bases]
     assert [
@@ -212,7 +211,7 @@ def test_no_global_randomness_no_clock_no_environment_in_the_core(path):
 @pytest.mark.parametrize("path", ALGORITHMS, ids=name)
 def test_an_algorithm_is_short(path):
     lines = len(path.read_text().splitlines())
-    assert lines <= 90
+    assert lines <= 105
 
 
 def test_no_algorithm_copies_another():

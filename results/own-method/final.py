@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from heterophony.analysis.leaderboard import Entry, read_entry
-from heterophony.analysis.runs import Run, load_runs
 from heterophony.cli.leaderboard import describe_seed
-from heterophony.experiments.leaderboard import write_entry
+from heterophony.papers.leaderboard import Entry, read_entry, write_entry
 from heterophony.papers.table import PublishedTable, load_table
+from heterophony.results.runs import Run, load_runs
 
 HERE = Path(__file__).parent
 BOARD, CURVES = HERE / "final", HERE / "curves.json"

@@ -19,14 +19,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import ttest_rel
 
-from heterophony.analysis.leaderboard import Entry
-from heterophony.analysis.significance import (
+from heterophony.papers.leaderboard import Entry
+from heterophony.papers.table import load_table
+from heterophony.report.figures.style import STYLE, get_series_style
+from heterophony.results.statistics import (
     apply_holm_correction,
     compare_pairs,
     compute_confidence_interval,
 )
-from heterophony.papers.table import load_table
-from heterophony.report.figures.style import STYLE, get_series_style
 
 ROOT = HERE.parents[1]
 DOCS = ROOT / "docs"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from heterophony.core.files import write_atomically
-from heterophony.experiments.load import load
+from heterophony.studies.load import load
 
 from .numbers import read_plain
 from .plan import DataPlan

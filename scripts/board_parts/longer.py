@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from heterophony.analysis.runs import load_runs
 from heterophony.cli.leaderboard import describe_seed
 from heterophony.core.files import write_atomically
-from heterophony.experiments.compare import build_comparison, prepare_run_folders
-from heterophony.experiments.parallel_runs import run_in_parallel
+from heterophony.results.runs import load_runs
+from heterophony.studies.parallel_runs import run_in_parallel
+from heterophony.studies.tasks import build_comparison, prepare_run_folders
 
 from .behind import FACTOR
 from .numbers import LONGER_FILE, G, P, read_plain

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heterophony.analysis.leaderboard import BoardRow, BoardTable, Entry, build_board, read_board
-from heterophony.analysis.significance import (
+from heterophony.papers.leaderboard import BoardRow, BoardTable, Entry, build_board, read_board
+from heterophony.results.statistics import (
     PairedComparison,
     RankComparison,
     compare_pairs,

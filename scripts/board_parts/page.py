@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from heterophony.algorithms import ALGORITHM_CLASSES, get_display_name
-from heterophony.analysis.leaderboard import BoardRow, BoardTable
-from heterophony.analysis.significance import PairedComparison
+from heterophony.papers.leaderboard import BoardRow, BoardTable
+from heterophony.results.statistics import PairedComparison
 
 from .behind import write_behind
 from .numbers import Board, G, P, compare_with, get_name, rank_over_settings

@@ -7,24 +7,24 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from heterophony.analysis.runs import Run, group_by_series, load_runs
 from heterophony.cli.leaderboard import describe_seed
 from heterophony.core.files import write_atomically
 from heterophony.engines.child_processes import start_fork_server
-from heterophony.experiments.compare import build_comparison, prepare_run_folders
-from heterophony.experiments.leaderboard import write_entry
-from heterophony.experiments.parallel_runs import run_in_parallel
-from heterophony.experiments.progress import show_progress
-from heterophony.experiments.search import run_search
-from heterophony.experiments.swept_settings import Combination, format_value
-from heterophony.experiments.tune import (
+from heterophony.papers.leaderboard import write_entry
+from heterophony.results.runs import Run, group_by_series, load_runs
+from heterophony.results.search_tables import read_tune
+from heterophony.studies.parallel_runs import run_in_parallel
+from heterophony.studies.progress import show_progress
+from heterophony.studies.search import run_search
+from heterophony.studies.sweep import Combination, format_value
+from heterophony.studies.tasks import build_comparison, prepare_run_folders
+from heterophony.studies.tune import (
     ConfigRunner,
     TuneRequest,
     build_tune,
     write_chosen,
     write_request,
 )
-from heterophony.runs.tune_table import read_tune
 
 from .numbers import TUNING_FILE, describe_tuning, read_plain
 from .plan import (
@@ -38,7 +38,7 @@ from .plan import (
 )
 
 # imported once, by the server that all processes are forked from: the runs take seconds
-PRELOAD = ("heterophony.experiments.trials", "sklearn.datasets")
+PRELOAD = ("heterophony.studies.member_runs", "sklearn.datasets")
 
 PLACE_MARK = "+"  # in names of folders, before the place of a combination that is not the best
 REMARK = "combination {} of its search: with the better ones a seed diverged"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class, get_display_name
-from heterophony.analysis.leaderboard import BoardRow, Entry, build_row, read_board
 from heterophony.core.algorithm import Algorithm
+from heterophony.papers.leaderboard import BoardRow, Entry, build_row, read_board
 from heterophony.tools.algorithm_table import list_algorithm_rows
 
 from .curve_drawing import draw_curves

@@ -16,12 +16,10 @@ import typer
 
 import heterophony
 from heterophony.algorithms import ALGORITHM_CLASSES
-from heterophony.cli import app
-from heterophony.cli.examples import EXAMPLES
-from heterophony.config.participation import ParticipationSkew
-from heterophony.config.sections import SECTIONS, TopSection
+from heterophony.cli import EXAMPLES, app
+from heterophony.config.sections import SECTIONS, ParticipationSkew, TopSection
 from heterophony.core import errors
-from heterophony.core.fields import (
+from heterophony.core.settings import (
     describe_settings,
     describe_type,
     list_admitted_types,

@@ -55,9 +55,9 @@ from .core.algorithm import equally as equally
 from .core.algorithm import mean as mean
 from .core.client import Client as Client
 from .core.errors import HeterophonyError as HeterophonyError
-from .core.fields import setting as setting
 from .core.net import Net as Net
 from .core.samples import Samples as Samples
+from .core.settings import setting as setting
 from .core.split import split as split
 from .core.tensors import Tensors as Tensors
 from .core.tensors import answer as answer
@@ -78,19 +78,14 @@ from .data.partitions import Quantity as Quantity
 from .data.partitions import Shards as Shards
 from .data.partitions import Share as Share
 from .data.partitions import Terms as Terms
-from .data.skew import Noise as Noise
-from .data.skew import Rotation as Rotation
+from .data.transforms import Noise as Noise
+from .data.transforms import Rotation as Rotation
 from .engines.base import Cluster as Cluster
-from .experiments.federate import federate as federate
-from .experiments.load import load as load
-from .experiments.run import run as run
-from .experiments.sweep_library import sweep as sweep
-from .experiments.tune_library import tune as tune
 from .population.attacks import Attack as Attack
 from .population.availability import Availability as Availability
+from .population.availability import Devices as Devices
 from .population.availability import Diurnal as Diurnal
 from .population.availability import Trace as Trace
-from .population.device_speeds import Devices as Devices
 from .population.faults import Faults as Faults
 from .population.participation import Poisson as Poisson
 from .population.participation import Skewed as Skewed
@@ -105,11 +100,16 @@ from .protection.norm_bound import NormBound as NormBound
 from .protection.quantize import Quantize as Quantize
 from .protection.top_k import TopK as TopK
 from .protection.trimmed_mean import TrimmedMean as TrimmedMean
-from .report.figures.sweep import draw_sweep as draw_sweep
-from .report.figures.tune import draw_tune as draw_tune
+from .report.figures.search import draw_sweep as draw_sweep
+from .report.figures.search import draw_tune as draw_tune
+from .results.search_tables import SweepTable as SweepTable
+from .results.search_tables import TuneTable as TuneTable
 from .runs.result import Result as Result
-from .runs.sweep_table import SweepTable as SweepTable
-from .runs.tune_table import TuneTable as TuneTable
+from .studies.federate import federate as federate
+from .studies.library import sweep as sweep
+from .studies.library import tune as tune
+from .studies.load import load as load
+from .studies.run import run as run
 from .tools.tensor_table import list_tensors as list_tensors
 
 __version__: str

@@ -24,7 +24,7 @@ from helpers.support import (
     same,
 )
 from heterophony.algorithms.apple import APPLE
-from heterophony.algorithms.parts.core_models import choose_wanted
+from heterophony.algorithms.parts.mixing import choose_wanted
 from heterophony.core.randomness import seeded
 
 WHOLE = {"participation": 1.0}

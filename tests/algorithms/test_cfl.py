@@ -11,7 +11,7 @@ import torch
 import heterophony as hp
 from helpers.support import model, played, same, two_kinds
 from heterophony.algorithms.cfl import CFL
-from heterophony.algorithms.parts.bipartition import compute_cosines, split_in_two
+from heterophony.algorithms.parts.clusters import compute_cosines, split_in_two
 from heterophony.core.algorithm import Reply, Server
 
 EAGER = CFL(eps1=10.0, eps2=0.0)

@@ -29,7 +29,7 @@ from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.core.tensors import matches_any, state, tensor_to_bytes
 from heterophony.engines import base, serial
 from heterophony.jobs.plan import Job
-from heterophony.models.convnet import convnet
+from heterophony.models.convnets import convnet
 
 ALGORITHMS = sorted(ALGORITHM_CLASSES)
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)

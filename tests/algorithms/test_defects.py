@@ -78,26 +78,24 @@ from heterophony.algorithms.gpfl import GPFL
 from heterophony.algorithms.ifca import IFCA
 from heterophony.algorithms.lgfedavg import LGFedAvg
 from heterophony.algorithms.local import Local
-from heterophony.algorithms.parts import held_out
-from heterophony.algorithms.parts.bit_packing import pack_bits
-from heterophony.algorithms.parts.core_models import CoreWeights
-from heterophony.algorithms.parts.download_choice import choose_downloads
-from heterophony.algorithms.parts.held_out import compute_loss
-from heterophony.algorithms.parts.parameter_blocks import forward_gated, split_into_blocks
-from heterophony.algorithms.parts.threshold import compute_statistic
+from heterophony.algorithms.parts import clusters as held_out
+from heterophony.algorithms.parts.clusters import compute_loss
+from heterophony.algorithms.parts.masks import forward_gated, pack_bits, split_into_blocks
+from heterophony.algorithms.parts.mixing import CoreWeights, choose_downloads
+from heterophony.algorithms.parts.rebalancing import compute_statistic
 from heterophony.algorithms.perfedavg import PerFedAvg
 from heterophony.algorithms.pfedgate import PFedGate
 from heterophony.algorithms.pfedme import PFedMe
 from heterophony.algorithms.pfedsd import PFedSD
 from heterophony.algorithms.scaffold import Scaffold
-from heterophony.config import checkpoint
+from heterophony.config import config as checkpoint
 from heterophony.core import algorithm as vocabulary
 from heterophony.core import client as device
 from heterophony.core.algorithm import Algorithm, Client, Reply, Server
+from heterophony.core.client import TrainingPass
 from heterophony.core.errors import ConfigError, DivergedError
 from heterophony.core.randomness import seeded
 from heterophony.core.samples import ClientData
-from heterophony.core.training_pass import TrainingPass
 from heterophony.engines import serial
 from heterophony.engines.serial import Serial
 from heterophony.jobs import evaluation, plan, work
@@ -105,7 +103,7 @@ from heterophony.jobs.plan import Job
 from heterophony.models import get_model_builder
 from heterophony.population.participation import Uniform
 from heterophony.runs import loop, summary
-from heterophony.runs.store import RunFolder
+from heterophony.runs.folder import RunFolder
 
 Patch = pytest.MonkeyPatch
 Putting = Callable[[Patch], None]

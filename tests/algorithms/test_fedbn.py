@@ -10,7 +10,7 @@ import heterophony as hp
 from helpers.support import digits, identical, memory, model, net_with_batch_norm, played, same
 from heterophony.algorithms.fedbn import FedBN
 from heterophony.models import get_model_builder
-from heterophony.models.resnet8 import build_resnet
+from heterophony.models.resnets import build_resnet
 
 
 def small_resnet() -> hp.Net:

@@ -21,8 +21,8 @@ from helpers.support import (
 )
 from heterophony.algorithms import fedcp
 from heterophony.algorithms.fedcp import FedCP, compute_context, compute_policy
-from heterophony.algorithms.parts.discrepancy import BANDWIDTHS, compute_mmd
-from heterophony.algorithms.parts.linear_layers import multiply_weights
+from heterophony.algorithms.parts.distillation import BANDWIDTHS, compute_mmd
+from heterophony.algorithms.parts.layers import multiply_weights
 from heterophony.core.randomness import seeded
 
 

@@ -22,8 +22,8 @@ from helpers.support import (
     same,
 )
 from heterophony.algorithms.fedfomo import FedFomo
-from heterophony.algorithms.parts.download_choice import choose_downloads
-from heterophony.algorithms.parts.held_out import split_examples
+from heterophony.algorithms.parts.clusters import split_examples
+from heterophony.algorithms.parts.mixing import choose_downloads
 from heterophony.core.algorithm import Reply, Server
 from heterophony.core.randomness import seeded
 from heterophony.core.tensors import load_into_net

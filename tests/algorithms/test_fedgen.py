@@ -10,7 +10,7 @@ import heterophony as hp
 from helpers.support import digits, model, played, same, watching
 from heterophony.algorithms import fedgen
 from heterophony.algorithms.fedgen import FedGen
-from heterophony.algorithms.parts.feature_generator import (
+from heterophony.algorithms.parts.distillation import (
     compute_likeness,
     generate,
     make_generator,

@@ -23,7 +23,7 @@ from helpers.support import (
 )
 from heterophony.algorithms import fedpac
 from heterophony.algorithms.fedpac import FedPAC, solve_head_mixtures
-from heterophony.algorithms.parts.simplex import minimise_on_simplex
+from heterophony.algorithms.parts.mixing import minimise_on_simplex
 from heterophony.core.algorithm import Reply, Server
 from heterophony.core.tensors import mix
 from heterophony.jobs.plan import Job

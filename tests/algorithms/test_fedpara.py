@@ -17,7 +17,7 @@ from heterophony.algorithms.fedpara import (
     factorise_net,
     multiply_factors,
 )
-from heterophony.models.resnet8 import resnet8
+from heterophony.models.resnets import resnet8
 
 
 def count(*shape: int) -> int:

@@ -13,9 +13,9 @@ from torch.nn.functional import cross_entropy, linear
 import heterophony as hp
 from helpers.support import QUICK, digits, memory, model, played, same
 from heterophony.algorithms.fedrod import FedRoD
-from heterophony.core.fields import ConfigError
+from heterophony.core.settings import ConfigError
 from heterophony.jobs.plan import Job
-from heterophony.models.convnet import convnet
+from heterophony.models.convnets import convnet
 
 HEADS = pytest.mark.parametrize("head", ["linear", "hyper"])
 

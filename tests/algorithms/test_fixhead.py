@@ -13,7 +13,7 @@ import heterophony as hp
 from helpers.support import QUICK, digits, memory, model, played, same
 from heterophony.algorithms.fedrod import FedRoD
 from heterophony.algorithms.fixhead import FixHead
-from heterophony.algorithms.parts.fixed_directions import ScaledFeatures, make_directions
+from heterophony.algorithms.parts.layers import ScaledFeatures, make_directions
 from heterophony.core.errors import ConfigError
 
 FIRST_VALUES = [-0.01999229, 0.07576334, 0.16142669]  # of the first direction in 64 dimensions

@@ -23,8 +23,8 @@ from helpers.support import (
 )
 from helpers.support import watching as watching_fit
 from heterophony.algorithms.gpfl import GPFL
-from heterophony.algorithms.parts.conditional_valve import ConditionalValve
-from heterophony.models.convnet import convnet
+from heterophony.algorithms.parts.layers import ConditionalValve
+from heterophony.models.convnets import convnet
 
 
 def watching(check, **settings) -> GPFL:

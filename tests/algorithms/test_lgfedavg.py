@@ -20,7 +20,7 @@ def test_only_the_last_layer_travels():
 
 
 def test_the_head_of_a_resnet8_is_a_fifth_of_a_percent():
-    from heterophony.models.resnet8 import resnet8
+    from heterophony.models.resnets import resnet8
 
     net = resnet8((3, 32, 32), 10, 1)
     sizes = [net.get_parameter(k).numel() for k in LGFedAvg().shared(net, 0)]

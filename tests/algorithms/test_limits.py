@@ -39,8 +39,9 @@ from heterophony.algorithms.fedreg import FedReG
 from heterophony.algorithms.fedrod import FedRoD
 from heterophony.algorithms.ifca import IFCA
 from heterophony.algorithms.local import Local
-from heterophony.algorithms.parts import core_models, rebalancing
-from heterophony.algorithms.parts.threshold import compute_target_here
+from heterophony.algorithms.parts import mixing as core_models
+from heterophony.algorithms.parts import rebalancing
+from heterophony.algorithms.parts.rebalancing import compute_target_here
 from heterophony.core.randomness import seeded
 
 MOMENTUM = replace(QUICK, momentum=0.9, weight_decay=1e-3)

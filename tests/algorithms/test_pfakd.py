@@ -25,7 +25,7 @@ from helpers.support import (
     wire,
 )
 from heterophony.algorithms import pfakd
-from heterophony.algorithms.parts import attention_transfer
+from heterophony.algorithms.parts import distillation as attention_transfer
 from heterophony.algorithms.pfakd import PFAKD
 from heterophony.core.errors import ConfigError
 from heterophony.core.tensors import mix

@@ -10,9 +10,10 @@ from torch import nn
 
 import heterophony as hp
 from helpers.support import QUICK, counts, digits, memory, model, net_with_batch_norm, played, same
-from heterophony.algorithms.parts.gating_layer import GatingLayer, SwitchableNorm
-from heterophony.algorithms.parts.parameter_blocks import (
+from heterophony.algorithms.parts.masks import (
+    GatingLayer,
     ParameterBlocks,
+    SwitchableNorm,
     forward_gated,
     select_blocks,
     split_into_blocks,
@@ -20,7 +21,7 @@ from heterophony.algorithms.parts.parameter_blocks import (
 from heterophony.algorithms.pfedgate import PFedGate
 from heterophony.core.randomness import seeded
 from heterophony.models import get_model_builder
-from heterophony.models.resnet8 import build_resnet
+from heterophony.models.resnets import build_resnet
 
 WHOLE = {"participation": 1.0}
 

@@ -9,7 +9,7 @@ import heterophony as hp
 from helpers.support import digits, memory, model, net_with_batch_norm, played, same
 from heterophony.algorithms.fedpara import HadamardProduct, multiply_factors
 from heterophony.algorithms.pfedpara import PFedPara
-from heterophony.models.resnet8 import resnet8
+from heterophony.models.resnets import resnet8
 
 
 def test_without_an_own_product_it_is_the_shared_one():

@@ -27,9 +27,9 @@ from heterophony.algorithms import ALGORITHM_CLASSES
 from heterophony.cli.result_tables import explain_missing_g
 from heterophony.data.partitions import PARTITIONS
 from heterophony.data.sources import SOURCES
-from heterophony.experiments.progress import RunStatus
 from heterophony.models import MODEL_DESCRIPTIONS
-from heterophony.runs.store import RunFolder
+from heterophony.runs.folder import RunFolder
+from heterophony.studies.progress import RunStatus
 
 QUICK = ("rounds=2", "data.clients=4", "local.epochs=1", "engine.name=serial")
 
@@ -178,7 +178,7 @@ def test_a_data_set_that_is_not_on_this_machine_is_one_line(monkeypatch):
 
     monkeypatch.setattr(pooch, "retrieve", offline)
     monkeypatch.setenv("HETEROPHONY_DATA", "nowhere")
-    monkeypatch.setattr("heterophony.data.sources.search_path.SYSTEM_FOLDER", Path("not-here"))
+    monkeypatch.setattr("heterophony.data.sources.download.SYSTEM_FOLDER", Path("not-here"))
     said = refused(3, "run", *pairs(*QUICK, "data.name=fmnist"))
     assert said.startswith("data set 'fmnist' is not on this machine (looked in nowhere")
     assert said.endswith("or put the four idx files into a folder and set data.path")

@@ -8,7 +8,7 @@ import pytest
 
 from helpers.commands import call, refused
 from heterophony.config.reading import read_config
-from heterophony.experiments.tasks import list_engine_settings, read_begun_config
+from heterophony.studies.tasks import list_engine_settings, read_begun_config
 
 ADDRESS = "stranger.example:6379"
 ENGINE = f'[engine]\nname = "ray"\naddress = "{ADDRESS}"\n'
@@ -21,9 +21,7 @@ REFUSED = (
 @pytest.fixture
 def foreign(tmp_path, monkeypatch) -> Path:
     """Make a folder of a stranger; joining any cluster fails the test."""
-    monkeypatch.setattr(
-        "heterophony.experiments.tasks.prepare_engine", lambda name: pytest.fail(name)
-    )
+    monkeypatch.setattr("heterophony.studies.tasks.prepare_engine", lambda name: pytest.fail(name))
     folder = tmp_path / "theirs"
     folder.mkdir()
     (folder / "config.toml").write_text(f"rounds = 1\n{ENGINE}")

@@ -22,8 +22,8 @@ from typer.main import get_command
 
 from helpers.brokers import installed
 from helpers.commands import call
+from heterophony.boards.broker.process import stop_mosquitto
 from heterophony.cli import app
-from heterophony.devices.broker.process import stop_mosquitto
 
 ROOT = Path(__file__).parents[2]
 SMALL = [

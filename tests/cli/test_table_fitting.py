@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from heterophony.cli.table_fitting import fit_table, measure_lines
+from heterophony.cli.terminal import fit_table, measure_lines
 
 TITLES = ["algorithm", "G last 10", "Δ", "seconds"]
 ROWS = [

@@ -16,7 +16,7 @@ import heterophony as hp
 from helpers.support import digits, identical, model, net_with_batch_norm, played, same
 from heterophony.algorithms.centralized import Centralized
 from heterophony.cli import app
-from heterophony.config.checkpoint import begin_with_checkpoint, save_checkpoint
+from heterophony.config.config import begin_with_checkpoint, save_checkpoint
 from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError, FolderError
 from heterophony.core.randomness import seeded

@@ -7,12 +7,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from heterophony.core.adam import Adam
-from heterophony.core.optimizer_choice import create_optimizer
-from heterophony.core.sgd import SGD
+from heterophony.core.optimizers import SGD, Adam, create_optimizer
 from heterophony.core.tensors import Tensors, params, state
 from heterophony.core.training import Training
-from heterophony.models.digitsnet import digitsnet
+from heterophony.models.convnets import digitsnet
 
 THEIRS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 

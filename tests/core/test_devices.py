@@ -13,12 +13,16 @@ import pytest
 import torch
 
 from helpers.commands import refused
-from heterophony.core.compute import CPU, ON_CPU, Compute
-from heterophony.core.device_memory import MemoryUse, limit_memory, measure_memory
-from heterophony.core.devices import (
+from heterophony.core.accelerator import (
+    CPU,
+    ON_CPU,
+    Compute,
+    MemoryUse,
     WorkerPlace,
     assign_gpu,
     find_device,
+    limit_memory,
+    measure_memory,
     prepare_torch,
     prepared_torch,
     translate_device_errors,
@@ -26,13 +30,8 @@ from heterophony.core.devices import (
 from heterophony.core.errors import ConfigError, EngineError
 from heterophony.engines import base
 from heterophony.engines.ray.remote_job import prepare_on_node
-from heterophony.experiments import parallel_runs, tasks
-from heterophony.experiments.sweep import (
-    build_sweep,
-    list_due_runs,
-    prepare_sweep,
-    run_due_sweep,
-)
+from heterophony.studies import parallel_runs, tasks
+from heterophony.studies.sweep import build_sweep, list_due_runs, prepare_sweep, run_due_sweep
 from heterophony.tools.gpu_check import Trial, find_differences
 
 CUDA = Compute(torch.device("cuda"))

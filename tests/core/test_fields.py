@@ -11,7 +11,7 @@ from heterophony.algorithms.fedavgm import FedAvgM
 from heterophony.algorithms.fedprox import FedProx
 from heterophony.algorithms.fedreg import FedReG
 from heterophony.core.errors import ConfigError, choose, suggest_or_list
-from heterophony.core.fields import construct, describe_range, list_settings, setting
+from heterophony.core.settings import construct, describe_range, list_settings, setting
 from heterophony.core.training import Training
 from heterophony.data.partitions import IID, PARTITIONS, Classes, Dirichlet, build_partition
 from heterophony.population.participation import Uniform
@@ -155,7 +155,7 @@ def test_a_number_without_limits_must_still_be_finite():
         value: float = setting(0.0, "any")
 
         def __post_init__(self) -> None:
-            from heterophony.core.fields import check_settings
+            from heterophony.core.settings import check_settings
 
             check_settings(self)
 

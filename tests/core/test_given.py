@@ -13,7 +13,7 @@ import heterophony as hp
 from helpers.support import digits, identical, memory, played
 from heterophony.algorithms import ALGORITHM_CLASSES
 from heterophony.core.errors import ConfigError, DataError, FolderError
-from heterophony.models.resnet18 import resnet18
+from heterophony.models.resnets import resnet18
 
 HOW = hp.Training(epochs=2, batch=64, lr=0.02, momentum=0.9, weight_decay=0.01)
 STEPS = 2 * 2  # of two rounds in which a batch holds all examples

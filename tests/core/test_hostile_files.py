@@ -16,19 +16,18 @@ import pytest
 import torch
 
 from helpers.commands import call, refused
+from heterophony.boards.broker.enrolment import read_enrolment
 from heterophony.core import files
 from heterophony.core.algorithm import Server
 from heterophony.core.errors import ConfigError, DataError, FolderError
 from heterophony.core.tensors import Tensors
-from heterophony.data.npz import load_npz
 from heterophony.data.partitions.file import read_partition
 from heterophony.data.source import parse_class_names
-from heterophony.data.sources.archives import open_archive
 from heterophony.data.sources.arrays import read_npz
 from heterophony.data.sources.idx import read_idx
-from heterophony.devices.broker.enrolment import read_enrolment
+from heterophony.data.sources.reading import load_npz, open_archive
 from heterophony.runs import run_index
-from heterophony.runs.store import RunFolder
+from heterophony.runs.folder import RunFolder
 
 Change = Callable[[Path], None]
 

@@ -9,9 +9,14 @@ import torch
 from sklearn import metrics as reference
 
 from heterophony.core.errors import ConfigError
-from heterophony.core.metrics import COMPUTE, choose_metrics
 from heterophony.core.scores import METRICS, get_metric_info
-from heterophony.core.tasks import IGNORED_TOKEN, TASKS, compute_target_variance
+from heterophony.core.tasks import (
+    COMPUTE,
+    IGNORED_TOKEN,
+    TASKS,
+    choose_metrics,
+    compute_target_variance,
+)
 
 DRAW = torch.Generator().manual_seed(0)
 LOGITS = torch.randn(60, 4, generator=DRAW)

@@ -11,9 +11,8 @@ from torch import nn
 
 from helpers.support import net_with_batch_norm
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
-from heterophony.core import module_copies
-from heterophony.core.module_copies import copy_module, load_tensors
-from heterophony.core.net import Net
+from heterophony.core import net as module_copies
+from heterophony.core.net import Net, copy_module, load_tensors
 from heterophony.core.tensors import state
 from heterophony.models import get_model_builder
 

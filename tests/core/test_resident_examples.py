@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from heterophony.core.resident_examples import ResidentExamples
+from heterophony.core.accelerator import ResidentExamples
 
 
 class Copies:

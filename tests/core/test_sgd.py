@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from heterophony.core.sgd import SGD
+from heterophony.core.optimizers import SGD
 from heterophony.core.tensors import Tensors, params, state
 from heterophony.core.training import Training
-from heterophony.models.digitsnet import digitsnet
+from heterophony.models.convnets import digitsnet
 
 
 def make_net() -> nn.Module:

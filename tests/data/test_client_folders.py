@@ -19,28 +19,27 @@ from PIL import Image
 
 from helpers.brokers import mosquitto
 from heterophony import __version__
+from heterophony.boards import board as on_device
+from heterophony.boards.board import Device, load_federation, summarize_client
+from heterophony.boards.broker.enrolment import read_enrolment as enrolled
+from heterophony.boards.protocol import job_codec
+from heterophony.boards.protocol.messages import Hello
+from heterophony.boards.reply_checks import ReplyValidator
+from heterophony.boards.server import find_objection, serve
 from heterophony.config.config import Config
 from heterophony.config.reading import read_config
 from heterophony.core import codec
 from heterophony.core.errors import ConfigError, DataError
-from heterophony.core.names import sort_names
+from heterophony.core.files import sort_names
 from heterophony.data.client_folders import (
     ExampleSpec,
     find_client_data,
     load_own_federation,
     read_client_data,
 )
-from heterophony.devices import device as on_device
-from heterophony.devices.admission import find_objection
-from heterophony.devices.broker.enrolment import read_enrolment as enrolled
-from heterophony.devices.device import Device, load_federation, summarize_client
-from heterophony.devices.protocol import job_codec
-from heterophony.devices.protocol.messages import Hello
-from heterophony.devices.reply_checks import ReplyValidator
-from heterophony.devices.server import serve
-from heterophony.experiments.execute import execute_plan
-from heterophony.runs.store import RunFolder
+from heterophony.runs.folder import RunFolder
 from heterophony.runs.summary import Summary
+from heterophony.studies.execute import execute_plan
 
 CLASSES = ("zero", "one", "two")
 KIND = ExampleSpec((1, 8, 8), CLASSES)

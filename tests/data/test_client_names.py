@@ -14,21 +14,21 @@ from typer.testing import CliRunner
 
 import heterophony as hp
 from helpers.sources import ClassLabel, Image, Rows, Value
-from heterophony.analysis.runs import load_runs
+from heterophony.boards.board_data import load_known_summaries
+from heterophony.boards.fleet.hosts import assign_clients, read_fleet
+from heterophony.boards.server import find_membership_objection
 from heterophony.cli import app
 from heterophony.cli.testbed import list_default_settings
 from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError, DataError, FolderError
-from heterophony.core.names import sort_names
-from heterophony.data.client_names import check_names_on_devices, number_clients
-from heterophony.devices.admission import find_membership_objection
-from heterophony.devices.data_summaries import load_known_summaries
-from heterophony.devices.fleet.hosts import assign_clients, read_fleet
+from heterophony.core.files import sort_names
+from heterophony.data.source import check_names_on_devices, number_clients
 from heterophony.jobs import client_store
 from heterophony.jobs.client_store import FolderClientStore, encode_folder_name
-from heterophony.jobs.merge_trial import simulate_replies
+from heterophony.jobs.trials import simulate_replies
 from heterophony.report.page.html import dump_safe_json
 from heterophony.report.page.page_data import build_page_data
+from heterophony.results.runs import load_runs
 
 # of every client as many examples as nobody else has: so sizes tell who is who
 SIZES = {"B": 12, "site 10": 16, "A": 20, "site 2": 24}

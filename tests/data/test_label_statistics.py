@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heterophony.data.label_statistics import entropy, jensen_shannon, total_variation
+from heterophony.data.federation import entropy, jensen_shannon, total_variation
 
 quick = settings(derandomize=True, deadline=None, max_examples=50)
 

@@ -15,8 +15,8 @@ from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
 from heterophony.data.federation import Federation
 from heterophony.data.partitioning import partition_source
 from heterophony.data.partitions import IID, Dirichlet
-from heterophony.data.skew import Noise, Rotation
 from heterophony.data.source import Source
+from heterophony.data.transforms import Noise, Rotation
 
 
 def source(n: int = 60, shape=(1, 8, 8), dtype=np.uint8, scale=BYTES_TO_PLUS_MINUS_ONE) -> Source:

@@ -24,8 +24,9 @@ from heterophony.cli import app
 from heterophony.core.errors import DataError
 from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE
 from heterophony.data.source import Source
-from heterophony.data.sources import SOURCES, read_source, small
-from heterophony.data.sources.unpickle import unpickle_safely
+from heterophony.data.sources import SOURCES, read_source
+from heterophony.data.sources import builtin as small
+from heterophony.data.sources.reading import unpickle_safely
 from heterophony.runs.run_index import read_events
 
 TEN = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]

@@ -22,15 +22,18 @@ import requests
 from helpers.sources import DEBIAN, mnist_folder, refused
 from heterophony.core.errors import DataError
 from heterophony.data import sources
-from heterophony.data.sources import SOURCES, fetch_dataset, idx, search_path
+from heterophony.data.sources import SOURCES, fetch_dataset, idx
+from heterophony.data.sources import download as search_path
 from heterophony.data.sources.download import (
     CHUNK_BYTES,
+    DatasetFiles,
     RemoteFile,
     download_file,
     download_resumable,
+    find_or_download,
+    list_cache_folders,
     open_part_exclusively,
 )
-from heterophony.data.sources.search_path import DatasetFiles, find_or_download, list_cache_folders
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 MD5 = hashlib.md5(CONTENT).hexdigest()

@@ -23,8 +23,13 @@ from heterophony.cli import app
 from heterophony.config.reading import resolve_config
 from heterophony.config.sections import DataSection
 from heterophony.core.errors import ConfigError, DataError
-from heterophony.core.image_transforms import DRAWS_PER_IMAGE, RandomImageTransform
-from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE, Samples, Scale
+from heterophony.core.samples import (
+    BYTES_TO_PLUS_MINUS_ONE,
+    DRAWS_PER_IMAGE,
+    RandomImageTransform,
+    Samples,
+    Scale,
+)
 from heterophony.data.federation import Federation
 from heterophony.data.transforms import TRANSFORMS, UNCHANGED, build_transform
 

@@ -20,24 +20,22 @@ from typer.testing import CliRunner
 import heterophony as hp
 from helpers.support import blobs, counts, digits, identical, played, replies
 from heterophony.algorithms.fedreg import FedReG
-from heterophony.analysis.exports import export_comparison
-from heterophony.analysis.label_distribution import compute_label_distribution
-from heterophony.analysis.runs import load_runs
-from heterophony.analysis.tables import build_comparison_rows, select_columns
 from heterophony.cli import app
 from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError, DataError
 from heterophony.core.randomness import make_generator
 from heterophony.core.samples import Scale
 from heterophony.data.federation import Federation
-from heterophony.data.partitioning import partition_source
+from heterophony.data.partitioning import draw_held_out, partition_source
 from heterophony.data.partitions import Share
 from heterophony.data.source import Source
-from heterophony.data.validation import draw_held_out
-from heterophony.report.page.label_page import render_label_page
+from heterophony.report.page.html import render_label_page
 from heterophony.report.page.page_data import build_page_data
-from heterophony.runs.accuracies import ValidationChoice
-from heterophony.runs.curves import compute_curves
+from heterophony.results.exports import export_comparison
+from heterophony.results.label_distribution import compute_label_distribution
+from heterophony.results.runs import load_runs
+from heterophony.results.tables import build_comparison_rows, select_columns
+from heterophony.runs.curves import ValidationChoice, compute_curves
 from heterophony.runs.summary import summarise
 
 quick = settings(derandomize=True, deadline=None, max_examples=20)
@@ -81,7 +79,7 @@ def held_back(examples: int, fraction: float) -> int:
 @cache
 def split(fraction: float = 0.25, new: tuple[str, ...] = ()) -> hp.Federation:
     """The small federation of all tests, a quarter of its training examples held out."""
-    from heterophony.data.validation import hold_out_validation
+    from heterophony.data.partitioning import hold_out_validation
 
     return replace(hold_out_validation(digits(), fraction, 1), new=new)
 

@@ -15,8 +15,8 @@ from torch import nn
 import heterophony as hp
 from helpers.support import digits, identical, played
 from heterophony.core.errors import EngineError
-from heterophony.engines import pickling
-from heterophony.engines.pickling import pickle_for_children, unpickle_from_parent
+from heterophony.engines import wire as pickling
+from heterophony.engines.wire import pickle_for_children, unpickle_from_parent
 
 POOL = {"engine": "pool", "workers": 2}
 

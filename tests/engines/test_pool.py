@@ -12,9 +12,9 @@ import torch
 import heterophony as hp
 from helpers.support import digits, identical, played
 from heterophony.core.errors import EngineError
-from heterophony.engines import tensor_messages
+from heterophony.engines import wire as tensor_messages
 from heterophony.engines.pool import Pool, run_job
-from heterophony.engines.tensor_messages import SentTensors, TensorCache, encode_message
+from heterophony.engines.wire import SentTensors, TensorCache, encode_message
 from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import Job
 

@@ -28,12 +28,13 @@ from heterophony.algorithms import ALGORITHM_CLASSES
 from heterophony.algorithms.fedper import FedPer
 from heterophony.cli import app
 from heterophony.config.reading import read_config
-from heterophony.core import secret_file
-from heterophony.core.compute import ON_CPU
+from heterophony.core import files as secret_file
+from heterophony.core.accelerator import ON_CPU
 from heterophony.core.errors import ConfigError, DivergedError, EngineError, HeterophonyError
-from heterophony.engines import batching
+from heterophony.engines import base as batching
 from heterophony.engines.child_processes import CONTEXT, start_fork_server
-from heterophony.engines.ray import remote_job, temp_folders
+from heterophony.engines.ray import remote_job
+from heterophony.engines.ray import remote_job as temp_folders
 from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import Job
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from heterophony.boards.broker import process
+from heterophony.boards.broker.broker import Broker
+from heterophony.boards.broker.enrolment import Enrolment
+from heterophony.boards.broker.enrolment import read_enrolment as enrolled
 from heterophony.core.errors import ConfigError
-from heterophony.devices.broker import process
-from heterophony.devices.broker.broker import Broker
-from heterophony.devices.broker.enrolment import Enrolment
-from heterophony.devices.broker.enrolment import read_enrolment as enrolled
 
 
 def installed() -> None:

@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from heterophony.boards.protocol import job_codec
+from heterophony.boards.protocol.blobs import ReplyStore
+from heterophony.boards.protocol.board_session import DeviceSession
+from heterophony.boards.protocol.messages import ClientSummary
+from heterophony.boards.protocol.server_session import ServerSession
+from heterophony.boards.protocol.topics import Publication, make_control_topic, make_device_topic
 from heterophony.core.algorithm import Reply
 from heterophony.core.tensors import Tensors
-from heterophony.devices.protocol import job_codec
-from heterophony.devices.protocol.device_session import DeviceSession
-from heterophony.devices.protocol.messages import ClientSummary
-from heterophony.devices.protocol.reply_store import ReplyStore
-from heterophony.devices.protocol.server_session import ServerSession
-from heterophony.devices.protocol.topics import Publication, make_control_topic, make_device_topic
 from heterophony.jobs.plan import Job
 
 RUN, CONFIG, LIMIT = "run-1", b"algorithm = 'fedavg'\n" * 40, 1 << 24
@@ -238,8 +238,7 @@ class World:
 
     def say(self, device: str, message: object, chunk: bool = False) -> None:
         """Deliver a message to the server on a device's topic."""
-        from heterophony.devices.protocol.framing import add_run
-        from heterophony.devices.protocol.messages import encode_message
+        from heterophony.boards.protocol.messages import add_run, encode_message
 
         topic = make_device_topic(device, "up/chunk" if chunk else "up")
         payload = message if isinstance(message, bytes) else encode_message(message)

@@ -13,22 +13,22 @@ from typing import Any
 
 import pytest
 
+from heterophony.boards import board as devices
+from heterophony.boards import reply_checks
+from heterophony.boards.board import Device
+from heterophony.boards.broker.certificates import EnrolledClients
+from heterophony.boards.broker.enrolment import Enrolment
+from heterophony.boards.protocol.server_session import ServerSession
+from heterophony.boards.server import serve
 from heterophony.config.config import Config
 from heterophony.config.reading import read_config
 from heterophony.data.federation import Federation
-from heterophony.devices import device as devices
-from heterophony.devices import reply_checks
-from heterophony.devices.broker.enrolled_clients import EnrolledClients
-from heterophony.devices.broker.enrolment import Enrolment
-from heterophony.devices.device import Device
-from heterophony.devices.protocol.server_session import ServerSession
-from heterophony.devices.server import serve
 from heterophony.engines.serial import Serial
-from heterophony.experiments.execute import execute_plan
 from heterophony.runs import loop
 from heterophony.runs.events import Event
-from heterophony.runs.store import RunFolder
+from heterophony.runs.folder import RunFolder
 from heterophony.runs.summary import Summary
+from heterophony.studies.execute import execute_plan
 
 LONG = 120  # seconds; reached only where a test fails
 SMALL = {

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from heterophony.devices.broker.enrolment import Enrolment
+from heterophony.boards.broker.enrolment import Enrolment
 
 SIGN_IN = bytes([0x10, 13, 0, 4, *b"MQTT", 4, 2, 0, 60, 0, 1, *b"x"])  # MQTT 3.1.1, keepalive 60 s
 PING = bytes([0xC0, 0])

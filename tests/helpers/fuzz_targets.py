@@ -23,17 +23,19 @@ import torch
 
 from helpers import mutation
 from helpers.made_runs import FIRST, played
-from heterophony.analysis.runs import load_run
+from heterophony.boards.protocol import blobs as chunks
+from heterophony.boards.protocol import job_codec
+from heterophony.boards.protocol import messages as framing
+from heterophony.boards.protocol import messages as m
 from heterophony.config.reading import read_config
 from heterophony.core import codec
 from heterophony.core.algorithm import Reply, Server
 from heterophony.core.errors import CodecError, ConfigError, DataError, FolderError
 from heterophony.core.tensors import Tensors
-from heterophony.devices.protocol import chunks, framing, job_codec
-from heterophony.devices.protocol import messages as m
 from heterophony.jobs.plan import Job
+from heterophony.results.runs import load_run
+from heterophony.runs.folder import RunFolder
 from heterophony.runs.run_index import read_events, read_last_event
-from heterophony.runs.store import RunFolder
 from heterophony.runs.summary import summarise
 
 A, B = "ab" * 32, "cd" * 32

@@ -8,7 +8,7 @@ from typing import Any
 
 import heterophony as hp
 from helpers.support import played
-from heterophony.core import secret_file
+from heterophony.core import files as secret_file
 from heterophony.engines.child_processes import CONTEXT, start_fork_server
 from heterophony.runs.events import Event
 

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from heterophony.devices.fleet.hosts import Board
-from heterophony.devices.fleet.ssh import Answer, SshRunner
+from heterophony.boards.fleet.hosts import Board
+from heterophony.boards.fleet.ssh import Answer, SshRunner
 
 
 class LocalRunner(SshRunner):

@@ -12,7 +12,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from heterophony.devices.broker.enrolment import Enrolment
+from heterophony.boards.broker.enrolment import Enrolment
 
 DEADLINE = 30  # seconds; reached only where a test fails
 

@@ -17,7 +17,7 @@ from torch.utils.backend_registration import (
 )
 
 from helpers.support import net_with_batch_norm
-from heterophony.core import devices
+from heterophony.core import accelerator as devices
 
 MAY_MIX = ("_to_copy", "copy_")  # operations that move values between devices
 MATRIX_PRODUCTS = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__)

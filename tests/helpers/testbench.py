@@ -20,31 +20,31 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
+from heterophony.boards import board as device_module
+from heterophony.boards import server as server_module
+from heterophony.boards.broker import enrolment
+from heterophony.boards.broker.broker import Broker
+from heterophony.boards.protocol import blobs as chunks
+from heterophony.boards.protocol import blobs as resend_timer
+from heterophony.boards.transport import mqtt_transport
+from heterophony.boards.transport.mqtt_transport import BackoffSettings, MqttTransport
+from heterophony.boards.transport.queues import BrokerEndpoint, Will
 from heterophony.config.config import Config
 from heterophony.config.reading import read_config
 from heterophony.core.errors import HeterophonyError
-from heterophony.devices import device as device_module
-from heterophony.devices import server as server_module
-from heterophony.devices.broker import enrolment
-from heterophony.devices.broker.broker import Broker
-from heterophony.devices.protocol import chunks, resend_timer
-from heterophony.devices.transport import mqtt_transport
-from heterophony.devices.transport.endpoint import BrokerEndpoint, Will
-from heterophony.devices.transport.mqtt_transport import MqttTransport
-from heterophony.devices.transport.reconnect_backoff import BackoffSettings
 from heterophony.engines import child_processes
-from heterophony.experiments.execute import execute_plan
 from heterophony.population.faults import Faults
-from heterophony.runs.store import RunFolder
+from heterophony.runs.folder import RunFolder
+from heterophony.studies.execute import execute_plan
 
 LONG = 60.0  # seconds; longer means that a test fails
 PAUSE = 0.01
 SLOW = [  # to import: once, not in every process
     "heterophony.engines.preload",
-    *("heterophony.devices.device", "heterophony.devices.server"),
+    *("heterophony.boards.board", "heterophony.boards.server"),
     *(
         "heterophony.config.reading",
-        "heterophony.devices.broker.broker",
+        "heterophony.boards.broker.broker",
         "kornia",
         "sklearn.datasets",
     ),

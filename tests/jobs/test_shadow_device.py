@@ -12,11 +12,10 @@ import heterophony as hp
 from helpers import shadow_device
 from helpers.support import digits, identical, played, untimed
 from heterophony.algorithms import ALGORITHM_CLASSES
-from heterophony.core import device_samples
-from heterophony.core.compute import Compute, computing
+from heterophony.core import samples as device_samples
+from heterophony.core.accelerator import Compute, ResidentExamples, computing
 from heterophony.core.errors import EngineError
 from heterophony.core.randomness import derive_seed, seeded
-from heterophony.core.resident_examples import ResidentExamples
 from heterophony.engines import base
 from heterophony.engines import pool as pool_module
 from heterophony.engines.pool import Pool

@@ -10,7 +10,7 @@ from heterophony.core.errors import ConfigError
 from heterophony.core.net import Net
 from heterophony.core.randomness import seeded
 from heterophony.models import get_model_builder
-from heterophony.models.resnet8 import ResidualBlock
+from heterophony.models.resnets import NarrowBlock
 
 CIFAR, TINY = (3, 32, 32), (3, 64, 64)
 SIZES = [
@@ -78,7 +78,7 @@ def test_the_maps_have_the_sizes_of_the_table(shape, sides):
     x, seen = torch.zeros(2, *shape), []
     for layer in made("resnet10", shape, 10).base:
         x = layer(x)
-        if isinstance(layer, nn.Conv2d | nn.MaxPool2d | ResidualBlock):
+        if isinstance(layer, nn.Conv2d | nn.MaxPool2d | NarrowBlock):
             seen.append(x.shape[-1])
     assert seen == sides
     assert x.shape == (2, 512)
@@ -93,7 +93,7 @@ def test_at_32_pixels_the_last_convolution_learns_only_its_centre():
     net = made("resnet10", CIFAR, 10)
     with seeded("x"):
         net(torch.randn(2, *CIFAR)).sum().backward()
-    last = [m for m in net.modules() if isinstance(m, ResidualBlock)][-1]
+    last = [m for m in net.modules() if isinstance(m, NarrowBlock)][-1]
     moved = (last.conv2.weight.grad != 0).flatten(0, 1).any(0)
     assert moved.nonzero().tolist() == [[1, 1]]
     assert int((last.conv1.weight.grad != 0).flatten(0, 1).any(0).sum()) == 4

@@ -16,8 +16,7 @@ from heterophony.papers.claim_data import (
 )
 from heterophony.papers.claim_list import Finding, PaperClaim, compare_falls, compare_two
 from heterophony.papers.claim_verdicts import ClaimVerdict, Looks, decide_claim
-from heterophony.papers.evidence import StoredRun
-from heterophony.papers.references import ReferenceRuns, TrainingState, fit_line
+from heterophony.papers.evidence import ReferenceRuns, StoredRun, TrainingState, fit_line
 from heterophony.papers.table import load_table
 
 TABLE = load_table("fedreg-table2-sota")

@@ -9,10 +9,9 @@ from runpy import run_path
 import pytest
 from typer.testing import CliRunner
 
-from heterophony.analysis.runs import load_runs
 from heterophony.cli import app
 from heterophony.core.errors import ConfigError, DataError
-from heterophony.papers import medium
+from heterophony.papers import scaling as medium
 from heterophony.papers.claim_data import (
     VERDICTS,
     classify_verdict,
@@ -31,6 +30,7 @@ from heterophony.papers.claim_list import (
 from heterophony.papers.cost import estimate_core_hours
 from heterophony.papers.evidence import (
     STAND_IN,
+    ReferenceRuns,
     StoredRun,
     digest_settings,
     list_cells_at_scales,
@@ -39,9 +39,9 @@ from heterophony.papers.evidence import (
     read_stored_runs,
     write_stored_runs,
 )
-from heterophony.papers.references import ReferenceRuns
 from heterophony.papers.table import load_table, load_tables
 from heterophony.privacy.evidence import digest_audit
+from heterophony.results.runs import load_runs
 
 ROOT = Path(__file__).parents[2]
 FULL_RUNS = ROOT / "results" / "fedreg-table2-sota"
@@ -230,7 +230,7 @@ def test_centralised_training_makes_as_many_passes_as_fedavg_in_the_works_tables
         "FedDecomp, Tiny ImageNet": ("feddecomp-table1", "Tiny ImageNet, alpha 0.1"),
         "PFAKD, Fashion-MNIST": ("pfakd-table1-main", "Fashion-MNIST, E = 10"),
     }
-    for shrink in (dict, lambda config: medium.shrink_config(config, "never")):
+    for shrink in (dict, lambda config: medium.shrink_to_medium(config, "never")):
         for row, (table, column) in rows.items():
             pooled = shrink(find_cell("centralised", row, "centralised"))
             avg = shrink(find_cell(table, "FedAvg", column))
@@ -284,7 +284,7 @@ def find_settings(table, run: StoredRun):
     chosen = table.choose_variants(named)
     config = next(c.config for c in chosen.cells if (c.row, c.column) == (run.row, run.column))
     used = {"medium": "never", STAND_IN: "always"}
-    return medium.shrink_config(config, used[run.scale]) if run.scale in used else config
+    return medium.shrink_to_medium(config, used[run.scale]) if run.scale in used else config
 
 
 # The command and the page -------------------------------------------------------------------

@@ -9,20 +9,19 @@ from heterophony.config.reading import resolve_config
 from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE
 from heterophony.data.source import Source
 from heterophony.data.sources import SOURCES
+from heterophony.data.sources.builtin import halve_images, read_small
 from heterophony.data.sources.registry import NamedDataset
-from heterophony.data.sources.small import halve_images, read_small
 from heterophony.models import get_model_builder
-from heterophony.papers import medium
+from heterophony.papers import scaling as medium
 from heterophony.papers.reproduce import TableSelection
-from heterophony.papers.scale import TableScale
 from heterophony.papers.scaling import choose_seeds
-from heterophony.papers.table import load_table, load_tables
+from heterophony.papers.table import TableScale, load_table, load_tables
 
 
 def find_config(table: str, row: str, column: str, stand_ins="never"):
     cells = load_table(table).cells
     config = next(c.config for c in cells if (c.row, c.column) == (row, column))
-    return config, medium.shrink_config(config, stand_ins)
+    return config, medium.shrink_to_medium(config, stand_ins)
 
 
 def test_data_net_and_rounds_shrink_and_the_rest_stays():
@@ -66,7 +65,7 @@ def test_rounds_follow_epochs_and_steps_and_settings_that_count_rounds_follow_th
 def test_a_control_with_more_epochs_has_as_many_rounds():
     varied = load_table("fedreg-table2-sota").choose_variants(["equal-work"])
     rounds = {
-        (c.row, c.config["local"]["epochs"]): medium.shrink_config(c.config, False)["rounds"]
+        (c.row, c.config["local"]["epochs"]): medium.shrink_to_medium(c.config, False)["rounds"]
         for c in varied.cells
         if c.column == "Fashion-MNIST" and c.row in ("FedAvg", "FedReG")
     }
@@ -96,7 +95,7 @@ def test_a_data_set_that_is_not_here_has_a_named_stand_in(monkeypatch):
 def test_every_cell_of_every_table_has_settings_at_medium_scale():
     for table in load_tables():
         for cell in table.cells:
-            resolve_config(medium.shrink_config(cell.config, stand_ins="never"))
+            resolve_config(medium.shrink_to_medium(cell.config, stand_ins="never"))
 
 
 def test_there_are_five_seeds_the_papers_first():

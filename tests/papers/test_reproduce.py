@@ -21,13 +21,11 @@ from heterophony.cli import app
 from heterophony.config.reading import resolve_config
 from heterophony.core.errors import ConfigError, DataError, EngineError, FolderError
 from heterophony.core.tensors import Tensors, state
-from heterophony.experiments import parallel_runs
 from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.evaluation import needs_personal_parameters
 from heterophony.jobs.plan import Job
 from heterophony.papers import cost
-from heterophony.papers import quick as scale
-from heterophony.papers.claims import check_claims, check_ordering, describe_claim
+from heterophony.papers import scaling as scale
 from heterophony.papers.reproduce import (
     CellRun,
     TableSelection,
@@ -35,27 +33,31 @@ from heterophony.papers.reproduce import (
     create_run_folders,
     list_unfinished,
 )
-from heterophony.papers.scale import TableScale
 from heterophony.papers.table import (
     TABLES,
     Cell,
     MeasurementRule,
     Ordering,
     PrintedNumber,
+    TableScale,
     load_table,
     load_tables,
 )
 from heterophony.papers.verdicts import (
     AVERAGED_TO_MEASURE,
     ComparedNumber,
+    check_claims,
+    check_ordering,
     compare_numbers,
     compute_noise_band,
+    describe_claim,
     judge_number,
     measure_run,
 )
 from heterophony.report.paper_table import describe_diverged, describe_paper_table
 from heterophony.report.paper_table import format_table_row as shown
-from heterophony.runs.store import RunFolder
+from heterophony.runs.folder import RunFolder
+from heterophony.studies import parallel_runs
 
 SMALLEST = ["fedavg2rep-table4-hybrid", "--rows", "FedRep, N_C = ?", "--columns", "J = 16"]
 
@@ -267,7 +269,7 @@ def test_every_line_shows_the_last_ten_beside_the_number():
 def test_every_cell_has_a_quick_form_that_a_configuration_understands(found):
     for cell in found.cells:
         before = json.dumps(cell.config)
-        small = resolve_config(scale.shrink_config(cell.config))
+        small = resolve_config(scale.shrink_to_quick(cell.config))
         assert json.dumps(cell.config) == before
         assert small.data.name in ("digits", "shakespeare")
         assert 10 <= small.top.rounds <= 50

@@ -11,7 +11,7 @@ import pytest
 from helpers.commands import call, refused
 from heterophony.config.reading import resolve_config
 from heterophony.core.errors import ConfigError
-from heterophony.papers import quick
+from heterophony.papers import scaling as quick
 from heterophony.papers.evidence import is_run_of
 from heterophony.papers.reproduce import CellRun
 from heterophony.papers.table import Cell, PublishedTable, load_table, load_tables
@@ -71,7 +71,7 @@ def test_every_variant_is_understood_and_changes_what_it_says(table):
                 "magnitude-double": lambda c: c.algorithm.magnitude == 2,
             }[name](config)
             assert found
-            resolve_config(quick.shrink_config(cell.config))
+            resolve_config(quick.shrink_to_quick(cell.config))
 
 
 def test_a_variant_changes_only_its_rows():

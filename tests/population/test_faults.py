@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 import heterophony as hp
 from helpers.support import QUICK, Turns, digits, identical, memory, model, played, replies, same
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
-from heterophony.analysis.runs import load_runs
-from heterophony.analysis.tables import build_comparison_rows
 from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError, DataError, FolderError
-from heterophony.population.availability import Diurnal, RandomAvailability, Trace
-from heterophony.population.device_speeds import Devices
+from heterophony.population.availability import Devices, Diurnal, RandomAvailability, Trace
 from heterophony.population.faults import Faults, RoundEnd, check_participation
 from heterophony.population.participation import Skewed, Uniform
 from heterophony.report.page.page_data import build_page_data
+from heterophony.results.runs import load_runs
+from heterophony.results.tables import build_comparison_rows
 
 CLIENTS = [f"c{i}" for i in range(20)]
 SLOW = Devices(sample_seconds=0.01, bytes_per_second=1e5, spread=1.0)

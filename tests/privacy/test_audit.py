@@ -19,7 +19,6 @@ from typer.testing import CliRunner
 import heterophony as hp
 from helpers.support import Fatal, digits, net_with_batch_norm, replies
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
-from heterophony.analysis.runs import load_runs
 from heterophony.cli import app
 from heterophony.core.errors import FolderError
 from heterophony.core.tensors import Tensors
@@ -30,14 +29,10 @@ from heterophony.jobs.plan import Job, Plan
 from heterophony.models import get_model_builder
 from heterophony.papers.evidence import read_stored_runs
 from heterophony.papers.table import load_table
-from heterophony.privacy.attack_job import (
-    AttackCase,
-    AttackSettings,
-    CaseAttack,
-    GradientInversion,
-)
+from heterophony.privacy.attack_job import AttackCase, AttackSettings, CaseAttack, GradientInversion
 from heterophony.privacy.attacks import (
     DLG,
+    MAX_PSNR,
     AttackTarget,
     InvertingGradients,
     Reconstruction,
@@ -45,10 +40,14 @@ from heterophony.privacy.attacks import (
     cosine_distance,
     draw_noise,
     infer_labels,
+    make_reference_images,
+    psnr,
     select_best,
     squared_distance,
+    ssim,
     total_variation,
 )
+from heterophony.privacy.audit import match_images, match_labels
 from heterophony.privacy.evidence import describe_audit, is_audit
 from heterophony.privacy.gradients import (
     compute_gradients,
@@ -58,14 +57,18 @@ from heterophony.privacy.gradients import (
     make_insider,
     make_stranger,
 )
-from heterophony.privacy.matching import collect_losses, list_common_levels, match_rounds
-from heterophony.privacy.preset_names import AuditPreset
-from heterophony.privacy.presets import get_preset
-from heterophony.privacy.quality import MAX_PSNR, make_reference_images, psnr, ssim
-from heterophony.privacy.records import match_images, match_labels
+from heterophony.privacy.run_audit import get_preset
 from heterophony.privacy.snapshots import Snapshots
-from heterophony.privacy.summary import PRIVATE_KNOWLEDGE, summarise_audit
+from heterophony.privacy.summary import (
+    PRIVATE_KNOWLEDGE,
+    AuditPreset,
+    collect_losses,
+    list_common_levels,
+    match_rounds,
+    summarise_audit,
+)
 from heterophony.report.page.html import render_report
+from heterophony.results.runs import load_runs
 
 MEDIUM_AUDITS = Path(__file__).parents[2] / "results" / "audit-medium"
 SMALL = ("data.name=digits", "data.clients=3", "model.name=digitsnet", "local.epochs=3",

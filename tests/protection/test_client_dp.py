@@ -12,15 +12,13 @@ from dp_accounting.pld import PLDAccountant
 
 import heterophony as hp
 from helpers.support import digits, played, replies, untimed
-from heterophony.core import secret_file
+from heterophony.core import files as secret_file
 from heterophony.core.algorithm import Reply, mean
 from heterophony.core.errors import ConfigError
-from heterophony.core.moves import compute_moves, compute_norm
-from heterophony.core.tensors import Tensors
-from heterophony.experiments.execute import describe_large_delta
-from heterophony.protection.accounting import GRID, compute_epsilon, find_noise
+from heterophony.core.tensors import Tensors, compute_moves, compute_norm
+from heterophony.protection.accounting import GRID, compute_epsilon, draw_normal_like, find_noise
 from heterophony.protection.base import Departure, Gathering
-from heterophony.protection.noise import draw_normal_like
+from heterophony.studies.execute import describe_large_delta
 
 RECEIVED = Tensors({"a": torch.randn(40, 50), "b": torch.randn(100)})
 SHORT = {"rounds": 2, "evaluate_every": 2, "weights": "uniform"}

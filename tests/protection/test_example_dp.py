@@ -10,13 +10,13 @@ from torch import nn
 
 import heterophony as hp
 from helpers.support import QUICK, digits, identical, model, net_with_batch_norm, played
-from heterophony.core import secret_file
+from heterophony.core import files as secret_file
 from heterophony.core.client import Client
 from heterophony.core.errors import ConfigError
 from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import Job
 from heterophony.protection.accounting import compute_epsilon
-from heterophony.protection.single_gradients import SingleGradients, single_gradients
+from heterophony.protection.private_client import SingleGradients, single_gradients
 
 SHORT = {"rounds": 2, "evaluate_every": 2, "participation": 1.0}
 FEW = digits(clients=2, examples=80)

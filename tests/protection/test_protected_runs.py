@@ -16,7 +16,7 @@ from helpers.killed_run import run_until_killed
 from helpers.support import CALM, calm, identical, played, untimed
 from heterophony.algorithms import ALGORITHM_CLASSES
 from heterophony.config.reading import read_config
-from heterophony.core import secret_file
+from heterophony.core import files as secret_file
 from heterophony.core.errors import ConfigError, FolderError
 from heterophony.protection import PROTECTION_CLASSES, build_protections, describe_protections
 

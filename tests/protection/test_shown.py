@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 import heterophony as hp
 from helpers.support import played
-from heterophony.analysis.runs import load_run
 from heterophony.cli import app
 from heterophony.core.errors import ConfigError
 from heterophony.core.tensors import Tensors
@@ -20,7 +19,8 @@ from heterophony.jobs.plan import Job
 from heterophony.privacy.gradients import observe_update
 from heterophony.protection import PROTECTION_CLASSES
 from heterophony.report.page.html import render_report
-from heterophony.report.page.protection_section import build_protection_section
+from heterophony.report.page.sections import build_protection_section
+from heterophony.results.runs import load_run
 
 
 def test_the_page_shows_epsilon_over_the_rounds(tmp_path):

@@ -19,11 +19,13 @@ import pytest
 
 from helpers.commands import refused
 from helpers.made_runs import FIRST, HOSTILE, SECOND, Reader, data_of, parts, played, stored
-from heterophony.analysis import progress, run_overview, runs
 from heterophony.core.errors import BusyError, ConfigError
 from heterophony.core.files import lock_folder
 from heterophony.report.page import page_data, run_list, server, views
 from heterophony.report.page.server import Dashboard, open_dashboard
+from heterophony.results import overview as progress
+from heterophony.results import overview as run_overview
+from heterophony.results import runs
 from heterophony.runs.summary import summarise
 
 
@@ -422,7 +424,7 @@ def test_streams_are_bounded_and_come_back(
 def test_a_quiet_stream_says_that_it_is_alive(
     served: Dashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heterophony.report.page.watcher.HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr("heterophony.report.page.server.HEARTBEAT_SECONDS", 0.01)
     with ask(served, "/events?of=one") as stream:
         for _ in range(3):
             message(stream)

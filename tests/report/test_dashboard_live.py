@@ -18,9 +18,9 @@ from helpers.crash import recorded
 from helpers.forked import Forked
 from helpers.live_browser import until
 from helpers.made_runs import FIRST, SECOND, played, stored
-from heterophony.analysis import runs, tables
 from heterophony.core.files import lock_folder
-from heterophony.runs.store import RunFolder
+from heterophony.results import runs, tables
+from heterophony.runs.folder import RunFolder
 
 REFUSED = "Failed to load resource: net::ERR_CONNECTION_REFUSED"
 

@@ -14,14 +14,15 @@ from helpers.made_runs import Reader, data_of
 from helpers.support import digits, played
 from heterophony.algorithms.fedreg import FedReG
 from heterophony.algorithms.parts.rebalancing import rebalance
-from heterophony.analysis.label_distribution import (
+from heterophony.core.randomness import seeded
+from heterophony.report.figures import label_distribution, run_figures
+from heterophony.report.page import html
+from heterophony.report.page import html as label_page
+from heterophony.results.label_distribution import (
     BalancedSizes,
     LabelDistribution,
     compute_label_distribution,
 )
-from heterophony.core.randomness import seeded
-from heterophony.report.figures import label_distribution, run_figures
-from heterophony.report.page import html, label_page
 
 HOSTILE = "</title><script>alert(1)</script>"
 SIZES = [(1, 2), (10, 10), (20, 10), (200, 10), (20, 47), (100, 100), (200, 200)]

@@ -15,9 +15,10 @@ import pytest
 
 from helpers.made_runs import HOSTILE, played, stored
 from heterophony.algorithms import get_display_name
-from heterophony.analysis import costs, exports, runs, tables
-from heterophony.analysis.significance import compute_confidence_interval
 from heterophony.report.page import html, page_data
+from heterophony.results import exports, runs, tables
+from heterophony.results import overview as costs
+from heterophony.results.statistics import compute_confidence_interval
 from heterophony.runs.curves import compute_curves
 from heterophony.runs.summary import summarise
 

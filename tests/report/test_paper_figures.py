@@ -20,10 +20,10 @@ from heterophony.algorithms.fedreg import FedReG
 from heterophony.cli import app
 from heterophony.core.errors import ConfigError
 from heterophony.papers.reproduce import CellRun, ReproductionResult, TableSelection
-from heterophony.papers.scale import TableScale
-from heterophony.papers.table import Cell, load_tables, parse_table
+from heterophony.papers.table import Cell, TableScale, load_tables, parse_table
 from heterophony.papers.verdicts import compare_numbers
-from heterophony.report.figures import augmentation, paper_figures
+from heterophony.report.figures import augmentation
+from heterophony.report.figures import paper_curves as paper_figures
 from heterophony.report.figures.paper_curves import count_selections_by_rank
 from heterophony.report.figures.style import arrange_panels
 

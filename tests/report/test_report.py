@@ -13,10 +13,14 @@ import pytest
 
 from helpers.browser import dump_dom
 from helpers.made_runs import FIRST, HOSTILE, SECOND, Reader, data_of, played, stored
-from heterophony.analysis import exports, participation, runs, statistics, tables
 from heterophony.core.errors import ConfigError, FolderError
-from heterophony.report.figures import cd_diagram, coinciding, run_figures, style
-from heterophony.report.page import curve_data, html, page_data
+from heterophony.report.figures import cd_diagram, run_figures, style
+from heterophony.report.figures import style as coinciding
+from heterophony.report.page import html, page_data
+from heterophony.report.page import sections as curve_data
+from heterophony.results import exports, runs, tables
+from heterophony.results import exports as statistics
+from heterophony.results import label_distribution as participation
 from heterophony.runs.summary import summarise
 
 

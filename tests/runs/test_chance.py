@@ -12,9 +12,9 @@ from helpers.support import QUICK, played
 from heterophony.config.reading import read_config
 from heterophony.core.training import Training
 from heterophony.data.sources import choose_default_training
-from heterophony.runs.accuracies import Accuracy, MeanStd
-from heterophony.runs.chance import compute_chance_level, describe_chance_level
+from heterophony.runs.curves import Accuracy, MeanStd
 from heterophony.runs.events import get_start
+from heterophony.runs.summary import compute_chance_level, describe_chance_level
 
 SHORT = ["-c", "rounds=1", "-c", "data.clients=4", "-c", "engine.name=serial"]
 

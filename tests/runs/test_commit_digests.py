@@ -17,12 +17,12 @@ from helpers.commands import call, refused
 from helpers.support import played
 from heterophony.core.codec import decode_groups, encode_groups
 from heterophony.core.errors import CodecError, FolderError
-from heterophony.runs.commit_digests import (
+from heterophony.runs.folder import (
+    RunFolder,
     decode_memory_digests,
     digest_settings,
     encode_memory_digests,
 )
-from heterophony.runs.store import RunFolder
 
 HOW: dict[str, Any] = {"rounds": 3, "participation": 1.0, "progress": False}
 ALGORITHM = "fedper"  # its clients keep their heads

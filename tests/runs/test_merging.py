@@ -12,18 +12,18 @@ import torch
 
 from helpers.support import QUICK, digits
 from heterophony.algorithms.fednova import FedNova
+from heterophony.boards.engine import DeviceEngine
+from heterophony.boards.protocol.board_stats import DeviceStats
+from heterophony.boards.reply_checks import ReplyValidator
 from heterophony.core.algorithm import Algorithm, Reply, Server
 from heterophony.core.errors import CodecError, DivergedError, EngineError
-from heterophony.devices.engine import DeviceEngine
-from heterophony.devices.protocol.device_stats import DeviceStats
-from heterophony.devices.reply_checks import ReplyValidator
 from heterophony.engines.serial import Serial
 from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import Job, Plan
-from heterophony.models.digitsnet import digitsnet
+from heterophony.models.convnets import digitsnet
 from heterophony.population.participation import Uniform
+from heterophony.runs.folder import RunFolder
 from heterophony.runs.loop import run_round, run_rounds
-from heterophony.runs.store import RunFolder
 
 
 def planned(algorithm: Algorithm) -> Plan:

@@ -10,7 +10,7 @@ import heterophony as hp
 from helpers.support import played
 from heterophony.core.errors import DataError
 from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
-from heterophony.runs.model_input import ModelInput
+from heterophony.runs.model import ModelInput
 
 DRAW = np.random.default_rng(0)
 LABELS = np.arange(60) % 3

@@ -28,8 +28,6 @@ from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.algorithms.fedavg2rep import FedAvg2Rep
 from heterophony.algorithms.feddyn import FedDyn
 from heterophony.algorithms.fedreg import FedReG
-from heterophony.analysis.new_clients import build_new_clients_section as reported
-from heterophony.analysis.runs import load_runs
 from heterophony.cli import app
 from heterophony.core.errors import ConfigError
 from heterophony.core.samples import Scale
@@ -39,6 +37,8 @@ from heterophony.engines import serial
 from heterophony.jobs.plan import Job
 from heterophony.jobs.work import train_locally
 from heterophony.report.page.html import render_report
+from heterophony.results.overview import build_new_clients_section as reported
+from heterophony.results.runs import load_runs
 
 ALGORITHMS = sorted(ALGORITHM_CLASSES)
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)

@@ -14,7 +14,7 @@ import pytest
 
 from helpers.commands import call
 from heterophony.runs.events import select_evaluations
-from heterophony.runs.store import RunFolder
+from heterophony.runs.folder import RunFolder
 from heterophony.runs.summary import summarise
 
 OLD_RUNS = Path(__file__).parents[1] / "data_files" / "old_runs"

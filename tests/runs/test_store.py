@@ -19,8 +19,8 @@ from heterophony.core.files import read_json, translate_disk_errors, write_atomi
 from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE, Samples
 from heterophony.core.tensors import Tensors
 from heterophony.jobs.client_store import FolderClientStore
-from heterophony.runs import store
-from heterophony.runs.store import RunFolder
+from heterophony.runs import folder as store
+from heterophony.runs.folder import RunFolder
 
 SAMPLES = {"0": 10, "1": 20}
 
@@ -494,7 +494,7 @@ import torch
 import heterophony.core.files as files
 from heterophony.core.algorithm import Server
 from heterophony.core.errors import HeterophonyError
-from heterophony.runs.store import RunFolder
+from heterophony.runs.folder import RunFolder
 from heterophony.core.tensors import Tensors
 
 

@@ -12,7 +12,7 @@ from heterophony.algorithms.fedrod import FedRoD
 from heterophony.core.algorithm import Algorithm
 from heterophony.models import get_model_builder
 from heterophony.tools.algorithm_table import compute_row
-from heterophony.tools.wire_bytes import (
+from heterophony.tools.tensor_table import (
     make_reference_net,
     measure_relative_to_fedavg,
     measure_wire_bytes,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from heterophony.algorithms.parts.received_teacher import make_teacher
+from heterophony.algorithms.parts.distillation import make_teacher
 from heterophony.core.algorithm import Client
 from heterophony.core.tensors import Tensors
 

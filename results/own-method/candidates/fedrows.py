@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from heterophony.algorithms.parts.received_teacher import make_teacher
+from heterophony.algorithms.parts.distillation import make_teacher
 from heterophony.core.algorithm import Algorithm, Client, Net, Reply, Server, mean, setting
 from heterophony.core.tensors import Tensors, frozen
 

@@ -16,11 +16,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ConfigError, HeterophonyError, find_name, suggest_or_list
-from ..core.fields import construct, is_required, list_settings
 from ..core.own_modules import find_module_file, forget_module, load_module_file, make_importable
+from ..core.settings import construct, is_required, list_settings
 
-if TYPE_CHECKING:  # the names alone need no torch
+if TYPE_CHECKING:
     from ..core.algorithm import Algorithm
+
 
 ALGORITHM_CLASSES = {  # file name, which is the name users write, and its class
     "apfl": "APFL",

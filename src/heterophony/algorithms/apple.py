@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..core.algorithm import Algorithm, Client, Reply, Server, setting
 from ..core.tensors import Tensors, answer, params, weights
-from .parts.core_models import (
+from .parts.mixing import (
     CoreWeights,
     add_cores,
     choose_wanted,

@@ -14,7 +14,7 @@ import torch
 
 from ..core.algorithm import Algorithm, Reply, Server, mean, setting
 from ..core.tensors import Tensors, mix
-from .parts.bipartition import compute_cosines, split_in_two
+from .parts.clusters import compute_cosines, split_in_two
 
 
 @dataclass(frozen=True)

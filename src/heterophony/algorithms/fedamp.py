@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..core.algorithm import Reply, Server, setting
 from ..core.tensors import Tensors
-from .parts.personal_cloud_models import AttentiveMessagePassing
+from .parts.mixing import AttentiveMessagePassing
 
 
 @dataclass(frozen=True)

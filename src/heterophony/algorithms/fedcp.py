@@ -16,9 +16,8 @@ from torch.nn.functional import normalize
 
 from ..core.algorithm import Algorithm, Client, Net, setting
 from ..core.tensors import Tensors, weights
-from .parts.discrepancy import compute_mmd
-from .parts.linear_layers import list_linear_layers, multiply_weights
-from .parts.received_teacher import make_teacher
+from .parts.distillation import compute_mmd, make_teacher
+from .parts.layers import list_linear_layers, multiply_weights
 
 
 @dataclass(frozen=True)

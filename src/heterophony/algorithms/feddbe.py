@@ -15,7 +15,7 @@ from torch.nn.functional import mse_loss
 
 from ..core.algorithm import Algorithm, Client, Net, Reply, Server, mean, setting
 from ..core.tensors import Tensors
-from .parts.linear_layers import list_linear_layers
+from .parts.layers import list_linear_layers
 
 
 @dataclass(frozen=True)

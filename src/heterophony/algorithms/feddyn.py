@@ -8,7 +8,7 @@ import torch
 
 from ..core.algorithm import Algorithm, Client, Reply, Server, equally, mean, setting
 from ..core.tensors import Tensors, params, weights
-from .parts.received_pull import correct_average, get_correction, update_correction
+from .parts.server_updates import correct_average, get_correction, update_correction
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ..core.algorithm import Algorithm, Client, Reply, Server, setting
 from ..core.tensors import Tensors, load_into_net
-from .parts.download_choice import choose_downloads
-from .parts.held_out import compute_gains, split_examples
+from .parts.clusters import compute_gains, split_examples
+from .parts.mixing import choose_downloads
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from torch import Tensor
 from ..core.algorithm import Algorithm, Client, Net, Reply, Server, equally, mean, setting
 from ..core.errors import ConfigError
 from ..core.tensors import Tensors, params
-from .parts.feature_generator import draw_labels, generate, make_generator, train_generator
-from .parts.linear_layers import list_linear_layers
+from .parts.distillation import draw_labels, generate, make_generator, train_generator
+from .parts.layers import list_linear_layers
 
 
 @dataclass(frozen=True)

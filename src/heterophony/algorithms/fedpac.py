@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..core.algorithm import Algorithm, Client, Reply, Server, mean, setting
 from ..core.tensors import Tensors, mix
-from .parts.simplex import minimise_on_simplex
+from .parts.mixing import minimise_on_simplex
 
 
 @dataclass(frozen=True)

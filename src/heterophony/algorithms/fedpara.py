@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization
 
 from ..core.algorithm import Algorithm, Net, setting
-from ..core.module_copies import find_aliases, iterate_tensors
+from ..core.net import find_aliases, iterate_tensors
 
 
 class HadamardProduct(nn.Module):

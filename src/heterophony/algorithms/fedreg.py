@@ -10,11 +10,24 @@ from torch import Tensor
 from ..core.algorithm import Algorithm, Client, Net, Reply, Server, as_agreed, mean, setting
 from ..core.tensors import Tensors
 from ..core.training import Training
-from .parts.ablation import Ablation, TrainedHeads, Variant, name_ablation
-from .parts.phases import PhaseOrder, check_phase_order, train_phases
-from .parts.rebalancing import Augmentation, HeadWeights, count_for_head, get_balanced_data
-from .parts.received_pull import ReceivedPull, check_one_term, correct_average
-from .parts.threshold import Threshold, ThresholdScope, compute_target_here, describe_sizes
+from .parts.rebalancing import (
+    Ablation,
+    Augmentation,
+    HeadWeights,
+    PhaseOrder,
+    Threshold,
+    ThresholdScope,
+    TrainedHeads,
+    Variant,
+    check_phase_order,
+    compute_target_here,
+    count_for_head,
+    describe_sizes,
+    get_balanced_data,
+    name_ablation,
+    train_phases,
+)
+from .parts.server_updates import ReceivedPull, check_one_term, correct_average
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ..core.algorithm import Algorithm, Client, setting
 from ..core.tensors import Tensors
-from .parts.equal_work import split_steps
+from .parts.low_rank import split_steps
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from .parts.adaptive_server import FedOpt
+from .parts.server_updates import FedOpt
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from torch.nn.init import zeros_
 
 from ..core.algorithm import Net, setting
 from .fedrod import FedRoD
-from .parts.fixed_directions import replace_last_linear
+from .parts.layers import replace_last_linear
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from ..core.algorithm import Algorithm, Client, Net, setting
 from ..core.tensors import Tensors
-from .parts.conditional_valve import ConditionalValve
+from .parts.layers import ConditionalValve
 
 
 @dataclass(frozen=True)

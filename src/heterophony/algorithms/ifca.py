@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from ..core.algorithm import Algorithm, Client, Net, Reply, Server, mean, setting
 from ..core.tensors import Tensors, answer, load_into_net
-from .parts.held_out import compute_loss
-from .parts.new_parameters import initialise
+from .parts.clusters import compute_loss, initialise
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,12 @@ from torch.nn.functional import mse_loss
 
 from ..core.algorithm import Algorithm, Client, Net, setting
 from ..core.tensors import Tensors
-from .parts.attention_transfer import compute_attention_loss, find_stages, forward_with_attention
-from .parts.received_teacher import make_teacher
+from .parts.distillation import (
+    compute_attention_loss,
+    find_stages,
+    forward_with_attention,
+    make_teacher,
+)
 
 
 @dataclass(frozen=True)

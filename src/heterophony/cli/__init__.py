@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. Results go to stdout, progress and errors to stderr."""
+"""Examples of the commands people use most: they end a command's help, and are on its page."""
 
 from __future__ import annotations
 
@@ -15,15 +15,10 @@ from ..core.errors import HeterophonyError, StorageError
 from . import (
     audit,
     broker,
-    dashboard,
     data,
-    devices,
     fleet,
-    journal,
     leaderboard,
     lists,
-    new,
-    pretrain,
     reports,
     reproduce,
     runs,
@@ -32,8 +27,83 @@ from . import (
     tools,
     tune,
 )
-from .examples import add_examples
+from . import boards as devices
+from . import boards as journal
+from . import reports as dashboard
+from . import runs as new
+from . import runs as pretrain
 from .terminal import print_error
+
+EXAMPLES: dict[str, tuple[str, ...]] = {  # command lines, each with what it does after a #
+    "run": (
+        "heterophony run                          # FedAvg on the embedded digits",
+        "heterophony run fedreg -c rounds=60 -c participation.rate=0.25 --out runs/mine",
+        "heterophony run fedprox -c data=fmnist -c clients=50 -c mu=0.1    # short keys are enough",
+        "heterophony run study.toml -c seed=1     # a file of settings, one of them changed",
+    ),
+    "resume": (
+        "heterophony resume runs/mine             # after Ctrl-C, kill -9 or a power cut",
+        "heterophony resume runs/mine --workers 8 # on other cores: the same bits",
+    ),
+    "compare": (
+        "heterophony compare fedavg fedper fedreg --seeds 0-2 --out runs/three",
+        "heterophony compare fedavg my_algorithm:Mine -c data=fmnist    # a class of your own",
+    ),
+    "sweep": (
+        "heterophony sweep fedprox -s lr=0.01,0.05,0.1 -s mu=0,0.1 --seeds 0-2",
+        "heterophony sweep fedprox -s lr=0.001..0.1 --random 20 --by G",
+    ),
+    "report": (
+        "heterophony report runs/three            # one HTML page, runs/three/report.html",
+        "heterophony report runs/three -o curves.pdf",
+        "heterophony report runs/three -o table.tex --columns G.last10,P.last10",
+        "heterophony report runs/three -o ranks.svg --kind ranks",
+    ),
+    "list": (
+        "heterophony list algorithms",
+        "heterophony list models --tensors convnet --algorithm fedrod",
+        "heterophony list runs --json",
+    ),
+    "reproduce": (
+        "heterophony reproduce                    # list the published tables, with their cost",
+        "heterophony reproduce fedreg-table2-sota --rows 'Fed*'",
+    ),
+    "audit": (
+        "heterophony audit                        # five algorithms, patches of two photographs",
+        "heterophony audit fedavg fedbn --rounds 5,10 --clients 4 --images 2",
+    ),
+    "testbed": (
+        "heterophony testbed fedreg --devices 4 -c rounds=3",
+        "heterophony testbed --faults all         # a fault after every round; the same bits",
+    ),
+    "dashboard": (
+        "heterophony dashboard                    # all runs below runs/, live",
+        "heterophony dashboard runs/three --port 9000",
+    ),
+    "new": ("heterophony new my-study              # then: cd my-study, python make_data.py",),
+    "data partition": (
+        "heterophony data partition -c clients=20 # a table: who holds what",
+        "heterophony data partition -c clients=20 -o partition.png",
+        "heterophony data partition -c data=fmnist --save who.json",
+    ),
+}
+
+
+def add_examples(app: typer.Typer, above: str = "") -> None:
+    """End the help of each command that has examples with them."""
+    for command in app.registered_commands:
+        name = command.name or getattr(command.callback, "__name__", "")
+        command.epilog = format_epilog(EXAMPLES.get(f"{above}{name}", ())) or command.epilog
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            add_examples(group.typer_instance, f"{above}{group.name} ")
+
+
+def format_epilog(lines: tuple[str, ...]) -> str:
+    """Format examples for a help page, whose paragraphs become lines."""
+    return (
+        "\n\n".join(["Examples:", *(line.replace("[", r"\[") for line in lines)]) if lines else ""
+    )
 
 
 class ErrorReportingGroup(TyperGroup):
@@ -68,17 +138,17 @@ runs.register(app)
 sweep.register(app)
 tune.register(app)
 leaderboard.register(app)
-new.register(app)
-pretrain.register(app)
+new.register_new(app)
+pretrain.register_pretrain(app)
 reproduce.register(app)
 audit.register(app)
 lists.register(app)
 reports.register(app)
-dashboard.register(app)
+dashboard.register_dashboard(app)
 data.register(app)
 broker.register(app)
 devices.register(app)
-journal.register(app)
+journal.register_journal(app)
 testbed.register(app)
 fleet.register(app)
 tools.register(app)

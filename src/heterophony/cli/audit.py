@@ -1,4 +1,4 @@
-"""``audit``: recover training images from what the clients of each algorithm send."""
+"""Print the result of an audit: its table, and the orderings of the published one."""
 
 from __future__ import annotations
 
@@ -10,17 +10,76 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..algorithms import get_display_name
 from ..core.errors import ConfigError
 from ..core.files import write_json
-from ..privacy.preset_names import AuditPreset
+from ..privacy.summary import AuditPreset, list_parts
 from . import terminal
-from .audit_table import show_audit
 from .options import JsonOption, SettingsOption, find_free_folder
 
 if TYPE_CHECKING:
     from ..config.config import Config
     from ..privacy.attack_job import AttackSettings
     from ..privacy.audit import Victims
+
+
+YES_NO = {True: "yes", False: "no"}
+
+
+def show_audit(content: dict[str, Any], parent: Path) -> None:
+    """Print what was recovered, the references for no leak, and the orderings of the paper."""
+    how = content["asked"]["how"]
+    parts = list_parts(content)
+    titles = ["", "personal parameters", "images", "PSNR mean", "max", "SSIM mean", "max"]
+    titles += [part.title for part in parts]
+    rows = [
+        [
+            get_display_name(r["algorithm"]),
+            r["private"],
+            r["attacks"],
+            *format_metrics(r),
+            *(part.format_psnr(r) for part in parts),
+        ]
+        for r in content["rows"]
+    ]
+    empty = [""] * len(parts)
+    rows += [
+        [name, "", "", *format_metrics(r), *empty] for name, r in content["references"].items()
+    ]
+    title = f"Images recovered ({how['attack']}, {how['iterations']} iterations); higher leaks more"
+    terminal.print_table(title, titles, rows, text=2)
+    if content["orderings"]:
+        table = [
+            [
+                f"{o['above']} > {o['below']}",
+                "mean" if o["measure"] == "psnr_mean" else "max",
+                o["private"],
+                " > ".join(f"{v:.2f}" for v in o["printed"]),
+                ", ".join(f"{v:.2f}" for v in o["here"]),
+                YES_NO[o["holds"]],
+            ]
+            for o in content["orderings"]
+        ]
+        orderings = {(o["above"], o["below"], o["measure"]) for o in content["orderings"]}
+        terminal.print_table(
+            f"FedDecomp, Table 7: who leaks more, {len(orderings)} orderings under three attackers"
+            " (PSNR; read the order, not the level)",
+            ["", "PSNR", "personal parameters", "printed", "here", "holds"],
+            table,
+            text=3,
+        )
+    for note in content["notes"]:
+        terminal.print_note(note)
+    terminal.print_note(f"{parent}/audit.json, audit.png; a page: heterophony report {parent}")
+
+
+def format_metrics(r: dict[str, float]) -> list[str]:
+    return [
+        f"{r['psnr_mean']:.2f}",
+        f"{r['psnr_max']:.2f}",
+        f"{r['ssim_mean']:.3f}",
+        f"{r['ssim_max']:.3f}",
+    ]
 
 
 class AttackMethod(StrEnum):
@@ -92,8 +151,7 @@ def audit(
     json: JsonOption = False,
 ) -> None:
     """Recover training images from what each algorithm sends. Re-run with the same --out to continue."""
-    from ..privacy.presets import get_preset
-    from ..privacy.run_audit import build_audit_configs
+    from ..privacy.run_audit import build_audit_configs, get_preset
 
     base = get_preset(preset)
     asked_rounds = base.victims.rounds if rounds is None else parse_rounds(rounds)
@@ -160,11 +218,9 @@ def run_audit(
 ) -> dict[str, Any]:
     """Train and attack what is left, write audit.json and audit.png, and return the summary."""
     from ..papers.table import load_table
-    from ..privacy.presets import LEAKAGE_TABLE
-    from ..privacy.run_audit import open_audit
+    from ..privacy.run_audit import LEAKAGE_TABLE, open_audit
     from ..privacy.summary import summarise_audit
-    from ..report.figures.reconstructions import draw_contact_sheet
-    from ..report.figures.run_figures import save_figure
+    from ..report.figures.run_figures import draw_contact_sheet, save_figure
 
     opened = open_audit(configs, victims, how, parent)
     hint = f"run the same command with --out {parent} to continue"

@@ -13,7 +13,8 @@ from . import terminal
 from .options import JsonOption
 
 if TYPE_CHECKING:
-    from ..devices.broker.broker import Broker
+    from ..boards.broker.broker import Broker
+
 
 FolderArgument = Annotated[Path, typer.Argument(metavar="[DIR]", help="The folder of the broker.")]
 DeviceArgument = Annotated[str, typer.Argument(metavar="DEVICE", help="The name of the device.")]
@@ -32,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 def open_broker(folder: Path) -> Broker:
     try:
-        from ..devices.broker.broker import Broker
+        from ..boards.broker.broker import Broker
     except ImportError:
         raise ConfigError(
             "the broker needs cryptography; install it with pip install 'heterophony[mqtt]'"

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..core.names import sort_names
-from ..core.plain_text import clean_line
+from ..core.files import clean_line, sort_names
 from . import terminal
 from .options import (
     ConfigArgument,
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from ..config.config import Config
     from ..core.algorithm import Algorithm
     from ..data.federation import Federation
+
 
 SHOWN_CLIENTS = 20  # of `data show`, for people
 
@@ -176,12 +176,12 @@ def save_label_distribution(
     federation: Federation, how: Algorithm, out: Path, kind: ChartChoice
 ) -> None:
     """Save the label distribution as a figure or a page, by the suffix of the file."""
-    from ..analysis.label_distribution import compute_label_distribution
     from ..core.errors import ConfigError
+    from ..results.label_distribution import compute_label_distribution
 
     held = compute_label_distribution(federation, how)
     if out.suffix == ".html":
-        from ..report.page.label_page import write_label_page
+        from ..report.page.html import write_label_page
 
         if kind is not ChartChoice.all:
             raise ConfigError(f"{out}: a page has its own charts; leave out --kind, or draw a .png")
@@ -195,7 +195,7 @@ def save_label_distribution(
 
 def describe_clients(federation: Federation) -> list[dict[str, Any]]:
     """Describe the sizes and labels of every client, and their distance to those of all clients."""
-    from ..data.label_statistics import entropy, jensen_shannon, total_variation
+    from ..data.federation import entropy, jensen_shannon, total_variation
 
     counts, held = federation.counts(), list_splits(federation)
     rows = zip(

@@ -1,7 +1,8 @@
-"""``fleet``: prepare, start and watch many boards over SSH, and run a whole run on them."""
+"""The live view of a fleet: one row per board on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -9,16 +10,65 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
 
+from ..boards.fleet.hosts import View
+from ..core.files import clean_line
+from ..core.status_line import STDERR
 from . import terminal
 from .broker import open_broker
 from .options import ConfigArgument, JsonOption, SettingsOption, read_settings
 
 if TYPE_CHECKING:
+    from ..boards.fleet.hosts import Board, Fleet, Outcome, Step
+    from ..boards.fleet.run import Preparation
     from ..config.config import Config
-    from ..devices.fleet.hosts import Board, Fleet
-    from ..devices.fleet.parallel import Outcome, Step
-    from ..devices.fleet.preparation import Preparation
+
+
+MARKS = {"waiting": "·", "working": "[yellow]…[/]", "done": "[green]✓[/]", "failed": "[red]✗[/]"}
+
+
+class TerminalView(View):
+    """Shows all boards in place while a step runs; what failed is printed as an error afterwards."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.quiet = quiet  # say nothing of boards on which all is well
+        self.title = ""
+        self.rows: dict[str, tuple[str, str]] = {}
+        self.lock = threading.Lock()
+        self.live: Live | None = None
+
+    def begin(self, title: str, boards: Sequence[str]) -> None:
+        self.title, self.rows = title, dict.fromkeys(boards, ("waiting", ""))
+        if STDERR.is_terminal:
+            self.live = Live(self.draw(), console=STDERR, transient=True, refresh_per_second=8)
+            self.live.start()
+
+    def update(self, board: str, state: str, text: str) -> None:
+        with self.lock:
+            self.rows[board] = state, text
+            if self.live:
+                self.live.update(self.draw())
+
+    def end(self) -> None:
+        if self.live:
+            self.live.stop()
+            self.live = None
+        if not self.quiet:
+            for board, (state, text) in self.rows.items():
+                if state == "done":
+                    line = f"{board}: {self.title}: {text}"
+                    STDERR.print(escape(clean_line(line)), soft_wrap=True, highlight=False)
+
+    def draw(self) -> Table:
+        """Return the table of all boards, as they are now."""
+        table = Table(title=self.title, box=None, show_header=False, title_justify="left")
+        for board, (state, text) in self.rows.items():
+            table.add_row(MARKS[state], escape(board), escape(clean_line(text)))
+        return table
+
 
 RunNameOption = Annotated[
     str,
@@ -56,7 +106,7 @@ def choose_fleet(
     wheels: Annotated[Path, typer.Option(help="Where `wheels` collects.")] = Path("wheels"),
 ) -> None:
     """Prepare, start and watch many boards over SSH; `run` does all of it."""
-    from ..devices.fleet.hosts import read_fleet
+    from ..boards.fleet.hosts import read_fleet
 
     names = [n.strip() for n in only.split(",") if n.strip()]
     fleet = read_fleet(hosts)
@@ -66,9 +116,9 @@ def choose_fleet(
 @contextmanager
 def prepare(chosen: Chosen) -> Iterator[Preparation]:
     """Open the connections; they end with the command."""
-    from ..devices.fleet.install import Installer
-    from ..devices.fleet.preparation import Preparation
-    from ..devices.fleet.ssh import SshRunner
+    from ..boards.fleet.install import Installer
+    from ..boards.fleet.run import Preparation
+    from ..boards.fleet.ssh import SshRunner
 
     broker = open_broker(chosen.broker)
     with SshRunner(chosen.fleet.ssh_config) as ssh:
@@ -77,8 +127,7 @@ def prepare(chosen: Chosen) -> Iterator[Preparation]:
 
 def do_step(title: str, boards: Sequence[Board], step: Step, quiet: bool = False) -> Outcome:
     """Do a step on these boards and show it; one line for each board that fails."""
-    from ..devices.fleet.parallel import do_on_boards
-    from .fleet_view import TerminalView
+    from ..boards.fleet.hosts import do_on_boards
 
     outcome = do_on_boards(title, boards, step, TerminalView(quiet))
     for board, why in outcome.failed.items():
@@ -95,10 +144,10 @@ def end(outcome: Outcome) -> None:
 def load_run(prepared: Preparation, config: Config) -> None:
     """Read and partition the data of a run, and assign its clients to the boards."""
     from ..algorithms import is_own_code
+    from ..boards.fleet.run import assign
+    from ..boards.server import check_devices_can_run
     from ..data.client_folders import OWN_DATA
-    from ..devices.admission import check_devices_can_run
-    from ..devices.fleet.preparation import assign
-    from ..experiments.tasks import read_federation
+    from ..studies.tasks import read_federation
 
     check_devices_can_run(config)
     prepared.trust = is_own_code(config.algorithm_name)
@@ -133,8 +182,7 @@ def check(context: typer.Context, json: JsonOption = False) -> None:
 
 def wheels(context: typer.Context) -> None:
     """Collect the wheels that the boards need, for their architecture, into --wheels."""
-    from ..devices.fleet.wheel_tags import Target
-    from ..devices.fleet.wheels import collect_wheels
+    from ..boards.fleet.install import Target, collect_wheels
 
     chosen: Chosen = context.obj
     with prepare(chosen) as prepared:
@@ -187,7 +235,7 @@ def start(
 
 def stop(context: typer.Context) -> None:
     """Stop the device on each board; started again, it continues."""
-    from ..devices.fleet.start import stop_device
+    from ..boards.fleet.start import stop_device
 
     with prepare(context.obj) as prepared:
         end(do_step("stop", context.obj.boards, lambda board: stop_device(prepared.ssh, board)))
@@ -195,7 +243,7 @@ def stop(context: typer.Context) -> None:
 
 def status(context: typer.Context, json: JsonOption = False) -> None:
     """Show how the device on each board is."""
-    from ..devices.fleet.start import read_status
+    from ..boards.fleet.start import read_status
 
     with prepare(context.obj) as prepared:
         found: dict[str, object] = {}
@@ -218,8 +266,8 @@ def logs(
     lines: Annotated[int, typer.Option(min=1, help="How many lines of each board.")] = 20,
 ) -> None:
     """Print the last lines of each board's device."""
-    from ..core.plain_text import clean_line
-    from ..devices.fleet.collect import read_log
+    from ..boards.fleet.checks import read_log
+    from ..core.files import clean_line
 
     with prepare(context.obj) as prepared:
         texts: dict[str, str] = {}
@@ -249,7 +297,7 @@ def collect(
 
 def collect_all(prepared: Preparation, boards: Sequence[Board], out: Path) -> Outcome:
     """Write the log and facts of each board to a folder of its name."""
-    from ..devices.fleet.collect import collect as collect_board
+    from ..boards.fleet.checks import collect as collect_board
 
     return do_step(
         "collect",

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import ConfigError, DivergedError, HeterophonyError
-from ..papers.scale import TableScale
+from ..papers.table import TableScale
 from . import fleet as steps
 from . import terminal
 from .options import SAME_COMMAND, ConfigArgument, JsonOption, SettingsOption, read_settings
 from .result_tables import show_run
 
 if TYPE_CHECKING:
+    from ..boards.fleet.run import Preparation
     from ..config.config import Config
-    from ..devices.fleet.preparation import Preparation
-    from ..runs.store import RunFolder
+    from ..runs.folder import RunFolder
     from ..runs.summary import Summary
+
 
 LateOption = Annotated[
     bool,
@@ -38,7 +39,7 @@ def run(
     json: JsonOption = False,
 ) -> None:
     """Do it all: check, install, enrol, copy data, start, serve the run, collect and report."""
-    from ..runs.store import RunFolder
+    from ..runs.folder import RunFolder
 
     config, folder = read_settings(file, pairs), RunFolder(out)
     require_all_boards(context.obj)
@@ -63,7 +64,7 @@ def table(
     from ..config.reading import read_config
     from ..papers.reproduce import TableSelection, build_result, create_run_folders, list_unfinished
     from ..papers.table import load_table
-    from ..runs.store import RunFolder
+    from ..runs.folder import RunFolder
     from .paper_tables import show_table_result
 
     require_all_boards(context.obj)
@@ -93,11 +94,11 @@ def require_all_boards(chosen: steps.Chosen) -> None:
 def run_on_fleet(prepared: Preparation, config: Config, folder: RunFolder, late: bool) -> Summary:
     """Run one configuration on the boards, or continue it; collect logs and write the page."""
     from ..algorithms import get_display_name
-    from ..analysis.device_rounds import write_device_rounds
-    from ..analysis.runs import load_runs
-    from ..devices.fleet.run import name_run, serve_run
-    from ..experiments.tasks import create_or_reopen
+    from ..boards.fleet.run import name_run, serve_run
     from ..report.page.html import write_report
+    from ..results.board_rounds import write_device_rounds
+    from ..results.runs import load_runs
+    from ..studies.tasks import create_or_reopen
 
     if config.engine.device not in ("auto", "cpu"):
         raise ConfigError("engine.device: boards have their own (device in the list); leave it out")

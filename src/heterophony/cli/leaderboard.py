@@ -14,8 +14,9 @@ from . import terminal
 from .options import EngineOption, JsonOption, TrustOption, check_only_engine_settings
 
 if TYPE_CHECKING:
-    from ..analysis.leaderboard import BoardRow, BoardTable, Entry
-    from ..analysis.runs import Run
+    from ..papers.leaderboard import BoardRow, BoardTable, Entry
+    from ..results.runs import Run
+
 
 board_app = typer.Typer(no_args_is_help=True, help="A table of results that anyone can check.")
 BoardArgument = Annotated[
@@ -39,15 +40,15 @@ def show(
     json: JsonOption = False,
 ) -> None:
     """Show the entries of each setting with intervals and ranks."""
-    from ..analysis.leaderboard import build_board, read_board
+    from ..papers.leaderboard import build_board, read_board
 
     tables = build_board(read_board(board))
     if page is not None:
-        from ..report.page.leaderboard_page import write_leaderboard_page
+        from ..report.page.html import write_leaderboard_page
 
         write_leaderboard_page(tables, page)
     if json:
-        from ..report.page.leaderboard_page import build_leaderboard_data
+        from ..report.page.html import build_leaderboard_data
 
         terminal.print_json(build_leaderboard_data(tables))
         return
@@ -69,8 +70,8 @@ def add(
     remark: Annotated[str, typer.Option(help="A sentence beside the entry.")] = "",
 ) -> None:
     """Add finished runs: runs that differ only in their seed become one entry."""
-    from ..analysis.runs import group_by_series, load_runs
-    from ..experiments.leaderboard import write_entry
+    from ..papers.leaderboard import write_entry
+    from ..results.runs import group_by_series, load_runs
 
     loaded = load_runs(runs, terminal.print_note)
     for run in loaded:
@@ -97,8 +98,7 @@ def check(
     json: JsonOption = False,
 ) -> None:
     """Repeat one seed of each entry, and compare its hash. Exit code 1 if one differs."""
-    from ..analysis.leaderboard import ALGORITHM_FILE, read_board
-    from ..experiments.leaderboard import check_seed
+    from ..papers.leaderboard import ALGORITHM_FILE, check_seed, read_board
 
     check_only_engine_settings(pairs)
     entries = {entry.folder.name: entry for entry in read_board(board)}
@@ -161,8 +161,8 @@ def prepare_config(run: Run, code: Path | None) -> str:
 
 def describe_seed(run: Run) -> dict[str, Any]:
     """Return what an entry says of one seed."""
-    from ..analysis.leaderboard import MEASURES
-    from ..analysis.tables import extract_measures
+    from ..papers.leaderboard import MEASURES
+    from ..results.tables import extract_measures
 
     assert run.summary is not None
     measures = extract_measures(run.summary)
@@ -235,7 +235,7 @@ def format_plain(row: BoardRow, measure: str) -> str:
 
 def describe_comparison(table: BoardTable) -> str:
     """Say what the ranks can and cannot tell."""
-    from ..analysis.leaderboard import MIN_SEEDS
+    from ..papers.leaderboard import MIN_SEEDS
 
     comparison, seeds = table.comparisons["P.last10"], len(table.common_seeds)
     if comparison is None:

@@ -151,7 +151,7 @@ def list_datasets() -> list[dict[str, Any]]:
 
 
 def list_partitions() -> list[dict[str, Any]]:
-    from ..core.fields import describe_settings
+    from ..core.settings import describe_settings
     from ..data.partitions import PARTITIONS
 
     return [
@@ -165,7 +165,7 @@ def list_partitions() -> list[dict[str, Any]]:
 
 
 def list_protections() -> list[dict[str, Any]]:
-    from ..core.fields import describe_settings
+    from ..core.settings import describe_settings
     from ..protection import PROTECTION_CLASSES, get_protection_class
 
     classes = {kind: get_protection_class(kind) for kind in PROTECTION_CLASSES}
@@ -181,7 +181,7 @@ def list_protections() -> list[dict[str, Any]]:
 
 def list_runs() -> list[dict[str, Any]]:
     """List the runs below runs/, newest first."""
-    from ..analysis.progress import list_run_progress
+    from ..results.overview import list_run_progress
 
     return [
         {

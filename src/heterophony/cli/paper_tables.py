@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.fields import flatten_config
-from ..papers.scale import TableScale
+from ..core.settings import flatten_config
+from ..papers.table import TableScale
 from . import terminal
 
 if TYPE_CHECKING:
@@ -202,10 +202,10 @@ def flatten_settings(config: Mapping[str, Any]) -> dict[str, str]:
 
 def show_table_result(outcome: ReproductionResult, parent: Path, json: bool) -> None:
     """Print the table with verdicts and claims; write it and its figure beside the runs."""
-    from ..papers.claims import describe_claim
     from ..papers.reproduce import describe_duplicates, read_finished
     from ..papers.table import describe_variants
-    from ..report.figures import paper_figures
+    from ..papers.verdicts import describe_claim
+    from ..report.figures import paper_curves as paper_figures
     from ..report.paper_table import (
         DIFFERENCE,
         SETUP,

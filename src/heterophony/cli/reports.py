@@ -5,11 +5,13 @@ from __future__ import annotations
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from threading import Thread
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..core.errors import ConfigError
+from ..core.errors import ConfigError, FolderError
 from . import terminal
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from ..analysis.runs import Run
+    from ..results.runs import Run
 
 
 class ReportFigure(StrEnum):
@@ -60,14 +62,18 @@ def report(
     ] = None,
 ) -> None:
     """Write one self-contained HTML page with curves, table and clients; or a figure, or a table."""
-    from ..analysis.device_rounds import write_device_rounds
-    from ..analysis.exports import TABLE_FORMATS, export_comparison
-    from ..analysis.runs import load_runs
     from ..report.figures.cd_diagram import draw_cd_diagram
-    from ..report.figures.difference import draw_differences
-    from ..report.figures.run_figures import draw_comparison, draw_participation, save_figure
+    from ..report.figures.run_figures import (
+        draw_comparison,
+        draw_differences,
+        draw_participation,
+        save_figure,
+    )
     from ..report.page.html import write_report
     from ..report.page.views import check_showable
+    from ..results.board_rounds import write_device_rounds
+    from ..results.exports import TABLE_FORMATS, export_comparison
+    from ..results.runs import load_runs
 
     path = out or folders[0] / "report.html"
     if columns is not None and path.suffix not in TABLE_FORMATS:
@@ -102,7 +108,7 @@ def report(
 
 def is_page_or_table(path: Path) -> bool:
     """Tell whether the file is no figure."""
-    from ..analysis.exports import TABLE_FORMATS
+    from ..results.exports import TABLE_FORMATS
 
     return path.suffix == ".html" or path.suffix in TABLE_FORMATS
 
@@ -111,3 +117,39 @@ def parse_columns(text: str | None) -> list[str]:
     """Parse ``G.last10,P.last10``; without it, all columns."""
     keys = [part.strip() for part in (text or "").split(",")]
     return list(dict.fromkeys(keys)) if text is not None else []
+
+
+def register_dashboard(app: typer.Typer) -> None:
+    """Add the command to the app."""
+    app.command()(dashboard)
+
+
+def dashboard(
+    folder: Annotated[
+        Path, typer.Argument(metavar="[DIR]", help="A run, a comparison, a folder of runs.")
+    ] = Path("runs"),
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="0: any free port. Default: 8765, or the next free one."
+        ),
+    ] = None,
+) -> None:
+    """Serve the page of `report`, updated while runs progress; read-only, to this machine only."""
+    from ..report.page.server import open_dashboard
+
+    if folder.exists() and not folder.is_dir():
+        raise FolderError(f"{folder} is not a folder; give a run, or a folder of runs")
+    server = open_dashboard(folder, port)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        Thread(target=server.shutdown).start()  # shutdown waits for this thread
+
+    with server, terminal.handle_signals(stop):
+        print(server.url, flush=True)
+        if not folder.exists():
+            terminal.print_note(
+                f"{folder} does not exist yet; the page shows it as soon as it does"
+            )
+        terminal.print_note("Ctrl-C ends it")
+        server.serve_forever()

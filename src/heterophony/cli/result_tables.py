@@ -11,12 +11,12 @@ from ..algorithms import get_algorithm_class, get_display_name
 from ..core.errors import ConfigError
 from ..core.scores import SCORES, get_metric_info
 from . import terminal
-from .table_fitting import HighlightedCell
+from .terminal import HighlightedCell
 
 if TYPE_CHECKING:
-    from ..analysis.runs import Run
-    from ..analysis.tables import Row
-    from ..runs.accuracies import Accuracy, Fairness
+    from ..results.runs import Run
+    from ..results.tables import Row
+    from ..runs.curves import Accuracy, Fairness
     from ..runs.summary import Summary
 
 
@@ -25,10 +25,10 @@ def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) 
     if json:
         terminal.print_json(summary.to_dict())
         return
-    from ..runs.chance import describe_chance_level
+    from ..results.overview import describe_lone_clients
     from ..runs.events import get_start
-    from ..runs.lone_clients import describe_lone_clients
     from ..runs.run_index import EVENTS_FILE, read_events
+    from ..runs.summary import describe_chance_level
 
     fair, loss = summary.fairness, summary.loss
     rows = [
@@ -132,12 +132,15 @@ def format_validation_choice(of: Accuracy | None) -> str:
 
 def show_comparison(parent: Path, json: bool) -> None:
     """Print the table of a comparison, and what can be concluded from it."""
-    from ..analysis.leads import explain_highlighting
-    from ..analysis.metrics import build_metric_table
-    from ..analysis.runs import load_runs
-    from ..analysis.statistics import list_conclusions
-    from ..analysis.tables import VALIDATION_COLUMNS, build_comparison_rows, select_columns
-    from ..runs.lone_clients import describe_lone_clients
+    from ..results.exports import list_conclusions
+    from ..results.overview import build_metric_table, describe_lone_clients
+    from ..results.runs import load_runs
+    from ..results.tables import (
+        VALIDATION_COLUMNS,
+        build_comparison_rows,
+        explain_highlighting,
+        select_columns,
+    )
 
     runs = load_runs([parent], terminal.print_note)
     found = build_comparison_rows(runs)
@@ -178,7 +181,7 @@ def show_comparison(parent: Path, json: bool) -> None:
 
 def list_runs_at_chance(runs: Sequence[Run]) -> list[str]:
     """Name the runs that are no better than chance, in as few sentences as possible."""
-    from ..runs.chance import describe_chance_level
+    from ..runs.summary import describe_chance_level
 
     named = dict[str, list[str]]()
     for run in runs:
@@ -189,8 +192,8 @@ def list_runs_at_chance(runs: Sequence[Run]) -> list[str]:
 
 def format_comparison_line(row: Row, keys: Sequence[str], new: bool) -> list[str]:
     """The cells of a row; what it leads in beyond chance is bold."""
-    from ..analysis.statistics import format_difference_interval
-    from ..analysis.tables import format_cell
+    from ..results.exports import format_difference_interval
+    from ..results.tables import format_cell
 
     numbers = [
         HighlightedCell(format_cell(row, k)) if k in row["leads"] else format_cell(row, k)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..core.errors import FolderError
+from ..core.files import write_atomically
 from . import terminal
 from .options import (
     SAME_COMMAND,
@@ -31,7 +34,7 @@ from .sweep import SortKey, run_and_show
 from .tune import resume_tune
 
 if TYPE_CHECKING:
-    from ..runs.store import RunFolder
+    from ..runs.folder import RunFolder
     from ..runs.summary import Summary
 
 
@@ -52,8 +55,8 @@ def run(
     """Run one algorithm; show a progress bar and a table of G and P, and write a run folder."""
     from ..algorithms import shorten_name
     from ..engines.base import prepare_engine
-    from ..experiments.tasks import RunTask, read_federation, run_sequentially
-    from ..runs.store import RunFolder
+    from ..runs.folder import RunFolder
+    from ..studies.tasks import RunTask, read_federation, run_sequentially
 
     config = read_settings(file, pairs)
     check_trackers(track)
@@ -83,8 +86,8 @@ def resume(
     json: JsonOption = False,
 ) -> None:
     """Continue a run, comparison or sweep after any interruption; the result is the same, bit for bit."""
+    from ..runs.folder import RunFolder
     from ..runs.run_index import list_member_runs
-    from ..runs.store import RunFolder
 
     check_trackers(track)
     check_only_engine_settings(pairs)
@@ -121,8 +124,7 @@ def compare(
 ) -> None:
     """Run several algorithms on the same clients and seeds. Re-run with the same --out to continue."""
     from ..engines.base import prepare_engine
-    from ..experiments.compare import build_comparison, prepare_run_folders
-    from ..experiments.tasks import list_engine_settings
+    from ..studies.tasks import build_comparison, list_engine_settings, prepare_run_folders
 
     check_trackers(track)
     chosen = None if seeds is None else parse_seeds(seeds)
@@ -145,7 +147,7 @@ def resume_runs(
     trust: bool,
 ) -> list[Summary]:
     """Run what is left of existing runs, and show their progress."""
-    from ..experiments.tasks import load_tasks, resume_tasks
+    from ..studies.tasks import load_tasks, resume_tasks
 
     tasks = load_tasks(folders, pairs or [], trust)
     hint = format_resume_hint(parent, [task.config.algorithm_name for task in tasks])
@@ -158,3 +160,49 @@ def check_trackers(track: list[str] | None) -> None:
     from ..trackers import select_trackers
 
     select_trackers(track or [])
+
+
+def register_pretrain(app: typer.Typer) -> None:
+    """Add the command to the app."""
+    app.command()(pretrain)
+
+
+def pretrain(
+    out: Annotated[Path, typer.Option("-o", help="The checkpoint to write (.safetensors).")],
+    file: ConfigArgument = None,
+    pairs: SettingsOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Train one model on the data of all clients, for `model.init`. Re-run to continue."""
+    from ..engines.base import prepare_engine
+    from ..studies.tasks import prepare_pretraining, run_sequentially, save_pretrained
+
+    config = read_settings(file, pairs)
+    prepare_engine(config.engine)
+    task = prepare_pretraining(config, out)
+    with terminal.show_interruptible_progress(SAME_COMMAND, [task.folder]) as shown:
+        (summary,) = run_sequentially([task], shown, warn=terminal.print_note)
+    save_pretrained(task, out)
+    show_run(summary, task.folder.path, json)
+    terminal.print_note(f"wrote {out}; begin with it: -c model.init={out}")
+
+
+TEMPLATE = files(__package__) / "new_study"  # files of Python end in .txt there
+
+
+def register_new(app: typer.Typer) -> None:
+    """Add the command to the app."""
+    app.command()(new)
+
+
+def new(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write.")],
+) -> None:
+    """Write a folder to start a study from: settings, an algorithm, data, and a test that passes."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FolderError(f"{folder} exists already; name a new folder")
+    for file in sorted(TEMPLATE.iterdir(), key=lambda file: file.name):
+        write_atomically(folder / file.name.removesuffix(".txt"), file.read_bytes(), durable=False)
+    terminal.print_note(
+        f"wrote {folder}; next: cd {folder} && python make_data.py && heterophony run study.toml"
+    )

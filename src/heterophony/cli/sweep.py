@@ -26,7 +26,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..runs.sweep_table import SweepMeasure, SweepRow, SweepTable
+    from ..results.search_tables import SweepMeasure, SweepRow, SweepTable
 
 
 class SortKey(StrEnum):
@@ -73,8 +73,8 @@ def sweep(
 ) -> None:
     """Try many settings, and choose by validation examples. Re-run with the same --out to continue."""
     from ..engines.base import prepare_engine
-    from ..experiments.sweep import build_sweep, prepare_sweep
-    from ..experiments.tasks import list_engine_settings
+    from ..studies.sweep import build_sweep, prepare_sweep
+    from ..studies.tasks import list_engine_settings
 
     config, chosen = locate_settings(file, pairs or [])
     numbers = None if seeds is None else parse_seeds(seeds)
@@ -105,10 +105,10 @@ def run_and_show(
 
     ``hint`` says how to continue after an interruption.
     """
-    from ..experiments.sweep import list_due_runs, run_due_sweep
     from ..report.figures.run_figures import save_figure
-    from ..report.figures.sweep import draw_sweep
-    from ..runs.sweep_table import read_sweep
+    from ..report.figures.search import draw_sweep
+    from ..results.search_tables import read_sweep
+    from ..studies.sweep import list_due_runs, run_due_sweep
 
     due = list_due_runs(parent)
     if due and not json:
@@ -132,7 +132,7 @@ def run_and_show(
 
 def show_sweep(table: SweepTable, figure: Path) -> None:
     """Print the table, what was chosen, and where everything is."""
-    from ..experiments.swept_settings import shorten_keys
+    from ..studies.sweep import shorten_keys
 
     short = shorten_keys(table.keys)
     parts = ("valid", "test") if table.validated else ("last 10",)
@@ -174,7 +174,7 @@ def explain_no_choice(table: SweepTable) -> str:
 
 def show_choice(table: SweepTable) -> None:
     """Say which settings were chosen, how sure that is, and how to train with them."""
-    from ..experiments.swept_settings import shorten_keys
+    from ..studies.sweep import shorten_keys
 
     row, error = table.chosen, table.standard_error
     assert row is not None
@@ -194,7 +194,7 @@ def describe(row: SweepRow, short: dict[str, str]) -> str:
 
 
 def format_setting(value: object) -> str:
-    from ..experiments.swept_settings import format_value
+    from ..studies.sweep import format_value
 
     return value if isinstance(value, str) else format_value(value)
 

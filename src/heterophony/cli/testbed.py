@@ -42,19 +42,23 @@ def run_testbed(
     json: JsonOption = False,
 ) -> None:
     """Rehearse a run on devices: broker, server and devices are processes of this machine."""
-    from ..devices.broker.process import find_mosquitto
+    from ..boards.broker.process import find_mosquitto
 
     find_mosquitto()
     open_broker(out)  # raises if its packages are missing
     from ..algorithms import get_display_name
+    from ..boards.server import check_devices_can_run
+    from ..boards.testbed.testbed import (
+        Testbed,
+        assign_clients,
+        parse_fault_kinds,
+        start_testbed_fork_server,
+    )
     from ..core.errors import ConfigError
-    from ..devices.admission import check_devices_can_run
-    from ..devices.testbed.fault_injection import parse_fault_kinds
-    from ..devices.testbed.testbed import Testbed, assign_clients, start_testbed_fork_server
-    from ..experiments.progress import show_progress
-    from ..experiments.tasks import create_or_reopen, read_federation
-    from ..runs.store import RunFolder
+    from ..runs.folder import RunFolder
     from ..runs.summary import summarise
+    from ..studies.progress import show_progress
+    from ..studies.tasks import create_or_reopen, read_federation
 
     kinds = parse_fault_kinds(faults or [])
     config = read_settings(file, pairs, list_default_settings(pairs or []))

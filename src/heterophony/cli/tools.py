@@ -27,7 +27,7 @@ def bench(
     ] = "cpu",
 ) -> None:
     """Measure this machine's speed, as ratios within one run."""
-    from ..core.devices import choose_compute
+    from ..core.accelerator import choose_compute
     from ..tools.bench import measure_speed
 
     compute = choose_compute(device)

@@ -24,8 +24,8 @@ from .options import (
 from .sweep import SortKey, format_row, format_setting
 
 if TYPE_CHECKING:
-    from ..experiments.tune import Tune
-    from ..runs.tune_table import TunedAlgorithm, TuneTable
+    from ..results.search_tables import TunedAlgorithm, TuneTable
+    from ..studies.tune import Tune
 
 
 class SamplerChoice(StrEnum):
@@ -95,8 +95,8 @@ def tune(
     Re-run with the same --out to continue; with more --trials, only what is new runs.
     """
     from ..engines.base import prepare_engine
-    from ..experiments.tasks import list_engine_settings
-    from ..experiments.tune import TuneRequest, build_tune, write_request
+    from ..studies.tasks import list_engine_settings
+    from ..studies.tune import TuneRequest, build_tune, write_request
 
     engine = [p for p in pairs or [] if p.strip().startswith("engine.")]
     request = TuneRequest(
@@ -123,7 +123,7 @@ def resume_tune(
 ) -> None:
     """Continue the tune in this folder; with ``trust``, its algorithms from outside are imported."""
     from ..engines.base import prepare_engine
-    from ..experiments.tune import BASE_FILE, build_tune, read_request
+    from ..studies.tune import BASE_FILE, build_tune, read_request
 
     file = parent / BASE_FILE
     file_or_none = file if file.exists() else None
@@ -141,12 +141,11 @@ def run_and_show(
     engine: Sequence[str],
 ) -> None:
     """Run what is left of a tune; print its table and draw its picture."""
-    from ..experiments.search import run_search
-    from ..experiments.tune import ConfigRunner, write_chosen
     from ..report.figures.run_figures import save_figure
-    from ..report.figures.sweep import draw_sweep
-    from ..report.figures.tune import draw_tune
-    from ..runs.tune_table import read_tune
+    from ..report.figures.search import draw_sweep, draw_tune
+    from ..results.search_tables import read_tune
+    from ..studies.search import run_search
+    from ..studies.tune import ConfigRunner, write_chosen
 
     if not json:
         again = (
@@ -231,7 +230,7 @@ def describe_choice(algorithm: TunedAlgorithm) -> str:
 
 
 def format_settings(settings: dict[str, object]) -> str:
-    from ..experiments.swept_settings import shorten_keys
+    from ..studies.sweep import shorten_keys
 
     short = shorten_keys(settings)
     return " ".join(f"{short[k]}={format_setting(v)}" for k, v in settings.items())

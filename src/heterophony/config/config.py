@@ -1,4 +1,4 @@
-"""The configuration of one run: its sections, and the federation, plan and TOML text made from them."""
+"""Check local training against the algorithm and the rounds of a run, before anything is written."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ import torch
 
 from ..algorithms import get_display_name
 from ..core.algorithm import Algorithm
-from ..core.errors import ConfigError, DataError
-from ..core.metrics import MetricFunction, choose_metrics
+from ..core.codec import BLOB_LIMIT, from_safetensors, to_safetensors
+from ..core.errors import CodecError, ConfigError, DataError
+from ..core.files import read_regular_file, write_atomically
 from ..core.net import Net
 from ..core.randomness import seeded
 from ..core.scores import TaskName
-from ..core.tasks import Criterion, get_task
+from ..core.tasks import Criterion, MetricFunction, choose_metrics, get_task
+from ..core.tensors import Tensors, load_into_net
 from ..core.training import Training
 from ..data.client_folders import OWN_DATA, ExampleSpec, find_client_data, load_own_federation
 from ..data.federation import Federation
 from ..data.partitioning import partition_source
 from ..data.partitions import build_partition
-from ..data.skew import build_skew
 from ..data.sources import read_source
-from ..jobs.merge_trial import check_merge
+from ..data.transforms import build_skew
 from ..jobs.plan import Plan
+from ..jobs.trials import check_merge
 from ..models import get_default_head_depth, get_model_builder
 from ..population.attacks import Attack
-from ..population.device_speeds import Devices
+from ..population.availability import Devices
 from ..population.faults import Faults, check_participation
 from ..population.participation import Participation, RandomParticipation
 from ..protection import describe_protections
 from ..protection.base import Protection
-from .checkpoint import begin_with_checkpoint
 from .old_settings import describe_algorithm
-from .participation import describe_participation
 from .protection import check_protections
 from .sections import (
     AggregationSection,
@@ -45,9 +45,97 @@ from .sections import (
     EvaluationSection,
     ModelSection,
     TopSection,
+    describe_participation,
     drop_cluster_settings,
 )
-from .training_checks import check_training
+
+
+def check_training(algorithm: Algorithm, name: str, training: Training, rounds: int) -> None:
+    """Refuse settings of local training that the algorithm's rule or the rounds do not allow."""
+    shown, chosen = get_display_name(name), training.optimizer
+    if chosen not in algorithm.optimizers:
+        allowed = " or ".join(f"'{o}'" for o in algorithm.optimizers)
+        raise ConfigError(
+            f"algorithm.name: the rule of {shown} does not hold for local.optimizer = '{chosen}';"
+            f" set local.optimizer = {allowed}"
+        )
+    if training.clip_norm is not None and not algorithm.allows_clipping:
+        raise ConfigError(
+            f"local.clip_norm: the rule of {shown} does not hold for clipped gradients; leave it out"
+        )
+    algorithm.check_training(training)
+    if training.warmup and training.warmup >= rounds:
+        raise ConfigError(
+            f"local.warmup: must be below rounds, which is {rounds}, not {training.warmup}"
+        )
+    if training.decay_rounds and training.warmup + training.decay_rounds >= rounds:
+        raise ConfigError(
+            f"local.decay_rounds: no step in {rounds} rounds, of which {training.warmup} are warm-up;"
+            f" lower it, it is {training.decay_rounds}"
+        )
+
+
+def begin_with_checkpoint(build: Callable[[], Net], path: str | None) -> Callable[[], Net]:
+    """Return a builder of the same nets with the checkpoint's weights; raise if they do not fit."""
+    if path is None:
+        return build
+    checkpoint = read_checkpoint(Path(path).expanduser())
+    build_with_weights = partial(build_from_checkpoint, build, checkpoint, path)
+    build_with_weights()  # so that a mistake is reported here, not by a worker
+    return build_with_weights
+
+
+def build_from_checkpoint(build: Callable[[], Net], checkpoint: Tensors, path: str) -> Net:
+    """Build a net and load the checkpoint; layers of the head with another shape keep new weights."""
+    net = build()
+    own = Tensors(net.state_dict())
+    checkpoint = name_by_part(checkpoint, own)
+    for name in sorted(own.keys() ^ checkpoint.keys()):
+        has = "has no" if name in own else "has a"
+        raise ConfigError(
+            f"model.init: {path} {has} tensor '{name}', unlike this model; it must come from the"
+            " same model.name and model.head_depth"
+        )
+    reshaped = [k for k, v in own.items() if v.shape != checkpoint[k].shape]
+    for name in reshaped:
+        if not name.startswith("head."):
+            shapes = [tuple(t[name].shape) for t in (checkpoint, own)]
+            raise ConfigError(
+                f"model.init: tensor '{name}' of {path} has the shape {shapes[0]}, here it is"
+                f" {shapes[1]}; only the head may differ"
+            )
+    new_layers = {name.rpartition(".")[0] for name in reshaped}
+    load_into_net(
+        net,
+        Tensors({k: v for k, v in checkpoint.items() if k.rpartition(".")[0] not in new_layers}),
+    )
+    return net
+
+
+def name_by_part(checkpoint: Tensors, own: Tensors) -> Tensors:
+    """Name the tensors of a model in one piece, as torchvision does, by the parts that they are in.
+
+    Such a checkpoint has ``conv1.weight`` where the net has ``base.conv1.weight``.
+    """
+    whole = {name.partition(".")[2]: name for name in own}
+    if len(whole) < len(own) or checkpoint.keys() != whole.keys():
+        return checkpoint
+    return Tensors({whole[k]: v for k, v in checkpoint.items()})
+
+
+def read_checkpoint(path: Path) -> Tensors:
+    """Read the tensors of a safetensors file; nothing is ever unpickled."""
+    try:
+        return from_safetensors(read_regular_file(path, BLOB_LIMIT))
+    except OSError as error:
+        raise ConfigError(f"model.init: cannot read {path}: {error.strerror}") from None
+    except CodecError as error:
+        raise ConfigError(f"model.init: {path}: {error}") from None
+
+
+def save_checkpoint(path: Path, net: Tensors) -> None:
+    """Write all tensors of a net as plain safetensors."""
+    write_atomically(path, to_safetensors(net))
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, simplify_name
 from ..population.faults import Faults
 from ..population.participation import Uniform
-from .participation import parse_participation
-from .sections import DataSection
+from .sections import DataSection, parse_participation
 
 # Settings that are newer than the first runs, with what runs did before them. They are left out of
 # a run's file at that value, so that the file is the same as of a run begun before.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ConfigError, find_name, match_name
-from ..jobs.run_facts import collect_run_facts
+from ..jobs.plan import collect_run_facts
 from ..population.participation import Poisson, RandomParticipation
 from ..protection import PROTECTION_CLASSES, get_kind
 from ..protection.base import Protection, RunFacts

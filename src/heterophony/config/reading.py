@@ -11,8 +11,8 @@ from typing import Any
 
 from ..algorithms import construct_algorithm, find_algorithm_name, get_algorithm_class
 from ..core.errors import ConfigError, simplify_name
-from ..core.fields import check_keys, construct
 from ..core.files import TEXT_LIMIT
+from ..core.settings import check_keys, construct
 from ..core.training import CHOICES, list_dependent
 from ..data.sources import choose_default_training, count_named_clients
 from ..models import find_model_name
@@ -20,9 +20,14 @@ from ..population.attacks import Attack
 from ..protection import build_protections
 from .config import Config
 from .old_settings import translate_old_settings
-from .participation import parse_participation
 from .protection import check_kind_chosen, set_protection, settle_protections
-from .sections import SECTIONS, TopSection, drop_cluster_settings, fill_data_defaults
+from .sections import (
+    SECTIONS,
+    TopSection,
+    drop_cluster_settings,
+    fill_data_defaults,
+    parse_participation,
+)
 from .short_keys import ROOTS, TOP_KEYS, expand_overrides, find_choice, ignore_note
 
 

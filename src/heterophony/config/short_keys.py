@@ -7,12 +7,11 @@ from typing import Any
 
 from ..algorithms import get_algorithm_class
 from ..core.errors import ConfigError, match_name, simplify_name, suggest_similar
-from ..core.fields import list_settings
+from ..core.settings import list_settings
 from ..data.partitions import PARTITIONS
 from ..population.faults import Faults
 from ..population.participation import Uniform
-from .participation import ParticipationSkew
-from .sections import SECTIONS, TopSection
+from .sections import SECTIONS, ParticipationSkew, TopSection
 
 TOP_KEYS = tuple(f.name for f in list_settings(TopSection))
 NAMED_SECTIONS = ("data", "model", "algorithm", "engine")

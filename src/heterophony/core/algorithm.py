@@ -10,9 +10,8 @@ from torch import Tensor
 
 from .client import Client
 from .errors import ConfigError
-from .fields import check_settings, list_settings, setting
-from .module_copies import find_aliases, iterate_tensors
-from .net import Net
+from .net import Net, find_aliases, iterate_tensors
+from .settings import check_settings, list_settings, setting
 from .tensors import Kind, Memory, Tensors, is_given, mark_given, matches_any, mix, params
 from .training import Training
 

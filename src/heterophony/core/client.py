@@ -1,30 +1,101 @@
-"""The client that an algorithm works with in one round, and the training loop they all use."""
+"""One pass of a client's training: what ``Client.fit`` was called with, defaults filled in."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from .compute import ON_CPU, autocast, computing, read_loss, widen
-from .device_samples import get_stored_data
-from .epochs import count_per_epoch, iterate_epochs
+from .accelerator import ON_CPU, autocast, computing, read_loss, widen
 from .errors import ConfigError, DivergedError
-from .image_transforms import ImageDraws, draw_every_time, draw_once_per_image
-from .net import Net
-from .optimizer import Optimizer
-from .optimizer_choice import create_optimizer
+from .net import BATCH_NORMS, Net
+from .optimizers import Optimizer, create_optimizer
 from .randomness import GeneratorStates, derive_seed, drawing_again, seeded
-from .samples import ClientData, Samples
+from .samples import (
+    ClientData,
+    ImageDraws,
+    Samples,
+    draw_every_time,
+    draw_once_per_image,
+    get_stored_data,
+)
 from .tasks import TASKS, Criterion
 from .tensors import Kind, Memory, Tensors, is_given, load_into_net, mark_given, params
 from .training import Training
-from .training_pass import Loss as Loss
-from .training_pass import Pull, TrainingPass
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # of input and labels of a mini-batch
+Pull = Callable[[Tensors], Tensors]  # of the trained parameters
+
+
+@dataclass(frozen=True)
+class TrainingPass:
+    """A loss to minimise, over which parameters and examples, for how long, and in which way."""
+
+    loss: Loss
+    named: Tensors  # the parameters that are trained, by name
+    data: Samples | None  # None: the client's training examples
+    pull: Pull | None
+    epochs: int | None
+    steps: int | None
+    repeat: int
+    how: Training
+    rates: Mapping[str, float]
+    after: Callable[[], None] | None
+    phase: str
+    turn: int
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What its random draws depend on, beside client and round."""
+        return (self.phase, self.turn) if self.turn else (self.phase,)
+
+    def add_pull(self) -> None:
+        """Add the terms of ``pull`` to the gradients of the parameters of the same names."""
+        if self.pull is None:
+            return
+        for k, term in self.pull(self.named.map(Tensor.detach)).items():
+            p = self.named[k]
+            p.grad = term.clone() if p.grad is None else p.grad.add_(term)
+
+
+def iterate_epochs(
+    net: nn.Module, n: int, how: Training, epochs: int | None, steps: int | None
+) -> Iterator[Tensor]:
+    """Iterate over the positions of each epoch's examples, in a new random order every time.
+
+    Cut into mini-batches, they have the length that ``epochs`` or ``steps`` says.
+    """
+    used, per_epoch = count_per_epoch(net, n, how)
+    if epochs is None and steps is None:
+        steps = how.steps
+    left = (how.epochs if epochs is None else epochs) * per_epoch if steps is None else steps
+    while left > 0 and per_epoch:
+        yield torch.randperm(n)[:used][: min(left, per_epoch) * how.batch]
+        left -= per_epoch
+
+
+def count_per_epoch(net: nn.Module, n: int, how: Training) -> tuple[int, int]:
+    """Count the examples and the batches of an epoch. BatchNorm cannot train on one example."""
+    used = n - n % how.batch if how.drop_last and n >= how.batch else n
+    smallest = 2 if any(isinstance(m, BATCH_NORMS) for m in net.modules()) else 1
+    full = used // how.batch if how.batch >= smallest else 0
+    return used, full + (used % how.batch >= smallest)
+
+
+def count_examples(net: nn.Module, n: int, how: Training) -> int:
+    """Count the examples that one pass of ``fit`` with these settings goes through."""
+    used, per_epoch = count_per_epoch(net, n, how)
+    if not per_epoch:
+        return 0
+    steps = how.epochs * per_epoch if how.steps is None else how.steps
+    whole, rest = divmod(steps, per_epoch)
+    return whole * min(used, per_epoch * how.batch) + min(rest * how.batch, used)
+
 
 SamplesDerivation = Callable[[ClientData], Samples]
 Trainable = nn.Module | Tensor

@@ -7,9 +7,10 @@ import fcntl
 import gzip
 import json
 import os
+import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -202,3 +203,73 @@ def read_json(path: Path) -> Any:
         raise FolderError(f"{path} is damaged: {error.strerror}") from None
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from None
+
+
+# control characters but line breaks and tabs; marks that reverse the direction of text; half characters
+UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+REPLACEMENT = "\ufffd"
+FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def clean_text(text: str) -> str:
+    """Replace what a terminal would obey instead of print, such as escape sequences."""
+    return UNPRINTABLE.sub(REPLACEMENT, text)
+
+
+def clean_line(text: str) -> str:
+    """Do the same, and make one line of it."""
+    return clean_text(" ".join(text.split("\n")))
+
+
+def quote_formula(cell: object) -> object:
+    """Begin text with an apostrophe if a spreadsheet would compute it; numbers stay numbers."""
+    if isinstance(cell, str) and cell.lstrip(" ").startswith(FORMULA_SIGNS):
+        return f"'{cell}"
+    return cell
+
+
+FILE_NAME = "secret"
+SECRET_BYTES = 32
+
+
+def load_secret(folder: Path, create: bool) -> bytes:
+    """Read the secret of a folder; draw and store one if there is none and ``create`` allows it."""
+    path = folder / FILE_NAME
+    if not path.exists():
+        if not create:
+            raise FolderError(
+                f"{path} is missing: without it the noise of the run cannot be drawn again; restore"
+                " it, or start a new run"
+            )
+        write_atomically(path, draw_secret(), private=True)
+    with translate_disk_errors(path):
+        secret = read_regular_file(path, SECRET_BYTES)
+    if len(secret) != SECRET_BYTES:
+        raise FolderError(f"{path} is damaged: it must have {SECRET_BYTES} bytes; restore it")
+    return secret
+
+
+def draw_secret() -> bytes:
+    """Draw a secret from the operating system."""
+    return os.urandom(SECRET_BYTES)
+
+
+# of what becomes part of MQTT topics, certificates and commands
+NAME_PATTERN = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,64}")
+NAME_RULE = "use 1 to 64 letters, digits, '.', '_' or '-', not beginning with '.'"
+
+
+def sort_names(names: Iterable[str]) -> list[str]:
+    """Sort names in natural order, numbers in them by value: 2 before 10, site-2 before site-10."""
+    return sorted(names, key=make_natural_sort_key)
+
+
+def make_natural_sort_key(name: str) -> tuple[list[tuple[int, str]], str]:
+    """Make the key of the natural order; of site-02 and site-2, the first in the alphabet is first."""
+    parts = re.split(r"([0-9]+)", name)  # text and numbers in turn
+    numbers = [part.lstrip("0") for part in parts[1::2]]
+    key = [(0, part) for part in parts]
+    key[1::2] = [(len(number), number) for number in numbers]  # as int(), for any length
+    return key, name

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from copyreg import dispatch_table
+from functools import lru_cache
+from types import NoneType
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
+
 
 if TYPE_CHECKING:
 
@@ -41,3 +49,138 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.base(x))
+
+
+Module = TypeVar("Module", bound=nn.Module)
+Memo = dict[int, Any]  # as ``deepcopy`` uses it: the copy of every object that was copied
+
+IMMUTABLE = {NoneType, bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size}
+CONTAINERS = {dict, OrderedDict, set, list}
+TENSOR_DICTS, MODULE_DICT = ("_parameters", "_buffers"), "_modules"
+# these methods add what is missing in files of old versions, and nothing to a complete module
+PLAIN_SETSTATES = (nn.Module.__setstate__, nn.modules.conv._ConvNd.__setstate__)
+PLAIN_LOADERS = (
+    nn.Module._load_from_state_dict,
+    nn.modules.batchnorm._NormBase._load_from_state_dict,
+)
+
+
+def copy_module(module: Module) -> Module:
+    """Return what ``deepcopy`` returns: tied parameters stay tied, memory formats stay the same."""
+    copied: Any = copy_part(module, {})
+    return copied  # type: ignore[no-any-return]
+
+
+def copy_part(module: nn.Module, memo: Memo) -> nn.Module:
+    """Copy a module that may be part of another; leave all that is not plain to ``deepcopy``."""
+    if id(module) in memo:
+        known: nn.Module = memo[id(module)]
+        return known
+    kind: Any = type(module)
+    if not is_plain(kind) or "_compiled_call_impl" in module.__dict__:
+        return deepcopy(module, memo)
+    copy: nn.Module = kind.__new__(kind)
+    memo[id(module)] = copy
+    attributes = copy.__dict__
+    for name, value in module.__dict__.items():  # most of them are numbers or empty
+        plain = type(value) in IMMUTABLE
+        attributes[name] = value if plain else copy_attribute(name, value, memo)
+    return copy
+
+
+def copy_attribute(name: str, value: Any, memo: Memo) -> Any:
+    kind = type(value)
+    if kind is tuple and all(type(v) in IMMUTABLE for v in value):
+        return value
+    if kind in CONTAINERS and not value:
+        return kind()
+    if name == MODULE_DICT and kind in CONTAINERS:
+        return kind((k, v if v is None else copy_part(v, memo)) for k, v in value.items())
+    if name in TENSOR_DICTS and kind in CONTAINERS:
+        return kind((k, v if v is None else copy_tensor(v, memo)) for k, v in value.items())
+    return deepcopy(value, memo)
+
+
+def copy_tensor(tensor: Tensor, memo: Memo) -> Tensor:
+    # its own method also looks into the memo, and is what deepcopy would call after some searching
+    copied: Tensor = type(tensor).__deepcopy__(tensor, memo)
+    return copied
+
+
+@lru_cache(maxsize=256)
+def is_plain(kind: Any) -> bool:
+    """Tell whether ``deepcopy`` would copy a module of this class attribute by attribute."""
+    return (
+        not hasattr(kind, "__deepcopy__")
+        and kind.__setstate__ in PLAIN_SETSTATES
+        and kind.__getstate__ is nn.Module.__getstate__
+        and kind.__reduce_ex__ is object.__reduce_ex__
+        and kind.__reduce__ is object.__reduce__
+        and kind.__new__ is object.__new__
+        and kind not in dispatch_table
+        and not any("__slots__" in vars(c) for c in kind.__mro__)
+    )
+
+
+# Loading --------------------------------------------------------------------------------------
+
+
+def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> list[str]:
+    """Copy tensors into the parameters and buffers of the same names; return the unknown names."""
+    if not tensors:
+        return []
+    parts = list(walk(module, ""))
+    if all(is_loaded_plainly(part) for _, part in parts):
+        own = {k: v for prefix, part in parts for k, v in list_own_tensors(prefix, part)}
+        if all(k in own and own[k].shape == v.shape for k, v in tensors.items()):
+            with torch.no_grad():
+                for name, tensor in own.items():
+                    if name in tensors:
+                        tensor.copy_(tensors[name])
+            return []
+    return list(module.load_state_dict(tensors, strict=False).unexpected_keys)
+
+
+def walk(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    """Iterate over a module and its parts, with the prefix of their names in ``state_dict``."""
+    yield prefix, module
+    for name, child in module._modules.items():
+        if child is not None:
+            yield from walk(child, f"{prefix}{name}.")
+
+
+def is_loaded_plainly(module: nn.Module) -> bool:
+    """Tell whether ``load_state_dict`` only copies values into this module's own tensors."""
+    return (
+        type(module)._load_from_state_dict in PLAIN_LOADERS
+        and type(module).load_state_dict is nn.Module.load_state_dict
+        and type(module).set_extra_state is nn.Module.set_extra_state
+        and not module._load_state_dict_pre_hooks
+        and not module._load_state_dict_post_hooks
+    )
+
+
+def iterate_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Iterate over the tensors of ``state_dict`` by name, in less time."""
+    for prefix, part in walk(module, ""):
+        yield from list_own_tensors(prefix, part)
+
+
+def find_aliases(module: nn.Module) -> dict[str, str]:
+    """Find every further name of a tensor that has several, as tied weights do, with its first name."""
+    first, found = dict[int, str](), dict[str, str]()
+    for name, tensor in iterate_tensors(module):
+        known = first.setdefault(id(tensor), name)
+        if known != name:
+            found[name] = known
+    return found
+
+
+def list_own_tensors(prefix: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Iterate over the parameters and buffers of a module itself that ``state_dict`` has."""
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            yield prefix + name, parameter
+    for name, buffer in module._buffers.items():
+        if buffer is not None and name not in module._non_persistent_buffers_set:
+            yield prefix + name, buffer

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .compute import get_compute
+from .accelerator import get_compute
 
 
 def derive_seed(*key: object) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from .plain_text import clean_text
+from .files import clean_text
 
 STDERR = Console(
     stderr=True

@@ -8,7 +8,7 @@ from math import cos, pi
 from typing import Any, Literal
 
 from .errors import ConfigError
-from .fields import check_settings, list_settings, setting
+from .settings import check_settings, list_settings, setting
 
 # the settings that only some optimisers or schedules use, with their defaults
 OPTIMIZER_SETTINGS: dict[str, dict[str, Any]] = {

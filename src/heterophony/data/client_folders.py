@@ -14,15 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import ConfigError, DataError, suggest_or_list
-from ..core.names import sort_names
+from ..core.files import sort_names
 from ..core.samples import BYTES_TO_PLUS_MINUS_ONE
-from .client_names import check_plain_name
 from .federation import Federation
 from .partitioning import split_into_clients
-from .source import Source, parse_class_names
+from .source import Source, check_plain_name, parse_class_names
 from .sources.arrays import read_npz
-from .sources.folder import list_images, list_train_and_test_images
-from .sources.images import decode_image, read_image_file, read_image_header
+from .sources.folder import (
+    decode_image,
+    list_images,
+    list_train_and_test_images,
+    read_image_file,
+    read_image_header,
+)
 
 OWN_DATA = "own"  # the value of data.name
 

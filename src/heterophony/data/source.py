@@ -1,19 +1,141 @@
-"""A data set as it was read, before it is partitioned."""
+"""Targets of every task: checked and converted to arrays, and cut into groups for label partitions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.algorithm import POOLED_CLIENT
 from ..core.errors import ConfigError, DataError
+from ..core.files import NAME_PATTERN, NAME_RULE, sort_names
 from ..core.samples import Scale
 from ..core.scores import TaskName
 from ..core.tasks import IGNORED_TOKEN
-from .targets import MAX_CLASSES, choose_target_names
+
+MAX_CLASSES = 1 << 20
+GROUPS = 10  # of equal size, by which the targets of a regression are partitioned
+
+
+def parse_targets(
+    y: NDArray[Any], task: TaskName, name: str
+) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Check the targets of a task; return them as stored, and the names of classes or targets."""
+    number = np.issubdtype(y.dtype, np.number) or y.dtype == np.bool_
+    whole = np.issubdtype(y.dtype, np.integer)
+    if task == "classification":
+        if y.ndim != 1 or not whole:
+            raise DataError(
+                f"{name}: labels must be one whole number per example, not {y.dtype} {y.shape}"
+                f"{name_odd_label(y)}{suggest_task(y)}"
+            )
+        if y.size and int(y.min()) < 0:
+            raise DataError(
+                f"{name}: label {y.min()} (example {int(y.argmin())}) is negative; number the labels"
+                " 0, 1, …"
+            )
+        return y.astype(np.int64), number_labels(y, name)
+    if task == "regression":
+        if y.ndim not in (1, 2) or not number or not np.isfinite(y).all():
+            raise DataError(
+                f"{name}: targets of a regression must be finite numbers, one or one row per"
+                f" example, not {y.dtype} {y.shape}"
+            )
+        columns = y.reshape(len(y), -1).astype(np.float32)
+        names = ("target",) if columns.shape[1] == 1 else number_names(columns.shape[1])
+        return columns, names
+    if task == "multilabel":
+        if y.ndim != 2 or not number or not np.isin(y, (0, 1)).all():
+            raise DataError(
+                f"{name}: the labels of an example must be a row of 0 and 1, not {y.dtype} {y.shape}"
+            )
+        return y.astype(np.float32), number_names(y.shape[1])
+    if y.ndim != 2 or not whole or (y[y != IGNORED_TOKEN] < 0).any():
+        raise DataError(
+            f"{name}: the targets of a sequence must be a row of whole numbers from 0 (or"
+            f" {IGNORED_TOKEN}: does not count), not {y.dtype} {y.shape}"
+        )
+    return y.astype(np.int64), number_labels(y, name)
+
+
+def number_labels(y: NDArray[Any], name: str) -> tuple[str, ...]:
+    """Name the classes or tokens 0, 1, … up to the largest label."""
+    largest = int(y.max()) if y.size else -1
+    if largest >= MAX_CLASSES:
+        at = np.unravel_index(int(y.argmax()), y.shape)[0]
+        raise DataError(
+            f"{name}: label {largest} is too large (example {at}): there can be {MAX_CLASSES} classes; number the"
+            " labels 0, 1, … (np.unique(y, return_inverse=True)[1])"
+        )
+    return number_names(largest + 1)
+
+
+def name_odd_label(y: NDArray[Any]) -> str:
+    """Name the first label that is no whole number."""
+    if y.ndim != 1 or not y.size:
+        return ""
+    numbers = np.issubdtype(y.dtype, np.floating)
+    odd = np.flatnonzero(y != np.floor(y)) if numbers else np.arange(1)
+    return f" (example {odd[0]} has {str(y[odd[0]])[:40]!r})" if len(odd) else ""
+
+
+def suggest_task(y: NDArray[Any]) -> str:
+    """Name the tasks that such targets can be for."""
+    if y.ndim == 1 and np.issubdtype(y.dtype, np.floating):
+        return "; for numbers give task='regression' (data.task)"
+    if y.ndim == 2:
+        return "; give task='regression', 'multilabel' or 'sequence' (data.task)"
+    return ""
+
+
+def number_names(count: int) -> tuple[str, ...]:
+    return tuple(str(i) for i in range(count))
+
+
+def choose_target_names(
+    names: tuple[str, ...], task: TaskName, classes: int | Sequence[str]
+) -> tuple[str, ...]:
+    """Replace the names that the targets of a task have by those that a user gave."""
+    if task == "regression":
+        raise ConfigError("data.classes: a regression has none; leave it out")
+    given = number_names(classes) if isinstance(classes, int) else tuple(classes)
+    if task == "multilabel" and len(given) != len(names):
+        raise ConfigError(
+            f"data.classes: {len(given)} labels, but the data have {len(names)} for each example"
+        )
+    if len(given) < len(names):
+        raise ConfigError(
+            f"data.classes: {len(given)} tokens, but the data have a token {len(names) - 1}"
+        )
+    return given
+
+
+def group_examples(y: NDArray[Any], task: TaskName) -> tuple[NDArray[np.int64], int]:
+    """Cut examples into groups that partitions by label use in place of classes; return how many.
+
+    A regression has groups of equal size, by its first target; an example with several labels is in
+    the group of its first one; sequences are one group.
+    """
+    if task == "regression":
+        rank = np.argsort(np.argsort(y[:, 0], kind="stable"), kind="stable")
+        groups = min(GROUPS, len(y))
+        return (rank * groups // len(y)).astype(np.int64), groups
+    if task == "multilabel":
+        first = np.where(y.any(1), y.argmax(1), y.shape[1])
+        return first.astype(np.int64), y.shape[1] + 1
+    return np.zeros(len(y), np.int64), 1
+
+
+def count_targets(y: NDArray[Any], task: TaskName, names: int) -> NDArray[np.int64]:
+    """Count the examples of each class or label, or the tokens; of a regression, all examples."""
+    if task == "multilabel":
+        return np.asarray(y.sum(0), np.int64)
+    if task == "regression":
+        return np.full(names, len(y), np.int64)
+    return np.bincount(y[y != IGNORED_TOKEN].ravel(), minlength=names)
 
 
 @dataclass(frozen=True)
@@ -82,3 +204,89 @@ def parse_class_names(classes: int | Sequence[str]) -> tuple[str, ...]:
     if len(set(names)) < len(names):
         raise ConfigError("data.classes: a name is listed twice")
     return tuple(names)
+
+
+CLIENT = "client"  # the column or array that names clients, unless ``data.users`` says another
+T = TypeVar("T")
+MISSING_TYPES = ("NoneType", "NAType", "NaTType")  # of Python and pandas
+
+
+def name_users(source: Source, clients: Iterable[object], where: str) -> Source:
+    """Return the source with the client of each example; the clients' names are in natural order."""
+    given: list[object] = clients.tolist() if hasattr(clients, "tolist") else list(clients)
+    if len(given) != len(source.y):
+        raise DataError(
+            f"{where}: must have one name per example: {len(source.y)} examples, {len(given)} names"
+        )
+    users, names = number_clients(given, where)
+    return replace(source, users=users, user_names=names)
+
+
+def number_clients(
+    clients: Iterable[object], where: str
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Return the position of each example's client, and the clients' names in natural order."""
+    known: dict[str, object] = {}
+    found: list[str] = []
+    for row, value in enumerate(clients, 1):
+        name = parse_client_name(value, f"{where}, row {row}")
+        if known.setdefault(name, value) != value:
+            raise DataError(
+                f"{where}, row {row}: {value!r} and {known[name]!r} would both be client '{name}';"
+                " write it in one way"
+            )
+        found.append(name)
+    names = sort_names(known)
+    positions = {name: i for i, name in enumerate(names)}
+    return np.array([positions[name] for name in found], dtype=np.int64), tuple(names)
+
+
+def parse_client_name(value: Any, where: str) -> str:
+    """Convert what names a client to text: a text or a number."""
+    if type(value).__name__ in MISSING_TYPES or (isinstance(value, float) and value != value):
+        value = ""
+    if isinstance(value, bytes):
+        value = value.decode(errors="surrogateescape")
+    if isinstance(value, list | tuple | dict | set):
+        raise DataError(f"{where}: the name of a client must be a text or a number, not {value!r}")
+    if not (name := str(value)):
+        raise DataError(f"{where}: the name of the client is missing")
+    return check_client_name(name, where)
+
+
+def check_client_name(name: str, where: str) -> str:
+    """Return the name, or raise an error if no client can have it."""
+    if name == POOLED_CLIENT:
+        raise DataError(f"{where}: '{name}' stands for all clients together; rename the client")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise DataError(f"{where}: {name!r} is not text in UTF-8; rename the client") from None
+    return name
+
+
+def check_names_on_devices(names: Iterable[str]) -> None:
+    """Refuse names that cannot be in topics, certificates and commands; simulations take any."""
+    for name in names:
+        if not NAME_PATTERN.fullmatch(name):
+            raise DataError(
+                f"'{name}' cannot be a client's name on devices; rename it in the data: {NAME_RULE}"
+            )
+
+
+def check_plain_name(name: str) -> str:
+    """Return the name, or raise an error if no client with its own folder can have it."""
+    if not NAME_PATTERN.fullmatch(name):
+        raise DataError(f"'{name}' cannot be a client's name; {NAME_RULE}")
+    return name
+
+
+def name_own_clients(own: Iterable[tuple[object, T]]) -> dict[str, T]:
+    """Return what each client holds by its name as text, in natural order; every name is of one."""
+    by_name: dict[str, T] = {}
+    for client, held in own:
+        name = parse_client_name(client, "clients")
+        if name in by_name:
+            raise DataError(f"two clients have the name '{name}'; rename one of them")
+        by_name[name] = held
+    return {name: by_name[name] for name in sort_names(by_name)}

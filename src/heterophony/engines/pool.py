@@ -17,10 +17,8 @@ from typing import Self
 
 import torch
 
+from ..core.accelerator import ON_CPU, Compute, MemoryUse, WorkerPlace, limit_memory, measure_memory
 from ..core.algorithm import Reply
-from ..core.compute import ON_CPU, Compute
-from ..core.device_memory import MemoryUse, limit_memory, measure_memory
-from ..core.devices import WorkerPlace
 from ..core.errors import EngineError
 from ..core.own_modules import LOADED, Sources
 from ..core.tensors import Tensors
@@ -28,11 +26,16 @@ from ..data.federation import Federation
 from ..jobs.client_store import FolderClientStore, encode_folder_name
 from ..jobs.plan import Job, Plan
 from ..jobs.work import work
-from .base import MAX_ATTEMPTS, count_cores, count_gpu_workers, count_gpus
-from .batching import batch_jobs
+from .base import MAX_ATTEMPTS, batch_jobs, count_cores, count_gpu_workers, count_gpus
 from .child_processes import PIPE_CLOSED, ChildProcess, send_errors, start_fork_server
-from .pickling import pickle_for_children, unpickle_from_parent
-from .tensor_messages import SentTensors, TensorCache, TensorMessage, encode_message
+from .wire import (
+    SentTensors,
+    TensorCache,
+    TensorMessage,
+    encode_message,
+    pickle_for_children,
+    unpickle_from_parent,
+)
 
 NOTHING = Tensors()  # in place of the tensors, which have a message of their own
 

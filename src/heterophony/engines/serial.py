@@ -7,9 +7,8 @@ from typing import Self
 
 import torch
 
+from ..core.accelerator import ON_CPU, Compute, prepared_torch
 from ..core.algorithm import Reply
-from ..core.compute import ON_CPU, Compute
-from ..core.devices import prepared_torch
 from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Job, Plan
 from ..jobs.work import work

@@ -19,8 +19,14 @@ import torch
 from torch import Tensor
 
 from ..core.codec import BLOB_LIMIT, decode_groups, encode_groups
-from ..core.errors import FolderError
-from ..core.files import read_regular_file, translate_disk_errors, write_atomically
+from ..core.errors import DataError, FolderError
+from ..core.files import (
+    read_json,
+    read_regular_file,
+    read_text_file,
+    translate_disk_errors,
+    write_atomically,
+)
 from ..core.samples import Samples, Scale
 from ..core.tensors import Memory, Tensors
 
@@ -156,3 +162,40 @@ def map_npy_file(path: Path) -> Tensor:
     """Open the tensor in a ``.npy`` file; its pages are read when they are used."""
     # mode "c" (copy on write): torch needs a writable array, and the file cannot change
     return torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
+
+
+DEVICES_RECORD = "devices.json"  # in the run folder: which device holds which client, and their ids
+ID_FILE = "home"  # in a device's folder of a run
+
+
+def load_device_memory(run: Path, device: str | Path | None, client: str, before: int) -> Memory:
+    """Load what the client kept on its device when it last trained before that round."""
+    if device is None:
+        raise DataError(
+            f"the personal model of client '{client}' is on its device; on it, or with a copy of its"
+            f" folder: result.personal('{client}', device='that folder'). The run folder has only the"
+            " generic one: result.generic()"
+        )
+    folder = find_device_folder(run, Path(device).expanduser(), client)
+    return FolderClientStore(folder / "clients", folder / "scratch").load_memory(client, before)
+
+
+def find_device_folder(run: Path, device: Path, client: str) -> Path:
+    """Find the folder in which a device keeps its clients of a run, by the id that the server noted."""
+    if not device.is_dir():
+        raise DataError(f"{device} is not there; give the folder of a device, as --folder names it")
+    try:
+        record = read_json(run / DEVICES_RECORD)
+        holder = record["holders"][client]
+        wanted = record["homes"][holder]
+    except (KeyError, TypeError, ValueError):
+        raise FolderError(
+            f"{run / DEVICES_RECORD} does not say which device holds client '{client}'"
+        ) from None
+    for pattern in (ID_FILE, f"*/{ID_FILE}", f"*/*/{ID_FILE}"):
+        for found in sorted(device.glob(pattern)):
+            if found.is_file() and read_text_file(found) == wanted:
+                return found.parent
+    raise DataError(
+        f"{device} does not hold client '{client}' of this run: that is on device '{holder}'"
+    )

@@ -10,13 +10,12 @@ from math import isfinite, nan
 import torch
 from torch import Tensor, nn
 
+from ..core.accelerator import autocast, get_compute, widen
 from ..core.algorithm import Algorithm, Reply
 from ..core.client import Client
-from ..core.compute import autocast, get_compute, widen
-from ..core.device_samples import place_samples
-from ..core.module_copies import find_aliases, iterate_tensors
+from ..core.net import find_aliases, iterate_tensors
 from ..core.randomness import seeded
-from ..core.samples import Samples
+from ..core.samples import Samples, place_samples
 from ..core.scores import LOSS_PREFIX
 from ..core.tasks import Criterion
 from ..core.tensors import Memory, Tensors, is_given

@@ -10,27 +10,29 @@ from typing import Any, Literal
 import torch
 
 from ..algorithms import get_algorithm_name
+from ..core.accelerator import Compute, get_compute
 from ..core.algorithm import POOLED_CLIENT, Algorithm, Reply, Server, build_parts, list_kinds
-from ..core.client import Client
-from ..core.compute import Compute, get_compute
-from ..core.device_samples import place_data, place_samples
-from ..core.epochs import count_examples
+from ..core.client import Client, count_examples
 from ..core.errors import ConfigError
-from ..core.metrics import Metric
-from ..core.module_copies import copy_module
-from ..core.net import Net
+from ..core.net import Net, copy_module
 from ..core.randomness import derive_seed, seeded
-from ..core.samples import ClientData, Samples
-from ..core.tasks import Criterion, Task, get_task
+from ..core.samples import ClientData, Samples, place_data, place_samples
+from ..core.tasks import Criterion, Metric, Task, get_task
 from ..core.tensors import Kind, Memory, Tensors, mark_given, matches_any, state
 from ..core.training import Training
 from ..data.federation import Federation
 from ..population.attacks import Attack
-from ..population.device_speeds import Devices
+from ..population.availability import Devices, hash_file
 from ..population.faults import Faults
-from ..population.participation import Participation, Poisson, select_from_reachable
-from ..population.per_client_file import hash_file
-from ..protection.base import Protection
+from ..population.participation import (
+    Participation,
+    Poisson,
+    RandomParticipation,
+    Skewed,
+    Uniform,
+    select_from_reachable,
+)
+from ..protection.base import Protection, RunFacts
 from .client_store import ClientStore
 
 NO_FAULTS = Faults()
@@ -284,3 +286,57 @@ def check_personal_patterns(algorithm: Algorithm, net: Net) -> None:
                 f"algorithm {get_algorithm_name(algorithm)}: personal = '{pattern}' matches no tensor"
                 f" of the net; '{part}' has {', '.join(inside)}"
             )
+
+
+KINDS: dict[type, str] = {Poisson: "poisson", Uniform: "uniform", Skewed: "skewed"}
+
+
+def collect_run_facts(
+    *,
+    rounds: int,
+    clients: int,
+    algorithm: Algorithm,
+    participation: Participation,
+    weights: str,
+    batch: int,
+    buffers: str,
+    faults: Faults,
+    attack: Attack,
+    protections: tuple[Protection, ...],
+) -> RunFacts:
+    """Collect the facts of a run with these settings."""
+    rate, kind = 1.0 if algorithm.everybody else None, "everybody"
+    if not algorithm.everybody:
+        kind = KINDS.get(type(participation), "own")
+        if isinstance(participation, Poisson):
+            rate = participation.compute_rate(clients)
+        elif isinstance(participation, RandomParticipation):
+            rate = participation.compute_sample_size(clients) / clients
+    return RunFacts(
+        rounds=rounds,
+        clients=clients,
+        participation_kind=kind,
+        rate=rate,
+        weights=weights,
+        batch=batch,
+        shares_buffers=buffers == "average",
+        unreliable=faults.dropout > 0 or faults.deadline is not None,
+        attacked=attack.is_active,
+        protections=protections,
+    )
+
+
+def describe_plan(plan: Plan) -> RunFacts:
+    """Collect the facts of a plan."""
+    return collect_run_facts(
+        rounds=plan.rounds,
+        clients=len(plan.federation.clients),
+        algorithm=plan.algorithm,
+        participation=plan.participation,
+        weights=plan.weights,
+        batch=plan.training.batch,
+        buffers=plan.buffers,
+        faults=plan.faults,
+        attack=plan.attack,
+        protections=plan.protections,
+    )

@@ -1,4 +1,4 @@
-"""The models, one file each: a function that builds a ``Net`` from shape, classes and head depth."""
+"""The models: functions that build a ``Net`` from shape, classes and head depth."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from ..core.net import Net
 InputShape = tuple[int, ...]
 ModelBuilder = Callable[[InputShape, int, int], Net]
 
-MODEL_DESCRIPTIONS = {  # by name, which is the file and its function
+MODULES = ("convnets", "resnets", "lstms")  # a model's name is that of its function in one of them
+MODEL_DESCRIPTIONS = {
     "charlstm": "two LSTM layers of 256 over characters (integers), and a linear layer",
     "convnet": "two 5x5 convolutions and three linear layers (FedDyn's CIFAR network)",
     "convnet_small": "convnet with a quarter of the channels, for images of half the side",
@@ -35,7 +36,8 @@ MODEL_DESCRIPTIONS = {  # by name, which is the file and its function
 def get_model_builder(name: str) -> ModelBuilder:
     """Return the function that builds the model of a name."""
     name = find_model_name(name)
-    build: ModelBuilder = getattr(import_module(f".{name}", __name__), name)
+    modules = (import_module(f".{module}", __name__) for module in MODULES)
+    build: ModelBuilder = next(getattr(m, name) for m in modules if hasattr(m, name))
     return build
 
 

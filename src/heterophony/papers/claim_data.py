@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..analysis.significance import ConfidenceInterval
+from ..results.statistics import ConfidenceInterval
 from .claim_list import Finding, group_claims, list_claims
 from .claim_verdicts import (
     BY_METHOD,
@@ -19,9 +19,9 @@ from .claim_verdicts import (
     decide_findings,
     name_decision,
 )
-from .claims import RULE_NAMES
 from .cost import estimate_core_hours, explain_missing_cost, format_core_hours
 from .evidence import FULL, MEDIUM, STAND_IN, StoredRun
+from .verdicts import RULE_NAMES
 
 SCALE_WORDS = {
     None: "not run",

@@ -16,7 +16,7 @@ from importlib.resources import files
 from typing import Any
 
 from ..core.errors import ConfigError
-from ..core.fields import check_settings, construct, setting
+from ..core.settings import check_settings, construct, setting
 from .table import Ordering, PublishedTable, check_choice, index_cells, load_tables
 
 CLAIMS_FILE = files(__package__) / "claims.toml"

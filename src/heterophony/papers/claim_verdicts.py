@@ -11,16 +11,11 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
-from ..analysis.significance import (
-    ALPHA,
-    ConfidenceInterval,
-    compute_confidence_interval,
-)
+from ..results.statistics import ALPHA, ConfidenceInterval, compute_confidence_interval
 from .claim_list import CellKey, Comparison, Finding, PaperClaim
-from .claims import RULE_NAMES
-from .evidence import FULL, JUDGED_SCALES, STAND_IN, StoredRun
-from .references import ReferenceRuns
+from .evidence import FULL, JUDGED_SCALES, STAND_IN, ReferenceRuns, StoredRun
 from .table import VARIANT_SIGN, PublishedTable
+from .verdicts import RULE_NAMES
 
 Decision = Literal["holds", "does not hold", "not yet trained", "undecided"]
 LAST10 = "last10"

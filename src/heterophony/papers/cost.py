@@ -16,11 +16,10 @@ from ..config.config import Config
 from ..config.reading import resolve_config
 from ..data.sources import SOURCES, DatasetSize
 from ..models import get_default_head_depth, get_model_builder
-from ..tools.flops import count_forward_flops, count_training_flops, measure_sgemm_rate
+from ..tools.bench import count_forward_flops, count_training_flops, measure_sgemm_rate
 from .claim_list import PaperClaim
-from .medium import MIN_SEEDS, keeps_dataset, shrink_config
-from .scale import TableScale
-from .table import index_cells
+from .scaling import MIN_SEEDS, keeps_dataset, shrink_to_medium
+from .table import TableScale, index_cells
 
 TRAINING_EFFICIENCY = 0.45  # speed of training over that of a matrix product (`heterophony bench`)
 SECONDS_PER_STEP = 0.0025  # of a mini-batch, besides its arithmetic
@@ -121,7 +120,7 @@ def estimate_cell(table: str, row: str, column: str, scale: TableScale) -> float
     """Estimate the seconds of one run of a cell; None if other data stand in at this scale."""
     config = index_cells(table)[row, column].config
     if scale is TableScale.medium:
-        small = shrink_config(config, stand_ins="never")
+        small = shrink_to_medium(config, stand_ins="never")
         if not keeps_dataset(config["data"]["name"], small["data"]["name"]):
             return None
         config = small

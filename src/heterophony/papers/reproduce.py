@@ -9,27 +9,40 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..analysis.significance import compute_confidence_interval
-from ..config.participation import parse_participation
 from ..config.reading import resolve_config
-from ..core.errors import ConfigError, FolderError
+from ..config.sections import EngineSection, parse_participation
+from ..core.errors import ConfigError, DataError, DivergedError, FolderError
 from ..data.sources import SOURCES
-from ..experiments.execute import is_finished
-from ..experiments.tasks import read_federation
+from ..results.statistics import compute_confidence_interval
 from ..runs.events import Event, get_start
-from ..runs.store import RunFolder
-from .claims import Claim, check_claims
-from .scale import TableScale
+from ..runs.folder import RunFolder
+from ..studies.execute import is_finished
+from ..studies.progress import RunsProgress
+from ..studies.tasks import (
+    load_tasks,
+    read_federation,
+    resume_tasks,
+    run_on_cluster,
+    run_side_by_side,
+)
+from .cost import estimate_seconds, measure_speed
 from .scaling import SHRINK_CONFIG
-from .table import Cell, PublishedTable, describe_variants
-from .verdicts import ComparedNumber, ValuesBySeed, compare_numbers, measure_run
+from .table import Cell, PublishedTable, TableScale, describe_variants
+from .verdicts import (
+    Claim,
+    ComparedNumber,
+    ValuesBySeed,
+    check_claims,
+    compare_numbers,
+    measure_run,
+)
 
 
 @dataclass(frozen=True)
@@ -310,3 +323,67 @@ def describe_duplicates(table: TableSelection) -> list[str]:
         elif first.column not in table.stand_ins.get(column, ()):  # else the label names both
             pairs.setdefault(column, first.column)
     return [f"{a}: the same as {b} at this scale" for a, b in pairs.items()]
+
+
+SHORT_RUN_SECONDS = 60  # runs that are all shorter are run side by side, one core each
+
+
+@dataclass(frozen=True)
+class DueRun:
+    """A run of a table that is not finished, and the seconds it is estimated to take."""
+
+    cell_run: CellRun
+    folder: RunFolder
+    seconds: float
+    label: str
+
+    @property
+    def rounds(self) -> int:
+        rounds: int = self.cell_run.cell.config["rounds"]
+        return rounds
+
+
+def prepare_due_runs(table: TableSelection, parent: Path, cores: int) -> list[DueRun]:
+    """Create the folders of all runs of a table, and list those that are not finished."""
+    if not table.runs:
+        reasons = dict.fromkeys(
+            filter(None, (table.explain_unavailable(c) for c in table.distinct_cells))
+        )
+        raise DataError(f"reproduce {table.published.name}: {'; '.join(reasons)}")
+    create_run_folders(table, parent)
+    speed = measure_speed()
+    return [
+        DueRun(
+            cell_run,
+            RunFolder(parent / cell_run.folder_name),
+            estimate_seconds(cell_run.cell.config, speed, cores),
+            f"{cell_run.cell.row}, {table.describe_column(cell_run.cell)} (seed {cell_run.seed})",
+        )
+        for cell_run in list_unfinished(table, parent)
+    ]
+
+
+def run_due(
+    due: Sequence[DueRun],
+    engine: EngineSection,
+    overrides: Sequence[str],
+    cores: int,
+    workers: int | None,
+    progress: RunsProgress,
+    warn: Callable[[str], None],
+) -> dict[str, str]:
+    """Run what is due; return by folder name which runs diverged, and how."""
+    labelled = {d.folder.path: (d.label, d.rounds) for d in due}
+    if len(due) > 1 and engine.name == "ray":
+        failed = run_on_cluster(labelled, engine, workers, progress, overrides, warn)
+    elif len(due) > 1 and max(d.seconds for d in due) < SHORT_RUN_SECONDS:
+        failed = run_side_by_side(labelled, cores, progress, overrides, warn)
+    else:
+        failed = {}
+        for run in due:
+            try:
+                tasks = load_tasks([run.folder], overrides)
+                resume_tasks(tasks, progress, workers, warn=warn)
+            except DivergedError as error:
+                failed[run.folder.path] = str(error)
+    return {path.name: reason for path, reason in failed.items()}

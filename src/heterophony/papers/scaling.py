@@ -1,15 +1,272 @@
-"""What a scale changes: the settings of cells, the seeds, and the note below a table."""
+"""The quick scale: a table's structure on the embedded digits and a small net, in minutes.
+
+Its numbers cannot be compared with the printed ones, and say nothing about the paper's data.
+"""
 
 from __future__ import annotations
 
-from . import medium, quick
-from .scale import TableScale
-from .table import PublishedTable
+from collections.abc import Mapping
+from copy import deepcopy
+from math import sqrt
+from typing import Any, Literal
 
-SHRINK_CONFIG = {TableScale.quick: quick.shrink_config, TableScale.medium: medium.shrink_config}
+from ..data.partitions import PerClientDirichlet
+from ..data.sources import SOURCES
+from ..data.sources.builtin import TEST_PER_CLASS, TRAIN_PER_CLASS
+from ..models import get_default_head_depth, get_model_builder
+from .table import PublishedTable, TableScale
+
+TEXT_DATASETS = ("shakespeare",)  # no embedded data set can replace it
+CLASS_COUNTS = {"cifar100": 100, "tinyimagenet": 200, "tinyimagenet-32": 200}
+STAND_IN_DATASET, STAND_IN_CLASSES = "digits", 10
+ROUND_BOUNDS = (10, 50)  # minimum and maximum
+TOTAL_EPOCHS = 250  # of a client that is selected in every round
+# models with normalisation, which train at higher learning rates than the small net
+NORMALISED_MODELS = ("resnet8", "resnet10", "resnet18", "resnet18_imagenet")
+LR_DIVISOR = 5
+CLIENT_DIVISOR, MIN_CLIENTS, MAX_CLIENTS = 5, 5, 60  # a fifth of the clients, within bounds
+MAX_BATCH = 20
+MAX_HEAD_DEPTH = 2  # of the small net
+ROUND_SETTINGS = ("warmup_rounds", "decay_after")  # settings of algorithms that count rounds
+FEDCAC_ROUND_SETTING = ("fedcac", "beta")  # counts rounds in this algorithm only
+QUICK_SCALE_NOTE = (
+    "quick scale: the embedded digits replace images, with a small net, a fifth of the clients"
+    " and 10 to 50 rounds; nothing here was run as printed, so there is no verdict on the paper"
+)
+
+
+def shrink_to_quick(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Shrink the configuration of a cell, by the same rules for every table."""
+    small = deepcopy(dict(config))
+    data, local = small["data"], small.setdefault("local", {})
+    clients = max(MIN_CLIENTS, min(MAX_CLIENTS, round(data["clients"] / CLIENT_DIVISOR)))
+    count = small.get("participation", {}).get("count")
+    if count is not None:
+        small["participation"]["count"] = max(1, round(count * clients / data["clients"]))
+    data["clients"] = clients
+    local["batch"] = min(local.get("batch", MAX_BATCH), MAX_BATCH)
+    if data["name"] in TEXT_DATASETS:
+        reduce_windows(small)
+        small["evaluation"] = {"every": ROUND_BOUNDS[1]}  # once
+    else:
+        substitute_dataset(small, data)
+    reduce_quick_rounds(small, local)
+    return small
+
+
+def reduce_quick_rounds(small: dict[str, Any], local: Mapping[str, Any]) -> None:
+    """Reduce the rounds, and the settings of algorithms that count rounds."""
+    low, high = ROUND_BOUNDS
+    before = small["rounds"]
+    after = before // 40 if "steps" in local else TOTAL_EPOCHS // local.get("epochs", 1)
+    small["rounds"] = min(before, max(low, min(high, after)))
+    scale_round_settings(small["algorithm"], small["rounds"], before)
+
+
+def scale_round_settings(algorithm: dict[str, Any], after: int, before: int) -> None:
+    """Scale the settings of an algorithm that count rounds to so many rounds."""
+    for key in (
+        *ROUND_SETTINGS,
+        *(FEDCAC_ROUND_SETTING[1:] if algorithm["name"] == FEDCAC_ROUND_SETTING[0] else ()),
+    ):
+        if key in algorithm:
+            algorithm[key] = max(1, algorithm[key] * after // before)
+
+
+def reduce_windows(small: dict[str, Any]) -> None:
+    """Use a tenth of every client's text."""
+    partition = small["data"]["partition"]
+    for key in ("min_train", "min_test", "train_windows", "test_windows"):
+        if key in partition:
+            partition[key] //= 10
+
+
+def substitute_dataset(small: dict[str, Any], data: dict[str, Any]) -> None:
+    """Replace images by the digits, partitioned by the same rule, and use a net for them."""
+    classes = CLASS_COUNTS.get(data["name"], STAND_IN_CLASSES)
+    kept = {k: v for k, v in data.items() if k in ("clients", "partition", "train_fraction")}
+    small["data"] = {**kept, "name": STAND_IN_DATASET}
+    small.pop("evaluation", None)
+    partition = small["data"].get("partition", {})
+    if partition.get("kind") == "per_client_dirichlet":  # needs a test set, which digits lack
+        small["data"]["partition"] = {
+            "kind": "dirichlet",
+            "alpha": partition["alpha"],
+            "min_size": MAX_BATCH,
+        }
+        small["local"]["drop_last"] = True
+    reduce_class_shards(partition, classes)
+    model = small["model"]
+    if model["name"] in NORMALISED_MODELS:
+        small["local"]["lr"] /= LR_DIVISOR
+    model["name"] = "digitsnet"
+    if "head_depth" in model:
+        model["head_depth"] = min(model["head_depth"], MAX_HEAD_DEPTH)
+
+
+def reduce_class_shards(partition: dict[str, Any], classes: int) -> None:
+    """Reduce the classes of a client where ten classes stand in for more."""
+    if partition.get("kind") == "shards" and classes > STAND_IN_CLASSES:
+        share = sqrt(partition["per_client"] / classes)
+        partition["per_client"] = max(1, round(STAND_IN_CLASSES * share))
+
+
+SMALL_DATASETS = {  # up to 1,000 images per class at half their side: data/sources/builtin.py
+    "fmnist": "fmnist-small",
+    "emnist": "emnist-small",
+    "emnist-balanced": "emnist-small",
+    "cifar10": "cifar10-small",
+    "cifar100": "cifar100-small",
+    "tinyimagenet": "cifar100-small",  # half of 64x64 with 200 classes is too much work
+    "tinyimagenet-32": "cifar100-small",
+}
+STAND_INS = {  # of data sets that are not on this machine
+    "emnist-small": "fmnist-small",
+    "cifar100-small": "cifar10-small",
+}
+SMALL_MODELS = {  # the same structure with a quarter of the channels
+    "convnet": "convnet_small",
+    "resnet8": "resnet8_small",
+    "resnet10": "resnet10_small",
+    "resnet18": "resnet10_small",
+    "resnet18_imagenet": "resnet10_small",
+    "pfakd_cnn": "pfakd_fmnist",  # needs 24x24; this one has two of its three convolutions
+}
+SMALL_CLASSES = 10  # of a stand-in
+StandInUse = Literal["never", "if missing", "always"]
+MAX_ROUNDS, MAX_EPOCHS = 50, 500  # of a client that is selected in every round
+MAX_EPOCHS_OF_TEXT, MAX_EPOCHS_OF_MANY, MANY_IMAGES = 10, 100, 20_000  # where an epoch takes longer
+MAX_ROUNDS_OF_SINGLES = 20  # where a batch is one image
+STEPS_ROUND_DIVISOR = 10  # where a round is a few steps, not epochs
+EVALUATIONS = 25  # of a run with epochs, at most
+# where clients share fewer images than in the paper: fewer steps in a round, so larger ones
+LR_FACTOR = 3
+CENTRALISED = "centralized"
+OWN_SIZE_PARTITION = (
+    "per_client_dirichlet"  # its clients draw their own images, as many as in the paper
+)
+MIN_SEEDS = 5  # the paper's own seeds, and the numbers after them up to so many
+MEDIUM_SCALE_NOTE = (
+    "medium scale: the paper's data, partition, clients and kind of net, with at most 1,000 images per"
+    " class at half their side, a quarter of the channels and at most 50 rounds: it decides orderings,"
+    " not levels"
+)
+
+
+def shrink_to_medium(
+    config: Mapping[str, Any], stand_ins: StandInUse = "if missing"
+) -> dict[str, Any]:
+    """Shrink the configuration of a cell, by the same rules for every table.
+
+    ``stand_ins`` says when a data set is replaced by one that is like it: by default if it is not
+    on this machine.
+    """
+    small = deepcopy(dict(config))
+    if small["data"]["name"] in TEXT_DATASETS:
+        reduce_windows(small)
+    else:
+        shrink_data(small["data"], stand_ins)
+        shrink_model(small["model"])
+        raise_learning_rate(small, config["data"]["name"])
+    reduce_medium_rounds(small)
+    return small
+
+
+def shrink_data(data: dict[str, Any], stand_ins: StandInUse) -> None:
+    """Use the small version of a data set, or what stands in for it on this machine."""
+    full = data["name"]
+    if full in SMALL_DATASETS.values():
+        return  # a table on a small data set stays as it is
+    small = SMALL_DATASETS[full]
+    missing = stand_ins == "if missing" and not SOURCES[small].available
+    if small in STAND_INS and (missing or stand_ins == "always"):
+        small = STAND_INS[small]
+        reduce_class_shards(data.get("partition", {}), CLASS_COUNTS.get(full, SMALL_CLASSES))
+    data["name"] = small
+    limit_own_images(data.get("partition", {}), small)
+    # the transforms of papers are for images of 32x32; without one, bytes become [-1, 1]
+    data.pop("transform", None)
+    data.pop("frozen_augment", None)
+
+
+def limit_own_images(partition: dict[str, Any], small: str) -> None:
+    """Let a client draw no more images than a class has: it may draw all of one class."""
+    if partition.get("kind") != OWN_SIZE_PARTITION:
+        return
+    usual, of_class = (
+        PerClientDirichlet(),
+        SOURCES[small].size.examples // SOURCES[small].size.classes,
+    )
+    drawn = TRAIN_PER_CLASS + TEST_PER_CLASS
+    for part, share in (("train", TRAIN_PER_CLASS), ("test", TEST_PER_CLASS)):
+        most = of_class * share // drawn
+        if partition.get(part, getattr(usual, part)) > most:
+            partition[part] = most
+
+
+def keeps_dataset(full: str, small: str) -> bool:
+    """Tell whether a small data set is the paper's own, and no stand-in."""
+    own = f"{full.removesuffix('-balanced')}-small"
+    return full in TEXT_DATASETS or small in (full, own)
+
+
+def shrink_model(model: dict[str, Any]) -> None:
+    """Use the small net of the same kind; its head has as many layers as that of the table's net."""
+    full = model["name"]
+    if full in SMALL_MODELS:
+        model.setdefault("head_depth", get_default_head_depth(get_model_builder(full)))
+        model["name"] = SMALL_MODELS[full]
+        model.pop("init", None)  # weights of the full net do not fit
+
+
+def raise_learning_rate(small: dict[str, Any], full: str) -> None:
+    """Take larger steps where a client has fewer images, and so fewer steps in a round."""
+    images = SOURCES[small["data"]["name"]].size.examples
+    if shares_images(small) and images < SOURCES[full].size.examples / 2:
+        small["local"]["lr"] = round(LR_FACTOR * small["local"]["lr"], 9)
+
+
+def shares_images(small: Mapping[str, Any]) -> bool:
+    """Tell whether clients share the images, and train on all of theirs in a round."""
+    own_size = small["data"].get("partition", {}).get("kind") == OWN_SIZE_PARTITION
+    steps, pooled = "steps" in small["local"], small["algorithm"]["name"] == CENTRALISED
+    return not (own_size or steps or pooled)
+
+
+def reduce_medium_rounds(small: dict[str, Any]) -> None:
+    """Reduce the rounds, the settings of algorithms that count rounds, and the evaluations."""
+    before, local = small["rounds"], small["local"]
+    if "steps" in local:
+        after = before // STEPS_ROUND_DIVISOR
+    else:
+        after = min(MAX_ROUNDS, choose_most_epochs(small) // local.get("epochs", 1))
+        if local.get("batch") == 1:
+            after = min(after, MAX_ROUNDS_OF_SINGLES)
+    small["rounds"] = max(1, min(before, after))
+    scale_round_settings(small["algorithm"], small["rounds"], before)
+    if "steps" not in local:
+        small["evaluation"] = {"every": max(1, small["rounds"] // EVALUATIONS)}
+
+
+def choose_most_epochs(small: Mapping[str, Any]) -> int:
+    """Return how many epochs a client may train for in all rounds: fewer where they take longer."""
+    name = small["data"]["name"]
+    if name in TEXT_DATASETS:
+        return MAX_EPOCHS_OF_TEXT
+    many = SOURCES[name].size.examples > MANY_IMAGES
+    return MAX_EPOCHS_OF_MANY if many and shares_images(small) else MAX_EPOCHS
+
+
+def extend_seeds(own: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the paper's seeds, and the numbers after the last of them up to ``MIN_SEEDS``."""
+    more = range(own[-1] + 1, own[-1] + 1 + max(0, MIN_SEEDS - len(own)))
+    return (*own, *more)
+
+
+SHRINK_CONFIG = {TableScale.quick: shrink_to_quick, TableScale.medium: shrink_to_medium}
 SCALE_NOTES = {
-    TableScale.quick: quick.QUICK_SCALE_NOTE,
-    TableScale.medium: medium.MEDIUM_SCALE_NOTE,
+    TableScale.quick: QUICK_SCALE_NOTE,
+    TableScale.medium: MEDIUM_SCALE_NOTE,
 }
 
 
@@ -17,5 +274,5 @@ def choose_seeds(published: PublishedTable, scale: TableScale) -> tuple[int, ...
     """Return the seeds that a table is run with, if nobody names them."""
     own = tuple(published.measured.seeds)
     if scale is TableScale.medium:
-        return medium.choose_seeds(own)
+        return extend_seeds(own)
     return own if scale is TableScale.full else own[:1]

@@ -1,10 +1,4 @@
-"""Published tables and figures as files: their settings, printed numbers and claims.
-
-Each ``NAME.toml`` in the folder ``tables`` is one table: ``settings`` with the keys of a
-configuration, which all cells share; ``rows`` and ``columns`` that change them; ``exceptions`` for
-single cells; ``variants`` that the paper may have run instead; and the ``printed`` numbers.
-`docs/how-to/papers.md` explains every key.
-"""
+"""At which scale a published table is run. Imports no torch, so that --help is quick."""
 
 from __future__ import annotations
 
@@ -13,13 +7,23 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
 from ..core.errors import ConfigError, choose
-from ..core.fields import check_settings, construct, setting
+from ..core.settings import check_settings, construct, setting
+
+
+class TableScale(StrEnum):
+    """quick: in minutes, on digits; medium: to decide orderings; full: as in the paper."""
+
+    quick = "quick"
+    medium = "medium"
+    full = "full"
+
 
 TABLES = files(__package__) / "tables"
 VARIANT_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")  # is part of the names of folders and files

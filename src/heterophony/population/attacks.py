@@ -16,11 +16,10 @@ from torch import Tensor
 
 from ..core.algorithm import Reply
 from ..core.errors import ConfigError
-from ..core.fields import check_settings, setting
-from ..core.moves import apply_moves, compute_moves
 from ..core.randomness import derive_seed, make_generator
 from ..core.samples import ClientData
-from ..core.tensors import Tensors
+from ..core.settings import check_settings, setting
+from ..core.tensors import Tensors, apply_moves, compute_moves
 
 AttackKind = Literal["none", "sign_flip", "scaling", "noise", "label_flip", "little_is_enough"]
 

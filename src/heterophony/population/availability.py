@@ -1,17 +1,93 @@
-"""When clients can be reached: at random, at certain times of day, or as a file says."""
+"""Read numbers for each client from a CSV or JSON file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import csv
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf
-from typing import Literal
+from math import exp, inf
+from pathlib import Path
+from typing import Any, Literal
 
 from ..core.errors import ConfigError, DataError
-from ..core.fields import check_settings, setting
-from ..core.randomness import derive_seed
-from .per_client_file import RowsByClient, read_per_client_file
+from ..core.files import JSON_LIMIT, read_regular_file
+from ..core.randomness import derive_seed, make_generator
+from ..core.settings import check_settings, setting
+
+RowsByClient = dict[str, list[tuple[float, ...]]]
+
+
+def read_per_client_file(file: str, columns: Sequence[str]) -> RowsByClient:
+    """Read each client's rows of numbers, in the order of ``columns``; an empty value is infinity.
+
+    CSV: a column ``client`` beside the others. JSON: an object with, for each client, a row or
+    a list of rows, each an array or an object.
+    """
+    text = read_file_bytes(file).decode(errors="replace")
+    try:
+        content = (
+            json.loads(text) if file.endswith(".json") else group_csv_by_client(file, text, columns)
+        )
+    except (ValueError, RecursionError):
+        raise DataError(f"{file} is not JSON") from None
+    except csv.Error as error:
+        raise DataError(f"{file} is not CSV: {error}") from None
+    if not isinstance(content, dict):
+        raise DataError(f"{file}: must be an object with an entry for each client")
+    return {
+        str(c): [parse_row(file, c, r, columns) for r in list_rows(value)]
+        for c, value in content.items()
+    }
+
+
+def hash_file(file: str) -> str:
+    """Compute the SHA-256 of a file."""
+    return hashlib.sha256(read_file_bytes(file)).hexdigest()
+
+
+def read_file_bytes(file: str) -> bytes:
+    try:
+        return read_regular_file(Path(file), JSON_LIMIT)
+    except OSError as error:
+        raise DataError(f"cannot read {file}: {error.strerror}") from None
+
+
+def group_csv_by_client(
+    file: str, text: str, columns: Sequence[str]
+) -> dict[str, list[Mapping[str, Any]]]:
+    lines = csv.DictReader(text.splitlines(), skipinitialspace=True)
+    missing = [c for c in ("client", *columns) if c not in (lines.fieldnames or ())]
+    if missing:
+        raise DataError(f"{file}: its first line does not have the column '{missing[0]}'")
+    rows: dict[str, list[Mapping[str, Any]]] = {}
+    for line in lines:
+        rows.setdefault(str(line["client"]), []).append(line)
+    return rows
+
+
+def list_rows(value: Any) -> Iterable[Any]:
+    """List the rows of a client; its value may be a list of rows or a single row."""
+    if isinstance(value, list) and all(isinstance(v, list | dict) for v in value):
+        return value
+    return [value]
+
+
+def parse_row(file: str, client: str, given: Any, columns: Sequence[str]) -> tuple[float, ...]:
+    problem = f"{file}: client {client} needs rows of {', '.join(columns)}, numbers of at least 0"
+    try:
+        values = [given[c] for c in columns] if isinstance(given, dict) else given
+        if isinstance(values, str):  # iterating over it would give its characters
+            raise TypeError
+        numbers = tuple(inf if v in (None, "") else float(v) for v in values)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise DataError(problem) from None
+    if len(numbers) != len(columns) or not all(v >= 0 for v in numbers):
+        raise DataError(problem)
+    return numbers
+
 
 TimeUnit = Literal["rounds", "seconds"]
 
@@ -111,3 +187,77 @@ class Trace(Availability):
 def draw_uniform(*key: object) -> float:
     """Draw a number from 0 to below 1 that depends only on the key."""
     return (derive_seed(*key) >> 10) / 2**53
+
+
+FILE_COLUMNS = ("sample_seconds", "bytes_per_second")
+MAX_SECONDS_PER_UNIT = 1e6  # per example or byte: slower than any device, and sums stay finite
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Seconds per example and bytes per second. With the defaults, no time is simulated."""
+
+    sample_seconds: float = setting(
+        0.0, "seconds to train on one example", low=0, high=MAX_SECONDS_PER_UNIT
+    )
+    bytes_per_second: float | None = setting(
+        None,
+        "speed of the network in each direction; default: no limit",
+        low=1 / MAX_SECONDS_PER_UNIT,
+    )
+    spread: float = setting(
+        0.0, "how much devices differ: sigma of a log-normal factor", low=0, high=10
+    )
+    file: str | None = setting(
+        None,
+        "CSV (client, sample_seconds, bytes_per_second) or JSON; overrides the speeds of its clients",
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if self.spread and not (self.sample_seconds or self.bytes_per_second):
+            raise ConfigError(
+                "spread: has no effect unless sample_seconds or bytes_per_second is set"
+            )
+
+    @property
+    def simulates_time(self) -> bool:
+        """Tell whether time is simulated."""
+        return bool(self.sample_seconds or self.bytes_per_second or self.file)
+
+    @cached_property
+    def file_rows(self) -> RowsByClient:
+        return read_per_client_file(self.file, FILE_COLUMNS) if self.file else {}
+
+    def check_clients(self, clients: Iterable[str]) -> None:
+        """Check, before a run, that the file fits its clients; raise DataError if not."""
+        unknown = self.file_rows.keys() - set(clients)
+        if unknown:
+            raise DataError(f"{self.file}: there is no client '{min(unknown)}'")
+        for client, rows in self.file_rows.items():
+            if (
+                len(rows) != 1
+                or rows[0][0] > MAX_SECONDS_PER_UNIT
+                or rows[0][1] < 1 / MAX_SECONDS_PER_UNIT
+            ):
+                raise DataError(
+                    f"{self.file}: client {client} needs one row of {FILE_COLUMNS[0]} (at most"
+                    f" {MAX_SECONDS_PER_UNIT:g}) and {FILE_COLUMNS[1]} (at least"
+                    f" {1 / MAX_SECONDS_PER_UNIT:g}, or empty for no limit)"
+                )
+
+    def get_speed(self, client: str, seed: int) -> tuple[float, float]:
+        """Return a client's seconds per example and bytes per second; they never change in a run."""
+        if client in self.file_rows:
+            seconds, rate = self.file_rows[client][0]
+            return seconds, rate
+        computing, network = make_generator(seed, "device", client).standard_normal(2).tolist()
+        rate = self.bytes_per_second or inf
+        return self.sample_seconds * exp(self.spread * computing), rate * exp(self.spread * network)
+
+    def compute_round_seconds(
+        self, client: str, down: int, examples: int, up: int, seed: int
+    ) -> float:
+        """Compute the seconds that a client needs to receive, train and send."""
+        per_example, rate = self.get_speed(client, seed)
+        return down / rate + examples * per_example + up / rate

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 from ..core.errors import ConfigError
-from ..core.fields import check_settings, setting
-from .availability import Availability, RandomAvailability, draw_uniform
-from .device_speeds import Devices
+from ..core.settings import check_settings, setting
+from .availability import Availability, Devices, RandomAvailability, draw_uniform
 from .participation import Participation, RandomParticipation
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import ConfigError
-from ..core.fields import check_settings, setting
 from ..core.randomness import make_generator
+from ..core.settings import check_settings, setting
 
 
 class Participation(Protocol):

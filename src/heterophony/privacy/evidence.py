@@ -7,16 +7,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..analysis.runs import Run, load_runs
 from ..core.errors import FolderError
 from ..core.files import read_json
 from ..papers.claim_list import ATTACK_MEASURES
 from ..papers.evidence import CellAtScale, StoredRun, digest_settings, shrink_cell
 from ..papers.reproduce import find_differences
 from ..papers.table import load_table
-from .preset_names import AuditPreset
-from .presets import LEAKAGE_TABLE, get_preset
-from .summary import PRIVATE_KNOWLEDGE
+from ..results.runs import Run, load_runs
+from .run_audit import LEAKAGE_TABLE, get_preset
+from .summary import PRIVATE_KNOWLEDGE, AuditPreset
 
 AUDIT_FILE = "audit.json"
 DIGITS = 3  # of stored numbers, in dB

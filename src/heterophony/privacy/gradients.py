@@ -13,17 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from ..core.algorithm import Reply
-from ..core.client import Client
-from ..core.epochs import iterate_epochs
-from ..core.module_copies import copy_module
+from ..core.client import Client, Loss, TrainingPass, iterate_epochs
+from ..core.net import copy_module
 from ..core.randomness import seeded
 from ..core.samples import ClientData, Samples
 from ..core.tensors import Tensors, params, state
-from ..core.training_pass import Loss, TrainingPass
 from ..jobs.client_store import ClientStore
 from ..jobs.plan import Job, Plan
-from ..jobs.protecting import protect_reply, restore_reply, split_memory
-from ..jobs.work import work
+from ..jobs.work import protect_reply, restore_reply, split_memory, work
 from .summary import GUESSED_INITIAL
 
 

@@ -1,4 +1,4 @@
-"""An audit in its folder: train every algorithm, then attack what its clients send."""
+"""Presets of an audit: minutes on small data, and the published table, made small or as printed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from ..config.reading import apply_override, resolve_config
 from ..config.short_keys import expand_overrides, ignore_note
 from ..core.errors import ConfigError
 from ..engines.base import create_engine, prepare_engine
-from ..experiments.compare import label_algorithms, prepare_run_folders
-from ..experiments.execute import execute_plan
-from ..experiments.progress import RunsProgress, combine_listeners
-from ..experiments.tasks import read_federation
+from ..papers.scaling import shrink_to_medium
+from ..papers.table import load_table
 from ..protection import get_kind
 from ..protection.base import Protection
-from ..runs.store import RunFolder
+from ..runs.folder import RunFolder
+from ..studies.execute import execute_plan
+from ..studies.progress import RunsProgress, combine_listeners
+from ..studies.tasks import label_algorithms, prepare_run_folders, read_federation
 from .attack_job import AttackCase, AttackSettings
 from .audit import (
     AttackLog,
@@ -32,10 +33,60 @@ from .audit import (
     record_losses,
     record_sent_parameters,
 )
-from .preset_names import AuditPreset
-from .presets import get_algorithm_settings
 from .snapshots import Snapshots
-from .summary import PRIVATE_KNOWLEDGE
+from .summary import PRIVATE_KNOWLEDGE, AuditPreset
+
+LEAKAGE_TABLE = "feddecomp-table7"
+# candidates for the rounds, and the losses at which algorithms are compared
+MEDIUM_VICTIMS = Victims(tuple(range(1, 17)), 5, 2, (0.5, 0.4))
+
+
+@dataclass(frozen=True)
+class AuditSetup:
+    """The runs to train, the clients to attack, and the settings of the attacks."""
+
+    settings: dict[str, Any]
+    algorithms: tuple[str, ...]
+    victims: Victims
+    attack_settings: AttackSettings
+
+
+QUICK_AUDIT = AuditSetup(
+    {
+        "data": {
+            "name": "photos",
+            "clients": 4,
+            "partition": {"kind": "dirichlet", "alpha": 0.5},
+        },
+        "model": {"name": "smallcnn", "head_depth": 1},
+        "local": {"epochs": 3, "batch": 20, "lr": 0.02},
+        "participation": {"rate": 1.0},
+    },
+    ("fedavg", "fedper", "fedrod", "fedreg", "feddecomp"),
+    Victims((5, 10), 3, 2),
+    AttackSettings(),
+)
+
+
+def get_preset(name: AuditPreset) -> AuditSetup:
+    """Return the preset of that name."""
+    if name is AuditPreset.quick:
+        return QUICK_AUDIT
+    table = load_table(LEAKAGE_TABLE)
+    rows = [row["algorithm"]["name"] for row in table.rows.values()]
+    settings = {**table.settings, "seed": table.measured.seeds[0]}
+    if name is AuditPreset.medium:
+        small = shrink_to_medium({**settings, "algorithm": table.cells[0].config["algorithm"]})
+        settings = {k: v for k, v in small.items() if k != "algorithm"}
+        return AuditSetup(settings, tuple(rows), MEDIUM_VICTIMS, AttackSettings(iterations=500))
+    victims = Victims((10, 20, 30, 40, 50), table.settings["data"]["clients"], 5)
+    return AuditSetup(settings, tuple(rows), victims, AttackSettings(iterations=4800))
+
+
+def get_algorithm_settings(name: AuditPreset, algorithm: str) -> dict[str, Any]:
+    """Return the settings of one algorithm in the published table; none for other presets."""
+    rows = () if name is AuditPreset.quick else load_table(LEAKAGE_TABLE).rows.values()
+    return next((dict(r["algorithm"]) for r in rows if r["algorithm"]["name"] == algorithm), {})
 
 
 @dataclass(frozen=True)

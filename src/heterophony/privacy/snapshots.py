@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
+
+import torch
 
 from ..core.codec import BLOB_LIMIT, decode_groups, encode_groups
 from ..core.errors import FolderError
@@ -12,8 +15,9 @@ from ..core.files import read_regular_file, translate_disk_errors, write_atomica
 from ..core.tensors import Memory
 from ..jobs.client_store import FolderClientStore, encode_folder_name
 from ..jobs.plan import Job, Plan
+from ..jobs.work import train_locally
 from ..runs.events import Event
-from ..runs.store import RunFolder
+from ..runs.folder import RunFolder
 
 SNAPSHOT_FOLDER = "audited"
 
@@ -86,3 +90,28 @@ class Snapshots:
 def read_groups(path: Path) -> Memory:
     with translate_disk_errors(path):
         return decode_groups(read_regular_file(path, BLOB_LIMIT), finite=False)[0]
+
+
+EVALUATION_BATCH = 250  # images at a time
+
+
+def measure_loss(snapshots: Snapshots, t: int) -> float:
+    """Measure the loss that the victims reach in the round after a snapshot: the mean over them."""
+    return fmean(measure_client_loss(snapshots, t, client) for client in snapshots.clients)
+
+
+def measure_client_loss(snapshots: Snapshots, t: int, name: str) -> float:
+    """Train a client for one round; return the loss of its predictions on its training examples.
+
+    Algorithms minimise different sums in training. The loss of predictions is the same for all.
+    """
+    plan, job, store = snapshots.plan, snapshots.make_job(t, name), snapshots.client_store
+    client = plan.build_client(job, store.load_memory(name, before=t), store)
+    train_locally(plan, job, client)
+    client.net.eval()
+    samples, total = client.data.train, 0.0
+    with torch.no_grad():
+        for rows in torch.arange(len(samples)).split(EVALUATION_BATCH):
+            x, y = samples.batch(rows)
+            total += len(rows) * float(client.loss(plan.algorithm.predict(client, x), y))
+    return total / max(1, len(samples))

@@ -1,16 +1,66 @@
-"""The summary of an audit: per algorithm, mean and best of all attacks; and orderings."""
+"""Names of audit presets, for the command line. Imports no torch, so that --help is quick."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from statistics import fmean
 from typing import Any
 
 from ..papers.table import PublishedTable
-from .matching import collect_losses, collect_matched_rounds, list_common_levels
+
+
+class AuditPreset(StrEnum):
+    """quick: minutes on small data; medium: the published table, made small; paper: its size."""
+
+    quick = "quick"
+    medium = "medium"
+    paper = "paper"
+
 
 Record = dict[str, Any]
+
+
+def match_rounds(losses: Mapping[int, float], levels: Iterable[float]) -> dict[float, int]:
+    """Return for each level the first round whose loss is at most that; none for levels not reached."""
+    found = {
+        level: next((t for t in sorted(losses) if losses[t] <= level), None) for level in levels
+    }
+    return {level: t for level, t in found.items() if t is not None}
+
+
+def collect_losses(records: Iterable[Record]) -> dict[str, dict[int, float]]:
+    """Collect the recorded losses of the algorithms that send parameters, by round."""
+    out: dict[str, dict[int, float]] = {}
+    for r in records:
+        if lists_sent_parameters(r):
+            out.setdefault(r["algorithm"], {})
+        elif r["event"] == "loss":
+            out.setdefault(r["algorithm"], {})[r["round"]] = r["loss"]
+    return out
+
+
+def lists_sent_parameters(record: Record) -> bool:
+    """Tell whether a record lists parameters that an algorithm sends."""
+    return bool(record["event"] == "visible" and record["names"])
+
+
+def collect_matched_rounds(records: Iterable[Record]) -> dict[str, dict[float, int]]:
+    """Collect the rounds that reach each level, by algorithm; empty if no losses were asked for."""
+    found = list(records)
+    levels = found[0]["victims"].get("losses", ())
+    if not levels:
+        return {}
+    return {name: match_rounds(losses, levels) for name, losses in collect_losses(found).items()}
+
+
+def list_common_levels(matched: Mapping[str, Mapping[float, int]]) -> list[float]:
+    """List the levels that all algorithms reach, highest first: only they can be compared."""
+    reached = [set(rounds) for rounds in matched.values()]
+    return sorted(set.intersection(*reached), reverse=True) if reached else []
+
+
 # what an attacker uses for the personal parameters: a guess, the same for every algorithm, or them
 GUESSED_FRESH, GUESSED_INITIAL, PRIVATE_KNOWN = "fresh", "initial", "known"
 PRIVATE_KNOWLEDGE = (GUESSED_FRESH, GUESSED_INITIAL, PRIVATE_KNOWN)

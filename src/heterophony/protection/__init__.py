@@ -7,10 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import ConfigError, find_name
-from ..core.fields import construct, list_settings
+from ..core.settings import construct, list_settings
 
-if TYPE_CHECKING:  # the names alone need no torch
+if TYPE_CHECKING:
     from .base import Protection
+
 
 PROTECTION_CLASSES = {  # file name, which is the kind that users write, and its class
     "client_dp": "ClientDP",

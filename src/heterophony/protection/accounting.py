@@ -5,15 +5,22 @@ The privacy loss distributions are rounded up to a grid, so that ε is an upper 
 
 from __future__ import annotations
 
+import hashlib
 from functools import lru_cache
 from importlib.util import find_spec
-from math import ceil, sqrt
+from math import ceil, prod, sqrt
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+from scipy.special import ndtri  # type: ignore[import-untyped]
+
 from ..core.errors import ConfigError
+from ..core.tensors import Tensors
 
 if TYPE_CHECKING:
     from types import ModuleType
+
 
 GRID = 2e-3  # of privacy losses; a finer grid takes longer, and lowers ε by less than 0.1 %
 MAX_CELLS = 1e6  # of a distribution of losses
@@ -99,3 +106,22 @@ def count_affordable(
         else:
             high = middle - 1
     return low
+
+
+def draw_uniform(
+    secret: bytes, purpose: str, count: int
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Draw numbers between 0 and 1, both excluded, for a purpose; 53 random bits each."""
+    stream = hashlib.shake_256(len(secret).to_bytes(8, "big") + secret + purpose.encode())
+    words = np.frombuffer(stream.digest(8 * count), "<u8") >> np.uint64(11)
+    return (words.astype(np.float64) + 0.5) / 2.0**53
+
+
+def draw_normal_like(tensors: Tensors, secret: bytes, purpose: str) -> Tensors:
+    """Draw standard normal noise with the names and shapes of these tensors, in float64."""
+
+    def draw(name: str, shape: torch.Size) -> torch.Tensor:
+        values = ndtri(draw_uniform(secret, f"{purpose}|{name}", prod(shape)))
+        return torch.from_numpy(values).reshape(shape)
+
+    return Tensors({k: draw(k, v.shape) for k, v in tensors.items()})

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 from ..core.algorithm import Reply
 from ..core.client import Client
-from ..core.fields import check_settings, list_settings
+from ..core.settings import check_settings, list_settings
 from ..core.tensors import Tensors
 
 PREFIX = "protection/"  # of tensors that a protection sends, and of what it keeps on a client

@@ -9,10 +9,9 @@ from typing import ClassVar, Literal
 
 from ..core.algorithm import Reply
 from ..core.errors import ConfigError
-from ..core.fields import setting
-from ..core.moves import apply_moves, compute_moves, compute_norm
-from ..core.tensors import Tensors
-from .accounting import compute_epsilon, count_affordable, find_noise
+from ..core.settings import setting
+from ..core.tensors import Tensors, apply_moves, compute_moves, compute_norm
+from .accounting import compute_epsilon, count_affordable, draw_normal_like, find_noise
 from .base import (
     Departed,
     Departure,
@@ -23,7 +22,6 @@ from .base import (
     Protection,
     RunFacts,
 )
-from .noise import draw_normal_like
 
 MARGIN = 1e-6  # by which a client clips below the bound: its reply is rounded to float32
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from ..core.algorithm import Reply
-from ..core.fields import setting
-from ..core.moves import apply_moves, compute_moves
-from ..core.tensors import Tensors
+from ..core.settings import setting
+from ..core.tensors import Tensors, apply_moves, compute_moves
 from .base import Gathered, Gathering, MergeKind, Protection
 
 

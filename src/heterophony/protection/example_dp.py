@@ -11,7 +11,7 @@ import torch
 
 from ..core.algorithm import Reply
 from ..core.client import Client
-from ..core.fields import setting
+from ..core.settings import setting
 from ..core.tensors import Tensors
 from .accounting import compute_epsilon
 from .base import Departed, Departure, PrivacyPromise, Protection, RunFacts

@@ -9,8 +9,8 @@ import torch
 
 from ..core.algorithm import Reply
 from ..core.errors import ConfigError
-from ..core.fields import setting
-from ..core.moves import compute_moves
+from ..core.settings import setting
+from ..core.tensors import compute_moves
 from .base import Gathered, Gathering, Protection
 
 

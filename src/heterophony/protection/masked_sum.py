@@ -16,10 +16,9 @@ from torch import Tensor
 
 from ..core.algorithm import Reply
 from ..core.errors import CodecError, ConfigError, DivergedError
-from ..core.fields import setting
-from ..core.moves import apply_moves, compute_moves
 from ..core.randomness import make_generator
-from ..core.tensors import Tensors
+from ..core.settings import setting
+from ..core.tensors import Tensors, apply_moves, compute_moves
 from .base import PREFIX, Departed, Departure, Gathered, Gathering, MergeKind, Protection, RunFacts
 
 MASKED = f"{PREFIX}masked/"  # before the names of masked tensors

@@ -8,8 +8,8 @@ from math import inf
 from statistics import median
 
 from ..core.algorithm import Reply
-from ..core.fields import setting
-from ..core.moves import apply_moves, compute_moves, compute_norm
+from ..core.settings import setting
+from ..core.tensors import apply_moves, compute_moves, compute_norm
 from .base import Gathered, Gathering, Protection
 
 

@@ -9,9 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.fields import setting
-from .error_feedback import Compression, get_float_units, get_part
-from .fixed_point import keep_significant_bits, round_to_float32
+from ..core.settings import setting
+from .error_feedback import (
+    Compression,
+    get_float_units,
+    get_part,
+    keep_significant_bits,
+    round_to_float32,
+)
 
 STEPS = 127  # of 8 bits, in each direction
 

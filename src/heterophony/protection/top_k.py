@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from ..core.errors import CodecError, ConfigError
-from ..core.fields import setting
+from ..core.settings import setting
 from ..core.tensors import matches_any
-from .error_feedback import Compression, get_float_units, get_part
-from .fixed_point import round_to_float32
+from .error_feedback import Compression, get_float_units, get_part, round_to_float32
 
 
 @dataclass(frozen=True, repr=False)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from ..analysis.exports import escape_markdown
 from ..core.errors import ConfigError
 from ..core.files import write_atomically
 from ..papers.claim_data import (
@@ -21,6 +20,7 @@ from ..papers.claim_data import (
     list_verdicts,
 )
 from ..papers.claim_verdicts import ClaimVerdict
+from ..results.exports import escape_markdown
 
 TITLE = "What holds: the claims of five works"
 COLUMNS = ("claim", "printed", "verdict", "found", "to decide, core-hours")

@@ -9,23 +9,22 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from ..analysis.exports import (
+from ..core.files import quote_formula, write_atomically, write_json
+from ..papers.scaling import SCALE_NOTES
+from ..papers.table import describe_variants
+from ..papers.verdicts import AVERAGED_NOTE, describe_claim
+from ..results.exports import (
     escape_latex,
     escape_markdown,
     format_latex_table,
     format_markdown_table,
 )
-from ..core.files import write_atomically, write_json
-from ..core.plain_text import quote_formula
-from ..papers.claims import describe_claim
-from ..papers.scaling import SCALE_NOTES
-from ..papers.table import describe_variants
-from ..papers.verdicts import AVERAGED_NOTE
 
 if TYPE_CHECKING:
     from ..papers.reproduce import ReproductionResult
     from ..papers.table import PublishedTable
     from ..papers.verdicts import ComparedNumber
+
 
 ROW, COLUMN, SETUP, STANDS_FOR = "row", "column", "data, net", "in place of"
 MEASURE, PRINTED, OURS, LAST10 = "", "printed", "ours", "last 10"

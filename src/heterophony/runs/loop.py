@@ -8,29 +8,34 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
+from ..core.accelerator import ON_CPU, Compute
 from ..core.algorithm import Reply, Server
-from ..core.compute import ON_CPU, Compute
 from ..core.errors import ConfigError
 from ..core.tensors import Tensors
 from ..engines.base import Engine
 from ..jobs.plan import Job, Plan
-from ..jobs.protecting import announce_to_clients
+from ..jobs.work import announce_to_clients
 from ..population.faults import RoundEnd
 from ..protection import get_kind
-from .commit_digests import MemoryDigests, record_memories
-from .event_parts import DeviceRound
-from .events import EvaluationEvent, Event, RoundEvent, get_end, select_rounds
-from .gathering import drop_empty_replies, gather_replies
-from .merging import merge_replies
-from .new_clients import join_new_clients
+from .events import (
+    DeviceRound,
+    EvaluationEvent,
+    Event,
+    NewClientsEvent,
+    RoundEvent,
+    get_end,
+    select_rounds,
+)
+from .folder import MemoryDigests, RunFolder, record_memories
+from .merging import drop_empty_replies, gather_replies, merge_replies
 from .round_events import (
     FinishedRound,
     make_end_event,
     make_evaluation_event,
+    make_new_clients_event,
     make_round_event,
     make_start_event,
 )
-from .store import RunFolder
 
 
 @runtime_checkable
@@ -230,3 +235,29 @@ def read_spent(folder: RunFolder) -> float | None:
     """Return ε after the recorded rounds; None before the first, and where there is no bound."""
     rounds = select_rounds(folder.iterate_events())
     return rounds[-1].get("epsilon") if rounds else None
+
+
+def join_new_clients(plan: Plan, engine: Engine, server: Server) -> NewClientsEvent | None:
+    """Let every new client join, each in one job; return None if there are no new clients.
+
+    Their replies are never merged, so a job can be repeated after an interruption.
+    """
+    new = plan.federation.new
+    if not new:
+        return None
+    begun = time.perf_counter()
+    sizes = plan.federation.whole().sizes()
+    average, send = server.average | server.model, plan.algorithm.send
+    jobs = [
+        Job(
+            kind="join",
+            t=server.t,
+            client=c,
+            tensors=send(server, c),
+            generic_model=average,
+            cost=sizes[c],
+        )
+        for c in new
+    ]
+    replies = list(engine.run(jobs))
+    return make_new_clients_event(plan, server.t, replies, round(time.perf_counter() - begun, 4))

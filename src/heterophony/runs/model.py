@@ -1,10 +1,11 @@
-"""The trained model of a run: a module of its own that can be pickled, saved and exported."""
+"""What a trained model accepts: examples in the layouts that data sets have, converted as in training."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,19 +15,196 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from ..core.algorithm import Algorithm, build_parts
 from ..core.client import Client
+from ..core.errors import DataError
 from ..core.net import Net
 from ..core.randomness import seeded
-from ..core.samples import ClientData
+from ..core.samples import ClientData, Samples, Scale
 from ..core.tensors import Memory, Tensors, load_into_net
 from ..jobs.plan import Plan
-from .model_input import ModelInput
-from .prediction_needs import (
-    AccessRecorder,
-    ExamplesWithheldError,
-    PredictingClient,
-    RecordedTensors,
-    list_reduced_data,
-)
+
+LARGEST_FACTOR = 8  # numbers over so many times what bytes become were never scaled
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """Converts examples to network input: those of the run's data set, as the user has them."""
+
+    shape: tuple[int, ...]  # of one example, as stored
+    stored: torch.dtype
+    scale: Scale
+
+    def convert(self, x: Tensor) -> Tensor:
+        """Return network input. Bytes are scaled as in a test, other numbers are used unchanged."""
+        x = self.arrange(x)
+        if torch.compiler.is_compiling():  # an exporter, which cannot look at values
+            return self.scale(x) if x.dtype == torch.uint8 else x
+        if self.stored == torch.uint8 and not x.is_floating_point():
+            return self.scale(self.check_bytes(x))
+        if self.stored == torch.uint8:
+            self.check_scaled(x)
+        elif self.stored.is_floating_point and not x.is_floating_point():
+            if x.dtype == torch.uint8 and len(self.shape) == 3:
+                raise DataError(
+                    "the model was trained on numbers, and these are bytes; convert them as the"
+                    " training data were converted, as in x.float() / 255"
+                )
+            x = x.float()
+        return x.float() if x.dtype == torch.float64 else x
+
+    def arrange(self, x: Tensor) -> Tensor:
+        """Bring a batch of examples into the stored layout; raise if its shape does not fit."""
+        given, shape = tuple(x.shape[1:]), self.shape
+        if given == shape or (not self.stored.is_floating_point and self.stored != torch.uint8):
+            return x  # sequences of tokens may have any length
+        if len(shape) == 3 and given == (*shape[1:], shape[0]):
+            return x.movedim(-1, 1)
+        if len(shape) == 3 and shape[0] == 1 and given == shape[1:]:
+            return x.unsqueeze(1)
+        raise DataError(self.describe_misfit(tuple(x.shape)))
+
+    def describe_misfit(self, given: tuple[int, ...]) -> str:
+        layouts = [self.shape]
+        if len(self.shape) == 3:
+            layouts.append((*self.shape[1:], self.shape[0]))
+            if self.shape[0] == 1:
+                layouts.append(self.shape[1:])
+        alone = "; for a single example give a batch of one: x[None]" if given in layouts else ""
+        accepted = " or ".join("×".join(["N", *map(str, layout)]) for layout in layouts)
+        return f"the model takes examples of {accepted}, not {'×'.join(map(str, given))}{alone}"
+
+    def check_bytes(self, x: Tensor) -> Tensor:
+        """Return whole numbers from 0 to 255 as bytes; raise for others."""
+        if x.dtype != torch.uint8 and x.numel() and not 0 <= int(x.min()) <= int(x.max()) <= 255:
+            raise DataError(
+                f"the model was trained on bytes, and {int(x.min())} to {int(x.max())} are none;"
+                " give whole numbers from 0 to 255"
+            )
+        return x.to(torch.uint8)
+
+    def check_scaled(self, x: Tensor) -> None:
+        """Refuse numbers that are bytes in another type: scaled ones are not so large."""
+        channels = len(self.scale.mean)
+        ends = self.scale(
+            torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1).repeat(1, channels, 1, 1)
+        )
+        limit = LARGEST_FACTOR * float(ends.abs().max())
+        largest = float(x.detach().abs().max()) if x.numel() else 0.0
+        if largest > limit:
+            raise DataError(
+                f"the model was trained on bytes, and numbers up to {largest:g} were not scaled as they"
+                " were; give the bytes themselves (torch.uint8)"
+            )
+
+
+def derive_again(name: str, make: Callable[[], Samples]) -> Samples:
+    """Compute derived samples without storing them."""
+    return make()
+
+
+class PredictingClient(Client):
+    """A copy of a client that refers neither to the plan nor to its net, tensors and data."""
+
+    def __init__(self, client: Client) -> None:
+        self.__dict__.update(client.__dict__)
+        self._cache_derived = derive_again
+        self.memory, self.received = {}, Tensors()
+        del self.net, self.data
+
+
+class AccessRecorder(dict[str, Any]):
+    """A dict that records which of its keys are read."""
+
+    def __init__(self, items: Mapping[str, Any]) -> None:
+        super().__init__(items)
+        self.used = set[str]()
+
+    def list_used(self) -> list[str]:
+        """List the keys that were read, in order."""
+        return [k for k in dict.keys(self) if k in self.used]
+
+    def __getitem__(self, key: str) -> Any:
+        self.used.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.used.add(key)
+        return super().get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        self.used.add(str(key))
+        return super().__contains__(key)
+
+    def __iter__(self) -> Iterator[str]:
+        self.used.update(dict.keys(self))
+        return super().__iter__()
+
+    def keys(self) -> Any:
+        self.used.update(dict.keys(self))
+        return super().keys()
+
+    def items(self) -> Any:
+        self.used.update(dict.keys(self))
+        return super().items()
+
+    def values(self) -> Any:
+        self.used.update(dict.keys(self))
+        return super().values()
+
+
+class RecordedTensors(AccessRecorder, Tensors):
+    """Received tensors that record what is read."""
+
+
+# The client's data, as little of them as prediction needs ---------------------------------------
+
+
+class ExamplesWithheldError(Exception):
+    """A model asks for data of its client that it does not keep."""
+
+
+class LabelsOnly(Samples):
+    """Samples whose labels are known and whose examples are not kept."""
+
+    def get_stored(self, at: Tensor) -> Tensor:
+        raise ExamplesWithheldError
+
+    def get_all_stored(self) -> Tensor:
+        raise ExamplesWithheldError
+
+
+class WithheldSamples(LabelsOnly):
+    """Samples of which nothing is kept."""
+
+    def __len__(self) -> int:
+        raise ExamplesWithheldError
+
+    @property
+    def labels(self) -> Tensor:
+        raise ExamplesWithheldError
+
+
+def withhold_data(data: ClientData) -> ClientData:
+    """Return data of which only the scale and the number of classes are known; others raise."""
+    nothing = WithheldSamples(torch.empty(0), torch.empty(0), data.test.scale)
+    return ClientData(nothing, nothing, data.classes)
+
+
+def list_reduced_data(data: ClientData) -> Iterator[ClientData]:
+    """Iterate over more and more of a client's data: nothing, labels, test examples, everything."""
+    yield withhold_data(data)
+    labels = [
+        LabelsOnly(torch.empty(0), part.labels.clone(), part.scale)
+        for part in (data.train, data.test)
+    ]
+    yield ClientData(labels[0], labels[1], data.classes)
+    yield ClientData(labels[0], copy_samples(data.test), data.classes)
+    yield ClientData(copy_samples(data.train), copy_samples(data.test), data.classes)
+
+
+def copy_samples(samples: Samples) -> Samples:
+    """Copy the selected examples out of the pool that all clients share."""
+    stored, labels = samples.get_all_stored().clone(), samples.labels.clone()
+    return Samples(stored, labels, samples.scale, None, samples.image_transform)
 
 
 class Model(nn.Module):

@@ -1,33 +1,26 @@
-"""Make the events of a run from its plan and the replies of its clients."""
+"""Optional fields of events: mypy accepts them in the middle of an event only from such types."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypedDict
 
 from .. import __version__
+from ..core.accelerator import ON_CPU, Compute
 from ..core.algorithm import POOLED_CLIENT, Reply, Server
-from ..core.compute import ON_CPU, Compute
 from ..core.scores import LOSS_PREFIX
 from ..core.tensors import Tensors
 from ..jobs.client_store import ClientStore
-from ..jobs.plan import Plan
+from ..jobs.plan import Plan, describe_plan
+from ..jobs.trials import list_unprotected
 from ..population.faults import RoundEnd
-from .event_fields import (
-    ComputeFields,
-    DeviceFields,
-    FaultFields,
-    FileDigests,
-    PersonalBytes,
-    RemarkField,
-    TaskField,
-    ValidationSizes,
-)
-from .event_parts import DeviceRound
+from ..protection import describe_protection
 from .events import (
     VALIDATION_MEASURES,
     Counts,
+    DeviceRound,
     EndEvent,
     EvaluationEvent,
     MetricValues,
@@ -35,7 +28,118 @@ from .events import (
     RoundEvent,
     StartEvent,
 )
-from .privacy_events import describe_protected_round, describe_protections
+
+
+class ValidationSizes(TypedDict, total=False):
+    validation: list[int]
+
+
+class TaskField(TypedDict, total=False):
+    task: str
+
+
+class RemarkField(TypedDict, total=False):
+    data_remark: str
+
+
+class FileDigests(TypedDict, total=False):
+    files: dict[str, str]
+
+
+class ComputeFields(TypedDict, total=False):
+    device: str
+    deterministic: bool
+    precision: str
+
+
+class PersonalBytes(TypedDict, total=False):
+    personal_bytes: int
+
+
+class DeviceFields(TypedDict, total=False):
+    devices: dict[str, DeviceRound]
+
+
+class FaultFields(TypedDict, total=False):
+    asked: list[str]
+    dropped: list[str]
+    late: list[str]
+    refused: list[str]
+    void: bool
+    simulated_seconds: float
+    clock: float
+
+
+# what the server records of every client beside its replies, whatever the protection is
+RECORDED_OUTSIDE = (
+    "numbers of examples and of their labels",
+    "G and P of every client",
+    "digests of what clients keep",
+    "who replied, and when",
+)
+
+
+class ProtectionFields(TypedDict, total=False):
+    """Keys of the event ``start``."""
+
+    protection: list[dict[str, Any]]
+    privacy: dict[str, Any]
+    bad_clients: list[str]
+
+
+class SpentFields(TypedDict, total=False):
+    """Keys of the event ``round``."""
+
+    filtered: list[str]
+    epsilon: float | None
+    delta: float
+
+
+def describe_protections(plan: Plan) -> ProtectionFields:
+    """Describe the protections and simulated attacks of a run; empty without any."""
+    found: ProtectionFields = {}
+    if plan.protections:
+        found["protection"] = [describe_protection(p) for p in plan.protections]
+    run = describe_plan(plan)
+    for protection in plan.protections:
+        if promise := protection.promise(run):
+            found["privacy"] = {
+                "unit": promise.unit,
+                "delta": promise.delta,
+                "accounting": promise.accounting,
+                "outside": list_outside(plan),
+            }
+    if plan.attack.is_active:
+        found["bad_clients"] = plan.attack.list_bad_clients(plan.federation.clients, plan.seed)
+    return found
+
+
+def list_outside(plan: Plan) -> list[str]:
+    """List what is known of a client and not covered by ε."""
+    tensors = [f"tensor {name}" for name in list_unprotected(plan)]
+    aside = [] if plan.personal_stays_on_device else ["personal parameters, averaged to measure G"]
+    return [*tensors, *(aside if plan.algorithm.common else []), *RECORDED_OUTSIDE]
+
+
+def describe_protected_round(
+    plan: Plan,
+    t: int,
+    filtered: Sequence[str],
+    trained: Sequence[Reply],
+    spent: float | None,
+) -> SpentFields:
+    """Describe what the protections did in round ``t``, and ε after it; empty without any.
+
+    ``trained`` are all replies of the round, ``spent`` is ε before it.
+    """
+    found: SpentFields = {"filtered": list(filtered)} if filtered else {}
+    run = describe_plan(plan)
+    for protection in plan.protections:
+        if promise := protection.promise(run):
+            found["epsilon"] = protection.spend(run, t + 1, spent, trained)
+            found["delta"] = promise.delta
+    return found
+
 
 OWN_METRICS = ("P_local", "seconds")  # metrics with keys of their own in the event
 

@@ -12,11 +12,11 @@ from ..core.errors import FolderError
 from ..core.files import (
     JSON_LIMIT,
     UnsuitableFileError,
+    make_natural_sort_key,
     open_regular_file,
     read_json,
     translate_disk_errors,
 )
-from ..core.names import make_natural_sort_key
 from .events import Event
 
 CONFIG_FILE, EVENTS_FILE, RESULT_FILE = "config.toml", "events.jsonl", "result.json"

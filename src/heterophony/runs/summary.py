@@ -1,17 +1,19 @@
-"""The summary of a run, computed from its events alone: accuracies, fairness, bytes, seconds."""
+"""Further metrics of a run, beside G and P: pooled over clients, at the end and over the rounds."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from math import sqrt
 from typing import Any
 
 from ..core.errors import FolderError
-from .accuracies import Accuracy, Fairness, NewClients
-from .curves import compute_curves, compute_loss_curves
+from ..core.scores import get_metric_info
+from .curves import Accuracy, Fairness, NewClients, compute_curves, compute_loss_curves
 from .events import (
     Counts,
+    EndEvent,
     Event,
     RoundEvent,
     StartEvent,
@@ -22,7 +24,33 @@ from .events import (
     select_evaluations,
     select_rounds,
 )
-from .summary_metrics import pool_last_metrics
+
+MetricCurve = list[tuple[int, float]]
+
+
+def compute_metric_curves(events: Sequence[Event]) -> dict[str, dict[str, MetricCurve]]:
+    """Return (round, value) points by metric and measure (``G``, ``P``, ``G_valid``, ``P_valid``).
+
+    Values are averaged over clients as the metric's pooling says.
+    """
+    start = get_start(events)
+    sizes = {"G": start["test"], "P": start["test"]}
+    if "validation" in start:
+        sizes |= {"G_valid": start["validation"], "P_valid": start["validation"]}
+    out: dict[str, dict[str, MetricCurve]] = {}
+    for event in select_evaluations(events):
+        for measure, metrics in event.get("metrics", {}).items():
+            for name, values in metrics.items():
+                pooled = get_metric_info(name).pool(values, sizes[measure])
+                if pooled is not None:
+                    out.setdefault(name, {}).setdefault(measure, []).append((event["t"], pooled))
+    return out
+
+
+def pool_last_metrics(events: Sequence[Event]) -> dict[str, dict[str, float | None]]:
+    """Return the last value of every metric, by measure."""
+    curves = compute_metric_curves(events)
+    return {name: {m: c[-1][1] for m, c in of.items()} for name, of in curves.items()}
 
 
 @dataclass(frozen=True)
@@ -209,3 +237,61 @@ def require_counts(counts: Counts) -> list[float]:
     if len(known) < len(counts):
         raise ValueError("a client was never evaluated")
     return known
+
+
+STANDARD_ERRORS = 2  # an accuracy within so many of the level may be chance
+
+
+def describe_chance_level(summary: Summary, start: StartEvent) -> str | None:
+    """Say that a run has not left chance level; None if it has.
+
+    Both the last evaluation and the mean of the last ten must be within noise of the level.
+    """
+    if "task" in start or len(start["classes"]) < 2:  # of other scores nobody knows the level
+        return None
+    level, tested = compute_chance_level(start), sum(start["test"])
+    limit = level + STANDARD_ERRORS * sqrt(level * (1 - level) / max(1, tested))
+    measured = {"G": summary.G, "P": summary.P}
+    known = {name: a for name, a in measured.items() if a is not None}
+    if not all(is_within(a, limit) for a in known.values()):
+        return None
+    verb = "is" if len(known) == 1 else "are"
+    return (
+        f"no better than chance: {' and '.join(known)} {verb} within noise of {100 * level:.1f} %, the accuracy of"
+        " always giving the same answer; train for more rounds, let more clients train in each"
+        " (participation.rate), or change local.lr or local.momentum"
+    )
+
+
+def is_within(accuracy: Accuracy, limit: float) -> bool:
+    return accuracy.last <= limit and accuracy.last10.mean <= limit
+
+
+def compute_chance_level(start: StartEvent) -> float:
+    """Return the share of the largest class among all training examples, at least 1 / classes."""
+    counts = [sum(column) for column in zip(*start["labels"], strict=True)]
+    largest: float = max(counts) / max(1, sum(counts))
+    return max(largest, 1 / len(start["classes"]))
+
+
+def describe_state(events: Sequence[Event]) -> str:
+    """Return ``finished``, or ``round 3 of 20``."""
+    if get_end(events) is not None:
+        return "finished"
+    return f"round {len(select_rounds(events))} of {get_start(events)['rounds']}"
+
+
+def summarise_so_far(events: Sequence[Event]) -> Summary | None:
+    """Summarise a run as if it ended now; return None before the first evaluation."""
+    if get_end(events) is not None:
+        return summarise(events)
+    if find_last_evaluation(events) is None:
+        return None
+    end: EndEvent = {
+        "event": "end",
+        "t": len(select_rounds(events)),
+        "model_sha256": "",
+        "seconds": 0.0,
+        "work": {"train": 0.0, "evaluate": 0.0},
+    }
+    return summarise([*events, end])

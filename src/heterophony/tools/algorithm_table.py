@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from .. import algorithms
 from ..algorithms import ALGORITHM_CLASSES, construct_algorithm, get_algorithm_class
-from ..core.fields import describe_settings
+from ..core.settings import describe_settings
 
 if TYPE_CHECKING:
     from ..core.algorithm import Algorithm
+
 
 Row = dict[str, Any]
 ALGORITHMS_FOLDER = Path(algorithms.__file__).parent
@@ -56,7 +57,7 @@ def digest_source(name: str) -> str:
 
 def compute_row(name: str) -> Row:
     """Describe one algorithm, and measure its bytes."""
-    from .wire_bytes import measure_relative_to_fedavg
+    from .tensor_table import measure_relative_to_fedavg
 
     cls = get_algorithm_class(name)
     wire_bytes = measure_relative_to_fedavg(construct_algorithm(cls, {}))

@@ -43,7 +43,7 @@ def describe_python() -> str:
 
 def describe_torch() -> str:
     """Name the version, and the device that ``engine.device = "auto"`` means here."""
-    from ..core.devices import count_devices, find_device
+    from ..core.accelerator import count_devices, find_device
 
     kind = find_device("auto").type
     seen = f" ({count_devices(kind)} seen)" if kind != "cpu" else ""
@@ -68,8 +68,8 @@ def check_disk_space() -> str:
 
 def try_engine(name: str) -> str:
     """Run one real round."""
-    from ..experiments.federate import federate
-    from ..experiments.run import run
+    from ..studies.federate import federate
+    from ..studies.run import run
 
     federation = federate("digits", clients=2, seed=0)
     digest = run("fedavg", federation, rounds=1, engine=name, workers=2).model_sha256
@@ -80,7 +80,7 @@ def find_broker_program() -> str:
     """Find Mosquitto, through which devices communicate; the client is in the extra ``mqtt``."""
     if find_spec("paho") is None:
         raise ModuleNotFoundError("needed only for devices: pip install 'heterophony[mqtt]'")
-    from ..devices.broker.process import find_mosquitto
+    from ..boards.broker.process import find_mosquitto
 
     return str(find_mosquitto())
 

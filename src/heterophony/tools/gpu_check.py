@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from ..core.devices import find_device
+from ..core.accelerator import find_device
 from ..core.errors import ConfigError
 from ..core.training import Training
 from ..data.federation import Federation
 from ..data.partitioning import partition_source
 from ..data.partitions import IID
-from ..experiments.run import run
+from ..studies.run import run
 from .bench import make_random_images
 
 ALGORITHMS = ("fedavg", "fedreg", "scaffold")  # one head, two heads, and control variates

@@ -18,8 +18,7 @@ from mlflow.exceptions import MlflowException
 from ..core.errors import ConfigError
 from ..runs.summary import Summary
 from . import TrackedRun
-from .identity import read_run_id, write_run_id
-from .points import Point, collect_final_values
+from .points import Point, collect_final_values, read_run_id, write_run_id
 
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 MAX_PARAMS_PER_CALL = 100  # a limit of MLflow

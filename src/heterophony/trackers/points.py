@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from ..core.files import read_text_file, write_atomically
 from ..core.scores import LOSS_PREFIX, get_metric_info
-from ..runs.accuracies import Fairness
-from ..runs.curves import compute_accuracy, compute_local_accuracy, list_sizes, pool_losses
-from ..runs.events import (
-    MEASURES,
-    VALIDATION_MEASURES,
-    EvaluationEvent,
-    Event,
-    RoundEvent,
+from ..runs.curves import (
+    Fairness,
+    compute_accuracy,
+    compute_local_accuracy,
+    list_sizes,
+    pool_losses,
 )
+from ..runs.events import MEASURES, VALIDATION_MEASURES, EvaluationEvent, Event, RoundEvent
 from ..runs.summary import Summary
 
 
@@ -88,3 +90,17 @@ def collect_final_values(summary: Summary) -> dict[str, float]:
     if new := summary.new_clients:
         out |= {"new_clients/before": new.before, "new_clients/P": new.P}
     return out
+
+
+def read_run_id(path: Path) -> str | None:
+    """Read the id from a file; return None if it is missing or damaged."""
+    try:
+        content = json.loads(read_text_file(path))
+    except (OSError, ValueError):
+        return None
+    run_id = content.get("id") if isinstance(content, dict) else None
+    return run_id if isinstance(run_id, str) else None
+
+
+def write_run_id(path: Path, id: str) -> None:
+    write_atomically(path, (json.dumps({"id": id}) + "\n").encode())

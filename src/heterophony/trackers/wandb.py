@@ -11,8 +11,7 @@ import wandb
 
 from ..runs.summary import Summary
 from . import TrackedRun
-from .identity import read_run_id, write_run_id
-from .points import Point, collect_final_values
+from .points import Point, collect_final_values, read_run_id, write_run_id
 
 LOGIN_SECONDS = 30  # to wait for a login
 

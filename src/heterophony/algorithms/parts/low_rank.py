@@ -1,4 +1,4 @@
-"""Low-rank parts of weights for FedDecomp: a product of two small matrices is added to each."""
+"""Split a client's round between two parts, so that both together are as much work as FedAvg."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +11,19 @@ from ...core.algorithm import Client, Reply, Server
 from ...core.errors import ConfigError
 from ...core.tensors import Tensors, answer, match_memory_format, params, weights
 from ...core.training import Training
-from .equal_work import split_steps
+
+
+def split_steps(client: Client, share: int, of: int) -> tuple[int, int]:
+    """Split the mini-batches of the round: ``share`` of ``of`` for the first part, then the rest.
+
+    Both parts have one at least; a single mini-batch is the second part's.
+    """
+    total = client.steps
+    first = total * share // of
+    if total > 1:
+        first = min(max(first, 1), total - 1)
+    return first, total - first
+
 
 FACTOR_PATTERNS = ("*.parametrizations.weight.0.*",)  # names of A and B
 

@@ -1,14 +1,72 @@
-"""Rebalance a client's training data: FedReG cuts large classes and augments small ones."""
+"""How many examples FedReG balances every class of a client to."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
 
-from ...core.client import Client
+from ...core.algorithm import Client, Server
+from ...core.errors import ConfigError
 from ...core.samples import ClientData, Samples
+from ...core.tensors import Tensors
+from ...core.training import Training
+
+SIZE = "fedreg/size"  # the tensor that tells clients the statistic of all sizes
+Threshold = Literal["mean", "max", "median", "second_min", "min"]
+ThresholdScope = Literal["class_nonzero", "client_size"]
+
+
+def compute_statistic(counts: Tensor, threshold: Threshold) -> Tensor:
+    """Compute one statistic of the counts; the second smallest of a single count is that count."""
+    ordered = counts.sort().values.double()
+    places = {"max": -1, "min": 0, "second_min": min(1, len(ordered) - 1)}
+    if threshold in places:
+        return ordered[places[threshold]]
+    return ordered.mean() if threshold == "mean" else ordered.quantile(0.5)
+
+
+def compute_class_target(counts: Tensor, threshold: Threshold, size: Tensor | None) -> int:
+    """Compute the number of examples that every class of one client is balanced to.
+
+    ``counts`` are the client's examples by class. ``size`` is the statistic of all clients' sizes
+    where that is the scope: it is divided evenly among the classes that the client holds.
+    """
+    held = counts[counts > 0]
+    if size is None:
+        return max(1, int(compute_statistic(held, threshold)))
+    return max(1, int(size / len(held)))
+
+
+def describe_sizes(server: Server, threshold: Threshold, scope: ThresholdScope) -> Tensors:
+    """Return the statistic of all clients' sizes as a tensor to send, where that is the scope."""
+    if scope == "class_nonzero":
+        return Tensors()
+    sizes = torch.tensor(list(server.samples.values()))
+    return Tensors({SIZE: compute_statistic(sizes, threshold)})
+
+
+def compute_target_here(client: Client, threshold: Threshold) -> int:
+    """Compute the target of a client from its counts and what it received."""
+    return compute_class_target(client.data.counts, threshold, client.received.get(SIZE))
+
+
+def compute_class_targets(counts: Tensor, threshold: Threshold, scope: ThresholdScope) -> list[int]:
+    """Compute the targets of all clients from their examples by class (clients × classes)."""
+    sizes = counts.sum(1)
+    size = compute_statistic(sizes, threshold) if scope == "client_size" else None
+    return [compute_class_target(row, threshold, size) for row in counts]
+
+
+def describe_class_target(threshold: Threshold, scope: ThresholdScope) -> str:
+    """Describe in words what a class is balanced to."""
+    statistic = threshold.replace("_", " ")
+    if scope == "class_nonzero":
+        return f"the {statistic} of the client's class counts"
+    return f"the {statistic} of the clients' sizes, by class"
+
 
 Augmentation = Literal["simple", "auto", "auto_imagenet", "auto_svhn", "copy"]
 # What a head counts by in the mean. The text says the examples that are kept (D^e), the algorithm
@@ -72,3 +130,47 @@ def count_for_head(counts: Tensor, target: int, weights: HeadWeights) -> Tensor:
 def build_seed_key(seed: int, client: str) -> tuple[object, ...]:
     """Return the seed of a client's balanced set in a run: ``Client.once(rebalanced)`` draws by it."""
     return seed, "once", client, "rebalanced"
+
+
+Ablation = Literal["full", "no_split_weights", "no_own_head", "no_balancing", "no_own_phase"]
+Variant = Literal[Ablation, "a", "b", "c", "d"]
+# Line 11 of the thesis' Algorithm 2 also updates the shared head; all other sources freeze it.
+TrainedHeads = Literal["own_head", "both_heads"]
+
+# Letters are accepted too, and stored as they were written: run folders that have them can resume.
+ABLATIONS_BY_LETTER: dict[str, Ablation] = {
+    "a": "no_split_weights",
+    "b": "no_own_head",
+    "c": "no_balancing",
+    "d": "no_own_phase",
+}
+
+
+def name_ablation(variant: Variant) -> Ablation:
+    """Return the variant in words."""
+    return ABLATIONS_BY_LETTER.get(variant, cast(Ablation, variant))
+
+
+PhaseOrder = Literal["sequential", "interleaved"]
+
+
+def train_phases(
+    phases: Sequence[Callable[..., None]], order: PhaseOrder, training: Training
+) -> None:
+    """Call ``fit`` of every phase: once each, or for one epoch each until all epochs are done."""
+    if order == "sequential":
+        for fit in phases:
+            fit()
+        return
+    for epoch in range(training.epochs):
+        for fit in phases:
+            fit(epochs=1, turn=epoch)
+
+
+def check_phase_order(order: PhaseOrder, training: Training) -> None:
+    """Refuse to interleave by epoch where local training counts steps."""
+    if order == "interleaved" and training.steps is not None:
+        raise ConfigError(
+            "algorithm.phases: 'interleaved' changes the phase after every epoch, and local.steps"
+            " counts mini-batches; set local.epochs in its place"
+        )

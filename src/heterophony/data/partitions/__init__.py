@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...core.errors import choose
-from ...core.fields import construct
+from ...core.settings import construct
 from .base import (
     DatasetPartition,
     Indices,
@@ -17,13 +17,9 @@ from .base import (
     compute_shares,
     split_train_test,
 )
-from .classes import Classes
-from .dirichlet import Dirichlet
+from .by_client import Natural, PerClientDirichlet
+from .by_label import IID, Classes, Dirichlet, Quantity, Shards
 from .file import FromFile
-from .iid import IID, Quantity
-from .natural import Natural
-from .per_client import PerClientDirichlet
-from .shards import Shards
 
 __all__ = [
     "IID",

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import DataError
-from ...core.fields import setting
 from ...core.randomness import make_generator
+from ...core.settings import setting
 from ..source import Source
 
 Indices = NDArray[np.int64]

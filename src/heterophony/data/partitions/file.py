@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import DataError
-from ...core.fields import check_settings, setting
 from ...core.files import DATA_LIMIT, read_regular_file, write_atomically
-from ..npz import load_npz
+from ...core.settings import check_settings, setting
 from ..source import Source
+from ..sources.reading import load_npz
 from .base import Indices, Share, Terms
 
 REQUIRED_PARTS = ("train", "test")

@@ -11,14 +11,11 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from ...core.errors import DataError
-from ...core.files import UnsuitableFileError
-from ...core.names import make_natural_sort_key
+from ...core.files import UnsuitableFileError, make_natural_sort_key
 from ...core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
 from ...core.scores import TaskName
-from ..client_names import CLIENT, name_users, number_clients
-from ..npz import load_npz
-from ..source import Source
-from ..targets import number_labels, parse_targets
+from ..source import CLIENT, Source, name_users, number_clients, number_labels, parse_targets
+from .reading import load_npz
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -11,10 +11,9 @@ import numpy as np
 
 from ...core.errors import DataError
 from ...core.samples import BYTES_TO_PLUS_MINUS_ONE
-from ..client_names import CLIENT, name_users, number_clients
-from ..source import Source
-from .archives import summarise_error
+from ..source import CLIENT, Source, name_users, number_clients
 from .arrays import wrap_arrays
+from .reading import summarise_error
 from .shakespeare import build_source, parse_windows, split_in_order
 
 HF_PREFIX = "hf:"

@@ -16,9 +16,8 @@ from ...core.errors import DataError
 from ...core.files import decompress_gzip
 from ...core.samples import BYTES_TO_PLUS_MINUS_ONE
 from ..source import Source
-from .archives import open_archive
-from .download import RemoteFile
-from .search_path import DatasetFiles, find_or_download
+from .download import DatasetFiles, RemoteFile, find_or_download
+from .reading import open_archive
 
 FMNIST_LABELS = (
     *("t-shirt/top", "trouser", "pullover", "dress", "coat"),

@@ -13,13 +13,20 @@ from ...core.errors import ConfigError, DataError, match_name, suggest_or_list
 from ...core.scores import TaskName
 from ...core.training import Training
 from ..source import Source, decide_classes
-from . import cifar, huggingface, idx, shakespeare, tinyimagenet
+from . import huggingface, idx, shakespeare
+from . import image_sets as cifar
+from . import image_sets as tinyimagenet
 from .arrays import read_clients_of_npz, read_npz, read_npz_per_client
-from .digits import read_digits
+from .builtin import (
+    LISTED_IMAGES,
+    TEST_PER_CLASS,
+    TRAIN_PER_CLASS,
+    read_digits,
+    read_photos,
+    read_small,
+)
+from .download import DatasetFiles, download_to_cache
 from .folder import read_image_folder
-from .photos import read_photos
-from .search_path import DatasetFiles, download_to_cache
-from .small import LISTED_IMAGES, TEST_PER_CLASS, TRAIN_PER_CLASS, read_small
 from .tables import is_table, read_clients_of_table, read_table
 
 

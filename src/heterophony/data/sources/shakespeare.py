@@ -19,7 +19,7 @@ from ...core.errors import DataError
 from ...core.files import DATA_LIMIT, read_regular_file
 from ...core.samples import Scale
 from ..source import Source
-from .search_path import DatasetFiles, find_or_download
+from .download import DatasetFiles, find_or_download
 
 ALPHABET = "\n !\"&'(),-." + digits + ":;>?" + ascii_uppercase + "[]" + ascii_lowercase + "}"
 LABELS = ("newline", "space", *ALPHABET[2:])

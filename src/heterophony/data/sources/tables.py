@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from ...core.errors import ConfigError, DataError
 from ...core.files import read_regular_file
 from ...core.scores import TaskName
-from ..client_names import CLIENT, name_users, number_clients
-from ..source import Source, decide_classes
+from ..source import CLIENT, Source, decide_classes, name_users, number_clients
 from .arrays import wrap_arrays
 
 LABEL = "label"  # the column to be predicted

@@ -30,7 +30,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ...core.errors import ConfigError, EngineError
 from ..base import AUTO_ADDRESS, Cluster, ClusterShare, count_cores
 from . import RAY_VARIABLES
-from .temp_folders import open_temp_folder, remove_temp_folder
+from .remote_job import open_temp_folder, remove_temp_folder
 
 TOKEN_VARIABLE = "RAY_AUTH_TOKEN"  # noqa: S105  # the name of a variable
 LOOPBACK_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0": nobody can connect from outside

@@ -19,19 +19,17 @@ from typing import Any, Self
 import ray
 from ray import exceptions
 
+from ...core.accelerator import ON_CPU, Compute, WorkerPlace
 from ...core.algorithm import Reply
 from ...core.codec import decode_groups, encode_groups
-from ...core.compute import ON_CPU, Compute
-from ...core.devices import WorkerPlace
 from ...core.errors import EngineError, HeterophonyError
 from ...core.own_modules import LOADED
 from ...core.tensors import Tensors
 from ...jobs.client_store import FolderClientStore
 from ...jobs.plan import Job, Plan
-from ..base import LOCAL_CLUSTER, MAX_ATTEMPTS, Cluster
-from ..batching import batch_jobs
-from ..pickling import make_pickling_error
+from ..base import LOCAL_CLUSTER, MAX_ATTEMPTS, Cluster, batch_jobs
 from ..pool import strip_data
+from ..wire import make_pickling_error
 from .cluster import clean_nodes, connect_to_cluster, count_slots, first_line, list_remote_nodes
 from .remote_job import (
     EncodedTensors,
@@ -41,9 +39,9 @@ from .remote_job import (
     as_array,
     get_versions,
     open_run,
+    remove_temp_folder,
     run_remote_jobs,
 )
-from .temp_folders import remove_temp_folder
 
 INLINE_BYTES = 100_000  # larger tensors are put into Ray's store once, and read by many jobs
 

@@ -16,10 +16,11 @@ from ...algorithms.parts.augmentation import AUGMENTATIONS
 from ...algorithms.parts.rebalancing import (
     build_seed_key,
     choose_examples,
+    compute_class_targets,
     count_kept_and_copied,
+    describe_class_target,
     rebalance,
 )
-from ...algorithms.parts.threshold import compute_class_targets, describe_class_target
 from ...core.errors import ConfigError, choose
 from ...core.randomness import seeded
 from ...data.federation import Federation

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from ...analysis.label_distribution import LabelDistribution
+from ...results.label_distribution import LabelDistribution
 from .style import (
     GRID_COLOR,
     HEATMAP_COLORMAP,

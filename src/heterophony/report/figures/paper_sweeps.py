@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-from ...papers.scale import TableScale
+from ...papers.table import TableScale
 from .style import (
     GRID_COLOR,
     HEATMAP_COLORMAP,
@@ -29,6 +29,7 @@ from .style import (
 if TYPE_CHECKING:
     from ...papers.reproduce import ReproductionResult
     from ...papers.verdicts import ComparedNumber
+
 
 MARKERS = "os^"  # the next marker after all colours of the palette are used
 PRINTED_STYLE: Any = {"linestyle": (0, (3, 2)), "markerfacecolor": "white", "linewidth": 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
@@ -13,27 +14,34 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter
+from numpy.typing import NDArray
 
-from ...analysis.participation import (
+from ...algorithms import get_display_name
+from ...core.errors import ConfigError
+from ...core.files import write_atomically
+from ...core.scores import SCORES
+from ...results.label_distribution import (
     NO_REPLY,
     NOT_SELECTED,
     TRAINED,
     ParticipationMatrix,
     collect_participation,
 )
-from ...analysis.runs import Run, compute_mean_curve, group_by_series
-from ...analysis.tables import build_comparison_rows, get_deviation
-from ...core.errors import ConfigError
-from ...core.files import write_atomically
-from ...core.scores import SCORES
-from .coinciding import DrawnLine, draw_stripes
+from ...results.runs import Run, compute_mean_curve, group_by_series
+from ...results.statistics import DifferenceCurve, compare_over_rounds, find_reference
+from ...results.tables import build_comparison_rows, get_deviation
+from ..page.sections import AuditRecord, describe_shown_rounds, select_images
 from .style import (
     GRID_COLOR,
     LINE_WIDTH,
+    MUTED_COLOR,
     PALETTE,
     STYLE,
     TEXT_COLOR,
+    DrawnLine,
     PointLabel,
+    draw_stripes,
     get_series_style,
     label_line_ends,
     label_points,
@@ -197,3 +205,125 @@ def save_figure(figure: Figure, path: Path) -> None:
     with mpl.rc_context(STYLE):
         figure.savefig(content, format=kind[1:], dpi=160, metadata=undated)
     write_atomically(path, content.getvalue())
+
+
+SMOOTHING = 9  # evaluations of the thick line's mean
+MEASURE_TITLES = {"G": "G: the generic model", "P": "P: each client's own model"}
+
+
+def draw_differences(runs: Sequence[Run], reference: str | None = None) -> Figure:
+    """Draw G and P of every series minus the reference's, in percentage points."""
+    base = find_reference(runs, reference)
+    names = list(group_by_series(runs))
+    panels = {m: compare_over_rounds(runs, base, m) for m in MEASURE_TITLES}
+    if not any(panels.values()):
+        raise ConfigError(
+            f"no other series has a run with the same seed and data as one of {base}:"
+            " there is no difference to draw"
+        )
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(13, 4.8), layout="constrained")
+        for axes, (measure, raw) in zip(figure.subplots(1, 2), panels.items(), strict=True):
+            smooth = compare_over_rounds(runs, base, measure, SMOOTHING)
+            draw_difference_panel(axes, raw, smooth, names)
+            axes.set_title(MEASURE_TITLES[measure])
+            axes.set_ylabel(f"difference to {base}, points")
+        figure.supxlabel(describe_lines(panels), fontsize=10, color=TEXT_COLOR)
+    return figure
+
+
+def describe_lines(panels: dict[str, list[DifferenceCurve]]) -> str:
+    """Say what the lines and bands are, and over how many seeds."""
+    seeds = [len(curve.seeds) for curves in panels.values() for curve in curves]
+    low, high = min(seeds), max(seeds)
+    count = f"{low}" if low == high else f"{low} to {high}"
+    lines = f"paired by seed and round; thick: mean over {SMOOTHING} evaluations"
+    if high == 1:
+        return f"{lines}, thin: every evaluation; one seed, so no interval"
+    return f"{lines}, with its 95 % interval over {count} seeds"
+
+
+def draw_difference_panel(
+    axes: Axes,
+    raw: Sequence[DifferenceCurve],
+    smooth: Sequence[DifferenceCurve],
+    names: Sequence[str],
+) -> None:
+    """Draw a thick line and its band for every series; with one seed, a thin line of all rounds."""
+    ends = []
+    for each, curve in zip(raw, smooth, strict=True):
+        style = get_series_style(names.index(curve.name))
+        at = np.array([p.t for p in curve.points])
+        mean = 100 * np.array([p.mean for p in curve.points])
+        axes.plot(at, mean, linewidth=LINE_WIDTH, label=curve.name, **style)
+        if len(curve.seeds) == 1:
+            points = [(p.t, 100 * p.mean) for p in each.points]
+            axes.plot(*zip(*points, strict=True), linewidth=0.8, alpha=0.4, color=style["color"])
+        edges = [p.interval for p in curve.points if p.interval]
+        if edges:
+            low, high = (
+                100 * np.array([getattr(e, side) for e in edges]) for side in ("low", "high")
+            )
+            axes.fill_between(at, low, high, color=style["color"], alpha=0.15, lw=0)
+        ends.append(PointLabel(curve.name, at[-1], mean[-1], style["color"]))
+    axes.axhline(0, color=TEXT_COLOR, linewidth=1)
+    axes.set_xlabel("round")
+    axes.margins(x=0)
+    axes.yaxis.set_major_formatter(
+        FuncFormatter(lambda v, _: f"{v:+g}".replace("-", "−") if v else "0")
+    )
+    set_whole_number_axis(axes.xaxis)
+    label_line_ends(axes, ends)
+
+
+IMAGE_INCHES = 0.95  # side of an image
+
+
+def draw_contact_sheet(records: Sequence[AuditRecord]) -> Figure:
+    """Draw one row per image: the original, and each reconstruction with its PSNR."""
+    originals, columns, attacks = select_images(records)
+    shape = tuple(records[0]["shape"])
+    with mpl.rc_context(STYLE):
+        figure = Figure(layout="constrained")
+        wide = 1 + len(columns)
+        figure.set_size_inches(
+            1.0 + IMAGE_INCHES * 1.15 * wide, 1.4 + IMAGE_INCHES * 1.3 * len(originals)
+        )
+        grid = figure.subplots(len(originals), wide, squeeze=False)
+        for row, original in zip(grid, originals, strict=True):
+            draw_image(row[0], original["original"], shape, f"client {original['client']}")
+            for axes, (name, private) in zip(row[1:], columns, strict=True):
+                r = attacks[name, private, original["client"], original["image"]]
+                draw_image(axes, r["picture"], shape, f"{r['psnr']:.1f} dB")
+        titles = [
+            "original",
+            *(f"{get_display_name(name)}\n{private}" for name, private in columns),
+        ]
+        for axes, title in zip(grid[0], titles, strict=True):
+            axes.set_title(title, fontsize=10, loc="center")
+        figure.suptitle(
+            f"{records[0]['data']} {describe_shown_rounds(records)}: images recovered from what clients send;"
+            "\nthe attacker draws the personal parameters anew (fresh), takes their initial values, or knows them",
+            x=0.01,
+            ha="left",
+            fontweight="bold",
+            fontsize=12,
+        )
+    return figure
+
+
+def draw_image(axes: Axes, encoded: str, shape: tuple[int, ...], caption: str) -> None:
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+    axes.imshow(
+        decode_pixels(encoded, shape), cmap="gray", vmin=0, vmax=255, interpolation="nearest"
+    )
+    axes.set_xlabel(
+        caption, fontsize=9, color=TEXT_COLOR if caption.endswith("dB") else MUTED_COLOR, labelpad=2
+    )
+
+
+def decode_pixels(encoded: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Decode to rows × columns or, for colour images, rows × columns × channels."""
+    values = np.frombuffer(base64.b64decode(encoded), np.uint8).reshape(shape)
+    return values.transpose(1, 2, 0).squeeze(-1) if shape[0] == 1 else values.transpose(1, 2, 0)

@@ -12,8 +12,10 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from ...analysis.runs import Run
 from ...core.files import write_atomically
+from ...papers.leaderboard import MEASURES, BoardRow, BoardTable
+from ...results.label_distribution import LabelDistribution
+from ...results.runs import Run
 from .page_data import build_page_data
 
 # The scripts of a page are joined into one; its first file says "use strict".
@@ -94,3 +96,137 @@ def read_asset(name: str) -> str:
 def compute_csp_hash(text: str) -> str:
     """Hash an inline script or style as a content security policy names it."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def write_label_page(distribution: LabelDistribution, path: Path) -> None:
+    """Write the page as one file."""
+    write_atomically(path, render_label_page(distribution).encode())
+
+
+def render_label_page(distribution: LabelDistribution) -> str:
+    """Render the page as text. It draws with the same script as the report page."""
+    return render_page(
+        "label_page.html",
+        ("label_page.js", *DRAWING_SCRIPTS),
+        build_label_page_data(distribution),
+        title=distribution.title,
+        summary=describe_sizes(distribution),
+        colors=describe_colors(distribution),
+    )
+
+
+def build_label_page_data(distribution: LabelDistribution) -> dict[str, Any]:
+    """Collect the numbers that the script draws: counts, client sizes, and the table of clients."""
+    return {
+        "clients": distribution.clients,
+        "classes": distribution.classes,
+        "counts": distribution.label_counts.tolist(),
+        "stacks": build_size_stacks(distribution),
+        "table": build_client_table(distribution),
+    }
+
+
+def build_size_stacks(distribution: LabelDistribution) -> list[list[dict[str, Any]]]:
+    """One bar per client of its own examples and, if the algorithm rebalances, one of those after."""
+
+    def build_layer(colour: str, label: str, values: Any) -> dict[str, Any]:
+        return {"colour": colour, "label": label, "values": values.tolist()}
+
+    stacks = [[build_layer("neutral", "training examples", distribution.train_sizes)]]
+    if balanced := distribution.balanced:
+        kept = build_layer("c0", "kept", balanced.num_kept)
+        stacks.append([kept, build_layer("c1", "augmented copies", balanced.num_copies)])
+    return stacks
+
+
+def build_client_table(distribution: LabelDistribution) -> dict[str, Any]:
+    """One row per client: sizes, number of classes, and the largest class."""
+    balanced, validation = distribution.balanced, distribution.validation_sizes
+    titles = ["client", "training", *(["validation"] if validation is not None else []), "test"]
+    titles += ["classes", "largest class", "its share"]
+    titles += ["balanced", "of it augmented"] if balanced else []
+    rows = []
+    for i, (name, counts) in enumerate(
+        zip(distribution.clients, distribution.label_counts, strict=True)
+    ):
+        largest, n = int(counts.argmax()), int(counts.sum())
+        share = f"{100 * counts[largest] / n:.0f} %" if n else "–"
+        row = [name, n, *([int(validation[i])] if validation is not None else [])]
+        row += [int(distribution.test_sizes[i]), int((counts > 0).sum())]
+        row += [distribution.classes[largest], share]
+        row += [int(balanced.train_sizes[i]), int(balanced.num_copies[i])] if balanced else []
+        rows.append(row)
+    return {"titles": titles, "rows": rows}
+
+
+def describe_sizes(distribution: LabelDistribution) -> str:
+    train, classes = distribution.train_sizes, (distribution.label_counts > 0).sum(axis=1)
+    sizes = distribution.validation_sizes
+    validation = "" if sizes is None else f", {sizes.sum()} validation"
+    return (
+        f"{train.sum()} training{validation} and {distribution.test_sizes.sum()} test examples"
+        f" of {len(distribution.classes)} classes; "
+        f"{train.min()} to {train.max()} training examples and {classes.min()} to {classes.max()}"
+        " classes per client."
+    )
+
+
+def describe_colors(distribution: LabelDistribution) -> str:
+    if distribution.balanced is None:
+        return "Grey: training examples."
+    return (
+        "Grey: the client's own training examples. Beside them: the set that FedReG balances to"
+        f" {distribution.balanced.target_rule}. Blue: examples that are kept. Orange: augmented copies."
+    )
+
+
+def write_leaderboard_page(tables: Sequence[BoardTable], path: Path) -> None:
+    """Write the page as one file."""
+    write_atomically(path, render_leaderboard_page(tables).encode())
+
+
+def render_leaderboard_page(tables: Sequence[BoardTable]) -> str:
+    """Render the page as text."""
+    entries = sum(len(table.rows) for table in tables)
+    settings = f"{len(tables)} setting{'s' * (len(tables) != 1)}"
+    return render_page(
+        "leaderboard.html",
+        ("leaderboard.js", "elements.js"),
+        build_leaderboard_data(tables),
+        title="Leaderboard",
+        summary=f"{entries} entries in {settings}, each with the hash of its models, by which anyone can check it.",
+    )
+
+
+def build_leaderboard_data(tables: Sequence[BoardTable]) -> dict[str, Any]:
+    """Collect the numbers of all settings as plain data."""
+    return {"measures": list(MEASURES), "settings": [describe_table(table) for table in tables]}
+
+
+def describe_table(table: BoardTable) -> dict[str, Any]:
+    """Describe the entries of one setting."""
+    compared = {
+        measure: None
+        if c is None
+        else {"p": c.p, "critical_difference": c.critical_difference, "seeds": c.blocks}
+        for measure, c in table.comparisons.items()
+    }
+    return {
+        "setting": table.setting,
+        "common_seeds": table.common_seeds,
+        "ranks": compared,
+        "entries": [describe_row(row) for row in table.rows],
+    }
+
+
+def describe_row(row: BoardRow) -> dict[str, Any]:
+    """Describe one entry."""
+    return {
+        "name": row.entry.folder.name,
+        "algorithm": row.entry.algorithm,
+        "remark": row.entry.remark,
+        "seeds": {str(s): r.model_sha256 for s, r in row.entry.seeds.items()},
+        "means": dict(row.means),
+        "intervals": {m: list(i) if i else None for m, i in row.intervals.items()},
+        "ranks": dict(row.ranks),
+    }

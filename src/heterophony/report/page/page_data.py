@@ -6,31 +6,38 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...analysis.costs import compute_cumulative_costs
-from ...analysis.device_rounds import build_device_rounds_section
-from ...analysis.devices import build_devices_section
-from ...analysis.exports import format_comparison_csv
-from ...analysis.leads import explain_highlighting, explain_missing_lead
-from ...analysis.metrics import build_metric_table
-from ...analysis.new_clients import build_new_clients_section
-from ...analysis.participation import collect_participation
-from ...analysis.runs import Run, group_by_series, iterate_setting_texts
-from ...analysis.significance import compute_t_quantile
-from ...analysis.statistics import build_statistics_section
-from ...analysis.tables import (
+from ...core.scores import SCORES
+from ...results.board_rounds import build_device_rounds_section
+from ...results.boards import build_devices_section
+from ...results.exports import build_statistics_section, format_comparison_csv
+from ...results.label_distribution import collect_participation
+from ...results.overview import (
+    build_metric_table,
+    build_new_clients_section,
+    compute_cumulative_costs,
+)
+from ...results.runs import Run, group_by_series, iterate_setting_texts
+from ...results.statistics import compute_t_quantile
+from ...results.tables import (
     ACCURACY_COLUMNS,
     Row,
     build_comparison_rows,
+    explain_highlighting,
+    explain_missing_lead,
     format_cell,
     format_difference,
     select_columns,
 )
-from ...core.scores import SCORES
 from ...runs.events import find_last_evaluation
-from .audit_section import build_audit_section
-from .client_means import build_client_means_section
-from .curve_data import CurvesByKind, build_curves, compute_stride, count_curve_points
-from .protection_section import build_protection_section
+from .sections import (
+    CurvesByKind,
+    build_audit_section,
+    build_client_means_section,
+    build_curves,
+    build_protection_section,
+    compute_stride,
+    count_curve_points,
+)
 
 Json = dict[str, Any]
 MAX_HEATMAP_CLIENTS = 1000  # more columns would be narrower than a pixel

@@ -10,10 +10,16 @@ from typing import Any
 from urllib.parse import quote
 
 from ...algorithms import get_display_name
-from ...analysis.progress import RunProgress, read_run_progress
-from ...analysis.run_overview import RunOverview, is_running, read_held_locks, read_run_overview
 from ...core.files import is_file
 from ...core.status_line import format_seconds
+from ...results.overview import (
+    RunOverview,
+    RunProgress,
+    is_running,
+    read_held_locks,
+    read_run_overview,
+    read_run_progress,
+)
 from ...runs.run_index import CONFIG_FILE, EVENTS_FILE, RESULT_FILE
 from .html import dump_safe_json
 

@@ -10,9 +10,9 @@ from threading import Lock
 from time import time
 from typing import Any
 
-from ...analysis.devices import DeviceTable, build_devices_section, read_device_table
-from ...analysis.runs import Run, label_runs, load_run
 from ...core.errors import HeterophonyError
+from ...results.boards import DeviceTable, build_devices_section, read_device_table
+from ...results.runs import Run, label_runs, load_run
 from ...runs.run_index import CONFIG_FILE, DEVICES_FILE, list_member_runs
 from . import html
 from .page_data import build_page_data

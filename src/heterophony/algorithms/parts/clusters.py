@@ -1,0 +1,102 @@
+"""Split clients in two so that the largest cosine between updates across is as small as can be."""
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import torch
+from torch import Tensor, nn
+
+from ...core.algorithm import Client
+from ...core.samples import Samples
+from ...core.tensors import Tensors, answer, match_memory_format, params
+
+
+def compute_cosines(updates: Sequence[Tensors]) -> Tensor:
+    """Compute the cosine of every two updates; an update of zero is at right angles to all."""
+    n, norms = len(updates), [float(u.square().double().sqrt()) for u in updates]
+    cosines = torch.eye(n, dtype=torch.float64)
+    for i, j in combinations(range(n), 2):
+        whole = norms[i] * norms[j]
+        cosines[i, j] = cosines[j, i] = float(updates[i].dot(updates[j])) / whole if whole else 0.0
+    return cosines
+
+
+def split_in_two(cosines: Tensor) -> tuple[list[int], float]:
+    """Split two or more positions; return the part without the first one, and the largest cosine across.
+
+    Parts are joined by falling cosine until two are left: the cosines across that remain are then
+    as small as any split makes them.
+    """
+    n = len(cosines)
+    part = list(range(n))
+    pairs = sorted(combinations(range(n), 2), key=lambda ij: -float(cosines[ij]))
+    for i, j in pairs:
+        if len(set(part)) == 2:
+            break
+        joined, gone = sorted((part[i], part[j]))
+        part = [joined if p == gone else p for p in part]
+    across = max(float(cosines[i, j]) for i, j in pairs if part[i] != part[j])
+    return [i for i in range(n) if part[i] != part[0]], min(1.0, max(-1.0, across))
+
+
+def initialise(module: nn.Module) -> nn.Module:
+    """Draw new initial parameters for every layer that can; frozen ones stay what they are."""
+    kept = [(v, v.clone()) for m in module.modules() for v in list_frozen(m)]
+    for m in module.modules():
+        draw = getattr(m, "reset_parameters", None)
+        if callable(draw):
+            draw()
+    for v, before in kept:
+        v.data.copy_(before)
+    return module
+
+
+def list_frozen(layer: nn.Module) -> list[Tensor]:
+    """List a layer's own frozen parameters and, if all of them are, its running statistics."""
+    own = list(layer.parameters(recurse=False))
+    frozen = [p for p in own if not p.requires_grad]
+    whole = bool(own) and len(frozen) == len(own)
+    return [*frozen, *(layer.buffers(recurse=False) if whole else ())]
+
+
+def split_examples(samples: Samples, fraction: float) -> tuple[Samples, Samples]:
+    """Split into examples to train on and examples to hold out, spread evenly over the data.
+
+    The split is the same in every round. With fraction 0, or a single example, both are the whole.
+    """
+    steps = torch.arange(len(samples) + 1, dtype=torch.float64) * fraction + 1e-9
+    chosen = steps.floor().diff() > 0
+    if fraction and len(samples) > 1 and not chosen.any():
+        chosen[-1] = True
+    if not chosen.any() or chosen.all():
+        return samples, samples
+    at = torch.arange(len(samples))
+    return samples.select_examples(at[~chosen]), samples.select_examples(at[chosen])
+
+
+@torch.no_grad()
+def compute_loss(client: Client, tensors: Tensors, samples: Samples) -> Tensor:
+    """Compute the mean loss of the net with these tensors over all samples, in evaluation mode."""
+    net, own = client.net.eval(), client.net.state_dict()
+    tensors = Tensors({k: match_memory_format(v, own[k]) for k, v in tensors.items()})
+    batches = samples.batches(250)
+    sums = [client.loss(answer(net, tensors, x), y) * len(y) for x, y in batches]
+    return torch.stack(sums).sum() / len(samples)
+
+
+def compute_gains(
+    client: Client, before: Tensors, candidates: Sequence[Tensors], samples: Samples, norm: str
+) -> Tensor:
+    """Compute how much smaller each candidate's loss is than that of ``before``, per distance.
+
+    The distance is the ``norm`` of the difference, "l1" or "l2". The gain is 0 for a candidate that
+    is the same, or empty.
+    """
+    loss, learned = compute_loss(client, before, samples), list(params(client.net))
+    gains = loss.new_zeros(len(candidates))
+    for i, candidate in enumerate(candidates):
+        moved = candidate.only(*learned) - before
+        far = moved.map(torch.abs).sum() if norm == "l1" else moved.square().sqrt()
+        if far > 0:
+            gains[i] = (loss - compute_loss(client, candidate, samples)) / far
+    return gains

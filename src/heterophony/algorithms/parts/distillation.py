@@ -1,0 +1,152 @@
+"""Attention transfer: Zagoruyko and Komodakis, ICLR 2017: compare the attention of two networks."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear, mse_loss, normalize, one_hot
+
+from ...core.errors import ConfigError
+from ...core.net import BATCH_NORMS, Net
+from ...core.optimizers import Adam
+from ...core.tensors import Tensors, frozen, sum_scalars
+from ...core.training import Training
+
+LAYERS_AFTER_CONV = (nn.MaxPool2d, nn.ReLU, nn.BatchNorm2d, nn.GroupNorm)
+
+
+def find_stages(base: nn.Module) -> list[nn.Module]:
+    """Find the modules to compare: ``layer1``, ``layer2``, … of a ResNet, or else the end of every
+    block that begins with a convolution.
+    """
+    parts = dict(base.named_children())
+    ends, before = list[nn.Module](), None
+    for part in parts.values():
+        if isinstance(part, nn.Conv2d):
+            ends.append(part)
+        elif isinstance(part, LAYERS_AFTER_CONV) and ends and ends[-1] is before:
+            ends[-1] = part
+        before = part
+    stages = [m for k, m in parts.items() if k.startswith("layer")] or ends
+    if not stages:
+        raise ConfigError("algorithm.at: attention needs a model with convolutions in its base")
+    return stages
+
+
+def forward_with_attention(base: nn.Module, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Return the features, and each stage's attention map: squared activations over channels."""
+    maps = list[Tensor]()
+
+    def record_map(part: nn.Module, given: object, out: Tensor) -> None:
+        maps.append(normalize(out.square().mean(1).flatten(1)))
+
+    hooks = [part.register_forward_hook(record_map) for part in find_stages(base)]
+    try:
+        return base(x), maps
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def compute_attention_loss(student: list[Tensor], teacher: list[Tensor]) -> Tensor:
+    """Compute the mean over stages of the mean squared difference of the maps."""
+    return sum_scalars(map(mse_loss, student, teacher)) / len(student)
+
+
+def make_teacher(net: Net) -> nn.Module:
+    """Make the received base the teacher, with BatchNorm by the batch.
+
+    Its running statistics are one client's, not those of the generic model.
+    """
+    teacher = frozen(net.base).eval()
+    for m in teacher.modules():
+        m.training = isinstance(m, BATCH_NORMS)
+    return teacher
+
+
+BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)  # those of FedCP's authors
+
+
+def compute_mmd(a: Tensor, b: Tensor) -> Tensor:
+    """Compute the squared MMD of two sets of as many vectors, summed over the bandwidths."""
+    a, b = a.flatten(1).float(), b.flatten(1).float()
+    pairs = ((a, a, 1.0), (b, b, 1.0), (a, b, -2.0))
+    terms = [
+        sign * (square_distances(x, y) / (-2 * width)).exp().mean()
+        for x, y, sign in pairs
+        for width in BANDWIDTHS
+    ]
+    return torch.stack(terms).sum()
+
+
+def square_distances(x: Tensor, y: Tensor) -> Tensor:
+    """Compute all squared distances; without matrix products, which round them away from zero."""
+    return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist").square()
+
+
+def make_generator(classes: int, width: int, noise: int, hidden: int) -> nn.Module:
+    """Make a net of two layers, from noise and a label to features."""
+    layers = {"inner": nn.Linear(noise + classes, hidden), "outer": nn.Linear(hidden, width)}
+    return nn.ModuleDict(layers)
+
+
+def generate(w: Tensors, labels: Tensor, noise: Tensor) -> Tensor:
+    """Generate a feature for every label, with the generator's parameters ``w``."""
+    classes = w["inner.weight"].shape[1] - noise.shape[1]
+    given = torch.cat([noise, one_hot(labels, classes).to(noise)], 1)
+    hidden = linear(given, w["inner.weight"], w["inner.bias"]).relu()
+    return linear(hidden, w["outer.weight"], w["outer.bias"])
+
+
+def draw_labels(shares: Tensor, count: int) -> Tensor:
+    """Draw labels by their shares."""
+    return torch.multinomial(shares, count, replacement=True)
+
+
+@contextmanager
+def on_one_thread() -> Iterator[None]:
+    """Compute on one thread, as clients do: sums may round by the number of threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def train_generator(
+    w: Tensors,
+    heads: Tensors,
+    labels: Tensor,
+    *,
+    steps: int,
+    batch: int,
+    noise: int,
+    lr: float,
+    diversity: float,
+    kept: Tensors,
+) -> tuple[Tensors, Tensors]:
+    """Train the generator so that the mean head answers its labels; return it and Adam's moments."""
+    w = w.map(lambda v: v.detach().clone().requires_grad_())
+    weight, bias = (next((v for v in heads.values() if v.dim() == d), None) for d in (2, 1))
+    assert weight is not None
+    adam = Adam(w, Training(optimizer="adam", lr=lr), {}, kept)
+    with on_one_thread():
+        for _ in range(steps):
+            y, eps = draw_labels(labels, batch), torch.randn(batch, noise)
+            z = generate(w, y, eps)
+            loss = cross_entropy(linear(z, weight, bias), y)
+            if diversity:
+                loss = loss + diversity * compute_likeness(z, eps)
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+    return w.map(lambda v: v.detach()), Tensors(adam.state())
+
+
+def compute_likeness(z: Tensor, eps: Tensor) -> Tensor:
+    """Compute how alike features of different noise are: 1 if they are the same, else less."""
+    features = torch.cdist(z, z, p=1.0) / z.shape[1]
+    noises = torch.cdist(eps, eps).square() / eps.shape[1]
+    return (-noises * features).mean().exp()

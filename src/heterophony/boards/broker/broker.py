@@ -1,0 +1,311 @@
+"""Work of the broker's owner at a running Mosquitto: end a device's session, clear what it retained."""
+
+from __future__ import annotations
+
+import secrets
+import time
+import tomllib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from queue import Empty
+
+import tomli_w
+
+from ...core.errors import BrokerError, BusyError, ConfigError, FolderError
+from ...core.files import NAME_PATTERN, NAME_RULE, translate_disk_errors, write_atomically
+from ..protocol import topics
+from ..transport.mqtt_transport import MqttTransport
+from ..transport.queues import BrokerEndpoint, ReceivedMessage
+from . import enrolment, process
+from . import enrolment as network
+from . import process as mosquitto
+from .certificates import CertificateAndKey, CertificateAuthority, CertificateStore
+from .enrolment import DEFAULT_PORT, Enrolment
+
+TIMEOUT_SECONDS = 15.0
+POLL_SECONDS = 0.01
+MakeEndpoint = Callable[[str], BrokerEndpoint]  # by name, with a certificate of a few minutes
+
+
+def end_session(name: str, make_endpoint: MakeEndpoint) -> None:
+    """End the connection and the session of a name, by a connection of that name.
+
+    Mosquitto has no command for it; but it admits only the newest connection of a name.
+    """
+    with MqttTransport(make_endpoint(name)) as transport:
+        wait_for_connection(transport, time.monotonic() + TIMEOUT_SECONDS)
+
+
+def clear_retained(device: str, make_endpoint: MakeEndpoint) -> int:
+    """Delete all messages that a device retained; return how many there were."""
+    own, mark = topics.make_device_pattern(device), topics.make_maintenance_topic()
+    with MqttTransport(make_endpoint(topics.MAINTENANCE_NAME), [own, mark]) as transport:
+        found = list_retained(transport, mark)
+        for topic in found:  # three at most, so the queue has room
+            transport.publish(topic, b"", retain=True)
+    return len(found)
+
+
+def list_retained(transport: MqttTransport, mark: str) -> list[str]:
+    """Return the topics of all messages that arrive before a mark of our own."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    wait_for_connection(transport, deadline)
+    end, found = secrets.token_bytes(16), dict[str, None]()
+    transport.publish(mark, end)
+    while time.monotonic() < deadline:
+        with suppress(Empty):
+            item = transport.inbox.get(timeout=POLL_SECONDS)
+            if isinstance(item, ReceivedMessage) and item.payload == end:
+                return list(found)
+            if isinstance(item, ReceivedMessage):
+                found[item.topic] = None
+    raise BrokerError(f"{transport.endpoint} does not answer")
+
+
+def wait_for_connection(transport: MqttTransport, deadline: float) -> None:
+    while not transport.connected:
+        if time.monotonic() > deadline:
+            raise BrokerError(f"{transport.endpoint} does not answer")
+        time.sleep(POLL_SECONDS)
+
+
+ENROLMENT_LIFETIME = timedelta(days=2 * 365)
+MAINTENANCE_LIFETIME = timedelta(minutes=2)
+
+
+@dataclass(frozen=True)
+class ListenSettings:
+    """Where the broker listens; stored between starts."""
+
+    port: int
+    lan: bool
+
+    def with_changes(self, lan: bool | None, port: int | None) -> ListenSettings:
+        """Return settings with these changes; None keeps a value."""
+        return ListenSettings(self.port if port is None else port, self.lan if lan is None else lan)
+
+
+class Broker:
+    """A broker in one folder that only its owner can read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.settings_file = folder / "broker.toml"
+        self.server_enrolment_file = folder / "server.toml"
+        self.certificate_store = CertificateStore(folder)
+
+    def start(
+        self, lan: bool | None = None, port: int | None = None
+    ) -> tuple[ListenSettings, bool]:
+        """Start Mosquitto; return its settings, and False if it was running already.
+
+        None keeps a setting of the last start; port 0 is any free one.
+        """
+        process.find_mosquitto()
+        if not self.settings_file.exists():
+            self._make_folder()
+        if process.find_running_pid(self.folder):
+            return self._require_same_settings(lan, port), False
+        with process.hold_lock(self.folder) as lock:
+            stored = self.read_listen_settings() if self.settings_file.exists() else None
+            settings = (stored or ListenSettings(DEFAULT_PORT, lan=False)).with_changes(lan, port)
+            free_port = network.find_bindable_port(settings.lan, settings.port)
+            settings = replace(settings, port=free_port)
+            server = self._write_all_files(
+                self._load_authority() if stored else self._create_authority(), settings
+            )
+            process.start_mosquitto(self.folder, lock, server)
+        return settings, True
+
+    def _require_same_settings(self, lan: bool | None, port: int | None) -> ListenSettings:
+        stored = self.read_listen_settings()
+        if stored.with_changes(lan, port or None) != stored:
+            raise BusyError(
+                f"the broker in {self.folder} is running with other settings; stop it first with"
+                f" heterophony broker down {self.folder}"
+            )
+        return stored
+
+    def _make_folder(self) -> None:
+        # an interrupted start may have left these behind
+        ours = {process.LOCK_FILE, "devices", "revoked", "ca.pem", "ca.key"}
+        with translate_disk_errors(self.folder):
+            if self.folder.exists() and {p.name for p in self.folder.iterdir()} - ours:
+                raise FolderError(
+                    f"{self.folder} holds other files; choose a new folder for the broker"
+                )
+            self.certificate_store.create_folders()
+
+    def _create_authority(self) -> CertificateAuthority:
+        authority = CertificateAuthority.create()
+        pair = authority.export_pem()
+        self._write_private_file("ca.pem", pair.certificate)
+        self._write_private_file("ca.key", pair.key)
+        return authority
+
+    def _write_all_files(
+        self, authority: CertificateAuthority, settings: ListenSettings
+    ) -> Enrolment:
+        """Write all files that Mosquitto reads, and the server's enrolment; return the latter."""
+        with translate_disk_errors(self.folder):
+            self.folder.chmod(0o700)
+            (self.folder / "mosquitto.db").unlink(missing_ok=True)  # of earlier versions
+        # a new one at every start: it never expires, and contains the current addresses
+        pair = authority.issue_for_broker(network.list_reachable_hosts(settings.lan))
+        self._write_private_file("broker.pem", pair.certificate)
+        self._write_private_file("broker.key", pair.key)
+        self._write_private_file(
+            mosquitto.CONFIG_FILE, mosquitto.format_config(settings.lan, settings.port)
+        )
+        self._write_access_lists(authority)
+        if self.server_enrolment_file.exists():
+            server = replace(
+                enrolment.read_enrolment(self.server_enrolment_file), port=settings.port
+            )
+        else:
+            here = replace(settings, lan=False)
+            server = self._issue_enrolment(
+                authority, mosquitto.SERVER_NAME, authority.valid_until, here
+            )
+        write_atomically(self.server_enrolment_file, server.to_toml(), private=True)
+        # last: its existence means that the folder is complete
+        write_atomically(self.settings_file, tomli_w.dumps(asdict(settings)).encode(), private=True)
+        return server
+
+    def stop(self) -> bool:
+        """Stop Mosquitto; return whether it was running."""
+        self.read_listen_settings()
+        return process.stop_mosquitto(self.folder) is not None
+
+    def enrol(self, name: str, out: Path, clients: Sequence[str] = ()) -> Enrolment:
+        """Enrol a new device and write its enrolment file; it may hold only these clients, if any."""
+        if enrolment.check_device_name(name) == mosquitto.SERVER_NAME:
+            raise ConfigError(f"'{name}' is the server's own name; choose another")
+        check_enrolled_clients(clients)
+        settings = self.read_listen_settings()
+        if out.exists():
+            raise ConfigError(f"{out} already exists; choose another file with -o")
+        until = datetime.now(UTC).replace(microsecond=0) + ENROLMENT_LIFETIME
+        issued = self._issue_enrolment(self._load_authority(), name, until, settings, clients)
+        self.certificate_store.add(name, issued.certificate)
+        try:
+            write_atomically(out, issued.to_toml(), private=True)
+        except Exception:
+            self.certificate_store.remove(name)
+            raise
+        if name in self.certificate_store.list_revoked_names():
+            self._restart()  # so that nobody stays connected with the revoked file of this name
+        return issued
+
+    def _restart(self) -> None:
+        """Restart Mosquitto with current access lists: it ends all connections and forgets all messages."""
+        was_running = process.stop_mosquitto(self.folder) is not None
+        with process.hold_lock(self.folder) as lock:
+            self._write_access_lists(self._load_authority())
+            if was_running:
+                process.start_mosquitto(
+                    self.folder, lock, enrolment.read_enrolment(self.server_enrolment_file)
+                )
+
+    def revoke(self, name: str) -> None:
+        """Revoke an enrolment: its rights and its connection end at once, and it is never admitted again.
+
+        What it retained is deleted.
+        """
+        self.read_listen_settings()
+        self.certificate_store.revoke(enrolment.check_device_name(name))
+        authority = self._load_authority()
+        self._write_access_lists(authority)
+        if process.reload_mosquitto(self.folder):
+            make_endpoint = self._make_endpoints(authority)
+            try:
+                end_session(name, make_endpoint)
+                clear_retained(name, make_endpoint)
+            except (
+                BrokerError
+            ):  # it is too busy to answer, perhaps with a flood of this very device
+                self._restart()
+
+    def _make_endpoints(self, authority: CertificateAuthority) -> MakeEndpoint:
+        """Return a function that makes endpoints with certificates of a few minutes, by name."""
+        server = enrolment.read_enrolment(self.server_enrolment_file)
+
+        def make_endpoint(name: str) -> BrokerEndpoint:
+            until = datetime.now(UTC) + MAINTENANCE_LIFETIME
+            pair = authority.issue_for_device(name, until)
+            known = replace(
+                server, device=name, until=until, certificate=pair.certificate, key=pair.key
+            )
+            return BrokerEndpoint(known.address, known.port, name, known.make_ssl_context())
+
+        return make_endpoint
+
+    def find_pid(self) -> int | None:
+        """Return Mosquitto's process id; None while it is not running."""
+        return process.find_running_pid(self.folder)
+
+    def read_listen_settings(self) -> ListenSettings:
+        """Read where the broker listens; raise if there is no broker in the folder."""
+        try:
+            content = tomllib.loads(self.settings_file.read_text())
+            return ListenSettings(int(content["port"]), bool(content["lan"]))
+        except (FileNotFoundError, NotADirectoryError):
+            raise FolderError(
+                f"there is no broker in {self.folder}; make one with"
+                f" heterophony broker up {self.folder}"
+            ) from None
+        except (ValueError, KeyError, TypeError):
+            raise FolderError(
+                f"{self.settings_file} is damaged: it must contain port and lan, as in"
+                f" port = {DEFAULT_PORT} and lan = false"
+            ) from None
+
+    def _load_authority(self) -> CertificateAuthority:
+        try:
+            pair = CertificateAndKey(
+                *((self.folder / f"ca.{part}").read_text() for part in ("pem", "key"))
+            )
+            return CertificateAuthority.load(pair)
+        except (OSError, ValueError):
+            raise FolderError(
+                f"the authority in {self.folder} is damaged: restore ca.pem and ca.key, or create a"
+                " broker in a new folder and enrol all devices again"
+            ) from None
+
+    def _issue_enrolment(
+        self,
+        authority: CertificateAuthority,
+        name: str,
+        until: datetime,
+        settings: ListenSettings,
+        clients: Sequence[str] = (),
+    ) -> Enrolment:
+        until, ca = min(until, authority.valid_until), authority.export_pem().certificate
+        pair = authority.issue_for_device(name, until, clients)
+        address = network.select_advertised_address(settings.lan)
+        return Enrolment(name, address, settings.port, until, ca, pair.certificate, pair.key)
+
+    def _write_access_lists(self, authority: CertificateAuthority) -> None:
+        """Write the access control list and the revocation list."""
+        enrolled = {device.name for device in self.certificate_store.list_enrolled()}
+        revoked = sorted(self.certificate_store.list_revoked_names() - enrolled)
+        self._write_private_file(
+            "revoked.pem",
+            authority.build_revocation_list(self.certificate_store.list_revoked_certificates()),
+        )
+        self._write_private_file(mosquitto.ACL_FILE, mosquitto.format_acl(revoked))
+
+    def _write_private_file(self, name: str, text: str) -> None:
+        write_atomically(self.folder / name, text.encode(), private=True)
+
+
+def check_enrolled_clients(clients: Sequence[str]) -> None:
+    """Refuse names that no client can have, and a name that is given twice."""
+    for client in clients:
+        if not NAME_PATTERN.fullmatch(client):
+            raise ConfigError(f"--clients: {client!r} cannot be a client's name; {NAME_RULE}")
+        if clients.count(client) > 1:
+            raise ConfigError(f"--clients: '{client}' is named twice")

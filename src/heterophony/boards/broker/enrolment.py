@@ -1,0 +1,172 @@
+"""An enrolment: the file with which a device, or the server, finds a broker and authenticates."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+import socket
+import ssl
+import struct
+import tomllib
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from ipaddress import IPv6Address, ip_address
+from pathlib import Path
+
+import tomli_w
+
+from ...core.errors import BusyError, ConfigError
+from ...core.files import NAME_PATTERN, NAME_RULE, read_text_file
+from ..protocol.message_fields import AnyString, Date, Port, parse_fields
+
+MAX_FILE_BYTES = 64 * 1024  # a real one has about 2,500
+
+
+@dataclass(frozen=True)
+class Enrolment:
+    """A device's name, the broker's address, and certificates to recognise each other by."""
+
+    device: AnyString
+    address: AnyString
+    port: Port
+    until: Date
+    ca: AnyString
+    certificate: AnyString
+    key: AnyString
+
+    def __repr__(self) -> str:  # without the key, wherever it is printed or logged
+        return f"Enrolment({self.device!r}, {self.address}:{self.port})"
+
+    def to_toml(self) -> bytes:
+        return tomli_w.dumps(asdict(self), multiline_strings=True).encode()
+
+    def make_ssl_context(self) -> ssl.SSLContext:
+        """Return a context that trusts only this broker's authority and presents this device."""
+        if self.until < datetime.now(UTC):
+            raise ConfigError(
+                f"the enrolment of {self.device} expired on {self.until:%Y-%m-%d}; on the broker's"
+                f" machine run: heterophony broker revoke {self.device}, then enrol it again"
+            )
+        try:
+            context = ssl.create_default_context(cadata=self.ca)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            # ssl reads keys from files only; this one is in memory and never on a disk
+            with open(os.memfd_create("enrolment"), "w") as file:
+                file.write(self.certificate + self.key)
+                file.flush()
+                context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+        except (ssl.SSLError, ValueError):
+            raise ConfigError(f"the enrolment of {self.device} is damaged; copy it again") from None
+        return context
+
+
+def check_device_name(name: str) -> str:
+    """Return the name if it can be a device's: it becomes part of topics and file names."""
+    if not NAME_PATTERN.fullmatch(name):
+        raise ConfigError(f"{name!r} cannot be a device's name; {NAME_RULE}")
+    return name
+
+
+def read_enrolment(path: Path) -> Enrolment:
+    """Read a file written by ``heterophony broker enrol``."""
+    try:
+        content = tomllib.loads(read_text_file(path, MAX_FILE_BYTES))
+    except OSError as error:
+        raise ConfigError(f"cannot read the enrolment {path}: {error.strerror}") from None
+    except ValueError:
+        raise ConfigError(
+            f"{path} is not an enrolment; make one with: heterophony broker enrol DEVICE"
+        ) from None
+    try:
+        enrolment = parse_fields(Enrolment, content)
+    except ValueError as error:
+        raise ConfigError(
+            f"{path} is not an enrolment: it {error}; make one with: heterophony broker enrol DEVICE"
+        ) from None
+    check_device_name(enrolment.device)
+    return enrolment
+
+
+LOOPBACK = ["localhost", "127.0.0.1", "::1"]
+DEFAULT_PORT = 8883  # the usual port of MQTT over TLS
+EPHEMERAL_SAFE_PORTS = range(20_000, 30_000)  # Linux uses none of these for outgoing connections
+SIOCGIFADDR = 0x8915  # Linux: get the address of a network interface
+
+
+def list_reachable_hosts(lan: bool) -> list[str]:
+    """Return names and addresses of this machine; with ``lan``, also those for other machines."""
+    return list(
+        dict.fromkeys(
+            [*LOOPBACK, *(list_host_names() if lan else []), *(list_lan_addresses() if lan else [])]
+        )
+    )
+
+
+def list_host_names() -> list[str]:
+    """Return the names other machines may use: from DNS, or multicast DNS as on Raspberry Pis."""
+    name = socket.gethostname()
+    known = [name, f"{name.split('.')[0]}.local", socket.getfqdn()]
+    return [n for n in known if re.fullmatch(r"[A-Za-z0-9.-]+", n)]
+
+
+def list_lan_addresses() -> list[str]:
+    """Return the addresses that other machines can use, IPv4 first."""
+    found = [*list_ipv4_addresses(), *list_ipv6_addresses()]
+    return [a for a in found if not (ip_address(a).is_loopback or ip_address(a).is_link_local)]
+
+
+def list_ipv4_addresses() -> list[str]:
+    """Return one address of each network interface that has any."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, interface in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(
+                    any_socket, SIOCGIFADDR, struct.pack("256s", interface.encode())
+                )
+            except OSError:  # the interface has no address
+                continue
+            found.append(socket.inet_ntoa(answer[20:24]))
+    return found
+
+
+def list_ipv6_addresses() -> list[str]:
+    table = Path("/proc/net/if_inet6")  # missing where IPv6 is turned off
+    lines = table.read_text().splitlines() if table.exists() else []
+    return [str(IPv6Address(int(line.split()[0], 16))) for line in lines]
+
+
+def select_advertised_address(lan: bool) -> str:
+    """Return the address that enrolments contain."""
+    if not lan:
+        return "127.0.0.1"
+    if not (found := list_lan_addresses()):
+        raise ConfigError(
+            "--lan: this machine has no network address; connect it to a network first"
+        )
+    return found[0]
+
+
+def find_bindable_port(lan: bool, port: int) -> int:
+    """Return the port if it is free; for 0, any free one."""
+    candidates = (
+        EPHEMERAL_SAFE_PORTS.start + secrets.randbelow(len(EPHEMERAL_SAFE_PORTS))
+        for _ in range(100)
+    )
+    for number in [port] if port else candidates:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("" if lan else "127.0.0.1", number))
+                return number
+            except PermissionError:
+                raise ConfigError(
+                    f"--port {port}: ports below 1024 are for root; {DEFAULT_PORT} is usual"
+                ) from None
+            except OSError:
+                continue
+    raise BusyError(
+        f"another program uses port {port}; stop it, or choose another port with --port"
+    )

@@ -1,0 +1,196 @@
+"""The device as a systemd unit of the user: it comes back after a power cut."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from .environment import ProblemError, locate_python, make_environment
+
+
+def start_unit(request: dict[str, Any]) -> dict[str, Any]:
+    """Write the unit and start it; do nothing if it runs with the same text."""
+    root = Path.home() / request["folder"]
+    path = locate_unit(request["unit"])
+    text = (
+        request["text"].replace("@PYTHON@", str(locate_python(root))).replace("@ROOT@", str(root))
+    )
+    same = path.is_file() and path.read_text() == text
+    if same and control("is-active", "--quiet", path.name, check=False) == 0:
+        return {"changed": False}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    control("daemon-reload")
+    control("enable", "--quiet", path.name)
+    control("restart", path.name)
+    if shutil.which("loginctl"):  # else it ends with our SSH session
+        subprocess.run(["loginctl", "enable-linger"], capture_output=True, check=False)
+    return {"changed": True}
+
+
+def stop_unit(request: dict[str, Any]) -> dict[str, Any]:
+    path = locate_unit(request["unit"])
+    if not path.exists():
+        return {"changed": False}
+    control("disable", "--now", "--quiet", path.name)
+    path.unlink()
+    return {"changed": True}
+
+
+def read_unit_status(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the same facts as for a plain process."""
+    name = locate_unit(request["unit"]).name
+    shown = ["show", name, "--property=ActiveState,MainPID,ExecMainStatus"]
+    done = subprocess.run(
+        ["systemctl", "--user", *shown], capture_output=True, text=True, env=env()
+    )
+    facts = dict(line.partition("=")[::2] for line in done.stdout.splitlines())
+    running = facts.get("ActiveState") in ("active", "activating")
+    return {
+        "running": running,
+        "pid": int(facts.get("MainPID") or 0) or None,
+        "code": None if running else int(facts.get("ExecMainStatus") or 0),
+        "started": locate_unit(request["unit"]).exists(),
+        "last": "",
+    }
+
+
+def locate_unit(name: str) -> Path:
+    return Path.home() / ".config/systemd/user" / f"{name}.service"
+
+
+def control(*words: str, check: bool = True) -> int:
+    if shutil.which("systemctl") is None:
+        raise ProblemError("systemd = true, but the board has no systemctl")
+    done = subprocess.run(
+        ["systemctl", "--user", *words], capture_output=True, text=True, env=env()
+    )
+    if check and done.returncode:
+        raise ProblemError(f"systemctl --user {' '.join(words)}: {done.stderr.strip()[:200]}")
+    return done.returncode
+
+
+def env() -> dict[str, str]:
+    """Return our variables with the one by which systemctl finds the user's systemd over SSH."""
+    return {"XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}", **os.environ}
+
+
+RECORD, EXIT_CODE, LOG = "device.pid", "device.exit", "device.log"
+STOP_SECONDS = 10.0
+LOG_LIMIT = 32 << 20  # a longer log of earlier runs is begun anew
+# the shell outlives the process and writes down how it ended
+WAIT_AND_RECORD = 'file=$1; shift; "$@"; echo $? > "$file"'
+
+
+def start(request: dict[str, Any]) -> dict[str, Any]:
+    """Start the device, unless it runs with the same words; with others, stop it first."""
+    root = Path.home() / request["folder"]
+    words = [str(locate_python(root)), "-P", "-m", "heterophony", *request["words"]]
+    record = find_running(root)
+    if record and record["words"] == words:
+        return {"changed": False}
+    if record:
+        stop_process(record)
+    (root / EXIT_CODE).unlink(missing_ok=True)
+    if (root / LOG).exists() and (root / LOG).stat().st_size > LOG_LIMIT:
+        (root / LOG).unlink()
+    nice = ["nice", "-n", str(request["nice"])] if request["nice"] else []
+    shell = ["/bin/sh", "-c", WAIT_AND_RECORD, "device", str(root / EXIT_CODE), *nice, *words]
+    with open(root / LOG, "ab") as log:
+        process = subprocess.Popen(
+            shell,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=root,
+            env=make_environment(root),
+            start_new_session=True,
+        )
+    content = {"pid": process.pid, "born": read_birth(process.pid), "words": words}
+    (root / RECORD).write_text(json.dumps(content))
+    return {"changed": True}
+
+
+def find_running(root: Path) -> dict[str, Any] | None:
+    """Return the record of the process that runs; a process id alone is never believed."""
+    try:
+        record: dict[str, Any] = json.loads((root / RECORD).read_text())
+        # a group of 0 or 1 would be this one, or all processes of the board
+        same = record["pid"] > 1 and read_birth(record["pid"]) == record["born"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return record if same else None
+
+
+def read_birth(pid: int) -> str:
+    """Return when a process began: this start of the system, and clock ticks since."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    if fields[0] in "ZX":
+        raise ProcessLookupError("it has ended")
+    return f"{boot} {fields[19]}"
+
+
+def stop(request: dict[str, Any]) -> dict[str, Any]:
+    record = find_running(Path.home() / request["folder"])
+    if record is None:
+        return {"changed": False}
+    stop_process(record)
+    return {"changed": True}
+
+
+def stop_process(record: dict[str, Any]) -> None:
+    """End the shell and the device, first in order, then by force."""
+    for number, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, 5.0)):
+        with suppress(ProcessLookupError):
+            os.killpg(record["pid"], number)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if not group_exists(record["pid"]):
+                return
+            time.sleep(0.05)
+    raise ProblemError(f"process {record['pid']} does not end")
+
+
+def group_exists(group: int) -> bool:
+    """Tell whether any process of the group is alive; ended ones may wait for their parent."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, IndexError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if fields[2] == str(group) and fields[0] not in "ZX":
+                return True
+    return False
+
+
+def read_status(request: dict[str, Any]) -> dict[str, Any]:
+    """Return whether the device runs, its exit code if it has ended, and its last line."""
+    root = Path.home() / request["folder"]
+    record = find_running(root)
+    code = None
+    if record is None:
+        with suppress(OSError, ValueError):
+            code = int((root / EXIT_CODE).read_text())
+    return {
+        "running": record is not None,
+        "pid": record["pid"] if record else None,
+        "code": code,
+        "started": (root / RECORD).exists(),
+        "last": read_last_line(root / LOG),
+    }
+
+
+def read_last_line(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, path.stat().st_size - 4096))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")

@@ -1,0 +1,329 @@
+"""A wheel of the very code that runs here, the same bytes every time: boards compare its hash."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from email.parser import HeaderParser
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import version as find_version
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import (
+    InvalidWheelFilename,
+    NormalizedName,
+    canonicalize_name,
+    parse_wheel_filename,
+)
+
+from ... import __version__
+from ...core.errors import ConfigError, HeterophonyError
+from .checks import BoardFacts
+from .hosts import Board
+from .ssh import BoardError, Content, SshRunner, call_board, push_files
+
+NAME = "heterophony"
+DATE = (2020, 1, 1, 0, 0, 0)  # of all files in it: equal code must be equal bytes
+SKIPPED_FOLDERS = ("__pycache__",)
+
+
+def build_own_wheel() -> tuple[str, bytes]:
+    """Return the file name and the bytes of a wheel of this package."""
+    info = f"{NAME}-{__version__}.dist-info"
+    contents = {
+        **read_package(),
+        f"{info}/METADATA": read_metadata().encode(),
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: heterophony\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": b"[console_scripts]\nheterophony = heterophony.cli:main\n",
+    }
+    record = [f"{path},sha256={encode_digest(data)},{len(data)}" for path, data in contents.items()]
+    contents[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,", ""]).encode()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, data in contents.items():
+            entry = zipfile.ZipInfo(path, DATE)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, data)
+    return f"{NAME}-{__version__}-py3-none-any.whl", buffer.getvalue()
+
+
+def read_package() -> dict[str, bytes]:
+    """Read all files of the package, sorted by their path."""
+    root = Path(__file__).parents[2]
+    files = sorted(
+        p for p in root.rglob("*") if p.is_file() and not set(SKIPPED_FOLDERS) & set(p.parts)
+    )
+    return {f"{NAME}/{p.relative_to(root).as_posix()}": p.read_bytes() for p in files}
+
+
+def read_metadata() -> str:
+    """Read the metadata that pip needs, with the version of the code."""
+    try:
+        found = distribution(NAME)
+    except PackageNotFoundError:
+        raise ConfigError(
+            "heterophony itself is not installed here, so its wheel has no list of packages; install"
+            " it with pip first"
+        ) from None
+    text = found.read_text("METADATA") or found.read_text("PKG-INFO") or ""
+    head, _, _ = text.partition("\n\n")  # without the long description
+    lines = [
+        line
+        for line in head.splitlines()
+        if line.startswith(("Metadata-Version", "Name", "Requires", "Provides"))
+    ]
+    lines.insert(2, f"Version: {__version__}")
+    return "\n".join(lines) + "\n"
+
+
+def encode_digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
+@dataclass(frozen=True)
+class Target:
+    """What decides which wheels fit: architecture, Python and glibc of a board."""
+
+    machine: str
+    python: tuple[int, int]
+    glibc: tuple[int, int]
+
+    @classmethod
+    def from_facts(cls, facts: BoardFacts) -> Target:
+        return cls(facts.machine, facts.python[:2], facts.glibc or (2, 17))
+
+    @property
+    def folder_name(self) -> str:
+        """The name of the folder with the wheels of such boards."""
+        return f"{self.machine}-cp{self.python[0]}{self.python[1]}"
+
+    @property
+    def platforms(self) -> list[str]:
+        """The platform tags that fit, the newest first."""
+        newest = self.glibc[1] if self.glibc[0] == 2 else 40
+        tags = [f"manylinux_2_{minor}_{self.machine}" for minor in range(newest, 4, -1)]
+        return [*tags, f"manylinux2014_{self.machine}", f"linux_{self.machine}"]
+
+    @property
+    def tags(self) -> set[Tag]:
+        interpreter = f"cp{self.python[0]}{self.python[1]}"
+        return {
+            *cpython_tags(self.python, platforms=self.platforms),
+            *compatible_tags(self.python, interpreter, self.platforms),
+        }
+
+    @property
+    def marker_environment(self) -> dict[str, str]:
+        """The values by which requirements of packages are chosen, as on the board."""
+        version = f"{self.python[0]}.{self.python[1]}"
+        return {
+            "implementation_name": "cpython",
+            "implementation_version": f"{version}.0",
+            "os_name": "posix",
+            "platform_machine": self.machine,
+            "platform_python_implementation": "CPython",
+            "platform_release": "",
+            "platform_system": "Linux",
+            "platform_version": "",
+            "python_full_version": f"{version}.0",
+            "python_version": version,
+            "sys_platform": "linux",
+        }
+
+
+def check_wheels(wheels: Iterable[Path], target: Target) -> None:
+    """Raise one line if a wheel does not fit the board."""
+    tags = target.tags
+    for wheel in wheels:
+        try:
+            _, _, _, found = parse_wheel_filename(wheel.name)
+        except InvalidWheelFilename:
+            raise BoardError(f"{wheel} is not a wheel; delete it") from None
+        if not found & tags:
+            version = f"{target.python[0]}.{target.python[1]}"
+            raise BoardError(
+                f"{wheel.name} does not fit it ({target.machine}, Python {version}, glibc"
+                f" {target.glibc[0]}.{target.glibc[1]}); delete {wheel.parent} and run: fleet wheels"
+            )
+
+
+EXTRA = "mqtt"
+# later aarch64 wheels on PyPI are built for CUDA servers, and bring gigabytes of NVIDIA's libraries
+ARM_TORCH = ">=2.8,<2.11"
+SKIPPED_PACKAGES = (NAME,)
+
+
+def list_requirements(target: Target, torch: str = "") -> list[Requirement]:
+    """Return what to install on such a board: what heterophony needs, and pip itself."""
+    found = [r for r in list_own_requirements(target) if r.name != "torch"]
+    if not torch and target.machine == "aarch64":
+        chosen = ARM_TORCH
+    else:
+        chosen = f"=={torch or find_version('torch').split('+')[0]}"
+    try:
+        return [*found, Requirement(f"torch{chosen}"), Requirement("pip")]
+    except (InvalidRequirement, InvalidSpecifier):
+        raise ConfigError(f"torch = {torch!r}: must be a version, as in 2.8.0") from None
+
+
+def list_own_requirements(target: Target) -> list[Requirement]:
+    """Return what heterophony needs on such a board, with its lower bounds."""
+    return select_requirements(read_metadata(), target, {EXTRA})
+
+
+def select_requirements(metadata: str, target: Target, extras: set[str]) -> list[Requirement]:
+    """Return the requirements in a package's metadata that hold on such a board."""
+    found = []
+    for text in HeaderParser().parsestr(metadata).get_all("Requires-Dist", []):
+        requirement = Requirement(text)
+        environments = [{**target.marker_environment, "extra": e} for e in ("", *sorted(extras))]
+        if requirement.marker is None or any(map(requirement.marker.evaluate, environments)):
+            found.append(requirement)
+    return found
+
+
+def collect_wheels(folder: Path, target: Target, torch: str = "", index_url: str = "") -> int:
+    """Download what is missing for such boards into the folder; return how many wheels came."""
+    folder.mkdir(parents=True, exist_ok=True)
+    before = set(folder.glob("*.whl"))
+    needed: dict[NormalizedName, tuple[SpecifierSet, set[str]]] = {}
+    queue, done = list_requirements(target, torch), set[str]()
+    while queue:
+        for requirement in queue:
+            name = canonicalize_name(requirement.name)
+            specifiers, extras = needed.get(name, (SpecifierSet(), set()))
+            needed[name] = specifiers & requirement.specifier, extras | requirement.extras
+        open_names = [n for n in needed if n not in done and n not in SKIPPED_PACKAGES]
+        missing = [n for n in open_names if find_wheel(folder, n, needed[n][0]) is None]
+        if missing:
+            download(folder, [f"{n}{needed[n][0]}" for n in missing], target, index_url)
+        queue = []
+        for name in open_names:
+            done.add(name)
+            wheel = find_wheel(folder, name, needed[name][0])
+            if wheel is None:
+                raise HeterophonyError(f"pip downloaded no wheel of {name} to {folder}")
+            queue += select_requirements(read_wheel_metadata(wheel), target, needed[name][1])
+    return len(set(folder.glob("*.whl")) - before)
+
+
+def find_wheel(folder: Path, name: str, specifiers: SpecifierSet) -> Path | None:
+    """Return the newest wheel of a package in the folder that the requirement allows."""
+    found = []
+    for path in folder.glob("*.whl"):
+        wheel_name, version, _, _ = parse_wheel_filename(path.name)
+        if wheel_name == name and specifiers.contains(version.public, prereleases=True):
+            found.append((version, path))
+    return max(found)[1] if found else None
+
+
+def read_wheel_metadata(path: Path) -> str:
+    with zipfile.ZipFile(path) as archive:
+        (name,) = (
+            n for n in archive.namelist() if n.endswith(".dist-info/METADATA") and n.count("/") == 1
+        )
+        return archive.read(name).decode()
+
+
+def download(folder: Path, requirements: Iterable[str], target: Target, index_url: str) -> None:
+    """Call pip; raise its own error in one line."""
+    # -P: a pip.py of the current folder is not meant
+    words = [sys.executable, "-P", "-m", "pip", "download"]
+    words += ["--no-deps", "--only-binary=:all:", "--quiet"]
+    words += [
+        "--python-version",
+        f"{target.python[0]}.{target.python[1]}",
+        "--implementation",
+        "cp",
+    ]
+    words += [word for p in target.platforms for word in ("--platform", p)]
+    words += ["--extra-index-url", index_url] if index_url else []
+    done = subprocess.run(
+        [*words, "--dest", str(folder), *requirements], capture_output=True, text=True
+    )
+    if done.returncode:
+        lines = [s for s in done.stderr.splitlines() if s.startswith("ERROR: ")]
+        why = (lines or done.stderr.splitlines() or ["pip printed nothing"])[-1]
+        raise HeterophonyError(
+            f"wheels for {target.folder_name}: {why.removeprefix('ERROR: ')}; pip needs the internet here,"
+            " or a folder of wheels (PIP_FIND_LINKS)"
+        )
+
+
+INSTALL_SECONDS = 3600.0  # pip on an SD card is slow
+
+
+@dataclass(frozen=True)
+class Installer:
+    """Installs the code that runs here, and the collected wheels."""
+
+    wheels: Path
+    own_name: str
+    own_wheel: bytes
+
+    @classmethod
+    def create(cls, wheels: Path) -> Installer:
+        return cls(wheels, *build_own_wheel())
+
+    def install(self, ssh: SshRunner, board: Board, facts: BoardFacts) -> str:
+        """Bring the board to the state of this machine; say what was done."""
+        state = call_board(ssh, board, "environment")
+        target = Target.from_facts(facts)
+        contents = {f"wheels/{self.own_name}": Content(self.own_wheel)}
+        if not facts.in_environment:
+            contents |= self.list_wheels(target, board)
+        digest = self.digest(contents, board)
+        if state["marker"] == digest:
+            return "unchanged"
+        if facts.in_environment:
+            versions = call_board(ssh, board, "versions")["versions"]
+            self.check_environment(versions, target, board)
+        push_files(ssh, board, contents, only=["wheels"])
+        requirements = [f"{r.name}{r.specifier}" for r in list_requirements(target, board.torch)]
+        request = {
+            "own_wheel": self.own_name,
+            "requirements": [r for r in requirements if not r.startswith("pip")],
+            "digest": digest,
+        }
+        answer = call_board(ssh, board, "install", request, seconds=INSTALL_SECONDS)
+        return f"installed heterophony {answer['version']}"
+
+    def digest(self, contents: dict[str, Content], board: Board) -> str:
+        """Return what the board's state is compared by: all files, and the interpreter's name."""
+        files = {path: content.digest() for path, content in sorted(contents.items())}
+        return hashlib.sha256(json.dumps([files, board.python]).encode()).hexdigest()
+
+    def list_wheels(self, target: Target, board: Board) -> dict[str, Content]:
+        """Return the collected wheels for such a board; refuse those that do not fit it."""
+        folder = self.wheels / target.folder_name
+        wheels = sorted(folder.glob("*.whl"))
+        check_wheels(wheels, target)
+        for requirement in list_requirements(target, board.torch):
+            name = canonicalize_name(requirement.name)
+            if find_wheel(folder, name, requirement.specifier) is None:
+                raise BoardError(f"{folder} has no wheel of {requirement.name}; run: fleet wheels")
+        return {f"wheels/{wheel.name}": Content(wheel) for wheel in wheels}
+
+    def check_environment(self, versions: dict[str, str], target: Target, board: Board) -> None:
+        """Refuse an environment of the board that lacks a package, or has a version too old."""
+        exact = [Requirement(f"torch=={board.torch}")] if board.torch else []
+        for requirement in [*list_own_requirements(target), *exact]:
+            version = versions.get(canonicalize_name(requirement.name))
+            if version is None or not requirement.specifier.contains(version.split("+")[0]):
+                found = "not there" if version is None else f"version {version}"
+                raise BoardError(
+                    f"the environment of {board.python} lacks {requirement.name}"
+                    f"{requirement.specifier} ({found}); install it there, or set python to one that"
+                    " is in no environment"
+                )

@@ -1,0 +1,218 @@
+"""The steps that make a board ready for a run: check, install, enrol, data, start."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...config.config import Config
+from ...core.errors import ConfigError, EngineError, HeterophonyError
+from ...core.files import read_json, write_json
+from ...data.client_folders import OWN_DATA
+from ...data.federation import Federation
+from ...data.source import check_names_on_devices
+from ...runs.events import Event
+from ...runs.folder import RunFolder
+from ...runs.summary import Summary
+from ..board_data import encode_share
+from ..broker.broker import Broker
+from ..broker.certificates import EnrolledClients
+from ..broker.enrolment import read_enrolment
+from ..server import serve
+from .checks import BoardFacts, check_board, read_facts
+from .hosts import Board, Fleet, assign_clients
+from .install import Installer
+from .ssh import PRIVATE, ConnectionLostError, Content, SshRunner, push_files
+from .start import SHARES_FOLDER, DeviceStatus, Enroller, find_broker, read_status, start_device
+
+
+@dataclass
+class Preparation:
+    """Makes boards ready, each in a thread of its own; every step can be repeated."""
+
+    fleet: Fleet
+    ssh: SshRunner
+    broker: Broker
+    installer: Installer
+    federation: Federation | None = None  # None: the clients' own data
+    assignment: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    run: str = ""  # its name on the broker
+    trust: bool = False  # the run has an algorithm from outside, which its boards import
+    facts: dict[str, BoardFacts] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.enroller = Enroller(self.broker, self.fleet)
+
+    def check(self, board: Board) -> str:
+        """Check the board, and that it reaches the broker if that is up."""
+        address, port = ("", 0)
+        if self.broker.settings_file.exists() and self.broker.find_pid() is not None:
+            address, port = find_broker(self.fleet, self.broker)
+        facts = read_facts(self.ssh, board, address, port)
+        note = check_board(board, facts, address, port)
+        self.facts[board.name] = facts
+        return f"{facts.describe()}; {note}" if note else facts.describe()
+
+    def install(self, board: Board) -> str:
+        if board.name not in self.facts:
+            self.check(board)
+        return self.installer.install(self.ssh, board, self.facts[board.name])
+
+    def enrol(self, board: Board) -> str:
+        return self.enroller.enrol(self.ssh, board)
+
+    def copy_data(self, board: Board) -> str:
+        """Copy the shares of the board's own clients, and delete those of others."""
+        if self.federation is None:
+            return f"has its own, in {board.data}"
+        clients = self.assignment[board.name]
+        contents = {
+            f"{SHARES_FOLDER}/{client}.npz": Content(encode_share(self.federation, client), PRIVATE)
+            for client in clients
+        }
+        copied = push_files(self.ssh, board, contents, only=[SHARES_FOLDER])
+        size = sum(content.size for content in contents.values())
+        if not copied:
+            return "unchanged"
+        return f"{len(clients)} shares of {size / 1e6:.1f} MB"
+
+    def start(self, board: Board) -> str:
+        clients = self.assignment.get(board.name, ())
+        return start_device(self.ssh, board, clients, self.run, self.trust)
+
+    def prepare(self, board: Board) -> str:
+        """Do all steps on one board; the broker must be up."""
+        for step in (self.check, self.install, self.enrol, self.copy_data):
+            step(board)
+        return self.start(board)
+
+
+def assign(
+    fleet: Fleet, config: Config, federation: Federation | None
+) -> dict[str, tuple[str, ...]]:
+    """Return which board holds which clients of a run; check that the boards fit its data."""
+    for board in fleet.boards:
+        if bool(board.data) != (config.data.name == OWN_DATA):
+            raise ConfigError(
+                f"{fleet.path}: boards.{board.name}.data: missing; the run uses the clients' own data"
+                if not board.data
+                else f"{fleet.path}: boards.{board.name}.data: the run uses the data set"
+                f" {config.data.name}; leave data out"
+            )
+    if federation is None:
+        return {b.name: b.clients if isinstance(b.clients, tuple) else () for b in fleet.boards}
+    check_names_on_devices(federation.clients)
+    return assign_clients(fleet, federation.clients)
+
+
+POLL_SECONDS = 5.0  # between two looks at all boards
+WRONG_CONFIGURATION = 3  # the exit code after which starting again cannot help
+FLEET_FILE = "fleet.json"
+Say = Callable[[str], None]
+
+
+def name_run(folder: RunFolder) -> str:
+    """Return the run's name on the broker: new for a new folder, so that boards mix no two runs."""
+    path = folder.path / FLEET_FILE
+    if not path.exists():
+        write_json(path, {"run": f"{folder.path.absolute().name[:50]}-{secrets.token_hex(3)}"})
+    return str(read_json(path)["run"])
+
+
+@dataclass
+class Supervisor:
+    """Looks after the boards in a thread while the server runs."""
+
+    preparation: Preparation
+    waiting: set[str]  # boards that are not ready yet
+    say: Say
+    can_lose_boards: bool  # the run has a deadline
+    stopped: threading.Event = field(default_factory=threading.Event)
+    unreachable: set[str] = field(default_factory=set)
+    failures: dict[str, str] = field(default_factory=dict)
+    last_said: dict[str, str] = field(default_factory=dict)
+
+    def watch(self) -> None:
+        """Look at all boards again and again, until ``stopped`` is set."""
+        while not self.stopped.wait(POLL_SECONDS):
+            threads = [
+                threading.Thread(target=self.look_at, args=(board,), daemon=True)
+                for board in self.preparation.fleet.boards
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+    def look_at(self, board: Board) -> None:
+        """Prepare a board that was not ready, and start a device that died."""
+        try:
+            if board.name in self.waiting:
+                self.preparation.prepare(board)
+                self.waiting.discard(board.name)
+                self.say_once(board, "is ready now")
+            else:
+                self.restart_if_dead(board, read_status(self.preparation.ssh, board))
+            if board.name in self.unreachable:
+                self.unreachable.discard(board.name)
+                self.say_once(board, "can be reached by ssh again")
+        except ConnectionLostError as error:
+            if board.name not in self.unreachable:
+                self.unreachable.add(board.name)
+                self.say_once(board, f"{error}; the run goes on, as devices do not need ssh")
+        except HeterophonyError as error:
+            self.say_once(board, str(error))
+
+    def restart_if_dead(self, board: Board, status: DeviceStatus) -> None:
+        if status.running or status.code == 0 or self.stopped.is_set():
+            return
+        if status.code == WRONG_CONFIGURATION and not self.can_lose_boards:
+            self.failures[board.name] = status.last.removeprefix("error: ")
+            return
+        self.preparation.start(board)
+        self.say(f"{board.name}: its device {status.describe()}; it is started again")
+
+    def say_once(self, board: Board, text: str) -> None:
+        if self.last_said.get(board.name) != text:
+            self.last_said[board.name] = text
+            self.say(f"{board.name}: {text}")
+
+    def raise_failure(self) -> None:
+        """End the run if a board's device has ended for a reason that will not go away."""
+        for name, why in self.failures.items():
+            raise EngineError(
+                f"{name}: {why}; fix it and run the same command again: nothing is lost"
+            )
+
+
+def serve_run(
+    config: Config,
+    folder: RunFolder,
+    preparation: Preparation,
+    waiting: set[str],
+    say: Say,
+    on_event: Callable[[Event], None],
+) -> Summary:
+    """Serve the run while the boards are watched. The caller holds the folder's lock."""
+    broker = preparation.broker
+    supervisor = Supervisor(preparation, waiting, say, config.faults.deadline is not None)
+    thread = threading.Thread(target=supervisor.watch, daemon=True)
+    if not folder.result_file.exists():
+        thread.start()
+    try:
+        return serve(
+            config,
+            folder,
+            read_enrolment(broker.server_enrolment_file),
+            preparation.run,
+            say,
+            on_event,
+            EnrolledClients(broker.folder),
+            watch=supervisor.raise_failure,
+        )
+    finally:
+        supervisor.stopped.set()
+        if thread.ident is not None:
+            thread.join()

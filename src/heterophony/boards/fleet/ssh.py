@@ -1,0 +1,326 @@
+"""Run a program on a board over the system's OpenSSH, with the user's keys, known hosts and jump hosts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Self
+
+from ...core.errors import ConfigError, HeterophonyError
+from ...core.files import clean_line
+from .hosts import Board
+
+CONNECT_SECONDS = 10
+CONNECTION_LOST = 255  # the exit code of ssh itself
+NOT_FOUND = 127  # of the board's shell
+REASONS = (  # words of ssh, and what to do
+    ("Permission denied", "ssh is refused: the board does not accept your key"),
+    ("Host key verification failed", "ssh does not know the board's host key, or it has changed"),
+    ("REMOTE HOST IDENTIFICATION", "the board's host key has changed"),
+    ("Could not resolve hostname", "its name cannot be resolved"),
+    ("Connection refused", "no SSH server answers"),
+    ("timed out", "it cannot be reached"),
+    ("No route to host", "it cannot be reached"),
+    ("Bad owner or permissions", "ssh refuses its own configuration"),
+)
+
+
+class BoardError(HeterophonyError):
+    """Something is wrong with one board; the line does not repeat its name."""
+
+
+class ConnectionLostError(BoardError):
+    """The board cannot be reached, or the connection broke."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a program on a board printed, and its exit code."""
+
+    code: int
+    out: bytes
+    err: str
+
+
+class SshRunner:
+    """Runs programs on boards; connections are shared and end with ``close``."""
+
+    def __init__(self, config: Path | None = None) -> None:
+        if shutil.which("ssh") is None:
+            raise ConfigError(
+                "ssh is not installed; get it with: sudo apt-get install openssh-client"
+            )
+        self.config = config
+        # short, as a socket's path has at most 107 bytes; only we can read it
+        self.sockets = Path(tempfile.mkdtemp(prefix="het-", dir="/tmp"))
+        self.used: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def make_command(self, target: str, *options: str) -> list[str]:
+        """Return the words that begin a call of ssh; what the user has configured holds."""
+        settings = {
+            "BatchMode": "yes",  # never ask: nobody can answer for ten boards
+            "ConnectTimeout": str(CONNECT_SECONDS),
+            "ServerAliveInterval": "5",
+            "ServerAliveCountMax": "4",
+            "ControlMaster": "auto",
+            "ControlPath": f"{self.sockets}/%C",
+            "ControlPersist": "60",
+        }
+        words = ["ssh", *(["-F", str(self.config)] if self.config else []), "-T"]
+        for key, value in settings.items():
+            words += ["-o", f"{key}={value}"]
+        return [*words, *options, "--", target]
+
+    def run(
+        self,
+        board: Board,
+        words: Sequence[str],
+        pieces: Iterable[bytes] = (),
+        seconds: float = 180.0,
+    ) -> Answer:
+        """Run a program on the board with these bytes as its input; end it after ``seconds``."""
+        self.used[board.name] = board.ssh
+        # one string for the board's shell: every word is quoted
+        command = [*self.make_command(board.ssh), shlex.join(words)]
+        code, out, err = exchange(command, pieces, seconds)
+        if code < 0:
+            raise ConnectionLostError(
+                f"no answer within {seconds:.0f} s; try by hand: {board_command(board)}"
+            )
+        if code == CONNECTION_LOST:
+            raise ConnectionLostError(f"{explain(err)}; try by hand: {board_command(board)}")
+        return Answer(code, out, err)
+
+    def close(self) -> None:
+        """End the shared connections."""
+        for target in self.used.values():
+            subprocess.run(
+                self.make_command(target, "-O", "exit"), capture_output=True, check=False
+            )
+        shutil.rmtree(self.sockets, ignore_errors=True)
+
+
+def exchange(
+    command: Sequence[str], pieces: Iterable[bytes], seconds: float
+) -> tuple[int, bytes, str]:
+    """Run a command with this input; return its exit code, output and errors.
+
+    After ``seconds`` it is killed. Input and errors have threads of their own: no pipe can block.
+    """
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    errors: list[bytes] = []
+    threads = [
+        threading.Thread(target=write_input, args=(process, pieces), daemon=True),
+        threading.Thread(target=read_errors, args=(process, errors), daemon=True),
+    ]
+    timer = threading.Timer(seconds, process.kill)
+    for thread in (*threads, timer):
+        thread.start()
+    try:
+        out = process.stdout.read()
+        code = process.wait()
+        for thread in threads:
+            thread.join()
+    finally:
+        timer.cancel()
+        process.kill()
+        process.stdout.close()
+    return code, out, b"".join(errors).decode(errors="replace")
+
+
+def write_input(process: subprocess.Popen[bytes], pieces: Iterable[bytes]) -> None:
+    """Write the input; a program that ended early has said why."""
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):
+        for piece in pieces:
+            process.stdin.write(piece)
+    with suppress(BrokenPipeError):
+        process.stdin.close()
+
+
+def read_errors(process: subprocess.Popen[bytes], errors: list[bytes]) -> None:
+    assert process.stderr is not None
+    with process.stderr:
+        errors.append(process.stderr.read())
+
+
+def board_command(board: Board) -> str:
+    return f"ssh {shlex.quote(board.ssh)}"
+
+
+def explain(text: str) -> str:
+    """Return what ssh complains about, in one line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for words, reason in REASONS:
+        found = [line for line in lines if words in line]
+        if found:
+            return f"{reason} ({clean_line(found[-1])[:200]})"
+    return f"ssh failed ({clean_line(lines[-1])[:200]})" if lines else "the connection broke"
+
+
+OLDEST_PYTHON = (3, 11)
+MODULES = ("problems", "facts", "files", "environment", "service", "units", "enrolment", "main")
+# any Python 3 can read it; the rest needs 3.11
+BOOTSTRAP = (
+    "import sys\n"
+    "sys.path[:] = [p for p in sys.path if p]\n"  # the folder where SSH begins
+    "import json, types\n"
+    "if sys.version_info < (3, 11):\n"
+    "    print(json.dumps({'old': list(sys.version_info[:3])})); sys.exit(0)\n"
+    "sources = json.loads(sys.stdin.buffer.read(int(sys.argv[1])))\n"
+    "board = types.ModuleType('board'); board.__path__ = []; sys.modules['board'] = board\n"
+    "for name, text in sources:\n"
+    "    module = types.ModuleType('board.' + name); module.__package__ = 'board'\n"
+    "    sys.modules['board.' + name] = module; setattr(board, name, module)\n"
+    "    exec(compile(text, name + '.py', 'exec'), module.__dict__)\n"
+    "sys.modules['board.main'].main()\n"
+)
+
+
+def call_board(
+    ssh: SshRunner,
+    board: Board,
+    action: str,
+    request: dict[str, Any] | None = None,
+    pieces: Iterable[bytes] = (),
+    seconds: float = 180.0,
+) -> dict[str, Any]:
+    """Do one action on the board and return its answer; raise one line if it fails."""
+    sources = read_sources()
+    content = {"action": action, "folder": board.folder, **(request or {})}
+    words = [board.python, "-c", BOOTSTRAP, str(len(sources))]
+    stream = join_input(sources, json.dumps(content).encode() + b"\n", pieces)
+    return read_answer(board, ssh.run(board, words, stream, seconds))
+
+
+def join_input(sources: bytes, request: bytes, pieces: Iterable[bytes]) -> Iterable[bytes]:
+    yield sources
+    yield request
+    yield from pieces
+
+
+@cache
+def read_sources() -> bytes:
+    """Return the modules that run on a board, in the order of their imports, as JSON."""
+    folder = files(__package__) / "board"
+    texts = [(name, (folder / f"{name}.py").read_text()) for name in MODULES]
+    return json.dumps(texts).encode()
+
+
+def read_answer(board: Board, answer: Answer) -> dict[str, Any]:
+    """Return the answer's content; explain anything else in one line."""
+    if answer.code in (NOT_FOUND, 126):
+        raise BoardError(f"it has no Python named {board.python}; install Python 3.11 or newer")
+    # a shell may greet before: our answer is the last line
+    last = (answer.out.splitlines() or [b""])[-1]
+    try:
+        content: dict[str, Any] = json.loads(last)
+        if "old" in content:
+            version = ".".join(map(str, content["old"]))
+            raise BoardError(
+                f"its Python is {version} ({board.python}); 3.11 or newer is needed: install one and"
+                f' set python = "…" of boards.{board.name}'
+            )
+        if "problem" in content:
+            raise BoardError(str(content["problem"]))
+        result: dict[str, Any] = content["answer"]
+        return result
+    except (ValueError, KeyError, TypeError):
+        what = explain(answer.err).removeprefix("ssh failed ")
+        raise BoardError(f"its Python ({board.python}) failed {what}") from None
+
+
+PIECE = 1 << 20
+BYTES_PER_SECOND = 200_000  # slower links are taken for broken
+PRIVATE = 0o600
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a file on a board shall hold: a file here, or bytes."""
+
+    source: Path | bytes
+    mode: int = 0o644
+
+    @property
+    def size(self) -> int:
+        return len(self.source) if isinstance(self.source, bytes) else self.source.stat().st_size
+
+    def digest(self) -> str:
+        if isinstance(self.source, bytes):
+            return hashlib.sha256(self.source).hexdigest()
+        with open(self.source, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def iterate(self) -> Iterator[bytes]:
+        if isinstance(self.source, bytes):
+            yield self.source
+            return
+        with open(self.source, "rb") as file:
+            while piece := file.read(PIECE):
+                yield piece
+
+
+def push_files(
+    ssh: SshRunner, board: Board, contents: Mapping[str, Content], only: Sequence[str] = ()
+) -> int:
+    """Copy what differs; return how many files were copied or deleted.
+
+    In the folders of ``only`` nothing but these files stays.
+    """
+    digests = {path: content.digest() for path, content in contents.items()}
+    asked = call_board(ssh, board, "missing", {"files": digests, "only": list(only)}, seconds=600)
+    missing = [path for path in contents if path in set(asked["missing"])]
+    if not missing and not asked["others"]:
+        return 0
+    return send_files(ssh, board, contents, digests, missing, only)
+
+
+def send_files(
+    ssh: SshRunner,
+    board: Board,
+    contents: Mapping[str, Content],
+    digests: Mapping[str, str],
+    missing: Sequence[str],
+    only: Sequence[str],
+) -> int:
+    """Copy the missing ones of these files; return how many were copied or deleted."""
+    files = [
+        {
+            "path": path,
+            "size": contents[path].size,
+            "sha256": digests[path],
+            "mode": contents[path].mode,
+        }
+        for path in missing
+    ]
+    request = {"files": files, "only": list(only), "keep": list(contents)}
+    size = sum(contents[path].size for path in missing)
+    pieces = join_contents(contents[path] for path in missing)
+    answer = call_board(ssh, board, "receive", request, pieces, 120 + size / BYTES_PER_SECOND)
+    return int(answer["received"]) + int(answer["deleted"])
+
+
+def join_contents(contents: Iterable[Content]) -> Iterator[bytes]:
+    for content in contents:
+        yield from content.iterate()

@@ -1,0 +1,274 @@
+"""When to repeat a message that got no answer: the wait doubles each time, up to a minute."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from ...core.errors import CodecError
+from ...core.files import translate_disk_errors, write_atomically
+from . import messages
+from .messages import MAX_WANTED_CHUNKS, BlobRef, Done, Want
+
+FIRST_WAIT, LONGEST_WAIT = 2.0, 60.0  # seconds
+
+
+class ResendTimer:
+    """Waits for an answer; the caller supplies the time."""
+
+    def __init__(self, now: float) -> None:
+        self.reset(now)
+
+    def reset(self, now: float) -> None:
+        """Start over with the shortest wait, because the other side made progress."""
+        self.wait_seconds = FIRST_WAIT
+        self.due_at = now + self.wait_seconds
+
+    def advance_if_due(self, now: float) -> bool:
+        """Return whether it is time to repeat the message; if so, double the next wait."""
+        if now < self.due_at:
+            return False
+        self.wait_seconds = min(2 * self.wait_seconds, LONGEST_WAIT)
+        self.due_at = now + self.wait_seconds
+        return True
+
+
+MAGIC = b"HETC"
+HEADER = struct.Struct(">4s32sI")
+CHECKSUM = struct.Struct(">I")
+CHUNK_BYTES = (
+    128 << 10
+)  # short enough for the keep-alive of a slow network, long enough to be cheap
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A part of a blob. Its checksum is right; the blob's sha256 is checked at the end."""
+
+    sha256: str
+    index: int
+    data: bytes
+
+
+def encode_chunk(chunk: Chunk) -> bytes:
+    head = HEADER.pack(MAGIC, bytes.fromhex(chunk.sha256), chunk.index)
+    return b"".join([head, CHECKSUM.pack(zlib.crc32(chunk.data, zlib.crc32(head))), chunk.data])
+
+
+def decode_chunk(payload: bytes) -> Chunk:
+    start = HEADER.size + CHECKSUM.size
+    if not start < len(payload) <= start + CHUNK_BYTES or payload[:4] != MAGIC:
+        raise CodecError("a chunk is not from heterophony, or is empty or too long")
+    head, data = payload[: HEADER.size], payload[start:]
+    (checksum,) = CHECKSUM.unpack(payload[HEADER.size : start])
+    if checksum != zlib.crc32(data, zlib.crc32(head)):
+        raise CodecError("a chunk was damaged on its way")
+    _, sha256, index = HEADER.unpack(head)
+    return Chunk(sha256.hex(), index, data)
+
+
+def count_chunks(blob: BlobRef) -> int:
+    """Return the number of chunks of a blob."""
+    return -(-blob.size // CHUNK_BYTES)
+
+
+class OutgoingBlob:
+    """A blob to send; ``read_range(offset, size)`` returns some of its bytes."""
+
+    def __init__(self, blob: BlobRef, read_range: Callable[[int, int], bytes]) -> None:
+        self.blob, self.read_range = blob, read_range
+
+    @staticmethod
+    def from_bytes(content: bytes) -> OutgoingBlob:
+        return OutgoingBlob(
+            BlobRef.from_bytes(content), lambda offset, size: content[offset : offset + size]
+        )
+
+    def encode_wanted_chunks(self, want: Want) -> list[bytes]:
+        """Return the encoded chunks that are wanted."""
+        if max(want.chunks) >= count_chunks(self.blob):
+            raise CodecError(
+                f"chunk {max(want.chunks)} is wanted of a blob that has {count_chunks(self.blob)}"
+            )
+        return [
+            encode_chunk(Chunk(want.sha256, i, self.read_range(i * CHUNK_BYTES, CHUNK_BYTES)))
+            for i in set(want.chunks)
+        ]
+
+
+class IncomingBlob:
+    """A blob to receive. Only chunks that were requested and arrived take up memory."""
+
+    def __init__(self, blob: BlobRef, max_bytes: int) -> None:
+        if blob.size > max_bytes:
+            raise CodecError(f"{blob.size} bytes are over the limit of {max_bytes}")
+        self.blob, self.digest_failures = blob, 0
+        self.reset()
+
+    def reset(self) -> None:
+        self.received, self.outstanding, self.next_index = dict[int, bytes](), set[int](), 0
+
+    def request_next(self) -> tuple[int, ...]:
+        """Return chunks to request now; none while over half a window is outstanding."""
+        if len(self.outstanding) > MAX_WANTED_CHUNKS // 2:
+            return ()
+        end = min(
+            count_chunks(self.blob), self.next_index + MAX_WANTED_CHUNKS - len(self.outstanding)
+        )
+        new = range(self.next_index, end)
+        self.outstanding.update(new)
+        self.next_index = end
+        return tuple(new)
+
+    def list_outstanding(self) -> tuple[int, ...]:
+        """Return the chunks that were requested and did not arrive yet."""
+        return tuple(sorted(self.outstanding))
+
+    def add_chunk(self, chunk: Chunk) -> bool:
+        """Add a chunk; return whether it was missing. Repeated and foreign ones are not."""
+        if chunk.sha256 != self.blob.sha256 or chunk.index not in self.outstanding:
+            return False
+        if len(chunk.data) != min(CHUNK_BYTES, self.blob.size - chunk.index * CHUNK_BYTES):
+            raise CodecError(f"chunk {chunk.index} has a wrong size of {len(chunk.data)} bytes")
+        self.outstanding.remove(chunk.index)
+        self.received[chunk.index] = chunk.data
+        return True
+
+    def assemble(self) -> bytes | None:
+        """Return the blob once it is complete; if its sha256 is wrong, start over."""
+        if len(self.received) < count_chunks(self.blob):
+            return None
+        whole = b"".join(self.received[i] for i in range(count_chunks(self.blob)))
+        if hashlib.sha256(whole).hexdigest() == self.blob.sha256:
+            return whole
+        self.digest_failures += 1
+        self.reset()
+        return None
+
+
+class BlobTransfer:
+    """One blob on its way here. Chunks that arrived are never requested again."""
+
+    def __init__(self, blob: BlobRef, max_bytes: int, now: float) -> None:
+        self.incoming, self.resend_timer = IncomingBlob(blob, max_bytes), ResendTimer(now)
+
+    @property
+    def blob(self) -> BlobRef:
+        return self.incoming.blob
+
+    def request_next(self) -> list[Want]:
+        """Request chunks beyond those already requested, if the window has room."""
+        return self.make_wants(self.incoming.request_next())
+
+    def add_chunk(self, chunk: Chunk, now: float) -> bool:
+        """Add a chunk; return whether it was missing."""
+        was_missing = self.incoming.add_chunk(chunk)
+        if was_missing:
+            self.resend_timer.reset(now)
+        return was_missing
+
+    def repeat_overdue_request(self, now: float) -> list[Want]:
+        """Repeat the request for outstanding chunks if none arrived for a while."""
+        return self.repeat_request() if self.resend_timer.advance_if_due(now) else []
+
+    def repeat_request(self) -> list[Want]:
+        """Request all outstanding chunks again: the other side may have forgotten them."""
+        return self.make_wants(self.incoming.list_outstanding())
+
+    def make_wants(self, indices: tuple[int, ...]) -> list[Want]:
+        return [Want(self.blob.sha256, indices)] if indices else []
+
+
+MAX_SPARE_BLOBS = 3  # kept though no task needs them: the next task often needs one of them
+
+
+class BlobCache:
+    """Blobs by their sha256, and the one transfer that is under way."""
+
+    def __init__(self, max_blob_bytes: int) -> None:
+        self.max_blob_bytes, self.blobs = max_blob_bytes, dict[str, bytes]()
+        self.current_transfer: BlobTransfer | None = None
+
+    def has_all(self, *blobs: BlobRef) -> bool:
+        return all(b.sha256 in self.blobs for b in blobs)
+
+    def request_missing(self, needed: Iterable[BlobRef], now: float) -> list[Want]:
+        """Request chunks of the first missing blob, and delete blobs that are not needed."""
+        needed_by_sha256 = {b.sha256: b for b in needed}
+        missing = [b for sha256, b in needed_by_sha256.items() if sha256 not in self.blobs]
+        if self.current_transfer and self.current_transfer.blob not in missing:
+            self.current_transfer = None
+        if self.current_transfer is None and missing:
+            self.current_transfer = BlobTransfer(missing[0], self.max_blob_bytes, now)
+        spare = [sha256 for sha256 in self.blobs if sha256 not in needed_by_sha256]
+        for sha256 in spare[: max(0, len(spare) - MAX_SPARE_BLOBS)]:
+            del self.blobs[sha256]
+        return self.current_transfer.request_next() if self.current_transfer else []
+
+    def add_chunk(self, chunk: Chunk, now: float) -> bool:
+        """Add a chunk; return whether the current transfer was missing it."""
+        if self.current_transfer is None or not self.current_transfer.add_chunk(chunk, now):
+            return False
+        content = self.current_transfer.incoming.assemble()
+        if content is not None:
+            self.blobs[chunk.sha256] = content
+            self.current_transfer = None
+        return True
+
+    def repeat_request(self) -> list[Want]:
+        return self.current_transfer.repeat_request() if self.current_transfer else []
+
+    def repeat_overdue_request(self, now: float) -> list[Want]:
+        return self.current_transfer.repeat_overdue_request(now) if self.current_transfer else []
+
+
+class ReplyStore:
+    """Replies that are kept until the server has reached a later round."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.announcements: dict[str, Done] = {}
+        with translate_disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            for path in sorted(folder.iterdir()):
+                self.load_file(path)
+
+    def load_file(self, path: Path) -> None:
+        """Load a reply of an earlier start; delete a damaged one, which is then computed again."""
+        text, checksum, reply = [*path.read_bytes().split(b"\n", 2), b"", b""][:3]
+        try:
+            done = messages.decode_message(text + b"\n" + checksum, Done)
+        except CodecError:
+            path.unlink()
+            return
+        if path.name == done.id and hashlib.sha256(reply).hexdigest() == done.reply.sha256:
+            self.announcements[done.id] = done
+        else:
+            path.unlink()
+
+    def put(self, done: Done, reply: bytes) -> None:
+        write_atomically(self.folder / done.id, messages.encode_message(done) + b"\n" + reply)
+        self.announcements[done.id] = done
+
+    def drop(self, id: str) -> None:
+        if self.announcements.pop(id, None) is not None:
+            with translate_disk_errors(self.folder):
+                (self.folder / id).unlink(missing_ok=True)
+
+    def find_reply(self, sha256: str) -> OutgoingBlob | None:
+        """Return the reply with this content, read from disk chunk by chunk."""
+        for done in self.announcements.values():
+            if done.reply.sha256 == sha256:
+                return OutgoingBlob(done.reply, partial(self.read_range, done))
+        return None
+
+    def read_range(self, done: Done, offset: int, size: int) -> bytes:
+        path = self.folder / done.id
+        with translate_disk_errors(path), open(path, "rb") as file:
+            file.seek(len(messages.encode_message(done)) + 1 + offset)
+            return file.read(size)

@@ -1,0 +1,188 @@
+"""The one validator of records from outside: messages, replies, enrolments, the server's record of devices.
+
+A record is a dataclass whose fields are annotated with rules. A rule takes a value from JSON or TOML
+and returns it, or raises a ValueError that says what is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from datetime import datetime
+from functools import cache
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+from ...core.errors import CodecError
+from ...core.files import NAME_PATTERN
+
+FieldRule = Callable[[Any], Any]
+T = TypeVar("T")
+MAX_TEXT_LENGTH = 1000
+MAX_SECONDS = 1e9  # 30 years
+
+
+# Rules --------------------------------------------------------------------------------------
+def matching(pattern: re.Pattern[str], what: str) -> FieldRule:
+    """Require a string that matches a pattern."""
+
+    def rule(value: Any) -> str:
+        if not isinstance(value, str) or not pattern.fullmatch(value):
+            raise ValueError(f"is not {what}")
+        return value
+
+    return rule
+
+
+def text(max_length: int) -> FieldRule:
+    """Require one printable line: nothing in it can move a cursor or hide."""
+
+    def rule(value: Any) -> str:
+        if not isinstance(value, str) or len(value) > max_length or not value.isprintable():
+            raise ValueError(f"is not a line of at most {max_length} characters")
+        return value
+
+    return rule
+
+
+def check_string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("is not text")
+    return value
+
+
+def integer(low: int = 0, high: int = 1 << 53) -> FieldRule:
+    """Require a whole number in a range."""
+
+    def rule(value: Any) -> int:
+        if type(value) is not int or not low <= value <= high:
+            raise ValueError(f"is not a whole number from {low} to {high}")
+        return value
+
+    return rule
+
+
+def check_finite(value: Any) -> float:
+    """Require a finite number; an int stays an int."""
+    if type(value) not in (int, float) or abs(value) > 1e300 or math.isnan(value):
+        raise ValueError("is not a finite number")
+    return value  # type: ignore[no-any-return]
+
+
+def check_duration(value: Any) -> float:
+    """Require a number of seconds: not negative, and short enough to be added up."""
+    if not 0 <= check_finite(value) <= MAX_SECONDS:
+        raise ValueError(f"is not a number of seconds from 0 to {MAX_SECONDS:g}")
+    return value  # type: ignore[no-any-return]
+
+
+def check_boolean(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError("is not true or false")
+    return value
+
+
+def check_date(value: Any) -> datetime:
+    if type(value) is not datetime or value.tzinfo is None:
+        raise ValueError("is not a date and time with a time zone")
+    return value
+
+
+def one_of(*words: str) -> FieldRule:
+    def rule(value: Any) -> str:
+        if not isinstance(value, str) or value not in words:
+            raise ValueError(f"is not one of {', '.join(words)}")
+        return value
+
+    return rule
+
+
+def list_of(element: FieldRule, max_length: int, min_length: int = 0) -> FieldRule:
+    """Require a list; its length is checked before its elements."""
+
+    def rule(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list | tuple) or not min_length <= len(value) <= max_length:
+            raise ValueError(f"is not a list of {min_length} to {max_length}")
+        return tuple(element(v) for v in value)
+
+    return rule
+
+
+def mapping_of(key: FieldRule, element: FieldRule, max_length: int) -> FieldRule:
+    """Require an object with any keys of one form."""
+
+    def rule(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict) or len(value) > max_length:
+            raise ValueError(f"is not an object of at most {max_length} entries")
+        return {key(k): element(v) for k, v in value.items()}
+
+    return rule
+
+
+def record_of(cls: type[T]) -> FieldRule:
+    """Require an object with exactly the fields of a record."""
+
+    def rule(value: Any) -> T:
+        return parse_fields(cls, value)
+
+    return rule
+
+
+# Records ------------------------------------------------------------------------------------
+def parse_fields(cls: type[T], content: Any) -> T:
+    """Return the record that an object stands for; raise ValueError if a field is wrong."""
+    rules = read_field_rules(cls)  # type: ignore[arg-type]
+    if isinstance(content, cls):
+        content = {name: getattr(content, name) for name in rules}
+    if not isinstance(content, dict) or content.keys() != rules.keys():
+        raise ValueError(f"does not have exactly the fields {', '.join(rules)}")
+    return cls(**{name: apply_rule(name, rules[name], content[name]) for name in rules})
+
+
+@cache
+def read_field_rules(cls: type) -> dict[str, FieldRule]:
+    hints = get_type_hints(cls, include_extras=True)
+    return {f.name: hints[f.name].__metadata__[0] for f in fields(cls)}
+
+
+def apply_rule(name: str, rule: FieldRule, value: Any) -> Any:
+    try:
+        return rule(value)
+    except ValueError as error:
+        raise ValueError(f"'{name}' {error}") from None
+
+
+def parse_record(cls: type[T], content: dict[str, Any], what: str) -> T:
+    """Return the record in bytes from the network; raise CodecError if a field is wrong."""
+    try:
+        return parse_fields(cls, content)
+    except ValueError as error:
+        raise CodecError(f"{what}: {error}"[:400]) from None
+
+
+def to_single_line(words: object) -> str:
+    """Return any text as one printable line that fits a ``Text`` field."""
+    return "".join(c if c.isprintable() else " " for c in str(words)[:MAX_TEXT_LENGTH])
+
+
+# Types of fields ----------------------------------------------------------------------------
+KEY_RULE = matching(re.compile(r"[A-Za-z0-9_./ -]{1,128}"), "a name of a fact or number")
+Sha256 = Annotated[str, matching(re.compile("[0-9a-f]{64}"), "a sha256")]
+OptionalSha256 = Annotated[
+    str, matching(re.compile("([0-9a-f]{64})?"), "a sha256 or an empty string")
+]
+TopicName = Annotated[str, matching(NAME_PATTERN, "a name for topics")]
+ClientName = Annotated[str, text(256)]
+Text = Annotated[str, text(MAX_TEXT_LENGTH)]
+AnyString = Annotated[str, check_string]
+Count = Annotated[int, integer()]
+Port = Annotated[int, integer(1, 65535)]
+Date = Annotated[datetime, check_date]
+Boolean = Annotated[bool, check_boolean]
+FiniteNumber = Annotated[float, check_finite]
+Seconds = Annotated[float, check_duration]
+NumberMap = Annotated[Mapping[str, float], mapping_of(KEY_RULE, check_finite, 256)]
+TextMap = Annotated[Mapping[str, str], mapping_of(KEY_RULE, text(200), 32)]
+Integers = Annotated[tuple[int, ...], list_of(integer(), 1000)]
+JobKind = Annotated[str, one_of("train", "evaluate", "join")]

@@ -1,0 +1,298 @@
+"""Encode a JSON object with a checksum, and decode it strictly.
+
+A frame is two lines: canonical JSON, and its crc32. Without TLS a network may alter a digit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from ...core.errors import CodecError
+from ...core.files import NAME_PATTERN
+from .message_fields import (
+    Boolean,
+    ClientName,
+    Count,
+    FiniteNumber,
+    Integers,
+    JobKind,
+    NumberMap,
+    OptionalSha256,
+    Seconds,
+    Sha256,
+    Text,
+    TextMap,
+    TopicName,
+    integer,
+    list_of,
+    one_of,
+    parse_record,
+    record_of,
+    text,
+)
+from .topics import PROTOCOL_VERSION
+
+MAX_RUN_BYTES = 64  # of the name of a run
+
+
+def encode_frame(content: Mapping[str, Any]) -> bytes:
+    """Return the bytes of an object; equal objects give equal bytes."""
+    return add_checksum(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
+
+
+def add_checksum(text: bytes) -> bytes:
+    return b"%s\n%08x" % (text, zlib.crc32(text))
+
+
+def decode_frame(payload: bytes) -> dict[str, Any]:
+    """Return the object in a frame whose length the caller has checked."""
+    text = payload[:-9]
+    if add_checksum(text) != payload:
+        raise CodecError("a message was damaged on its way")
+    try:
+        content = json.loads(text, object_pairs_hook=reject_duplicate_keys)
+    except (ValueError, RecursionError):
+        raise CodecError("a message is not JSON") from None
+    if not isinstance(content, dict):
+        raise CodecError("a message is not a JSON object")
+    return content
+
+
+def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse an object with a key twice: two readers could understand it differently."""
+    content = dict(pairs)
+    if len(content) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return content
+
+
+def add_run(run: str, payload: bytes) -> bytes:
+    """Return what travels on a topic of a device: the name of the run, a line feed, the payload."""
+    return run.encode() + b"\n" + payload
+
+
+def split_run(payload: bytes) -> tuple[str, bytes]:
+    """Return the run's name and the rest; refuse bytes that do not begin with a name."""
+    end = payload.find(b"\n", 0, MAX_RUN_BYTES + 1)
+    run = payload[: max(end, 0)].decode("latin-1")
+    if not NAME_PATTERN.fullmatch(run):
+        raise CodecError("a message names no run")
+    return run, payload[end + 1 :]
+
+
+MAX_BYTES, MAX_HELLO_BYTES = 16 << 10, 256 << 10  # of a message; of a Hello, which lists clients
+MAX_WANTED_CHUNKS = 16  # in one request
+RUN_STATES = ("waiting", "playing", "ended")  # in the order in which a server enters them
+
+
+# Records within messages and replies --------------------------------------------------------
+@dataclass(frozen=True)
+class BlobRef:
+    """Names bytes by their content; they are then pulled in chunks."""
+
+    sha256: Sha256
+    size: Annotated[int, integer(1, 1 << 40)]
+
+    @staticmethod
+    def from_bytes(content: bytes) -> BlobRef:
+        return BlobRef(hashlib.sha256(content).hexdigest(), len(content))
+
+
+BlobRefField = Annotated[BlobRef, record_of(BlobRef)]
+
+
+@dataclass(frozen=True)
+class ClientSummary:
+    """A client on a device: how much data it has, and of what kind; never the data."""
+
+    name: ClientName
+    train: Count
+    test: Count
+    validation: Count
+    labels: Integers  # training examples of each class
+    data_sha256: Sha256
+    shape: Integers
+    classes: Count
+    type: Annotated[str, one_of("uint8", "float32", "int64")] = "uint8"  # of stored examples
+
+
+@dataclass(frozen=True)
+class ReplyHeader:
+    """Everything in a reply except its tensors."""
+
+    client: ClientName
+    kind: JobKind
+    samples: Count
+    weight: FiniteNumber
+    metrics: NumberMap
+    turn: Count
+    examples: Count
+    kept: OptionalSha256
+
+
+# Messages -----------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Message:
+    """Base of all messages."""
+
+    max_bytes: ClassVar[int] = MAX_BYTES
+
+
+@dataclass(frozen=True)
+class Control(Message):
+    """From the server, retained: the state of the run.
+
+    Memories of rounds before ``oldest`` are no longer needed.
+    """
+
+    run: TopicName
+    epoch: Count  # how often the server has started
+    state: Annotated[str, one_of(*RUN_STATES)]
+    t: Count
+    rounds: Count
+    oldest: Count
+    config: BlobRefField
+
+
+@dataclass(frozen=True)
+class Status(Message):
+    """From a device, retained, and its last will: whether it is connected."""
+
+    state: Annotated[str, one_of("here", "gone")]
+    session: TopicName  # new at each start of the device
+
+
+@dataclass(frozen=True)
+class Hello(Message):
+    """From a device: the clients it holds, its version and its hardware."""
+
+    max_bytes: ClassVar[int] = MAX_HELLO_BYTES
+    session: TopicName
+    epoch: Count  # of the server it introduces itself to
+    version: Annotated[str, text(64)]  # of heterophony
+    config_sha256: Sha256
+    clients: Annotated[
+        tuple[ClientSummary, ...], list_of(record_of(ClientSummary), 1024, min_length=1)
+    ]
+    hardware: TextMap = field(default_factory=dict)
+    home: Annotated[str, text(64)] = ""  # id of the folder with its clients' memories
+
+
+@dataclass(frozen=True)
+class Welcome(Message):
+    """From the server: the device takes part with all its clients."""
+
+    session: TopicName
+    epoch: Count
+
+
+@dataclass(frozen=True)
+class Refused(Message):
+    """From the server: the device does not take part, and why."""
+
+    session: TopicName
+    epoch: Count
+    why: Text
+
+
+@dataclass(frozen=True)
+class Task(Message):
+    """From the server: a job for a client. The id is a digest of the content: equal jobs, equal ids."""
+
+    id: Sha256
+    client: ClientName
+    job: JobKind
+    t: Count
+    turn: Count
+    keeps: Boolean
+    tensors: BlobRefField
+    average: BlobRefField
+    attempt: Count  # how often it was assigned again; not part of the id
+
+
+@dataclass(frozen=True)
+class Done(Message):
+    """From a device: the reply to a task is ready to be pulled."""
+
+    id: Sha256
+    attempt: Count
+    t: Count
+    reply: BlobRefField
+    seconds: Seconds  # that the job took; not in the reply, so that equal work is an equal blob
+
+
+@dataclass(frozen=True)
+class Want(Message):
+    """From either side: send these chunks of a blob. Requests, acknowledges and resumes at once."""
+
+    sha256: Sha256
+    chunks: Annotated[
+        tuple[int, ...], list_of(integer(0, 1 << 32), MAX_WANTED_CHUNKS, min_length=1)
+    ]
+
+
+@dataclass(frozen=True)
+class Taken(Message):
+    """From the server: the reply arrived and is valid; the device need not announce it again."""
+
+    id: Sha256
+
+
+@dataclass(frozen=True)
+class Rejected(Message):
+    """From the server: the reply is not accepted, and why; the device deletes it."""
+
+    id: Sha256
+    attempt: Count
+    why: Text
+
+
+@dataclass(frozen=True)
+class Failed(Message):
+    """From a device: the task failed, and why; ``again`` says whether another attempt can help."""
+
+    id: Sha256
+    attempt: Count
+    why: Text
+    again: Boolean
+
+
+@dataclass(frozen=True)
+class Metrics(Message):
+    """From a device: numbers to show live; they influence nothing."""
+
+    values: NumberMap
+
+
+FROM_SERVER = (Welcome, Refused, Task, Want, Taken, Rejected)
+FROM_DEVICE = (Hello, Done, Want, Failed, Metrics)
+M = TypeVar("M", bound=Message)
+
+
+def encode_message(message: Message) -> bytes:
+    """Return the bytes of a message; refuse what ``decode_message`` would refuse."""
+    cls = type(message)
+    content = {"v": PROTOCOL_VERSION, "kind": cls.__name__.lower(), **asdict(message)}
+    payload = encode_frame(content)
+    decode_message(payload, cls)
+    return payload
+
+
+def decode_message(payload: bytes, *kinds: type[M]) -> M:
+    """Return a valid message of one of these kinds; refuse everything else."""
+    if len(payload) > max(k.max_bytes for k in kinds):
+        raise CodecError(f"a message of {len(payload)} bytes is too long")
+    content = decode_frame(payload)
+    version = content.pop("v", None)
+    if type(version) is not int or version != PROTOCOL_VERSION:
+        raise CodecError(f"a message is not of version {PROTOCOL_VERSION} of the protocol")
+    kind = content.pop("kind", None)
+    for cls in kinds:
+        if kind == cls.__name__.lower() and len(payload) <= cls.max_bytes:
+            return parse_record(cls, content, f"a {kind} message")
+    raise CodecError(f"a message of kind {str(kind)[:40]!r} is not expected here, or too long")

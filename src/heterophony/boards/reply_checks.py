@@ -1,0 +1,268 @@
+"""Check the metrics in a reply from a device: their names, their limits, and which there must be."""
+
+from __future__ import annotations
+
+import math
+import re
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..core.algorithm import Reply, Server
+from ..core.codec import check_same_structure
+from ..core.errors import CodecError, NotFiniteError
+from ..core.scores import LOSS_PREFIX, get_metric_info
+from ..core.tensors import Tensors
+from ..jobs.client_store import FolderClientStore
+from ..jobs.evaluation import is_generic_model_known
+from ..jobs.plan import Job, Plan
+from ..jobs.trials import DUMMY_CLIENT, make_blank_targets, make_dry_plan, simulate_reply
+from ..jobs.work import restore_tensors
+from .protocol.job_codec import encode_reply
+
+TEST_COUNT_METRICS = ("G", "P", "P_local", "before")  # correct answers on test examples
+VALIDATION_COUNT_METRICS = ("G_valid", "P_valid")
+METRIC_NAME = re.compile(r"[A-Za-z]\w{0,40}(/\w{1,40})?")
+MAX_METRICS = 32  # in one reply
+MAX_VALUE = 1e100  # of a metric: its square, and its sum over all examples, are still finite
+
+
+def check_metrics(plan: Plan, found: Mapping[str, float], client: str) -> None:
+    """Require bounded numbers with valid names, and counts within the number of examples."""
+    federation = plan.federation.whole()
+    tested, held_out = (federation.sizes(p)[client] for p in ("test", "validation"))
+    limits = {
+        **dict.fromkeys(TEST_COUNT_METRICS, tested),
+        **dict.fromkeys(VALIDATION_COUNT_METRICS, held_out),
+    }
+    if len(found) > MAX_METRICS:
+        raise CodecError(f"the reply has {len(found)} metrics, over {MAX_METRICS}")
+    for name, value in found.items():
+        if not METRIC_NAME.fullmatch(name):
+            raise CodecError(f"metric {name[:80]!r} is not a name")
+        if not math.isfinite(value):
+            raise CodecError(f"metric {name!r} is not finite")
+        if abs(value) > MAX_VALUE:
+            raise CodecError(f"metric {name!r} is {value:g}, over {MAX_VALUE:g}")
+        if name in limits and not is_possible_score(plan, value, limits[name]):
+            raise CodecError(f"metric {name!r} is {value:g}, of {limits[name]} examples")
+        if value <= 0 and get_metric_info(name.partition("/")[2]).pooling == "log":
+            raise CodecError(f"metric {name!r} is {value:g}, and must be above 0")
+        if (measure := name.removeprefix(LOSS_PREFIX)) != name and measure in limits:
+            check_loss(measure, value, found)
+
+
+def check_loss(measure: str, value: float, found: Mapping[str, float]) -> None:
+    """Require the score that a loss belongs to; no loss of a task is below 0."""
+    if measure not in found:
+        raise CodecError(f"metric '{LOSS_PREFIX}{measure}' is there, and {measure!r} is missing")
+    if value < 0:
+        raise CodecError(f"metric '{LOSS_PREFIX}{measure}' is {value:g}, and must not be negative")
+
+
+def is_possible_score(plan: Plan, value: float, examples: int) -> bool:
+    """Tell whether so many examples can have this sum of scores; R² has no lower limit."""
+    if plan.task.name == "classification" and value != int(value):
+        return False
+    return value <= examples and (value >= 0 or plan.task.name == "regression")
+
+
+def list_expected_measures(plan: Plan, job: Job, client: str) -> frozenset[str]:
+    """List the scores that a client measures in an evaluation: G, P, both or none.
+
+    The client is one of the plan's, whose data the plan has.
+    """
+    algorithm, found = plan.algorithm, set[str]()
+    if job.t == plan.rounds or algorithm.ready(job.t):
+        found.add("P")
+    if algorithm.common:
+        with tempfile.TemporaryDirectory(prefix="heterophony-") as folder:
+            store = FolderClientStore(Path(folder) / "clients", Path(folder) / "scratch")
+            blank = replace(job, client=client, tensors=Tensors())
+            generic = plan.build_client(blank, {"net": job.generic_model}, store)
+            if is_generic_model_known(plan, generic):
+                found.add("G")
+    return frozenset(found)
+
+
+MAX_NORM_RATIO = 1000.0  # to the norm of what was sent; honest training stays far below
+MAX_REPLY_HEADER_BYTES = 64 << 10  # names, numbers and metrics, beside the tensors
+
+
+class ReplyValidator:
+    """Knows the form of valid replies from what the algorithm itself would send."""
+
+    def __init__(self, plan: Plan, max_norm_ratio: float = MAX_NORM_RATIO) -> None:
+        self.plan, self.max_norm_ratio = plan, max_norm_ratio
+        self._measures = dict[tuple[object, ...], frozenset[str]]()
+
+    def prepare(self) -> None:
+        """Compute the form of replies now: if that fails, no device is to blame."""
+        assert self.required_names is not None
+        assert self.largest_reply_bytes
+
+    @cached_property
+    def largest_reply(self) -> Reply:
+        """The reply of a client with examples of every class; no reply has more tensors."""
+        return self.simulate_reply(make_blank_targets(self.plan))
+
+    @cached_property
+    def initial_server(self) -> Server:
+        """The server's state before the first round."""
+        return self.plan.create_initial_server()
+
+    @cached_property
+    def initial_tensors(self) -> Tensors:
+        """What a client is sent in the first round."""
+        return self.plan.algorithm.send(self.initial_server, self.plan.federation.clients[0])
+
+    @cached_property
+    def required_names(self) -> frozenset[str]:
+        """The tensors that every client sends, whatever its classes are."""
+        if self.plan.task.name != "classification":
+            return frozenset(self.largest_reply.tensors)
+        single_class = [
+            self.simulate_reply(torch.tensor([c])).tensors
+            for c in (0, self.plan.federation.classes - 1)
+        ]
+        return frozenset(single_class[0].keys() & single_class[1].keys())
+
+    def simulate_reply(self, y: Tensor) -> Reply:
+        """Return the reply of a client with blank examples of these classes to its first job."""
+        return simulate_reply(self.plan, y)[0]
+
+    def list_measures(self, job: Job) -> frozenset[str]:
+        """List the scores that every reply to this evaluation has: G, P, both or none."""
+        plan = self.plan
+        ready = job.t == plan.rounds or plan.algorithm.ready(job.t)
+        key = (ready, *plan.list_names(plan.template, job.t, "shared"))
+        if key not in self._measures:
+            dry_plan = make_dry_plan(self.plan, make_blank_targets(self.plan))
+            self._measures[key] = list_expected_measures(dry_plan, job, DUMMY_CLIENT)
+        return self._measures[key]
+
+    @cached_property
+    def largest_reply_bytes(self) -> int:
+        """The bytes of a reply to training with all tensors that any client sends."""
+        return len(encode_reply(self.largest_reply, self.plan.share_personal))
+
+    def limit_reply_bytes(self, job: Job) -> int:
+        """Return the most bytes that the reply to a job can have; none larger is fetched."""
+        tensors = self.largest_reply_bytes if job.kind == "train" else 0
+        return tensors + MAX_REPLY_HEADER_BYTES
+
+    def check_reply(self, reply: Reply, job: Job) -> Reply:
+        """Return a valid reply with the weight the server knows; raise CodecError otherwise."""
+        if (reply.client, reply.kind, reply.turn) != (job.client, job.kind, job.turn):
+            raise CodecError("the reply is to another job")
+        if job.kind == "train":
+            self.check_aside(reply.aside)
+            self.check_tensors(reply.tensors, job)
+        elif reply.tensors or reply.aside:
+            raise CodecError("the reply to an evaluation holds tensors")
+        check_metrics(self.plan, reply.metrics, job.client)
+        if job.kind != "train":
+            self.check_measures(reply, job)
+        return self.set_trusted_weight(reply, job)
+
+    def check_measures(self, reply: Reply, job: Job) -> None:
+        """Require exactly the scores that are measured now, and at the end the memory's digest."""
+        federation = self.plan.federation.whole()
+        tested, held_out = (federation.sizes(p)[job.client] for p in ("test", "validation"))
+        expected = self.list_measures(job)
+        if held_out:
+            expected |= {f"{measure}_valid" for measure in expected}
+        for name in sorted(expected - reply.metrics.keys()):
+            raise CodecError(f"metric {name!r} is missing in the reply to an evaluation")
+        # without test examples, a device cannot tell whether G needs personal parameters
+        for name in sorted({"G", "P"} & reply.metrics.keys() - expected) if tested else ():
+            raise CodecError(f"metric {name!r} is not measured in this evaluation")
+        if job.t == self.plan.rounds and not reply.kept:
+            raise CodecError("the reply to the last evaluation has no digest of the memory")
+
+    def check_tensors(self, found: Tensors, job: Job) -> None:
+        """Require known names, the right shapes and types, and all tensors that everybody sends.
+
+        That is the form in which protections send them; norms are limited of what they stand for.
+        """
+        expected_tensors = self.largest_reply.tensors
+        for name, v in found.items():
+            expected = expected_tensors.get(name)
+            if expected is None:
+                raise CodecError(f"tensor {name!r} is not expected")
+            if v.shape != expected.shape or v.dtype != expected.dtype:
+                raise CodecError(
+                    f"tensor {name!r} is {v.dtype} {tuple(v.shape)},"
+                    f" expected {expected.dtype} {tuple(expected.shape)}"
+                )
+            if v.is_floating_point() and not bool(torch.isfinite(v).all()):
+                raise NotFiniteError(f"tensor {name!r} holds NaN or infinity")
+        if missing := sorted(self.required_names - set(found)):
+            raise CodecError(f"tensor {missing[0]!r} is missing")
+        samples = self.plan.federation.whole().sizes()[job.client]
+        restored = restore_tensors(self.plan, found, job.tensors)
+        self.check_norms(restored, job.tensors, samples, "what was sent")
+        # in absolute terms too: else the model could grow by that much in every round
+        self.check_norms(restored, self.initial_tensors, samples, "what is sent at first")
+
+    def check_aside(self, found: Tensors) -> None:
+        """Require exactly the personal tensors that G averages, if the run asks for them.
+
+        Their norm is not limited: they are only measured, and nothing is learnt from them.
+        """
+        expected = self.largest_reply.aside
+        if found and not expected:
+            raise CodecError("the reply holds personal tensors, which must stay on the device")
+        check_same_structure(found, expected)
+        for name, v in found.items():
+            if v.is_floating_point() and not bool(torch.isfinite(v).all()):
+                raise NotFiniteError(f"tensor {name!r} holds NaN or infinity")
+
+    def check_norms(self, found: Tensors, sent: Tensors, samples: int, what: str) -> None:
+        """Limit the norm of shared tensors, and that of extra ones, which may be sums over examples."""
+        common = {k for k in found if k in sent}
+        before, after = compute_norm(sent, common), compute_norm(found, common)
+        if after > self.max_norm_ratio * (1 + before):
+            raise CodecError(
+                f"the update has norm {after:.3g}, over {self.max_norm_ratio:g} times that of {what}"
+            )
+        extra = compute_norm(found, found.keys() - common)
+        limit = self.max_norm_ratio * (1 + before) * (1 + samples)
+        if extra > limit:
+            raise CodecError(f"the extra tensors have norm {extra:.3g}, over {limit:.3g}")
+
+    def check_merged(self, after: Server) -> None:
+        """Limit the norm of the merged model: an algorithm may enlarge what clients send."""
+        initial = self.initial_server.model
+        common = [k for k in after.model if k in initial]
+        norm = compute_norm(after.model, common)
+        limit = self.max_norm_ratio * (1 + compute_norm(initial, common))
+        if norm > limit:
+            raise CodecError(
+                f"the merged model has norm {norm:.3g}, over {self.max_norm_ratio:g} times that of"
+                " the initial one"
+            )
+
+    def set_trusted_weight(self, reply: Reply, job: Job) -> Reply:
+        """Replace the weight in averages, which is not for a device to choose."""
+        samples = self.plan.federation.whole().sizes()[job.client]
+        if job.kind != "train":
+            return reply
+        if reply.samples != samples:
+            raise CodecError(f"the reply claims {reply.samples} examples instead of {samples}")
+        weight = samples if self.plan.weights == "samples" else 1
+        limit = max(1, samples) * 1000 * max(1, self.plan.training.epochs)
+        if not 0 <= reply.examples <= limit:
+            raise CodecError(f"the reply claims {reply.examples} processed examples")
+        return replace(reply, weight=weight)
+
+
+def compute_norm(tensors: Tensors, names: Iterable[str]) -> float:
+    """Return the norm of all floating-point tensors as one vector."""
+    real = [tensors[k].double() for k in names if tensors[k].is_floating_point()]
+    return math.sqrt(sum(float(v.square().sum()) for v in real))

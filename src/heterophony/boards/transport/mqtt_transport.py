@@ -1,0 +1,200 @@
+"""Compute how long to wait before the next attempt to connect."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Self
+from zlib import crc32
+
+from ...core.errors import CodecError
+from .connection import MAX_POLL_SECONDS, Connection, Ownership, describe_oversize
+from .paho_client import ByteCounts
+from .queues import BrokerEndpoint, ConnectionEvent, FindSender, Inbox, OutgoingPacket, Will
+
+
+@dataclass(frozen=True)
+class BackoffSettings:
+    """Seconds between attempts: ``first``, doubled after each failure, at most ``longest``.
+
+    After a refusal (wrong credentials, or another process uses the name) hurry does not help, and two
+    processes of one name would disconnect each other for ever. So these waits start at
+    ``first_after_refusal`` and end at ten times that.
+    """
+
+    first: float = 0.5
+    longest: float = 30.0
+    first_after_refusal: float = 60.0
+
+    def select_bounds(self, refused: bool) -> tuple[float, float]:
+        if refused:
+            return self.first_after_refusal, 10 * self.first_after_refusal
+        return self.first, self.longest
+
+
+class ReconnectBackoff:
+    """The waits of one transport, each shortened by a fraction that depends on its name.
+
+    The fraction keeps devices that lost the same broker from returning at the same instant.
+    """
+
+    def __init__(self, name: str, settings: BackoffSettings) -> None:
+        self.name = name
+        self.settings = settings
+        self.failures = 0
+
+    def compute_wait(self, refused: bool, active_seconds: float) -> float:
+        """Return the wait after a connection that was active for so many seconds."""
+        shortest, longest = self.settings.select_bounds(refused)
+        if active_seconds > 2 * longest:  # a name that is refused after every wait still fails
+            self.failures = 0
+        wait = min(longest, shortest * 2.0 ** min(self.failures, 30))
+        self.failures += 1
+        fraction = crc32(f"{self.name} {self.failures}".encode()) / 2**33
+        return wait * (1 - fraction)
+
+
+MAX_PACKET_BYTES = 1 << 20  # of one packet
+CLOSE_SECONDS = 5.0  # for an orderly end
+
+
+class MqttTransport:
+    """Connected to a broker from construction to ``close``; no network error raises.
+
+    ``inbox`` receives messages and connection events. ``retained`` maps topics to payloads that are
+    published, retained, at every connect: a broker that was killed may have lost them.
+    ``find_sender`` gives every sender a limited share of the inbox. Without ``acknowledges``, messages
+    that arrive while there is no connection are lost, and the others arrive faster.
+    """
+
+    def __init__(
+        self,
+        endpoint: BrokerEndpoint,
+        subscriptions: Sequence[str] = (),
+        *,
+        retained: Mapping[str, bytes] | None = None,
+        will: Will | None = None,
+        backoff: BackoffSettings | None = None,
+        max_packet_bytes: int = MAX_PACKET_BYTES,
+        inbox_messages: int = 1024,
+        inbox_bytes: int = 64 << 20,
+        find_sender: FindSender | None = None,
+        acknowledges: bool = True,
+    ) -> None:
+        self.endpoint = endpoint
+        self.subscriptions = tuple(subscriptions)
+        self.left_subscriptions: tuple[str, ...] = ()  # the broker may remember them
+        self.subscription_qos = int(acknowledges)
+        self.will = will
+        self.max_packet_bytes = max_packet_bytes
+        self.ownership = Ownership(will)
+        self.inbox = Inbox(
+            max_messages=inbox_messages, max_bytes=inbox_bytes, find_sender=find_sender
+        )
+        self.byte_counts = ByteCounts()
+        self.wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_sender.setblocking(False)
+        self._retained = dict(retained or {})
+        self._backoff = ReconnectBackoff(endpoint.identity, backoff or BackoffSettings())
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None  # only while it is active
+        self._last_event: ConnectionEvent | None = None
+        self._closing = threading.Event()
+        self._close_deadline = 0.0
+        self._thread = threading.Thread(
+            target=self._run, name=f"MQTT transport of {endpoint.identity}", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the broker answered and confirmed all subscriptions."""
+        return self._connection is not None
+
+    def publish(self, topic: str, payload: bytes, retain: bool = False) -> bool:
+        """Queue a message; return False when there is no connection or too much is waiting.
+
+        True does not mean that it arrives. A retained message also replaces the entry of
+        ``retained`` for its topic, so it is published at the next connect if it cannot be now. A
+        message over the limit raises: it can never be sent, and the broker would end the connection.
+        """
+        packet = OutgoingPacket(topic, payload, retain)
+        with self._lock:
+            connection = self._connection
+            limit = connection.max_packet_bytes if connection else self.max_packet_bytes
+            if packet.size > limit:
+                raise CodecError(describe_oversize(packet, limit, self.endpoint))
+            if retain:
+                self._retained[topic] = payload
+            if connection is None or self._closing.is_set():
+                return False
+            queued = connection.outbox.put(packet)
+        self._wake()
+        return queued
+
+    def replace_subscriptions(self, subscriptions: Sequence[str]) -> None:
+        """Subscribe to these topics instead, on this connection and all later ones."""
+        with self._lock:
+            new = tuple(subscriptions)
+            self.left_subscriptions = tuple(
+                t for t in {*self.left_subscriptions, *self.subscriptions} if t not in new
+            )
+            self.subscriptions = new
+            if self._connection:
+                self._connection.renew_subscriptions = True
+        self._wake()
+
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Send what is queued, publish the will, disconnect; take at most so many seconds."""
+        if not self._closing.is_set():
+            self._close_deadline = time.monotonic() + seconds
+            self._closing.set()
+            self._wake()
+        self._thread.join(seconds + MAX_POLL_SECONDS)
+        if not self._thread.is_alive():  # else it waits for a network that does not answer
+            self.wake_receiver.close()
+            self._wake_sender.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def get_close_deadline(self) -> float | None:
+        """Return when closing must be finished; None while the transport is open."""
+        return self._close_deadline if self._closing.is_set() else None
+
+    def activate(self, connection: Connection) -> None:
+        """Use this connection from now on; publish the retained messages first."""
+        with self._lock:
+            for topic, payload in self._retained.items():
+                connection.outbox.put(OutgoingPacket(topic, payload, retain=True), always=True)
+            self._connection = connection
+        text = f"connected to {self.endpoint} as {self.endpoint.identity}"
+        self.report_event(ConnectionEvent("connected", text))
+
+    def report_event(self, event: ConnectionEvent) -> None:
+        """Put the event into the inbox, unless it repeats the last one."""
+        if event != self._last_event:
+            self._last_event = event
+            self.inbox.offer(event)
+
+    def _wake(self) -> None:
+        with suppress(OSError):  # full: it wakes anyway; closed: the thread has ended
+            self._wake_sender.send(b"!")
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            connection = Connection(self)
+            ended = connection.run()
+            with self._lock:
+                self._connection = None
+            self.report_event(ended)
+            start = connection.active_since
+            active_seconds = time.monotonic() - start if start is not None else 0.0
+            self._closing.wait(self._backoff.compute_wait(ended.kind == "refused", active_seconds))

@@ -1,0 +1,278 @@
+"""The broker to connect to, the name to connect as, and the message it publishes if we vanish."""
+
+from __future__ import annotations
+
+import queue
+import ssl
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class BrokerEndpoint:
+    """Address of a broker and our identity there. With a password, the identity is the user name."""
+
+    address: str
+    port: int
+    identity: str
+    tls: ssl.SSLContext | None = None
+    password: str | None = None
+    keepalive: int = 30  # seconds
+
+    def __str__(self) -> str:
+        return f"the broker at {self.address}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Will:
+    """MQTT's last will: the broker publishes it, retained, ``delay`` seconds after we vanish.
+
+    After an orderly ``close`` the transport publishes it itself, without a delay.
+    """
+
+    topic: str
+    payload: bytes
+    delay: int = 15
+
+
+BURST_UNITS = 4096  # that a sender may use at once
+UNITS_PER_SECOND = 64.0  # at which they come back
+BYTES_PER_UNIT = 8192  # a message costs one unit for each of these that it begins
+MAX_SENDERS = 4096  # names come from topics, which the broker grants to enrolled devices only
+
+
+def compute_cost(size: int) -> int:
+    """Return the units that a message of this size costs."""
+    return 1 + size // BYTES_PER_UNIT
+
+
+class MessageBudget:
+    """The units of every sender, and who has used more than it had."""
+
+    def __init__(self) -> None:
+        self.exhausted: set[str] = set()
+        self._units: dict[str, tuple[float, float]] = {}  # by sender: units, and when they counted
+
+    def try_spend(self, sender: str, size: int, now: float) -> bool:
+        """Return whether the sender may send this; one that has sent too much never may again."""
+        if sender in self.exhausted:
+            return False
+        if sender not in self._units and len(self._units) >= MAX_SENDERS:
+            self._units.clear()
+        units, since = self._units.get(sender, (float(BURST_UNITS), now))
+        units = min(BURST_UNITS, units + (now - since) * UNITS_PER_SECOND) - compute_cost(size)
+        self._units[sender] = units, now
+        if units < 0:
+            self.exhausted.add(sender)
+        return units >= 0
+
+    def give_back(self, sender: str, units: int) -> None:
+        """Return units to a sender, for a message that it was asked for."""
+        if sender in self._units:
+            left, since = self._units[sender]
+            self._units[sender] = min(BURST_UNITS, left + units), since
+
+
+EVENT_SLOTS = 64
+SENDER_SHARE = 4  # one sender has at most a quarter of the messages and bytes
+FindSender = Callable[[str], str]  # by the topic of a message
+
+
+@dataclass(frozen=True)
+class ReceivedMessage:
+    """One message as it arrived, unchecked."""
+
+    topic: str
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class ConnectionEvent:
+    """A change of the connection, or a message the broker refused (``denied``), in words.
+
+    ``nudge`` only wakes the owner: there is something to do outside the inbox. ``flood`` has the name
+    of a sender that sent more than it may.
+    """
+
+    kind: Literal["connected", "lost", "refused", "denied", "nudge", "flood"]
+    text: str
+
+
+class Inbox(queue.Queue[ReceivedMessage | ConnectionEvent]):
+    """A bounded queue that never blocks the network thread.
+
+    A message that does not fit is dropped and counted. Blocking would stop the pings and so cost the
+    connection; and the protocol asks again for whatever is lost. Events have slots of their own, so
+    that a flood of messages cannot hide a lost connection. With ``find_sender``, one sender has a
+    limited share, so that its burst does not displace the messages of others, and a budget: once it is
+    exhausted, nothing of that sender is taken any more, and one event says so.
+    """
+
+    def __init__(
+        self, *, max_messages: int, max_bytes: int, find_sender: FindSender | None = None
+    ) -> None:
+        super().__init__(max_messages + EVENT_SLOTS)
+        self.max_messages = max_messages
+        self.max_bytes = max_bytes
+        self.held_bytes = 0
+        self.dropped = 0
+        self.find_sender = find_sender
+        self.budget = MessageBudget()
+        self.messages_by_sender = Counter[str]()
+        self.bytes_by_sender = Counter[str]()
+
+    def offer(self, item: ReceivedMessage | ConnectionEvent) -> None:
+        """Add the item if it fits; callable from any thread."""
+        with self.mutex:
+            size = _count_payload_bytes(item)
+            if not self._is_within_budget(item, size):
+                self.dropped += 1
+                return
+            limit = self.max_messages if isinstance(item, ReceivedMessage) else self.maxsize
+            full = self._qsize() >= limit or self.held_bytes + size > self.max_bytes
+            if full or self._exceeds_share(item, size):
+                self.dropped += 1
+                return
+            self._put(item)
+            self.not_empty.notify()
+
+    def give_back(self, sender: str, units: int) -> None:
+        """Return units of its budget to a sender, for messages that it was asked for."""
+        with self.mutex:
+            self.budget.give_back(sender, units)
+
+    def _is_within_budget(self, item: ReceivedMessage | ConnectionEvent, size: int) -> bool:
+        """Return whether the sender of a message may send it; say so once when it may not."""
+        if self.find_sender is None or not isinstance(item, ReceivedMessage):
+            return True
+        sender, known = self.find_sender(item.topic), len(self.budget.exhausted)
+        if not sender or self.budget.try_spend(sender, size, time.monotonic()):
+            return True
+        if len(self.budget.exhausted) > known and self._qsize() < self.maxsize:
+            self._put(ConnectionEvent("flood", sender))
+            self.not_empty.notify()
+        return False
+
+    def _exceeds_share(self, item: ReceivedMessage | ConnectionEvent, size: int) -> bool:
+        """Return whether the sender of a message would have more than its share."""
+        if self.find_sender is None or not isinstance(item, ReceivedMessage):
+            return False
+        sender = self.find_sender(item.topic)
+        return (
+            self.messages_by_sender[sender] >= self.max_messages // SENDER_SHARE
+            or self.bytes_by_sender[sender] + size > self.max_bytes // SENDER_SHARE
+        )
+
+    def _put(self, item: ReceivedMessage | ConnectionEvent) -> None:
+        super()._put(item)
+        self._count(item, 1)
+
+    def _get(self) -> ReceivedMessage | ConnectionEvent:
+        item = super()._get()
+        self._count(item, -1)
+        return item
+
+    def _count(self, item: ReceivedMessage | ConnectionEvent, sign: int) -> None:
+        """Count an item that is added or taken; senders without messages are forgotten."""
+        size = sign * _count_payload_bytes(item)
+        self.held_bytes += size
+        if self.find_sender is None or not isinstance(item, ReceivedMessage):
+            return
+        sender = self.find_sender(item.topic)
+        self.messages_by_sender[sender] += sign
+        self.bytes_by_sender[sender] += size
+        if not self.messages_by_sender[sender]:
+            del self.messages_by_sender[sender], self.bytes_by_sender[sender]
+
+
+def _count_payload_bytes(item: ReceivedMessage | ConnectionEvent) -> int:
+    return len(item.payload) if isinstance(item, ReceivedMessage) else 0
+
+
+PACKET_OVERHEAD = 32  # bytes of a packet besides topic and payload, at most
+MAX_IN_FLIGHT_BYTES = 1 << 20  # sent and not acknowledged; a ping may have to wait behind so many
+MAX_WAITING_BYTES = 1 << 26  # a window of chunks for each of thirty devices
+MIN_COST = 4096  # bytes that a packet counts for at least: this bounds the number of packets
+
+
+@dataclass(frozen=True)
+class OutgoingPacket:
+    """A message to publish."""
+
+    topic: str
+    payload: bytes
+    retain: bool = False
+
+    @property
+    def size(self) -> int:
+        return PACKET_OVERHEAD + len(self.topic.encode()) + len(self.payload)
+
+
+class Outbox:
+    """Packets in order: waiting until the window has room, then in flight until acknowledged.
+
+    The owner's thread calls ``put``; the network thread calls everything else.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[OutgoingPacket, None] = {}  # an ordered set
+        self._in_flight: dict[int, OutgoingPacket] = {}
+        self._waiting_bytes = 0
+        self._in_flight_bytes = 0
+
+    def put(self, packet: OutgoingPacket, always: bool = False) -> bool:
+        """Queue a packet if there is room; an empty queue always has room.
+
+        On a slow connection the same chunk is requested again while it still waits: it is sent once.
+        """
+        cost = _compute_cost(packet)
+        with self._lock:
+            if packet in self._waiting:
+                return True
+            full = self._waiting_bytes and self._waiting_bytes + cost > MAX_WAITING_BYTES
+            if full and not always:
+                return False
+            self._waiting_bytes += cost
+            self._waiting[packet] = None
+        return True
+
+    def take_next(self, max_in_flight: int) -> OutgoingPacket | None:
+        """Return the next packet to send; None while too many packets or bytes are in flight."""
+        with self._lock:
+            if not self._waiting or self.in_flight >= max_in_flight:
+                return None
+            packet = next(iter(self._waiting))
+            cost = _compute_cost(packet)
+            if self._in_flight and self._in_flight_bytes + cost > MAX_IN_FLIGHT_BYTES:
+                return None
+            self._waiting_bytes -= cost
+            del self._waiting[packet]
+        return packet
+
+    def record_sent(self, number: int, packet: OutgoingPacket) -> None:
+        self._in_flight[number] = packet
+        self._in_flight_bytes += _compute_cost(packet)
+
+    def record_acknowledged(self, number: int) -> OutgoingPacket | None:
+        """Return the packet of that number, which arrived or was refused; None if unknown."""
+        packet = self._in_flight.pop(number, None)
+        if packet:
+            self._in_flight_bytes -= _compute_cost(packet)
+        return packet
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._in_flight)
+
+    @property
+    def empty(self) -> bool:
+        return not self._waiting and not self._in_flight
+
+
+def _compute_cost(packet: OutgoingPacket) -> int:
+    return max(packet.size, MIN_COST)

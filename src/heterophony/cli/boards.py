@@ -1,0 +1,221 @@
+"""``server`` and ``device``: the two sides of a run on real devices, over MQTT."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..core.errors import FolderError
+from ..core.files import clean_line
+from . import terminal
+from .options import (
+    SAME_COMMAND,
+    ConfigArgument,
+    JsonOption,
+    SettingsOption,
+    TrustOption,
+    check_foreign_file,
+    find_named_algorithm,
+    locate_settings,
+    read_settings,
+)
+from .result_tables import show_run
+
+if TYPE_CHECKING:
+    from ..boards.journal import Fact
+
+
+EnrolmentOption = Annotated[
+    Path, typer.Option("--enrolment", help="The file that `heterophony broker enrol` writes.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the app."""
+    app.command()(server)
+    app.command()(device)
+
+
+def server(
+    enrolment: EnrolmentOption,
+    file: ConfigArgument = None,
+    pairs: SettingsOption = None,
+    out: Annotated[Path, typer.Option(help="The run's folder; a run in it continues.")] = Path(
+        "runs/devices"
+    ),
+    trust: TrustOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Serve a run to devices. Started again after any interruption, it continues."""
+    from ..algorithms import get_display_name
+    from ..boards.broker.certificates import EnrolledClients
+    from ..boards.broker.enrolment import read_enrolment
+    from ..boards.server import serve
+    from ..config.reading import read_config
+    from ..core.errors import ConfigError
+    from ..runs.folder import RunFolder
+
+    credentials, folder = read_enrolment(enrolment), RunFolder(out)
+    enrolled = EnrolledClients(enrolment.parent)
+    if not enrolled.can_be_read:
+        terminal.print_note(
+            f"{enrolment} is not in the broker's folder: the clients that enrolments name"
+            " cannot be checked"
+        )
+    if folder.config_file.exists():
+        named_again = names_own_algorithm(file, pairs or [], folder.config_file)
+        config = read_config(folder.config_file, trust=trust or named_again)
+        folder.reopen()
+    else:
+        config = read_settings(file, pairs)
+        if config.engine.device not in ("auto", "cpu"):
+            raise ConfigError(
+                "engine.device: every device chooses its own, as in `heterophony device -c"
+                f" engine.device={config.engine.device}`; leave it out here"
+            )
+        folder.create(config.to_toml())
+    try:
+        with terminal.show_interruptible_progress(SAME_COMMAND, [folder]) as shown:
+            status = shown.begin_run(get_display_name(config.algorithm_name), config.top.rounds)
+            note = terminal.print_note
+            summary = serve(config, folder, credentials, out.name, note, status, enrolled)
+    finally:
+        folder.close()
+    show_run(summary, folder.path, json, trained=True)
+
+
+def names_own_algorithm(file: str | None, pairs: list[str], begun: Path) -> bool:
+    """Tell whether a command names the same algorithm from outside as the run that it continues."""
+    from ..algorithms import is_own_code
+
+    name = find_named_algorithm(begun, [])
+    if not is_own_code(name):
+        return False
+    settings, chosen = locate_settings(file, pairs)
+    check_foreign_file(settings, pairs)
+    return find_named_algorithm(settings, [*chosen, *pairs]) == name
+
+
+def device(
+    enrolment: EnrolmentOption,
+    clients: Annotated[
+        str,
+        typer.Option(
+            help="The clients on this device, as in 0,1,2; default with --data: all in it."
+        ),
+    ] = "",
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Their own data: of one client, or one folder or .npz for each."),
+    ] = None,
+    shares: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder with the clients' shares of the data set, as `fleet data` writes."
+        ),
+    ] = None,
+    folder: Annotated[
+        Path, typer.Option(help="Where clients keep personal parameters; it is never sent.")
+    ] = Path("device"),
+    run: Annotated[
+        str | None,
+        typer.Option(help="The name of the run; default: the one that a server announces."),
+    ] = None,
+    simulate_slow: Annotated[
+        float, typer.Option(min=1.0, help="Work so many times slower than this machine.")
+    ] = 1.0,
+    memory_limit: Annotated[
+        int | None,
+        typer.Option(min=64, help="MB that it may use; default: what the board has."),
+    ] = None,
+    pairs: Annotated[
+        list[str] | None,
+        typer.Option("-c", "--config", help="Where its jobs compute, as in engine.device=cuda."),
+    ] = None,
+    trust: TrustOption = False,
+) -> None:
+    """Take part in a run, until it ends. Started again after any interruption, it continues."""
+    from ..boards.board import Device, wait_for_run
+    from ..boards.broker.enrolment import read_enrolment
+    from ..config.reading import read_config
+    from ..core.accelerator import find_device
+    from ..core.errors import ConfigError
+    from ..data.client_folders import find_client_data
+
+    for pair in pairs or []:
+        if pair.partition("=")[0].strip() != "engine.device":
+            raise ConfigError(
+                f"-c {pair}: only engine.device is a device's own; all else is the run's"
+            )
+    computes_on = find_device(read_config(None, pairs or []).engine.device)
+    credentials = read_enrolment(enrolment)
+    names = [c.strip() for c in clients.split(",") if c.strip()]
+    own = None if data is None else find_client_data(data, names, credentials.device)
+    if own is None and not names:
+        raise ConfigError("--clients: missing; name those on this device, as in --clients 0,1,2")
+    with terminal.exit_on_interrupt(SAME_COMMAND, lambda: None):
+        run_name = run or wait_for_run(credentials, terminal.print_note)
+        device_folder, held = folder / credentials.device, list(own or names)
+        Device(
+            credentials,
+            run_name,
+            device_folder,
+            held,
+            terminal.print_note,
+            slowdown=simulate_slow,
+            data=own,
+            shares=shares,
+            memory_limit=memory_limit * 1_000_000 if memory_limit else None,
+            device=computes_on,
+            trust=trust,
+        ).run()
+    terminal.print_note("the run has ended")
+
+
+def register_journal(app: typer.Typer) -> None:
+    """Add the command to the app."""
+    app.command()(journal)
+
+
+def journal(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")],
+    device: Annotated[str | None, typer.Option(help="Only what concerns this device.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Only this kind, as in refused.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check that no line was altered or removed.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Print the journal of a run on devices: who joined, what was refused, what was sent."""
+    from ..boards.journal import find_damage, parse_line, read_journal
+
+    lines = read_journal(folder)
+    damage = list(find_damage(lines))
+    for number, why in damage[:10]:
+        terminal.print_note(f"line {number}: {why}")
+    if check:
+        if damage:
+            raise FolderError(f"the journal of {folder} is damaged in {len(damage)} places")
+        terminal.print_note(f"{len(lines)} lines, none altered, none missing between them")
+        return
+    facts = [
+        fact
+        for fact in map(parse_line, lines)
+        if fact and device in (None, fact.device) and kind in (None, fact.kind)
+    ]
+    if json:
+        terminal.print_json([vars(fact) for fact in facts])
+        return
+    for fact in facts:
+        print(clean_line(format_fact(fact)))
+
+
+def format_fact(fact: Fact) -> str:
+    details = "; ".join(f"{key} {format_value(v)}" for key, v in fact.details.items())
+    return f"{fact.time}  {fact.kind:9} {fact.device:16} {details}".rstrip()
+
+
+def format_value(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,340 @@
+"""Examples of clients that stay on a device between jobs, up to a number of bytes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from .errors import ConfigError, EngineError
+from .tensors import Memory, Tensors
+
+CACHE_BYTES = 1 << 28  # of each worker; it holds all images of CIFAR-10, as bytes
+
+
+class ResidentExamples:
+    """A cache of one worker. Beyond its bound, the examples that were not used for longest leave.
+
+    It serves one federation at a time: those of another one would have the same names.
+    """
+
+    def __init__(self, limit: int = CACHE_BYTES) -> None:
+        self.limit, self.owner = limit, None
+        self.size, self._entries = 0, OrderedDict[Hashable, Tensor]()
+
+    def serve(self, owner: object) -> None:
+        """Keep examples of this federation, and forget those of another one."""
+        if owner is not self.owner:
+            self._entries.clear()
+            self.owner, self.size = owner, 0  # type: ignore[assignment]
+
+    def get(self, key: Hashable, copy: Callable[[], Tensor]) -> Tensor:
+        """Return the examples of that name; if they are not here, copy them to the device first."""
+        if key in self._entries:
+            self._entries.move_to_end(key)
+            return self._entries[key]
+        examples = copy()
+        if examples.nbytes <= self.limit:
+            self._entries[key] = examples
+            self.size += examples.nbytes
+            while self.size > self.limit:
+                self.size -= self._entries.popitem(last=False)[1].nbytes
+        return examples
+
+
+CPU = torch.device("cpu")
+Precision = Literal["float32", "bfloat16"]
+Module = TypeVar("Module", bound=nn.Module)
+
+
+@dataclass(frozen=True)
+class Compute:
+    """The device of a client's net and batches, the precision of the passes, and determinism."""
+
+    device: torch.device = CPU
+    precision: Precision = "float32"
+    deterministic: bool = True
+    resident: ResidentExamples = field(default_factory=ResidentExamples, compare=False, repr=False)
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.device.type == "cpu"
+
+    def place(self, tensors: Tensors) -> Tensors:
+        """Return the tensors on the device; on the CPU, the same object."""
+        return tensors if self.is_cpu else tensors.map(lambda v: v.to(self.device))
+
+    def place_memory(self, memory: Memory) -> Memory:
+        return memory if self.is_cpu else {k: self.place(v) for k, v in memory.items()}
+
+    def place_net(self, net: Module) -> Module:
+        return net if self.is_cpu else net.to(self.device)
+
+
+ON_CPU = Compute()
+AS_IT_IS = nullcontext()  # one for all: a training step takes microseconds
+CURRENT = ContextVar("compute", default=ON_CPU)
+
+
+def get_compute() -> Compute:
+    """Return where the job of this thread computes; outside of jobs, that is the CPU."""
+    return CURRENT.get()
+
+
+@contextmanager
+def computing(compute: Compute) -> Iterator[None]:
+    """Compute on this device, in this precision, inside the ``with`` block."""
+    token = CURRENT.set(compute)
+    try:
+        yield
+    finally:
+        CURRENT.reset(token)
+
+
+def autocast() -> AbstractContextManager[object]:
+    """Run the operations inside in the job's precision; in float32 nothing is changed.
+
+    The same object can be entered again, after it was left.
+    """
+    compute = get_compute()
+    if compute.precision == "float32":
+        return AS_IT_IS
+    return torch.autocast(compute.device.type, torch.bfloat16)
+
+
+# Back on the CPU --------------------------------------------------------------------------------
+
+
+def bring_back(tensors: Tensors) -> Tensors:
+    """Return the tensors on the CPU; if the job computes there, the same object."""
+    return tensors if get_compute().is_cpu else tensors.map(Tensor.cpu)
+
+
+def bring_back_memory(memory: Memory) -> Memory:
+    return memory if get_compute().is_cpu else {k: bring_back(v) for k, v in memory.items()}
+
+
+def widen(tensor: Tensor) -> Tensor:
+    """Return what autocast computed as float32; other tensors are returned as they are."""
+    return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+
+
+def read_loss(value: Tensor) -> float:
+    """Return a loss to add up: a number, or on a GPU a tensor there, so that no step waits for it.
+
+    Whoever has added them up converts the sum to a number, which waits once.
+    """
+    if value.is_cpu:
+        return value.item()
+    # Apple's devices have no float64
+    there: Any = value.detach().to(torch.float32 if value.device.type == "mps" else torch.float64)
+    return there  # type: ignore[no-any-return]
+
+
+MEMORY_SHARE = 0.95  # of a GPU's memory, divided evenly among the workers that share it
+MARGIN = 1.25  # times the measured peak: other clients may have longer sequences or larger memories
+CONTEXT_BYTES = 1 << 29  # what a process takes on a GPU before its first tensor, at most
+DEFAULT_WORKERS_PER_GPU = 4  # where torch cannot tell how much memory there is
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """The memory of a GPU as a worker sees it after a job, in bytes."""
+
+    peak: int  # that torch reserved for this worker at most
+    reserved: int  # by torch, for this worker, now
+    free: int
+    total: int
+
+    def count_fitting_workers(self) -> int:
+        """Count the workers that fit: what is free without this one, by what each may need."""
+        outside = max(0, self.total - self.free - self.reserved)  # also of other programs
+        context = min(outside, CONTEXT_BYTES)
+        available = self.free + self.reserved + context
+        need = MARGIN * self.peak + CACHE_BYTES + context
+        return max(1, int(MEMORY_SHARE * available / need))
+
+
+def measure_memory(compute: Compute) -> MemoryUse | None:
+    """Measure the memory of the device that this process computes on; None if torch cannot tell."""
+    module: Any = None if compute.is_cpu else torch.get_device_module(compute.device)
+    if not hasattr(module, "mem_get_info"):
+        return None
+    free, total = module.mem_get_info(compute.device)
+    peak, now = (f(compute.device) for f in (module.max_memory_reserved, module.memory_reserved))
+    return MemoryUse(peak, now, free, total)
+
+
+def limit_memory(compute: Compute, sharing: int) -> None:
+    """Let this process use its part of a GPU: a worker that needs more fails, not its neighbours."""
+    if compute.device.type == "cuda" and sharing > 1:
+        torch.cuda.set_per_process_memory_fraction(MEMORY_SHARE / sharing, compute.device)
+
+
+KINDS = {"cuda": "CUDA", "mps": "Apple (mps)"}  # that torch may see beside the CPU
+NAMES = "auto, cpu, cuda, cuda:0, cuda:1, … or mps"
+REPRODUCIBLE_CUBLAS = ":4096:8"  # must be in the environment before CUDA starts
+
+
+def check_device_name(name: str) -> None:
+    """Refuse what names no device, whether this machine has it or not."""
+    kind, _, number = name.partition(":")
+    known = name in ("auto", "cpu", *KINDS)
+    if not known and not (kind in KINDS and kind != "mps" and re.fullmatch(r"\d{1,4}", number)):
+        raise ConfigError(f"device: must be {NAMES}, not {name!r}")
+
+
+def find_device(name: str) -> torch.device:
+    """Return the device of that name; ``auto`` is CUDA where torch sees it. Raise if it is not here."""
+    check_device_name(name)
+    if name == "auto":
+        return torch.device("cuda" if count_devices("cuda") else "cpu")
+    kind, _, number = name.partition(":")
+    if kind == "cpu":
+        return torch.device("cpu")
+    seen = count_devices(kind)
+    if not seen:
+        raise ConfigError(
+            f"engine.device = '{name}': torch {torch.__version__} sees no {KINDS[kind]} device here;"
+            f" {name_remedy(kind)}set engine.device = 'cpu'"
+        )
+    if number and int(number) >= seen:
+        there = f"only {kind}:0" if seen == 1 else f"{kind}:0 to {kind}:{seen - 1}"
+        raise ConfigError(f"engine.device = '{name}': torch sees {there} here; choose one of these")
+    return torch.device(f"{kind}:{int(number)}" if number else kind)
+
+
+def count_devices(kind: str) -> int:
+    """Count the devices of a kind that torch sees; this starts nothing on them."""
+    module = torch.get_device_module(kind)
+    return int(module.device_count()) if module.is_available() else 0
+
+
+def name_remedy(kind: str) -> str:
+    if kind == "cuda" and torch.version.cuda is None:
+        return "it is built without CUDA: install another build (https://pytorch.org), or "
+    return "check the driver, or " if kind == "cuda" else ""
+
+
+def choose_compute(
+    device: str = "auto", precision: Precision = "float32", deterministic: bool = True
+) -> Compute:
+    """Return where and how jobs compute; raise if the device is not here."""
+    return Compute(find_device(device), precision, deterministic)
+
+
+def assign_gpu(compute: Compute, worker: int) -> Compute:
+    """Return where a worker computes: of several GPUs, worker i uses GPU i modulo their number."""
+    kind = compute.device.type
+    if kind != "cuda" or compute.device.index is not None or not (gpus := count_devices(kind)):
+        return compute
+    return replace(compute, device=torch.device(kind, worker % gpus))
+
+
+@dataclass(frozen=True)
+class WorkerPlace:
+    """Where a worker process computes; it travels as plain text, and torch is set up on arrival."""
+
+    device: str
+    precision: Precision
+    deterministic: bool
+    sharing: int  # the workers that share its GPU
+
+    @classmethod
+    def choose(cls, compute: Compute, worker: int, workers: int) -> WorkerPlace:
+        """Choose the GPU of a worker, and count the workers that share it."""
+        there = assign_gpu(compute, worker)
+        gpus = count_devices(there.device.type) if there != compute else 1
+        here = len(range(worker % gpus, workers, gpus))
+        return cls(str(there.device), compute.precision, compute.deterministic, here)
+
+    @classmethod
+    def describe(cls, compute: Compute) -> WorkerPlace:
+        """Describe the same for a worker on another machine, which finds its GPU there."""
+        return cls(str(compute.device), compute.precision, compute.deterministic, 1)
+
+    def prepare(self) -> Compute:
+        """Set torch up in this process, which must not have used the device yet."""
+        compute = Compute(torch.device(self.device), self.precision, self.deterministic)
+        prepare_torch(compute)
+        limit_memory(compute, self.sharing)
+        return compute
+
+
+# Setting torch up -------------------------------------------------------------------------------
+
+
+def prepare_torch(compute: Compute) -> None:
+    """Set torch up for the device, before anything starts there. For the CPU nothing changes.
+
+    By default every operation is deterministic: no TF32, no choice of kernels by their time.
+    """
+    if compute.is_cpu:
+        return
+    if compute.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", REPRODUCIBLE_CUBLAS)
+        torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.backends.cudnn.benchmark = not compute.deterministic
+    torch.backends.cudnn.allow_tf32 = not compute.deterministic
+    torch.backends.cuda.matmul.allow_tf32 = not compute.deterministic
+    if compute.device.type == "cuda" and compute.device.index is not None:
+        torch.cuda.set_device(compute.device)
+
+
+@contextmanager
+def prepared_torch(compute: Compute) -> Iterator[None]:
+    """Set torch up inside the ``with`` block; afterwards its settings are what they were."""
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    fills = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    flags = cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32
+    prepare_torch(compute)
+    try:
+        yield
+    finally:
+        if not compute.is_cpu:
+            torch.use_deterministic_algorithms(before, warn_only=warns)
+            torch.utils.deterministic.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
+            cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = flags
+
+
+# Errors -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def translate_device_errors(where: str) -> Iterator[None]:
+    """Turn what a device refuses into one line that says what to do."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise EngineError(
+            f"{where}: the device is out of memory ({first_line(error)}); lower engine.workers, which"
+            " share it, or local.batch, and resume: nothing is lost"
+        ) from None
+    except TypeError as error:
+        if "float64" not in str(error) or "MPS" not in str(error):
+            raise
+        raise EngineError(
+            f"{where}: this needs float64, which Apple's devices do not have; set engine.device = 'cpu'"
+        ) from None
+    except RuntimeError as error:
+        if "deterministic" not in str(error) or "use_deterministic_algorithms" not in str(error):
+            raise
+        raise EngineError(
+            f"{where}: {first_line(error).split('. ')[0]}; set engine.deterministic = false, and"
+            " results are no longer the same bits every time"
+        ) from None
+
+
+def first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0].split(". ")[0] or type(error).__name__

@@ -1,0 +1,176 @@
+"""The natural partition: every client is one user, writer or role of the data set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.errors import ConfigError, DataError
+from ...core.randomness import make_generator
+from ...core.settings import check_settings, setting
+from ..source import Source
+from .base import Indices, SeededRule, Share, Terms, get_official_train_size, split_train_test
+
+
+@dataclass(frozen=True)
+class Natural(SeededRule):
+    """Make users of the data set clients; if there are more, choose among those with enough examples."""
+
+    min_size: int = setting(2, "fewest examples a user must have", low=2)
+    min_train: int = setting(1, "fewest training examples a user must have", low=1)
+    min_test: int = setting(1, "fewest test examples a user must have", low=1)
+    in_order: bool = setting(
+        False, "train on the first examples, test on the last, instead of at random"
+    )
+    gap: int = setting(0, "with in_order: examples to drop between training and test", low=0)
+    train_windows: int | None = setting(
+        None, "keep so many consecutive training examples, from a random start", low=1
+    )
+    test_windows: int | None = setting(None, "the same for test examples", low=1)
+    iid: bool = setting(False, "pool the examples of all users, and divide them equally")
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def allot(self, source: Source, terms: Terms) -> list[Share]:
+        users = self.list_users(source, terms)
+        shares = [s for s in self.split_users(users, source, terms) if self.has_enough(s)]
+        if len(shares) < terms.clients:
+            enough = {s.name for s in shares}
+            lacking = [name for name, _ in users if name not in enough]
+            raise DataError(
+                f"{terms.clients} clients, but {len(shares)} of {len(users)} users of"
+                f" {source.name} have enough examples"
+                + (f", '{lacking[0]}' has not" if lacking else "")
+                + "; lower data.clients, or what data.partition asks of a user"
+            )
+        order = make_generator(terms.seed, "partition").permutation(len(shares))[: terms.clients]
+        return [self.draw_windows(shares[user], terms.seed, i) for i, user in enumerate(order)]
+
+    def list_users(self, source: Source, terms: Terms) -> list[tuple[str, Indices]]:
+        """List the name and rows of every user, in the order of the data set."""
+        if self.iid:
+            pool = make_generator(terms.seed, "pool").permutation(len(source.y))
+            return [("", rows) for rows in np.array_split(pool, terms.clients)]
+        if source.users is None:
+            raise DataError(
+                f"{source.name} has no users: data.partition.kind = 'natural' needs a data set"
+                " that says whose each example is"
+            )
+        count = max(int(source.users.max()) + 1, len(source.user_names))
+        names = [*source.user_names, *map(str, range(len(source.user_names), count))]
+        ends = np.bincount(source.users, minlength=count).cumsum()
+        rows = np.split(np.argsort(source.users, kind="stable"), ends[:-1])
+        return list(zip(names, rows, strict=True))
+
+    def split_users(
+        self, users: list[tuple[str, Indices]], source: Source, terms: Terms
+    ) -> list[Share]:
+        """Split each user's rows into training and test; leave out users with too few."""
+        large = [(i, u, rows) for i, (u, rows) in enumerate(users) if len(rows) >= self.min_size]
+        if terms.split == "official":
+            first = get_official_train_size(source, "data.split = 'official'")
+            return [Share(rows[rows < first], rows[rows >= first], u) for _, u, rows in large]
+        if not self.in_order:
+            draws = (make_generator(terms.seed, "split", i) for i, _, _ in large)
+            return [
+                Share(*split_train_test(rows, terms.train_fraction, draw), u)
+                for draw, (_, u, rows) in zip(draws, large, strict=True)
+            ]
+        ends = [int(terms.train_fraction * len(rows)) for _, _, rows in large]
+        return [
+            Share(rows[:at], rows[at + self.gap :], u)
+            for at, (_, u, rows) in zip(ends, large, strict=True)
+        ]
+
+    def has_enough(self, share: Share) -> bool:
+        return len(share.train) >= max(self.min_train, self.train_windows or 1) and len(
+            share.test
+        ) >= max(self.min_test, self.test_windows or 1)
+
+    def draw_windows(self, share: Share, seed: int, client: int) -> Share:
+        """Keep ``train_windows`` and ``test_windows`` consecutive rows from random starts."""
+        draw = make_generator(seed, "windows", client)
+        train = draw_consecutive(share.train, self.train_windows, draw)
+        return Share(train, draw_consecutive(share.test, self.test_windows, draw), share.name)
+
+
+def draw_consecutive(rows: Indices, n: int | None, draw: np.random.Generator) -> Indices:
+    if n is None:
+        return rows
+    start = int(draw.integers(len(rows) - n + 1))
+    return rows[start : start + n]
+
+
+ClassProportions = NDArray[np.float64]  # of one client, for every class
+
+
+@dataclass(frozen=True)
+class PerClientDirichlet(SeededRule):
+    """Draw a distribution over classes for each client, and examples by it from the official sets.
+
+    Clients draw independently, so they may hold the same examples. NumPy's legacy generator
+    reproduces the authors' partitions exactly for the same seed.
+    """
+
+    alpha: float = setting(0.1, "small: few classes per client; large: similar labels", above=0)
+    train: int = setting(500, "most training examples of a client", low=1)
+    test: int = setting(100, "most test examples of a client", low=1)
+    mode: Literal["exact_authors", "exact_size"] = setting(
+        "exact_authors", "sizes as rounded, or filled up from the last class"
+    )
+    repeat_test: bool = setting(
+        False, "let a client's test examples repeat, as the authors do for Tiny ImageNet"
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def allot(self, source: Source, terms: Terms) -> list[Share]:
+        first = get_official_train_size(source, "data.partition.kind = 'per_client_dirichlet'")
+        if terms.seed >= 2**32:
+            raise ConfigError(f"seed: this partition needs one below 2**32, not {terms.seed}")
+        draw, classes = np.random.RandomState(terms.seed), len(source.labels)
+        mixes = draw.dirichlet(np.full(classes, self.alpha), size=terms.clients)
+        sets = [np.arange(len(source.y)) < first, np.arange(len(source.y)) >= first]
+        pools = [[np.flatnonzero(s & (source.y == c)) for s in sets] for c in range(classes)]
+        return [self.draw_share(mix, pools, draw) for mix in mixes]
+
+    def draw_share(
+        self, mix: ClassProportions, pools: list[list[Indices]], draw: np.random.RandomState
+    ) -> Share:
+        """Draw one client's rows, class by class, for training and then for test."""
+        train, test = [], []
+        wanted = zip(
+            self.count_per_class(mix, self.train), self.count_per_class(mix, self.test), strict=True
+        )
+        for c, (a, b) in enumerate(wanted):
+            train.append(draw_examples("train", a, c, pools[c][0], draw))
+            test.append(draw_examples("test", b, c, pools[c][1], draw, self.repeat_test))
+        return Share(np.concatenate(train), np.concatenate(test))
+
+    def count_per_class(self, mix: ClassProportions, size: int) -> list[int]:
+        """Round the number of examples of each class; stop when the client has ``size``."""
+        counts, left = [], size
+        for share in mix:
+            counts.append(min(int(size * share + 0.5), left))
+            left -= counts[-1]
+        if self.mode == "exact_size":
+            counts[-1] += left
+        return counts
+
+
+def draw_examples(
+    part: str, n: int, c: int, pool: Indices, draw: np.random.RandomState, repeat: bool = False
+) -> Indices:
+    """Draw ``n`` examples of class ``c`` from its pool."""
+    if n > len(pool) and not (repeat and len(pool)):
+        also = ", or set data.partition.repeat_test = true" if part == "test" else ""
+        raise DataError(
+            f"a client drew {n} examples of class {c} to {part}, but there are"
+            f" {len(pool)}; lower data.partition.{part}{also}"
+        )
+    return np.asarray(draw.choice(pool, n, replace=repeat), np.int64)

@@ -1,0 +1,138 @@
+"""scikit-learn's handwritten digits: 8×8 images without a download."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.randomness import make_generator
+from ...core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
+from ..source import Source
+from .reading import load_npz
+
+
+def read_digits(path: Path | None = None) -> Source:
+    """Read the digits. They are part of scikit-learn, so ``path`` is not used."""
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # slow to import
+
+    bunch = load_digits()
+    x = bunch.images.astype(np.uint8)[:, None]
+    names = tuple(str(i) for i in range(10))
+    return Source("digits", x, bunch.target.astype(np.int64), Scale(16.0, (0.5,), (0.5,)), names)
+
+
+PHOTOS = ("china", "flower")
+SIDE = 32  # of a patch, in pixels
+ROWS, COLUMNS = 10, 20  # of patches in a photograph
+BANDS = 5  # classes of a photograph
+SHRINK_FACTOR = 4  # at full size most patches have one colour: sky, and blurred background
+
+
+def read_photos(path: Path | None = None) -> Source:
+    """Cut overlapping patches; their class is one of five horizontal bands of a photograph."""
+    from sklearn.datasets import load_sample_image  # slow
+
+    x, y = [], []
+    for number, name in enumerate(PHOTOS):
+        whole = shrink(load_sample_image(f"{name}.jpg"), SHRINK_FACTOR)
+        tops = np.linspace(0, whole.shape[0] - SIDE, ROWS).astype(int)
+        lefts = np.linspace(0, whole.shape[1] - SIDE, COLUMNS).astype(int)
+        for row, top in enumerate(tops):
+            for left in lefts:
+                x.append(whole[top : top + SIDE, left : left + SIDE].transpose(2, 0, 1))
+                y.append(number * BANDS + row * BANDS // ROWS)
+    order = make_generator("photos").permutation(len(y))  # neighbouring patches are similar
+    labels = tuple(f"{name} {band}" for name in PHOTOS for band in range(1, BANDS + 1))
+    return Source(
+        "photos", np.stack(x)[order], np.array(y, np.int64)[order], BYTES_TO_PLUS_MINUS_ONE, labels
+    )
+
+
+def shrink(image: NDArray[np.uint8], times: int) -> NDArray[np.uint8]:
+    """Average blocks of ``times`` × ``times`` pixels; cut off the rest at the edges."""
+    height, width = (side // times for side in image.shape[:2])
+    blocks = image[: height * times, : width * times].reshape(height, times, width, times, -1)
+    means: NDArray[np.float64] = blocks.mean((1, 3))
+    return means.round().astype(np.uint8)
+
+
+# images drawn from the official training and test set, for each class of the data set
+TRAIN_PER_CLASS, TEST_PER_CLASS = 800, 200
+DRAW_SEED = 0
+LISTED_IMAGES = {"cifar10-small": 10_000, "cifar100-small": 20_000}  # training and test together
+Digests = NDArray[np.uint64]
+
+
+def read_small(read: Callable[[Path | None], Source], name: str, path: Path | None) -> Source:
+    """Read a data set of images, choose some of them, and replace each 2×2 pixels by their mean."""
+    source = read(path)
+    chosen = choose_listed(source, name) if name in LISTED_IMAGES else draw_images(source)
+    return replace(chosen, name=name, x=halve_images(chosen.x))
+
+
+def choose_listed(source: Source, name: str) -> Source:
+    """Choose the images of the packaged list, in its order; without them, draw and remark on it."""
+    train, test = load_digests(name)
+    listed, found = np.concatenate([train, test]), digest_images(source.x, source.y)
+    order = np.argsort(found, kind="stable")
+    rows = order[np.minimum(np.searchsorted(found, listed, sorter=order), len(found) - 1)]
+    if missing := int((found[rows] != listed).sum()):
+        return replace(
+            draw_images(source),
+            remark=f"{name} is not as published: {missing:,} of its {len(listed):,} images are not"
+            " in these files; others were drawn",
+        )
+    numbers = tuple(str(i) for i in range(len(source.labels)))  # not every copy names its classes
+    return replace(source, x=source.x[rows], y=source.y[rows], official=len(train), labels=numbers)
+
+
+@cache
+def load_digests(name: str) -> tuple[Digests, Digests]:
+    """Load the packaged digests of the training and test images of a small data set."""
+    arrays = load_npz(Path(__file__).with_name(f"{name}.npz"))
+    return arrays["train"], arrays["test"]
+
+
+def digest_images(x: NDArray[Any], y: NDArray[Any]) -> Digests:
+    """Compute a digest of 8 bytes of each image and its label.
+
+    The label is part of it because CIFAR-100 has some images twice, under different labels.
+    """
+    pairs = zip(np.ascontiguousarray(x), y.tolist(), strict=True)
+    digests = (
+        hashlib.sha256(image.tobytes() + bytes([label])).digest()[:8] for image, label in pairs
+    )
+    return np.frombuffer(b"".join(digests), "<u8")
+
+
+def draw_images(source: Source) -> Source:
+    """Draw images of the official training and test set by a fixed seed, in their order."""
+    train = len(source.y) if source.official is None else source.official
+    rng = np.random.default_rng(DRAW_SEED)
+    most_train, most_test = (n * len(source.labels) for n in (TRAIN_PER_CLASS, TEST_PER_CLASS))
+    drawn = draw_rows(rng, 0, train, most_train), draw_rows(rng, train, len(source.y), most_test)
+    rows = np.concatenate(drawn)
+    official = None if source.official is None else len(drawn[0])
+    return replace(source, x=source.x[rows], y=source.y[rows], official=official)
+
+
+def draw_rows(
+    rng: np.random.Generator, start: int, stop: int, count: int
+) -> NDArray[np.signedinteger[Any]]:
+    """Draw so many rows between two others, in order; all of them if there are no more."""
+    return start + np.sort(rng.permutation(stop - start)[:count])
+
+
+def halve_images(x: NDArray[Any]) -> NDArray[np.uint8]:
+    """Replace each 2×2 pixels by their mean, rounded; an odd last row or column is left out."""
+    height, width = (side // 2 * 2 for side in x.shape[2:])
+    pixels = [x[:, :, i:height:2, j:width:2] for i in (0, 1) for j in (0, 1)]
+    sums = np.stack(pixels).sum(axis=0, dtype=np.uint16)
+    return np.asarray((sums + 2) // 4, np.uint8)

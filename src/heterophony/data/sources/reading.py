@@ -1,0 +1,229 @@
+"""Read the arrays of an ``.npz``; how large they will be is checked before anything is read."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.errors import DataError
+from ...core.files import DATA_LIMIT, check_expansion, open_regular_file, read_regular_file
+
+
+def load_npz(
+    path: Path, wanted: Callable[[str], bool] = lambda name: True
+) -> dict[str, NDArray[Any]]:
+    """Load the wanted arrays of an ``.npz``; raise almost any error if the file is damaged."""
+    with open_regular_file(path) as opened, zipfile.ZipFile(opened) as archive:
+        members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
+        members = {name: m for name, m in members.items() if wanted(name)}
+        check_expansion(opened.seek(0, 2), sum(m.file_size for m in members.values()))
+        return {name: read_member(archive, member) for name, member in members.items()}
+
+
+def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    """Read one array; a header that promises more bytes than there are is refused."""
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        read_header = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
+        )
+        shape, _, dtype = read_header(file)
+    if dtype.hasobject:
+        name = member.filename.removesuffix(".npy")
+        raise ValueError(f"{name} holds Python objects; store text as np.array({name}, dtype=str)")
+    if prod(shape) * dtype.itemsize > member.file_size:
+        raise ValueError(f"{member.filename} is cut short")
+    with archive.open(member) as file:
+        array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+    return array
+
+
+READ_ERRORS = (
+    *(OSError, EOFError, ValueError, RuntimeError),  # RuntimeError: an encrypted zip
+    *(zlib.error, zipfile.BadZipFile, tarfile.TarError),
+)
+
+
+@dataclass(frozen=True)
+class ArchiveFiles:
+    """The files of a folder or an archive, by their names below the data set's own folder."""
+
+    path: Path
+    list_names: Callable[[], Sequence[str]]  # sorted
+    read_content: Callable[[str], bytes | None]
+
+    def read_first(self, *names: str) -> tuple[Path, bytes]:
+        """Return path and content of the first of these files that exists."""
+        for name in names:
+            try:
+                content = self.read_content(name)
+            except READ_ERRORS as error:
+                raise DataError(
+                    f"{self.path / name} cannot be read ({summarise_error(error)})"
+                ) from None
+            if content is not None:
+                return self.path / name, content
+        raise DataError(f"{self.path} has no {' nor '.join(names)}")
+
+    def read_text(self, name: str) -> str:
+        """Read a text file."""
+        path, content = self.read_first(name)
+        try:
+            return content.decode()
+        except UnicodeDecodeError:
+            raise DataError(f"{path} is not text") from None
+
+
+@contextmanager
+def open_archive(path: Path, root: str) -> Iterator[ArchiveFiles]:
+    """Open a folder or an archive; ``root`` is the folder that official archives have inside."""
+    with ExitStack() as stack:
+        try:
+            if path.is_dir():
+                files = open_folder(path / root if (path / root).is_dir() else path)
+            elif path.suffix == ".zip":
+                opened = stack.enter_context(open_regular_file(path))
+                files = open_zip(path, stack.enter_context(zipfile.ZipFile(opened)), root)
+            else:
+                files = open_tar(path, root)
+        except READ_ERRORS as error:
+            raise DataError(
+                f"{path} is not a readable archive ({summarise_error(error)})"
+            ) from None
+        yield files
+
+
+def open_folder(folder: Path) -> ArchiveFiles:
+    def list_names() -> list[str]:
+        return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+
+    def read_content(name: str) -> bytes | None:
+        path = folder / name
+        return read_regular_file(path, DATA_LIMIT) if path.exists() else None
+
+    return ArchiveFiles(folder, list_names, read_content)
+
+
+def open_zip(path: Path, archive: zipfile.ZipFile, root: str) -> ArchiveFiles:
+    inside = strip_root(root, [n for n in archive.namelist() if not n.endswith("/")])
+    size = path.stat().st_size
+
+    def read_content(name: str) -> bytes | None:
+        if name not in inside:
+            return None
+        member = archive.getinfo(inside[name])
+        check_expansion(size, member.file_size)
+        return archive.read(member)
+
+    return ArchiveFiles(path, lambda: sorted(inside), read_content)
+
+
+def open_tar(path: Path, root: str) -> ArchiveFiles:
+    """Read a whole tar at once: a compressed one can only be read from its beginning."""
+    contents: dict[str, bytes] = {}
+    with open_regular_file(path) as opened, tarfile.open(fileobj=opened) as archive:
+        size, expanded = path.stat().st_size, 0
+        for member in archive:
+            expanded += member.size
+            check_expansion(size, expanded)
+            # a link names another file, perhaps none; a data set has no need of it
+            if member.isreg() and (file := archive.extractfile(member)):
+                contents[member.name] = file.read()
+    inside = strip_root(root, list(contents))
+    return ArchiveFiles(
+        path,
+        lambda: sorted(inside),
+        lambda name: contents[inside[name]] if name in inside else None,
+    )
+
+
+def strip_root(root: str, names: Sequence[str]) -> dict[str, str]:
+    """Map names below ``root`` to full names; if nothing is below it, take all names."""
+    inner = {n.removeprefix(f"{root}/"): n for n in names if n.startswith(f"{root}/")}
+    return inner or {n: n for n in names}
+
+
+def summarise_error(error: Exception) -> str:
+    """Return the first line of an error's text."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+class DtypeStub:
+    """Replaces numpy.dtype; bytes are the only type allowed."""
+
+    def __init__(self, name: str | bytes, *_: object) -> None:
+        if name not in ("u1", b"u1"):
+            raise pickle.UnpicklingError(f"an array of {name!r}, not of bytes")
+
+    def __setstate__(self, state: object) -> None:
+        pass  # the byte order, which single bytes do not have
+
+
+class ArrayStub:
+    """Replaces numpy.ndarray while it is being read."""
+
+    values: NDArray[np.uint8]
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, _, fortran, content = state
+        self.values = np.frombuffer(content, np.uint8).reshape(
+            tuple(map(int, shape)), order="F" if fortran else "C"
+        )
+
+
+def make_array_stub(*_: object) -> ArrayStub:
+    """Replace numpy's ``_reconstruct``."""
+    return ArrayStub()
+
+
+def encode_latin1(text: str, code: str = "latin1") -> bytes:
+    """Replace codecs.encode: it is how Python 3 writes bytes for Python 2."""
+    return text.encode("latin1")
+
+
+ALLOWED_GLOBALS = {
+    ("numpy.core.multiarray", "_reconstruct"): make_array_stub,  # numpy 1
+    ("numpy._core.multiarray", "_reconstruct"): make_array_stub,  # numpy 2
+    ("numpy", "ndarray"): ArrayStub,
+    ("numpy", "dtype"): DtypeStub,
+    ("_codecs", "encode"): encode_latin1,
+}
+
+
+class RestrictedUnpickler(pickle._Unpickler):
+    """Allows arrays of bytes, and pickle's own types: bytes, str, numbers, list, dict.
+
+    It is the unpickler written in Python: with the one in C, a few hostile bytes can allocate
+    gigabytes by storing to a high index of its memo table.
+    """
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return ALLOWED_GLOBALS[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}") from None
+
+
+def unpickle_safely(blob: bytes, where: object) -> dict[str, Any]:
+    """Return the dictionary in a pickle of Python 2 or 3, with keys as text."""
+    try:
+        content = RestrictedUnpickler(io.BytesIO(blob), encoding="bytes").load()
+        pairs = {k.decode() if isinstance(k, bytes) else str(k): v for k, v in content.items()}
+        return {k: v.values if isinstance(v, ArrayStub) else v for k, v in pairs.items()}
+    except Exception as error:  # a damaged pickle can end in almost any
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{where} is not one of the published files, refused: {reason}") from None

@@ -1,0 +1,219 @@
+"""Tensors between a pool's driver and its workers: small ones in the message, large ones in a file.
+
+All processes are of one machine, and the files are deleted before they reach its disk.
+"""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from torch import nn
+
+from ..core.codec import decode_groups, encode_groups
+from ..core.errors import EngineError
+from ..core.files import translate_disk_errors, write_atomically
+from ..core.own_modules import Sources, load_sources
+from ..core.tensors import Memory, Tensors
+
+INLINE_BYTES = 1 << 16  # a file takes longer than to send so much
+
+
+@dataclass(frozen=True)
+class TensorMessage:
+    """Encoded groups of tensors, or the path of a file that holds them. Equal keys, equal tensors."""
+
+    key: int
+    content: bytes | str
+
+    def decode(self, delete: bool = False) -> dict[str, Tensors]:
+        """Decode the groups; ``delete`` the file, if there is one."""
+        if isinstance(self.content, bytes):
+            return decode_groups(self.content, finite=False)[0]
+        path = Path(self.content)
+        with translate_disk_errors(path):
+            blob = path.read_bytes()
+            if delete:
+                path.unlink()
+        return decode_groups(blob, finite=False)[0]
+
+
+def encode_message(groups: Memory, key: int, path: Path) -> TensorMessage | None:
+    """Encode groups of tensors, in a file at ``path`` if they are large; None if all are empty."""
+    if not any(groups.values()):
+        return None
+    blob = encode_groups(groups)
+    if len(blob) <= INLINE_BYTES:
+        return TensorMessage(key, blob)
+    write_atomically(path, blob, durable=False)
+    return TensorMessage(key, str(path))
+
+
+class SentTensors:
+    """Encodes what the driver sends; tensors that many jobs of a round share are encoded once."""
+
+    def __init__(self, folder: Path, size: int = 8) -> None:
+        self.folder, self.size, self.number = folder, size, 0
+        # by the id of the tensors; keeping the tensors keeps the id from being used again
+        self.known = OrderedDict[int, tuple[Tensors, TensorMessage | None]]()
+        self.files = list[Path]()
+
+    def encode(self, tensors: Tensors) -> TensorMessage | None:
+        if id(tensors) not in self.known:
+            self.number += 1
+            path = self.folder / f"{self.number}"
+            message = encode_message({"down": tensors}, self.number, path)
+            if message is not None and isinstance(message.content, str):
+                self.files.append(path)
+            self.known[id(tensors)] = tensors, message
+            while len(self.known) > self.size:
+                self.known.popitem(last=False)
+        self.known.move_to_end(id(tensors))
+        return self.known[id(tensors)][1]
+
+    def clear(self) -> None:
+        """Forget all tensors, and delete their files, which no job needs any more."""
+        for path in self.files:
+            path.unlink(missing_ok=True)
+        self.files.clear()
+        self.known.clear()
+
+
+class TensorCache:
+    """What a worker received last, decoded: many jobs of a round share it."""
+
+    def __init__(self, size: int = 2) -> None:
+        self.size, self.known = size, OrderedDict[int, Tensors]()
+
+    def decode(self, message: TensorMessage | None) -> Tensors:
+        if message is None:
+            return Tensors()
+        if message.key not in self.known:
+            self.known[message.key] = message.decode()["down"]
+            while len(self.known) > self.size:
+                self.known.popitem(last=False)
+        self.known.move_to_end(message.key)
+        return self.known[message.key]
+
+
+Copy = Callable[[Any], Any]
+MAIN = "__main__"  # what a notebook, a prompt or the script itself defines is in this module
+TORCH_TABLES = ("_parameters", "_buffers", "_modules")  # attributes of a module that hold others
+MAX_DEPTH = 8  # of what is searched for the part that cannot be pickled
+
+
+def pickle_for_children(value: object) -> bytes:
+    """Pickle a value for our own child processes; one line where that is impossible.
+
+    A class of an importable module is sent by its name. One that only this process has is sent with
+    its code, for which cloudpickle must be installed.
+    """
+    by_name, reason = try_copying(pickle.dumps, value)
+    if by_name is not None and MAIN.encode() not in by_name:
+        return bytes(by_name)
+    if find_spec("cloudpickle") is not None:
+        import cloudpickle
+
+        by_value, reason = try_copying(cloudpickle.dumps, value)
+        if by_value is not None:
+            return bytes(by_value)
+        if by_name is None or not is_main_importable():
+            raise make_pickling_error(value, cloudpickle.dumps, "pool")
+    elif by_name is None or not is_main_importable():
+        raise EngineError(
+            "the pool engine needs cloudpickle to send its workers a class or function that is not at"
+            f" the top level of a file{f' ({reason})' if reason else ''}; install it with pip install"
+            " 'heterophony[notebook]', or use the serial engine"
+        )
+    return bytes(by_name)  # a child imports the script again, and finds the class there
+
+
+def try_copying(copy: Copy, value: object) -> tuple[Any, str]:
+    """Return the pickled or copied value and no reason, or None and the reason why there is none."""
+    try:
+        return copy(value), ""
+    except Exception as error:  # an object of a user can raise anything
+        return None, str(error).strip().split("\n")[0] or type(error).__name__
+
+
+def is_main_importable() -> bool:
+    """Tell whether children import the script; they cannot import a notebook or a prompt."""
+    return hasattr(sys.modules[MAIN], "__file__")
+
+
+def unpickle_from_parent(content: bytes, sources: Sources | None = None) -> Any:
+    """Unpickle what the parent of this process pickled; its classes have to be found again.
+
+    ``sources`` are the modules that the parent has loaded by their path.
+    """
+    try:
+        load_sources(sources or {})
+        return pickle.loads(content)
+    except Exception as error:  # importing a user's module can raise anything
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise EngineError(
+            f"the pool's workers cannot load this algorithm or model ({reason}); define it at the"
+            ' top level of a file, above `if __name__ == "__main__":`, or use the serial engine'
+        ) from None
+
+
+# What cannot be pickled -------------------------------------------------------------------------
+
+
+def make_pickling_error(value: object, dumps: Copy, engine: str) -> EngineError:
+    """Name the innermost object that cannot be pickled, and say what to do."""
+    where, reason = find_unpicklable(value, "", dumps)
+    return EngineError(
+        f"the {engine} engine cannot send {where or 'this algorithm or model'} to its workers ({reason});"
+        " create it inside the method that uses it, or use the serial engine"
+    )
+
+
+def find_unpicklable(
+    value: object, where: str, copy: Copy, above: tuple[object, ...] = ()
+) -> tuple[str, str]:
+    """Return where the innermost part is that ``copy`` (pickling, or deepcopy) refuses, and why."""
+    chain = (*above, value)
+    for name, part in list_parts(value, where) if len(chain) < MAX_DEPTH else ():
+        known = any(part is other for other in chain)  # a method of a class refers to that class
+        if not known and try_copying(copy, part)[1]:
+            return find_unpicklable(part, name, copy, chain)
+    return where, try_copying(copy, value)[1]
+
+
+def list_parts(value: object, where: str) -> Iterator[tuple[str, object]]:
+    """Iterate over the parts that are pickled with a value, and how to name them to a user."""
+    if isinstance(value, partial):  # the function that builds a user's model
+        yield from ((where, part) for part in (value.func, *value.args))
+    elif isinstance(value, dict):
+        yield from ((f"{where}[{k!r}]", part) for k, part in value.items())
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from ((where, part) for part in value)
+    elif isinstance(value, FunctionType):
+        used = inspect.getclosurevars(value)
+        for k, part in {**used.globals, **used.nonlocals}.items():
+            yield f"'{k}', which {value.__qualname__} uses,", part
+    elif isinstance(value, type):
+        for k, part in vars(value).items():
+            yield f"{value.__qualname__}.{k}", getattr(part, "__func__", part)
+    else:
+        yield from list_attributes(value, where)
+        yield where, type(value)
+
+
+def list_attributes(value: object, where: str) -> Iterator[tuple[str, object]]:
+    """Iterate over the attributes of an object; the layers of a module are its attributes, too."""
+    own = dict(getattr(value, "__dict__", {}))
+    if isinstance(value, nn.Module):
+        for table in TORCH_TABLES:
+            own.update(own.pop(table, {}))
+    yield from ((f"{where}.{k}" if where else k, part) for k, part in own.items())

@@ -1,0 +1,196 @@
+"""A dry run: the reply of a client with blank examples, which shows what an algorithm would send."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from ..algorithms import get_display_name
+from ..core.algorithm import Reply, Server
+from ..core.errors import ConfigError
+from ..core.randomness import seeded
+from ..core.samples import BYTES_TO_PLUS_MINUS_ONE
+from ..core.tensors import Tensors, list_moves
+from ..data.federation import Federation
+from ..population.attacks import Attack
+from ..population.participation import Poisson
+from ..protection import get_kind
+from ..protection.base import MergeKind, Protection
+from .client_store import FolderClientStore
+from .plan import Job, Plan
+from .work import train
+
+DUMMY_CLIENT = "0"
+
+
+def make_blank_targets(plan: Plan) -> Tensor:
+    """Make targets of blank examples: of a classification, one example of each class."""
+    if plan.task.name == "classification":
+        return torch.arange(plan.federation.classes)
+    y = plan.federation.y
+    return torch.zeros(2, *y.shape[1:], dtype=y.dtype)
+
+
+def make_dry_plan(plan: Plan, y: Tensor, batch: int | None = None) -> Plan:
+    """Make the plan of a single client with blank examples of these targets."""
+    rows = {DUMMY_CLIENT: torch.arange(len(y))}
+    x = torch.zeros(len(y), *plan.federation.shape, dtype=plan.federation.x.dtype)
+    dummy = Federation(
+        "dummy",
+        x,
+        y,
+        BYTES_TO_PLUS_MINUS_ONE,
+        plan.federation.labels,
+        rows,
+        rows,
+        task=plan.federation.task,
+    )
+    training = replace(plan.training, epochs=1, steps=None, batch=batch or len(y))
+    return replace(plan, federation=dummy, training=training, attack=Attack())
+
+
+def simulate_reply(plan: Plan, y: Tensor, batch: int | None = None) -> tuple[Reply, Tensors]:
+    """Return the reply of a client with such examples to its first job, and what it was sent."""
+    dry_plan = make_dry_plan(plan, y, batch)
+    with tempfile.TemporaryDirectory(prefix="heterophony-") as folder, torch.random.fork_rng():
+        store = FolderClientStore(Path(folder) / "clients", Path(folder) / "scratch")
+        sent = dry_plan.algorithm.send(dry_plan.create_initial_server(), DUMMY_CLIENT)
+        job = Job(kind="train", t=0, client=DUMMY_CLIENT, tensors=sent)
+        return train(dry_plan, job, {}, store)[0], sent
+
+
+TOLERANCE = (
+    1e-4  # of a difference, by the largest value: rounding is far below, an effect far above
+)
+ADVICE = {
+    "sum": "add noise on devices (where = 'device'), or choose another algorithm or protection",
+    "symmetric": "choose krum or norm_bound, or another algorithm",
+}
+
+
+def check_merge(plan: Plan) -> None:
+    """Raise ConfigError if a protection needs another kind of merge than the algorithm has."""
+    needed = {p.merge_kind: p for p in plan.protections if p.merge_kind != "any"}
+    guarding = [p for p in plan.protections if p.guards_replies]
+    if not needed and not guarding:
+        return
+    bare, name = replace(plan, protections=()), get_display_name(plan.algorithm_name)
+    replies, sent = simulate_replies(bare)
+    if guarding and not list_moves(replies[0].tensors, sent):
+        raise ConfigError(
+            f"protection.{get_kind(guarding[0])}: nothing that {name} sends is a change of what it"
+            " received, so there is nothing to clip; choose another algorithm"
+        )
+    if "sum" in needed and isinstance(plan.participation, Poisson):
+        check_empty_round(bare, needed["sum"], name)
+    for kind, protection in needed.items():
+        if not is_merge_of_kind(bare, kind, replies, sent):
+            refuse_merge(plan, kind, protection)
+
+
+def refuse_merge(plan: Plan, kind: MergeKind, protection: Protection) -> NoReturn:
+    """Say that the algorithm's merge is not of this kind, and what to do."""
+    name = get_display_name(plan.algorithm_name)
+    what = "is more than a sum of them" if kind == "sum" else "tells clients apart"
+    weighted = kind == "sum" and plan.weights != "uniform"
+    hint = " (or set aggregation.weights = 'uniform')" if weighted else ""
+    raise ConfigError(
+        f"protection.{get_kind(protection)}: what {name} makes of the replies {what}{hint};"
+        f" {ADVICE[kind]}"
+    )
+
+
+def check_empty_round(plan: Plan, protection: Protection, name: str) -> None:
+    """Refuse an algorithm that cannot merge a reply that is nothing but what was sent."""
+    server = replace(plan.create_initial_server(), statistics=plan.buffer_names)
+    sent = plan.algorithm.send(server, plan.federation.clients[0])
+    try:
+        merge(plan, server, [Reply("", "train", sent, 0, 1.0)])
+    except Exception:  # whatever the algorithm misses in it
+        raise ConfigError(
+            f"protection.{get_kind(protection)}: {name} cannot merge a round without replies, which"
+            " participation.kind = 'poisson' may give; choose another kind, or where = 'device'"
+        ) from None
+
+
+def list_unprotected(plan: Plan) -> list[str]:
+    """List the tensors of a reply that are no change of what was received."""
+    replies, sent = simulate_replies(replace(plan, protections=()))
+    moves = set(list_moves(replies[0].tensors, sent))
+    return [k for k in replies[0].tensors if k not in moves]
+
+
+def simulate_replies(plan: Plan) -> tuple[list[Reply], Tensors]:
+    """Make replies of clients that differ in their examples, steps, weights and moves."""
+    y, replies, sent = make_blank_targets(plan), list[Reply](), Tensors()
+    own = plan.federation.clients[:3]
+    others = (
+        name for name in ("b", "c", "d") if name not in own
+    )  # where there are fewer than three
+    for i, client in enumerate([*own, *others][:3]):
+        # more examples of one class: counts that replies bring are no multiples of the weights
+        more = y[max(0, i - 1) : i].repeat(i * len(y), *[1] * (y.dim() - 1))
+        reply, sent = simulate_reply(plan, torch.cat([y, more]), len(y))
+        source = torch.Generator().manual_seed(i)
+        moved = {
+            k: sent[k] + 0.1 * torch.randn(sent[k].shape, generator=source)
+            for k in list_moves(reply.tensors, sent)
+        }
+        replies.append(replace(reply, client=client, tensors=reply.tensors | moved))
+    return replies, sent
+
+
+def is_merge_of_kind(plan: Plan, kind: MergeKind, replies: Sequence[Reply], sent: Tensors) -> bool:
+    """Tell whether the merge depends only on the sum of moves, or not on who sent which reply."""
+    server = plan.create_initial_server()
+    server = replace(server, statistics=plan.buffer_names)
+    if kind == "sum":
+        changed = shift_to_zero_sum(replies, sent)
+    else:
+        replies = [replace(r, weight=1.0) for r in replies]
+        changed = [
+            replace(r, tensors=other.tensors, samples=other.samples, metrics=other.metrics)
+            for r, other in zip(replies, [*replies[1:], replies[0]], strict=True)
+        ]
+    return are_close(merge(plan, server, replies), merge(plan, server, changed))
+
+
+def shift_to_zero_sum(replies: Sequence[Reply], sent: Tensors) -> list[Reply]:
+    """Move the first reply one way and the second the other way; the weighted sum stays."""
+    source = torch.Generator().manual_seed(len(replies))
+    names = list_moves(replies[0].tensors, sent)
+    shift = Tensors({k: 0.1 * torch.randn(sent[k].shape, generator=source) for k in names})
+    factors = [1 / replies[0].weight, -1 / replies[1].weight, *[0.0] * (len(replies) - 2)]
+    biggest = max(abs(f) for f in factors)
+    return [
+        replace(r, tensors=r.tensors | (r.tensors.only(*names) + shift * (factor / biggest)))
+        for r, factor in zip(replies, factors, strict=True)
+    ]
+
+
+def merge(plan: Plan, server: Server, replies: Sequence[Reply]) -> Server:
+    with seeded(plan.seed, "merge", server.t):
+        return plan.algorithm.merge(server, replies)
+
+
+def are_close(a: Server, b: Server) -> bool:
+    """Compare two states: all tensors of the model and of the memory."""
+    for x, y in ((flatten(a), flatten(b)), (flatten(b), flatten(a))):
+        for name, v in x.items():
+            if name not in y or v.shape != y[name].shape:
+                return False
+            scale = 1e-6 + float(v.double().abs().max()) if v.numel() else 1.0
+            if v.numel() and float((v.double() - y[name].double()).abs().max()) > TOLERANCE * scale:
+                return False
+    return True
+
+
+def flatten(server: Server) -> Tensors:
+    groups = {"model": server.model, **server.memory}
+    return Tensors({f"{g}|{k}": v for g, tensors in groups.items() for k, v in tensors.items()})

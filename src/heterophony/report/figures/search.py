@@ -1,0 +1,188 @@
+"""The picture of a sweep: a line over one setting, a heat map of two, or a panel for each setting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ...results.search_tables import SweepRow, SweepTable, TunedAlgorithm, TuneTable
+from ...runs.curves import MeanStd
+from .style import (
+    GRID_COLOR,
+    HEATMAP_COLORMAP,
+    PALETTE,
+    STYLE,
+    TEXT_COLOR,
+    get_series_style,
+    set_percent_axes,
+)
+
+LOGARITHMIC = 20  # numbers that differ by this factor are drawn on a logarithmic axis
+MAX_SWEEP_PANELS = 3  # panels in a row
+
+
+def draw_sweep(table: SweepTable) -> Figure:
+    """Draw validation accuracy over what was varied; test accuracy without validation examples."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(7.5, 4.8), layout="constrained")
+        rows = [row for row in table.rows if get_value(row, table) is not None]
+        if len(table.keys) == 1:
+            draw_line(figure.subplots(), table, rows)
+        elif len(table.keys) == 2 and is_grid(table):
+            draw_heatmap(figure.subplots(), table, rows)
+        else:
+            draw_panels(figure, table, rows)
+        figure.suptitle(describe_measure(table), x=0.02, ha="left", fontweight="bold")
+    return figure
+
+
+def describe_measure(table: SweepTable) -> str:
+    measured = "validation examples" if table.chosen else "test examples (last 10 evaluations)"
+    return f"{table.by} on {measured}"
+
+
+def get_value(row: SweepRow, table: SweepTable) -> MeanStd | None:
+    """Return the number that is drawn; None if the row has none."""
+    measure = row.P if table.by == "P" else row.G
+    if measure is None:
+        return None
+    return measure.validation if table.chosen else measure.test
+
+
+def is_grid(table: SweepTable) -> bool:
+    """Tell whether every value of one setting was combined with every value of the other."""
+    sizes = [len(list_values(table, key)) for key in table.keys]
+    return len(table.rows) == sizes[0] * sizes[1]
+
+
+def list_values(table: SweepTable, key: str) -> list[Any]:
+    """List the values of a setting: numbers ascending, others in their order."""
+    distinct: list[Any] = []
+    for row in table.rows:
+        if row.settings[key] not in distinct:
+            distinct.append(row.settings[key])
+    return sorted(distinct) if are_numbers(distinct) else distinct
+
+
+def are_numbers(values: Sequence[Any]) -> bool:
+    return all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+
+
+def place_values(axes: Axes, values: Sequence[Any], key: str) -> dict[str, float]:
+    """Set the x axis up for these values; return where each one is drawn, by its text."""
+    axes.set_xlabel(key)
+    if not are_numbers(values):
+        axes.set_xticks(range(len(values)), [str(v) for v in values])
+        return {str(v): float(i) for i, v in enumerate(values)}
+    if min(values) > 0 and max(values) >= LOGARITHMIC * min(values):
+        axes.set_xscale("log")
+    if len(values) <= 8:
+        axes.set_xticks(list(values), [f"{v:g}" for v in values])
+        axes.set_xticks([], minor=True)
+    return {str(v): float(v) for v in values}
+
+
+def draw_line(axes: Axes, table: SweepTable, rows: Sequence[SweepRow]) -> None:
+    """Draw the accuracy over the one setting, with the deviation over seeds."""
+    (key,) = table.keys
+    places = place_values(axes, list_values(table, key), key)
+    rising = sorted(rows, key=lambda row: places[str(row.settings[key])])
+    at = [places[str(row.settings[key])] for row in rising]
+    numbers = [number for row in rising if (number := get_value(row, table))]
+    means, deviations = [n.mean for n in numbers], [n.std for n in numbers]
+    axes.plot(at, means, marker="o", linewidth=1.7, **get_series_style(0))
+    if any(deviations):
+        axes.errorbar(at, means, yerr=deviations, color=PALETTE[0], linestyle="", capsize=3)
+    set_percent_axes(axes, "y")
+
+
+def draw_heatmap(axes: Axes, table: SweepTable, rows: Sequence[SweepRow]) -> None:
+    """Draw the accuracy of every pair of values, as colour and number."""
+    across, up = (list_values(table, key) for key in table.keys)
+    cells = np.full((len(up), len(across)), np.nan)
+    for row in rows:
+        x, y = (row.settings[key] for key in table.keys)
+        if number := get_value(row, table):
+            cells[up.index(y), across.index(x)] = number.mean
+    shown = np.ma.masked_invalid(cells)
+    axes.pcolormesh(shown, cmap=HEATMAP_COLORMAP, edgecolor="white", linewidth=1.5)
+    low, high = (float(shown.min()), float(shown.max())) if shown.count() else (0.0, 0.0)
+    for (i, j), value in np.ndenumerate(cells):
+        text = "–" if np.isnan(value) else f"{100 * value:.1f}"
+        dark = value - low > 0.45 * (high - low) > 0
+        color = "white" if dark else TEXT_COLOR
+        axes.text(j + 0.5, i + 0.5, text, ha="center", va="center", color=color)
+    axes.set_xticks(np.arange(len(across)) + 0.5, [str(v) for v in across])
+    axes.set_yticks(np.arange(len(up)) + 0.5, [str(v) for v in up])
+    axes.set(xlabel=table.keys[0], ylabel=table.keys[1])
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
+def draw_panels(figure: Figure, table: SweepTable, rows: Sequence[SweepRow]) -> None:
+    """Draw a panel for each setting: every combination is a point, the chosen one is marked."""
+    wide = min(MAX_SWEEP_PANELS, len(table.keys))
+    high = -(-len(table.keys) // wide)
+    figure.set_size_inches(4.2 * wide, 0.6 + 3.6 * high)
+    grid = figure.subplots(high, wide, squeeze=False, sharey=True).ravel()
+    for axes in grid[len(table.keys) :]:
+        axes.set_visible(False)
+    for axes, key in zip(grid, table.keys, strict=False):
+        places = place_values(axes, list_values(table, key), key)
+        for row in rows:
+            number = get_value(row, table)
+            assert number is not None
+            best = row is table.chosen
+            color = PALETTE[1] if best else PALETTE[0]
+            at = places[str(row.settings[key])]
+            axes.plot(at, number.mean, "D" if best else "o", color=color, zorder=3 if best else 2)
+        set_percent_axes(axes, "y")
+        axes.xaxis.grid(color=GRID_COLOR, linewidth=0.8)
+
+
+MAX_TUNE_PANELS = 4  # panels in a row
+
+
+def draw_tune(table: TuneTable) -> Figure:
+    """Draw a panel for each algorithm, all on the same axes."""
+    with mpl.rc_context(STYLE):
+        wide = min(MAX_TUNE_PANELS, len(table.algorithms))
+        high = -(-len(table.algorithms) // wide)
+        figure = Figure(figsize=(1.4 + 2.6 * wide, 0.9 + 2.4 * high), layout="constrained")
+        panels = figure.subplots(high, wide, squeeze=False, sharex=True, sharey=True).ravel()
+        for axes in panels[len(table.algorithms) :]:
+            axes.set_visible(False)
+        for axes, algorithm in zip(panels, table.algorithms, strict=False):
+            draw_trials(axes, algorithm, table.by)
+        figure.supxlabel("trial (×: stopped early or diverged)", fontsize=9)
+        figure.suptitle(
+            f"{table.by} on validation examples: every trial, and the best so far",
+            x=0.02,
+            ha="left",
+            fontweight="bold",
+        )
+    return figure
+
+
+def draw_trials(axes: Axes, algorithm: TunedAlgorithm, by: str) -> None:
+    """Draw the trials of one algorithm; those without a result are crosses at the bottom."""
+    values = [get_validation(row, by) for row in algorithm.trials]
+    measured = {i: v for i, v in enumerate(values, 1) if v is not None}
+    axes.plot(list(measured), list(measured.values()), "o", color=PALETTE[0], markersize=4)
+    best = [max(v for j, v in measured.items() if j <= i) for i in measured]
+    axes.step(list(measured), best, where="post", color=PALETTE[1], linewidth=1.6)
+    ended = [i for i, v in enumerate(values, 1) if v is None]
+    bottom = axes.get_xaxis_transform()
+    axes.plot(ended, [0.03] * len(ended), "x", color=TEXT_COLOR, markersize=5, transform=bottom)
+    axes.set_title(algorithm.label, loc="left", fontsize=9)
+    set_percent_axes(axes, "y")
+
+
+def get_validation(row: SweepRow, by: str) -> float | None:
+    measure = row.P if by == "P" else row.G
+    return measure.validation.mean if measure and measure.validation else None

@@ -1,0 +1,295 @@
+"""The curves of the report page: of every series and run, pooled and as the mean over clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ...algorithms import get_display_name
+from ...core.files import read_json
+from ...privacy.summary import (
+    PRIVATE_KNOWLEDGE,
+    collect_attacks,
+    collect_matched_rounds,
+    list_common_levels,
+    list_parts,
+)
+from ...results.runs import Curve, Run, compute_mean_curve, group_by_series
+from ...results.tables import Row, format_cell
+from ...runs.curves import MeanStd, select_last_ten
+from ...runs.events import select_rounds
+from ...runs.run_index import read_json_lines
+
+MAX_CURVE_POINTS = 30_000  # in all curves of runs together; keeps the page under 2 MB
+Curves = dict[str, list[list[float]]]  # by measure, points of round and accuracy or loss
+CurvesByKind = dict[str, Curves]
+
+
+def count_curve_points(runs: Sequence[Run]) -> int:
+    """Count the points that the page has room for in each curve."""
+    kinds = 4 if any(map(has_unequal_clients, runs)) else 2  # G and P, pooled and by client
+    kinds += 2 if any(any(run.loss_curves.values()) for run in runs) else 0
+    return max(50, MAX_CURVE_POINTS // (kinds * len(runs)))
+
+
+def has_unequal_clients(run: Run) -> bool:
+    """Whether the mean over clients differs from the pooled accuracy: test sets differ in size."""
+    return len({n for n in run.start["test"] if n}) > 1
+
+
+def average_over_clients(run: Run) -> Run:
+    """The run with curves in which each client counts the same, however many examples it has."""
+    return replace(run, curves=run.client_mean_curves)
+
+
+def show_loss(run: Run) -> Run:
+    """The run with the curves of its test loss, pooled."""
+    return replace(run, curves=run.loss_curves)
+
+
+def build_curves(group: Sequence[Run], points: int) -> tuple[CurvesByKind, list[CurvesByKind]]:
+    """The curves of one series and of each of its runs.
+
+    The series has ``mean``, each run has ``curves``: pooled. If clients differ in their number of
+    test examples, there is also ``client_mean`` and ``client_curves``: the means over clients.
+    ``loss_mean`` and ``loss_curves`` are the test loss.
+    """
+    losses = [show_loss(run) for run in group]
+    series = {
+        "mean": thin_mean_curves(group, points),
+        "loss_mean": thin_mean_curves(losses, points),
+    }
+    each = [
+        {"curves": thin_curves(run, points), "loss_curves": thin_curves(loss, points)}
+        for run, loss in zip(group, losses, strict=True)
+    ]
+    if any(map(has_unequal_clients, group)):
+        averaged = [average_over_clients(run) for run in group]
+        series["client_mean"] = thin_mean_curves(averaged, points)
+        for out, run in zip(each, averaged, strict=True):
+            out["client_curves"] = thin_curves(run, points)
+    return series, each
+
+
+def thin_mean_curves(group: Sequence[Run], points: int) -> Curves:
+    return {k: thin_curve(compute_mean_curve(group, k), points) for k in "GP"}
+
+
+def thin_curves(run: Run, points: int) -> Curves:
+    return {k: thin_curve(run.curves[k], points) for k in "GP"}
+
+
+def thin_curve(curve: Curve, points: int) -> list[list[float]]:
+    """Keep at most ``points`` evenly spaced points, always the last one, rounded to five digits."""
+    kept = curve[:: -compute_stride(len(curve), points)]
+    return [[t, round(v, 5)] for t, v in reversed(kept)]
+
+
+def compute_stride(length: int, points: int) -> int:
+    """The distance between kept points; 1 keeps all."""
+    return -(-length // points) or 1
+
+
+TITLES = [f"{m} last 10, {kind}" for m in "GP" for kind in ("pooled", "mean over clients")]
+
+
+def build_client_means_section(runs: Sequence[Run], table: Sequence[Row]) -> dict[str, Any] | None:
+    """G and P of the last ten evaluations, pooled and as the mean over clients.
+
+    None if both are the same, because all clients have equally many test examples.
+    """
+    if not any(map(has_unequal_clients, runs)):
+        return None
+    groups = group_by_series(runs)
+    rows = [
+        {
+            "name": row["name"],
+            "seeds": row["seeds"],
+            "cells": [
+                text
+                for m in "GP"
+                for text in (
+                    format_cell(row, f"{m}.last10"),
+                    format_spread(compute_last_ten(groups[row["name"]], m)),
+                )
+            ],
+        }
+        for row in table
+    ]
+    return {"titles": TITLES, "rows": rows}
+
+
+def compute_last_ten(group: Sequence[Run], measure: str) -> MeanStd | None:
+    """The mean of the last ten evaluations over clients, and its spread as in the other tables.
+
+    That is over the seeds or, with one seed, over the evaluations.
+    """
+    last = [select_last_ten(run.client_mean_curves[measure]) for run in group]
+    if not all(last):
+        return None
+    return MeanStd.from_values([fmean(ten) for ten in last] if len(last) > 1 else last[0])
+
+
+def format_spread(spread: MeanStd | None) -> str:
+    return f"{100 * spread.mean:.2f} ± {100 * spread.std:.2f}" if spread else "–"
+
+
+MAX_POINTS = 500  # of one curve
+
+
+def build_protection_section(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """The protections of every series; None if no run has protections or bad clients."""
+    rows, curves, notes = [], [], dict[str, list[str]]()
+    for name, group in group_by_series(runs).items():
+        start = group[0].start
+        if not start.get("protection") and not start.get("bad_clients"):
+            continue
+        privacy = start.get("privacy", {})
+        curve = find_epsilon_curve(group)
+        rows.append(
+            [
+                name,
+                ", ".join(map(format_protection, start.get("protection", []))) or "–",
+                format_epsilon(curve) if privacy else "–",
+                f"{privacy['delta']:g}" if privacy else "–",
+                str(len(start.get("bad_clients", []))),
+            ]
+        )
+        if privacy:
+            outside = "; ".join(privacy["outside"])
+            note = f"ε is about {privacy['accounting']}. Outside ε: {outside}."
+            notes.setdefault(note, []).append(name)
+        if curve:
+            curves.append({"name": name, "points": thin_curve(curve, MAX_POINTS)})
+    titles = ["protection", "ε", "δ", "bad clients"]
+    texts = [f"{', '.join(names)}: {note}" for note, names in notes.items()]
+    return {"titles": titles, "rows": rows, "curves": curves, "notes": texts} if rows else None
+
+
+def find_epsilon_curve(group: Sequence[Run]) -> list[tuple[int, float]]:
+    """The largest ε of the series after every round, counted from 1; without unbounded ones."""
+    found: dict[int, float] = {}
+    for run in group:
+        for event in select_rounds(run.events):
+            epsilon = event.get("epsilon")
+            if epsilon is not None:
+                t = event["t"] + 1
+                found[t] = max(found.get(t, 0.0), epsilon)
+    return sorted(found.items())
+
+
+def format_epsilon(curve: Sequence[tuple[int, float]]) -> str:
+    return f"{curve[-1][1]:.3f}" if curve else "no bound"
+
+
+def format_protection(settings: Mapping[str, Any]) -> str:
+    """Write ``top_k (ratio 0.1)``."""
+    given = {k: v for k, v in settings.items() if k != "kind" and v not in ({}, "server")}
+    values = [f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in given.items()]
+    return f"{settings['kind']} ({', '.join(values)})" if values else str(settings["kind"])
+
+
+AuditRecord = dict[str, Any]
+MAX_IMAGES = 8  # rows of images
+
+
+def build_audit_section(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """The section of the audit that these runs belong to; None if they belong to none."""
+    folders = dict.fromkeys(r.folder.parent for r in runs)
+    audited = [f for f in folders if (f / "audit.json").is_file()]
+    return read_audit_section(audited[0]) if audited else None
+
+
+def read_audit_section(folder: Path) -> dict[str, Any] | None:
+    content, records = (
+        read_json(folder / "audit.json"),
+        list(read_json_lines(folder / "attacks.jsonl")),
+    )
+    if not content["rows"]:
+        return None
+    originals, columns, attacks = select_images(records)
+    parts = list_parts(content)
+    rows = [
+        [
+            f"{get_display_name(r['algorithm'])}, {r['private']}",
+            *format_metrics(r),
+            *(part.format_psnr(r) for part in parts),
+        ]
+        for r in content["rows"]
+    ]
+    empty = [""] * len(parts)
+    rows += [[name, *format_metrics(r), *empty] for name, r in content["references"].items()]
+    how = content["asked"]["how"]
+    return {
+        "attack": f"Attack: {how['attack']}, {how['iterations']} iterations, labels {how['labels']}",
+        "titles": [
+            *("PSNR mean", "PSNR max", "SSIM mean", "SSIM max"),
+            *(part.title for part in parts),
+        ],
+        "rows": rows,
+        "shape": content["asked"]["shape"],
+        "when": describe_shown_rounds(records),
+        "columns": [
+            "original",
+            *(f"{get_display_name(name)}, {private}" for name, private in columns),
+        ],
+        "images": [
+            [
+                {"pixels": o["original"], "caption": f"client {o['client']}"},
+                *(
+                    build_thumbnail(attacks[name, p, o["client"], o["image"]])
+                    for name, p in columns
+                ),
+            ]
+            for o in originals
+        ],
+        "notes": content["notes"],
+    }
+
+
+def choose_shown_rounds(
+    records: Sequence[AuditRecord], attacks: Sequence[AuditRecord]
+) -> dict[str, int]:
+    """Choose the round of each algorithm whose images are shown: the last, or at the lowest level."""
+    matched = collect_matched_rounds(records)
+    levels, last = list_common_levels(matched), max(r["round"] for r in attacks)
+    names = dict.fromkeys(r["algorithm"] for r in attacks)
+    return {name: matched[name][levels[-1]] if levels else last for name in names}
+
+
+def describe_shown_rounds(records: Sequence[AuditRecord]) -> str:
+    """Say when the shown images were attacked: ``after 10 rounds``, or ``at loss 0.5``."""
+    levels = list_common_levels(collect_matched_rounds(records))
+    if levels:
+        return f"at loss {levels[-1]:g}"
+    last = max(r["round"] for r in collect_attacks(records))
+    return f"after {last} round{'s' * (last != 1)}"
+
+
+def build_thumbnail(r: AuditRecord) -> dict[str, str]:
+    return {"pixels": r["picture"], "caption": f"{r['psnr']:.1f} dB"}
+
+
+def format_metrics(r: AuditRecord) -> list[str]:
+    levels = [f"{r[k]:.2f}" for k in ("psnr_mean", "psnr_max")]
+    return levels + [f"{r[k]:.3f}" for k in ("ssim_mean", "ssim_max")]
+
+
+def select_images(
+    records: Sequence[AuditRecord],
+) -> tuple[list[AuditRecord], list[tuple[str, str]], Any]:
+    """Images of the last round or level, one of each client first; columns; and attacks by key."""
+    start, attacks = records[0], collect_attacks(records)
+    shown = choose_shown_rounds(records, attacks)
+    by_key = {
+        (r["algorithm"], r["private"], r["client"], r["image"]): r
+        for r in attacks
+        if r["round"] == shown[r["algorithm"]]
+    }
+    originals = {(r["image"], r["client"]): r for r in by_key.values()}
+    kinds = [(a, p) for a in start["algorithms"] for p in PRIVATE_KNOWLEDGE]
+    columns = [k for k in kinds if any(key[:2] == k for key in by_key)]
+    return [originals[k] for k in sorted(originals)][:MAX_IMAGES], columns, by_key

@@ -1,0 +1,263 @@
+"""Load run folders for analysis: their labels, series, state and curves."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ..algorithms import get_display_name
+from ..core.errors import FolderError, HeterophonyError
+from ..core.files import is_file, read_text_file, translate_disk_errors
+from ..core.settings import flatten_config
+from ..runs.curves import compute_curves, compute_loss_curves
+from ..runs.events import Event, StartEvent, get_end, get_start
+from ..runs.run_index import CONFIG_FILE, EVENTS_FILE, list_member_runs, read_events
+from ..runs.summary import Summary, describe_state, summarise, summarise_so_far
+from .boards import DeviceTable, read_device_table
+
+Curve = list[tuple[int, float]]
+# Runs that differ only in these are the same experiment (the algorithm is in the label anyway).
+DAMAGED = "cannot be shown: its files are damaged, or were written by another version"
+IGNORED_SETTINGS = ("seed", "algorithm.name", "engine.")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A loaded run. Runs with the same settings and other seeds share the name ``series``."""
+
+    folder: Path
+    label: str
+    series: str
+    config: dict[str, Any]
+    events: list[Event]
+    curves: dict[str, Curve]
+    summary: Summary | None  # of a finished run
+    devices: DeviceTable | None = None  # of a run on devices
+
+    @property
+    def start(self) -> StartEvent:
+        return get_start(self.events)
+
+    @property
+    def algorithm(self) -> str:
+        return str(self.start["algorithm"])
+
+    @property
+    def display_name(self) -> str:
+        """The name of the algorithm for people."""
+        return get_display_name(self.algorithm)
+
+    @property
+    def seed(self) -> int:
+        return int(self.start["seed"])
+
+    @property
+    def state(self) -> str:
+        """``finished``, or ``round 3 of 20``."""
+        return describe_state(self.events)
+
+    @cached_property
+    def current_summary(self) -> Summary | None:
+        """The summary, for an unfinished run as if it ended now; None before the first evaluation."""
+        return self.summary or summarise_so_far(self.events)
+
+    @cached_property
+    def client_mean_curves(self) -> dict[str, Curve]:
+        """The curves with each client counting the same, however many test examples it has."""
+        return compute_curves(self.events, "mean")
+
+    @cached_property
+    def loss_curves(self) -> dict[str, Curve]:
+        """The loss over the rounds, by measure; empty in runs of early versions."""
+        return compute_loss_curves(self.events)
+
+
+def load_run(folder: Path) -> Run:
+    """Load one run folder; its label is the display name of its algorithm."""
+    try:
+        return read_run(folder)
+    except HeterophonyError:
+        raise
+    except Exception as error:  # a damaged file may raise any error
+        raise FolderError(f"{folder} {DAMAGED}") from error
+
+
+def read_run(folder: Path) -> Run:
+    """Read a run folder; damaged files raise errors of many kinds."""
+    config, lines = folder / CONFIG_FILE, folder / EVENTS_FILE
+    if not is_file(config):
+        raise FolderError(f"{folder} is not a run folder: it has no config.toml")
+    events = list(read_events(lines))
+    if not events:
+        raise FolderError(f"{folder} has not begun: it holds no events yet")
+    try:
+        name = get_display_name(get_start(events)["algorithm"])
+    except FolderError:
+        raise FolderError(
+            f"{lines} is damaged: it does not begin with the start of a run"
+        ) from None
+    summary = summarise(events) if get_end(events) else None
+    settings, devices = read_config_table(config), read_device_table(folder)
+    return Run(folder, name, name, settings, events, compute_curves(events), summary, devices)
+
+
+def read_config_table(path: Path) -> dict[str, Any]:
+    try:
+        with translate_disk_errors(path):
+            return tomllib.loads(read_text_file(path))
+    except ValueError as error:
+        raise FolderError(f"{path} is damaged: {error}") from None
+
+
+def load_runs(
+    paths: Iterable[Path],
+    note: Callable[[str], None] = warnings.warn,
+    check: Callable[[Run], object] = lambda run: None,
+) -> list[Run]:
+    """Load the runs at these paths, each a run folder or a folder of run folders, and label them.
+
+    A damaged run in a folder of runs is left out, and ``note`` is told why. ``check`` raises for a
+    run that cannot be shown.
+    """
+    runs: dict[Path, Run] = {}
+    for path in paths:
+        members = find_started_folders(path)
+        loaded, problems = load_readable_runs(members, check)
+        if problems and (not loaded or members == [path]):
+            raise FolderError(problems[0])
+        for problem in problems:
+            note(f"left out: {problem}")
+        runs |= loaded
+    return label_runs(list(runs.values()))
+
+
+def load_readable_runs(
+    folders: Iterable[Path], check: Callable[[Run], object]
+) -> tuple[dict[Path, Run], list[str]]:
+    """Load those runs that can be read and shown; say of each of the others what is wrong."""
+    runs, problems = {}, []
+    for folder in folders:
+        try:
+            run = load_run(folder.resolve())
+            check(run)
+            runs[run.folder] = run
+        except HeterophonyError as error:
+            problems.append(str(error))
+        except Exception:  # a damaged file may raise any error
+            problems.append(f"{folder} {DAMAGED}")
+    return runs, problems
+
+
+def find_started_folders(path: Path) -> list[Path]:
+    """The path itself if it is a run folder, otherwise the run folders in it that have begun."""
+    if is_file(path / CONFIG_FILE):
+        return [path]
+    if not path.is_dir():
+        raise FolderError(f"{path} is not there; give a run folder, or a folder of run folders")
+    with translate_disk_errors(path):
+        begun = [f for f in list_member_runs(path) if has_begun(f / EVENTS_FILE)]
+    if not begun:
+        raise FolderError(f"{path} holds no run that has begun; make one with `heterophony run`")
+    return begun
+
+
+def has_begun(events: Path) -> bool:
+    """Tell whether a run has an event, or a file of events that cannot be read."""
+    try:
+        return any(True for _ in read_events(events))
+    except HeterophonyError:
+        return True  # it is named when it is loaded
+
+
+# Labels -------------------------------------------------------------------------------------
+
+
+def label_runs(runs: Sequence[Run]) -> list[Run]:
+    """Label runs by algorithm and, where needed, by differing settings, seed and state.
+
+    An unfinished run and a second run of the same seed become a series of their own, so that they
+    do not enter a mean over seeds.
+    """
+    names = build_base_labels(runs)
+    shared, seen, out = Counter(names), Counter[tuple[str, int]](), []
+    for run, name in zip(runs, names, strict=True):
+        label = f"{name}, seed {run.seed}" if shared[name] > 1 else name
+        seen[name, run.seed] += 1
+        repeated = seen[name, run.seed]
+        if repeated > 1:
+            label += f", run {repeated}"
+        if not run.summary:
+            label += f", {run.state}"
+        series = name if run.summary and repeated == 1 else label
+        out.append(replace(run, label=label, series=series))
+    return out
+
+
+def build_base_labels(runs: Sequence[Run]) -> list[str]:
+    """Each run's algorithm, and the settings in which it differs from other runs of it."""
+    settings = [select_experiment_settings(run) for run in runs]
+    by_algorithm: dict[str, list[dict[str, str]]] = {}
+    for run, own in zip(runs, settings, strict=True):
+        by_algorithm.setdefault(run.algorithm, []).append(own)
+    differing = {name: find_differing_settings(group) for name, group in by_algorithm.items()}
+    names = choose_distinct_names(by_algorithm)
+    return [
+        " ".join([names[run.algorithm], *format_settings(own, differing[run.algorithm])])
+        for run, own in zip(runs, settings, strict=True)
+    ]
+
+
+def choose_distinct_names(algorithms: Iterable[str]) -> dict[str, str]:
+    """The display name of each algorithm; two of the same name, as of a lab's FedAvg, differ."""
+    names = {algorithm: get_display_name(algorithm) for algorithm in algorithms}
+    uses = Counter(names.values())
+    return {k: name if uses[name] == 1 else f"{name} ({k})" for k, name in names.items()}
+
+
+def find_differing_settings(runs: Sequence[dict[str, str]]) -> set[str]:
+    """The keys whose values are not the same in all runs."""
+    keys = {k for settings in runs for k in settings}
+    return {k for k in keys if len({settings.get(k) for settings in runs}) > 1}
+
+
+def format_settings(settings: dict[str, str], keys: set[str]) -> list[str]:
+    return [f"{k.removeprefix('algorithm.')}={v}" for k, v in settings.items() if k in keys]
+
+
+def select_experiment_settings(run: Run) -> dict[str, str]:
+    """The settings that define the experiment: all but IGNORED_SETTINGS."""
+    return {
+        k: v for k, v in iterate_setting_texts(run.config) if not k.startswith(IGNORED_SETTINGS)
+    }
+
+
+def iterate_setting_texts(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Every setting as text, with its dotted key."""
+    for key, value in flatten_config(config):
+        yield key, value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+# Seeds --------------------------------------------------------------------------------------
+
+
+def group_by_series(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Group runs by series; series and runs keep their order."""
+    out: dict[str, list[Run]] = {}
+    for run in runs:
+        out.setdefault(run.series, []).append(run)
+    return out
+
+
+def compute_mean_curve(runs: Sequence[Run], measure: str) -> Curve:
+    """Average a curve over the runs, at the rounds that all of them evaluated."""
+    lines = [dict(run.curves[measure]) for run in runs]
+    rounds = sorted(set.intersection(*(set(line) for line in lines)))
+    return [(t, fmean(line[t] for line in lines)) for t in rounds]

@@ -1,0 +1,260 @@
+"""The table of a sweep: what each setting came to, sorted by validation examples and never by test."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ..core.errors import FolderError
+from ..core.files import read_json
+from ..runs.curves import Accuracy, MeanStd
+from ..runs.early_stops import Stop, describe_stop, read_stop
+from ..runs.events import Event, get_end, get_start, select_rounds
+from ..runs.run_index import EVENTS_FILE, read_events
+from ..runs.summary import Summary, summarise
+
+SWEEP_FILE = "sweep.json"
+Measure = Literal["G", "P"]
+
+
+@dataclass(frozen=True)
+class SweepMeasure:
+    """G or P of one combination of settings; mean and deviation are over its seeds.
+
+    ``test`` is in the round with the highest validation accuracy; without validation examples, the
+    mean of the last ten evaluations.
+    """
+
+    validation: MeanStd | None
+    test: MeanStd
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """One combination of settings, and what its runs came to."""
+
+    settings: dict[str, Any]
+    seeds: list[int]
+    folders: list[str]
+    state: Literal["finished", "not finished", "stopped", "diverged"]
+    P: SweepMeasure | None = None
+    G: SweepMeasure | None = None
+    reason: str = ""  # why it diverged or was stopped early
+
+    def rank(self, by: Measure) -> float:
+        """Return what rows are sorted by: the lower, the better."""
+        measure = self.P if by == "P" else self.G
+        return -measure.validation.mean if measure and measure.validation else math.inf
+
+
+@dataclass(frozen=True)
+class SweepTable:
+    """The rows of a sweep: the best on validation examples first; without any, in their order."""
+
+    folder: Path
+    keys: list[str]
+    by: Measure
+    rows: list[SweepRow]
+    examples: int = 0  # for validation, over all seeds of a row
+
+    @property
+    def chosen(self) -> SweepRow | None:
+        """The row with the highest validation accuracy; None without validation examples."""
+        first = self.rows[0] if self.rows else None
+        return first if first and first.rank(self.by) < math.inf else None
+
+    @property
+    def validated(self) -> bool:
+        """Tell whether there are validation examples."""
+        return any(row.P is not None and row.P.validation is not None for row in self.rows)
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The chosen settings."""
+        return self.chosen.settings if self.chosen else None
+
+    @property
+    def standard_error(self) -> float | None:
+        """How far the chosen row's validation accuracy may be off, as it was counted on few examples."""
+        if self.chosen is None or not self.examples:
+            return None
+        p = -self.chosen.rank(self.by)
+        return math.sqrt(p * (1 - p) / self.examples)
+
+    @property
+    def close(self) -> list[SweepRow]:
+        """The other rows within one standard error of the chosen one: as good, as far as is known."""
+        if self.chosen is None or self.standard_error is None:
+            return []
+        limit = self.chosen.rank(self.by) + self.standard_error
+        return [row for row in self.rows[1:] if row.rank(self.by) <= limit]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the table as plain data for JSON."""
+        return {
+            "settings": self.keys,
+            "by": self.by,
+            "best": self.best,
+            "standard_error": self.standard_error,
+            "rows": [asdict(row) for row in self.rows],
+        }
+
+    def __repr__(self) -> str:
+        return f"<Sweep of {len(self.rows)} settings: best {self.best}>"
+
+
+def read_sweep(folder: Path, by: Measure = "P") -> SweepTable:
+    """Read a sweep from its folder, as far as it is finished."""
+    if not (folder / SWEEP_FILE).is_file():
+        raise FolderError(f"{folder} is not a sweep: it has no {SWEEP_FILE}")
+    content = read_sweep_file(folder)
+    rows, examples = [], 0
+    for settings, runs in group_runs(content["runs"]):
+        events = {n: list(read_events(folder / n / EVENTS_FILE)) for n in runs}
+        stops = {n: stop for n in runs if (stop := read_stop(folder / n))}
+        rows.append(build_row(settings, runs, events, content["failed"], stops))
+        if rows[-1].state == "finished":
+            examples = sum(sum(get_start(e).get("validation", [])) for e in events.values())
+    return SweepTable(folder, content["settings"], by, sort_rows(rows, by), examples)
+
+
+def read_sweep_file(folder: Path) -> dict[str, Any]:
+    """Read which settings a sweep varies, its runs, and which of them diverged."""
+    path = folder / SWEEP_FILE
+    content: dict[str, Any] = read_json(path)
+    try:
+        runs, failed, keys = content["runs"], content["failed"], content["settings"]
+        forms = [isinstance(r["settings"], dict) and type(r["seed"]) is int for r in runs.values()]
+        # a name such as ../mine would be a run of somebody else
+        names = [name not in ("", ".", "..") and "/" not in name for name in runs]
+        right = all([*forms, *names]) and isinstance(failed, dict) and isinstance(keys, list)
+    except (KeyError, TypeError, AttributeError):
+        right = False
+    if not right:
+        raise FolderError(f"{path} is damaged: it does not list the runs of a sweep")
+    return content
+
+
+def group_runs(runs: Mapping[str, Any]) -> list[tuple[dict[str, Any], dict[str, int]]]:
+    """Group the runs of a sweep by settings: these, and the seed of each run by name."""
+    groups: dict[str, tuple[dict[str, Any], dict[str, int]]] = {}
+    for name, run in runs.items():
+        _, seeds = groups.setdefault(json.dumps(run["settings"]), (run["settings"], {}))
+        seeds[name] = run["seed"]
+    return list(groups.values())
+
+
+def build_row(
+    settings: dict[str, Any],
+    runs: Mapping[str, int],
+    events: Mapping[str, Sequence[Event]],
+    failed: Mapping[str, str],
+    stops: Mapping[str, Stop],
+) -> SweepRow:
+    seeds, names = list(runs.values()), list(runs)
+    reasons = [failed[n] for n in names if n in failed]
+    if reasons:
+        return SweepRow(settings, seeds, names, "diverged", reason=reasons[0])
+    if any(get_end(events[n]) is None for n in names if n not in stops):
+        return SweepRow(settings, seeds, names, "not finished")
+    if stops:
+        reason = describe_stop(next(iter(stops.values())))
+        return SweepRow(settings, seeds, names, "stopped", reason=reason)
+    summaries = [summarise(events[n]) for n in names]
+    measures = {m: build_measure(summaries, m) for m in ("P", "G")}
+    return SweepRow(settings, seeds, names, "finished", measures["P"], measures["G"])
+
+
+def build_measure(summaries: Sequence[Summary], name: str) -> SweepMeasure | None:
+    """Average a measure over the seeds; None if the algorithm does not have it."""
+    found: list[Accuracy] = [a for s in summaries if (a := getattr(s, name)) is not None]
+    if len(found) < len(summaries):
+        return None
+    chosen = [a.chosen for a in found if a.chosen]
+    if len(chosen) < len(found):
+        return SweepMeasure(None, MeanStd.from_values([a.last10.mean for a in found]))
+    return SweepMeasure(
+        MeanStd.from_values([c.validation for c in chosen]),
+        MeanStd.from_values([c.test for c in chosen]),
+    )
+
+
+def sort_rows(rows: Sequence[SweepRow], by: Measure) -> list[SweepRow]:
+    """Sort by validation accuracy; rows without one keep their order, unfinished ones come last."""
+    return sorted(rows, key=lambda row: (row.state != "finished", row.rank(by)))
+
+
+@dataclass(frozen=True)
+class TunedAlgorithm:
+    """The search of one algorithm."""
+
+    label: str
+    sweep: SweepTable
+    rounds: int  # that were run, in all trials and seeds; stopped trials have fewer
+
+    @property
+    def trials(self) -> list[SweepRow]:
+        """The trials in the order in which they were proposed."""
+        found = {tuple(row.folders): row for row in self.sweep.rows}
+        groups = group_runs(read_sweep_file(self.sweep.folder)["runs"])
+        return [found[tuple(runs)] for _, runs in groups]
+
+    def count(self, state: str) -> int:
+        """Count the trials in this state."""
+        return sum(row.state == state for row in self.sweep.rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the search as plain data for JSON."""
+        return {
+            "algorithm": self.label,
+            "trials": len(self.sweep.rows),
+            "stopped": self.count("stopped"),
+            "diverged": self.count("diverged"),
+            "rounds": self.rounds,
+            **self.sweep.to_dict(),
+        }
+
+
+@dataclass(frozen=True)
+class TuneTable:
+    """The searches of all algorithms, in the order in which they were named."""
+
+    folder: Path
+    by: Measure
+    algorithms: list[TunedAlgorithm]
+
+    @property
+    def best(self) -> dict[str, dict[str, Any] | None]:
+        """The chosen settings by algorithm: those with the highest validation accuracy."""
+        return {a.label: a.sweep.best for a in self.algorithms}
+
+    def __getitem__(self, label: str) -> SweepTable:
+        return next(a.sweep for a in self.algorithms if a.label == label)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the table as plain data for JSON."""
+        return {
+            "by": self.by,
+            "best": self.best,
+            "algorithms": [a.to_dict() for a in self.algorithms],
+        }
+
+    def __repr__(self) -> str:
+        return f"<Tune of {', '.join(self.best)}: best {self.best}>"
+
+
+def read_tune(folder: Path, labels: Iterable[str], by: Measure) -> TuneTable:
+    """Read what a tune has tried so far."""
+    found = []
+    for label in labels:
+        if not (folder / label / SWEEP_FILE).is_file():
+            continue
+        sweep = read_sweep(folder / label, by)
+        names = [name for row in sweep.rows for name in row.folders]
+        events = (read_events(folder / label / name / EVENTS_FILE) for name in names)
+        found.append(TunedAlgorithm(label, sweep, sum(len(select_rounds(e)) for e in events)))
+    return TuneTable(folder, by, found)

@@ -1,0 +1,272 @@
+"""What a few repetitions can and cannot show: intervals, paired tests, and ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, sqrt
+from statistics import fmean
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import chdtrc, stdtrit  # type: ignore[import-untyped]
+
+from ..core.errors import ConfigError, suggest_or_list
+from ..core.randomness import make_generator
+from .runs import Run, group_by_series
+
+CONFIDENCE, ALPHA = 0.95, 0.05
+MANY_DEGREES = 1e9  # of freedom: Student's t is the normal distribution
+MAX_EXACT_PAIRS = 20  # pairs up to which every one of the 2^n sign patterns is looked at
+SIGN_PATTERN_DRAWS = 100_000  # sign patterns, where there are more pairs
+ROUNDING_TOLERANCE = 1e-9  # sums this near, relative to their terms, differ by rounding alone
+
+
+@dataclass(frozen=True)
+class ConfidenceInterval:
+    """A confidence interval of a mean."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class PairedComparison:
+    """The mean difference of pairs, its interval, and how easily chance alone gives as much."""
+
+    pairs: int
+    mean: float
+    interval: ConfidenceInterval | None  # of one pair there is none
+    p: float
+
+
+@dataclass(frozen=True)
+class RankComparison:
+    """Several contenders over several blocks: Friedman's test, and Nemenyi's after it."""
+
+    average_ranks: tuple[float, ...]  # rank of each contender; 1 is the best
+    blocks: int
+    statistic: float  # Friedman's, corrected for ties
+    p: float
+    critical_difference: float  # average ranks nearer than this do not differ
+    groups: tuple[tuple[int, ...], ...]  # contenders that do not differ, by rank; two or more
+
+
+# Means --------------------------------------------------------------------------------------
+
+
+def compute_confidence_interval(
+    values: Sequence[float], level: float = CONFIDENCE
+) -> ConfidenceInterval | None:
+    """Student's interval of the mean; None with one value, which says nothing about others."""
+    n = len(values)
+    if n < 2:
+        return None
+    mean, std = float(np.mean(values)), float(np.std(values, ddof=1))
+    half = compute_t_quantile(n - 1, level) * std / sqrt(n)
+    return ConfidenceInterval(mean - half, mean + half)
+
+
+def compute_t_quantile(freedom: float, level: float = CONFIDENCE) -> float:
+    """How many standard errors from 0 a two-sided interval of Student's t reaches."""
+    return float(stdtrit(min(freedom, MANY_DEGREES), (1 + level) / 2))
+
+
+# Pairs --------------------------------------------------------------------------------------
+
+
+def compare_pairs(
+    a: Sequence[float], b: Sequence[float], level: float = CONFIDENCE
+) -> PairedComparison:
+    """``a`` minus ``b``, pair by pair: the i-th of both come from the same seed and data."""
+    if len(a) == 0 or len(a) != len(b):
+        raise ValueError(f"pairs need as many values on both sides: {len(a)} and {len(b)}")
+    deltas = np.asarray(a, float) - np.asarray(b, float)
+    return PairedComparison(
+        len(a),
+        float(deltas.mean()),
+        compute_confidence_interval(deltas.tolist(), level),
+        compute_sign_flip_p(deltas),
+    )
+
+
+def compute_sign_flip_p(deltas: NDArray[np.float64]) -> float:
+    """The share of sign patterns whose sum is as far from 0: two-sided, exact up to 20 pairs.
+
+    If only chance told the sides of each pair apart, either sign were as likely. Unlike
+    Student's test it assumes no distribution, and unlike Wilcoxon's it uses the sizes as they
+    are and needs no rule for ties and zeros.
+    """
+    if len(deltas) > MAX_EXACT_PAIRS:
+        draws = make_generator(0, "sign flips", len(deltas)).integers(
+            0, 2, (SIGN_PATTERN_DRAWS, len(deltas))
+        )
+        sums = (2.0 * draws - 1.0) @ deltas
+        return (1 + count_extreme_sums(sums, deltas)) / (
+            1 + SIGN_PATTERN_DRAWS
+        )  # the pattern that came out is one too
+    sums = deltas[:1]  # its other sign mirrors everything
+    for delta in deltas[1:]:
+        sums = np.concatenate([sums + delta, sums - delta])
+    return count_extreme_sums(sums, deltas) / len(sums)
+
+
+def count_extreme_sums(sums: NDArray[np.float64], deltas: NDArray[np.float64]) -> int:
+    """How many sums are at least as far from 0 as that of the differences as they came out."""
+    least = abs(deltas.sum()) - ROUNDING_TOLERANCE * np.abs(deltas).sum()
+    return int(np.count_nonzero(np.abs(sums) >= least))
+
+
+def compute_smallest_p(pairs: int) -> float:
+    """What the exact test gives when all pairs point the same way: it can give no less."""
+    return 2.0 ** (1 - pairs)
+
+
+def count_pairs_needed(comparisons: int = 1, alpha: float = ALPHA) -> int:
+    """Fewer pairs cannot give p < alpha, corrected for so many comparisons, whatever they show."""
+    pairs = 1
+    while comparisons * compute_smallest_p(pairs) >= alpha:
+        pairs += 1
+    return pairs
+
+
+def apply_holm_correction(p_values: Sequence[float]) -> list[float]:
+    """Each p corrected for there being several (Holm's step-down), in the order given."""
+    out, highest = [0.0] * len(p_values), 0.0
+    for place, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        highest = max(highest, min(1.0, (len(p_values) - place) * p_values[i]))
+        out[i] = highest
+    return out
+
+
+# Ranks --------------------------------------------------------------------------------------
+
+
+def compare_ranks(table: Sequence[Sequence[float]], alpha: float = ALPHA) -> RankComparison:
+    """Of a table with a row per block and a column per contender; higher values are better."""
+    values = np.asarray(table, float)
+    if values.ndim != 2 or values.shape[0] < 2 or values.shape[1] < 2:
+        raise ValueError("ranks need two or more blocks of two or more values each")
+    n, k = values.shape
+    placed = rank_rows(values)
+    average = placed.mean(axis=0)
+    spread = float(((placed - (k + 1) / 2) ** 2).sum())  # 0 where everything is tied
+    between = float(((placed.sum(axis=0) - n * (k + 1) / 2) ** 2).sum())
+    statistic = (k - 1) * between / spread if spread else 0.0
+    p = float(chdtrc(k - 1, statistic))
+    critical = compute_critical_difference(k, n, alpha)
+    # Nemenyi's test may only be asked where Friedman's found that there is a difference
+    groups = find_indistinguishable_groups(average.tolist(), critical if p < alpha else inf)
+    return RankComparison(tuple(average.tolist()), n, statistic, p, critical, groups)
+
+
+def rank_rows(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rank the values of each row, 1 for the highest; ties share the mean of their ranks."""
+    from scipy.stats import rankdata  # type: ignore[import-untyped]  # slow to import
+
+    ranks: NDArray[np.float64] = rankdata(-values, axis=1)
+    return ranks
+
+
+def compute_critical_difference(contenders: int, blocks: int, alpha: float = ALPHA) -> float:
+    """Nemenyi's: average ranks at least so far apart differ, all pairs looked at together."""
+    from scipy.stats import studentized_range  # slow to import
+
+    q = float(studentized_range.ppf(1 - alpha, contenders, inf)) / sqrt(2)
+    return q * sqrt(contenders * (contenders + 1) / (6 * blocks))
+
+
+def find_indistinguishable_groups(
+    average: Sequence[float], critical: float
+) -> tuple[tuple[int, ...], ...]:
+    """The largest groups within which all average ranks are nearer than ``critical``."""
+    order = sorted(range(len(average)), key=lambda i: average[i])
+    found: list[tuple[int, ...]] = []
+    reach = 0
+    for start, first in enumerate(order):
+        end = sum(average[i] - average[first] < critical for i in order)
+        if end > reach and end - start > 1:  # else it lies within the group before
+            found.append(tuple(order[start:end]))
+        reach = max(reach, end)
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class RoundDifference:
+    """The mean difference in one round, and its interval over the seeds; none with one seed."""
+
+    t: int
+    mean: float
+    interval: ConfidenceInterval | None
+
+
+@dataclass(frozen=True)
+class DifferenceCurve:
+    """A series minus the reference, over the rounds that all pairs of runs evaluated."""
+
+    name: str
+    seeds: tuple[int, ...]
+    points: tuple[RoundDifference, ...]
+
+
+def find_reference(runs: Sequence[Run], name: str | None) -> str:
+    """Find the series that others are compared with: by label or algorithm; default: the first."""
+    series = group_by_series(runs)
+    if name is None:
+        return next(iter(series))
+    wanted = name.lower()
+    for label, group in series.items():
+        if wanted in (label.lower(), group[0].algorithm.lower(), group[0].display_name.lower()):
+            return label
+    raise ConfigError(f"--reference {name}: no such series{suggest_or_list(name, list(series))}")
+
+
+def compare_over_rounds(
+    runs: Sequence[Run], reference: str, measure: str, smoothing: int = 1
+) -> list[DifferenceCurve]:
+    """Compare every other series with the reference; those without a common seed are left out.
+
+    Each difference is the mean over so many evaluations around it.
+    """
+    series = group_by_series(runs)
+    base = {pair_key(run): dict(run.curves[measure]) for run in series[reference]}
+    out = []
+    for name, group in series.items():
+        pairs = {
+            run.seed: subtract(dict(run.curves[measure]), base[pair_key(run)])
+            for run in group
+            if name != reference and pair_key(run) in base
+        }
+        smooth = [smooth_around(gaps, smoothing) for gaps in pairs.values()]
+        if smooth and (points := average_gaps(smooth)):
+            out.append(DifferenceCurve(name, tuple(pairs), points))
+    return out
+
+
+def pair_key(run: Run) -> tuple[int, str]:
+    """Runs form a pair if they have the same seed and the same data."""
+    return run.seed, run.start["data_sha256"]
+
+
+def subtract(own: dict[int, float], other: dict[int, float]) -> dict[int, float]:
+    return {t: v - other[t] for t, v in own.items() if t in other}
+
+
+def smooth_around(gaps: dict[int, float], width: int) -> dict[int, float]:
+    """Replace each value by the mean over ``width`` evaluations around it.
+
+    Near the first one it is over fewer: before training there is no difference.
+    """
+    rounds = sorted(gaps)
+    values = [gaps[t] for t in rounds]
+    reach = [min(width // 2, i) for i in range(len(rounds))]
+    return {t: fmean(values[i - reach[i] : i + reach[i] + 1]) for i, t in enumerate(rounds)}
+
+
+def average_gaps(gaps: Sequence[dict[int, float]]) -> tuple[RoundDifference, ...]:
+    """Average differences over the seeds, at the rounds that all of them have."""
+    rounds = sorted(set.intersection(*(set(g) for g in gaps)))
+    at = {t: [g[t] for g in gaps] for t in rounds}
+    return tuple(
+        RoundDifference(t, fmean(v), compute_confidence_interval(v)) for t, v in at.items()
+    )

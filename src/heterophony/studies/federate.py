@@ -1,0 +1,189 @@
+"""``federate``: build clients with data from a name, a path, arrays, or each client's own arrays."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from ..config.sections import DataSection
+from ..core.errors import ConfigError, DataError, choose
+from ..core.scores import TaskName
+from ..core.settings import construct
+from ..core.status_line import name_slow_work
+from ..data.federation import Federation
+from ..data.partitioning import partition_source, split_into_clients
+from ..data.partitions import PARTITIONS, Dirichlet, Natural, Partition
+from ..data.partitions.base import SplitMode
+from ..data.source import Source, decide_classes, name_own_clients, name_users
+from ..data.sources import count_named_clients, read_source, wrap_arrays
+from ..data.sources.arrays import unpack_datasets
+from ..data.sources.huggingface import (
+    get_splits,
+    is_datasets_object,
+    read_clients_of_datasets,
+    read_datasets_object,
+)
+from ..data.transforms import Skew
+
+
+def federate(
+    data: str | Path | Sequence[Any] | Mapping[str, Any] | Dataset[Any],
+    *,
+    clients: int | None = None,
+    client: Iterable[object] | None = None,
+    users: str | None = None,
+    partition: Partition | str | None = None,
+    seed: int = 0,
+    train_fraction: float = 0.75,
+    path: str | None = None,
+    transform: str = "half",
+    frozen_augment: bool = False,
+    split: SplitMode = "merged",
+    feature_skew: Skew | None = None,
+    new_clients: float = 0.0,
+    validation_fraction: float = 0.0,
+    classes: int | Sequence[str] | None = None,
+    task: TaskName = "classification",
+) -> Federation:
+    """Build a federation: clients, and the data that each one holds.
+
+    ``data`` is a name (``"fmnist"``), a path to an ``.npz``, a ``.csv`` or a folder, arrays ``(x, y)`` to be
+    partitioned (default: 20 clients, Dirichlet 0.1), or every client's own ``(x, y)`` or
+    ``(x_train, y_train, x_test, y_test)``: in a list, or by name in a dict. ``client`` has the name of
+    each example's client, training before test; data may name it themselves, in a column or array
+    ``client`` or the one that ``users`` names. Each name is then a client, in natural order, unless
+    ``partition`` is given. A torch ``Dataset`` can replace ``(x, y)``, and a pair of
+    them the four arrays; so can a ``Dataset`` or ``DatasetDict`` of Hugging Face with images and
+    labels. ``transform`` is how stored images become input: ``"half"`` (scaled to [-1, 1]), or as in
+    ``"fedavg2rep"`` or ``"feddecomp"``, which also transform training images at random; with ``frozen_augment``, each one in the same way for the whole run. ``new_clients`` is
+    the share of clients, drawn by the seed, that join only after training. ``validation_fraction`` is
+    the share of every client's training examples that is held out, to choose a round by.
+    ``classes`` is their number, or their names: needed if labels of arrays are not 0, 1, … without
+    gaps. ``task`` says what is learned from arrays: ``"classification"`` (one label per example),
+    ``"regression"`` (numbers), ``"multilabel"`` (rows of 0 and 1) or ``"sequence"`` (a token for
+    each token of x). Partitions by label then use groups of examples: see docs/how-to/tasks.md.
+    """
+    shares = {"new_clients": new_clients, "validation_fraction": validation_fraction, "task": task}
+    construct(DataSection, shares, "data")
+    if isinstance(data, list | dict) and not is_datasets_object(data):
+        if client is not None or users is not None:
+            raise ConfigError(
+                "client: (x, y) of every client say already whose they are; leave out client and users"
+            )
+        pairs = data.items() if isinstance(data, dict) else enumerate(data)
+        own = name_own_clients((c, unpack_datasets(d, task)) for c, d in pairs)
+        names = list(own) if isinstance(data, dict) else ()
+        how_much = (train_fraction, seed, validation_fraction)
+        federation = federate_own_data(own, classes, task, how_much, names)
+    else:
+        with name_slow_work(f"reading {data}" if isinstance(data, str | Path) else "partitioning"):
+            source = resolve_source(data, path, classes, task, users)
+            if client is not None:
+                source = name_users(source, client, "client")
+            if partition is None and (client is not None or has_named_clients(data, users)):
+                partition = Natural()
+                clients = len(source.user_names) if clients is None else clients
+            rule = resolve_partition(partition)
+            how = (rule, train_fraction, seed, split, feature_skew, validation_fraction)
+            federation = partition_source(source, 20 if clients is None else clients, *how)
+    if federation.remark:
+        warnings.warn(federation.remark, stacklevel=2)
+    return federation.transformed(transform, frozen_augment).keeping_out(new_clients, seed)
+
+
+def resolve_partition(partition: Any) -> Partition:
+    """Return the partition that an object or a name (``"iid"``) means; default: Dirichlet 0.1."""
+    if partition is None:
+        return Dirichlet()
+    if isinstance(partition, str):
+        cls = choose(PARTITIONS, partition.lower(), "partition")
+        by_name: Partition = construct(cls, {}, "partition")
+        return by_name
+    if isinstance(partition, type) or not (
+        hasattr(partition, "deal") or hasattr(partition, "allot")
+    ):
+        what = partition.__name__ if isinstance(partition, type) else repr(partition)
+        raise ConfigError(
+            f"partition: must be an object such as hp.IID() or hp.Dirichlet(0.1), or a name such as"
+            f" 'iid', not {what}"
+        )
+    rule: Partition = partition
+    return rule
+
+
+def has_named_clients(data: Any, users: str | None) -> bool:
+    """Tell whether data name the client of each example themselves."""
+    if isinstance(data, str | Path):
+        return count_named_clients(str(data), users) > 0
+    return is_datasets_object(data) and bool(read_clients_of_datasets(get_splits(data), users))
+
+
+def resolve_source(
+    data: Any,
+    path: str | None,
+    classes: int | Sequence[str] | None,
+    task: TaskName,
+    users: str | None,
+) -> Source:
+    """Return the data set behind a name, a path, arrays or torch Datasets."""
+    if isinstance(data, str | Path):
+        return read_source(str(data), path, classes, task, users)
+    if is_datasets_object(data):
+        return read_datasets_object(data, users)
+    if users is not None:
+        raise ConfigError("users: arrays have no columns; give the names themselves as client")
+    given = unpack_datasets(data, task)
+    if len(given) not in (2, 4):
+        raise DataError("give (x, y) or (x_train, y_train, x_test, y_test)")
+    official = len(given[1]) if len(given) == 4 else None
+    source = wrap_arrays(*concatenate_train_and_test(given), official=official, task=task)
+    return decide_classes(source, classes)
+
+
+def federate_own_data(
+    own: Mapping[str, Sequence[Any]],
+    classes: int | Sequence[str] | None,
+    task: TaskName,
+    how_much: tuple[float, int, float],
+    names: Sequence[str],
+) -> Federation:
+    """Build a federation of clients that have their own arrays; without names, they are numbered.
+
+    ``how_much`` is the share to train on, the seed that draws it, and the share held out of it.
+    """
+    parts = list(own.values())
+    if not parts or any(isinstance(p, Mapping) or len(p) not in (2, 4) for p in parts):
+        raise DataError("every client needs (x, y) or (x_train, y_train, x_test, y_test)")
+    both = [concatenate_train_and_test(p) for p in parts]
+    shapes = {c: (x.shape[1:], x.dtype) for c, (x, _) in zip(own, both, strict=True)}
+    first, usual = next(iter(shapes.items()))
+    for name, (shape, dtype) in shapes.items():
+        if (shape, dtype) != usual:
+            raise DataError(
+                f"client {name} has examples of shape {shape} and type {dtype},"
+                f" client {first} of {usual[0]} and {usual[1]}"
+            )
+    x, y = (np.concatenate([b[i] for b in both]) for i in (0, 1))
+    whole = decide_classes(wrap_arrays(x, y, task=task), classes)
+    trains = [len(p[1]) if len(p) == 4 else None for p in parts]
+    sizes = [len(y) for _, y in both]
+    return split_into_clients(whole, sizes, trains, *how_much, names)
+
+
+def concatenate_train_and_test(data: Sequence[Any]) -> tuple[Any, Any]:
+    """Return examples and labels, training before test."""
+    plain = [np.asarray(a) for a in data]
+    for x, y in zip(plain[::2], plain[1::2], strict=True):
+        if x.shape[:1] != y.shape[:1]:
+            raise DataError(f"examples {x.shape} and labels {y.shape} differ in number")
+    try:
+        return np.concatenate(plain[::2]), np.concatenate(plain[1::2])
+    except ValueError:
+        raise DataError(
+            f"training examples {plain[0].shape} and test examples {plain[2].shape} must have the same shape"
+        ) from None

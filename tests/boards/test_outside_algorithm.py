@@ -1,0 +1,68 @@
+"""An algorithm outside the package, on devices: its package is installed there, and never sent."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from helpers.brokers import mosquitto
+from helpers.devices_here import on_devices, one_at_a_time, simulated, small
+from heterophony.boards.board import Device, parse_config
+from heterophony.boards.broker.enrolment import Enrolment
+from heterophony.core.errors import ConfigError
+
+MODULE = """
+from dataclasses import dataclass
+import heterophony as hp
+
+@dataclass(frozen=True)
+class Careful(hp.Algorithm):
+    part: float = hp.setting(0.5, "how far", low=0, high=1)
+
+    def build(self, net):
+        net.base.requires_grad_(False)  # every device has it already
+        return net
+
+    def merge(self, server, replies):
+        return server.update(server.model + self.part * (hp.mean(replies) - server.model))
+"""
+NAME = "installed_here:Careful"
+
+
+class TrustingDevice(Device):
+    """A device started with ``--trust``."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, trust=True, **options)
+
+
+@pytest.fixture
+def known(tmp_path) -> Iterator[dict[str, Enrolment]]:
+    with mosquitto(tmp_path / "broker", "one", "two") as (_, known):
+        yield known
+
+
+def test_devices_that_have_the_package_have_the_bits_of_a_simulation(known, tmp_path, monkeypatch):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "installed_here.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    one_at_a_time(monkeypatch)
+    config = small(NAME, trust=True, **{"algorithm.part": 0.25})
+    alone, _ = simulated(config, tmp_path / "alone")
+    kinds = dict.fromkeys(known, TrustingDevice)
+    result, events = on_devices(config, known, tmp_path / "run", kinds=kinds)
+    assert result.model_sha256 == alone.model_sha256
+    assert result.algorithm == events[0]["algorithm"] == NAME
+    assert events[0]["shared_parameters"] == alone.shared_parameters == 100 * 10 + 10  # the head
+    # a device reads the configuration that the server sends; without the package it ends with this
+    del sys.modules["installed_here"]
+    monkeypatch.undo()
+    with pytest.raises(ConfigError) as caught:
+        parse_config(config.to_toml().encode(), trust=True)
+    assert caught.value.exit_code == 3
+    assert str(caught.value) == (
+        "algorithm.name: there is no module 'installed_here' on this machine; install the package"
+        " that has it, or start in the folder that holds it"
+    )
