@@ -1,4 +1,4 @@
-"""Examples of clients that stay on a device between jobs, up to a number of bytes."""
+"""Where a job computes: CPU or GPU, its precision, its memory, and the examples kept there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One pass of a client's training: what ``Client.fit`` was called with, defaults filled in."""
+"""A client: its data, net, memory and random numbers, and ``fit``, the only training loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read regular files up to a limit, write files atomically, lock folders; errors are one clear line."""
+"""Read regular files up to a limit, write files atomically, lock folders; check names and text for printing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A network in two parts, base and head, which algorithms can share, keep and train separately."""
+"""A network in two parts, base and head, and fast copies of modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every optimiser of the training loop has: named parameters, grouped by rate and type."""
+"""The optimisers of the training loop: SGD with torch's fused kernel, Adam and AdamW."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random transforms of training images: crop, flip and rotation, drawn for each image."""
+"""Examples and targets: mini-batches, random image transforms, and copies on an accelerator."""
 
 from __future__ import annotations
 

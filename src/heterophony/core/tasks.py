@@ -1,4 +1,4 @@
-"""The tasks: what the network's output means, the loss that clients minimise, the score that G and P are."""
+"""The tasks (loss, targets, the score that G and P are), and further metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read numbers for each client from a CSV or JSON file."""
+"""When clients are available and how fast they are, by rules or from a file."""
 
 from __future__ import annotations
 
