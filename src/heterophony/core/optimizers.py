@@ -51,7 +51,7 @@ class Optimizer(ABC):
 
 
 def part_by_dtype(named: Tensors) -> list[list[str]]:
-    """Part the names by the type of their tensors: the kernels take one type at a time."""
+    """Group the names by dtype: the kernels take one dtype at a time."""
     parts = dict[torch.dtype, list[str]]()
     for name, v in named.items():
         parts.setdefault(v.dtype, []).append(name)

@@ -212,7 +212,7 @@ class Samples:
 
 
 def is_aligned(x: Tensor) -> bool:
-    """Tell whether a tensor begins where a new one could: matrix products may round by address."""
+    """Return True if a tensor begins where a new one could: matrix products may round by address."""
     return x.data_ptr() % ALIGNMENT == 0
 
 

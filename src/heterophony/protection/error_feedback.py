@@ -87,7 +87,7 @@ class Compression(Protection):
         return apply_moves(Tensors(up), received, Tensors(moves))
 
     def compresses(self, name: str, tensor: Tensor) -> bool:
-        """Tell whether this tensor is compressed; the others are sent as they are."""
+        """Return True if this tensor is compressed; the others are sent as they are."""
         return is_movable(tensor, tensor)
 
     def list_parts(self) -> tuple[str, ...]:
