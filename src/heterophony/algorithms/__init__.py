@@ -61,7 +61,6 @@ ALGORITHM_CLASSES = {  # file name, which is the name users write, and its class
     "fedyogi": "FedYogi",
     "ffa_lora": "FFALoRA",
     "fixhead": "FixHead",
-    "flora": "FLoRA",
     "gpfl": "GPFL",
     "heurfedamp": "HeurFedAMP",
     "ifca": "IFCA",

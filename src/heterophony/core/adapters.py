@@ -31,7 +31,9 @@ class LoRALinear(nn.Linear):
     def __init__(self, layer: nn.Linear, rank: int, scale: float) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features = layer.in_features, layer.out_features
-        self.weight, self.bias, self.scale = layer.weight, layer.bias, scale
+        for name, parameter in layer._parameters.items():
+            self.register_parameter(name, parameter)
+        self.scale = scale
         self.lora_A = nn.Parameter(layer.weight.new_empty(rank, layer.in_features))
         self.lora_B = nn.Parameter(layer.weight.new_zeros(layer.out_features, rank))
         nn.init.kaiming_uniform_(self.lora_A, a=math.sqrt(5))
@@ -60,7 +62,9 @@ class LoRAConv2d(nn.Conv2d):
         plain = {k: v for k, v in vars(layer).items() if not k.startswith("_")}
         vars(self).update(plain)  # stride, padding and the other numbers of the layer
         self._reversed_padding_repeated_twice = layer._reversed_padding_repeated_twice
-        self.weight, self.bias, self.scale = layer.weight, layer.bias, scale
+        for name, parameter in layer._parameters.items():
+            self.register_parameter(name, parameter)
+        self.scale = scale
         out, into, *kernel = layer.weight.shape
         self.lora_A = nn.Parameter(layer.weight.new_empty(rank, into, *kernel))
         self.lora_B = nn.Parameter(layer.weight.new_zeros(out, rank, 1, 1))
@@ -141,7 +145,7 @@ class LoRA(Adapter):
 
     def add_parts(self, module: nn.Module, head: set[str]) -> None:
         scale = self.alpha / self.rank
-        for parent, name, layer in find_targets(module, self.targets, head, self.kind):
+        for parent, name, layer in find_targets(module, self.targets, head, nn.Linear, nn.Conv2d):
             kind: Any = LoRALinear if isinstance(layer, nn.Linear) else LoRAConv2d
             setattr(parent, name, kind(layer, self.rank, scale))
 
@@ -155,9 +159,9 @@ class Bottleneck(Adapter):
     targets: tuple[str, ...] = setting(("*",), "patterns of the linear layers to adapt")
 
     def add_parts(self, module: nn.Module, head: set[str]) -> None:
-        for parent, name, layer in find_targets(module, self.targets, head, self.kind):
-            if isinstance(layer, nn.Linear):
-                setattr(parent, name, BottleneckAdapter(layer, self.width))
+        for parent, name, layer in find_targets(module, self.targets, head, nn.Linear):
+            assert isinstance(layer, nn.Linear)
+            setattr(parent, name, BottleneckAdapter(layer, self.width))
 
 
 @dataclass(frozen=True)
@@ -186,9 +190,9 @@ def build_adapter(table: Mapping[str, Any]) -> Adapter:
     settings = dict(table)
     kind = settings.pop("kind", None)
     if kind is None:
-        raise ConfigError(f"model.adapter.kind: missing; choose {', '.join(ADAPTERS)}")
-    cls = ADAPTERS[find_name(ADAPTERS, str(kind), "model.adapter.kind")]
-    return construct(cls, settings, "model.adapter")
+        raise ConfigError(f"adapter.kind: missing; choose {', '.join(ADAPTERS)}")
+    cls = ADAPTERS[find_name(ADAPTERS, str(kind), "adapter.kind")]
+    return construct(cls, settings, "adapter")
 
 
 def list_head_parameters(module: nn.Module) -> list[str]:
@@ -200,22 +204,23 @@ def list_head_parameters(module: nn.Module) -> list[str]:
 
 
 def find_targets(
-    module: nn.Module, targets: tuple[str, ...], head: set[str], kind: str
-) -> list[tuple[nn.Module, str, nn.Linear | nn.Conv2d]]:
-    """Find the plain linear layers and convolutions that the patterns match, outside the head."""
-    found = []
-    for path, layer in module.named_modules():
-        plain = type(layer) is nn.Linear or (type(layer) is nn.Conv2d and layer.groups == 1)
-        if plain and path not in head and matches_any(path, targets):
-            parent, _, name = path.rpartition(".")
-            found.append((module.get_submodule(parent), name, layer))
+    module: nn.Module, targets: tuple[str, ...], head: set[str], *kinds: type[nn.Module]
+) -> list[tuple[nn.Module, str, nn.Module]]:
+    """Find the plain layers of these kinds that the patterns match, outside the head."""
+    layers = {
+        path: layer
+        for path, layer in module.named_modules()
+        if type(layer) in kinds and path not in head and getattr(layer, "groups", 1) == 1
+    }
+    found = [(p, layer) for p, layer in layers.items() if matches_any(p, targets)]
     if not found:
-        layers = [p for p, m in module.named_modules() if isinstance(m, nn.Linear | nn.Conv2d)]
+        known = f"it has {', '.join(list(layers)[:12])}{' …' * (len(layers) > 12)}"
         raise ConfigError(
-            f"model.adapter: {kind} finds no layer for targets {list(targets)}; its layers are:"
-            f" {', '.join(layers[:12])}{' …' * (len(layers) > 12)}"
+            f"model.adapter: no layer matches targets {list(targets)};"
+            f" {known if layers else 'it has no layer of a kind that can be adapted'}"
         )
-    return found
+    parts = [(path.rpartition("."), layer) for path, layer in found]
+    return [(module.get_submodule(parent), name, layer) for (parent, _, name), layer in parts]
 
 
 def iterate_lora_layers(module: nn.Module) -> Iterator[tuple[str, LoRALinear | LoRAConv2d]]:

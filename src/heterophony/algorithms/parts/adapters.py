@@ -38,7 +38,7 @@ class DualAdapter(nn.Module):
         super().__init__()
         self.common, self.own = layer, copy_module(layer)
         for name in ("weight", "bias"):  # the two have these in common
-            self.own.register_parameter(name, None)
+            self.own._parameters[name] = None
 
     def forward(self, x: Tensor) -> Tensor:
         if self.mix is None:
