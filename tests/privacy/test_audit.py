@@ -170,7 +170,9 @@ def test_what_is_seen_is_the_recorded_traffic_and_gradients_of_it_can_be_compute
     x, y = plan.federation.data(job.client).train.batch(torch.arange(1))
     strangers = [make_stranger(plan, job, guess) for guess in GUESSES]
     for client in (make_insider(plan, job, place), *strangers) if names else ():
-        assert 0 < float(compute_gradients(client, names, x, y).square()) < math.inf
+        square = float(compute_gradients(client, names, x, y).square())
+        assert square > 0 or name == "fedsa_lora"  # B = 0 at first, so A has no gradient
+        assert square < math.inf
 
 
 def test_personal_parameters_are_not_seen(tmp_path):

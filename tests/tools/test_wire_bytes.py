@@ -9,7 +9,7 @@ import pytest
 
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.algorithms.fedrod import FedRoD
-from heterophony.core.algorithm import Algorithm
+from heterophony.core.algorithm import Algorithm, build_parts
 from heterophony.models import get_model_builder
 from heterophony.tools.algorithm_table import compute_row
 from heterophony.tools.tensor_table import (
@@ -86,7 +86,7 @@ ONLY_DOWN = {"fedgen": "generator.", "ifca": "clusters."}
 def test_bytes_follow_from_what_is_shared_and_sent(name):
     """Down: exactly the shared tensors, unless ``send`` adds to them. Up: at least those."""
     algorithm = get_algorithm_class(name)()
-    net = algorithm.build(make_reference_net(algorithm))
+    net = build_parts(algorithm, make_reference_net(algorithm))
     sizes = {k: 4 * net.state_dict()[k].numel() for k in algorithm.shared(net, 0)}
     shared = sum(sizes.values())
     back = sum(n for k, n in sizes.items() if not k.startswith(ONLY_DOWN.get(name, "/")))
