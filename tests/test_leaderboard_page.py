@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from heterophony.algorithms import ALGORITHM_CLASSES
-from heterophony.config.reading import read_config
+from heterophony.config.reading import resolve_config
 
 ROOT = Path(__file__).parents[1]
 BOARD = ROOT / "results" / "leaderboard"
@@ -79,7 +79,7 @@ def test_every_algorithm_is_searched_once_and_with_as_many_trials_as_the_others(
 
 def test_an_entry_can_be_run_as_it_is(board):
     for table in board.tables.values():
-        read_config(table.rows[0].entry.folder / "config.toml")
+        resolve_config(dict(table.rows[0].entry.config))
 
 
 def test_the_curves_are_those_of_the_board(parts, board):

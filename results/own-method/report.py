@@ -40,7 +40,7 @@ DRAWN = ("FedAvg", "FedReG", "FedRoD", METHOD)
 HEAD = """\
 # FixHead: what was found
 
-Written from the stored runs by a script in [results/own-method](../../results/own-method/README.md). [The protocol](fixhead.md) says how all of this was done, and what of it was written before the final runs: the history cannot prove
+Written from the stored runs by a script in [results/own-method](../../results/own-method/README.md). [The protocol](fixhead.md) says how this was done, and which parts were written before the final runs: the history cannot prove
 the order.
 """
 HALF = f"{METHOD}, one epoch"
@@ -50,14 +50,14 @@ this table. *Better*: both intervals are above 0. *Worse*: both are below 0.
 """
 POOLED = """\
 All federations together: the mean difference ± half of its 95 % interval over the five seeds, each averaged over the federations; and p of sign flips of all pairs, as the
-protocol says. Federations share images and seeds, so their pairs are not independent, and this p is too small: the interval is the safer number.
+protocol says. Federations share images and seeds, so their pairs are not independent and this p is too small: the interval is the safer number.
 """
 
 
 SHARES = """\
 ## What of it is FedRoD's
 
-{method} is {parent} with another shared head. So its lead over {other} is {parent}'s lead and what the head adds, which is the table above, against {parent}. The mean ± half of its 95 % interval, in
+{method} is {parent} with another shared head. So its lead over {other} is {parent}'s lead plus what the head adds, which the table above shows against {parent}. The mean ± half of its 95 % interval, in
 points, paired by seed.
 """
 

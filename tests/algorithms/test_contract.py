@@ -243,7 +243,7 @@ def is_learned(v: torch.Tensor) -> bool:
         ("local", 1, 0),
     ],
 )
-def test_what_travels_is_the_specs(name, depth, shared):
+def test_what_travels_is_the_papers(name, depth, shared):
     """ConvNet on CIFAR-10 shapes."""
     how = get_algorithm_class(name)()
     net = how.build(convnet((3, 32, 32), 10, depth))

@@ -33,7 +33,7 @@ def features(net: Net, shape: tuple[int, ...]) -> int:
     return net.base(noise(shape)).shape[1]
 
 
-# Sizes (spec A.1, A.7) ----------------------------------------------------------------------
+# Sizes -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from runpy import run_path
 
@@ -204,7 +205,8 @@ def test_runs_are_found_by_their_settings_and_stored_as_they_are(tmp_path):
     assert [(r.table, r.scale, r.row, r.column, r.variant, r.seed) for r in found] == [
         ("fedreg-table2-sota", "full", row, "Fashion-MNIST", "", 0) for row in ("FedAvg", "FedReG")
     ]
-    result = json.loads((FULL_RUNS / "fedreg--fashion-mnist--0" / "result.json").read_text())
+    with zipfile.ZipFile(FULL_RUNS / "runs.zip") as packed:
+        result = json.loads(packed.read("fedreg--fashion-mnist--0/result.json"))
     numbers = found[1].measure(found_rule())
     assert numbers["G"] == pytest.approx(100 * result["G"]["best"], abs=1e-3)
     assert numbers["P last10"] == pytest.approx(100 * result["P"]["last10"]["mean"], abs=1e-3)

@@ -550,7 +550,7 @@ def test_a_run_that_diverges_is_a_cell_that_cannot_be_compared(tmp_path):
     ],
 )
 def test_a_cell_of_each_work_runs_at_quick_scale(name, row, column, tmp_path, monkeypatch):
-    monkeypatch.setattr(scale, "ROUND_BOUNDS", (2, 3))  # its own are for `scripts/quick_tables`
+    monkeypatch.setattr(scale, "ROUND_BOUNDS", (2, 3))  # its own take minutes
     words = [name, "--rows", row, "--columns", column, "--out", str(tmp_path), "--json"]
     found = asked(*words)
     assert found.exit_code == 0, found.output

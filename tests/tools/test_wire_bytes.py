@@ -126,7 +126,7 @@ def test_a_variant_is_measured_as_it_is():
     }
 
 
-PAGE = runpy.run_path(str(ROOT / "scripts" / "algorithms_page"))
+PAGE = runpy.run_path(str(ROOT / "scripts" / "generated" / "algorithms.py"))
 WRITTEN = (ROOT / "docs" / "reference" / "algorithms.md").read_text()
 
 
@@ -134,14 +134,14 @@ WRITTEN = (ROOT / "docs" / "reference" / "algorithms.md").read_text()
 def test_the_row_of_the_algorithms_page_is_up_to_date(name):
     """An algorithm without a row passes: the page is written by a command, when one likes."""
     if PAGE["row_start"](name) not in WRITTEN:
-        pytest.skip(f"docs/reference/algorithms.md has no {name} yet: run scripts/algorithms_page")
+        pytest.skip(f"docs/reference/algorithms.md has no {name} yet: run scripts/generate")
     described = compute_row(name)
-    assert PAGE["row"](described) in WRITTEN, "run scripts/algorithms_page"
-    assert PAGE["section"](described) in WRITTEN, "run scripts/algorithms_page"
+    assert PAGE["row"](described) in WRITTEN, "run scripts/generate"
+    assert PAGE["section"](described) in WRITTEN, "run scripts/generate"
 
 
 def test_the_algorithms_page_lists_only_algorithms_that_exist():
     listed = PAGE["list_names"](WRITTEN)
     assert listed
-    assert set(listed) <= set(ALGORITHM_CLASSES), "run scripts/algorithms_page"
-    assert WRITTEN.startswith(PAGE["HEAD"]), "run scripts/algorithms_page"
+    assert set(listed) <= set(ALGORITHM_CLASSES), "run scripts/generate"
+    assert WRITTEN.startswith(PAGE["HEAD"]), "run scripts/generate"

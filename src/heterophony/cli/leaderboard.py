@@ -14,13 +14,16 @@ from . import terminal
 from .options import EngineOption, JsonOption, TrustOption, check_only_engine_settings
 
 if TYPE_CHECKING:
-    from ..papers.leaderboard import BoardRow, BoardTable, Entry
+    from ..papers.leaderboard import BoardRow, BoardTable, CheckedSeed, Entry
     from ..results.runs import Run
 
 
 board_app = typer.Typer(no_args_is_help=True, help="A table of results that anyone can check.")
 BoardArgument = Annotated[
-    Path, typer.Argument(metavar="BOARD", help="A folder with a folder for each entry.")
+    Path,
+    typer.Argument(
+        metavar="BOARD", help="A folder with a folder for each entry, or a .zip of one."
+    ),
 ]
 
 PLAIN_COLUMNS = {"MB_up": "MB up", "work": "work ×", "seconds": "s"}  # shown if some entry has them
@@ -98,25 +101,13 @@ def check(
     json: JsonOption = False,
 ) -> None:
     """Repeat one seed of each entry, and compare its hash. Exit code 1 if one differs."""
-    from ..papers.leaderboard import ALGORITHM_FILE, check_seed, read_board
+    from ..papers.leaderboard import open_board
 
     check_only_engine_settings(pairs)
-    entries = {entry.folder.name: entry for entry in read_board(board)}
-    chosen = [find_entry(entries, name, board) for name in names or entries]
-    for entry in chosen:
-        if entry.brings_code and not trust:
-            raise ConfigError(
-                f"{entry.folder} brings code of its own, {entry.folder / ALGORITHM_FILE}; read it, then"
-                " add --trust"
-            )
-    found = []
-    with terminal.show_interruptible_progress("nothing is kept of a check", []) as progress:
-        for entry in chosen:
-            one = choose_seed(entry, seed)
-            claimed = entry.seeds[one].model_sha256
-            code = entry.folder / ALGORITHM_FILE if entry.brings_code else None
-            name, folder = entry.folder.name, entry.folder
-            found.append(check_seed(name, folder, one, claimed, progress, pairs or [], code=code))
+    with open_board(board) as every:
+        entries = {entry.folder.name: entry for entry in every}
+        chosen = [find_entry(entries, name, board) for name in names or entries]
+        found = check_entries(chosen, seed, trust, pairs or [])
     if json:
         terminal.print_json([{**vars(c), "equal": c.equal} for c in found])
     else:
@@ -137,6 +128,29 @@ def check(
 # Entries ----------------------------------------------------------------------------------------
 
 
+def check_entries(
+    chosen: Sequence[Entry], seed: int | None, trust: bool, pairs: Sequence[str]
+) -> list[CheckedSeed]:
+    """Repeat one seed of each entry."""
+    from ..papers.leaderboard import ALGORITHM_FILE, check_seed
+
+    for entry in chosen:
+        if entry.brings_code and not trust:
+            raise ConfigError(
+                f"{entry.folder} brings code of its own, {entry.folder / ALGORITHM_FILE}; read it, then"
+                " add --trust"
+            )
+    found = []
+    with terminal.show_interruptible_progress("nothing is kept of a check", []) as progress:
+        for entry in chosen:
+            one = choose_seed(entry, seed)
+            claimed = entry.seeds[one].model_sha256
+            code = entry.folder / ALGORITHM_FILE if entry.brings_code else None
+            name, folder = entry.folder.name, entry.folder
+            found.append(check_seed(name, folder, one, claimed, progress, pairs, code=code))
+    return found
+
+
 def name_entry(run: Run) -> str:
     """Name the folder of an entry: data, heterogeneity and algorithm."""
     data = run.config["data"]
@@ -150,7 +164,10 @@ def prepare_config(run: Run, code: Path | None) -> str:
     """Return the configuration of an entry; an algorithm that is not built in is in its own file."""
     from ..algorithms import is_own_code
 
-    text = (run.folder / "config.toml").read_text(encoding="utf-8")
+    path = run.folder / "config.toml"
+    if not path.is_file():
+        raise FolderError(f"{run.folder} is packed; unpack its runs.zip first")
+    text = path.read_text(encoding="utf-8")
     name = str(run.config["algorithm"]["name"])
     if not is_own_code(name):
         return text

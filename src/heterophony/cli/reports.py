@@ -39,7 +39,10 @@ def register(app: typer.Typer) -> None:
 
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR…", help="Runs, comparisons, folders of runs.")
+        list[Path],
+        typer.Argument(
+            metavar="DIR…", help="Runs, comparisons, folders of runs, or a .zip of runs."
+        ),
     ],
     out: Annotated[
         Path | None,
@@ -75,7 +78,8 @@ def report(
     from ..results.exports import TABLE_FORMATS, export_comparison
     from ..results.runs import load_runs
 
-    path = out or folders[0] / "report.html"
+    first = folders[0]
+    path = out or (first.parent if first.suffix == ".zip" else first) / "report.html"
     if columns is not None and path.suffix not in TABLE_FORMATS:
         raise ConfigError(
             f"--columns {columns}: only a table has columns to choose; write one with -o table.tex,"
