@@ -373,6 +373,18 @@ def test_the_page_says_by_which_rules_it_decides(tmp_path):
         assert sentence in text
 
 
+def test_the_page_shows_what_is_decided_first_and_code_as_code(tmp_path):
+    page = tmp_path / "claims.html"
+    assert asked("feddecomp-table7", "--claims", "-o", str(page)).exit_code == 0
+    text = page.read_text()
+    places = [text.index(f"<h2>{t}") for t in ("What is decided", "How claims are", "FedDecomp, ")]
+    assert places == sorted(places)
+    assert "CIFAR-10: highest PSNR of FedPer is above FedDecomp" in text
+    assert '<td class="found">by <code>heterophony audit --preset medium</code></td>' in text
+    assert "a claim <em>holds</em> or" in text
+    assert "`" not in text
+
+
 def test_the_page_in_the_documents_is_current():
     script = run_path(str(ROOT / "scripts" / "claims"))
     assert (ROOT / "docs" / "explanation" / "claims.md").read_text() == script["write_page"]()

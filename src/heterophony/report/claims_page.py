@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
@@ -24,16 +25,20 @@ from ..results.exports import escape_markdown
 
 TITLE = "What holds: the claims of five works"
 COLUMNS = ("claim", "printed", "verdict", "found", "to decide, core-hours")
-PLAIN = str.maketrans("", "", "*`")  # Markdown's signs are left out of HTML
+NUMBERS = re.compile(r"[\d.,/– ]+")  # a cell of numbers, or without any
+CODE, EMPHASIS = re.compile(r"`([^`]+)`"), re.compile(r"\*([^*]+)\*")  # in Markdown
 DECIDED_TITLE = "What is decided"
 DECIDED_COLUMNS = ("verdict", "claims", "found")
+JUDGED_TITLE = "How claims are judged"
 INTRODUCTION = (
     "The orderings that the tables of these works print (which row is best, what falls or rises with what),"
     " and their claims in words; what was printed, and what our runs show. Claims that rest on the same"
     " comparison of the same settings, as a paper repeats its thesis, are one *finding*; so are a claim and"
-    " all its parts. Findings are counted, claims are listed. Differences are paired by seed, with intervals over"
-    " the seeds; the difference shown is the smallest of those that a claim compares. Over the rounds it is"
-    " paired by seed and round.",
+    " all its parts. Findings are counted, claims are listed."
+)
+EXPLANATION = (
+    "Differences are paired by seed, with intervals over the seeds; the difference shown is the smallest of"
+    " those that a claim compares. Over the rounds it is paired by seed and round.",
     "Only runs of a paper's own setting, the full scale, say that a claim *holds* or *does not hold*. The"
     " medium scale has fewer images, a smaller net, fewer rounds and, where clients have fewer images, larger"
     " learning rates: there a claim is *seen at medium scale* or *not seen at medium scale*, which says nothing"
@@ -69,13 +74,14 @@ INTRODUCTION = (
 
 def format_claims_markdown(found: Sequence[FindingVerdict], table: str | None = None) -> str:
     """Format all claims as Markdown, or those of a table: decided findings first, then every table."""
-    lines = [f"# {TITLE}", "", f"**{count_findings(found)}.**", ""]
-    for paragraph in INTRODUCTION:
-        lines += [paragraph, ""]
+    lines = [f"# {TITLE}", "", f"**{count_findings(found)}.**", "", INTRODUCTION, ""]
     if decided := list_decided(found):
         rows = [[v, "<br>".join(map(escape_markdown, claims)), f] for v, claims, f in decided]
         lines += [f"## {DECIDED_TITLE}", ""]
         lines += format_markdown_table(DECIDED_COLUMNS, rows, escaped=1)
+    lines += [f"## {JUDGED_TITLE}", ""]
+    for paragraph in EXPLANATION:
+        lines += [paragraph, ""]
     for title, group in group_by_table(list_verdicts(found, table)):
         rows = [list_texts(one) for one in group]
         lines += [f"## {title}", "", *format_markdown_table(COLUMNS, rows, numbers=1)]
@@ -148,10 +154,12 @@ STYLE = """
 :root { color-scheme: light dark; --line: #8884; }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 78rem; padding: 0 1rem; }
 .wide { overflow-x: auto; margin-bottom: 1rem; }
-table { border-collapse: collapse; width: 100%; min-width: 44rem; }
-th, td { text-align: left; vertical-align: top; padding: .4rem .6rem; border-bottom: 1px solid var(--line); }
-th { font-weight: 600; } .number { text-align: right; }
-th.claim { width: 26%; } th.claims { width: 46%; } th.printed, th.verdict { width: 18%; } th.found { width: 26%; }
+table { border-collapse: collapse; width: 100%; min-width: 44rem; table-layout: fixed; }
+p { max-width: 60rem; } code { font-size: .93em; overflow-wrap: anywhere; }
+th, td { box-sizing: border-box; text-align: left; vertical-align: top; padding: .4rem .6rem; border-bottom: 1px solid var(--line); }
+th { font-weight: 600; } .number { text-align: right; white-space: nowrap; } th.number { white-space: normal; }
+th.claim { width: 25%; } th.claims { width: 50%; } th.printed { width: 18%; }
+th.verdict { width: 16%; } th.number { width: 15%; }
 td.claims br { display: block; content: ""; margin-top: .4rem; }
 td.found, details { font-size: 13px; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 details { margin: .3rem .6rem; } summary { cursor: pointer; }
@@ -176,11 +184,12 @@ def format_claims_html(found: Sequence[FindingVerdict], table: str | None = None
     body = [
         f"<h1>{escape(TITLE)}</h1>",
         f"<p><strong>{escape(count_findings(found))}.</strong></p>",
+        format_html_paragraph(INTRODUCTION),
     ]
-    body += [f"<p>{escape(text.translate(PLAIN))}</p>" for text in INTRODUCTION]
     if decided := list_decided(found):
         rows = [[v, "\n".join(claims), f] for v, claims, f in decided]
         body.append(f"<h2>{DECIDED_TITLE}</h2>{format_html_table(DECIDED_COLUMNS, rows)}")
+    body += [f"<h2>{JUDGED_TITLE}</h2>", *map(format_html_paragraph, EXPLANATION)]
     for title, group in group_by_table(list_verdicts(found, table)):
         rows = [list_texts(one) for one in group]
         body.append(f"<h2>{escape(title)}</h2>{format_html_table(COLUMNS, rows, numbers=1)}")
@@ -209,8 +218,21 @@ def format_html_table(
 
 def format_html_cell(column: str, text: str) -> str:
     kind = f" kind {CLASSES[classify_verdict(text)]}" if column == "verdict" else ""
-    lines = "<br>".join(map(escape, text.split("\n")))
+    if column == "number" and not NUMBERS.fullmatch(text):
+        column = "found"  # words: small, and aligned to the left
+    lines = "<br>".join(map(mark_code, text.split("\n")))
     return f'<td class="{column.split()[0]}{kind}">{lines}</td>'
+
+
+def format_html_paragraph(text: str) -> str:
+    """Format a paragraph of Markdown that has nothing but emphasis and code."""
+    marked = EMPHASIS.sub(r"<em>\1</em>", mark_code(text))
+    return f"<p>{marked}</p>"
+
+
+def mark_code(text: str) -> str:
+    """Escape a text for HTML; what is between backticks is code."""
+    return CODE.sub(r"<code>\1</code>", escape(text))
 
 
 FORMATS = {".html": format_claims_html, ".md": format_claims_markdown}
