@@ -24,8 +24,5 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def pytest_configure(config: pytest.Config) -> None:
     conducts = not hasattr(config, "workerinput") and config.getoption("numprocesses", None)
     if not conducts:  # who only hands tests out starts nothing
-        ours = (
-            f"heterophony.{part}"
-            for part in ("cli.runs", "devices.testbed.preload", "experiments.run")
-        )
+        ours = (f"heterophony.{part}" for part in ("cli.runs", "boards.testbed", "studies.run"))
         start_fork_server(*ours, "psutil", "pytest", "sklearn.datasets")

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import GenericAlias, NoneType, UnionType
 from typing import Any, Literal, NotRequired, get_args, get_origin, get_type_hints
 
-from heterophony.runs.events import EVENT_TYPES, DeviceRound, WorkSeconds
+from heterophony.runs.events import EVENT_TYPES, BoardRound, WorkSeconds
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "events.md"
 HEAD = """\
@@ -22,7 +22,7 @@ and `result.json` are computed from these events alone, and `hp.run(…).events`
 Counts per client follow the order of `clients` in the `start` event. Later versions may record more keys and more kinds of event: skip
 what you do not know.
 """
-RECORDS = {WorkSeconds: "work", DeviceRound: "devices"}  # parts of events, with their sections
+RECORDS = {WorkSeconds: "work", BoardRound: "boards"}  # parts of events, with their sections
 JSON_NAMES = {
     str: "string",
     int: "integer",

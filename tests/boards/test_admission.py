@@ -87,7 +87,7 @@ def test_data_that_the_server_does_not_have_are_not_checked_and_it_says_so(monke
 
     monkeypatch.setattr(Config, "build_federation", fail)
     assert load_known_summaries(PARTITIONED, said.append) is None
-    assert said == ["what devices say about their data cannot be checked here: digits is not here"]
+    assert said == ["what boards say about their data cannot be checked here: digits is not here"]
 
 
 def test_who_outweighs_all_others_is_named():
@@ -110,7 +110,7 @@ def enrolled(tmp_path_factory) -> Path:
     store, authority = CertificateStore(folder), CertificateAuthority.create()
     store.create_folders()
     for name, clients in {"pi-1": ["0", "1"], "pi-2": [], "pi-3": []}.items():
-        issued = authority.issue_for_device(name, authority.valid_until, clients)
+        issued = authority.issue_for_board(name, authority.valid_until, clients)
         assert read_clients(issued.certificate) == tuple(clients)
         store.add(name, issued.certificate)
     store.revoke("pi-3")
@@ -118,21 +118,21 @@ def enrolled(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("device", "clients", "why"),
+    ("board", "clients", "why"),
     [
         ("pi-1", "0", ""),
         ("pi-1", "01", ""),
         ("pi-1", "02", "its enrolment does not name client '2'"),
         ("pi-2", "23", ""),
-        ("pi-2", "12", "client '1' is named by the enrolment of device 'pi-1'"),
-        ("pi-3", "2", "device 'pi-3' is not enrolled any more"),
+        ("pi-2", "12", "client '1' is named by the enrolment of board 'pi-1'"),
+        ("pi-3", "2", "board 'pi-3' is not enrolled any more"),
     ],
 )
-def test_an_enrolment_that_names_clients_is_for_these_alone(enrolled, device, clients, why):
-    assert EnrolledClients(enrolled).find_objection(device, list(clients), 4) == why
+def test_an_enrolment_that_names_clients_is_for_these_alone(enrolled, board, clients, why):
+    assert EnrolledClients(enrolled).find_objection(board, list(clients), 4) == why
 
 
-def test_no_device_claims_all_clients_unless_its_enrolment_names_them(enrolled, tmp_path):
+def test_no_board_claims_all_clients_unless_its_enrolment_names_them(enrolled, tmp_path):
     anywhere = EnrolledClients(tmp_path)
     assert not anywhere.can_be_read
     assert "it claims all 4 clients" in anywhere.find_objection("pi-2", list("0123"), 4)
@@ -149,7 +149,7 @@ def test_odd_names_in_an_enrolment_are_refused(clients, words):
         check_enrolled_clients(clients)
 
 
-def test_the_server_holds_devices_to_their_enrolments(enrolled, tmp_path, monkeypatch):
+def test_the_server_holds_boards_to_their_enrolments(enrolled, tmp_path, monkeypatch):
     """What the command hands to the server, and what the server makes of it."""
     asked = {}
 
@@ -159,7 +159,7 @@ def test_the_server_holds_devices_to_their_enrolments(enrolled, tmp_path, monkey
 
     monkeypatch.setattr(server, "ServerSession", open_session)
     monkeypatch.chdir(tmp_path)
-    known = SimpleNamespace(address="", port=1, device="server", make_ssl_context=lambda: None)
+    known = SimpleNamespace(address="", port=1, board="server", make_ssl_context=lambda: None)
     monkeypatch.setattr("heterophony.boards.broker.enrolment.read_enrolment", lambda _: known)
     words = ["server", "--enrolment", enrolled / "server.toml", "-c", "data.clients=4"]
     assert call(*words, "-c", "participation.rate=1.0").exit_code == StoppedError.exit_code

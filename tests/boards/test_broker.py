@@ -22,8 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from helpers.brokers import installed
-from helpers.mqtt_client import DEADLINE, Client, handshake, let_in
+from helpers.boards import installed
+from helpers.mqtt import DEADLINE, Client, handshake, let_in
 from heterophony.boards.broker import broker as maintenance
 from heterophony.boards.broker import enrolment, process
 from heterophony.boards.broker import enrolment as network
@@ -34,7 +34,7 @@ from heterophony.boards.broker.enrolment import Enrolment
 from heterophony.cli import app
 from heterophony.core.errors import BrokerError, ConfigError, FolderError, HeterophonyError
 
-RUN = "het/2"
+RUN = "het/3"
 FULL = 294912  # bytes of the largest packet
 
 
@@ -139,20 +139,20 @@ def killed(broker: Broker) -> None:
 
 
 def own(name: str) -> dict[str, str]:
-    """All topics of a device, and whether it reads or writes them."""
+    """All topics of a board, and whether it reads or writes them."""
     parts = {"down": "read", "down/chunk": "read", "up": "write", "up/chunk": "write"}
     return {
-        f"{RUN}/d/{name}/{part}": may for part, may in (parts | {"status": "readwrite"}).items()
+        f"{RUN}/b/{name}/{part}": may for part, may in (parts | {"status": "readwrite"}).items()
     }
 
 
-COMMON = {f"{RUN}/r/a/ctl": "read", f"{RUN}/r/b/ctl": "read"}
+COMMON = dict.fromkeys((f"{RUN}/r/a/ctl", f"{RUN}/r/b/ctl", f"{RUN}/r/a/server"), "read")
 MINE = own("cam-1")
-OTHERS = [*own("cam-2"), *own("server"), f"{RUN}/d", f"{RUN}/d/cam-1", f"{RUN}/d/cam-1/x",
-          f"{RUN}/d/cam-1/status/x", f"{RUN}/d/cam-1/up/x", f"{RUN}/d/cam-1/up/chunk/x", f"{RUN}/r/a/ctl/x", f"{RUN}/ctl", "het/2", f"{RUN}/d/cam-1x/up",
-          f"{RUN}/x/d/cam-1/up", f"{RUN}/r/a/d/cam-1/up", f"{RUN}/r/a/server"]  # fmt: skip
+OTHERS = [*own("cam-2"), *own("server"), f"{RUN}/b", f"{RUN}/b/cam-1", f"{RUN}/b/cam-1/x",
+          f"{RUN}/b/cam-1/status/x", f"{RUN}/b/cam-1/up/x", f"{RUN}/b/cam-1/up/chunk/x", f"{RUN}/r/a/ctl/x", f"{RUN}/ctl", "het/3", f"{RUN}/b/cam-1x/up",
+          f"{RUN}/x/b/cam-1/up", f"{RUN}/r/a/b/cam-1/up"]  # fmt: skip
 BELOW = [*COMMON, *MINE, *OTHERS]
-BEYOND = ["het/1/r/ctl", "het/1/r/d/cam-1/up", "het", "elsewhere", "d/cam-1/up", "/het/2/r/a/ctl"]
+BEYOND = ["het/1/r/ctl", "het/1/r/b/cam-1/up", "het", "elsewhere", "b/cam-1/up", "/het/3/r/a/ctl"]
 DENIED = "Not authorized"
 
 
@@ -160,37 +160,37 @@ def allowed(name: str) -> set[str]:
     return {topic for topic, may in (COMMON | MINE).items() if name in may}
 
 
-def test_a_device_writes_its_own_topics_and_no_others(shared, join):
+def test_a_board_writes_its_own_topics_and_no_others(shared, join):
     _, known = shared
-    server, device = join(known["server"]), join(known["cam-1"])
-    server.subscribe("het/2/#", "#")
-    told = {topic: device.publish(topic, b"!") for topic in [*BELOW, *BEYOND]}
+    server, board = join(known["server"]), join(known["cam-1"])
+    server.subscribe("het/3/#", "#")
+    told = {topic: board.publish(topic, b"!") for topic in [*BELOW, *BEYOND]}
     server.publish(f"{RUN}/end")
     assert {topic for topic, _ in server.until((f"{RUN}/end", b""))} == allowed("write")
     assert {topic for topic, said in told.items() if said != DENIED} == allowed("write")
 
 
-@pytest.mark.parametrize("asks", [["#"], ["het/2/#"], [*BELOW, *BEYOND]], ids=len)
-def test_a_device_reads_its_own_topics_and_no_others_however_it_asks(shared, join, asks):
+@pytest.mark.parametrize("asks", [["#"], ["het/3/#"], [*BELOW, *BEYOND]], ids=len)
+def test_a_board_reads_its_own_topics_and_no_others_however_it_asks(shared, join, asks):
     _, known = shared
-    server, device = join(known["server"]), join(known["cam-1"])
-    device.subscribe(*asks, f"{RUN}/d/cam-1/down/end")
+    server, board = join(known["server"]), join(known["cam-1"])
+    board.subscribe(*asks, f"{RUN}/b/cam-1/down/end")
     for topic in BELOW:
         server.publish(topic, b"!")
-    server.publish(f"{RUN}/d/cam-1/down/end")
-    heard = {topic for topic, _ in device.until((f"{RUN}/d/cam-1/down/end", b""))}
+    server.publish(f"{RUN}/b/cam-1/down/end")
+    heard = {topic for topic, _ in board.until((f"{RUN}/b/cam-1/down/end", b""))}
     assert heard == allowed("read")
 
 
-def test_what_is_retained_for_others_is_not_given_to_a_late_device(shared, join):
+def test_what_is_retained_for_others_is_not_given_to_a_late_board(shared, join):
     _, known = shared
     server = join(known["server"])
     for topic in BELOW:
         server.publish(topic, b"kept", retain=True)
-    device = join(known["cam-1"])
-    device.subscribe("#")
-    server.publish(f"{RUN}/d/cam-1/down/end")
-    heard = device.until((f"{RUN}/d/cam-1/down/end", b""))
+    board = join(known["cam-1"])
+    board.subscribe("#")
+    server.publish(f"{RUN}/b/cam-1/down/end")
+    heard = board.until((f"{RUN}/b/cam-1/down/end", b""))
     for topic in BELOW:
         server.publish(topic, retain=True)
     assert {topic for topic, _ in heard} == allowed("read")
@@ -207,9 +207,9 @@ def test_the_server_reads_and_writes_everything_below_the_root_and_nothing_beyon
 
 
 @pytest.mark.parametrize(("whose", "wills"), [("cam-1", [b"gone"]), ("cam-2", [])])
-def test_a_device_leaves_a_will_in_its_own_name_only(shared, join, whose, wills):
+def test_a_board_leaves_a_will_in_its_own_name_only(shared, join, whose, wills):
     _, known = shared
-    server, topic = join(known["server"]), f"{RUN}/d/{whose}/status"
+    server, topic = join(known["server"]), f"{RUN}/b/{whose}/status"
     server.subscribe(f"{RUN}/#")
     lost = Client(known["cam-1"], will=topic)
     join(known["cam-1"])  # takes its place, and so the first one's will is opened
@@ -219,16 +219,16 @@ def test_a_device_leaves_a_will_in_its_own_name_only(shared, join, whose, wills)
     server.publish(topic, retain=True)
 
 
-def test_a_device_that_calls_itself_as_another_disturbs_nobody(shared, join):
+def test_a_board_that_calls_itself_as_another_disturbs_nobody(shared, join):
     _, known = shared
     first, thief = join(known["cam-1"], called="cam-1"), join(known["cam-2"], called="cam-1")
     server = join(known["server"])
     for client in (first, thief):
-        client.subscribe(f"{RUN}/d/cam-1/down/#", f"{RUN}/d/cam-2/down/#")
+        client.subscribe(f"{RUN}/b/cam-1/down/#", f"{RUN}/b/cam-2/down/#")
     for name in ("cam-1", "cam-2"):
-        server.publish(f"{RUN}/d/{name}/down", b"for you")
-    assert first.heard.get(timeout=DEADLINE) == (f"{RUN}/d/cam-1/down", b"for you")
-    assert thief.heard.get(timeout=DEADLINE) == (f"{RUN}/d/cam-2/down", b"for you")
+        server.publish(f"{RUN}/b/{name}/down", b"for you")
+    assert first.heard.get(timeout=DEADLINE) == (f"{RUN}/b/cam-1/down", b"for you")
+    assert thief.heard.get(timeout=DEADLINE) == (f"{RUN}/b/cam-2/down", b"for you")
     assert first.losses.empty()
 
 
@@ -271,7 +271,7 @@ def test_a_name_and_a_password_are_no_certificate(shared):
 @pytest.mark.parametrize("name", ["cam-1", "server"])
 def test_a_certificate_of_another_authority_is_refused(shared, name):
     _, known = shared
-    pair = CertificateAuthority.create().issue_for_device(
+    pair = CertificateAuthority.create().issue_for_board(
         name, datetime.now(UTC) + timedelta(days=1)
     )
     assert not lets_in(replace(known[name], certificate=pair.certificate, key=pair.key))
@@ -279,7 +279,7 @@ def test_a_certificate_of_another_authority_is_refused(shared, name):
 
 def test_a_certificate_that_has_run_out_is_refused(shared):
     broker, known = shared
-    pair = broker._load_authority().issue_for_device(
+    pair = broker._load_authority().issue_for_board(
         "cam-1", datetime.now(UTC) - timedelta(seconds=2)
     )
     assert not lets_in(replace(known["cam-1"], certificate=pair.certificate, key=pair.key))
@@ -291,19 +291,19 @@ def test_the_certificate_of_the_broker_is_no_enrolment(shared):
     assert not lets_in(replace(known["server"], certificate=pair.certificate, key=pair.key))
 
 
-def test_a_device_believes_its_broker_and_no_device_that_poses_as_one(shared):
+def test_a_board_believes_its_broker_and_no_board_that_poses_as_one(shared):
     broker, known = shared
-    device, other = known["cam-1"].make_ssl_context(), known["cam-2"]
+    board, other = known["cam-1"].make_ssl_context(), known["cam-2"]
     genuine = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     genuine.load_cert_chain(broker.folder / "broker.pem", broker.folder / "broker.key")
-    handshake(device, genuine, "127.0.0.1")
+    handshake(board, genuine, "127.0.0.1")
     with pytest.raises(ssl.SSLCertVerificationError, match="another"):
-        handshake(device, genuine, "another.example")
+        handshake(board, genuine, "another.example")
     (posing := Path("posing.pem")).write_text(other.certificate + other.key)
     impostor = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     impostor.load_cert_chain(posing)
     with pytest.raises(ssl.SSLCertVerificationError, match="purpose"):
-        handshake(device, impostor, "127.0.0.1")
+        handshake(board, impostor, "127.0.0.1")
 
 
 def test_old_versions_of_tls_are_refused(shared):
@@ -320,17 +320,17 @@ def test_who_is_revoked_has_no_rights_at_once_and_is_not_let_in_again(broker, jo
     server, thief, other = (
         join(e) for e in (enrolment.read_enrolment(broker.server_enrolment_file), lost, kept)
     )
-    server.subscribe("het/2/#")
-    thief.subscribe(f"{RUN}/d/cam-1/down/#")
-    assert thief.publish(f"{RUN}/d/cam-1/up", b"before") == "Success"
+    server.subscribe("het/3/#")
+    thief.subscribe(f"{RUN}/b/cam-1/down/#")
+    assert thief.publish(f"{RUN}/b/cam-1/up", b"before") == "Success"
     broker.revoke("cam-1")
     assert thief.losses.get(timeout=DEADLINE)
-    server.publish(f"{RUN}/d/cam-1/down", b"secret")
-    other.publish(f"{RUN}/d/cam-2/up", b"end")
-    heard = server.until((f"{RUN}/d/cam-2/up", b"end"))
-    assert (f"{RUN}/d/cam-1/up", b"before") in heard
+    server.publish(f"{RUN}/b/cam-1/down", b"secret")
+    other.publish(f"{RUN}/b/cam-2/up", b"end")
+    heard = server.until((f"{RUN}/b/cam-2/up", b"end"))
+    assert (f"{RUN}/b/cam-1/up", b"before") in heard
     assert thief.heard.empty()
-    assert other.publish(f"{RUN}/d/cam-2/up") == "Success"
+    assert other.publish(f"{RUN}/b/cam-2/up") == "Success"
     assert (lets_in(lost), lets_in(kept)) == (False, True)
 
 
@@ -342,8 +342,8 @@ def test_a_revoked_name_can_be_enrolled_again_and_its_old_file_stays_worthless(b
     assert thief.losses.get(timeout=DEADLINE)
     thief.close()
     assert (lets_in(old), lets_in(new)) == (False, True)
-    device = join(new)
-    assert device.publish(f"{RUN}/d/cam-1/up") != DENIED
+    board = join(new)
+    assert board.publish(f"{RUN}/b/cam-1/up") != DENIED
     broker.revoke("cam-1")
     broker.stop()
     broker.start()
@@ -364,37 +364,37 @@ def test_revoking_while_the_broker_is_down_counts_from_its_next_start(broker):
 def test_a_packet_beyond_the_limit_ends_its_sender_only(shared, join):
     _, known = shared
     server, other = join(known["server"]), join(known["cam-2"])
-    server.subscribe("het/2/#")
+    server.subscribe("het/3/#")
     sender = Client(known["cam-1"])
-    topic = f"{RUN}/d/cam-1/up/chunk"
+    topic = f"{RUN}/b/cam-1/up/chunk"
     largest = FULL - len(topic) - 9  # 1 + 3 of the header, 2 of the topic, 2 of the number, 1
     assert sender.publish(topic, bytes(largest)) == "Success"
     sender.paho.publish(topic, bytes(FULL), qos=1)
     assert sender.losses.get(timeout=DEADLINE)
     sender.close()
-    other.publish(f"{RUN}/d/cam-2/up", b"end")
-    heard = server.until((f"{RUN}/d/cam-2/up", b"end"))
+    other.publish(f"{RUN}/b/cam-2/up", b"end")
+    heard = server.until((f"{RUN}/b/cam-2/up", b"end"))
     assert [(name, len(payload)) for name, payload in heard] == [(topic, largest)]
     assert server.losses.empty()
 
 
 @pytest.mark.parametrize("end", [killed, Broker.stop], ids=["SIGKILL", "SIGTERM"])
 def test_a_broker_that_ended_has_forgotten_everything_and_wrote_nothing(broker, join, end):
-    """Server and devices send again what they need; nothing that was retained does harm for good."""
-    device = enrolled(broker)
-    first = Client(device, session=True)
-    first.publish(f"{RUN}/d/cam-1/status", bytes(200_000), retain=True)
+    """Server and boards send again what they need; nothing that was retained does harm for good."""
+    board = enrolled(broker)
+    first = Client(board, session=True)
+    first.publish(f"{RUN}/b/cam-1/status", bytes(200_000), retain=True)
     end(broker)
     first.close()
     assert not (broker.folder / "mosquitto.db").exists()
     (broker.folder / "mosquitto.db").write_bytes(b"of an earlier version")
     broker.start()
     assert not (broker.folder / "mosquitto.db").exists()
-    again = join(device, session=True)
+    again = join(board, session=True)
     assert not again.resumed
-    again.subscribe(f"{RUN}/d/cam-1/#")
-    again.publish(f"{RUN}/d/cam-1/status", b"end")
-    assert again.until((f"{RUN}/d/cam-1/status", b"end")) == []
+    again.subscribe(f"{RUN}/b/cam-1/#")
+    again.publish(f"{RUN}/b/cam-1/status", b"end")
+    assert again.until((f"{RUN}/b/cam-1/status", b"end")) == []
 
 
 def test_revoking_ends_the_connection_and_clears_what_was_retained(broker, join):
@@ -402,19 +402,19 @@ def test_revoking_ends_the_connection_and_clears_what_was_retained(broker, join)
     flooder, other = Client(lost, session=True), join(kept)
     for part in ("status", "up", "up/chunk"):
         for client, name in ((flooder, "cam-1"), (other, "cam-2")):
-            assert client.publish(f"{RUN}/d/{name}/{part}", bytes(9), retain=True) != DENIED
+            assert client.publish(f"{RUN}/b/{name}/{part}", bytes(9), retain=True) != DENIED
     server = join(enrolment.read_enrolment(broker.server_enrolment_file))
     broker.revoke("cam-1")
     assert flooder.losses.get(timeout=DEADLINE)
     flooder.close()
     assert (server.losses.empty(), other.losses.empty()) == (True, True)
-    server.subscribe(f"{RUN}/d/+/#")
+    server.subscribe(f"{RUN}/b/+/#")
     server.publish(f"{RUN}/end")
     server.subscribe(f"{RUN}/end")
     server.publish(f"{RUN}/end", b"!")
     heard = server.until((f"{RUN}/end", b"!"))
     assert {topic for topic, _ in heard} == {
-        f"{RUN}/d/cam-2/{part}" for part in ("status", "up", "up/chunk")
+        f"{RUN}/b/cam-2/{part}" for part in ("status", "up", "up/chunk")
     }
     assert not lets_in(lost)
 
@@ -422,7 +422,7 @@ def test_revoking_ends_the_connection_and_clears_what_was_retained(broker, join)
 def test_a_broker_too_busy_to_end_a_connection_is_restarted(broker, join, monkeypatch):
     lost, kept = enrolled(broker), enrolled(broker, "cam-2")
     thief = join(lost)
-    thief.publish(f"{RUN}/d/cam-1/status", bytes(9), retain=True)
+    thief.publish(f"{RUN}/b/cam-1/status", bytes(9), retain=True)
 
     def fail(*_: object) -> None:
         raise BrokerError("it does not answer")
@@ -432,23 +432,23 @@ def test_a_broker_too_busy_to_end_a_connection_is_restarted(broker, join, monkey
     assert thief.losses.get(timeout=DEADLINE)
     assert (lets_in(lost), lets_in(kept)) == (False, True)
     server = join(enrolment.read_enrolment(broker.server_enrolment_file))
-    server.subscribe("het/2/#")
+    server.subscribe("het/3/#")
     server.publish(f"{RUN}/end")
     assert server.until((f"{RUN}/end", b"")) == []
 
 
-def test_a_device_can_retain_three_messages_and_no_more(broker, join):
-    device, server = (
+def test_a_board_can_retain_three_messages_and_no_more(broker, join):
+    board, server = (
         join(enrolled(broker)),
         join(enrolment.read_enrolment(broker.server_enrolment_file)),
     )
     for i in range(20):
         for topic in (
-            *(f"{RUN}/r/run-{i}/d/cam-1/status", f"{RUN}/run-{i}/d/cam-1/up"),
-            *(f"{RUN}/d/cam-1/{part}" for part in ("status", "up", "up/chunk", f"x{i}")),
+            *(f"{RUN}/r/run-{i}/b/cam-1/status", f"{RUN}/run-{i}/b/cam-1/up"),
+            *(f"{RUN}/b/cam-1/{part}" for part in ("status", "up", "up/chunk", f"x{i}")),
         ):
-            device.publish(topic, bytes(99), retain=True)
-    server.subscribe("het/2/#")
+            board.publish(topic, bytes(99), retain=True)
+    server.subscribe("het/3/#")
     server.publish(f"{RUN}/end")
     assert len(server.until((f"{RUN}/end", b""))) == 3
 
@@ -483,8 +483,8 @@ def test_status_says_where_it_is_and_who_is_enrolled(broker):
     enrolled(broker, "cam-2"), enrolled(broker, "cam-10"), enrolled(broker, "lost")
     broker.revoke("lost")
     told = json.loads(good("status", broker.folder, "--json").stdout)
-    devices = [device["name"] for device in told.pop("devices")]
-    assert devices == ["cam-10", "cam-2"]
+    boards = [board["name"] for board in told.pop("boards")]
+    assert boards == ["cam-10", "cam-2"]
     assert told == {
         "up": True,
         "pid": broker.find_pid(),
@@ -499,7 +499,7 @@ def test_an_enrolment_can_name_its_clients_and_lets_in_all_the_same(broker):
     good("enrol", "cam-1", broker.folder, "--clients", "0, kitchen")
     enrolled(broker, "cam-2")
     told = json.loads(good("status", broker.folder, "--json").stdout)
-    assert [d["clients"] for d in told["devices"]] == [["0", "kitchen"], []]
+    assert [d["clients"] for d in told["boards"]] == [["0", "kitchen"], []]
     assert "0, kitchen" in good("status", broker.folder).stdout
     assert lets_in(enrolment.read_enrolment(Path("cam-1.toml")))
     words = refused(3, "enrol", "cam-3", broker.folder, "--clients", "0,../1")
@@ -581,13 +581,13 @@ def test_only_with_lan_other_machines_can_come(brokers, tmp_path, monkeypatch):
     monkeypatch.setattr(network, "list_lan_addresses", lambda: ["127.0.0.2"])
     inner, outer = brokers(tmp_path / "a" / "b"), brokers(tmp_path / "c" / "d", lan=True)
     assert (enrolled(inner).address, enrolled(outer).address) == ("127.0.0.1", "127.0.0.2")
-    device = enrolled(outer, "cam-2")
-    assert lets_in(device)
+    board = enrolled(outer, "cam-2")
+    assert lets_in(board)
     assert not lets_in(replace(enrolled(inner, "cam-2"), address="127.0.0.2"))
     assert lets_in(enrolment.read_enrolment(outer.server_enrolment_file))
     outer.stop()
     outer.start()
-    assert lets_in(device)  # as it was before
+    assert lets_in(board)  # as it was before
 
 
 def test_without_a_network_lan_says_so(tmp_path, monkeypatch):
@@ -644,7 +644,7 @@ def test_no_key_is_in_an_output_an_argument_a_log_or_a_name(tmp_path):
     assert not [line for line in lines if line.encode() in seen]
 
 
-def test_a_devices_key_is_nowhere_but_in_its_file(broker):
+def test_a_boards_key_is_nowhere_but_in_its_file(broker):
     line = enrolled(broker).key.splitlines()[1].encode()
     assert not [p for p in broker.folder.rglob("*") if p.is_file() and line in p.read_bytes()]
 
@@ -686,7 +686,7 @@ def test_enrolling_writes_one_small_file_that_says_it_all(broker):
     done = good("enrol", "cam-1", broker.folder, "-o", "pi.toml")
     assert done.stdout == "pi.toml\n"
     found = enrolment.read_enrolment(Path("pi.toml"))
-    assert (found.device, found.address, found.port) == (
+    assert (found.board, found.address, found.port) == (
         "cam-1",
         "127.0.0.1",
         broker.read_listen_settings().port,
@@ -695,7 +695,7 @@ def test_enrolling_writes_one_small_file_that_says_it_all(broker):
     assert lets_in(found)
 
 
-def test_a_device_is_enrolled_once_and_no_file_is_overwritten(broker):
+def test_a_board_is_enrolled_once_and_no_file_is_overwritten(broker):
     good("enrol", "cam-1", broker.folder)
     content = Path("cam-1.toml").read_bytes()
     line = refused(3, "enrol", "cam-2", broker.folder, "-o", "cam-1.toml")
@@ -703,7 +703,7 @@ def test_a_device_is_enrolled_once_and_no_file_is_overwritten(broker):
     assert "is already enrolled" in refused(3, "enrol", "cam-1", broker.folder, "-o", "x.toml")
     assert Path("cam-1.toml").read_bytes() == content
     assert not Path("x.toml").exists()
-    assert [device.name for device in broker.certificate_store.list_enrolled()] == ["cam-1"]
+    assert [board.name for board in broker.certificate_store.list_enrolled()] == ["cam-1"]
 
 
 def test_an_enrolment_that_cannot_be_written_is_none(broker):
@@ -713,11 +713,11 @@ def test_an_enrolment_that_cannot_be_written_is_none(broker):
     assert broker.certificate_store.list_enrolled() == []
 
 
-def test_the_servers_name_is_not_for_devices(broker):
+def test_the_servers_name_is_not_for_boards(broker):
     assert "is the server's own name" in refused(3, "enrol", "server", broker.folder)
 
 
-def test_an_unknown_device_cannot_be_revoked(broker):
+def test_an_unknown_board_cannot_be_revoked(broker):
     enrolled(broker)
     assert refused(3, "revoke", "cam-2", broker.folder).endswith("; did you mean 'cam-1'?")
 
@@ -727,10 +727,10 @@ def test_a_name_has_only_harmless_signs(name):
     signs = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
     harmless = 0 < len(name) <= 64 and set(name) <= set(signs) and name[0] != "."
     if harmless:
-        assert enrolment.check_device_name(name) == name
+        assert enrolment.check_board_name(name) == name
     else:
-        with pytest.raises(ConfigError, match="cannot be a device's name"):
-            enrolment.check_device_name(name)
+        with pytest.raises(ConfigError, match="cannot be a board's name"):
+            enrolment.check_board_name(name)
 
 
 @given(st.from_regex(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", fullmatch=True))

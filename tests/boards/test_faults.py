@@ -1,4 +1,4 @@
-"""Faults of a run on devices, with the real Mosquitto and real processes: same bits, or as told."""
+"""Faults of a run on boards, with the real Mosquitto and real processes: same bits, or as told."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ from typing import Any
 
 import pytest
 
-from helpers.brokers import mosquitto
+from helpers.boards import (
+    HOLDS,
+    LONG,
+    BoardProcesses,
+    Point,
+    configured,
+    mosquitto,
+    preload,
+    simulated_result,
+)
 from helpers.fault_proxy import FaultProxy
-from helpers.testbench import HOLDS, LONG, Bench, Point, configured, preload, simulated
 from heterophony.boards.broker.broker import Broker
 from heterophony.core.algorithm import Reply
 from heterophony.jobs.client_store import FolderClientStore
@@ -25,7 +33,7 @@ WORK = "heterophony.boards.board:work"
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory) -> Iterator[tuple[Broker, Path]]:
-    """A broker, and the enrolments of three devices."""
+    """A broker, and the enrolments of three boards."""
     preload()
     folder = tmp_path_factory.mktemp("broker")
     with mosquitto(folder, *HOLDS, "three") as (made, _):
@@ -34,16 +42,16 @@ def broker(tmp_path_factory) -> Iterator[tuple[Broker, Path]]:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory) -> dict[str, Any]:
-    """The run without devices."""
-    return simulated(tmp_path_factory.mktemp("alone") / "run", configured())
+    """The run without boards."""
+    return simulated_result(tmp_path_factory.mktemp("alone") / "run", configured())
 
 
 @pytest.fixture
-def bench(broker, tmp_path) -> Iterator[Callable[..., Bench]]:
-    made: list[Bench] = []
+def bench(broker, tmp_path) -> Iterator[Callable[..., BoardProcesses]]:
+    made: list[BoardProcesses] = []
 
-    def make(**settings: str) -> Bench:
-        made.append(Bench(*broker, tmp_path, configured(**settings)))
+    def make(**settings: str) -> BoardProcesses:
+        made.append(BoardProcesses(*broker, tmp_path, configured(**settings)))
         return made[-1]
 
     yield make
@@ -60,18 +68,18 @@ def test_a_calm_run_has_the_bits_of_a_simulation(bench, alone):
     calm = bench()
     calm.server()
     for name in HOLDS:
-        calm.device(name)
+        calm.board(name)
     assert same(calm.finished(), alone)
 
 
 # kill -9 ------------------------------------------------------------------------------------
 
-DEVICE_DIES = {
+BOARD_DIES = {
     "before it greets": Point(
-        "before", "heterophony.boards.protocol.board_session:DeviceSession.introduce"
+        "before", "heterophony.boards.protocol.board_session:BoardSession.introduce"
     ),
     "while it pulls chunks": Point(
-        "after", "heterophony.boards.protocol.board_session:TaskQueue.handle_chunk", 4
+        "after", "heterophony.boards.protocol.board_session:JobQueue.handle_chunk", 4
     ),
     "before its work": Point("before", WORK, 2),
     "before its memory is kept": Point(
@@ -91,31 +99,31 @@ DEVICE_DIES = {
         "up/chunk",
     ),
     "after Taken": Point(
-        "after", "heterophony.boards.protocol.board_session:TaskQueue.handle_taken", 3
+        "after", "heterophony.boards.protocol.board_session:JobQueue.handle_taken", 3
     ),
     "in the last evaluation": Point(
-        "before", "heterophony.boards.protocol.board_session:TaskQueue.finish_current", 8
+        "before", "heterophony.boards.protocol.board_session:JobQueue.finish_current", 8
     ),
 }
 
 
-@pytest.mark.parametrize("point", DEVICE_DIES.values(), ids=DEVICE_DIES)
-def test_a_device_may_die_at_any_moment(bench, alone, point):
+@pytest.mark.parametrize("point", BOARD_DIES.values(), ids=BOARD_DIES)
+def test_a_board_may_die_at_any_moment(bench, alone, point):
     run = bench()
     run.server()
-    run.device("two")
-    run.device("one", point)
+    run.board("two")
+    run.board("one", point)
     run.dead("one")
-    run.device("one")
+    run.board("one")
     assert same(run.finished(), alone)
 
 
 SERVER_DIES = {
     "while it waits": Point(
-        "after", "heterophony.boards.protocol.registry:DeviceRegistry.handle_hello"
+        "after", "heterophony.boards.protocol.registry:BoardRegistry.handle_hello"
     ),
     "with everybody known": Point("before", "heterophony.boards.server:make_remote_federation"),
-    "after it gave its tasks": Point("after", "heterophony.boards.engine:publish_all", 3),
+    "after it gave its jobs": Point("after", "heterophony.boards.engine:publish_all", 3),
     "with the first reply taken": Point(
         "after", "heterophony.boards.protocol.assignments:Assignments.accept_or_reject"
     ),
@@ -140,7 +148,7 @@ def test_the_server_may_die_at_any_moment(bench, alone, point):
     run = bench()
     run.server(point)
     for name in HOLDS:
-        run.device(name)
+        run.board(name)
     run.dead("server")
     run.server()
     assert same(run.finished(), alone)
@@ -154,7 +162,7 @@ def test_the_broker_may_die_and_forget(bench, alone, broker, kept):
     run = bench()
     run.server()
     for name in HOLDS:
-        run.device(name)
+        run.board(name)
     run.until(lambda: run.rounds() == 1)
     os.kill(broker[0].find_pid(), signal.SIGKILL)
     run.until(lambda: all("no connection" in run.said(name) for name in ("server", *HOLDS)))
@@ -174,11 +182,11 @@ def proxy(broker) -> Iterator[FaultProxy]:
     made.close()
 
 
-def begun(run: Bench, proxy: FaultProxy, **ways: int) -> None:
+def begun(run: BoardProcesses, proxy: FaultProxy, **ways: int) -> None:
     """Everybody behind the proxy."""
     run.server(port=proxy.port, **ways)
     for name in HOLDS:
-        run.device(name, port=proxy.port, **ways)
+        run.board(name, port=proxy.port, **ways)
 
 
 def test_a_slow_link_costs_only_time(bench, alone, proxy):
@@ -191,7 +199,7 @@ def test_a_slow_link_costs_only_time(bench, alone, proxy):
 def test_a_link_that_is_cut_again_and_again_costs_only_time(bench, alone, proxy):
     run, cuts = bench(), 0
     begun(run, proxy)
-    run.until(lambda: run.holders().keys() == {"0", "1", "2", "3"})
+    run.until(lambda: run.board_of_client().keys() == {"0", "1", "2", "3"})
     while cuts < 5 and not run.run.result_file.exists():
         proxy.cut = 20_000
         run.until(lambda: proxy.cut is None or run.run.result_file.exists())
@@ -215,7 +223,7 @@ def test_a_link_that_stands_still_is_left_and_made_again(bench, alone, proxy):
 def test_a_link_that_damages_what_it_carries_costs_only_time(bench, alone, proxy):
     run = bench()
     begun(run, proxy)
-    run.until(lambda: run.holders().keys() == {"0", "1", "2", "3"})
+    run.until(lambda: run.board_of_client().keys() == {"0", "1", "2", "3"})
     proxy.corrupt = 7_001
     run.until(lambda: any("no connection" in run.said(name) for name in ("server", *HOLDS)))
     proxy.mend()
@@ -225,12 +233,12 @@ def test_a_link_that_damages_what_it_carries_costs_only_time(bench, alone, proxy
 # Late, absent, repeated ---------------------------------------------------------------------
 
 
-def test_the_server_waits_for_a_device_that_comes_late(bench, alone):
+def test_the_server_waits_for_a_board_that_comes_late(bench, alone):
     run = bench()
     run.server()
-    run.device("one")
+    run.board("one")
     run.until(lambda: "waiting for 2 of 4 clients" in run.said("server"))
-    run.device("two")
+    run.board("two")
     assert same(run.finished(), alone)
 
 
@@ -238,13 +246,13 @@ PATIENT = {"participation__rate": "1.0", "participation__deadline": "2.0"}
 PATIENT["participation__quorum"] = "2"  # the others answer, however slow the machine is
 
 
-def rounds_of(run: Bench) -> list[tuple]:
+def rounds_of(run: BoardProcesses) -> list[tuple]:
     events = [e for e in run.events() if e["event"] == "round"]
     return [(e.get("asked", e["clients"]), e.get("dropped", [])) for e in events]
 
 
-def own(run: Bench, name: str, client: str) -> Reply:
-    """What a device says of a client after the last round, computed from its own folder."""
+def own(run: BoardProcesses, name: str, client: str) -> Reply:
+    """What a board says of a client after the last round, computed from its own folder."""
     server = run.run.restore_newest_commit(run.plan.federation.sizes())
     folder = run.folder / name / run.run.path.name
     place = FolderClientStore(folder / "clients", folder / "scratch")
@@ -255,8 +263,8 @@ def own(run: Bench, name: str, client: str) -> Reply:
 def test_who_stands_still_is_dropped_and_measured_in_the_end_with_its_own_head(bench):
     run = bench(**PATIENT)
     run.server()
-    run.device("one")
-    still = run.device("two", Point("before", WORK, 5, signal=signal.SIGSTOP))
+    run.board("one")
+    still = run.board("two", Point("before", WORK, 5, signal=signal.SIGSTOP))
     run.stopped("two")
     run.until(lambda: run.rounds() == 2)
     os.kill(still.pid, signal.SIGCONT)
@@ -278,11 +286,11 @@ def test_who_stands_still_is_dropped_and_measured_in_the_end_with_its_own_head(b
 def test_who_has_gone_is_not_asked_and_measured_again_when_it_is_back(bench):
     run = bench(**PATIENT, rounds="3")
     run.server()
-    run.device("one")
-    run.device("two", Point("before", WORK, 5), will_delay=0)
+    run.board("one")
+    run.board("two", Point("before", WORK, 5), will_delay=0)
     run.dead("two")
     run.until(lambda: run.rounds() == 3)
-    run.device("two")
+    run.board("two")
     run.finished()
     everybody = ["0", "1", "2", "3"]
     assert rounds_of(run) == [(everybody, []), (everybody, ["1", "3"]), (["0", "2"], [])]
@@ -300,14 +308,14 @@ def test_messages_that_come_again_or_in_another_order_change_nothing(bench, alon
     again = {name: {"replays": tmp_path / f"{name}.all"} for name in ("server", *HOLDS)}
     taken = "heterophony.boards.protocol.assignments:Assignments.accept_or_reject"
     run.server(Point("after", taken, 8), **again["server"])
-    run.device(
+    run.board(
         "one",
-        Point("after", "heterophony.boards.protocol.board_session:TaskQueue.handle_taken", 2),
+        Point("after", "heterophony.boards.protocol.board_session:JobQueue.handle_taken", 2),
         **again["one"],
     )
-    run.device("two", **again["two"])
+    run.board("two", **again["two"])
     run.dead("one")
-    run.device("one", **again["one"])
+    run.board("one", **again["one"])
     run.dead("server")
     run.server(**again["server"])
     assert same(run.finished(), alone)
@@ -316,55 +324,55 @@ def test_messages_that_come_again_or_in_another_order_change_nothing(bench, alon
 # Claims -------------------------------------------------------------------------------------
 
 
-def test_a_second_device_that_claims_a_client_is_refused_with_words(bench, alone):
+def test_a_second_board_that_claims_a_client_is_refused_with_words(bench, alone):
     run = bench()
     run.server()
-    run.device("one")
-    run.until(lambda: "0" in run.holders())
-    run.device("three", clients=["0"])
-    assert "the server refuses this device: client '0' is held by device 'one'" in run.refused(
+    run.board("one")
+    run.until(lambda: "0" in run.board_of_client())
+    run.board("three", clients=["0"])
+    assert "the server refuses this board: client '0' is held by board 'one'" in run.refused(
         "three"
     )
-    run.device("two")
+    run.board("two")
     assert same(run.finished(), alone)
 
 
 def test_a_second_program_in_the_same_folder_is_refused_with_words(bench, alone):
     run = bench()
     run.server()
-    first = run.device("one")
-    run.until(lambda: "0" in run.holders())
-    second = run.device("one")
+    first = run.board("one")
+    run.until(lambda: "0" in run.board_of_client())
+    second = run.board("one")
     second.join(LONG)
     assert second.exitcode == 2
     assert "BusyError: " in run.said("one")
     assert "in use by another process" in run.said("one")
     run.processes["one"] = first
-    run.device("two")
+    run.board("two")
     assert same(run.finished(), alone)
 
 
 def test_a_second_program_with_a_copied_enrolment_is_refused_and_costs_only_time(bench, alone):
     run = bench()
     run.server()
-    run.device("one", will_delay=0)
-    run.until(lambda: "0" in run.holders())
-    run.device("one", home="elsewhere", will_delay=0)
-    assert "the server refuses this device: device 'one' started in another folder" in run.refused(
+    run.board("one", will_delay=0)
+    run.until(lambda: "0" in run.board_of_client())
+    run.board("one", home="elsewhere", will_delay=0)
+    assert "the server refuses this board: board 'one' started in another folder" in run.refused(
         "elsewhere"
     )
     assert "another process connected as one" in run.said("one")
-    run.device("two")
+    run.board("two")
     assert same(run.finished(), alone)
 
 
 def test_a_second_program_with_a_copied_enrolment_may_be_killed(bench, alone):
     run = bench()
     run.server()
-    run.device("one", will_delay=1)
-    run.until(lambda: "0" in run.holders())
-    run.device("one", DEVICE_DIES["before it greets"], home="elsewhere", will_delay=1)
+    run.board("one", will_delay=1)
+    run.until(lambda: "0" in run.board_of_client())
+    run.board("one", BOARD_DIES["before it greets"], home="elsewhere", will_delay=1)
     run.dead("elsewhere")
     del run.processes["elsewhere"]
-    run.device("two")
+    run.board("two")
     assert same(run.finished(), alone)

@@ -1,4 +1,4 @@
-"""An enrolled device that floods a run, with a real Mosquitto: same bits, and it is shut out."""
+"""An enrolled board that floods a run, with a real Mosquitto: same bits, and it is shut out."""
 
 from __future__ import annotations
 
@@ -10,17 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from helpers.brokers import mosquitto
-from helpers.devices_here import LONG, Device, on_devices, one_at_a_time, simulated, small
-from helpers.flood import Flooder, make_publish
-from helpers.mqtt_client import let_in
+from helpers.boards import (
+    LONG,
+    BoardRun,
+    compute_one_at_a_time,
+    mosquitto,
+    on_boards,
+    simulated,
+    small,
+)
+from helpers.mqtt import Flooder, let_in, make_publish
 from heterophony.boards.broker.broker import Broker
 from heterophony.boards.broker.certificates import EnrolledClients, read_serial_number
 from heterophony.boards.broker.enrolment import Enrolment
 from heterophony.boards.engine import FLOOD_REASON
 from heterophony.boards.journal import find_damage, parse_line, read_journal
 from heterophony.boards.protocol.server_session import ServerSession
-from heterophony.boards.protocol.topics import make_device_topic
+from heterophony.boards.protocol.topics import make_board_topic
 from heterophony.results.boards import build_devices_section, read_device_table
 
 HELD = {"one": ["0", "2"], "two": ["1", "3"]}
@@ -35,7 +41,7 @@ def broker(tmp_path) -> Iterator[tuple[Broker, dict[str, Enrolment]]]:
 
 @pytest.fixture(autouse=True)
 def turns(monkeypatch):
-    one_at_a_time(monkeypatch)
+    compute_one_at_a_time(monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -50,22 +56,22 @@ def test_a_flood_costs_no_bit_and_its_sender_is_shut_out(
     config = small("fedavg")
     alone, _ = simulated(config, tmp_path / "alone")
     seen, over, said = threading.Event(), threading.Event(), []
-    packet = make_publish(make_device_topic("mallory", channel), b"x" * 20, qos)
+    packet = make_publish(make_board_topic("mallory", channel), b"x" * 20, qos)
     flooder = Flooder(known["mallory"], packet)
-    shut_out = ServerSession.shut_out_device
+    shut_out = ServerSession.shut_out_board
 
     def shutting_out(session, *given):
         shut_out(session, *given)
         seen.set()
 
-    class Patient(Device):
+    class Patient(BoardRun):
         """Hands nothing in before the flood is noticed."""
 
         def submit_result(self, *result):
             assert seen.wait(LONG)
             super().submit_result(*result)
 
-    monkeypatch.setattr(ServerSession, "shut_out_device", shutting_out)
+    monkeypatch.setattr(ServerSession, "shut_out_board", shutting_out)
     thread = threading.Thread(
         target=flooder.run,
         args=[lambda: flooder.sent < MOST and not (flooder.refusals or over.is_set())],
@@ -74,7 +80,7 @@ def test_a_flood_costs_no_bit_and_its_sender_is_shut_out(
     thread.start()
     enrolled = EnrolledClients(made.folder) if at_hand else None
     try:
-        result, _ = on_devices(
+        result, _ = on_boards(
             *(config, known, tmp_path / "flooded", HELD, {"one": Patient}, said.append),
             enrolled=enrolled,
         )
@@ -87,9 +93,9 @@ def test_a_flood_costs_no_bit_and_its_sender_is_shut_out(
     assert flooder.refusals == at_hand
     assert flooder.sent < MOST
     assert result.model_sha256 == alone.model_sha256
-    assert sum("device mallory is shut out: it sent more messages" in w for w in said) == 1
-    status = json.loads((tmp_path / "flooded" / "run" / "devices-now.json").read_text())
-    assert {n: d["state"] for n, d in status["devices"].items()}["mallory"] == "shut_out"
+    assert sum("board mallory is shut out: it sent more messages" in w for w in said) == 1
+    status = json.loads((tmp_path / "flooded" / "run" / "boards-now.json").read_text())
+    assert {n: d["state"] for n, d in status["boards"].items()}["mallory"] == "shut_out"
     table = read_device_table(tmp_path / "flooded" / "run")
     assert table is not None
     assert "1 shut out" in build_devices_section(table)["summary"]
@@ -104,20 +110,20 @@ def check_journal(folder: Path, broker: Broker | None) -> None:
     facts = [parse_line(line) for line in lines]
     assert list(find_damage(lines)) == []
     assert [f.kind for f in (facts[0], facts[-1])] == ["started", "ended"]
-    joined = {f.device: f.details for f in facts if f.kind == "joined"}
+    joined = {f.board: f.details for f in facts if f.kind == "joined"}
     assert {name: details["clients"] for name, details in joined.items()} == HELD
     for name, details in joined.items():
         if broker is None:
             assert "certificate" not in details
         else:
-            certificate = (broker.folder / "devices" / f"{name}.pem").read_text()
+            certificate = (broker.folder / "boards" / f"{name}.pem").read_text()
             assert details["certificate"] == read_serial_number(certificate)
     (out,) = [f for f in facts if f.kind == "shut_out"]
-    assert (out.device, out.details) == ("mallory", {"why": FLOOD_REASON})
+    assert (out.board, out.details) == ("mallory", {"why": FLOOD_REASON})
     received = Counter(
         (f.details["round"], f.details["job"]) for f in facts if f.kind == "received"
     )
     assert received == {(0, "evaluate"): 4, (0, "train"): 2, (1, "train"): 2, (2, "evaluate"): 4}
-    sent = {(f.device, f.details["round"]) for f in facts if f.kind == "sent"}
+    sent = {(f.board, f.details["round"]) for f in facts if f.kind == "sent"}
     assert {("one", 0), ("two", 0), ("one", 2), ("two", 2)} <= sent
-    assert {f.device for f in facts if f.kind in ("sent", "received")} == set(HELD)
+    assert {f.board for f in facts if f.kind in ("sent", "received")} == set(HELD)

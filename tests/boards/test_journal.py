@@ -1,4 +1,4 @@
-"""The journal of a run on devices: bounded, printable, and an altered or missing line is noticed."""
+"""The journal of a run on boards: bounded, printable, and an altered or missing line is noticed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from heterophony.boards import journal
 from heterophony.boards.journal import (
     JOURNAL_FILE,
-    MAX_LINES_OF_DEVICE,
+    MAX_LINES_OF_BOARD,
     Journal,
     find_damage,
     parse_line,
@@ -42,7 +42,7 @@ def test_a_second_start_continues_the_journal(tmp_path):
     assert kinds(tmp_path) == ["started", "joined", "ended", "resumed", "refused", "ended"]
     assert list(find_damage(lines)) == []
     fact = parse_line(lines[1])
-    assert (fact.device, fact.details, fact.time[-1]) == ("one", {"clients": ["0", "1"]}, "Z")
+    assert (fact.board, fact.details, fact.time[-1]) == ("one", {"clients": ["0", "1"]}, "Z")
 
 
 def test_every_altered_removed_or_moved_line_is_noticed(tmp_path):
@@ -65,7 +65,7 @@ def test_a_line_that_was_being_written_when_the_server_died_is_removed(tmp_path)
     assert list(find_damage(read_journal(tmp_path))) == []
 
 
-def test_whatever_a_device_says_stays_on_one_line_of_plain_ascii(tmp_path):
+def test_whatever_a_board_says_stays_on_one_line_of_plain_ascii(tmp_path):
     lines = written(tmp_path)
     content = (tmp_path / JOURNAL_FILE).read_text()
     assert content.isascii()
@@ -79,7 +79,7 @@ def test_whatever_a_device_says_stays_on_one_line_of_plain_ascii(tmp_path):
     assert len(shown.splitlines()) == 8
 
 
-def test_equal_refusals_are_written_once_and_a_device_has_a_quota(tmp_path):
+def test_equal_refusals_are_written_once_and_a_board_has_a_quota(tmp_path):
     with Journal(tmp_path, [].append) as made:
         for _ in range(5000):
             made.record("refused", "one", why="damaged")
@@ -88,11 +88,11 @@ def test_equal_refusals_are_written_once_and_a_device_has_a_quota(tmp_path):
             made.record("left", "two")
         made.record("refused", "three", why="damaged")
     facts = [parse_line(line) for line in read_journal(tmp_path)]
-    assert [f.device for f in facts].count("one") == 2
-    assert [f.device for f in facts].count("two") == MAX_LINES_OF_DEVICE + 1
-    counted = {f.device: f.details["more"] for f in facts if f.kind == "counted"}
-    assert counted == {"one": 4999, "two": 10_000 - MAX_LINES_OF_DEVICE}
-    assert [f.device for f in facts].count("three") == 1
+    assert [f.board for f in facts].count("one") == 2
+    assert [f.board for f in facts].count("two") == MAX_LINES_OF_BOARD + 1
+    counted = {f.board: f.details["more"] for f in facts if f.kind == "counted"}
+    assert counted == {"one": 4999, "two": 10_000 - MAX_LINES_OF_BOARD}
+    assert [f.board for f in facts].count("three") == 1
 
 
 def test_a_full_journal_says_so_in_its_last_line_and_stays_full(tmp_path, monkeypatch):
@@ -129,12 +129,12 @@ def test_the_command_prints_selects_and_checks(tmp_path):
         done = CliRunner().invoke(app, ["journal", str(tmp_path), *words])
         return done.exit_code, done.stdout, done.stderr
 
-    code, out, _ = call("--device", "one")
+    code, out, _ = call("--board", "one")
     assert (code, len(out.splitlines())) == (0, 1)
     assert out.split()[1:3] == ["joined", "one"]
     assert out.rstrip().endswith("clients 0, 1")
     found = json.loads(call("--kind", "refused", "--json")[1])
-    assert [(f["device"], f["details"]["why"]) for f in found] == [("two", HOSTILE)]
+    assert [(f["board"], f["details"]["why"]) for f in found] == [("two", HOSTILE)]
     assert call("--check")[0] == 0
     (tmp_path / JOURNAL_FILE).write_text("\n".join(lines[:1] + lines[2:]) + "\n")
     code, out, told = call("--check")
@@ -143,4 +143,4 @@ def test_the_command_prints_selects_and_checks(tmp_path):
     (tmp_path / JOURNAL_FILE).unlink()
     code, _, told = call()
     assert code == 3
-    assert "does not exist; only the server of a run on devices writes a journal" in told
+    assert "does not exist; only the server of a run on boards writes a journal" in told

@@ -160,131 +160,131 @@ def chunk(n: int) -> bytes:
 
 def test_messages_go_both_ways_also_as_large_as_a_chunk(broker, transports):
     server = transports(broker.port, "server", "up/+")
-    device = transports(broker.port, "device", "down")
+    board = transports(broker.port, "board", "down")
     assert "server" in event(server, "connected")
-    event(device, "connected")
+    event(board, "connected")
     for n in range(12):
-        say(device, "up/device", chunk(n))
+        say(board, "up/board", chunk(n))
         say(server, "down", chunk(n + 100))
-    assert [message(server, "up/device") for _ in range(12)] == [chunk(n) for n in range(12)]
-    assert [message(device, "down") for _ in range(12)] == [chunk(n + 100) for n in range(12)]
+    assert [message(server, "up/board") for _ in range(12)] == [chunk(n) for n in range(12)]
+    assert [message(board, "down") for _ in range(12)] == [chunk(n + 100) for n in range(12)]
 
 
 def test_a_broker_that_was_killed_and_forgot_everything_is_told_it_again(broker, transports):
-    retained = {"status/device": b"here"}
-    device = transports(broker.port, "device", "down", retained=retained)
+    retained = {"status/board": b"here"}
+    board = transports(broker.port, "board", "down", retained=retained)
     server = transports(broker.port, "server", "status/+", "up")
-    event(device, "connected")
-    assert message(server, "status/device") == b"here"
-    say(device, "status/device", b"here, busy", retain=True)
-    assert message(server, "status/device") == b"here, busy"
+    event(board, "connected")
+    assert message(server, "status/board") == b"here"
+    say(board, "status/board", b"here, busy", retain=True)
+    assert message(server, "status/board") == b"here, busy"
     broker.kill()
-    event(device, "lost")
+    event(board, "lost")
     event(server, "lost")
-    assert not device.publish("up", b"nobody listens")
-    assert not device.publish("status/device", b"here, free", retain=True)
+    assert not board.publish("up", b"nobody listens")
+    assert not board.publish("status/board", b"here, free", retain=True)
     broker.start()
-    event(device, "connected")
-    assert message(server, "status/device") == b"here, free"
+    event(board, "connected")
+    assert message(server, "status/board") == b"here, free"
     say(server, "down", b"a task")
-    assert message(device, "down") == b"a task"
+    assert message(board, "down") == b"a task"
 
 
 def test_a_broker_that_is_not_there_yet_is_waited_for_and_told_of_once(broker, transports):
     broker.kill()
-    device = transports(broker.port, "device")
-    assert "refused" in event(device, "lost")
-    eventually(lambda: device._backoff.failures > 3)
+    board = transports(broker.port, "board")
+    assert "refused" in event(board, "lost")
+    eventually(lambda: board._backoff.failures > 3)
     broker.start()
-    assert [e.kind for e in upcoming(device, lambda e: e.kind != "lost")] == ["connected"]
+    assert [e.kind for e in upcoming(board, lambda e: e.kind != "lost")] == ["connected"]
 
 
 @pytest.mark.parametrize("fault", ["reset", "stall", "cut"])
 def test_a_broken_connection_is_noticed_and_mended(broker, proxy, transports, fault):
-    device = transports(proxy.port, "device", "down", keepalive=2)
+    board = transports(proxy.port, "board", "down", keepalive=2)
     server = transports(broker.port, "server", "up")
-    event(device, "connected")
+    event(board, "connected")
     event(server, "connected")
     if fault == "cut":
         proxy.cut = CHUNK + 1000
     else:
         getattr(proxy, fault)()
     for n in range(4):
-        device.publish("up", chunk(n))
-    event(device, "lost")
+        board.publish("up", chunk(n))
+    event(board, "lost")
     proxy.mend()
-    event(device, "connected")
-    say(device, "up", b"again")
+    event(board, "connected")
+    say(board, "up", b"again")
     upcoming(server, lambda item: item == ReceivedMessage("up", b"again"))
     say(server, "down", b"and back")
-    assert message(device, "down") == b"and back"
+    assert message(board, "down") == b"and back"
 
 
 def test_an_idle_half_open_connection_is_noticed_too(proxy, transports):
-    device = transports(proxy.port, "device", keepalive=2)
-    event(device, "connected")
+    board = transports(proxy.port, "board", keepalive=2)
+    event(board, "connected")
     proxy.stall()
-    assert "Keep alive timeout" in event(device, "lost")
+    assert "Keep alive timeout" in event(board, "lost")
     proxy.mend()
-    event(device, "connected")
+    event(board, "connected")
 
 
 def test_a_broker_that_accepts_and_says_nothing_is_given_up(proxy, transports):
     proxy.stall()
-    device = transports(proxy.port, "device", keepalive=1)
-    event(device, "lost")
+    board = transports(proxy.port, "board", keepalive=1)
+    event(board, "lost")
     proxy.mend()
-    event(device, "connected")
+    event(board, "connected")
 
 
 def test_a_slow_link_with_a_short_keepalive_stays_connected(broker, proxy, transports):
     """Three megabytes take several keepalives, but no chunk and no window takes two."""
-    device = transports(proxy.port, "device", keepalive=2)
+    board = transports(proxy.port, "board", keepalive=2)
     server = transports(broker.port, "server", "up")
-    event(device, "connected")
+    event(board, "connected")
     event(server, "connected")
     proxy.rate, proxy.delay, proxy.jitter = 700_000, 0.001, 0.001
     for n in range(24):
-        say(device, "up", chunk(n))
+        say(board, "up", chunk(n))
     assert [message(server, "up") for _ in range(24)] == [chunk(n) for n in range(24)]
     assert proxy.accepted == 1
-    assert device.inbox.empty()
+    assert board.inbox.empty()
 
 
 def test_damaged_bytes_cost_the_connection_and_nothing_else(broker, proxy, transports):
-    device = transports(proxy.port, "device", "down", keepalive=2)
+    board = transports(proxy.port, "board", "down", keepalive=2)
     server = transports(broker.port, "server")
-    event(device, "connected")
+    event(board, "connected")
     event(server, "connected")
     proxy.corrupt = 7
     say(server, "down", b"this will not be understood")
-    event(device, "lost")
+    event(board, "lost")
     seen = proxy.accepted
     eventually(lambda: proxy.accepted > seen + 2)
     proxy.mend()
-    eventually(lambda: device.connected)
+    eventually(lambda: board.connected)
     say(server, "down", b"this will")
-    upcoming(device, lambda item: item == ReceivedMessage("down", b"this will"))
+    upcoming(board, lambda item: item == ReceivedMessage("down", b"this will"))
 
 
 def test_what_is_over_the_limit_is_refused_before_it_is_sent(broker, transports):
-    device = transports(broker.port, "device", "own")
-    event(device, "connected")
+    board = transports(broker.port, "board", "own")
+    event(board, "connected")
     with pytest.raises(CodecError, match="over the limit of 1048576 bytes"):
-        device.publish("own", bytes(1 << 20))
-    say(device, "own", bytes((1 << 20) - 64))
-    assert len(message(device, "own")) == (1 << 20) - 64
-    assert device.connected
+        board.publish("own", bytes(1 << 20))
+    say(board, "own", bytes((1 << 20) - 64))
+    assert len(message(board, "own")) == (1 << 20) - 64
+    assert board.connected
 
 
 def test_a_smaller_limit_of_the_broker_holds(brokers, transports):
     small = brokers("allow_anonymous true", "max_packet_size 20000")
-    device = transports(small.port, "device", retained={"status": bytes(30_000)})
-    event(device, "connected")
-    assert "30038 bytes to status is over the limit of 20000" in event(device, "denied")
+    board = transports(small.port, "board", retained={"status": bytes(30_000)})
+    event(board, "connected")
+    assert "30038 bytes to status is over the limit of 20000" in event(board, "denied")
     with pytest.raises(CodecError, match="over the limit of 20000 bytes"):
-        device.publish("own", bytes(20_000))
-    assert device.connected
+        board.publish("own", bytes(20_000))
+    assert board.connected
 
 
 def test_a_message_that_paho_cannot_read_is_dropped_and_not_delivered_for_ever(broker, transports):
@@ -310,27 +310,27 @@ def test_a_message_that_paho_cannot_read_is_dropped_and_not_delivered_for_ever(b
 
 
 def test_an_error_while_a_message_is_taken_does_not_end_the_thread(broker, transports, monkeypatch):
-    device = transports(broker.port, "device", "own")
-    event(device, "connected")
-    offer = device.inbox.offer
+    board = transports(broker.port, "board", "own")
+    event(board, "connected")
+    offer = board.inbox.offer
 
     def fails(item):
-        monkeypatch.setattr(device.inbox, "offer", offer)
+        monkeypatch.setattr(board.inbox, "offer", offer)
         raise RuntimeError("no")
 
-    monkeypatch.setattr(device.inbox, "offer", fails)
-    say(device, "own", b"first")
-    say(device, "own", b"second")
-    assert upcoming(device, lambda item: True) == [ReceivedMessage("own", b"second")]
+    monkeypatch.setattr(board.inbox, "offer", fails)
+    say(board, "own", b"first")
+    say(board, "own", b"second")
+    assert upcoming(board, lambda item: True) == [ReceivedMessage("own", b"second")]
 
 
 def test_who_is_not_let_in_is_told_so_and_tries_again_slowly(brokers, transports):
     closed = brokers("allow_anonymous false")
-    device = transports(closed.port, "stranger")
+    board = transports(closed.port, "stranger")
     assert "stranger is not admitted (Not authorized); is it enrolled at this broker?" in event(
-        device, "refused"
+        board, "refused"
     )
-    assert not device.connected
+    assert not board.connected
 
 
 def test_what_the_access_list_forbids_is_told(brokers, transports, tmp_path):
@@ -338,12 +338,12 @@ def test_what_the_access_list_forbids_is_told(brokers, transports, tmp_path):
     acl.write_text("topic readwrite open/#\n")
     acl.chmod(0o600)
     strict = brokers("allow_anonymous true", f"acl_file {acl}")
-    device = transports(strict.port, "device", "open/x")
-    event(device, "connected")
-    say(device, "closed/x", b"no")
-    assert "refuses messages of device to closed/x: Not authorized" in event(device, "denied")
-    say(device, "open/x", b"yes")
-    assert message(device, "open/x") == b"yes"
+    board = transports(strict.port, "board", "open/x")
+    event(board, "connected")
+    say(board, "closed/x", b"no")
+    assert "refuses messages of board to closed/x: Not authorized" in event(board, "denied")
+    say(board, "open/x", b"yes")
+    assert message(board, "open/x") == b"yes"
 
 
 def test_two_of_one_name_do_not_throw_each_other_out_for_ever(broker, transports):
@@ -411,39 +411,39 @@ def statuses(server: MqttTransport, last: ReceivedMessage) -> list[ReceivedMessa
 
 def test_a_killed_process_is_reported_gone_after_the_delay(broker, transports):
     server = transports(broker.port, "server", "status/+")
-    kill_once_here(server, broker, "device", 1)
-    gone = ReceivedMessage("status/device", b"gone")
+    kill_once_here(server, broker, "board", 1)
+    gone = ReceivedMessage("status/board", b"gone")
     assert statuses(server, gone) == [gone]
 
 
 def test_who_returns_within_the_delay_was_never_gone(broker, transports):
     server = transports(broker.port, "server", "status/+")
-    kill_once_here(server, broker, "device", 4)
-    device = transports(broker.port, "device", retained={"status/device": b"back"})
-    event(device, "connected")
+    kill_once_here(server, broker, "board", 4)
+    board = transports(broker.port, "board", retained={"status/board": b"back"})
+    event(board, "connected")
     heard = kill_once_here(server, broker, "later", 5)
     heard += statuses(
         server, ReceivedMessage("status/later", b"gone")
     )  # by now the other would have been
-    assert [m.payload for m in heard if m.topic == "status/device"] == [b"back"]
+    assert [m.payload for m in heard if m.topic == "status/board"] == [b"back"]
 
 
 def test_an_orderly_end_says_gone_after_all_that_was_handed_over(broker, transports):
     server = transports(broker.port, "server", "#")
     event(server, "connected")
-    device = transports(broker.port, "device", will=Will("status/device", b"gone", 30))
-    event(device, "connected")
-    assert device.publish("up", b"last")
-    device.close()
-    gone = ReceivedMessage("status/device", b"gone")
+    board = transports(broker.port, "board", will=Will("status/board", b"gone", 30))
+    event(board, "connected")
+    assert board.publish("up", b"last")
+    board.close()
+    gone = ReceivedMessage("status/board", b"gone")
     assert statuses(server, gone) == [ReceivedMessage("up", b"last"), gone]
-    assert not device.publish("up", b"too late")
-    device.close()
+    assert not board.publish("up", b"too late")
+    board.close()
 
 
 def test_closing_does_not_wait_for_a_broker_that_is_not_there(broker, transports):
     broker.kill()
-    device = transports(broker.port, "device", will=Will("status/device", b"gone"))
-    event(device, "lost")
-    device.close()
-    assert not device._thread.is_alive()
+    board = transports(broker.port, "board", will=Will("status/board", b"gone"))
+    event(board, "lost")
+    board.close()
+    assert not board._thread.is_alive()

@@ -1,4 +1,4 @@
-"""An algorithm outside the package, on devices: its package is installed there, and never sent."""
+"""An algorithm outside the package, on boards: its package is installed there, and never sent."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from helpers.brokers import mosquitto
-from helpers.devices_here import on_devices, one_at_a_time, simulated, small
-from heterophony.boards.board import Device, parse_config
+from helpers.boards import compute_one_at_a_time, mosquitto, on_boards, simulated, small
+from heterophony.boards.board import BoardRun, parse_config
 from heterophony.boards.broker.enrolment import Enrolment
 from heterophony.core.errors import ConfigError
 
@@ -22,7 +21,7 @@ class Careful(hp.Algorithm):
     part: float = hp.setting(0.5, "how far", low=0, high=1)
 
     def build(self, net):
-        net.base.requires_grad_(False)  # every device has it already
+        net.base.requires_grad_(False)  # every board has it already
         return net
 
     def merge(self, server, replies):
@@ -31,8 +30,8 @@ class Careful(hp.Algorithm):
 NAME = "installed_here:Careful"
 
 
-class TrustingDevice(Device):
-    """A device started with ``--trust``."""
+class TrustingBoard(BoardRun):
+    """A board started with ``--trust``."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, trust=True, **options)
@@ -44,19 +43,19 @@ def known(tmp_path) -> Iterator[dict[str, Enrolment]]:
         yield known
 
 
-def test_devices_that_have_the_package_have_the_bits_of_a_simulation(known, tmp_path, monkeypatch):
+def test_boards_that_have_the_package_have_the_bits_of_a_simulation(known, tmp_path, monkeypatch):
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "installed_here.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path / "site")
-    one_at_a_time(monkeypatch)
+    compute_one_at_a_time(monkeypatch)
     config = small(NAME, trust=True, **{"algorithm.part": 0.25})
     alone, _ = simulated(config, tmp_path / "alone")
-    kinds = dict.fromkeys(known, TrustingDevice)
-    result, events = on_devices(config, known, tmp_path / "run", kinds=kinds)
+    kinds = dict.fromkeys(known, TrustingBoard)
+    result, events = on_boards(config, known, tmp_path / "run", kinds=kinds)
     assert result.model_sha256 == alone.model_sha256
     assert result.algorithm == events[0]["algorithm"] == NAME
     assert events[0]["shared_parameters"] == alone.shared_parameters == 100 * 10 + 10  # the head
-    # a device reads the configuration that the server sends; without the package it ends with this
+    # a board reads the configuration that the server sends; without the package it ends with this
     del sys.modules["installed_here"]
     monkeypatch.undo()
     with pytest.raises(ConfigError) as caught:

@@ -30,11 +30,12 @@ from heterophony.boards.protocol.blobs import (
 )
 from heterophony.boards.protocol.message_fields import to_single_line
 from heterophony.boards.protocol.messages import (
-    FROM_DEVICE,
+    FROM_BOARD,
     FROM_SERVER,
     MAX_BYTES,
     MAX_HELLO_BYTES,
     MAX_WANTED_CHUNKS,
+    Assigned,
     BlobRef,
     ClientSummary,
     Control,
@@ -46,7 +47,6 @@ from heterophony.boards.protocol.messages import (
     Rejected,
     Status,
     Taken,
-    Task,
     Want,
     Welcome,
     decode_message,
@@ -61,9 +61,9 @@ from heterophony.jobs.plan import Job
 A, B = "ab" * 32, "cd" * 32
 MODEL = Tensors({"base.w": torch.arange(12.0).reshape(3, 4), "head.b": torch.tensor([1, 2])})
 JOB = Job(kind="train", t=3, client="a", tensors=MODEL, turn=1, keeps_memory=False)
-DOWN = job_codec.encode_tensors(MODEL)
-EMPTY = job_codec.encode_tensors(Tensors())
-TASK = job_codec.make_task("run", JOB, BlobRef.from_bytes(DOWN), BlobRef.from_bytes(EMPTY))
+DOWN = codec.encode_blob(MODEL)
+EMPTY = codec.encode_blob(Tensors())
+ASSIGNED = job_codec.make_assigned("run", JOB, BlobRef.from_bytes(DOWN), BlobRef.from_bytes(EMPTY))
 REPLY = Reply("a", "train", MODEL, 40, 40, {"loss/own": 0.25, "P_local": 3, "seconds": 1.5},
               Tensors({"head.w": torch.ones(2)}), 1, 80, A)  # fmt: skip
 UP = job_codec.encode_reply(REPLY)
@@ -76,12 +76,12 @@ HELLO = Hello(
     {"cpu": "arm"},
 )
 ALL = [
-    Control("run", 2, "playing", 3, 10, 1, BlobRef(A, 300)),
+    Control("run", "id", 2, "running", 3, 10, 1, BlobRef(A, 300)),
     Status("here", "s1"),
     HELLO,
     Welcome("s1", 2),
-    Refused("s1", 2, "client 'a' is held by device 'pi-1'"),
-    TASK,
+    Refused("s1", 2, "client 'a' is held by board 'pi-1'"),
+    ASSIGNED,
     Done(A, 0, 3, BlobRef(B, 10), 1.5),
     Want(A, (0, 5)),
     Taken(A),
@@ -98,38 +98,36 @@ names = st.text("aZ09._-", min_size=1, max_size=64).filter(lambda s: s[0] != "."
 
 @settings(derandomize=True, deadline=None, max_examples=50)
 @given(names, names, st.sampled_from(sorted(topics.CHANNELS)))
-def test_a_topic_says_run_or_device_and_channel(run, device, channel):
-    assert topics.parse_topic(topics.make_device_topic(device, channel)) == ("", device, channel)
+def test_a_topic_says_run_or_board_and_channel(run, board, channel):
+    assert topics.parse_topic(topics.make_board_topic(board, channel)) == ("", board, channel)
     assert topics.parse_topic(topics.make_control_topic(run)) == (run, "", "ctl")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".x", "a/b", "+", "#", "$", "a b", "ä", "x" * 65])
 def test_a_name_that_could_be_another_topic_is_no_name(name):
     with pytest.raises(ConfigError, match="cannot be a name"):
-        topics.make_device_topic(name, "up")
+        topics.make_board_topic(name, "up")
     with pytest.raises(ConfigError, match="cannot be a name"):
         topics.make_control_topic(name)
     with pytest.raises(CodecError):
-        topics.parse_topic(f"het/2/d/{name}/up")
+        topics.parse_topic(f"het/3/b/{name}/up")
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
-@given(st.text(max_size=40) | st.text("het/2dup.cl+#r", max_size=30).map(lambda s: "het/2/" + s))
+@given(st.text(max_size=40) | st.text("het/3dup.cl+#r", max_size=30).map(lambda s: "het/3/" + s))
 def test_any_other_topic_is_refused_or_comes_back_as_it_was(topic):
     with suppress(CodecError):
-        run, device, channel = topics.parse_topic(topic)
-        again = (
-            topics.make_device_topic(device, channel) if device else topics.make_control_topic(run)
-        )
+        run, board, channel = topics.parse_topic(topic)
+        again = topics.make_board_topic(board, channel) if board else topics.make_control_topic(run)
         assert again == topic
 
 
-def test_a_device_subscribes_to_its_own_topics_and_the_control_alone():
-    assert topics.list_device_subscriptions("r", "pi") == ["het/2/r/r/ctl", "het/2/d/pi/down/#"]
+def test_a_board_subscribes_to_its_own_topics_and_the_control_alone():
+    assert topics.list_board_subscriptions("r", "pi") == ["het/3/r/r/ctl", "het/3/b/pi/down/#"]
     assert topics.list_server_subscriptions() == [
-        "het/2/d/+/status",
-        "het/2/d/+/up",
-        "het/2/d/+/up/chunk",
+        "het/3/b/+/status",
+        "het/3/b/+/up",
+        "het/3/b/+/up/chunk",
     ]
 
 
@@ -137,9 +135,9 @@ def test_the_brokers_rights_follow_the_version_of_the_topics(monkeypatch):
     """A new version of the protocol has other topics; the access list must grant those."""
     monkeypatch.setattr(topics, "TOPIC_ROOT", "het/9")
     rights = [line.split()[-1] for line in mosquitto.format_acl([]).splitlines() if "het/" in line]
-    assert len(rights) == 2 + len(topics.list_device_rights("%u"))
+    assert len(rights) == 2 + len(topics.list_board_rights("%u"))
     assert all(topic.startswith("het/9/") for topic in rights)
-    assert topics.make_device_topic("pi", "up").startswith("het/9/")
+    assert topics.make_board_topic("pi", "up").startswith("het/9/")
 
 
 @pytest.mark.parametrize("literal", [r'"het/', r"[A-Za-z0-9._-]", r"{0,63}"])
@@ -165,12 +163,12 @@ lines = st.text(max_size=300).filter(str.isprintable)
 blobs = st.builds(BlobRef, digests, st.integers(1, 1 << 40))
 kinds = st.one_of(
     st.builds(
-        Control, names, counts, st.sampled_from(["waiting", "playing", "ended"]), counts, counts,
+        Control, names, names, counts, st.sampled_from(["waiting", "running", "ended"]), counts, counts,
         counts, blobs,
     ),
     st.builds(Status, st.sampled_from(["here", "gone"]), names),
     st.builds(
-        Task, digests, lines.filter(lambda s: len(s) < 256), st.sampled_from(["train", "join"]),
+        Assigned, digests, lines.filter(lambda s: len(s) < 256), st.sampled_from(["train", "join"]),
         counts, counts, st.booleans(), blobs, blobs, counts,
     ),
     st.builds(Done, digests, counts, counts, blobs, st.floats(0, 1e9)),
@@ -205,7 +203,7 @@ def test_every_flipped_byte_of_every_message_is_refused():
 
 def test_a_message_is_only_understood_from_whom_it_may_come():
     for message in ALL:
-        for expected in (FROM_SERVER, FROM_DEVICE, (Control,), (Status,)):
+        for expected in (FROM_SERVER, FROM_BOARD, (Control,), (Status,)):
             if not isinstance(message, expected):
                 with pytest.raises(CodecError, match="not expected here"):
                     decode_message(encode_message(message), *expected)
@@ -213,32 +211,32 @@ def test_a_message_is_only_understood_from_whom_it_may_come():
 
 def told(message, **changes) -> bytes:
     """The message with some fields replaced, sealed rightly."""
-    content = {"v": 2, "kind": type(message).__name__.lower(), **asdict(message), **changes}
+    content = {"v": 3, "kind": type(message).__name__.lower(), **asdict(message), **changes}
     return framing.encode_frame({k: v for k, v in content.items() if v is not ...})
 
 
 WRONG = [
-    (TASK, {"v": 3}, "version 2"),
-    (TASK, {"v": True}, "version 2"),
-    (TASK, {"v": ...}, "version 2"),
-    (TASK, {"kind": "taskk"}, "not expected"),
-    (TASK, {"kind": ["task"]}, "not expected"),
-    (TASK, {"extra": 1}, "exactly the fields"),
-    (TASK, {"turn": ...}, "exactly the fields"),
-    (TASK, {"t": -1}, "'t' is not a whole number"),
-    (TASK, {"t": 1.0}, "'t' is not a whole number"),
-    (TASK, {"t": True}, "'t' is not a whole number"),
-    (TASK, {"t": 1 << 60}, "'t' is not a whole number"),
-    (TASK, {"keeps": 1}, "'keeps' is not true or false"),
-    (TASK, {"job": "exec"}, "'job' is not one of"),
-    (TASK, {"id": A.upper()}, "'id' is not a sha256"),
-    (TASK, {"id": A + "\n"}, "'id' is not a sha256"),
-    (TASK, {"tensors": {"sha256": A, "size": 0}}, "'tensors' 'size' is not a whole number"),
-    (TASK, {"tensors": {"sha256": A, "size": 1 << 50}}, "'size' is not a whole number"),
-    (TASK, {"tensors": [A, 3]}, "exactly the fields"),
-    (TASK, {"client": "x" * 257}, "'client' is not a line"),
-    (TASK, {"client": "a\x1b[2J"}, "'client' is not a line"),
-    (TASK, {"client": "\ud800"}, "'client' is not a line"),
+    (ASSIGNED, {"v": 2}, "version 3"),
+    (ASSIGNED, {"v": True}, "version 3"),
+    (ASSIGNED, {"v": ...}, "version 3"),
+    (ASSIGNED, {"kind": "assignedd"}, "not expected"),
+    (ASSIGNED, {"kind": ["assigned"]}, "not expected"),
+    (ASSIGNED, {"extra": 1}, "exactly the fields"),
+    (ASSIGNED, {"turn": ...}, "exactly the fields"),
+    (ASSIGNED, {"t": -1}, "'t' is not a whole number"),
+    (ASSIGNED, {"t": 1.0}, "'t' is not a whole number"),
+    (ASSIGNED, {"t": True}, "'t' is not a whole number"),
+    (ASSIGNED, {"t": 1 << 60}, "'t' is not a whole number"),
+    (ASSIGNED, {"keeps": 1}, "'keeps' is not true or false"),
+    (ASSIGNED, {"job": "exec"}, "'job' is not one of"),
+    (ASSIGNED, {"id": A.upper()}, "'id' is not a sha256"),
+    (ASSIGNED, {"id": A + "\n"}, "'id' is not a sha256"),
+    (ASSIGNED, {"tensors": {"sha256": A, "size": 0}}, "'tensors' 'size' is not a whole number"),
+    (ASSIGNED, {"tensors": {"sha256": A, "size": 1 << 50}}, "'size' is not a whole number"),
+    (ASSIGNED, {"tensors": [A, 3]}, "exactly the fields"),
+    (ASSIGNED, {"client": "x" * 257}, "'client' is not a line"),
+    (ASSIGNED, {"client": "a\x1b[2J"}, "'client' is not a line"),
+    (ASSIGNED, {"client": "\ud800"}, "'client' is not a line"),
     (HELLO, {"clients": []}, "'clients' is not a list"),
     (HELLO, {"clients": [1]}, "exactly the fields"),
     (HELLO, {"hardware": {"a" * 129: "x"}}, "not a name of a fact"),
@@ -262,7 +260,7 @@ def test_a_field_that_is_missing_foreign_or_out_of_range_is_refused(message, cha
 @pytest.mark.parametrize(
     "text",
     [b"", b"[]", b"null", b"3", b"{", b"\xff\xfe{}", b"[" * 8000, b'{"a":' * 2000, b"1" * 9999,
-     b'{"v":2,"v":2,"kind":"taken","id":"%s"}' % A.encode()],
+     b'{"v":3,"v":3,"kind":"taken","id":"%s"}' % A.encode()],
 )  # fmt: skip
 def test_what_is_no_json_object_is_refused(text):
     with pytest.raises(CodecError, match=r"not JSON|not a JSON object"):
@@ -272,7 +270,7 @@ def test_what_is_no_json_object_is_refused(text):
 def test_a_message_that_is_too_long_is_refused_before_it_is_read(monkeypatch):
     monkeypatch.setattr(framing, "decode_frame", lambda _: pytest.fail("read"))
     with pytest.raises(CodecError, match="too long"):
-        decode_message(b"x" * (MAX_BYTES + 1), Task, Done)
+        decode_message(b"x" * (MAX_BYTES + 1), Assigned, Done)
     with pytest.raises(CodecError, match="too long"):
         decode_message(b"x" * (MAX_HELLO_BYTES + 1), *KINDS)
 
@@ -286,11 +284,11 @@ def test_the_seconds_of_a_job_are_bounded(seconds):
 def test_only_a_greeting_may_be_long():
     many = replace(HELLO, clients=HELLO.clients * 900)
     assert MAX_BYTES < len(encode_message(many)) <= MAX_HELLO_BYTES
-    assert decode_message(encode_message(many), *FROM_DEVICE) == many
+    assert decode_message(encode_message(many), *FROM_BOARD) == many
     with pytest.raises(CodecError, match="too long"):
         encode_message(replace(many, hardware={str(i): "y" * 200 for i in range(32)},
                        clients=tuple(replace(c, name="x" * 250) for c in many.clients)))  # fmt: skip
-    padded = framing.add_checksum(json.dumps({**asdict(TASK), "v": 2, "kind": "task"}).encode()
+    padded = framing.add_checksum(json.dumps({**asdict(ASSIGNED), "v": 3, "kind": "assigned"}).encode()
                              + b" " * MAX_BYTES)  # fmt: skip
     with pytest.raises(CodecError, match="too long"):
         decode_message(padded, *KINDS)
@@ -303,7 +301,7 @@ def test_only_a_greeting_may_be_long():
     max_leaves=10,
 ), st.sampled_from(ALL), st.integers(0, 20))  # fmt: skip
 def test_any_json_in_any_field_is_refused_or_of_the_right_form(value, message, which):
-    content = {"v": 2, "kind": type(message).__name__.lower(), **asdict(message)}
+    content = {"v": 3, "kind": type(message).__name__.lower(), **asdict(message)}
     field = sorted(content)[which % len(content)]
     with suppress(CodecError):
         found = decode_message(framing.encode_frame({**content, field: value}), *KINDS)
@@ -420,31 +418,34 @@ def same(a: Tensors, b: Tensors) -> bool:
     return a.digest() == b.digest()
 
 
-def test_a_job_comes_back_and_its_task_is_named_by_its_content():
-    job = job_codec.make_job(decode_message(encode_message(TASK), Task), DOWN, EMPTY)
+def test_a_job_comes_back_and_its_message_is_named_by_its_content():
+    job = job_codec.make_job(decode_message(encode_message(ASSIGNED), Assigned), MODEL, Tensors())
     assert same(job.tensors, JOB.tensors)
     assert same(job.generic_model, Tensors())
     assert (job.kind, job.t, job.client, job.turn, job.keeps_memory) == ("train", 3, "a", 1, False)
     assert (
-        job_codec.make_task("run", JOB, BlobRef.from_bytes(DOWN), BlobRef.from_bytes(EMPTY)) == TASK
+        job_codec.make_assigned("run", JOB, BlobRef.from_bytes(DOWN), BlobRef.from_bytes(EMPTY))
+        == ASSIGNED
     )
     others = [replace(JOB, **c) for c in ({"t": 4}, {"client": "b"}, {"turn": 0}, {"keeps_memory": True},
                                           {"kind": "evaluate"})]  # fmt: skip
     ids = {
-        job_codec.make_task("run", j, BlobRef.from_bytes(DOWN), BlobRef.from_bytes(EMPTY)).id
+        job_codec.make_assigned("run", j, BlobRef.from_bytes(DOWN), BlobRef.from_bytes(EMPTY)).id
         for j in others
     }
     ids |= {
-        job_codec.make_task("other", JOB, BlobRef.from_bytes(DOWN), BlobRef.from_bytes(EMPTY)).id
+        job_codec.make_assigned(
+            "other", JOB, BlobRef.from_bytes(DOWN), BlobRef.from_bytes(EMPTY)
+        ).id
     }
     ids |= {
-        job_codec.make_task("run", JOB, BlobRef.from_bytes(EMPTY), BlobRef.from_bytes(EMPTY)).id
+        job_codec.make_assigned("run", JOB, BlobRef.from_bytes(EMPTY), BlobRef.from_bytes(EMPTY)).id
     }
-    assert len(ids | {TASK.id}) == 8
+    assert len(ids | {ASSIGNED.id}) == 8
 
 
 def test_a_reply_comes_back_with_the_seconds_that_travel_beside_it():
-    found = job_codec.decode_reply(UP, TASK, 1.5)
+    found = job_codec.decode_reply(UP, ASSIGNED, 1.5)
     assert same(found.tensors, REPLY.tensors)
     assert found.aside == Tensors()
     assert dict(found.metrics) == REPLY.metrics
@@ -465,9 +466,9 @@ def forged(tensors=MODEL, **changes) -> bytes:
 @pytest.mark.parametrize(
     ("blob", "words"),
     [
-        (forged(client="b"), "does not belong to the task"),
-        (forged(turn=0), "does not belong to the task"),
-        (forged(kind="evaluate"), "does not belong to the task"),
+        (forged(client="b"), "does not belong to the job"),
+        (forged(turn=0), "does not belong to the job"),
+        (forged(kind="evaluate"), "does not belong to the job"),
         (forged(samples=-1), "'samples' is not a whole number"),
         (forged(samples=2.5), "'samples' is not a whole number"),
         (forged(weight="1"), "'weight' is not a finite number"),
@@ -486,10 +487,10 @@ def forged(tensors=MODEL, **changes) -> bytes:
 )
 def test_a_reply_of_another_form_is_refused(blob, words):
     with pytest.raises(CodecError, match=words):
-        job_codec.decode_reply(blob, TASK, 1.0)
+        job_codec.decode_reply(blob, ASSIGNED, 1.0)
 
 
-def test_what_stays_on_the_device_does_not_travel_even_to_be_measured():
+def test_what_stays_on_the_board_does_not_travel_even_to_be_measured():
     assert "own.head" not in MODEL
     personal = Tensors({"own.head": torch.tensor([3.14159, 2.71828])})
     up = job_codec.encode_reply(replace(REPLY, aside=personal))
@@ -500,7 +501,7 @@ def test_what_stays_on_the_device_does_not_travel_even_to_be_measured():
 def test_what_may_be_measured_travels_aside_and_apart_from_what_is_learnt_from():
     personal = Tensors({"own.head": torch.tensor([3.14159, 2.71828])})
     reply = job_codec.decode_reply(
-        job_codec.encode_reply(replace(REPLY, aside=personal), share_personal=True), TASK, 1.0
+        job_codec.encode_reply(replace(REPLY, aside=personal), share_personal=True), ASSIGNED, 1.0
     )
     assert torch.equal(reply.aside["own.head"], personal["own.head"])
     assert reply.tensors.keys() == REPLY.tensors.keys()
@@ -514,8 +515,8 @@ def test_a_reply_with_odd_numbers_is_not_sent():
 
 @pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
 def test_every_flipped_byte_of_a_job_or_reply_is_refused_or_keeps_the_form(mask):
-    for blob, read in ((UP, lambda b: job_codec.decode_reply(b, TASK, 1.0)),
-                       (DOWN, lambda b: job_codec.make_job(TASK, b, EMPTY))):  # fmt: skip
+    for blob, read in ((UP, lambda b: job_codec.decode_reply(b, ASSIGNED, 1.0)),
+                       (DOWN, lambda b: codec.decode_blob(b, finite=False))):  # fmt: skip
         for i in range(len(blob)):
             with suppress(CodecError):
                 read(blob[:i] + bytes([blob[i] ^ mask]) + blob[i + 1 :])
@@ -545,18 +546,19 @@ def test_silence_is_answered_ever_more_slowly_and_at_least_once_a_minute():
 
 WATCHED = """
 import sys, pathlib
+from heterophony.core import codec
 from heterophony.core.errors import CodecError
-from heterophony.boards.protocol import chunks, job_codec, messages, topics
-from heterophony.boards.protocol.messages import Control, Status, Task
+from heterophony.boards.protocol import blobs, job_codec, messages, topics
+from heterophony.boards.protocol.messages import Assigned, Control, Status
 
 payloads = eval(pathlib.Path(sys.argv[1]).read_text())  # our own test's list of bytes
-task = messages.decode_message(payloads[0], Task)
-every = (*messages.FROM_SERVER, *messages.FROM_DEVICE, Control, Status)
+assigned = messages.decode_message(payloads[0], Assigned)
+every = (*messages.FROM_SERVER, *messages.FROM_BOARD, Control, Status)
 
 def attempt(payload):
-    for f in (lambda: messages.decode_message(payload, *every), lambda: chunks.decode_chunk(payload),
-              lambda: job_codec.decode_reply(payload, task, 1.0),
-              lambda: job_codec.make_job(task, payload, payload),
+    for f in (lambda: messages.decode_message(payload, *every), lambda: blobs.decode_chunk(payload),
+              lambda: job_codec.decode_reply(payload, assigned, 1.0),
+              lambda: codec.decode_blob(payload, finite=False),
               lambda: topics.parse_topic(payload.decode("latin1"))):
         try:
             f()
@@ -592,7 +594,7 @@ class Evil:
 def test_decoding_hostile_bytes_runs_loads_and_opens_nothing(tmp_path):
     evil = pickle.dumps(Evil())
     good = [encode_message(m) for m in ALL]
-    good.insert(0, good.pop(ALL.index(TASK)))
+    good.insert(0, good.pop(ALL.index(ASSIGNED)))
     payloads = [
         *good,
         UP,
@@ -620,8 +622,8 @@ def test_any_bytes_are_refused_by_every_decoder(payload):
         lambda p: decode_message(p, *KINDS),
         lambda p: decode_message(framing.add_checksum(p), *KINDS),
         chunks.decode_chunk,
-        lambda p: job_codec.decode_reply(p, TASK, 1.0),
-        lambda p: job_codec.make_job(TASK, p, EMPTY),
+        lambda p: job_codec.decode_reply(p, ASSIGNED, 1.0),
+        lambda p: codec.decode_blob(p, finite=False),
     ):
         with pytest.raises(CodecError):
             read(payload)

@@ -1,4 +1,4 @@
-"""Replies from devices: what any algorithm really sends is taken, whatever else is refused."""
+"""Replies from boards: what any algorithm really sends is taken, whatever else is refused."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def far() -> RemoteFederation:
 def exchanged(
     name: str, apart: bool = True, shares: bool = False
 ) -> tuple[Plan, list[tuple[Job, Reply]]]:
-    """Two rounds of an algorithm, on devices or not: all jobs and replies."""
+    """Two rounds of an algorithm, on boards or not: all jobs and replies."""
     how = get_algorithm_class(name)()
     build = partial(digitsnet, digits().shape, digits().classes)
     made = partial(build, how.head_depth or get_default_head_depth(digitsnet))
@@ -65,7 +65,7 @@ def exchanged(
         rounds=2,
         participation=Uniform(rate=1.0),
         training=QUICK,
-        clients_on_devices=apart,
+        clients_on_boards=apart,
     )
     plan = replace(plan, share_personal=shares)
     log: list[tuple[Job, Reply]] = []
@@ -105,7 +105,7 @@ def test_nothing_that_stays_is_in_a_reply(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_g_on_devices_is_that_of_a_simulation_or_not_told(name):
+def test_g_on_boards_is_that_of_a_simulation_or_not_told(name):
     here, there = (
         {(j.t, j.client): r.metrics.get("G") for j, r in exchanged(name, apart)[1]}
         for apart in (False, True)
@@ -154,7 +154,7 @@ def test_what_travels_aside_has_exactly_its_form(attack):
         expected("fedper", shares=True).check_reply(
             replace(good, aside=ASIDES[attack](good.aside)), job
         )
-    with pytest.raises(CodecError, match="must stay on the device"):
+    with pytest.raises(CodecError, match="must stay on the board"):
         expected("fedper").check_reply(good, job)
 
 
@@ -225,7 +225,7 @@ def test_an_evaluation_has_all_its_measures(attack):
 
 
 def test_what_is_not_measured_cannot_be_told():
-    """On devices FedPer has no generic model."""
+    """On boards FedPer has no generic model."""
     job, good = next((j, r) for j, r in exchanged("fedper")[1] if j.kind == "evaluate")
     assert "G" not in good.metrics
     with pytest.raises(CodecError, match="metric 'G' is not measured in this evaluation"):
@@ -269,7 +269,7 @@ def test_a_reply_has_no_more_bytes_than_its_job_can_give(name):
             assert limit == MAX_REPLY_HEADER_BYTES
 
 
-def test_a_device_cannot_say_what_it_counts():
+def test_a_board_cannot_say_what_it_counts():
     job, reply = exchanged("fedavg")[1][0]
     assert expected("fedavg").check_reply(replace(reply, weight=1e9), job) == reply
 
@@ -283,5 +283,5 @@ def test_a_roster_is_a_federation_without_data():
     assert there.classes == near.classes
     assert there.whole().sizes("test") == near.sizes("test")
     assert len(there.sha256) == 64
-    with pytest.raises(DataError, match="the data of client 0 are on its device"):
+    with pytest.raises(DataError, match="the data of client 0 are on its board"):
         there.data("0")

@@ -1,28 +1,28 @@
-"""What each device did in a round: exact times on the server's clock, whatever the device's says."""
+"""What each board did in a round: exact times on the server's clock, whatever the board's says."""
 
 from __future__ import annotations
 
 from heterophony.boards.engine import compare_metrics
 from heterophony.boards.protocol.board_stats import RoundTimeline, measure_union
-from heterophony.boards.protocol.messages import BlobRef, Done, Task
+from heterophony.boards.protocol.messages import Assigned, BlobRef, Done
 
 BLOB = BlobRef("0" * 64, 1)
 
 
-def make_task(number: int, job: str, client: str) -> Task:
-    return Task(f"{number:064x}", client, job, 0, 0, True, BLOB, BLOB, 0)
+def make_assigned(number: int, job: str, client: str) -> Assigned:
+    return Assigned(f"{number:064x}", client, job, 0, 0, True, BLOB, BLOB, 0)
 
 
 def test_times_of_transfer_work_and_waiting_add_up_to_the_round():
     timeline = RoundTimeline()
     timeline.begin(100.0)
-    train, test = make_task(1, "train", "7"), make_task(2, "evaluate", "8")
+    train, test = make_assigned(1, "train", "7"), make_assigned(2, "evaluate", "8")
     for now in (101.0, 101.5, 102.0):
         timeline.record_want("a", now)
     timeline.record_done("a", train.id, 108.0)
     timeline.record_done("a", train.id, 109.0)  # a repeated announcement changes nothing
     timeline.record_taken("a", train, Done(train.id, 0, 0, BLOB, 5.0), 110.0)
-    # a device that claims more seconds than the round has
+    # a board that claims more seconds than the round has
     timeline.record_taken("a", test, Done(test.id, 0, 0, BLOB, 1000.0), 111.0)
     found = timeline.describe("a", 120.0, 11, 22, {"celsius": 50.0, "unknown": 1.0})
     assert found == {
@@ -51,7 +51,7 @@ def test_intervals_that_overlap_count_once():
     assert measure_union([]) == 0
 
 
-def test_counters_of_a_device_are_compared_with_its_last_report():
+def test_counters_of_a_board_are_compared_with_its_last_report():
     before = {"seconds": 10.0, "cpu_seconds": 5.0, "joules": 100.0, "peak_bytes": 7.0}
     after = {"seconds": 20.0, "cpu_seconds": 12.0, "joules": 130.0, "peak_bytes": 9.0}
     assert compare_metrics(before, after) == {"peak_bytes": 9.0, "cpu_share": 0.7, "joules": 30.0}

@@ -1,4 +1,4 @@
-"""Devices and strangers that mean ill, at a run over a real broker: refused, counted, told.
+"""Boards and strangers that mean ill, at a run over a real broker: refused, counted, told.
 
 What is honest in the run has its bits all the same.
 """
@@ -22,11 +22,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import torch
 
-from helpers.brokers import mosquitto
-from helpers.devices_here import LONG, on_devices, one_at_a_time, simulated, small
-from helpers.mqtt_client import DEADLINE, Client, let_in
+from helpers.boards import LONG, compute_one_at_a_time, mosquitto, on_boards, simulated, small
+from helpers.mqtt import DEADLINE, Client, let_in
 from heterophony.boards import reply_checks, server
-from heterophony.boards.board import Device
+from heterophony.boards.board import BoardRun
 from heterophony.boards.broker.broker import Broker
 from heterophony.boards.broker.certificates import CertificateAuthority
 from heterophony.boards.broker.enrolment import Enrolment
@@ -34,7 +33,7 @@ from heterophony.boards.protocol import messages, topics
 from heterophony.boards.protocol import messages as framing
 from heterophony.boards.protocol.blobs import Chunk
 from heterophony.boards.protocol.blobs import encode_chunk as chunk
-from heterophony.boards.protocol.board_stats import DeviceStats
+from heterophony.boards.protocol.board_stats import BoardStats
 from heterophony.boards.protocol.messages import BlobRef, Control, Done, Failed, Rejected, Status
 from heterophony.boards.protocol.server_session import ServerSession
 from heterophony.core import codec
@@ -55,7 +54,7 @@ def broker(tmp_path_factory) -> Iterator[tuple[Broker, dict[str, Enrolment]]]:
 
 @pytest.fixture(autouse=True)
 def turns(monkeypatch):
-    one_at_a_time(monkeypatch)
+    compute_one_at_a_time(monkeypatch)
 
 
 # Replies with a true certificate and a false content ----------------------------------------
@@ -102,7 +101,7 @@ EVALUATION: list[Attack] = [
     (lambda r: forged(r, {"x": torch.zeros(3)}), "reply to an evaluation holds tensors"),
     (lambda r: forged(r, metrics={"P": 10**6}), "metric 'P' is 1e+06"),
     (lambda r: forged(r, metrics={"P": math.nan}), "is not a finite number"),
-    (lambda r: forged(r, client="0"), "does not belong to the task of client '3'"),
+    (lambda r: forged(r, client="0"), "does not belong to the job of client '3'"),
     (lambda r: codec.MAGIC + (9).to_bytes(4, "big") + EVIL, "over the limit of"),
 ]
 
@@ -119,8 +118,8 @@ def rubbish() -> list[bytes]:
         EVIL,
         framing.add_checksum(EVIL),
         framing.add_checksum(b"[" * 9000),
-        framing.add_checksum(b'{"v":2,"kind":"task"}'),
-        framing.add_checksum(b'{"v":2,"kind":"hello","x":NaN}'),
+        framing.add_checksum(b'{"v":3,"kind":"assigned"}'),
+        framing.add_checksum(b'{"v":3,"kind":"hello","x":NaN}'),
         framing.add_checksum(b"x" * (messages.MAX_BYTES + 1)),
         b"HETC" + draw.randbytes(90),
     ]
@@ -129,7 +128,7 @@ def rubbish() -> list[bytes]:
 RUBBISH = rubbish()
 
 
-class Mallory(Device):
+class Mallory(BoardRun):
     """Enrolled, holds a client, and lies as often as a task may be given again."""
 
     def __init__(self, *how) -> None:
@@ -138,7 +137,7 @@ class Mallory(Device):
         self.lied = self.pestered = 0
 
     def submit_result(self, result, seconds, now):
-        task = self.session.tasks.current
+        task = self.session.jobs.current
         if task.attempt == HONEST_AT:
             super().submit_result(result, seconds, now)
             return
@@ -171,7 +170,7 @@ class Mallory(Device):
             self.send("up", messages.encode_message(said))
 
     def send(self, channel, payload: bytes) -> None:
-        topic = topics.make_device_topic(self.session.device, channel)
+        topic = topics.make_board_topic(self.session.board, channel)
         until = time.monotonic() + LONG
         while not self.transport.publish(
             topic, framing.add_run(self.session.run, payload)
@@ -223,20 +222,20 @@ class Seen:
         self.server: ServerSession | None = None
         self.complaints: list[tuple[str, str]] = []
         self.posed = threading.Event()
-        blame = DeviceStats.record_problem
+        blame = BoardStats.record_problem
 
-        def make(**how):
-            self.server = ServerSession(**how)
+        def make(*how):
+            self.server = ServerSession(*how)
             return self.server
 
-        def note(stats, counters, device, what, why):
-            blame(stats, counters, device, what, why)
-            self.complaints.append((device, str(why)))
+        def note(stats, counters, board, what, why):
+            blame(stats, counters, board, what, why)
+            self.complaints.append((board, str(why)))
             if sum("it sent a message for" in w for _, w in self.complaints) == 2:
                 self.posed.set()
 
         patch.setattr(server, "ServerSession", make)
-        patch.setattr(DeviceStats, "record_problem", note)
+        patch.setattr(BoardStats, "record_problem", note)
 
 
 # Strangers ----------------------------------------------------------------------------------
@@ -245,7 +244,7 @@ class Seen:
 def strangers(broker: Broker, known: dict[str, Enrolment]) -> dict[str, bool]:
     """Whom the broker lets in."""
     true, tomorrow = known["one"], datetime.now(UTC) + timedelta(days=1)
-    pair = CertificateAuthority.create().issue_for_device("one", tomorrow)
+    pair = CertificateAuthority.create().issue_for_board("one", tomorrow)
     foreign = replace(true, certificate=pair.certificate, key=pair.key)
     broker.revoke("lost")
     trust = {
@@ -258,8 +257,8 @@ def strangers(broker: Broker, known: dict[str, Enrolment]) -> dict[str, bool]:
 
 
 def trespassing(known: Enrolment, run: str, session: str) -> tuple[list[str], list[str]]:
-    """An enrolled device on others' topics, then one packet too large; what it hears meanwhile."""
-    trudy, one = Client(known), f"{topics.TOPIC_ROOT}/d/one"
+    """An enrolled board on others' topics, then one packet too large; what it hears meanwhile."""
+    trudy, one = Client(known), f"{topics.TOPIC_ROOT}/b/one"
     trudy.subscribe("#", f"{topics.TOPIC_ROOT}/#", f"{one}/#", f"{one}/down/#")
     ended = Control(run, 1 << 40, "ended", 99, 99, 0, BlobRef(A, 1))
     answers = [
@@ -272,9 +271,9 @@ def trespassing(known: Enrolment, run: str, session: str) -> tuple[list[str], li
         trudy.publish(f"{one}/up", messages.encode_message(Failed(A, 0, "posing", False))),
         trudy.publish(f"{one}/up/chunk", RUBBISH[1]),
         trudy.publish(f"{one}/down", messages.encode_message(Rejected(A, 0, "posing"))),
-        trudy.publish(f"{topics.TOPIC_ROOT}/d/mallory/down/chunk", RUBBISH[1]),
+        trudy.publish(f"{topics.TOPIC_ROOT}/b/mallory/down/chunk", RUBBISH[1]),
     ]
-    trudy.paho.publish(topics.make_device_topic("trudy", "up"), bytes(2 << 20), qos=1)
+    trudy.paho.publish(topics.make_board_topic("trudy", "up"), bytes(2 << 20), qos=1)
     trudy.losses.get(timeout=DEADLINE)  # it alone is thrown out
     heard = [trudy.heard.get()[0] for _ in range(trudy.heard.qsize())]
     trudy.close()
@@ -292,7 +291,7 @@ def test_a_run_under_attack_has_its_bits_and_says_who_attacked(broker, tmp_path,
     )  # the server's own training, of nothing that was sent to it
     monkeypatch.setattr(reply_checks.ReplyValidator, "simulate_reply", watch.over(dry, on=False))
 
-    class Patient(Device):
+    class Patient(BoardRun):
         """Hands nothing in before mallory has posed as it."""
 
         def submit_result(self, *result):
@@ -302,23 +301,21 @@ def test_a_run_under_attack_has_its_bits_and_says_who_attacked(broker, tmp_path,
     class Posing(Mallory):
         def submit_result(self, *result):
             if not self.lied:
-                tasks = [o.task for o in list(seen.server.assignments.open_tasks.values())]
+                tasks = [o.assigned for o in list(seen.server.assignments.open_jobs.values())]
                 self.pose(next(task.id for task in tasks if task.client == "0"))
             super().submit_result(*result)
 
     def at_the_gate(event, company):
         if event["event"] == "round" and event["t"] == 0:
-            session = company.devices["one"].session.session
+            session = company.boards["one"].session.session
             found["strangers"] = strangers(made, known)
             found["trudy"] = trespassing(known["trudy"], company.run, session)
-        found["mallory"], found["told"] = company.devices["mallory"], company.said
+        found["mallory"], found["told"] = company.boards["mallory"], company.said
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     kinds = {"one": Patient, "mallory": Posing}
     shown: list[str] = []
-    result, _ = on_devices(
-        config, known, tmp_path / "siege", HELD, kinds, shown.append, at_the_gate
-    )
+    result, _ = on_boards(config, known, tmp_path / "siege", HELD, kinds, shown.append, at_the_gate)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 
     assert result.model_sha256 == alone.model_sha256
@@ -330,27 +327,27 @@ def test_a_run_under_attack_has_its_bits_and_says_who_attacked(broker, tmp_path,
     mallory = found["mallory"]
     assert mallory.lied == len(TRAINING) + len(EVALUATION)
     every = mallory.lied + mallory.pestered + 3  # the last are those of posing
-    counted = seen.server.registry.misbehaving_devices
-    assert {device: c.problems for device, c in counted.items()} == {"mallory": every}
+    counted = seen.server.registry.misbehaving_boards
+    assert {board: c.problems for board, c in counted.items()} == {"mallory": every}
     lies = Counter(words for _, words in TRAINING + EVALUATION)
-    posing = {"is held by device 'one'": 1, "it sent a message for client '0'": 2}
+    posing = {"is held by board 'one'": 1, "it sent a message for client '0'": 2}
     for words, times in {**lies, **posing}.items():
         assert sum(words in complaint for _, complaint in seen.complaints) == times, words
     assert any("mallory: " in words for words in shown), shown
-    for words in lies:  # who looks at the device can read why
+    for words in lies:  # who looks at the board can read why
         assert any(words in told for told in found["told"]), words
-    assert seen.server.registry.devices["mallory"].current_transfer is None
+    assert seen.server.registry.boards["mallory"].current_transfer is None
     assert grown < 200 << 10  # KiB
     assert watch.seen == set()
     watch.over(pickle.loads)(pickle.dumps(len))  # the control: it does see
     assert watch.seen == {"pickle.find_class"}
 
 
-class Liar(Device):
+class Liar(BoardRun):
     """Measures honestly; of what it learned it sends NaN, again and again."""
 
     def submit_result(self, result, seconds, now):
-        if self.session.tasks.current.job == "train":
+        if self.session.jobs.current.job == "train":
             bad = altered(result, lambda v: v * math.nan)
             self.publish_all(self.session.submit_reply(bad, seconds, now))
         else:
@@ -364,7 +361,7 @@ class Without(Serial):
         return (r for r in super().run(jobs) if (r.client, r.kind) != ("3", "train"))
 
 
-def test_with_a_deadline_rounds_go_on_without_a_device_that_is_always_wrong(
+def test_with_a_deadline_rounds_go_on_without_a_board_that_is_always_wrong(
     broker, tmp_path, monkeypatch
 ):
     _, known = broker
@@ -373,11 +370,11 @@ def test_with_a_deadline_rounds_go_on_without_a_device_that_is_always_wrong(
     said: list[str] = []
     patient = small("fedreg", **rates, **{"participation.deadline": 10 * LONG})
     kinds = {"mallory": Liar}
-    result, events = on_devices(patient, known, tmp_path / "goes-on", HELD, kinds, said.append)
+    result, events = on_boards(patient, known, tmp_path / "goes-on", HELD, kinds, said.append)
     assert result.model_sha256 == alone.model_sha256
     rounds = [e for e in events if e["event"] == "round"]
     assert [(e["clients"], e["dropped"]) for e in rounds] == [(["0", "1", "2"], ["3"])] * 2
     blamed = [w for w in said if "client 3, round" in w.split(": ")[0]]
     assert [w.split(": ")[0] for w in blamed] == [
-        f"device mallory, client 3, round {t}" for t in range(2)
+        f"board mallory, client 3, round {t}" for t in range(2)
     ]

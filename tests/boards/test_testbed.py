@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from helpers.brokers import installed
+from helpers.boards import installed
 from heterophony.boards.broker import process
-from heterophony.boards.testbed.processes import PrivateBroker
-from heterophony.boards.testbed.testbed import (
+from heterophony.boards.testbed import (
     FAULT_KINDS,
     CuttableProxy,
+    PrivateBroker,
     Testbed,
     assign_clients,
     draw_fault,
@@ -61,8 +61,8 @@ def refused(*words: str) -> str:
     return line.removeprefix("error: ")
 
 
-def test_killed_devices_and_brokers_cost_no_bit_and_the_same_command_shows_the_result(mosquitto):
-    words = ["testbed", *SETTINGS, "--devices", "2", "--faults", "devices,broker", "--json"]
+def test_killed_boards_and_brokers_cost_no_bit_and_the_same_command_shows_the_result(mosquitto):
+    words = ["testbed", *SETTINGS, "--boards", "2", "--faults", "boards,broker", "--json"]
     done = call(*words)
     assert done.exit_code == 0, done.stderr
     result = json.loads(done.stdout)
@@ -72,7 +72,7 @@ def test_killed_devices_and_brokers_cost_no_bit_and_the_same_command_shows_the_r
         k: alone[k] for k in ("model_sha256", "G", "P_local", "bytes")
     }
     struck = [line for line in done.stderr.splitlines() if line.startswith("round")]
-    assert struck == ["round 0: device 1 killed, back", "round 1: the broker killed, back"]
+    assert struck == ["round 0: board 1 killed, back", "round 1: the broker killed, back"]
     assert not Path("runs/testbed/testbed/broker").exists()
     again = call(*words[:-1])
     trained = result["P_local"]
@@ -82,8 +82,8 @@ def test_killed_devices_and_brokers_cost_no_bit_and_the_same_command_shows_the_r
     assert "killed" not in again.stderr
     other = refused(*SETTINGS, "-c", "seed=1")
     assert other == "runs/testbed holds a run with other settings; choose another --out"
-    assert refused(*SETTINGS, "--devices", "3") == (
-        "runs/testbed was started with 2 devices: use --devices 2, or choose another --out"
+    assert refused(*SETTINGS, "--boards", "3") == (
+        "runs/testbed was started with 2 boards: use --boards 2, or choose another --out"
     )
 
 
@@ -94,34 +94,32 @@ def test_without_mosquitto_there_is_the_line_to_install_it(monkeypatch):
 
 
 def test_mistakes_are_reported_before_anything_is_written(mosquitto):
-    assert refused("--faults", "device") == (
-        "--faults: there is no 'device'; did you mean 'devices'?"
-    )
-    assert refused(*SETTINGS, "--devices", "5") == (
-        "--devices 5: there are only 4 clients; use fewer devices, or -c data.clients=5"
+    assert refused("--faults", "board") == ("--faults: there is no 'board'; did you mean 'boards'?")
+    assert refused(*SETTINGS, "--boards", "5") == (
+        "--boards 5: there are only 4 clients; use fewer boards, or -c data.clients=5"
     )
     assert refused(*SETTINGS, "-c", "algorithm.name=centralized").endswith("use heterophony run")
     assert refused(*SETTINGS, "-c", "data.new_clients=0.5").startswith(
-        "data.new_clients: devices cannot"
+        "data.new_clients: boards cannot"
     )
     assert not Path("runs").exists()
 
 
 def test_clients_are_assigned_evenly_in_their_order():
     clients = [str(i) for i in range(31)]
-    by_device = assign_clients(clients, None, RunFolder(Path("none")))
-    assert [c for assigned in by_device for c in assigned] == clients
-    assert sorted(map(len, by_device)) == [3] * 9 + [4]
+    by_board = assign_clients(clients, None, RunFolder(Path("none")))
+    assert [c for assigned in by_board for c in assigned] == clients
+    assert sorted(map(len, by_board)) == [3] * 9 + [4]
 
 
 def test_faults_depend_on_seed_and_round_alone():
-    assert parse_fault_kinds(["broker, devices", "network"]) == ("devices", "broker", "network")
+    assert parse_fault_kinds(["broker, boards", "network"]) == ("boards", "broker", "network")
     assert parse_fault_kinds(["broker", "all"]) == FAULT_KINDS
     drawn = [draw_fault(FAULT_KINDS, 0, t, 10) for t in range(100)]
     assert drawn == [draw_fault(FAULT_KINDS, 0, t, 10) for t in range(100)]
     assert drawn != [draw_fault(FAULT_KINDS, 1, t, 10) for t in range(100)]
     assert {s.kind for s in drawn if s} == set(FAULT_KINDS)
-    assert {s.device for s in drawn if s} == set(range(10))
+    assert {s.board for s in drawn if s} == set(range(10))
     assert draw_fault([], 0, 0, 10) is None
 
 
@@ -191,15 +189,15 @@ def test_a_proxy_forwards_both_ways_until_it_is_cut_and_then_again():
         proxy = CuttableProxy(broker.getsockname()[1])
         try:
             for _ in range(2):
-                device = socket.create_connection(("127.0.0.1", proxy.port), LONG)
+                board = socket.create_connection(("127.0.0.1", proxy.port), LONG)
                 end, _ = broker.accept()
-                with device, end:
-                    device.sendall(b"there")
+                with board, end:
+                    board.sendall(b"there")
                     assert end.recv(5, socket.MSG_WAITALL) == b"there"
                     end.sendall(b"back")
-                    assert device.recv(4, socket.MSG_WAITALL) == b"back"
+                    assert board.recv(4, socket.MSG_WAITALL) == b"back"
                     proxy.cut()
-                    for side in (device, end):
+                    for side in (board, end):
                         with suppress(ConnectionResetError):
                             assert side.recv(1) == b""
         finally:

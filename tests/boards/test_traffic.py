@@ -1,4 +1,4 @@
-"""All that devices and server send in a run, byte by byte: nothing in it is personal."""
+"""All that boards and server send in a run, byte by byte: nothing in it is personal."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections import defaultdict
 
 import pytest
 
-from helpers.brokers import mosquitto
-from helpers.devices_here import on_devices, one_at_a_time, small
-from heterophony.boards import board as devices
+from helpers.boards import compute_one_at_a_time, mosquitto, on_boards, small
+from heterophony.boards import board as boards
 from heterophony.boards.protocol import blobs as chunks
 from heterophony.boards.protocol.messages import split_run
 from heterophony.boards.transport.mqtt_transport import MqttTransport
@@ -25,7 +24,7 @@ class Tap:
         self.sent: dict[object, list[bytes]] = defaultdict(list)  # by connection
         self.pieces: dict[str, dict[int, bytes]] = defaultdict(dict)  # by blob
         self.up: list[Tensors] = []
-        send, publish, work = CountingPahoClient._sock_send, MqttTransport.publish, devices.work
+        send, publish, work = CountingPahoClient._sock_send, MqttTransport.publish, boards.work
 
         def sending(client, content):
             count = send(client, content)
@@ -45,7 +44,7 @@ class Tap:
 
         patch.setattr(CountingPahoClient, "_sock_send", sending)
         patch.setattr(MqttTransport, "publish", publishing)
-        patch.setattr(devices, "work", working)
+        patch.setattr(boards, "work", working)
 
     def blobs(self) -> list[bytes]:
         return [b"".join(p[i] for i in sorted(p)) for p in self.pieces.values()]
@@ -69,22 +68,22 @@ def learned(tensors: Tensors) -> set[bytes]:
 
 @pytest.mark.parametrize("name", ["fedreg", "ditto", "fedper"])
 def test_nothing_personal_is_in_the_traffic(name, tmp_path, monkeypatch):
-    one_at_a_time(monkeypatch)
+    compute_one_at_a_time(monkeypatch)
     tap, own, config = Tap(monkeypatch), set[bytes](), small(name, rounds=3)
     plan = config.build_plan(config.build_federation())
     stay = list(plan.algorithm.stays(plan.template))
     personal = {k for k in plan.template.state_dict() if matches_any(k, stay)}
 
     def look(event, company):
-        """At what the clients keep on their devices after the round."""
-        for device in company.devices.values() if event["event"] == "round" else ():
-            for client in device.clients:
-                kept = device.client_store.load_memory(client, before=event["t"] + 1)
+        """At what the clients keep on their boards after the round."""
+        for board in company.boards.values() if event["event"] == "round" else ():
+            for client in board.clients:
+                kept = board.client_store.load_memory(client, before=event["t"] + 1)
                 for tensors in kept.values():
                     own.update(learned(Tensors({k: tensors[k] for k in personal & set(tensors)})))
 
     with mosquitto(tmp_path, "one", "two") as (_, known):
-        on_devices(config, known, tmp_path / name, on_event=look)
+        on_boards(config, known, tmp_path / name, on_event=look)
     blobs, streams = tap.blobs(), tap.streams()
     assert len(streams) == 3
     assert len(own) >= 6  # of three rounds with two clients each

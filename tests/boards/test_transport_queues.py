@@ -10,7 +10,7 @@ from paho.mqtt.client import Client as Paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from heterophony.boards.engine import MAX_BATCH, process_messages
-from heterophony.boards.protocol.topics import find_sender, make_device_topic
+from heterophony.boards.protocol.topics import find_sender, make_board_topic
 from heterophony.boards.transport import queues as inbox_module
 from heterophony.boards.transport.connection import explain_loss
 from heterophony.boards.transport.mqtt_transport import BackoffSettings, ReconnectBackoff
@@ -52,8 +52,8 @@ def test_a_full_inbox_drops_messages_but_no_events():
 
 
 def test_one_sender_cannot_fill_the_inbox():
-    def up(device: str, size: int = 1) -> ReceivedMessage:
-        return ReceivedMessage(make_device_topic(device, "up"), bytes(size))
+    def up(board: str, size: int = 1) -> ReceivedMessage:
+        return ReceivedMessage(make_board_topic(board, "up"), bytes(size))
 
     inbox = Inbox(max_messages=40, max_bytes=4000, find_sender=find_sender)
     for _ in range(100):
@@ -75,8 +75,8 @@ def test_a_sender_that_sends_too_much_is_told_once_and_nothing_of_it_is_taken_an
     monkeypatch.setattr(inbox_module.time, "monotonic", lambda: clock[0])
     inbox = Inbox(max_messages=400, max_bytes=1 << 20, find_sender=find_sender)
 
-    def up(device: str, size: int = 1) -> ReceivedMessage:
-        return ReceivedMessage(make_device_topic(device, "up"), bytes(size))
+    def up(board: str, size: int = 1) -> ReceivedMessage:
+        return ReceivedMessage(make_board_topic(board, "up"), bytes(size))
 
     for _ in range(2 * BURST_UNITS):
         inbox.offer(up("flood"))
@@ -186,11 +186,11 @@ def test_waits_double_up_to_their_bound_and_are_not_the_same_for_all(name, befor
     assert waits.failures == 1
 
 
-def test_devices_that_lost_one_broker_do_not_return_in_one_instant():
+def test_boards_that_lost_one_broker_do_not_return_in_one_instant():
     assert (
         len(
             {
-                ReconnectBackoff(f"device-{n}", BackoffSettings()).compute_wait(False, 0.0)
+                ReconnectBackoff(f"board-{n}", BackoffSettings()).compute_wait(False, 0.0)
                 for n in range(100)
             }
         )

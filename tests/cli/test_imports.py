@@ -20,7 +20,7 @@ from types import ModuleType
 import pytest
 from typer.main import get_command
 
-from helpers.brokers import installed
+from helpers.boards import installed
 from helpers.commands import call
 from heterophony.boards.broker.process import stop_mosquitto
 from heterophony.cli import app

@@ -17,15 +17,15 @@ import pytest
 import torch
 from PIL import Image
 
-from helpers.brokers import mosquitto
+from helpers.boards import mosquitto
 from heterophony import __version__
-from heterophony.boards import board as on_device
-from heterophony.boards.board import Device, load_federation, summarize_client
+from heterophony.boards import board as on_board
+from heterophony.boards.board import BoardOptions, BoardRun, load_federation, summarize_client
 from heterophony.boards.broker.enrolment import read_enrolment as enrolled
 from heterophony.boards.protocol import job_codec
 from heterophony.boards.protocol.messages import Hello
 from heterophony.boards.reply_checks import ReplyValidator
-from heterophony.boards.server import find_objection, serve
+from heterophony.boards.server import ServerHooks, find_objection, serve
 from heterophony.config.config import Config
 from heterophony.config.reading import read_config
 from heterophony.core import codec
@@ -359,7 +359,7 @@ def test_data_and_configuration_must_agree(home):
 
 
 def test_a_device_that_is_refused_ends_with_the_words_of_the_server():
-    refused = object.__new__(Device)
+    refused = object.__new__(BoardRun)
     refused.plan, refused.results = None, queue.Queue()
     refused.session = SimpleNamespace(
         config=None, control=None, refusal_reason="the run is complete"
@@ -381,7 +381,7 @@ def broker(tmp_path_factory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def one_at_a_time(monkeypatch) -> None:
+def compute_one_at_a_time(monkeypatch) -> None:
     """Threads share torch's generator, which processes on devices do not."""
     lock = threading.Lock()
 
@@ -392,7 +392,7 @@ def one_at_a_time(monkeypatch) -> None:
 
         return call
 
-    monkeypatch.setattr(on_device, "work", alone(on_device.work))
+    monkeypatch.setattr(on_board, "work", alone(on_board.work))
     monkeypatch.setattr(ReplyValidator, "simulate_reply", alone(ReplyValidator.simulate_reply))
 
 
@@ -403,13 +403,15 @@ def on_devices(config: Config, home: Path, enrolments: Path, folder: Path) -> Su
     def device(name: str, data: dict[str, Path]) -> None:
         known = enrolled(enrolments / f"{name}.toml")
         say = [].append
-        Device(known, folder.name, folder / name, list(data), say, data=data).run()
+        options = BoardOptions(data=data)
+        BoardRun(known, folder.name, folder / name, list(data), say, options).run()
 
     def server() -> Summary:
         run = RunFolder(folder / "run")
         run.create(config.to_toml())
+        known = enrolled(enrolments / "server.toml")
         try:
-            return serve(config, run, enrolled(enrolments / "server.toml"), folder.name, [].append)
+            return serve(config, run, known, folder.name, ServerHooks([].append))
         finally:
             run.close()
 
@@ -444,7 +446,7 @@ def simulated(home: Path, folder: Path, *pairs: str) -> Summary:
 
 @pytest.mark.parametrize("shares", [False, True])
 def test_devices_with_own_data_have_the_bits_of_a_simulation_and_g_where_they_may(
-    monkeypatch, one_at_a_time, broker, home, tmp_path, shares
+    monkeypatch, compute_one_at_a_time, broker, home, tmp_path, shares
 ):
     sent: list[set[str]] = []
 

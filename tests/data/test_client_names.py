@@ -22,7 +22,7 @@ from heterophony.cli.testbed import list_default_settings
 from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError, DataError, FolderError
 from heterophony.core.files import sort_names
-from heterophony.data.source import check_names_on_devices, number_clients
+from heterophony.data.source import check_names_on_boards, number_clients
 from heterophony.jobs import client_store
 from heterophony.jobs.client_store import FolderClientStore, encode_folder_name
 from heterophony.jobs.trials import simulate_replies
@@ -279,7 +279,7 @@ def test_a_server_without_the_data_takes_the_names_that_devices_bring(tmp_path: 
     numbered = read_config(None, ["data.name=digits", "clients=3"])
     assert find_membership_objection(numbered, {}, ["A"]) == "the run has no client 'A'"
     with pytest.raises(DataError, match="'site 2' cannot be a client's name on devices; rename it"):
-        check_names_on_devices(ORDER)
+        check_names_on_boards(ORDER)
 
 
 def test_a_server_with_the_data_knows_the_names(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import heterophony as hp
 from helpers.support import digits, identical, played
 from heterophony.core.errors import EngineError
 from heterophony.engines import wire as tensor_messages
-from heterophony.engines.pool import Pool, run_job
-from heterophony.engines.wire import SentTensors, TensorCache, encode_message
+from heterophony.engines.pool import Pool, decode_cached, run_job
+from heterophony.engines.wire import EncodeOnce, TensorCache, encode_message
 from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import Job
 
@@ -62,7 +62,7 @@ def test_the_job_on_which_workers_die_is_found_in_its_batch():
 def test_nothing_is_sent_or_written_for_no_tensors(tmp_path):
     nothing = {"up": hp.Tensors(), "aside": hp.Tensors()}
     assert encode_message(nothing, 0, tmp_path / "file") is None
-    assert TensorCache().decode(None) == {}
+    assert decode_cached(TensorCache(), None) == {}
 
 
 def test_small_tensors_have_no_file_and_that_of_large_ones_is_deleted(tmp_path):
@@ -70,21 +70,33 @@ def test_small_tensors_have_no_file_and_that_of_large_ones_is_deleted(tmp_path):
     assert small.decode()["up"].digest() == SMALL.digest()
     large = encode_message({"up": LARGE}, 0, tmp_path / "large")
     assert [f.name for f in tmp_path.iterdir()] == ["large"]
-    assert large.decode(delete=True)["up"].digest() == LARGE.digest()
+    assert large.decode()["up"].digest() == LARGE.digest()
+    large.delete()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_shared_tensors_are_encoded_once_and_forgotten_with_the_round(tmp_path):
-    sent = SentTensors(tmp_path, size=2)
-    first = sent.encode(LARGE)
-    others = [sent.encode(hp.Tensors({"w": LARGE["w"] + i})) for i in range(3)]
-    assert len({m.key for m in (first, *others)}) == 4
-    assert sent.encode(LARGE) is not first  # only the newest are kept
-    assert sent.encode(LARGE) is sent.encode(LARGE)
-    assert len(sent.known) == 2
-    assert len(list(tmp_path.iterdir())) == 5  # a worker may not have read it yet
-    sent.clear()
-    assert list(tmp_path.iterdir()) == []
+def test_shared_tensors_are_encoded_once_until_they_are_forgotten():
+    keys = list[int]()
+    encode = EncodeOnce(lambda tensors, key: keys.append(key) or key)
+    assert [encode(SMALL), encode(LARGE), encode(SMALL)] == [1, 2, 1]
+    encode.forget(SMALL)
+    assert encode(SMALL) == 3
+    assert encode.clear() == [2, 3]
+    assert encode(LARGE) == 4
+    assert keys == [1, 2, 3, 4]
+
+
+def test_a_receiver_decodes_shared_tensors_once_and_keeps_the_newest():
+    decoded, cache = list[str](), TensorCache[str](size=2)
+
+    def get(key):
+        return cache.get(key, lambda: decoded.append(key) or SMALL)
+
+    for key in "abaca":
+        assert get(key) is SMALL
+    assert decoded == ["a", "b", "c"]
+    get("b")
+    assert decoded == ["a", "b", "c", "b"]
 
 
 def test_two_turns_of_a_client_in_one_batch_have_a_file_each(tmp_path, monkeypatch):

@@ -128,11 +128,14 @@ def on_ray(algorithm: str | hp.Algorithm, **how) -> hp.Result:
 # The same bits ------------------------------------------------------------------------------
 
 
-def test_every_algorithm_has_the_serial_bits_on_one_node_and_on_two(nodes):
+KINDS = ("fedavg", "fedreg", "fedamp", "scaffold")  # plain, personal, own models, server's memory
+
+
+def test_every_algorithm_has_the_serial_bits_on_two_nodes_and_one_of_each_kind_on_one(nodes):
     how = {**CALM, "rounds": 2}
     alone = {n: untimed(played(n, **how)) for n in ALGORITHMS}
     nodes.shrink()
-    assert [n for n in ALGORITHMS if untimed(on_ray(n, **how)) != alone[n]] == []
+    assert [n for n in KINDS if untimed(on_ray(n, **how)) != alone[n]] == []
     nodes.grow()
     assert [n for n in ALGORITHMS if untimed(on_ray(n, **how)) != alone[n]] == []
     assert nodes.workers(nodes.second) != []

@@ -63,9 +63,9 @@ deadline = 3.0
 [engine]
 name = "pool"
 workers = 2
-device = "cpu"
+board = "cpu"
 """
-ALL_KINDS = ((m.Control,), (m.Status,), m.FROM_SERVER, m.FROM_DEVICE)
+ALL_KINDS = ((m.Control,), (m.Status,), m.FROM_SERVER, m.FROM_BOARD)
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def seal_frame(payload: bytes) -> bytes:
 
 def list_messages() -> list[bytes]:
     ref, summary = m.BlobRef(A, 300), m.ClientSummary("c 0", 40, 10, 0, (4, 36), B, (1, 8, 8), 2)
-    task = job_codec.make_task("run", JOB, ref, ref)
+    assigned = job_codec.make_assigned("run", JOB, ref, ref)
     return [
         m.encode_message(message)
         for message in (
@@ -120,8 +120,8 @@ def list_messages() -> list[bytes]:
             m.Status("here", "s1"),
             m.Hello("s1", 2, "0.1.0", A, (summary,), {"cpu": "arm"}),
             m.Welcome("s1", 2),
-            m.Refused("s1", 2, "client 'a' is held by device 'pi-1'"),
-            task,
+            m.Refused("s1", 2, "client 'a' is held by board 'pi-1'"),
+            assigned,
             m.Done(A, 0, 3, ref, 1.5),
             m.Want(A, (0, 5)),
             m.Taken(A),
@@ -164,13 +164,13 @@ def seal_chunk(payload: bytes) -> bytes:
 
 
 def check_blob(blob: bytes) -> None:
-    task = job_codec.make_task("run", JOB, m.BlobRef(A, 300), m.BlobRef(A, 300))
+    assigned = job_codec.make_assigned("run", JOB, m.BlobRef(A, 300), m.BlobRef(A, 300))
     for decode in (
         codec.decode_blob,
         lambda b: codec.decode_blob(b, like=MODEL),
         codec.decode_groups,
-        lambda b: job_codec.decode_reply(b, task, 1.0),
-        lambda b: job_codec.make_job(task, b, b),
+        lambda b: job_codec.decode_reply(b, assigned, 1.0),
+        lambda b: codec.decode_blob(b, finite=False),
     ):
         with suppress(CodecError):
             decode(blob)

@@ -24,7 +24,7 @@ from heterophony.core.errors import FolderError
 from heterophony.core.packed_folders import unpack
 from heterophony.core.tensors import Tensors
 from heterophony.data.sources import read_source
-from heterophony.engines.base import create_engine
+from heterophony.engines.base import EngineSpec, create_engine
 from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import Job, Plan
 from heterophony.models import get_model_builder
@@ -388,9 +388,9 @@ def test_a_worker_killed_in_an_attack_is_replaced_and_the_images_are_the_same(tm
     case = AttackCase("fedavg", 0, job.client, 0, 1, tuple(list_sent_parameters(plan, job, place)))
     task = GradientInversion(case, AttackSettings(iterations=2))
     fatal = Fatal(task, tmp_path / "killed")
-    with create_engine("pool", 1, plan, place) as made:
+    with create_engine(EngineSpec("pool", 1), plan, place) as made:
         (found,) = made.run([replace(job, kind="other", custom_work=fatal)])
-    with create_engine("serial", 1, plan, place) as made:
+    with create_engine(EngineSpec(), plan, place) as made:
         (alone,) = made.run([replace(job, kind="other", custom_work=task)])
     assert fatal.trace.exists()
     assert found.tensors.digest() == alone.tensors.digest()

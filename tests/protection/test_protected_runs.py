@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import heterophony as hp
-from helpers.brokers import mosquitto
-from helpers.devices_here import on_devices, one_at_a_time, simulated, small
+from helpers.boards import compute_one_at_a_time, mosquitto, on_devices, simulated, small
 from helpers.killed_run import run_until_killed
 from helpers.support import CALM, calm, identical, played, untimed
 from heterophony.algorithms import ALGORITHM_CLASSES
@@ -103,7 +102,7 @@ def test_the_pool_gives_the_serial_bits(kind, one_secret):
 
 
 def test_devices_have_the_bits_of_a_simulation(one_secret, tmp_path, monkeypatch):
-    one_at_a_time(monkeypatch)
+    compute_one_at_a_time(monkeypatch)
     given = '[{kind="client_dp", clip=0.5, noise=1.0}, {kind="top_k", ratio=0.1}]'
     settings = {"protection": given, "aggregation.weights": "uniform"}
     config = small("fedper", **settings)

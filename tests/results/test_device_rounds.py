@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from heterophony.core.errors import ConfigError
-from heterophony.results.board_rounds import build_device_rounds_section, write_device_rounds
+from heterophony.results.board_rounds import build_device_rounds_section, write_board_rounds
 
 GOOD = {"train": 2.0, "evaluate": 0.5, "transfer": 1.0, "wait": 4.0, "bytes_down": 1000, "bytes_up": 500,
         "peak_bytes": 3e8, "cpu_share": 0.5, "spans": [["train", "3", 1.0, 3.0]]}  # fmt: skip
@@ -19,9 +19,7 @@ BAD = {
 
 
 def make_run(*rounds):
-    events = [
-        {"event": "round", "t": t, "seconds": 9.5, "devices": d} for t, d in enumerate(rounds)
-    ]
+    events = [{"event": "round", "t": t, "seconds": 9.5, "boards": d} for t, d in enumerate(rounds)]
     return SimpleNamespace(label="=FedReG", events=events)
 
 
@@ -49,9 +47,9 @@ def test_the_section_has_rounds_to_draw_and_averages():
 
 
 def test_the_csv_has_a_line_per_round_and_device(tmp_path):
-    write_device_rounds([make_run({"a": GOOD}, {"a": GOOD, "b": BAD})], tmp_path / "x.csv")
+    write_board_rounds([make_run({"a": GOOD}, {"a": GOOD, "b": BAD})], tmp_path / "x.csv")
     lines = (tmp_path / "x.csv").read_text().splitlines()
     assert lines[1] == "'=FedReG,0,9.5,a,2,0.5,1,4,1000,500,300000000,0.5,,,"
     assert lines[3] == "'=FedReG,1,9.5,b,,,,,,,,,,,"
     with pytest.raises(ConfigError, match=r"write a \.csv"):
-        write_device_rounds([], tmp_path / "x.svg")
+        write_board_rounds([], tmp_path / "x.svg")

@@ -25,7 +25,7 @@ class Unsteady(Serial):
     lost: ClassVar[set[tuple[str, int, str]]] = set()  # (kind, round, client)
     t: ClassVar[int] = 0
 
-    def list_available_clients(self, clients: Sequence[str]) -> list[str]:
+    def available(self, clients: Sequence[str]) -> list[str]:
         here = [c for c in clients if c not in self.away.get(type(self).t, ())]
         type(self).t += 1
         return here

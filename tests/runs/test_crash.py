@@ -19,7 +19,7 @@ from helpers.crash import recorded
 from helpers.support import CALM, calm, identical, played
 from heterophony.algorithms import ALGORITHM_CLASSES
 from heterophony.core.files import write_atomically
-from heterophony.engines.base import create_engine
+from heterophony.engines.base import EngineSpec, create_engine
 from heterophony.engines.child_processes import CONTEXT, start_fork_server
 from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import Job
@@ -107,7 +107,7 @@ def stuck(folder: Path) -> None:
         FolderClientStore(folder / "kept", folder / "scratch"),
     )
     task = Endless(folder / "worker")
-    with create_engine("pool", 1, plan, place) as pool:
+    with create_engine(EngineSpec("pool", 1), plan, place) as pool:
         list(
             pool.run(
                 [

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from helpers.support import QUICK, digits
 from heterophony.algorithms.fednova import FedNova
-from heterophony.boards.engine import DeviceEngine
-from heterophony.boards.protocol.board_stats import DeviceStats
+from heterophony.boards.engine import BoardJudge
+from heterophony.boards.protocol.messages import BlobRef, Control
+from heterophony.boards.protocol.server_session import ServerSession
 from heterophony.boards.reply_checks import ReplyValidator
 from heterophony.core.algorithm import Algorithm, Reply, Server
 from heterophony.core.errors import CodecError, DivergedError, EngineError
@@ -55,20 +55,16 @@ class Poisoned(Serial):
 
 
 class Judging(Poisoned):
-    """The same, on devices."""
+    """The same, with the judge of a run on boards."""
 
-    deadline: float | None = 10.0
+    judge: BoardJudge | None = None
 
-    def __init__(self, plan: Plan, store: FolderClientStore) -> None:
+    def __init__(self, plan: Plan, store: FolderClientStore, has_deadline: bool = True) -> None:
         super().__init__(plan, store)
-        self.reply_validator, self.said = ReplyValidator(plan), list[str]()
-        self.say, stats = self.said.append, DeviceStats(["mallory"])
-        registry = SimpleNamespace(device_of_client={"1": "mallory"})
-        self.session = SimpleNamespace(registry=registry, stats=stats)
-
-    check_merged = DeviceEngine.check_merged
-    handle_refused_update = DeviceEngine.handle_refused_update
-    handle_lost_job = DeviceEngine.handle_lost_job
+        self.said, blob = list[str](), BlobRef.from_bytes(b"x")
+        control = Control("run", "id", 1, "running", 0, 1, 0, blob)
+        self.session = ServerSession(control, b"x", lambda *_: "", 0.0, {"1": "mallory"})
+        self.judge = BoardJudge(self.session, ReplyValidator(plan), has_deadline, self.said.append)
 
 
 def stored(tmp_path) -> FolderClientStore:
@@ -93,7 +89,7 @@ def test_a_model_that_is_not_finite_is_never_committed(tmp_path):
 @pytest.mark.parametrize(
     ("work", "words"), [(1e-300, "holds NaN or infinity"), (1e-20, "times that of the initial one")]
 )
-def test_on_devices_the_round_goes_on_without_the_one_who_spoils_it(tmp_path, work, words):
+def test_on_boards_the_round_goes_on_without_the_one_who_spoils_it(tmp_path, work, words):
     plan = planned(FedNova())
     with Judging(plan, stored(tmp_path)) as engine:
         engine.work = work
@@ -103,7 +99,7 @@ def test_on_devices_the_round_goes_on_without_the_one_who_spoils_it(tmp_path, wo
     assert len(event["clients"]) == len(plan.federation.clients) - 1
     assert all(bool(torch.isfinite(v).all()) for v in after.model.values())
     (line,) = engine.said
-    assert line.startswith("device mallory, client 1, round 0: its update is refused: ")
+    assert line.startswith("board mallory, client 1, round 0: its update is refused: ")
     assert words in line
     assert engine.session.stats.counters["mallory"].refused == 1
 
@@ -111,9 +107,9 @@ def test_on_devices_the_round_goes_on_without_the_one_who_spoils_it(tmp_path, wo
 @pytest.mark.parametrize(("work", "kind"), [(1e-300, DivergedError), (1e-20, EngineError)])
 def test_without_a_deadline_the_run_stops_and_says_who(tmp_path, work, kind):
     plan = planned(FedNova())
-    with Judging(plan, stored(tmp_path)) as engine:
-        engine.work, engine.deadline = work, None
-        with pytest.raises(kind, match="device mallory, client 1, round 0: its update is refused"):
+    with Judging(plan, stored(tmp_path), has_deadline=False) as engine:
+        engine.work = work
+        with pytest.raises(kind, match="board mallory, client 1, round 0: its update is refused"):
             run_round(plan, engine, plan.create_initial_server())
 
 

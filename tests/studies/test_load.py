@@ -212,7 +212,7 @@ def test_of_a_run_on_devices_there_is_the_generic_model(by_command, tmp_path, ow
     place_on_devices(out, own)
     result = hp.load(out)
     assert result.generic()(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
-    with pytest.raises(DataError, match="the personal model of client '1' is on its device"):
+    with pytest.raises(DataError, match="the personal model of client '1' is on its board"):
         result.personal("1")
 
 
@@ -223,20 +223,20 @@ def test_the_personal_model_of_a_device_is_in_the_folder_of_the_device(by_comman
     place_on_devices(out, own)
     (device / "pi" / "run").mkdir(parents=True)
     (out / "commits" / "clients").rename(device / "pi" / "run" / "clients")
-    (device / "pi" / "run" / "home").write_text("ab")
+    (device / "pi" / "run" / "folder-id").write_text("ab")
     result, simulated, x = hp.load(out), hp.load(by_command), torch.zeros(2, 1, 8, 8)
     for folder in (device, device / "pi", device / "pi" / "run"):
-        assert torch.equal(result.personal("1", device=folder)(x), simulated.personal("1")(x))
-    (device / "pi" / "run" / "home").write_text("cd")
+        assert torch.equal(result.personal("1", board=folder)(x), simulated.personal("1")(x))
+    (device / "pi" / "run" / "folder-id").write_text("cd")
     with pytest.raises(
-        DataError, match="does not hold client '1' of this run: that is on device 'pi'"
+        DataError, match="does not hold client '1' of this run, which is on board 'pi'"
     ):
-        result.personal("1", device=device)
+        result.personal("1", board=device)
     with pytest.raises(DataError, match="nowhere is not there"):
-        result.personal("1", device="nowhere")
-    (out / "devices.json").write_text("{}")
-    with pytest.raises(FolderError, match="does not say which device holds client '1'"):
-        result.personal("1", device=device)
+        result.personal("1", board="nowhere")
+    (out / "boards.json").write_text("{}")
+    with pytest.raises(FolderError, match="does not say which board holds client '1'"):
+        result.personal("1", board=device)
 
 
 def test_a_model_that_needs_examples_of_a_device_is_refused(tmp_path):
@@ -246,16 +246,16 @@ def test_a_model_that_needs_examples_of_a_device_is_refused(tmp_path):
     call("run", "fedbabu", *settings, "--out", str(out))
     place_on_devices(out, own=True)
     (out / "commits" / "clients").rename(tmp_path / "clients")
-    (tmp_path / "home").write_text("ab")
+    (tmp_path / "folder-id").write_text("ab")
     with pytest.raises(DataError, match="needs examples of client '1'"):
-        hp.load(out).personal("1", device=tmp_path)
+        hp.load(out).personal("1", board=tmp_path)
 
 
 def place_on_devices(out, own):
     """Change the folder of a simulation to that of a run on devices; with own data if asked."""
     names = [str(i) for i in range(4)]
-    record = {"holders": dict.fromkeys(names, "pi"), "homes": {"pi": "ab"}}
-    (out / "devices.json").write_text(json.dumps({**record, "held": {"0": {"type": "uint8"}}}))
+    record = {"board_of_client": dict.fromkeys(names, "pi"), "folder_ids": {"pi": "ab"}}
+    (out / "boards.json").write_text(json.dumps({**record, "clients": {"0": {"type": "uint8"}}}))
     if own:
         text = (out / "config.toml").read_text()
         about = '[data]\nname = "own"\nclients = 4\nshape = [1, 8, 8]\nclasses = 10\n\n[model]'

@@ -1,1 +1,1 @@
-"""Runs on real devices: a server and devices that talk over MQTT, and the broker between them."""
+"""Runs on real boards: a server and boards that talk over MQTT, and the broker between them."""

@@ -1,4 +1,4 @@
-"""A device's folder for one run: locked by one process, and recognised by an id."""
+"""A board: it takes part in a run, does one job at a time, and keeps its clients' memories."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import threading
 import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import replace
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -25,58 +25,103 @@ from ..core.errors import ConfigError, DivergedError, HeterophonyError
 from ..core.files import load_secret, lock_folder, translate_disk_errors, write_atomically
 from ..data.client_folders import OWN_DATA
 from ..data.federation import Federation
-from ..jobs.client_store import FolderClientStore
+from ..jobs.client_store import ID_FILE, FolderClientStore
 from ..jobs.plan import Job, Plan
 from ..jobs.work import work
 from ..population.availability import Devices
 from ..population.participation import Uniform
 from .board_data import load_shares, summarize_client
-from .broker.enrolment import Enrolment
+from .broker.enrolment import Enrolment, make_endpoint
 from .protocol import job_codec, topics
 from .protocol.blobs import ReplyStore
-from .protocol.board_session import DeviceSession
+from .protocol.board_session import BoardSession
 from .protocol.messages import Control, decode_message
 from .protocol.topics import Publication
 from .sensors import BoardSensors, MemoryGuard, read_free_bytes, reset_peak
 from .transport.mqtt_transport import MqttTransport
-from .transport.queues import BrokerEndpoint, ConnectionEvent, ReceivedMessage, Will
+from .transport.queues import ConnectionEvent, ReceivedMessage, Will
+
+MAX_BLOB_BYTES = 1 << 30  # of the tensors of one job
+POLL_SECONDS = 0.05
+SHOWN_CLIENTS = 8  # in the line that says what the board takes part in
+RUN_ID_FILE = "run-id"
+Say = Callable[[str], None]
+JobResult = tuple[Reply | Exception, float]
 
 
-class DeviceFolder:
-    """A folder that is locked until ``close``.
+class BoardFolder:
+    """A board's folder for one run, locked until ``close``.
 
-    The id distinguishes it from a new folder, and from that of a copied enrolment.
+    The folder's id tells it from a new one, and from that of a copied enrolment. The run's id tells
+    the run from another one of the same name.
     """
 
     def __init__(self, path: Path) -> None:
-        id_file = path / "home"
+        self.path = path
         with translate_disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)
         self._lock = lock_folder(path)
-        if not id_file.exists():
-            write_atomically(id_file, secrets.token_hex(8).encode())
-        with translate_disk_errors(id_file):
-            self.folder_id = id_file.read_text()
+        if not (path / ID_FILE).exists():
+            write_atomically(path / ID_FILE, secrets.token_hex(8).encode())
+        with translate_disk_errors(path):
+            self.folder_id = (path / ID_FILE).read_text()
+            known = path / RUN_ID_FILE
+            self.run_id = known.read_text() if known.exists() else ""
+
+    def record_run_id(self, run_id: str) -> None:
+        """Store the id of the run that this folder belongs to."""
+        if not self.run_id:
+            write_atomically(self.path / RUN_ID_FILE, run_id.encode())
+            self.run_id = run_id
+
+    def set_aside(self) -> Path:
+        """Rename the closed folder, because another run has its name; return the new path."""
+        aside = self.path.with_name(f"{self.path.name}-{self.run_id}")
+        with translate_disk_errors(self.path):
+            self.path.rename(aside)
+        return aside
 
     def close(self) -> None:
         os.close(self._lock)
 
 
-MAX_BLOB_BYTES = 1 << 30  # of the tensors of one task
-POLL_SECONDS = 0.05
-SHOWN_CLIENTS = 8  # in the line that says what the device takes part in
-Say = Callable[[str], None]
-JobResult = tuple[Reply | Exception, float]
+@dataclass(frozen=True)
+class BoardOptions:
+    """How a board works; its clients and its run are not among them."""
+
+    data: Mapping[str, Path] | None = None  # each client's own data, for a run without a data set
+    shares: Path | None = None  # folder with the clients' shares; None: load the whole data set
+    slowdown: float = 1.0
+    memory_limit: int | None = None  # bytes; None: what the board has
+    accelerator: torch.device = CPU
+    trust: bool = False  # import an algorithm from outside that the server names
 
 
-class Device:
-    """One device in one run, from its start to the end of the run.
+DEFAULT_OPTIONS = BoardOptions()
 
-    ``data`` has the folder or file of each client's own data, for a run without a data set.
-    ``shares`` is a folder with the clients' shares of the run's data set; None: it is loaded whole.
-    ``memory_limit`` is in bytes; None: what the board has. With ``trust``, an algorithm from outside
-    that the server names is imported.
-    """
+
+def take_part(
+    enrolment: Enrolment,
+    run: str,
+    folder: Path,
+    clients: Sequence[str],
+    say: Say,
+    options: BoardOptions = DEFAULT_OPTIONS,
+) -> None:
+    """Take part in a run until it has ended, even if it is deleted and started again meanwhile."""
+    while True:
+        board = BoardRun(enrolment, run, folder, clients, say, options)
+        board.run()
+        if not board.session.replaced_by:
+            return
+        aside = board.board_folder.set_aside()
+        say(
+            f"run {run} was started again from the beginning; what clients kept for the earlier run is in {aside}"
+        )
+
+
+class BoardRun:
+    """One board in one run, from its start to the end of the run."""
 
     def __init__(
         self,
@@ -85,50 +130,52 @@ class Device:
         folder: Path,
         clients: Sequence[str],
         say: Say,
-        *,
-        slowdown: float = 1.0,
-        data: Mapping[str, Path] | None = None,
-        shares: Path | None = None,
-        memory_limit: int | None = None,
-        device: torch.device = CPU,
-        trust: bool = False,
+        options: BoardOptions = DEFAULT_OPTIONS,
     ) -> None:
-        self.trust = trust
-        self.folder, self.clients, self.say = folder / run, list(clients), say
-        self.slowdown, self.data, self.compute = slowdown, data, Compute(device)
-        self.shares, self.memory_limit = shares, memory_limit
+        self.folder, self.clients, self.say, self.options = (
+            folder / run,
+            list(clients),
+            say,
+            options,
+        )
+        self.compute = Compute(options.accelerator)
         self.sensors = BoardSensors()
         self.memory_guard: MemoryGuard | None = None
         self.plan: Plan | None = None
-        self.device_folder = DeviceFolder(self.folder)
+        self.board_folder = BoardFolder(self.folder)
         self.client_store = FolderClientStore(self.folder / "clients", self.folder / "scratch")
-        self.session = DeviceSession(
+        self.session = BoardSession(
             run=run,
-            device=enrolment.device,
+            board=enrolment.name,
             session=secrets.token_hex(8),
             reply_store=ReplyStore(self.folder / "replies"),
             max_blob_bytes=MAX_BLOB_BYTES,
             now=time.monotonic(),
+            run_id=self.board_folder.run_id,
         )
         gone, here = (self.session.make_status_publication(state) for state in ("gone", "here"))
         self.transport = MqttTransport(
             make_endpoint(enrolment),
-            topics.list_device_subscriptions(run, enrolment.device),
+            topics.list_board_subscriptions(run, enrolment.name),
             retained={here.topic: here.payload},
             will=Will(gone.topic, gone.payload),
         )
-        self.jobs: queue.Queue[Job] = queue.Queue(1)
+        self.jobs: queue.Queue[Job | None] = queue.Queue(1)
         self.results: queue.Queue[JobResult] = queue.Queue()
         self.last_rejection = ""
 
     def run(self) -> None:
-        """Take part until the run has ended."""
-        threading.Thread(target=self.run_jobs, name="work", daemon=True).start()
-        with closing(self.device_folder), self.transport:
-            while not self.run_ended:
+        """Take part until the run has ended, or another run has its name."""
+        worker = threading.Thread(target=self.run_jobs, name="work", daemon=True)
+        worker.start()
+        with closing(self.board_folder), self.transport:
+            while not self.run_ended and not self.session.replaced_by:
                 self.handle_next_message()
                 self.publish_all(self.session.tick(time.monotonic()))
                 self.advance()
+            if self.session.replaced_by:
+                self.jobs.put(None)
+                worker.join()  # nothing of the earlier run may be written any more
 
     @property
     def run_ended(self) -> bool:
@@ -156,15 +203,16 @@ class Device:
             self.start_plan(self.session.config, now)
         while not self.results.empty():
             self.submit_result(*self.results.get(), now)
-        if self.plan is not None and (task := self.session.take_next_task()):
+        if self.plan is not None and (job := self.session.take_next_job()):
             assert self.memory_guard is not None
-            self.memory_guard.begin_job(task.job.client)
-            self.jobs.put(task.job)
+            self.memory_guard.begin_job(job.client)
+            self.jobs.put(job)
         control = self.session.control
         if control is not None:
+            self.board_folder.record_run_id(control.run_id)
             self.client_store.delete_old_memories(self.clients, before=control.oldest)
         if self.session.refusal_reason:
-            raise ConfigError(f"the server refuses this device: {self.session.refusal_reason}")
+            raise ConfigError(f"the server refuses this board: {self.session.refusal_reason}")
         why = self.session.last_rejection_reason
         if why and why != self.last_rejection:
             self.say(f"the server rejects a reply: {why}")
@@ -172,21 +220,21 @@ class Device:
 
     def start_plan(self, text: bytes, now: float) -> None:
         """Load the clients' data for this configuration, and introduce the clients."""
-        config = parse_config(text, self.trust)
-        if self.shares is not None and config.data.name != OWN_DATA:
-            federation = load_shares(self.shares, self.clients)
+        config = parse_config(text, self.options.trust)
+        if self.options.shares is not None and config.data.name != OWN_DATA:
+            federation = load_shares(self.options.shares, self.clients)
         else:
-            federation = load_federation(config, self.data)
+            federation = load_federation(config, self.options.data)
         # the server selects clients; its settings for that name clients that are not here
         local_config = replace(config, participation=Uniform(rate=1.0), devices=Devices())
-        self.compute = replace(  # the server decides the precision, this device where it computes
+        self.compute = replace(  # the server decides the precision, this board where it computes
             self.compute,
             precision=config.engine.precision,
             deterministic=config.engine.deterministic,
         )
         prepare_torch(self.compute)
-        plan = local_config.build_device_plan(federation)
-        if plan.needs_secret:  # of this device: the server does not have it
+        plan = local_config.build_board_plan(federation)
+        if plan.needs_secret:  # of this board: the server does not have it
             plan = replace(plan, secret=load_secret(self.folder, create=True))
         self.plan = plan
         self.memory_guard = self.make_memory_guard(federation)
@@ -196,7 +244,7 @@ class Device:
         if config.evaluation.share_personal:
             self.say("the run asks for personal parameters, to measure G where G depends on them")
         summaries = [summarize_client(federation, c) for c in self.clients]
-        folder_id = self.device_folder.folder_id
+        folder_id = self.board_folder.folder_id
         self.publish_all(
             self.session.introduce(__version__, summaries, describe_hardware(), now, folder_id)
         )
@@ -205,7 +253,7 @@ class Device:
 
     def make_memory_guard(self, federation: Federation) -> MemoryGuard:
         return MemoryGuard(
-            self.memory_limit,
+            self.options.memory_limit,
             len(self.clients),
             federation.x.nbytes + federation.y.nbytes,
             lambda: self.sensors.read_status_bytes("VmRSS") or 0,
@@ -237,7 +285,9 @@ class Device:
         """Run one job after the other in one torch thread, for the same bits as every engine."""
         torch.set_num_threads(1)
         while True:
-            job, start = self.jobs.get(), time.monotonic()
+            if (job := self.jobs.get()) is None:
+                return
+            start = time.monotonic()
             reset_peak()
             assert self.plan is not None
             result: Reply | Exception
@@ -245,21 +295,16 @@ class Device:
                 result = work(self.plan, job, self.client_store, self.compute)
             except HeterophonyError as error:
                 result = error
-            except Exception as error:  # whatever it is, the server is told
+            except Exception as error:  # the server must hear of any failure
                 result = HeterophonyError(repr(error))
             seconds = time.monotonic() - start
             if self.memory_guard is not None:
                 self.memory_guard.end_job(self.sensors.read_status_bytes("VmHWM") or 0)
-            if self.slowdown > 1:
-                time.sleep(seconds * (self.slowdown - 1))
-            self.results.put((result, seconds * self.slowdown))
+            slowdown = self.options.slowdown
+            if slowdown > 1:
+                time.sleep(seconds * (slowdown - 1))
+            self.results.put((result, seconds * slowdown))
             self.transport.inbox.offer(ConnectionEvent("nudge", "a job is done"))
-
-
-def make_endpoint(enrolment: Enrolment) -> BrokerEndpoint:
-    return BrokerEndpoint(
-        enrolment.address, enrolment.port, enrolment.device, enrolment.make_ssl_context()
-    )
 
 
 def parse_config(text: bytes, trust: bool = False) -> Config:
@@ -271,7 +316,7 @@ def parse_config(text: bytes, trust: bool = False) -> Config:
 
 
 def load_federation(config: Config, data: Mapping[str, Path] | None) -> Federation:
-    """Load the configured data set with all clients, or the own data of this device's clients."""
+    """Load the configured data set with all clients, or the own data of this board's clients."""
     if (config.data.name == OWN_DATA) != (data is not None):
         raise ConfigError(
             f"--data: the run uses the data set {config.data.name}; leave --data out and give --clients"
@@ -287,19 +332,28 @@ def describe_hardware() -> dict[str, str]:
 
 
 def wait_for_run(enrolment: Enrolment, say: Say) -> str:
-    """Wait until a server announces a run on this broker; return its name."""
+    """Wait until a server that is connected announces a run on this broker; return its name."""
     say("waiting for a server")
-    pattern = topics.make_any_control_pattern()
-    with MqttTransport(make_endpoint(enrolment), [pattern]) as transport:
+    patterns = [topics.make_any_control_pattern(), topics.make_any_server_pattern()]
+    runs, servers = dict[str, Control](), dict[str, bytes]()
+    with MqttTransport(make_endpoint(enrolment), patterns) as transport:
         while True:
             item = transport.inbox.get()
             if isinstance(item, ConnectionEvent):
                 if item.kind != "connected":
                     say(item.text)
                 continue
-            try:
-                control = decode_message(item.payload, Control)
-            except HeterophonyError:
-                continue
-            if control.state != "ended":
-                return control.run
+            with suppress(HeterophonyError):
+                address = topics.parse_topic(item.topic)
+                if address.channel == "server":
+                    servers[address.run] = item.payload
+                else:
+                    runs[address.run] = decode_message(item.payload, Control)
+                control, state = runs.get(address.run), servers.get(address.run)
+                if control is None or control.state == "ended":
+                    continue
+                if state == topics.SERVER_HERE:
+                    say(f"found run {address.run}")
+                    return address.run
+                if state is not None:
+                    say(f"run {address.run} has no server now; waiting for it, or for another run")

@@ -1,4 +1,4 @@
-"""The server's federation: the clients of a run and how much data they report, without the data."""
+"""Clients' data in a run on boards: what the server knows of them, and shares that boards load."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..core.samples import ClientData, Scale
 from ..core.tensors import tensor_to_bytes
 from ..data.client_folders import OWN_DATA
 from ..data.federation import Federation
-from ..data.source import check_names_on_devices
+from ..data.source import check_names_on_boards
 from ..data.transforms import Transform
 from .protocol.messages import ClientSummary
 
@@ -51,7 +51,7 @@ class RemoteFederation(Federation):
         return hashlib.sha256(lines.encode()).hexdigest()
 
     def data(self, client: str) -> ClientData:
-        raise DataError(f"the data of client {client} are on its device")
+        raise DataError(f"the data of client {client} are on its board")
 
     def save_partition(self, path: Path) -> None:
         """Write nothing: the server does not know who holds which example."""
@@ -90,15 +90,15 @@ def summarize_client(federation: Federation, client: str) -> ClientSummary:
 
 
 def load_known_summaries(config: Config, say: Callable[[str], None]) -> FindSummary | None:
-    """Load a partitioned data set to check what devices say; None if only they have the data."""
+    """Load a partitioned data set to check what boards say; None if only they have the data."""
     if config.data.name == OWN_DATA:
         return None
     try:
         federation = config.build_federation()
     except DataError as error:
-        say(f"what devices say about their data cannot be checked here: {error}")
+        say(f"what boards say about their data cannot be checked here: {error}")
         return None
-    check_names_on_devices(federation.clients)
+    check_names_on_boards(federation.clients)
     known = set(federation.clients)
     return lambda client: summarize_client(federation, client) if client in known else None
 

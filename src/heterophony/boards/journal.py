@@ -1,6 +1,6 @@
-"""The journal of a run on devices: who joined, what was refused, what was sent. One line per fact.
+"""The journal of a run on boards: who joined, what was refused, what was sent. One line per fact.
 
-A line is the time, a digest, the kind of fact, the device and a JSON object. The digest covers the line
+A line is the time, a digest, the kind of fact, the board and a JSON object. The digest covers the line
 and the digest before it, so that an altered or missing line is noticed. Nothing reads the file back:
 it is for people, and a run has the same bits without it.
 """
@@ -23,7 +23,7 @@ from ..core.files import open_to_append, read_regular_file, translate_disk_error
 JOURNAL_FILE = "journal.log"
 MAX_FILE_BYTES = 16 << 20
 MAX_LINE_BYTES = 4096
-MAX_LINES_OF_DEVICE = 1000  # of kinds that a device can cause at will, since the server's start
+MAX_LINES_OF_BOARD = 1000  # of kinds that a board can cause at will, since the server's start
 KINDS_AT_WILL = ("joined", "left", "returned", "refused")
 FIRST_DIGEST = "0" * 16
 LINE_PATTERN = re.compile(r"(\S+) ([0-9a-f]{16}) (\w+) (\S+) (\{.*\})")
@@ -37,20 +37,20 @@ class Fact:
     time: str
     digest: str
     kind: str
-    device: str  # "-" if it concerns no single one
+    board: str  # "-" if it concerns no single one
     details: dict[str, Any]
 
 
 class Journal:
-    """Appends facts to the file; a disk error is told once, and does not end the run."""
+    """Appends facts to the file; a disk error is reported once and does not end the run."""
 
     def __init__(self, folder: Path, say: Say) -> None:
         self.path, self.say = folder / JOURNAL_FILE, say
         self.file: BinaryIO | None = None
         self.digest, self.size, self.is_full = FIRST_DIGEST, 0, False
-        self.lines_by_device = Counter[str]()
-        self.written_refusals = set[tuple[str, str]]()  # bounded by the lines of devices
-        self.unwritten = Counter[str]()  # facts of a device that are only counted
+        self.lines_by_board = Counter[str]()
+        self.written_refusals = set[tuple[str, str]]()  # bounded by the lines of boards
+        self.unwritten = Counter[str]()  # facts of a board that are only counted
         try:
             self.open_file()
         except HeterophonyError as error:
@@ -68,29 +68,29 @@ class Journal:
         if last and (match := LINE_PATTERN.fullmatch(last[0])):
             self.digest, self.is_full = match[2], match[3] == "full"
 
-    def record(self, kind: str, device: str = "-", **details: Any) -> None:
-        """Write a fact, unless it repeats one or its device has caused too many."""
-        if kind in KINDS_AT_WILL and not self.is_wanted(kind, device, details):
-            self.unwritten[device] += 1
+    def record(self, kind: str, board: str = "-", **details: Any) -> None:
+        """Write a fact, unless it repeats one or its board has caused too many."""
+        if kind in KINDS_AT_WILL and not self.is_wanted(kind, board, details):
+            self.unwritten[board] += 1
             return
-        self.write_line(kind, device, details)
+        self.write_line(kind, board, details)
 
-    def is_wanted(self, kind: str, device: str, details: dict[str, Any]) -> bool:
-        """Return whether to write a fact that a device can cause as often as it likes."""
-        if self.lines_by_device[device] >= MAX_LINES_OF_DEVICE:
+    def is_wanted(self, kind: str, board: str, details: dict[str, Any]) -> bool:
+        """Return True if a fact that a board can cause at will is to be written."""
+        if self.lines_by_board[board] >= MAX_LINES_OF_BOARD:
             return False
-        refusal = device, str(details.get("why"))
+        refusal = board, str(details.get("why"))
         if kind == "refused":
             if refusal in self.written_refusals:
                 return False
             self.written_refusals.add(refusal)
-        self.lines_by_device[device] += 1
+        self.lines_by_board[board] += 1
         return True
 
-    def write_line(self, kind: str, device: str, details: dict[str, Any]) -> None:
+    def write_line(self, kind: str, board: str, details: dict[str, Any]) -> None:
         if self.file is None or self.is_full:
             return
-        line = self.make_line(kind, device, details)
+        line = self.make_line(kind, board, details)
         if self.size + len(line) > MAX_FILE_BYTES - MAX_LINE_BYTES:
             self.is_full = True
             why = f"the journal has {self.size} bytes; nothing more is written"
@@ -106,12 +106,12 @@ class Journal:
         self.size += len(line)
         self.digest = line.split(b" ", 2)[1].decode()
 
-    def make_line(self, kind: str, device: str, details: dict[str, Any]) -> bytes:
+    def make_line(self, kind: str, board: str, details: dict[str, Any]) -> bytes:
         time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         # ASCII only: no control character and no sign that changes the direction of text
-        rest = f"{kind} {device} {json.dumps(details, sort_keys=True)}"
+        rest = f"{kind} {board} {json.dumps(details, sort_keys=True)}"
         if len(rest) > MAX_LINE_BYTES - 64:
-            rest = f"{kind} {device} {json.dumps({'cut': rest[: MAX_LINE_BYTES // 4]})}"
+            rest = f"{kind} {board} {json.dumps({'cut': rest[: MAX_LINE_BYTES // 4]})}"
         return f"{time} {compute_digest(self.digest, time, rest)} {rest}\n".encode()
 
     def stop_writing(self, error: HeterophonyError) -> None:
@@ -123,8 +123,8 @@ class Journal:
 
     def __exit__(self, kind: type[BaseException] | None, error: object, _: object) -> None:
         """Write what was only counted, and how the server ended."""
-        for device, count in sorted(self.unwritten.items()):
-            self.write_line("counted", device, {"more": count})
+        for board, count in sorted(self.unwritten.items()):
+            self.write_line("counted", board, {"more": count})
         why = {} if kind is None else {"why": f"{kind.__name__}: {error}"[:300]}
         self.write_line("stopped" if kind else "ended", "-", why)
         if self.file is not None:
@@ -144,7 +144,7 @@ def read_journal(folder: Path) -> list[str]:
         content = read_regular_file(path, MAX_FILE_BYTES)
     except FileNotFoundError:
         raise FolderError(
-            f"{path} does not exist; only the server of a run on devices writes a journal"
+            f"{path} does not exist; only the server of a run on boards writes a journal"
         ) from None
     except OSError as error:
         raise FolderError(f"cannot read {path}: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""Check the metrics in a reply from a device: their names, their limits, and which there must be."""
+"""Check the metrics in a reply from a board: their names, their limits, and which there must be."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def check_loss(measure: str, value: float, found: Mapping[str, float]) -> None:
 
 
 def is_possible_score(plan: Plan, value: float, examples: int) -> bool:
-    """Tell whether so many examples can have this sum of scores; R² has no lower limit."""
+    """Return True if this sum of scores is possible with this number of examples; R² has no lower limit."""
     if plan.task.name == "classification" and value != int(value):
         return False
     return value <= examples and (value >= 0 or plan.task.name == "regression")
@@ -102,7 +102,7 @@ class ReplyValidator:
         self._measures = dict[tuple[object, ...], frozenset[str]]()
 
     def prepare(self) -> None:
-        """Compute the form of replies now: if that fails, no device is to blame."""
+        """Compute the form of replies now: if that fails, no board is to blame."""
         assert self.required_names is not None
         assert self.largest_reply_bytes
 
@@ -179,7 +179,7 @@ class ReplyValidator:
             expected |= {f"{measure}_valid" for measure in expected}
         for name in sorted(expected - reply.metrics.keys()):
             raise CodecError(f"metric {name!r} is missing in the reply to an evaluation")
-        # without test examples, a device cannot tell whether G needs personal parameters
+        # without test examples, a board cannot tell whether G needs personal parameters
         for name in sorted({"G", "P"} & reply.metrics.keys() - expected) if tested else ():
             raise CodecError(f"metric {name!r} is not measured in this evaluation")
         if job.t == self.plan.rounds and not reply.kept:
@@ -217,7 +217,7 @@ class ReplyValidator:
         """
         expected = self.largest_reply.aside
         if found and not expected:
-            raise CodecError("the reply holds personal tensors, which must stay on the device")
+            raise CodecError("the reply holds personal tensors, which must stay on the board")
         check_same_structure(found, expected)
         for name, v in found.items():
             if v.is_floating_point() and not bool(torch.isfinite(v).all()):
@@ -249,7 +249,7 @@ class ReplyValidator:
             )
 
     def set_trusted_weight(self, reply: Reply, job: Job) -> Reply:
-        """Replace the weight in averages, which is not for a device to choose."""
+        """Replace the weight in averages, which is not for a board to choose."""
         samples = self.plan.federation.whole().sizes()[job.client]
         if job.kind != "train":
             return reply

@@ -1,4 +1,4 @@
-"""What a device measures on its board: memory, CPU time, temperature, and energy where /sys tells."""
+"""What a board measures: memory, CPU time, temperature, and energy where /sys reports it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class BoardSensors:
             threading.Thread(target=self.sample_repeatedly, name="power", daemon=True).start()
 
     def read(self) -> dict[str, float]:
-        """Return the numbers that a device reports; what the board does not tell is left out."""
+        """Return the numbers that a board reports; what the board does not tell is left out."""
         out = {"seconds": self.clock() - self.start, "cpu_seconds": time.process_time()}
         if (peak := self.read_status_bytes("VmHWM")) is not None:
             self.peak = max(self.peak, peak)  # the kernel's may have been reset
@@ -101,7 +101,7 @@ def find_power_sensor(root: Path) -> ReadWatts | None:
 
 
 RESERVE = 32 << 20  # that must stay free, for messages and the system
-MAX_CLIENTS = 1024  # of one device, by the protocol
+MAX_CLIENTS = 1024  # of one board, by the protocol
 ReadBytes = Callable[[], int]
 
 
@@ -169,6 +169,6 @@ def read_free_bytes() -> int:
 
 
 def reset_peak() -> None:
-    """Let the kernel measure the peak of this process anew, where it allows that."""
+    """Reset the kernel's peak memory counter of this process, where that is allowed."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")

@@ -1,21 +1,21 @@
-"""Which runs devices can take part in, and which devices may take part in a run."""
+"""The server of a run on boards: which boards take part, and the run from start to end."""
 
 from __future__ import annotations
 
 import math
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
 from ..config.config import Config
-from ..core.algorithm import Reply
 from ..core.errors import ConfigError, FolderError
 from ..core.files import NAME_PATTERN, read_json, sort_names, write_json
 from ..data.client_folders import OWN_DATA, ExampleSpec
-from ..jobs.plan import Job
+from ..jobs.client_store import BOARDS_RECORD
 from ..jobs.trials import check_merge
 from ..runs.events import Event
 from ..runs.folder import RunFolder
@@ -24,45 +24,39 @@ from ..studies.execute import execute_plan
 from .board_data import FindSummary, RemoteFederation, load_known_summaries, make_remote_federation
 from .broker.broker import Broker
 from .broker.certificates import EnrolledClients
-from .broker.enrolment import Enrolment
-from .engine import (
-    DeviceBlocker,
-    DeviceEngine,
-    ShutOut,
-    announce_end,
-    process_messages,
-    publish_all,
-)
+from .broker.enrolment import Enrolment, make_endpoint
+from .engine import BoardEngine, ServerLink
 from .journal import Journal
 from .protocol import topics
 from .protocol.message_fields import parse_fields
-from .protocol.messages import ClientSummary, Hello
+from .protocol.messages import BlobRef, ClientSummary, Control, Hello
 from .protocol.server_session import ServerSession
 from .reply_checks import ReplyValidator
 from .status import StatusWriter
 from .transport.mqtt_transport import MqttTransport
-from .transport.queues import BrokerEndpoint, Will
+from .transport.queues import Will
 
 MAX_EXAMPLES = 10_000_000  # of one client; more would be claimed only to outweigh the others
 MAX_VALUES = 1 << 20  # in one example; a network for more would take gigabytes
+Say = Callable[[str], None]
 Summaries = Mapping[str, ClientSummary]  # of the clients introduced so far, by name
 
 
-def check_devices_can_run(config: Config) -> None:
-    """Refuse a configuration that devices cannot run, before anybody waits for them."""
+def check_boards_can_run(config: Config) -> None:
+    """Refuse a configuration that boards cannot run, before anybody waits for them."""
     if config.algorithm.pooled:
         raise ConfigError(
-            f"algorithm.name: {config.algorithm_name} trains on pooled data, which devices never"
+            f"algorithm.name: {config.algorithm_name} trains on pooled data, which boards never"
             " send; use heterophony run"
         )
     if config.data.new_clients:
         raise ConfigError(
-            "data.new_clients: devices cannot join after training; leave it out, or use"
+            "data.new_clients: boards cannot join after training; leave it out, or use"
             " heterophony run"
         )
     if config.attack.is_active:
         raise ConfigError(
-            "attack.kind: attacks are simulated, and devices are real; leave it out, or use heterophony"
+            "attack.kind: attacks are simulated, and boards are real; leave it out, or use heterophony"
             " run"
         )
 
@@ -79,7 +73,7 @@ def list_numbered_clients(config: Config) -> list[str] | None:
 def find_objection(
     config: Config, summaries: Summaries, hello: Hello, find_summary: FindSummary | None = None
 ) -> str:
-    """Return why a device cannot take part with its clients; an empty string if it can.
+    """Return why a board cannot take part with its clients; an empty string if it can.
 
     ``find_summary`` computes what is true of a client's data, if the server has them.
     """
@@ -105,7 +99,7 @@ def find_objection(
 def find_data_objection(
     config: Config, summaries: Summaries, client: ClientSummary, first: ClientSummary
 ) -> str:
-    """Return why a client's data do not fit the run; ``first`` is the device's first client."""
+    """Return why a client's data do not fit the run; ``first`` is the board's first client."""
     if why := find_size_objection(client):
         return f"client '{client.name}' {why}"
     if config.data.name == OWN_DATA and sum(client.labels) != client.train:
@@ -163,7 +157,7 @@ def find_membership_objection(config: Config, summaries: Summaries, clients: Seq
 
 
 def has_configured_format(config: Config, client: ClientSummary) -> bool:
-    """Return whether own data match the configuration, which describes no other data."""
+    """Return True if own data match the configuration, which describes no other data."""
     if config.data.name != OWN_DATA:
         return True
     spec = ExampleSpec.from_config(config.data.shape, config.data.classes)
@@ -175,46 +169,87 @@ def get_example_format(client: ClientSummary) -> tuple[tuple[int, ...], int, str
     return tuple(client.shape), client.classes, client.type
 
 
-RECORD_FILE = "devices.json"
-Say = Callable[[str], None]
-
-
-class DevicesRecord:
-    """What the server keeps besides the run: the device of each client, and its data summary."""
+class BoardsRecord:
+    """What the server stores besides the run: which board holds which client, and its data."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / RECORD_FILE
+        self.path = folder / BOARDS_RECORD
         content = read_json(self.path) if self.path.is_file() else {}
-        self.epoch: int = content.get("epoch", 0) + 1
-        self.device_of_client: dict[str, str] = content.get("holders", {})
-        self.folder_ids: dict[str, str] = content.get("homes", {})  # by device
         try:
+            self.run_id: str = content.get("run_id") or secrets.token_hex(8)
+            self.start: int = content.get("start", 0) + 1
+            self.board_of_client: dict[str, str] = content.get("board_of_client", {})
+            self.folder_ids: dict[str, str] = content.get("folder_ids", {})  # by board
             self.client_summaries = {
-                # runs of earlier versions have no type: all examples were uint8
-                name: parse_fields(ClientSummary, {"type": "uint8", **fields})
-                for name, fields in content.get("held", {}).items()
+                name: parse_fields(ClientSummary, fields)
+                for name, fields in content.get("clients", {}).items()
             }
         except ValueError as error:
             raise FolderError(f"{self.path} is damaged: a client {error}") from None
         self.save()
 
-    def record_clients(self, device: str, hello: Hello) -> None:
-        """Assign new clients to the device for good, before the device is welcomed."""
+    def record_clients(self, board: str, hello: Hello) -> None:
+        """Assign new clients to the board for good, before the board is welcomed."""
         new = {c.name: c for c in hello.clients if c.name not in self.client_summaries}
         if new:
             self.client_summaries |= new
-            self.device_of_client |= dict.fromkeys(new, device)
-            self.folder_ids[device] = hello.home
+            self.board_of_client |= dict.fromkeys(new, board)
+            self.folder_ids[board] = hello.folder_id
             self.save()
 
     def save(self) -> None:
         content = {
-            "epoch": self.epoch,
-            "holders": self.device_of_client,
-            "homes": self.folder_ids,
-            "held": {name: asdict(summary) for name, summary in self.client_summaries.items()},
+            "run_id": self.run_id,
+            "start": self.start,
+            "board_of_client": self.board_of_client,
+            "folder_ids": self.folder_ids,
+            "clients": {name: asdict(summary) for name, summary in self.client_summaries.items()},
         }
         write_json(self.path, content)
+
+
+class Admission:
+    """Decides which boards take part; records their clients before they are welcomed."""
+
+    def __init__(
+        self, config: Config, record: BoardsRecord, enrolled: EnrolledClients | None, say: Say
+    ) -> None:
+        self.config, self.record, self.enrolled = config, record, enrolled
+        is_complete = len(record.client_summaries) >= config.data.clients
+        self.find_summary = None if is_complete else load_known_summaries(config, say)
+
+    def check(self, board: str, hello: Hello) -> str:
+        """Return why a board cannot take part; an empty string if it takes part now."""
+        why = self.find_objection(board, hello)
+        if not why:
+            self.record.record_clients(board, hello)
+        return why
+
+    def find_objection(self, board: str, hello: Hello) -> str:
+        record = self.record
+        if record.folder_ids.get(board, hello.folder_id) != hello.folder_id:
+            return (
+                f"board '{board}' started in another folder, which has its clients' memories;"
+                " start it with that folder"
+            )
+        why = find_objection(self.config, record.client_summaries, hello, self.find_summary)
+        if why or self.enrolled is None:
+            return why
+        held = {c for c, holder in record.board_of_client.items() if holder == board}
+        names = held | {c.name for c in hello.clients}
+        return self.enrolled.find_objection(board, names, self.config.data.clients)
+
+
+@dataclass(frozen=True)
+class ServerHooks:
+    """What a server calls: ``say`` with lines for people, ``on_event`` with the run's events.
+
+    ``watch`` is called several times a second; an error that it raises ends the run.
+    """
+
+    say: Say
+    on_event: Callable[[Event], None] = lambda event: None
+    watch: Callable[[], None] = lambda: None
 
 
 def serve(
@@ -222,140 +257,106 @@ def serve(
     folder: RunFolder,
     enrolment: Enrolment,
     run: str,
-    say: Say,
-    on_event: Callable[[Event], None] = lambda event: None,
-    enrolled_clients: EnrolledClients | None = None,
-    watch: Callable[[], None] = lambda: None,
+    hooks: ServerHooks,
+    enrolled: EnrolledClients | None = None,
 ) -> Summary:
     """Run the remaining rounds. The caller must hold the folder's lock.
 
-    ``enrolled_clients`` are those that enrolments name; None lets any device hold any clients.
-    ``watch`` is called several times a second; it may raise an error, which ends the run.
+    ``enrolled`` limits boards to the clients that their enrolments name; None lets any board hold any.
     """
-    check_devices_can_run(config)
-    record = DevicesRecord(folder.path)
-    is_complete = len(record.client_summaries) >= config.data.clients
-    find_summary = None if is_complete else load_known_summaries(config, say)
-    validators: list[ReplyValidator] = []  # one, once the clients are known
-
-    def check_reply(job: Job, reply: Reply) -> None:
-        validators[0].check_reply(reply, job)
-
-    def check_admission(device: str, hello: Hello) -> str:
-        why = find_objection(config, record.client_summaries, hello, find_summary)
-        if not why and enrolled_clients is not None:
-            held = {c for c, holder in record.device_of_client.items() if holder == device}
-            names = held | {c.name for c in hello.clients}
-            why = enrolled_clients.find_objection(device, names, config.data.clients)
-        if record.folder_ids.get(device, hello.home) != hello.home:
-            why = (
-                f"device '{device}' started in another folder, which has its clients' memories;"
-                " start it with that folder"
-            )
-        if not why:
-            record.record_clients(device, hello)
-        return why
-
-    endpoint = BrokerEndpoint(
-        enrolment.address, enrolment.port, enrolment.device, enrolment.make_ssl_context()
+    check_boards_can_run(config)
+    record = BoardsRecord(folder.path)
+    admission = Admission(config, record, enrolled, hooks.say)
+    text = folder.config_file.read_bytes()
+    control = Control(
+        run,
+        record.run_id,
+        record.start,
+        "waiting",
+        0,
+        config.top.rounds,
+        0,
+        BlobRef.from_bytes(text),
     )
     session = ServerSession(
-        run=run,
-        epoch=record.epoch,
-        rounds=config.top.rounds,
-        config=folder.config_file.read_bytes(),
-        check_admission=check_admission,
-        check_reply=check_reply,
-        limit_reply_bytes=lambda job: validators[0].limit_reply_bytes(job),
-        now=time.monotonic(),
-        device_of_client=record.device_of_client,
-    )
-    subscriptions, will = (
-        topics.list_server_subscriptions(),
-        Will(topics.make_server_topic(run), b"gone"),
+        control, text, admission.check, time.monotonic(), record.board_of_client
     )
     with (
-        MqttTransport(
-            endpoint,
-            subscriptions,
-            will=will,
-            find_sender=topics.find_sender,
-            # Mosquitto reads one acknowledgement for hundreds of messages of a flood: with them,
-            # a flood would wait in the broker, unseen, and displace what others send
-            acknowledges=False,
-        ) as transport,
-        StatusWriter(session, folder.path, say) as status,
-        Journal(folder.path, say) as journal,
+        open_transport(enrolment, run) as transport,
+        StatusWriter(session, folder.path, hooks.say) as status,
+        Journal(folder.path, hooks.say) as journal,
     ):
 
-        def record_fact(kind: str, device: str = "-", **details: Any) -> None:
-            if kind == "joined" and enrolled_clients is not None:
-                details["certificate"] = enrolled_clients.find_serial_number(device)
-            journal.record(kind, device, **details)
-
-        session.stats.record_fact = record_fact
-        journal.record(
-            "resumed" if record.epoch > 1 else "started",
-            start=record.epoch,
-            run=run,
-            broker=f"{endpoint.address}:{endpoint.port}",
-            version=__version__,
-            configuration=session.config_blob.blob.sha256[:16],
-        )
-        broker = None
-        if enrolled_clients is not None and enrolled_clients.can_be_read:
-            broker = Broker(enrolled_clients.store.folder)
-        shut_out = DeviceBlocker(session, transport, broker, say).shut_out
-
-        def update() -> None:
+        def on_poll() -> None:
             status.update()
-            watch()
+            hooks.watch()
 
-        federation = wait_for_clients(config, session, transport, record, say, update, shut_out)
-        plan = config.build_device_plan(federation)
+        keep_journal(journal, session, enrolment, enrolled)
+        broker = None
+        if enrolled is not None and enrolled.can_be_read:
+            broker = Broker(enrolled.store.folder)
+        link = ServerLink(session, transport, hooks.say, on_poll, broker)
+        plan = config.build_board_plan(wait_for_clients(config, link, record))
         check_merge(plan)
-        validators.append(ReplyValidator(plan))
-        validators[0].prepare()
-        engine = DeviceEngine(
-            plan=plan,
-            session=session,
-            transport=transport,
-            reply_validator=validators[0],
-            deadline=config.faults.deadline,
-            count_needed=config.faults.count_needed_replies,
-            find_oldest_round=folder.find_oldest_commit,
-            say=say,
-            update_status=update,
-            shut_out=shut_out,
-        )
-        summary = execute_plan(plan, folder, engine, on_event=on_event)
-        # also if the run had ended before: its devices may not have heard of it
-        announce_end(session, transport, say, shut_out)
+        validator = ReplyValidator(plan)
+        validator.prepare()
+        session.assignments.rules = validator
+        engine = BoardEngine(plan, link, validator, config.faults, folder.find_oldest_commit)
+        summary = execute_plan(plan, folder, engine, on_event=hooks.on_event)
+        link.announce_end()  # also if the run had ended before: its boards may not know
     return summary
 
 
-def wait_for_clients(
-    config: Config,
-    session: ServerSession,
-    transport: MqttTransport,
-    record: DevicesRecord,
-    say: Say,
-    update_status: Callable[[], None],
-    shut_out: ShutOut,
-) -> RemoteFederation:
+def open_transport(enrolment: Enrolment, run: str) -> MqttTransport:
+    """Connect the server to the broker."""
+    return MqttTransport(
+        make_endpoint(enrolment),
+        topics.list_server_subscriptions(),
+        retained={topics.make_server_topic(run): topics.SERVER_HERE},
+        will=Will(topics.make_server_topic(run), topics.SERVER_GONE),
+        find_sender=topics.find_sender,
+        # Mosquitto reads one acknowledgement for hundreds of messages of a flood: with them,
+        # a flood would wait in the broker, unseen, and displace what others send
+        acknowledges=False,
+    )
+
+
+def keep_journal(
+    journal: Journal, session: ServerSession, enrolment: Enrolment, enrolled: EnrolledClients | None
+) -> None:
+    """Record the server's start, and from now on what the session reports."""
+
+    def record_fact(kind: str, board: str = "-", **details: Any) -> None:
+        if kind == "joined" and enrolled is not None:
+            details["certificate"] = enrolled.find_serial_number(board)
+        journal.record(kind, board, **details)
+
+    session.stats.record_fact = record_fact
+    control = session.control
+    journal.record(
+        "resumed" if control.start > 1 else "started",
+        start=control.start,
+        run=control.run,
+        broker=f"{enrolment.address}:{enrolment.port}",
+        version=__version__,
+        configuration=control.config.sha256[:16],
+    )
+
+
+def wait_for_clients(config: Config, link: ServerLink, record: BoardsRecord) -> RemoteFederation:
     """Wait until every client of the run has been introduced, now or in an earlier start."""
     count, last_line = config.data.clients, ""
-    publish_all(session, transport, [session.make_control_publication()])
+    link.publish([link.session.make_control_publication()])
     while missing := count - len(record.client_summaries):
         line = f"waiting for {missing} of {count} clients"
         if line != last_line:
-            say(line)
+            link.say(line)
             last_line = line
-        process_messages(session, transport, say, update_status, shut_out)
+        link.process_messages()
     clients = sort_names(record.client_summaries)
     summaries = {c: record.client_summaries[c] for c in clients}
     if warning := describe_dominance(config, summaries):
-        say(warning)
+        link.say(warning)
     labels = tuple(str(i) for i in range(summaries[clients[0]].classes))
     if config.data.name == OWN_DATA:
         labels = ExampleSpec.from_config(config.data.shape, config.data.classes).labels

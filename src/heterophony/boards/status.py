@@ -1,4 +1,4 @@
-"""The state of a run and its devices as plain data for people. No I/O, no clock."""
+"""The status of a run and its boards, written to a file for the page and the dashboard."""
 
 from __future__ import annotations
 
@@ -10,75 +10,77 @@ from typing import Any, Self
 
 from ..core.errors import StorageError
 from ..core.files import write_atomically
-from ..runs.run_index import DEVICES_FILE
-from .protocol.board_stats import DeviceCounters
-from .protocol.registry import RegisteredDevice
+from ..runs.run_index import BOARDS_FILE
+from .protocol.board_stats import BoardCounters
+from .protocol.registry import RegisteredBoard
 from .protocol.server_session import ServerSession
 
 STATUS_VERSION = 1  # of the data; readers check it
-COUNTER_NAMES = ("bytes_down", "bytes_up", "tasks", "refused", "wrong", "reconnects")
+COUNTER_NAMES = ("bytes_down", "bytes_up", "jobs", "refused", "wrong", "reconnects")
 Json = dict[str, Any]
 
 
 def build_status(session: ServerSession, clock_offset: float = 0.0) -> Json:
     """Return the status; ``clock_offset`` is the date of the server's own time 0, in seconds."""
     stats, control = session.stats, session.control
-    clients_by_device: dict[str, list[str]] = {}
-    for client, device in session.registry.device_of_client.items():
-        clients_by_device.setdefault(device, []).append(client)
+    clients_by_board: dict[str, list[str]] = {}
+    for client, board in session.registry.board_of_client.items():
+        clients_by_board.setdefault(board, []).append(client)
     return {
         "form": STATUS_VERSION,
         "state": control.state,
         "t": control.t,
         "rounds": control.rounds,
-        "devices": {
-            device: {
-                **format_device(counters, clock_offset),
-                "clients": clients_by_device.get(device, []),
-                "doing": list_activities(session, device, session.registry.devices.get(device)),
+        "boards": {
+            board: {
+                **format_board(counters, clock_offset),
+                "clients": clients_by_board.get(board, []),
+                "doing": list_activities(session, board, session.registry.boards.get(board)),
             }
-            for device, counters in sorted(stats.counters.items())
+            for board, counters in sorted(stats.counters.items())
         },
         "others": format_counters(stats.other_counters),
         "foreign": stats.foreign_messages,
     }
 
 
-def format_device(counters: DeviceCounters, clock_offset: float) -> Json:
+def format_board(counters: BoardCounters, clock_offset: float) -> Json:
     since = None if counters.since is None else round(clock_offset + counters.since)
     return {"state": counters.state, "since": since, **format_counters(counters)}
 
 
-def format_counters(counters: DeviceCounters) -> Json:
+def format_counters(counters: BoardCounters) -> Json:
     counts = {name: getattr(counters, name) for name in COUNTER_NAMES}
     return {**counts, "seconds": round(counters.seconds, 3), "why": counters.last_reason}
 
 
 def list_activities(
-    session: ServerSession, device: str, record: RegisteredDevice | None
+    session: ServerSession, board: str, record: RegisteredBoard | None
 ) -> list[Json]:
-    """Return what the device does, as its messages show: its next task, and a reply being sent.
+    """Return what the board does, as its messages show: its next job, and a reply being sent.
 
-    A task is ``asked`` until the device pulls its tensors (``pull``), and is worked on (``train`` …)
-    once the device has requested the last of them.
+    A job is ``asked`` until the board pulls its tensors (``pull``), and is worked on (``train`` …)
+    once the board has requested the last of them.
     """
     if record is None or not record.connected:
         return []
     sending = record.current_transfer[0].id if record.current_transfer else ""
-    tasks = {o.task.id: o.task for o in session.assignments.list_open_tasks(device)}
-    to_do = [t for key, t in tasks.items() if key != sending and key not in record.ready_replies]
+    jobs = {o.assigned.id: o.assigned for o in session.assignments.list_open_jobs(board)}
+    to_do = [j for key, j in jobs.items() if key != sending and key not in record.ready_replies]
     activities = []
     if to_do:
-        task = min(to_do, key=lambda t: (t.t, t.job != "train"))
-        requested = [record.requested_blobs.get(b.sha256) for b in (task.tensors, task.average)]
+        assigned = min(to_do, key=lambda j: (j.t, j.job != "train"))
+        requested = [
+            record.requested_blobs.get(b.sha256) for b in (assigned.tensors, assigned.average)
+        ]
         if all(requested):
-            what = task.job
+            what = assigned.job
         else:
             what = "pull" if any(r is not None for r in requested) else "asked"
-        activities.append({"what": what, "client": task.client, "t": task.t})
-    if sending in tasks:
-        task = tasks[sending]
-        activities.append({"what": "send", "client": task.client, "t": task.t})
+        activities.append({"what": what, "client": assigned.client, "t": assigned.t})
+    if sending in jobs:
+        assigned = jobs[sending]
+        activities.append({"what": "send", "client": assigned.client, "t": assigned.t})
     return activities
 
 
@@ -96,7 +98,7 @@ class StatusWriter:
         say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.session, self.path, self.say = session, folder / DEVICES_FILE, say
+        self.session, self.path, self.say = session, folder / BOARDS_FILE, say
         self.clock = clock
         self.clock_offset = time.time() - clock()  # the date of the clock's 0
         self.last_check: float | None = None
@@ -124,7 +126,7 @@ class StatusWriter:
             )
         except StorageError as error:  # not a reason to end the run
             if self.can_write:
-                self.say(f"cannot write the status of the devices: {error}")
+                self.say(f"cannot write the status of the boards: {error}")
             self.can_write = False
         else:
             self.can_write = True

@@ -14,9 +14,10 @@ from .. import __version__
 from ..core.errors import HeterophonyError, StorageError
 from . import (
     audit,
+    boards,
     broker,
     data,
-    fleet,
+    fleet_run,
     leaderboard,
     lists,
     reports,
@@ -27,8 +28,6 @@ from . import (
     tools,
     tune,
 )
-from . import boards as devices
-from . import boards as journal
 from . import reports as dashboard
 from . import runs as new
 from . import runs as pretrain
@@ -73,7 +72,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {  # command lines, each with what it doe
         "heterophony audit fedavg fedbn --rounds 5,10 --clients 4 --images 2",
     ),
     "testbed": (
-        "heterophony testbed fedreg --devices 4 -c rounds=3",
+        "heterophony testbed fedreg --boards 4 -c rounds=3",
         "heterophony testbed --faults all         # a fault after every round; the same bits",
     ),
     "dashboard": (
@@ -147,10 +146,9 @@ reports.register(app)
 dashboard.register_dashboard(app)
 data.register(app)
 broker.register(app)
-devices.register(app)
-journal.register_journal(app)
+boards.register(app)
 testbed.register(app)
-fleet.register(app)
+fleet_run.register(app)
 tools.register(app)
 add_examples(app)
 

@@ -1,4 +1,4 @@
-"""``server`` and ``device``: the two sides of a run on real devices, over MQTT."""
+"""``server``, ``board`` and ``journal``: the two sides of a run on real boards, and its record."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ EnrolmentOption = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the commands to the app."""
     app.command()(server)
-    app.command()(device)
+    app.command()(board)
+    app.command("device", hidden=True)(board)  # its name in earlier versions
+    app.command()(journal)
 
 
 def server(
@@ -43,16 +45,16 @@ def server(
     file: ConfigArgument = None,
     pairs: SettingsOption = None,
     out: Annotated[Path, typer.Option(help="The run's folder; a run in it continues.")] = Path(
-        "runs/devices"
+        "runs/boards"
     ),
     trust: TrustOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Serve a run to devices. Started again after any interruption, it continues."""
+    """Serve a run to boards. Started again after any interruption, it continues."""
     from ..algorithms import get_display_name
     from ..boards.broker.certificates import EnrolledClients
     from ..boards.broker.enrolment import read_enrolment
-    from ..boards.server import serve
+    from ..boards.server import ServerHooks, serve
     from ..config.reading import read_config
     from ..core.errors import ConfigError
     from ..runs.folder import RunFolder
@@ -72,22 +74,22 @@ def server(
         config = read_settings(file, pairs)
         if config.engine.device not in ("auto", "cpu"):
             raise ConfigError(
-                "engine.device: every device chooses its own, as in `heterophony device -c"
+                "engine.device: every board chooses its own, as in `heterophony board -c"
                 f" engine.device={config.engine.device}`; leave it out here"
             )
         folder.create(config.to_toml())
     try:
         with terminal.show_interruptible_progress(SAME_COMMAND, [folder]) as shown:
             status = shown.begin_run(get_display_name(config.algorithm_name), config.top.rounds)
-            note = terminal.print_note
-            summary = serve(config, folder, credentials, out.name, note, status, enrolled)
+            hooks = ServerHooks(terminal.print_note, status)
+            summary = serve(config, folder, credentials, out.name, hooks, enrolled)
     finally:
         folder.close()
     show_run(summary, folder.path, json, trained=True)
 
 
 def names_own_algorithm(file: str | None, pairs: list[str], begun: Path) -> bool:
-    """Tell whether a command names the same algorithm from outside as the run that it continues."""
+    """Return True if a command names the same algorithm from outside as the run it continues."""
     from ..algorithms import is_own_code
 
     name = find_named_algorithm(begun, [])
@@ -98,17 +100,19 @@ def names_own_algorithm(file: str | None, pairs: list[str], begun: Path) -> bool
     return find_named_algorithm(settings, [*chosen, *pairs]) == name
 
 
-def device(
+def board(
     enrolment: EnrolmentOption,
     clients: Annotated[
         str,
         typer.Option(
-            help="The clients on this device, as in 0,1,2; default with --data: all in it."
+            help="The clients on this board, as in 0,1,2; default with --data: all in it."
         ),
     ] = "",
     data: Annotated[
         Path | None,
-        typer.Option(help="Their own data: of one client, or one folder or .npz for each."),
+        typer.Option(
+            help="Local data: one client's folder or .npz, or a folder with one per client."
+        ),
     ] = None,
     shares: Annotated[
         Path | None,
@@ -117,18 +121,16 @@ def device(
         ),
     ] = None,
     folder: Annotated[
-        Path, typer.Option(help="Where clients keep personal parameters; it is never sent.")
-    ] = Path("device"),
+        Path, typer.Option(help="Where clients keep personal parameters, which are never sent.")
+    ] = Path("board"),
     run: Annotated[
         str | None,
-        typer.Option(help="The name of the run; default: the one that a server announces."),
+        typer.Option(help="Name of the run; default: the first that a connected server announces."),
     ] = None,
-    simulate_slow: Annotated[
-        float, typer.Option(min=1.0, help="Work so many times slower than this machine.")
-    ] = 1.0,
+    simulate_slow: Annotated[float, typer.Option(min=1.0, help="Slowdown factor.")] = 1.0,
     memory_limit: Annotated[
         int | None,
-        typer.Option(min=64, help="MB that it may use; default: what the board has."),
+        typer.Option(min=64, help="Memory limit in MB; default: what the board has."),
     ] = None,
     pairs: Annotated[
         list[str] | None,
@@ -137,7 +139,7 @@ def device(
     trust: TrustOption = False,
 ) -> None:
     """Take part in a run, until it ends. Started again after any interruption, it continues."""
-    from ..boards.board import Device, wait_for_run
+    from ..boards.board import BoardOptions, take_part, wait_for_run
     from ..boards.broker.enrolment import read_enrolment
     from ..config.reading import read_config
     from ..core.accelerator import find_device
@@ -147,48 +149,38 @@ def device(
     for pair in pairs or []:
         if pair.partition("=")[0].strip() != "engine.device":
             raise ConfigError(
-                f"-c {pair}: only engine.device is a device's own; all else is the run's"
+                f"-c {pair}: a board chooses only engine.device; the run decides the rest"
             )
-    computes_on = find_device(read_config(None, pairs or []).engine.device)
     credentials = read_enrolment(enrolment)
     names = [c.strip() for c in clients.split(",") if c.strip()]
-    own = None if data is None else find_client_data(data, names, credentials.device)
+    own = None if data is None else find_client_data(data, names, credentials.name)
     if own is None and not names:
-        raise ConfigError("--clients: missing; name those on this device, as in --clients 0,1,2")
+        raise ConfigError("--clients: missing; name those on this board, as in --clients 0,1,2")
+    options = BoardOptions(
+        data=own,
+        shares=shares,
+        slowdown=simulate_slow,
+        memory_limit=memory_limit * 1_000_000 if memory_limit else None,
+        accelerator=find_device(read_config(None, pairs or []).engine.device),
+        trust=trust,
+    )
+    note, held = terminal.print_note, list(own or names)
     with terminal.exit_on_interrupt(SAME_COMMAND, lambda: None):
-        run_name = run or wait_for_run(credentials, terminal.print_note)
-        device_folder, held = folder / credentials.device, list(own or names)
-        Device(
-            credentials,
-            run_name,
-            device_folder,
-            held,
-            terminal.print_note,
-            slowdown=simulate_slow,
-            data=own,
-            shares=shares,
-            memory_limit=memory_limit * 1_000_000 if memory_limit else None,
-            device=computes_on,
-            trust=trust,
-        ).run()
-    terminal.print_note("the run has ended")
-
-
-def register_journal(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command()(journal)
+        run_name = run or wait_for_run(credentials, note)
+        take_part(credentials, run_name, folder / credentials.name, held, note, options)
+    note("the run has ended")
 
 
 def journal(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")],
-    device: Annotated[str | None, typer.Option(help="Only what concerns this device.")] = None,
+    board: Annotated[str | None, typer.Option(help="Only what concerns this board.")] = None,
     kind: Annotated[str | None, typer.Option(help="Only this kind, as in refused.")] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only check that no line was altered or removed.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Print the journal of a run on devices: who joined, what was refused, what was sent."""
+    """Print the journal of a run on boards: who joined, what was refused, what was sent."""
     from ..boards.journal import find_damage, parse_line, read_journal
 
     lines = read_journal(folder)
@@ -203,7 +195,7 @@ def journal(
     facts = [
         fact
         for fact in map(parse_line, lines)
-        if fact and device in (None, fact.device) and kind in (None, fact.kind)
+        if fact and board in (None, fact.board) and kind in (None, fact.kind)
     ]
     if json:
         terminal.print_json([vars(fact) for fact in facts])
@@ -214,7 +206,7 @@ def journal(
 
 def format_fact(fact: Fact) -> str:
     details = "; ".join(f"{key} {format_value(v)}" for key, v in fact.details.items())
-    return f"{fact.time}  {fact.kind:9} {fact.device:16} {details}".rstrip()
+    return f"{fact.time}  {fact.kind:9} {fact.board:16} {details}".rstrip()
 
 
 def format_value(value: Any) -> str:

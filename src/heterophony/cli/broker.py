@@ -1,4 +1,4 @@
-"""``broker``: run Mosquitto for devices; enrol devices and revoke them."""
+"""``broker``: run Mosquitto for boards; enrol boards and revoke them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ if TYPE_CHECKING:
 
 
 FolderArgument = Annotated[Path, typer.Argument(metavar="[DIR]", help="The folder of the broker.")]
-DeviceArgument = Annotated[str, typer.Argument(metavar="DEVICE", help="The name of the device.")]
+BoardArgument = Annotated[str, typer.Argument(metavar="BOARD", help="The name of the board.")]
 DEFAULT_FOLDER = Path("broker")
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the app."""
-    group = typer.Typer(
-        no_args_is_help=True, help="Run the MQTT broker between server and devices."
-    )
+    group = typer.Typer(no_args_is_help=True, help="Run the MQTT broker between server and boards.")
     for command in (up, down, enrol, revoke, status):
         group.command()(command)
     app.add_typer(group, name="broker")
@@ -67,58 +65,58 @@ def up(
 
 
 def down(folder: FolderArgument = DEFAULT_FOLDER) -> None:
-    """Stop Mosquitto; running servers and devices continue after the next `up`."""
+    """Stop Mosquitto; running servers and boards continue after the next `up`."""
     terminal.print_note("down" if open_broker(folder).stop() else "it was not up")
 
 
 def enrol(
-    device: DeviceArgument,
+    board: BoardArgument,
     folder: FolderArgument = DEFAULT_FOLDER,
     out: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--out", help="The file to write; default: DEVICE.toml in the current folder."
+            "-o", "--out", help="The file to write; default: BOARD.toml in the current folder."
         ),
     ] = None,
     clients: Annotated[
         str | None,
-        typer.Option(help="The only clients that the device may hold, as in 0,1,2; default: any."),
+        typer.Option(help="The only clients that the board may hold, as in 0,1,2; default: any."),
     ] = None,
 ) -> None:
-    """Enrol a device: write the one file that it needs. It holds a private key: keep it secret."""
-    file = out or Path(f"{device}.toml")
+    """Enrol a board: write the one file that it needs. It holds a private key: keep it secret."""
+    file = out or Path(f"{board}.toml")
     names = [] if clients is None else [c.strip() for c in clients.split(",")]
-    enrolment = open_broker(folder).enrol(device, file, names)
+    enrolment = open_broker(folder).enrol(board, file, names)
     print(file)
     terminal.print_note(
-        f"{device} finds the broker at {enrolment.address}:{enrolment.port}; valid until"
-        f" {enrolment.until:%Y-%m-%d}; copy the file to the device, then delete it here"
+        f"{board} finds the broker at {enrolment.address}:{enrolment.port}; valid until"
+        f" {enrolment.until:%Y-%m-%d}; copy the file to the board, then delete it here"
     )
 
 
-def revoke(device: DeviceArgument, folder: FolderArgument = DEFAULT_FOLDER) -> None:
-    """Revoke a device at once and for ever; `enrol` gives it a new file."""
-    open_broker(folder).revoke(device)
-    terminal.print_note(f"{device} is revoked")
+def revoke(board: BoardArgument, folder: FolderArgument = DEFAULT_FOLDER) -> None:
+    """Revoke a board at once and for ever; `enrol` gives it a new file."""
+    open_broker(folder).revoke(board)
+    terminal.print_note(f"{board} is revoked")
 
 
 def status(folder: FolderArgument = DEFAULT_FOLDER, json: JsonOption = False) -> None:
-    """Show whether the broker is up, its port, and the enrolled devices."""
+    """Show whether the broker is up, its port, and the enrolled boards."""
     broker = open_broker(folder)
     listen, pid = broker.read_listen_settings(), broker.find_pid()
-    devices = broker.certificate_store.list_enrolled()
+    boards = broker.certificate_store.list_enrolled()
     if json:
         rows = [
             {"name": d.name, "until": d.until.isoformat(), "clients": list(d.clients)}
-            for d in devices
+            for d in boards
         ]
         terminal.print_json(
             {"up": pid is not None, "pid": pid, "port": listen.port, "lan": listen.lan}
-            | {"devices": rows}
+            | {"boards": rows}
         )
         return
     state = "down" if pid is None else f"up, process {pid}"
     reach = "this machine and others" if listen.lan else "this machine only"
     title = f"{state}; port {listen.port}, for {reach}"
-    cells = [[d.name, f"{d.until:%Y-%m-%d}", ", ".join(d.clients) or "any"] for d in devices]
-    terminal.print_table(title, ["device", "valid until", "clients"], cells)
+    cells = [[d.name, f"{d.until:%Y-%m-%d}", ", ".join(d.clients) or "any"] for d in boards]
+    terminal.print_table(title, ["board", "valid until", "clients"], cells)

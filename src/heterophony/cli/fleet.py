@@ -1,4 +1,4 @@
-"""The live view of a fleet: one row per board on a terminal, lines elsewhere."""
+"""``fleet``: the steps that prepare boards over SSH, start heterophony on them and watch it."""
 
 from __future__ import annotations
 
@@ -86,16 +86,13 @@ class Chosen:
     wheels: Path
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the app."""
-    from .fleet_run import run, table
-
+def make_group() -> typer.Typer:
+    """Return the group ``fleet`` with the commands for single steps."""
     group = typer.Typer(no_args_is_help=True, subcommand_metavar="COMMAND [ARGS]...")
     group.callback()(choose_fleet)
-    steps = (check, wheels, install, enrol, data, start, stop, status, logs, collect)
-    for command in (*steps, run, table):
+    for command in (check, wheels, install, enrol, data, start, stop, status, logs, collect):
         group.command()(command)
-    app.add_typer(group, name="fleet")
+    return group
 
 
 def choose_fleet(
@@ -145,11 +142,11 @@ def load_run(prepared: Preparation, config: Config) -> None:
     """Read and partition the data of a run, and assign its clients to the boards."""
     from ..algorithms import is_own_code
     from ..boards.fleet.run import assign
-    from ..boards.server import check_devices_can_run
+    from ..boards.server import check_boards_can_run
     from ..data.client_folders import OWN_DATA
     from ..studies.tasks import read_federation
 
-    check_devices_can_run(config)
+    check_boards_can_run(config)
     prepared.trust = is_own_code(config.algorithm_name)
     if config.data.name != OWN_DATA:
         prepared.federation = read_federation(config)
@@ -226,7 +223,7 @@ def start(
     pairs: SettingsOption = None,
     run_name: RunNameOption = "",
 ) -> None:
-    """Start the device on each board, in the background."""
+    """Start heterophony on each board, in the background."""
     with prepare(context.obj) as prepared:
         load_run(prepared, read_settings(file, pairs))
         prepared.run = run_name
@@ -234,16 +231,16 @@ def start(
 
 
 def stop(context: typer.Context) -> None:
-    """Stop the device on each board; started again, it continues."""
-    from ..boards.fleet.start import stop_device
+    """Stop heterophony on each board; started again, it continues."""
+    from ..boards.fleet.steps import stop_process
 
     with prepare(context.obj) as prepared:
-        end(do_step("stop", context.obj.boards, lambda board: stop_device(prepared.ssh, board)))
+        end(do_step("stop", context.obj.boards, lambda board: stop_process(prepared.ssh, board)))
 
 
 def status(context: typer.Context, json: JsonOption = False) -> None:
-    """Show how the device on each board is."""
-    from ..boards.fleet.start import read_status
+    """Show whether heterophony runs on each board."""
+    from ..boards.fleet.steps import read_status
 
     with prepare(context.obj) as prepared:
         found: dict[str, object] = {}
@@ -257,7 +254,7 @@ def status(context: typer.Context, json: JsonOption = False) -> None:
         if json:
             terminal.print_json({"boards": found, "failed": outcome.failed})
         elif outcome.done:
-            terminal.print_list(["board", "device"], sorted_rows(prepared, outcome), 2)
+            terminal.print_list(["board", "state"], sorted_rows(prepared, outcome), 2)
     end(outcome)
 
 
@@ -265,8 +262,8 @@ def logs(
     context: typer.Context,
     lines: Annotated[int, typer.Option(min=1, help="How many lines of each board.")] = 20,
 ) -> None:
-    """Print the last lines of each board's device."""
-    from ..boards.fleet.checks import read_log
+    """Print the last lines of each board's log."""
+    from ..boards.fleet.steps import read_log
     from ..core.files import clean_line
 
     with prepare(context.obj) as prepared:
@@ -297,7 +294,7 @@ def collect(
 
 def collect_all(prepared: Preparation, boards: Sequence[Board], out: Path) -> Outcome:
     """Write the log and facts of each board to a folder of its name."""
-    from ..boards.fleet.checks import collect as collect_board
+    from ..boards.fleet.steps import collect as collect_board
 
     return do_step(
         "collect",

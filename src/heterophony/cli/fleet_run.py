@@ -28,6 +28,14 @@ LateOption = Annotated[
 ]
 
 
+def register(app: typer.Typer) -> None:
+    """Add the group ``fleet`` with all its commands to the app."""
+    group = steps.make_group()
+    for command in (run, table):
+        group.command()(command)
+    app.add_typer(group, name="fleet")
+
+
 def run(
     context: typer.Context,
     file: ConfigArgument = None,
@@ -96,15 +104,17 @@ def run_on_fleet(prepared: Preparation, config: Config, folder: RunFolder, late:
     from ..algorithms import get_display_name
     from ..boards.fleet.run import name_run, serve_run
     from ..report.page.html import write_report
-    from ..results.board_rounds import write_device_rounds
+    from ..results.board_rounds import write_board_rounds
     from ..results.runs import load_runs
     from ..studies.tasks import create_or_reopen
 
     if config.engine.device not in ("auto", "cpu"):
-        raise ConfigError("engine.device: boards have their own (device in the list); leave it out")
+        raise ConfigError(
+            "engine.device: boards have their own (accelerator in the list); leave it out"
+        )
     steps.load_run(prepared, config)
     if prepared.federation is not None:
-        config.build_device_plan(prepared.federation)  # raises before anything is written
+        config.build_board_plan(prepared.federation)  # raises before anything is written
         config = config.fill_model_defaults(prepared.federation)
     create_or_reopen(folder, config.to_toml(), "--out")
     try:
@@ -121,7 +131,7 @@ def run_on_fleet(prepared: Preparation, config: Config, folder: RunFolder, late:
     page = folder.path / "report.html"
     runs = load_runs([folder.path])
     write_report(runs, page)
-    write_device_rounds(runs, folder.path / "boards.csv")
+    write_board_rounds(runs, folder.path / "boards.csv")
     terminal.print_note(f"wrote {page} and boards.csv beside it")
     return summary
 

@@ -74,7 +74,7 @@ def report(
     )
     from ..report.page.html import write_report
     from ..report.page.views import check_showable
-    from ..results.board_rounds import write_device_rounds
+    from ..results.board_rounds import write_board_rounds
     from ..results.exports import TABLE_FORMATS, export_comparison
     from ..results.runs import load_runs
 
@@ -92,7 +92,7 @@ def report(
         )
     runs = load_runs(folders, terminal.print_note, check_showable)
     if kind is ReportFigure.devices:
-        write_device_rounds(runs, path)
+        write_board_rounds(runs, path)
         terminal.print_note(f"wrote {path}")
         return
     if path.suffix == ".html":

@@ -1,9 +1,9 @@
-"""``testbed``: rehearse a run on devices on this machine, with faults on request."""
+"""``testbed``: rehearse a run on boards on this machine, with faults on request."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,11 @@ from . import terminal
 from .broker import open_broker
 from .options import SAME_COMMAND, ConfigArgument, JsonOption, SettingsOption, read_settings
 from .result_tables import show_run
+
+if TYPE_CHECKING:
+    from ..boards.testbed import Testbed
+    from ..config.config import Config
+    from ..runs.folder import RunFolder
 
 DEFAULT_ALGORITHM, DEFAULT_CLIENTS = "fedreg", 30  # without a configuration file
 
@@ -23,17 +28,20 @@ def register(app: typer.Typer) -> None:
 def run_testbed(
     file: ConfigArgument = None,
     pairs: SettingsOption = None,
-    devices: Annotated[
+    boards: Annotated[
         int | None,
         typer.Option(
-            min=1, help="How many; clients are distributed evenly. Default: as before, or 10."
+            "--boards",
+            "--devices",
+            min=1,
+            help="Number of boards; clients are distributed evenly. Default: as before, or 10.",
         ),
     ] = None,
     faults: Annotated[
         list[str] | None,
         typer.Option(
-            help="Inject a fault after every round into one of devices, server, broker, network,"
-            " or all; as in devices,broker."
+            help="Inject a fault after every round into one of boards, server, broker, network,"
+            " or all; as in boards,broker."
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="The run's folder; a run in it continues.")] = Path(
@@ -41,14 +49,13 @@ def run_testbed(
     ),
     json: JsonOption = False,
 ) -> None:
-    """Rehearse a run on devices: broker, server and devices are processes of this machine."""
+    """Rehearse a run on boards: broker, server and boards are processes of this machine."""
     from ..boards.broker.process import find_mosquitto
 
     find_mosquitto()
     open_broker(out)  # raises if its packages are missing
-    from ..algorithms import get_display_name
-    from ..boards.server import check_devices_can_run
-    from ..boards.testbed.testbed import (
+    from ..boards.server import check_boards_can_run
+    from ..boards.testbed import (
         Testbed,
         assign_clients,
         parse_fault_kinds,
@@ -57,7 +64,6 @@ def run_testbed(
     from ..core.errors import ConfigError
     from ..runs.folder import RunFolder
     from ..runs.summary import summarise
-    from ..studies.progress import show_progress
     from ..studies.tasks import create_or_reopen, read_federation
 
     kinds = parse_fault_kinds(faults or [])
@@ -65,35 +71,40 @@ def run_testbed(
     if config.engine.device not in ("auto", "cpu"):
         raise ConfigError("engine.device: a testbed computes on the CPU; leave it out")
     folder = RunFolder(out)
-    check_devices_can_run(config)
+    check_boards_can_run(config)
     start_testbed_fork_server()
     federation = read_federation(config)
-    config.build_device_plan(federation)  # raises before anything is written
-    assignment = assign_clients(federation.clients, devices, folder)
+    config.build_board_plan(federation)  # raises before anything is written
+    assignment = assign_clients(federation.clients, boards, folder)
     create_or_reopen(folder, config.fill_model_defaults(federation).to_toml(), "--out")
     try:
-        with show_progress() as shown:
-            sizes = list(federation.sizes("test").values())
-            status = shown.begin_run(
-                get_display_name(config.algorithm_name), config.top.rounds, sizes
-            )
-            bed = Testbed(folder, assignment, config.top.seed, kinds, terminal.print_note, status)
-
-            def clean_up() -> None:
-                shown.stop()
-                bed.stop()
-
-            with terminal.exit_on_interrupt(SAME_COMMAND, clean_up, [folder]):
-                if not folder.result_file.exists():
-                    with bed:
-                        bed.supervise()
+        if not folder.result_file.exists():
+            bed = Testbed(folder, assignment, config.top.seed, kinds, terminal.print_note)
+            supervise(bed, config, folder, list(federation.sizes("test").values()))
     finally:
         folder.close()
     show_run(summarise(list(folder.iterate_events())), folder.path, json, trained=True)
 
 
+def supervise(bed: Testbed, config: Config, folder: RunFolder, sizes: list[int]) -> None:
+    """Run a testbed and show its progress; ``sizes`` are the clients' numbers of test examples."""
+    from ..algorithms import get_display_name
+    from ..studies.progress import show_progress
+
+    with show_progress() as shown:
+        name = get_display_name(config.algorithm_name)
+        bed.on_event = shown.begin_run(name, config.top.rounds, sizes)
+
+        def clean_up() -> None:
+            shown.stop()
+            bed.stop()
+
+        with terminal.exit_on_interrupt(SAME_COMMAND, clean_up, [folder]), bed:
+            bed.supervise()
+
+
 def list_default_settings(pairs: list[str]) -> list[str]:
-    """List the settings of a testbed without a file; data that name their clients have so many."""
+    """List the settings of a testbed without a file; without a number of clients if the data name them."""
     from ..config.short_keys import expand_section, find_choice
     from ..data.sources import count_named_clients
 

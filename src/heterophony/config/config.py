@@ -270,10 +270,10 @@ class Config:
         assert isinstance(self.participation, RandomParticipation)  # every rule of a file is
         return self.participation.compute_sample_size(clients)
 
-    def build_device_plan(self, federation: Federation) -> Plan:
+    def build_board_plan(self, federation: Federation) -> Plan:
         """Build the plan of a run on devices, where faults are real and not simulated."""
         plan = replace(self, faults=Faults(), attack=Attack()).make_plan(federation)
-        return replace(plan, clients_on_devices=True, share_personal=self.evaluation.share_personal)
+        return replace(plan, clients_on_boards=True, share_personal=self.evaluation.share_personal)
 
     def fill_model_defaults(self, federation: Federation) -> Config:
         """Return the configuration with the defaults of [model] filled in."""

@@ -265,7 +265,7 @@ def check_client_name(name: str, where: str) -> str:
     return name
 
 
-def check_names_on_devices(names: Iterable[str]) -> None:
+def check_names_on_boards(names: Iterable[str]) -> None:
     """Refuse names that cannot be in topics, certificates and commands; simulations take any."""
     for name in names:
         if not NAME_PATTERN.fullmatch(name):

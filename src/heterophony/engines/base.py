@@ -1,21 +1,22 @@
-"""What an engine is, the settings of a Ray cluster, and the registry of engines.
+"""The interface of an engine, which runs ``work`` on jobs, and how to create one.
 
-An engine runs ``work`` on jobs. It knows no algorithm.
+No engine knows any algorithm.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from ..core.accelerator import DEFAULT_WORKERS_PER_GPU, ON_CPU, Compute, count_devices
-from ..core.algorithm import Reply
-from ..core.errors import ConfigError, choose
+from ..core.algorithm import Reply, Server
+from ..core.errors import CodecError, ConfigError, choose
 from ..core.settings import check_settings, setting
 from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Job, Plan
@@ -59,37 +60,63 @@ class ClusterShare:
     environment: Mapping[str, str]  # variables with the token and address, to join the cluster
 
 
-class Engine(Protocol):
+@dataclass(frozen=True)
+class EngineSpec:
+    """Which engine to use, how many jobs it runs at a time, and where it computes."""
+
+    name: str = "serial"
+    workers: int | None = None  # None: all cores or GPUs; how many share a GPU is then measured
+    cluster: Cluster = LOCAL_CLUSTER  # for Ray
+    compute: Compute = ON_CPU
+
+
+SERIAL = EngineSpec()
+
+
+class Judge(Protocol):
+    """Limits what updates of untrusted clients can do to the model."""
+
+    def check_merged(self, after: Server) -> None:
+        """Raise CodecError if honest updates cannot lead to this state."""
+
+    def refuse_update(self, reply: Reply, t: int, error: CodecError) -> None:
+        """Record who sent an update that is not merged; raise an error if the run must stop."""
+
+
+class Engine(ABC):
     """Runs the jobs of one run. Each client's memory is kept where its jobs run."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, kind: object, *_: object) -> None: ...
+    def __exit__(self, kind: object, *_: object) -> None:  # noqa: B027  # most hold nothing
+        """Release what the engine holds; ``kind`` is the error that ends the run, if any."""
 
-    def list_available_clients(self, clients: Sequence[str]) -> list[str]:
-        """List those of the clients that can be given a job now, in the same order."""
+    def available(self, clients: Sequence[str]) -> list[str]:
+        """Return the clients that can be given a job now, in the same order."""
+        return list(clients)
 
+    @abstractmethod
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
         """Yield replies as they arrive, in any order. Some jobs may never reply."""
 
+    @property
+    def judge(self) -> Judge | None:
+        """The judge of the clients' updates; None if clients are trusted."""
+        return None
 
-def create_engine(
-    name: str,
-    workers: int | None,
-    plan: Plan,
-    client_store: FolderClientStore,
-    cluster: Cluster = LOCAL_CLUSTER,
-    compute: Compute = ON_CPU,
-) -> Engine:
-    """Create the engine of that name for one run. Without ``workers`` it uses all cores or GPUs.
+    def describe_round(self) -> Mapping[str, Any] | None:
+        """Return what each board did in the last round, by name; None if there are no boards."""
+        return None
 
-    How many workers share a GPU is then measured.
-    """
-    module, cls_name = choose(ENGINES, name, "engine.name").split(":")
-    check_engine_installed(name)
-    cls = getattr(import_module(f".{module}", __package__), cls_name)
-    options = (workers, cluster) if name == "ray" else (workers,)
-    engine: Engine = cls(plan, client_store, *options, compute)
+
+def create_engine(spec: EngineSpec, plan: Plan, client_store: FolderClientStore) -> Engine:
+    """Create the engine of one run."""
+    module, cls_name = choose(ENGINES, spec.name, "engine.name").split(":")
+    check_engine_installed(spec.name)
+    engine: Engine = getattr(import_module(f".{module}", __package__), cls_name)(
+        plan, client_store, spec
+    )
     return engine
 
 
@@ -103,9 +130,9 @@ class EngineChoice(Protocol):
 
 
 def prepare_engine(engine: EngineChoice) -> None:
-    """Check that engine and device are here; let workers import torch while this process does other things."""
+    """Raise ConfigError if the engine or its accelerator is missing; start importing torch for workers."""
     check_engine_installed(engine.name)
-    engine.choose_compute()  # raises where the device is not here
+    engine.choose_compute()
     if engine.name == "pool":
         from .child_processes import start_fork_server
 
@@ -113,7 +140,7 @@ def prepare_engine(engine: EngineChoice) -> None:
 
 
 def check_engine_installed(name: str) -> None:
-    """Raise an error, before anything is written, if the engine's package is not installed."""
+    """Raise ConfigError if the engine's package is not installed."""
     spec = find_spec("ray") if name == "ray" else None
     if name == "ray" and (spec is None or spec.origin is None):  # a mere folder has no origin
         raise ConfigError(
@@ -122,27 +149,27 @@ def check_engine_installed(name: str) -> None:
 
 
 def count_cores() -> int:
-    """Count the cores that this process may use; where the system does not say, all of them."""
+    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):  # Linux
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def count_gpus(compute: Compute) -> int:
-    """Count the GPUs that the workers of a run share: one if it is named, else all."""
+    """Return how many GPUs the workers of a run share: one if it is named, else all."""
     if compute.device.index is not None:
         return 1
     return max(1, count_devices(compute.device.type))
 
 
 def count_gpu_workers(compute: Compute, each: int | None = None) -> int:
-    """Count the workers on all GPUs, with ``each`` on one: at most one per core, at least one per GPU."""
+    """Return how many workers to start with ``each`` per GPU: at most one per core, at least one per GPU."""
     gpus = count_gpus(compute)
     return min((each or DEFAULT_WORKERS_PER_GPU) * gpus, max(gpus, count_cores()))
 
 
 def sort_jobs(jobs: Sequence[Job]) -> list[Job]:
-    """Sort: training first, the longest first; evaluations fill the gaps at the end of a round."""
+    """Sort jobs by start: training first, longest first; evaluations fill the gaps at the end."""
     return sorted(jobs, key=lambda j: (j.kind != "train", -j.cost))
 
 
@@ -152,7 +179,7 @@ MAX_BYTES = 16 << 20  # of models in a batch, unless a single model has more
 
 
 def batch_jobs(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
-    """Batch jobs, in the order in which they should start: training first, the longest first."""
+    """Group jobs into batches, in the order of ``sort_jobs``."""
     ordered = sort_jobs(jobs)
     training = [j for j in ordered if j.kind == "train"]
     evaluation = [j for j in ordered if j.kind not in ("train", "other")]
@@ -161,7 +188,7 @@ def batch_jobs(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
 
 
 def fill_batches(jobs: Sequence[Job], workers: int) -> Iterator[list[Job]]:
-    """Fill batches of about equal cost, within the limits; a longer job is a batch of its own."""
+    """Yield batches of about equal cost, within the limits; a longer job is a batch of its own."""
     share = sum(j.cost for j in jobs) / (workers * BATCHES_PER_WORKER)
     models = {id(j.tensors): j.tensors for j in jobs}  # many jobs have the same one
     sizes = {key: model.nbytes for key, model in models.items()}

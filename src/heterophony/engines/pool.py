@@ -26,10 +26,19 @@ from ..data.federation import Federation
 from ..jobs.client_store import FolderClientStore, encode_folder_name
 from ..jobs.plan import Job, Plan
 from ..jobs.work import work
-from .base import MAX_ATTEMPTS, batch_jobs, count_cores, count_gpu_workers, count_gpus
+from .base import (
+    MAX_ATTEMPTS,
+    SERIAL,
+    Engine,
+    EngineSpec,
+    batch_jobs,
+    count_cores,
+    count_gpu_workers,
+    count_gpus,
+)
 from .child_processes import PIPE_CLOSED, ChildProcess, send_errors, start_fork_server
 from .wire import (
-    SentTensors,
+    EncodeOnce,
     TensorCache,
     TensorMessage,
     encode_message,
@@ -47,21 +56,21 @@ class Worker(ChildProcess):
     memory_use: MemoryUse | None = None  # of its GPU, after its last batch
 
 
-class Pool:
+class Pool(Engine):
     """The workers of one run."""
 
     def __init__(
-        self,
-        plan: Plan,
-        client_store: FolderClientStore,
-        workers: int | None = None,
-        compute: Compute = ON_CPU,
+        self, plan: Plan, client_store: FolderClientStore, spec: EngineSpec = SERIAL
     ) -> None:
+        workers, compute = spec.workers, spec.compute
         self.plan, self.client_store, self.compute = plan, client_store, compute
         self.is_measuring = workers is None and not compute.is_cpu
         self.worker_count = workers or (count_gpus(compute) if self.is_measuring else count_cores())
         self.workers: list[Worker] = []
-        self.sent_tensors = SentTensors(client_store.scratch / "down")
+        self.down = client_store.scratch / "down"
+        self.encode = EncodeOnce(
+            lambda tensors, key: encode_message({"down": tensors}, key, self.down / f"{key}")
+        )
 
     def __enter__(self) -> Self:
         start_fork_server()
@@ -92,9 +101,6 @@ class Pool:
     def start_worker(self, i: int) -> Worker:
         where = WorkerPlace.choose(self.compute, i, self.worker_count)
         return Worker(run_worker, *self.worker_arguments, where, dict(LOADED))
-
-    def list_available_clients(self, clients: Sequence[str]) -> list[str]:
-        return list(clients)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
         if self.is_measuring and jobs:
@@ -131,10 +137,16 @@ class Pool:
                     continue
                 worker.batch, remaining = (), remaining - len(batch)
                 yield from replies
-        self.sent_tensors.clear()
+        self.forget_sent()
+
+    def forget_sent(self) -> None:
+        """Forget the tensors sent in this round, and delete their files."""
+        for message in self.encode.clear():
+            if message is not None:
+                message.delete()
 
     def assign_batch(self, worker: Worker, batch: Sequence[Job]) -> None:
-        encode = self.sent_tensors.encode
+        encode = self.encode
         message = [
             (
                 replace(job, tensors=NOTHING, generic_model=NOTHING),
@@ -182,7 +194,8 @@ def complete_reply(reply: Reply, message: TensorMessage | None) -> Reply:
     """Return the reply with its tensors."""
     if message is None:
         return reply
-    groups = message.decode(delete=True)
+    groups = message.decode()
+    message.delete()
     return replace(reply, tensors=groups["up"], aside=groups["aside"])
 
 
@@ -224,7 +237,7 @@ def run_worker(
             pipe.recv()  # the driver reads replies after it has sent a job
         return
     client_store = FolderClientStore(Path(memories), Path(scratch))
-    compute, cache = where.prepare(), TensorCache()
+    compute, cache = where.prepare(), TensorCache[int]()
     while True:
         try:
             run_batch(pipe, plan, client_store, cache, compute)
@@ -236,7 +249,7 @@ def run_batch(
     pipe: connection.Connection,
     plan: Plan,
     client_store: FolderClientStore,
-    cache: TensorCache,
+    cache: TensorCache[int],
     compute: Compute,
 ) -> None:
     """Receive a batch of jobs and send its replies; the first error is sent in their place."""
@@ -246,12 +259,21 @@ def run_batch(
     for bare, tensors, generic_model in batch:
         with send_errors(pipe, f"client {bare.client}, round {bare.t}"):
             job = replace(
-                bare, tensors=cache.decode(tensors), generic_model=cache.decode(generic_model)
+                bare,
+                tensors=decode_cached(cache, tensors),
+                generic_model=decode_cached(cache, generic_model),
             )
             replies.append(run_job(plan, client_store, job, compute))
             continue
         return  # an error was sent: the driver will end the run
     pipe.send((replies, measure_memory(compute)))
+
+
+def decode_cached(cache: TensorCache[int], message: TensorMessage | None) -> Tensors:
+    """Return the tensors of a message, decoded once for all jobs that share them."""
+    if message is None:
+        return NOTHING
+    return cache.get(message.key, lambda: message.decode()["down"])
 
 
 def run_job(

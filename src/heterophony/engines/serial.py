@@ -1,4 +1,4 @@
-"""The serial engine: one job after the other, in this process."""
+"""The serial engine: one job after another, in this process."""
 
 from __future__ import annotations
 
@@ -7,24 +7,21 @@ from typing import Self
 
 import torch
 
-from ..core.accelerator import ON_CPU, Compute, prepared_torch
+from ..core.accelerator import prepared_torch
 from ..core.algorithm import Reply
 from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Job, Plan
 from ..jobs.work import work
+from .base import SERIAL, Engine, EngineSpec
 
 
-class Serial:
-    """Uses one torch thread, as every worker does, so that all engines have the same bits."""
+class Serial(Engine):
+    """Uses one torch thread, as every worker does, so that all engines produce the same bits."""
 
     def __init__(
-        self,
-        plan: Plan,
-        client_store: FolderClientStore,
-        workers: int | None = None,
-        compute: Compute = ON_CPU,
+        self, plan: Plan, client_store: FolderClientStore, spec: EngineSpec = SERIAL
     ) -> None:
-        self.plan, self.client_store, self.compute = plan, client_store, compute
+        self.plan, self.client_store, self.compute = plan, client_store, spec.compute
         self.previous_threads = torch.get_num_threads()
 
     def __enter__(self) -> Self:
@@ -36,9 +33,6 @@ class Serial:
     def __exit__(self, *_: object) -> None:
         self.prepared.__exit__(None, None, None)
         torch.set_num_threads(self.previous_threads)
-
-    def list_available_clients(self, clients: Sequence[str]) -> list[str]:
-        return list(clients)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
         for job in jobs:

@@ -1,6 +1,6 @@
-"""Tensors between a pool's driver and its workers: small ones in the message, large ones in a file.
+"""Jobs on their way to workers: tensors encoded once and cached where they arrive, plans pickled.
 
-All processes are of one machine, and the files are deleted before they reach its disk.
+The pool sends small tensors in the message and large ones in a file of the same machine.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from torch import nn
 
@@ -25,7 +25,9 @@ from ..core.files import translate_disk_errors, write_atomically
 from ..core.own_modules import Sources, load_sources
 from ..core.tensors import Memory, Tensors
 
-INLINE_BYTES = 1 << 16  # a file takes longer than to send so much
+INLINE_BYTES = 1 << 16  # below this size, a pipe is faster than a file
+T = TypeVar("T")
+K = TypeVar("K")
 
 
 @dataclass(frozen=True)
@@ -35,16 +37,18 @@ class TensorMessage:
     key: int
     content: bytes | str
 
-    def decode(self, delete: bool = False) -> dict[str, Tensors]:
-        """Decode the groups; ``delete`` the file, if there is one."""
-        if isinstance(self.content, bytes):
-            return decode_groups(self.content, finite=False)[0]
-        path = Path(self.content)
-        with translate_disk_errors(path):
-            blob = path.read_bytes()
-            if delete:
-                path.unlink()
+    def decode(self) -> dict[str, Tensors]:
+        """Return the groups of tensors."""
+        blob = self.content
+        if isinstance(blob, str):
+            with translate_disk_errors(Path(blob)):
+                blob = Path(blob).read_bytes()
         return decode_groups(blob, finite=False)[0]
+
+    def delete(self) -> None:
+        """Delete the file, if there is one."""
+        if isinstance(self.content, str):
+            Path(self.content).unlink(missing_ok=True)
 
 
 def encode_message(groups: Memory, key: int, path: Path) -> TensorMessage | None:
@@ -58,51 +62,45 @@ def encode_message(groups: Memory, key: int, path: Path) -> TensorMessage | None
     return TensorMessage(key, str(path))
 
 
-class SentTensors:
-    """Encodes what the driver sends; tensors that many jobs of a round share are encoded once."""
+class EncodeOnce(Generic[T]):
+    """Encodes tensors that many jobs share only once: ``encode(tensors, key)`` gets a unique key."""
 
-    def __init__(self, folder: Path, size: int = 8) -> None:
-        self.folder, self.size, self.number = folder, size, 0
+    def __init__(self, encode: Callable[[Tensors, int], T]) -> None:
+        self.encode, self.last_key = encode, 0
         # by the id of the tensors; keeping the tensors keeps the id from being used again
-        self.known = OrderedDict[int, tuple[Tensors, TensorMessage | None]]()
-        self.files = list[Path]()
+        self.known: dict[int, tuple[Tensors, T]] = {}
 
-    def encode(self, tensors: Tensors) -> TensorMessage | None:
+    def __call__(self, tensors: Tensors) -> T:
         if id(tensors) not in self.known:
-            self.number += 1
-            path = self.folder / f"{self.number}"
-            message = encode_message({"down": tensors}, self.number, path)
-            if message is not None and isinstance(message.content, str):
-                self.files.append(path)
-            self.known[id(tensors)] = tensors, message
-            while len(self.known) > self.size:
-                self.known.popitem(last=False)
-        self.known.move_to_end(id(tensors))
+            self.last_key += 1
+            self.known[id(tensors)] = tensors, self.encode(tensors, self.last_key)
         return self.known[id(tensors)][1]
 
-    def clear(self) -> None:
-        """Forget all tensors, and delete their files, which no job needs any more."""
-        for path in self.files:
-            path.unlink(missing_ok=True)
-        self.files.clear()
+    def forget(self, tensors: Tensors) -> None:
+        """Drop tensors that no later job needs."""
+        self.known.pop(id(tensors), None)
+
+    def clear(self) -> list[T]:
+        """Forget all tensors; return what they were encoded as."""
+        encoded = [made for _, made in self.known.values()]
         self.known.clear()
+        return encoded
 
 
-class TensorCache:
-    """What a worker received last, decoded: many jobs of a round share it."""
+class TensorCache(Generic[K]):
+    """Keeps the tensors that a receiver decoded last: many jobs of a round share them."""
 
     def __init__(self, size: int = 2) -> None:
-        self.size, self.known = size, OrderedDict[int, Tensors]()
+        self.size, self.known = size, OrderedDict[K, Tensors]()
 
-    def decode(self, message: TensorMessage | None) -> Tensors:
-        if message is None:
-            return Tensors()
-        if message.key not in self.known:
-            self.known[message.key] = message.decode()["down"]
+    def get(self, key: K, decode: Callable[[], Tensors]) -> Tensors:
+        """Return the tensors of this key; decode them unless they are cached."""
+        if key not in self.known:
+            self.known[key] = decode()
             while len(self.known) > self.size:
                 self.known.popitem(last=False)
-        self.known.move_to_end(message.key)
-        return self.known[message.key]
+        self.known.move_to_end(key)
+        return self.known[key]
 
 
 Copy = Callable[[Any], Any]
@@ -146,7 +144,7 @@ def try_copying(copy: Copy, value: object) -> tuple[Any, str]:
 
 
 def is_main_importable() -> bool:
-    """Tell whether children import the script; they cannot import a notebook or a prompt."""
+    """Return True if children can import the main module: a script, but no notebook or prompt."""
     return hasattr(sys.modules[MAIN], "__file__")
 
 

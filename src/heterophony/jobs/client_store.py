@@ -58,7 +58,7 @@ class ClientStore(ABC):
         return hashlib.sha256(blob).hexdigest() if blob else ""
 
     def digest_memory(self, client: str, before: int) -> str:
-        """Compute a digest of what the client keeps; unlike the tensors, it may leave the device."""
+        """Compute a digest of what the client keeps; unlike the tensors, it may leave the board."""
         memory = self.load_memory(client, before)
         flat = {f"{g}|{k}": v for g, tensors in memory.items() for k, v in tensors.items()}
         return Tensors(flat).digest()
@@ -132,7 +132,7 @@ class FolderClientStore(ClientStore):
 
 
 def ignores_case(folder: Path) -> bool:
-    """Tell whether the disk of a folder takes 'a' and 'A' for one name, as macOS does."""
+    """Return True if the folder's disk ignores case, as on macOS."""
     with translate_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     return folder.with_name(folder.name.swapcase()).exists()
@@ -164,38 +164,41 @@ def map_npy_file(path: Path) -> Tensor:
     return torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
 
 
-DEVICES_RECORD = "devices.json"  # in the run folder: which device holds which client, and their ids
-ID_FILE = "home"  # in a device's folder of a run
+BOARDS_RECORD = "boards.json"  # in the run folder: which board holds which client
+ID_FILE = "folder-id"  # in a board's folder of a run
 
 
-def load_device_memory(run: Path, device: str | Path | None, client: str, before: int) -> Memory:
-    """Load what the client kept on its device when it last trained before that round."""
-    if device is None:
+def load_board_memory(run: Path, board: str | Path | None, client: str, before: int) -> Memory:
+    """Load what the client kept on its board when it last trained before that round.
+
+    ``board`` is the folder of that board, or a copy of it.
+    """
+    if board is None:
         raise DataError(
-            f"the personal model of client '{client}' is on its device; on it, or with a copy of its"
-            f" folder: result.personal('{client}', device='that folder'). The run folder has only the"
+            f"the personal model of client '{client}' is on its board; on it, or with a copy of its"
+            f" folder: result.personal('{client}', board='that folder'). The run folder has only the"
             " generic one: result.generic()"
         )
-    folder = find_device_folder(run, Path(device).expanduser(), client)
+    folder = find_board_folder(run, Path(board).expanduser(), client)
     return FolderClientStore(folder / "clients", folder / "scratch").load_memory(client, before)
 
 
-def find_device_folder(run: Path, device: Path, client: str) -> Path:
-    """Find the folder in which a device keeps its clients of a run, by the id that the server noted."""
-    if not device.is_dir():
-        raise DataError(f"{device} is not there; give the folder of a device, as --folder names it")
+def find_board_folder(run: Path, board: Path, client: str) -> Path:
+    """Find the folder in which a board keeps its clients of a run, by the id in the server's record."""
+    if not board.is_dir():
+        raise DataError(f"{board} is not there; give the folder of a board, as --folder names it")
     try:
-        record = read_json(run / DEVICES_RECORD)
-        holder = record["holders"][client]
-        wanted = record["homes"][holder]
+        record = read_json(run / BOARDS_RECORD)
+        holder = record["board_of_client"][client]
+        wanted = record["folder_ids"][holder]
     except (KeyError, TypeError, ValueError):
         raise FolderError(
-            f"{run / DEVICES_RECORD} does not say which device holds client '{client}'"
+            f"{run / BOARDS_RECORD} does not say which board holds client '{client}'"
         ) from None
     for pattern in (ID_FILE, f"*/{ID_FILE}", f"*/*/{ID_FILE}"):
-        for found in sorted(device.glob(pattern)):
+        for found in sorted(board.glob(pattern)):
             if found.is_file() and read_text_file(found) == wanted:
                 return found.parent
     raise DataError(
-        f"{device} does not hold client '{client}' of this run: that is on device '{holder}'"
+        f"{board} does not hold client '{client}' of this run, which is on board '{holder}'"
     )

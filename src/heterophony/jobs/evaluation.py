@@ -171,7 +171,7 @@ def is_generic_model(plan: Plan, job: Job, client: Client) -> bool:
         kind.predict is not Algorithm.predict
         or kind.generic is not Algorithm.generic
         or has_tuning(plan.algorithm)
-        or plan.personal_stays_on_device  # what the server does not have is not in the job
+        or plan.personal_stays_on_board  # what the server does not have is not in the job
     ):
         return False
     aliases, generic = find_aliases(client.net), dict(job.generic_model)
@@ -185,7 +185,7 @@ def is_generic_model(plan: Plan, job: Job, client: Client) -> bool:
 def is_generic_model_known(plan: Plan, generic: Client) -> bool:
     """Tell whether the server has all parameters that G needs; of devices it has the shared ones."""
     generic.net.eval()
-    return not plan.personal_stays_on_device or not needs_personal_parameters(plan, generic)
+    return not plan.personal_stays_on_board or not needs_personal_parameters(plan, generic)
 
 
 def needs_personal_parameters(plan: Plan, generic: Client) -> bool:

@@ -55,10 +55,8 @@ class Plan:
     new_client_rounds: int = 1  # rounds that a client which joins after training trains alone
     faults: Faults = NO_FAULTS
     devices: Devices = Devices()
-    clients_on_devices: bool = False  # if so, personal parameters are not averaged, not even for G
-    share_personal: bool = (
-        False  # on devices, send them to the server all the same, if G needs them
-    )
+    clients_on_boards: bool = False  # if so, personal parameters are not averaged, not even for G
+    share_personal: bool = False  # on boards, send them to the server all the same, if G needs them
     loss: Criterion | None = None  # the user's own; default: that of the task
     metrics: tuple[Metric, ...] = ()  # measured beside the task's score
     name: str = ""  # the name that the algorithm was chosen by; default: that of its class
@@ -115,9 +113,9 @@ class Plan:
         return Tensors({k: tensors[k] for k in names})
 
     @property
-    def personal_stays_on_device(self) -> bool:
-        """Tell whether personal parameters never reach the server, not even to measure G."""
-        return self.clients_on_devices and not self.share_personal
+    def personal_stays_on_board(self) -> bool:
+        """Return True if personal parameters never reach the server, not even to measure G."""
+        return self.clients_on_boards and not self.share_personal
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "template"}
@@ -129,7 +127,7 @@ class Plan:
             Tensors({k: initial[k] for k in self.list_names(self.template, 0, kind)})
             for kind in ("shared", "personal")
         )
-        average = Tensors() if self.personal_stays_on_device else personal
+        average = Tensors() if self.personal_stays_on_board else personal
         return Server(0, self.federation.sizes(), model, average=average)
 
     def select_clients(
@@ -164,7 +162,7 @@ class Plan:
 
     @property
     def needs_secret(self) -> bool:
-        """Tell whether a protection draws noise that nobody else may know."""
+        """Return True if a protection draws noise that nobody else may know."""
         return any(p.needs_secret for p in self.protections)
 
     def count_fedavg_examples(self, t: int, trained: Sequence[str], clock: float = 0.0) -> int:
@@ -192,9 +190,9 @@ class Plan:
 
     @property
     def fault_free(self) -> bool:
-        """Tell whether nothing fails and no time is simulated.
+        """Return True if nothing fails and no time is simulated.
 
-        An algorithm that trains on pooled data has no devices that could fail.
+        An algorithm that trains on pooled data has no clients that could fail.
         """
         undisturbed = self.faults == NO_FAULTS and not self.devices.simulates_time
         return undisturbed or self.algorithm.pooled
@@ -208,7 +206,7 @@ class Plan:
         return [k for k, found in self.list_kinds(net, t).items() if found == kind]
 
     def is_evaluated(self, t: int) -> bool:
-        """Tell whether G and P are measured after ``t`` rounds; after the last one always."""
+        """Return True if G and P are measured after ``t`` rounds; after the last one always."""
         return t % self.evaluate_every == 0 or t == self.rounds
 
     @property

@@ -147,7 +147,7 @@ def simulate_replies(plan: Plan) -> tuple[list[Reply], Tensors]:
 
 
 def is_merge_of_kind(plan: Plan, kind: MergeKind, replies: Sequence[Reply], sent: Tensors) -> bool:
-    """Tell whether the merge depends only on the sum of moves, or not on who sent which reply."""
+    """Return True if the merge depends only on the sum of moves, or not on who sent which reply."""
     server = plan.create_initial_server()
     server = replace(server, statistics=plan.buffer_names)
     if kind == "sum":

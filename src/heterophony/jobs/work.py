@@ -107,7 +107,7 @@ def restore_replies(
 
 
 def work(plan: Plan, job: Job, client_store: ClientStore, compute: Compute = ON_CPU) -> Reply:
-    """Do one job. Every engine, and every device, calls this function and no other.
+    """Do one job. Every engine, and every board, calls this function and no other.
 
     ``compute`` says where: a client's net and batches are there, all that the job takes and returns
     is on the CPU. An attack of the privacy audit always runs on the CPU.
@@ -136,8 +136,8 @@ def do_job(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
         reply, memory = train(plan, job, memory, client_store)
         if job.keeps_memory:
             kept = client_store.save_memory(job.client, job.t, memory)
-            # a device checks its own files; the server has none of them
-            reply = reply if plan.clients_on_devices else replace(reply, kept=kept)
+            # a board checks its own files; the server has none of them
+            reply = reply if plan.clients_on_boards else replace(reply, kept=kept)
     seconds = time.perf_counter() - begun
     return replace(reply, metrics={**reply.metrics, "seconds": seconds})
 
@@ -180,13 +180,13 @@ def choose_client(plan: Plan) -> Callable[..., Client]:
 
 
 def needs_personal_average(plan: Plan, job: Job, client_store: ClientStore) -> bool:
-    """Tell whether the reply contains personal parameters, to be averaged for G.
+    """Return True if the reply contains personal parameters, to be averaged for G.
 
     In a simulation it always does. Devices send them only if G needs them and the user agreed.
     """
-    if not plan.algorithm.common or not plan.clients_on_devices:
+    if not plan.algorithm.common or not plan.clients_on_boards:
         return plan.algorithm.common
-    if plan.personal_stays_on_device:
+    if plan.personal_stays_on_board:
         return False
     initial = {"net": state(plan.template)}
     client = plan.build_client(replace(job, tensors=Tensors()), initial, client_store)

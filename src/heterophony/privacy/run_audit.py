@@ -14,7 +14,7 @@ from ..config.config import Config
 from ..config.reading import apply_override, resolve_config
 from ..config.short_keys import expand_overrides, ignore_note
 from ..core.errors import ConfigError
-from ..engines.base import create_engine, prepare_engine
+from ..engines.base import EngineSpec, create_engine, prepare_engine
 from ..papers.scaling import shrink_to_medium
 from ..papers.table import load_table
 from ..protection import get_kind
@@ -135,12 +135,13 @@ class Audit:
     ) -> None:
         """Invert gradients; every attack is recorded as soon as it is done."""
         engine = next(iter(self.configs.values())).engine
+        spec = EngineSpec(engine.name, engine.workers, engine)
         for name, own in cases.items():
             snapshots = self.snapshots[name]
             plan, store = snapshots.plan, snapshots.client_store
             with (
                 lock_folder(snapshots.folder),
-                create_engine(engine.name, engine.workers, plan, store, engine) as workers,
+                create_engine(spec, plan, store) as workers,
             ):
                 for records in invert_gradients(
                     list(own), snapshots, self.attack_settings, workers

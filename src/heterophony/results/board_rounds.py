@@ -1,6 +1,6 @@
-"""What each device of a run did in its rounds: a section of the page, and a table of all rounds.
+"""What each board of a run did in its rounds: a section of the page, and a table of all rounds.
 
-The numbers come from devices, so nothing in them is trusted: what does not have its form is left out.
+The numbers come from boards, so nothing in them is trusted: what does not have its form is left out.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from .runs import Run
 
 Json = dict[str, Any]
 MAX_DRAWN_ROUNDS = 30  # of a run; with more, the page would be slow
-MAX_DRAWN_SPANS = 400  # of one device in one round
+MAX_DRAWN_SPANS = 400  # of one board in one round
 ACTIVITIES = ("receive", "train", "evaluate", "send")
 SECONDS = ("train", "evaluate", "transfer", "wait")
 NUMBERS = (*SECONDS, "bytes_down", "bytes_up", "peak_bytes", "cpu_share", "celsius", "joules", "clients_possible")  # fmt: skip
-TITLES = ["device", "train s", "evaluate s", "transfer s", "wait s", "down", "up", "memory", "CPU", "°C", "J", "clients possible"]  # fmt: skip
+TITLES = ["board", "train s", "evaluate s", "transfer s", "wait s", "down", "up", "memory", "CPU", "°C", "J", "clients possible"]  # fmt: skip
 
 
 def iterate_device_rounds(event: RoundEvent) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Iterate over the devices of a round."""
-    devices = event.get("devices")
+    """Iterate over the boards of a round."""
+    devices = event.get("boards")
     if isinstance(devices, dict):
         known = {str(name): values for name, values in devices.items() if isinstance(values, dict)}
         yield from ((name, known[name]) for name in sort_names(known))
@@ -46,7 +46,7 @@ def get_number(values: Mapping[str, Any], key: str) -> float | None:
 
 # The page -----------------------------------------------------------------------------------
 def build_device_rounds_section(run: Run) -> Json | None:
-    """Return the drawn rounds and the table of averages; None if the run has no devices."""
+    """Return the drawn rounds and the table of averages; None if the run has no boards."""
     rounds = [e for e in select_rounds(run.events) if any(iterate_device_rounds(e))]
     if not rounds:
         return None
@@ -90,7 +90,7 @@ def list_spans(spans: Any) -> list[list[Any]]:
 
 
 def build_rows(rounds: Sequence[RoundEvent]) -> list[Json]:
-    """Return one row of averages per device."""
+    """Return one row of averages per board."""
     values: dict[str, dict[str, list[float]]] = {}
     for event in rounds:
         for name, device in iterate_device_rounds(event):
@@ -122,13 +122,13 @@ def format_row(found: Mapping[str, list[float]], rounds: int) -> list[str]:
 
 
 # The table ----------------------------------------------------------------------------------
-def write_device_rounds(runs: Sequence[Run], path: Path) -> None:
-    """Write one line per run, round and device as CSV."""
+def write_board_rounds(runs: Sequence[Run], path: Path) -> None:
+    """Write one line per run, round and board as CSV."""
     if path.suffix != ".csv":
         raise ConfigError(f"--kind devices: write a .csv, as in -o devices.csv, not {path.name}")
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["run", "round", "round_seconds", "device", *NUMBERS])
+    writer.writerow(["run", "round", "round_seconds", "board", *NUMBERS])
     for run in runs:
         for event in select_rounds(run.events):
             for name, values in iterate_device_rounds(event):

@@ -1,6 +1,6 @@
-"""The table of devices that a run's server writes: state, activity and cost of each device.
+"""The table of boards that a run's server writes: state, activity and cost of each board.
 
-The file repeats what devices sent, so nothing in it is trusted: a file that does not have the
+The file repeats what boards sent, so nothing in it is trusted: a file that does not have the
 expected form becomes a one-line problem.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.files import UnsuitableFileError, read_regular_file
-from ..runs.run_index import DEVICES_FILE
+from ..runs.run_index import BOARDS_FILE
 
 FORMAT_VERSION = 1
 MAX_FILE_BYTES = 8 << 20
@@ -26,15 +26,15 @@ STATE_LABELS = {"here": "here", "arriving": "arriving", "expected": "not yet her
 STATE_LABELS |= {"gone": "gone", "refused": "refused", "shut_out": "shut out"}
 ACTIVITY_LABELS = {"asked": "asked for", "pull": "pulling for", "send": "sending for"}
 ACTIVITY_LABELS |= {"train": "training", "evaluate": "measuring", "join": "joining"}
-COLUMN_TITLES = ["device", "state", "clients", "now", "tasks", "seconds", "down", "up", "came back"]
+COLUMN_TITLES = ["board", "state", "clients", "now", "jobs", "seconds", "down", "up", "came back"]
 COLUMN_TITLES += ["refused", "why, the last time"]
-MAX_LISTED_CLIENTS = 12  # of one device; the others are counted
+MAX_LISTED_CLIENTS = 12  # of one board; the others are counted
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class DeviceRow:
-    """One device."""
+    """One board."""
 
     name: str
     state: str
@@ -44,18 +44,18 @@ class DeviceRow:
 
 @dataclass(frozen=True)
 class DeviceTable:
-    """All devices of a run, or the problem with the file."""
+    """All boards of a run, or the problem with the file."""
 
     problem: str = ""
-    state: str = ""  # of the server: waiting, playing, ended, stopped
+    state: str = ""  # of the server: waiting, running, ended, stopped
     written_at: float = 0.0
     rows: tuple[DeviceRow, ...] = ()
-    num_unattributed: int = 0  # refused messages of unknown devices
+    num_unattributed: int = 0  # refused messages of unknown boards
 
 
 def read_device_table(folder: Path) -> DeviceTable | None:
-    """Read what the server wrote last; None if the run has no devices."""
-    path = folder / DEVICES_FILE
+    """Read what the server wrote last; None if the run has no boards."""
+    path = folder / BOARDS_FILE
     try:
         return parse_device_table(json.loads(read_regular_file(path, MAX_FILE_BYTES)))
     except FileNotFoundError:
@@ -65,9 +65,9 @@ def read_device_table(folder: Path) -> DeviceTable | None:
     except UnsuitableFileError:  # too large, or no regular file
         pass
     except OSError as error:
-        return DeviceTable(f"The devices cannot be shown: {DEVICES_FILE}: {error.strerror}.")
+        return DeviceTable(f"The boards cannot be shown: {BOARDS_FILE}: {error.strerror}.")
     return DeviceTable(
-        f"The devices cannot be shown: {DEVICES_FILE} is damaged, or of another version."
+        f"The boards cannot be shown: {BOARDS_FILE} is damaged, or of another version."
     )
 
 
@@ -78,7 +78,7 @@ def parse_device_table(content: Json) -> DeviceTable:
     format_time(written, written)  # raises if it is not a date
     rows = tuple(
         parse_device_row(require_text(name), device, written)
-        for name, device in content["devices"].items()
+        for name, device in content["boards"].items()
     )
     others = content["others"]
     unattributed = (
@@ -100,7 +100,7 @@ def parse_device_row(name: str, device: Json, written: float) -> DeviceRow:
         where,
         format_client_list([require_text(c) for c in device["clients"]]),
         "; ".join(describe_activity(d) for d in device["doing"]) or "–",
-        str(require_count(device["tasks"])),
+        str(require_count(device["jobs"])),
         f"{require_number(device['seconds']):.1f}",
         format_bytes(require_count(device["bytes_down"])),
         format_bytes(require_count(device["bytes_up"])),
@@ -133,12 +133,12 @@ def build_devices_section(table: DeviceTable, label: str = "", now: float | None
 
 
 def describe_device_table(table: DeviceTable) -> str:
-    """Summarise how many devices are in each state, and what was refused."""
+    """Summarise how many boards are in each state, and what was refused."""
     states = Counter(row.state for row in table.rows)
     counts = [f"{states[state]} {label}" for state, label in STATE_LABELS.items() if states[state]]
     refused = sum(row.num_refused for row in table.rows) + table.num_unattributed
-    total = f"{len(table.rows)} device{'s' * (len(table.rows) != 1)}"
-    parts = [f"{total}: {', '.join(counts)}" if counts else "No device yet"]
+    total = f"{len(table.rows)} board{'s' * (len(table.rows) != 1)}"
+    parts = [f"{total}: {', '.join(counts)}" if counts else "No board yet"]
     if refused:
         parts.append(f"{refused} refused replies and messages")
     return "; ".join(parts) + "."

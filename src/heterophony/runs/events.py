@@ -1,4 +1,4 @@
-"""Records within events: the work of a round, and what each device did in it."""
+"""Records within events: the work of a round, and what each board did in it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ class WorkSeconds(TypedDict):
 
 
 Span = list[str | float]
-"""What a device did: `receive`, `train`, `evaluate` or `send`; the client; begin and end in seconds."""
+"""What a board did: `receive`, `train`, `evaluate` or `send`; the client; begin and end in seconds."""
 
 
-class DeviceRound(TypedDict):
-    """What one device did in a round. Times are on the server's clock, from the round's begin."""
+class BoardRound(TypedDict):
+    """What one board did in a round. Times are on the server's clock, from the round's begin."""
 
-    train: Annotated[float, "seconds of training, as the device reports"]
-    evaluate: Annotated[float, "seconds of evaluation, as the device reports"]
+    train: Annotated[float, "seconds of training, as the board reports"]
+    evaluate: Annotated[float, "seconds of evaluation, as the board reports"]
     transfer: Annotated[float, "seconds in which tensors or replies were on their way"]
     wait: Annotated[float, "seconds of the round without work or transfer"]
-    bytes_down: Annotated[int, "bytes of all messages to the device"]
-    bytes_up: Annotated[int, "bytes of all messages from the device"]
+    bytes_down: Annotated[int, "bytes of all messages to the board"]
+    bytes_up: Annotated[int, "bytes of all messages from the board"]
     peak_bytes: NotRequired[Annotated[float, "most memory that its process used so far"]]
     cpu_share: NotRequired[
         Annotated[float, "CPU seconds of its process per second, since its last report before"]
@@ -94,7 +94,7 @@ class StartEvent(TypedDict):
         ]
     ]
     device: NotRequired[
-        Annotated[str, "the device that computes; not in a run on devices, which choose their own"]
+        Annotated[str, "the device that computes; not in a run on boards, which choose their own"]
     ]
     deterministic: NotRequired[
         Annotated[bool, "false if `engine.deterministic = false` allows other bits every time"]
@@ -168,7 +168,7 @@ class RoundEvent(TypedDict):
     bytes_down: Annotated[int, "bytes of the tensors sent to the selected clients"]
     bytes_up: Annotated[int, "bytes of the tensors in the replies, merged or not"]
     personal_bytes: NotRequired[
-        Annotated[int, "bytes of personal parameters that devices sent, only to measure G"]
+        Annotated[int, "bytes of personal parameters that boards sent, only to measure G"]
     ]
     examples: NotRequired[
         Annotated[
@@ -203,7 +203,7 @@ class RoundEvent(TypedDict):
     refused: NotRequired[
         Annotated[
             list[str],
-            "clients on devices whose updates were refused: they would have spoilt the model",
+            "clients on boards whose updates were refused: they would have spoilt the model",
         ]
     ]
     filtered: NotRequired[
@@ -216,8 +216,8 @@ class RoundEvent(TypedDict):
     ]
     delta: NotRequired[Annotated[float, "δ of that ε"]]
     void: NotRequired[Annotated[bool, "true if no reply was merged"]]
-    devices: NotRequired[
-        Annotated[dict[str, DeviceRound], "by name, what each device did, if the run is on devices"]
+    boards: NotRequired[
+        Annotated[dict[str, BoardRound], "what each board did, by name, if the run is on boards"]
     ]
     simulated_seconds: NotRequired[
         Annotated[float, "simulated duration of the round, if device speeds are simulated"]

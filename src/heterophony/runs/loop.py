@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
 
 from ..core.accelerator import ON_CPU, Compute
 from ..core.algorithm import Reply, Server
@@ -18,7 +17,6 @@ from ..jobs.work import announce_to_clients
 from ..population.faults import RoundEnd
 from ..protection import get_kind
 from .events import (
-    DeviceRound,
     EvaluationEvent,
     Event,
     NewClientsEvent,
@@ -36,14 +34,6 @@ from .round_events import (
     make_round_event,
     make_start_event,
 )
-
-
-@runtime_checkable
-class EngineOfDevices(Protocol):
-    """An engine whose jobs run on devices, and which knows what each of them did."""
-
-    def describe_devices(self) -> Mapping[str, DeviceRound]:
-        """Return by name what each device did in the last round."""
 
 
 def run_rounds(
@@ -88,7 +78,7 @@ def run_round(
     recorded in ``memories``. ``spent`` is ε before the round.
     """
     begun, t = time.perf_counter(), server.t
-    selected = plan.select_clients(t, clock, engine.list_available_clients(plan.federation.clients))
+    selected = plan.select_clients(t, clock, engine.available(plan.federation.clients))
     check_turns(plan, t, selected)
     sent = announce_to_clients(plan, {c: plan.algorithm.send(server, c) for c in selected})
     jobs = build_training_jobs(plan, t, selected, sent)
@@ -102,7 +92,7 @@ def run_round(
     record_memories({} if memories is None else memories, t, trained)
     end = simulate_round_end(plan, selected, sent, trained, clock)
     gathered = gather_replies(plan, server, [trained[i] for i in end.merged], sent)
-    after, merged, refused = merge_replies(plan, server, list(gathered.replies), engine)
+    after, merged, refused = merge_replies(plan, server, list(gathered.replies), engine.judge)
     merged = drop_empty_replies(merged)
     done = FinishedRound(
         t=t,
@@ -119,7 +109,7 @@ def run_round(
         measures={}
         if hides_measures(plan) or not merged
         else plan.algorithm.measures(server, merged, after),
-        devices=engine.describe_devices() if isinstance(engine, EngineOfDevices) else None,
+        boards=engine.describe_round(),
     )
     evaluation = make_evaluation_event(plan, t, evaluated) if evaluated else None
     seconds = round(time.perf_counter() - begun, 4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import torch
 
@@ -12,6 +12,7 @@ from ..core.algorithm import Reply, Server
 from ..core.errors import CodecError, DivergedError, HeterophonyError, NotFiniteError
 from ..core.randomness import seeded
 from ..core.tensors import Tensors, mix
+from ..engines.base import Judge
 from ..jobs.plan import Plan
 from ..jobs.work import restore_replies, split_announced
 from ..protection.base import Gathered, Gathering
@@ -55,17 +56,6 @@ def drop_empty_replies(replies: Sequence[Reply]) -> list[Reply]:
     return [r for r in replies if r.client]
 
 
-@runtime_checkable
-class JudgingEngine(Protocol):
-    """An engine whose clients may mean ill: it limits what their updates do to the model."""
-
-    def check_merged(self, before: Server, after: Server) -> None:
-        """Raise CodecError if no honest updates lead from one state to the other."""
-
-    def handle_refused_update(self, reply: Reply, t: int, error: CodecError) -> None:
-        """Record who sent an update that is not merged; raise an error if the run must stop."""
-
-
 class MergedRound(NamedTuple):
     """The server after a round, and the replies that were merged or refused."""
 
@@ -74,9 +64,10 @@ class MergedRound(NamedTuple):
     refused: list[Reply]
 
 
-def merge_replies(plan: Plan, server: Server, replies: list[Reply], engine: object) -> MergedRound:
-    """Merge the replies; leave out updates that an engine with untrusted clients refuses."""
-    judge = engine if isinstance(engine, JudgingEngine) else None
+def merge_replies(
+    plan: Plan, server: Server, replies: list[Reply], judge: Judge | None
+) -> MergedRound:
+    """Merge the replies, except updates that the judge of untrusted clients refuses."""
     try:
         return MergedRound(merge_checked(plan, server, replies, judge), replies, [])
     except CodecError as error:
@@ -91,13 +82,13 @@ def merge_replies(plan: Plan, server: Server, replies: list[Reply], engine: obje
         # if no client alone is responsible, nothing of this round can be trusted
         refused = [r for r in replies if r.client in suspects] or replies
         for reply in refused:
-            judge.handle_refused_update(reply, server.t, error)
+            judge.refuse_update(reply, server.t, error)
         merged = [r for r in replies if suspects and r.client not in suspects]
         return MergedRound(merge_checked(plan, server, merged, judge), merged, refused)
 
 
 def find_responsible_clients(
-    plan: Plan, server: Server, replies: Sequence[Reply], judge: JudgingEngine | None
+    plan: Plan, server: Server, replies: Sequence[Reply], judge: Judge | None
 ) -> list[str]:
     """List the clients without whose updates the merged model is valid."""
     found = []
@@ -111,9 +102,7 @@ def find_responsible_clients(
     return found
 
 
-def merge_checked(
-    plan: Plan, server: Server, replies: list[Reply], judge: JudgingEngine | None
-) -> Server:
+def merge_checked(plan: Plan, server: Server, replies: list[Reply], judge: Judge | None) -> Server:
     """Return the server after its round; raise CodecError if its state is not valid."""
     if not replies:
         return replace(server, t=server.t + 1)
@@ -125,7 +114,7 @@ def merge_checked(
         raise CodecError(f"the updates cannot be merged: {error!r}") from error
     check_finite(server, after)
     if judge is not None:
-        judge.check_merged(server, after)
+        judge.check_merged(after)
     return after
 
 

@@ -17,7 +17,7 @@ from ..core.errors import ConfigError, DataError, FolderError
 from ..core.randomness import seeded
 from ..core.scores import SCORES
 from ..core.tensors import Memory, Tensors
-from ..jobs.client_store import load_device_memory
+from ..jobs.client_store import load_board_memory
 from ..jobs.plan import Job, Plan
 from ..jobs.work import select_tensors_after_joining
 from .curves import Accuracy, Curve, Fairness, compute_curves, compute_loss_curves
@@ -237,18 +237,18 @@ class Result:
         return self._build_plan()
 
     def personal(
-        self, client: str | int, device: str | Path | None = None, merge: bool = False
+        self, client: str | int, board: str | Path | None = None, merge: bool = False
     ) -> Model:
         """Return the personal model of a client; with ``merge``, low-rank adapters are in its weights.
 
-        In a run on devices it is on the client's device: ``device`` is the folder of that device
+        In a run on boards it is on the client's board: ``board`` is the folder of that board
         (``--folder``), or a copy of it.
         """
         name, plan = str(client), self.plan
         if name not in plan.federation.train:
             raise DataError(f"there is no client '{name}'")
-        if plan.clients_on_devices:
-            memory = load_device_memory(self.folder, device, name, before=self._server.t)
+        if plan.clients_on_boards:
+            memory = load_board_memory(self.folder, board, name, before=self._server.t)
             return self._build_model(name, memory, merge)
         joined = name in plan.federation.new  # new clients train after the last round
         if joined and not self.finished:
@@ -261,10 +261,10 @@ class Result:
         """Return the generic model; with ``merge``, low-rank adapters are in its weights."""
         if not self.plan.algorithm.common:
             raise DataError(f"{self.algorithm} has no generic model")
-        if self.plan.clients_on_devices and not self.curves["G"]:
+        if self.plan.clients_on_boards and not self.curves["G"]:
             raise DataError(
                 f"the generic model of {self.algorithm} needs personal parameters, which are on"
-                " the devices; see evaluation.share_personal"
+                " the boards; see evaluation.share_personal"
             )
         server = self._server
         return self._build_model(None, {"net": server.average | server.model}, merge)
@@ -285,7 +285,7 @@ class Result:
         self._check_model(client, received.without("*/*") | memory.get("net", Tensors()))
         job = Job(kind="evaluate", t=server.t, client=name, tensors=received)
         built = plan.build_client(job, memory, self._run_folder.client_store)
-        if not len(built.data.train):  # they are on a device: an error, not a model of no examples
+        if not len(built.data.train):  # they are on a board: an error, not a model of no examples
             built.data = withhold_data(built.data)
         try:
             if client is not None:

@@ -19,8 +19,8 @@ from ..population.faults import RoundEnd
 from ..protection import describe_protection
 from .events import (
     VALIDATION_MEASURES,
+    BoardRound,
     Counts,
-    DeviceRound,
     EndEvent,
     EvaluationEvent,
     MetricValues,
@@ -56,8 +56,8 @@ class PersonalBytes(TypedDict, total=False):
     personal_bytes: int
 
 
-class DeviceFields(TypedDict, total=False):
-    devices: dict[str, DeviceRound]
+class BoardFields(TypedDict, total=False):
+    boards: dict[str, BoardRound]
 
 
 class FaultFields(TypedDict, total=False):
@@ -117,7 +117,7 @@ def describe_protections(plan: Plan) -> ProtectionFields:
 def list_outside(plan: Plan) -> list[str]:
     """List what is known of a client and not covered by ε."""
     tensors = [f"tensor {name}" for name in list_unprotected(plan)]
-    aside = [] if plan.personal_stays_on_device else ["personal parameters, averaged to measure G"]
+    aside = [] if plan.personal_stays_on_board else ["personal parameters, averaged to measure G"]
     return [*tensors, *(aside if plan.algorithm.common else []), *RECORDED_OUTSIDE]
 
 
@@ -160,7 +160,7 @@ class FinishedRound:
     end: RoundEnd
     clock: float  # simulated time at the beginning of the round
     measures: Mapping[str, float]  # what the algorithm measured on the server
-    devices: Mapping[str, DeviceRound] | None = None  # by name, if the run is on devices
+    boards: Mapping[str, BoardRound] | None = None  # by name, if the run is on boards
 
 
 def make_start_event(plan: Plan, server: Server, compute: Compute = ON_CPU) -> StartEvent:
@@ -171,7 +171,7 @@ def make_start_event(plan: Plan, server: Server, compute: Compute = ON_CPU) -> S
     learned: TaskField = {} if plan.task.name == "classification" else {"task": plan.task.name}
     remark: RemarkField = {"data_remark": federation.remark} if federation.remark else {}
     files: FileDigests = {"files": plan.file_digests} if plan.file_digests else {}
-    where: ComputeFields = {} if plan.clients_on_devices else describe_compute(compute)
+    where: ComputeFields = {} if plan.clients_on_boards else describe_compute(compute)
     return {
         "event": "start",
         "version": __version__,
@@ -285,7 +285,7 @@ def make_round_event(plan: Plan, done: FinishedRound, seconds: float) -> RoundEv
             "evaluate": sum_work_seconds(done.evaluated),
         },
         **describe_faults(plan, done),
-        **describe_devices(done),
+        **describe_boards(done),
         **describe_protected_round(plan, done.t, done.filtered, done.trained, done.spent),
         "seconds": seconds,
     }
@@ -297,7 +297,7 @@ def is_loss(metric: str) -> bool:
 
 def describe_personal_bytes(plan: Plan, trained: Sequence[Reply]) -> PersonalBytes:
     """Count the bytes of personal parameters that left a device; a simulation has no devices."""
-    sent = sum(r.aside.nbytes for r in trained) if plan.clients_on_devices else 0
+    sent = sum(r.aside.nbytes for r in trained) if plan.clients_on_boards else 0
     return {"personal_bytes": sent} if sent else {}
 
 
@@ -320,8 +320,8 @@ def describe_faults(plan: Plan, done: FinishedRound) -> FaultFields:
     return out
 
 
-def describe_devices(done: FinishedRound) -> DeviceFields:
-    return {"devices": dict(done.devices)} if done.devices else {}
+def describe_boards(done: FinishedRound) -> BoardFields:
+    return {"boards": dict(done.boards)} if done.boards else {}
 
 
 def average_metric(name: str, replies: Sequence[Reply]) -> float:

@@ -20,7 +20,7 @@ from ..core.files import (
 from .events import Event
 
 CONFIG_FILE, EVENTS_FILE, RESULT_FILE = "config.toml", "events.jsonl", "result.json"
-DEVICES_FILE = "devices-now.json"  # state of a run's devices, only to be displayed
+BOARDS_FILE = "boards-now.json"  # the state of a run's boards, only to be displayed
 INTERNAL_FOLDERS = {"commits", "scratch"}  # of a run; they never contain other runs
 TAIL_BYTES = 4096  # the last event of a finished run is far shorter
 

@@ -12,7 +12,7 @@ from ..core.accelerator import ON_CPU, Compute
 from ..core.errors import FolderError
 from ..core.files import load_secret, write_json
 from ..core.settings import flatten_config
-from ..engines.base import LOCAL_CLUSTER, Cluster, Engine, create_engine
+from ..engines.base import LOCAL_CLUSTER, Cluster, Engine, EngineSpec, create_engine
 from ..jobs.plan import Plan, describe_plan
 from ..protection import get_kind
 from ..runs.events import Event, get_end, get_start, is_event, select_rounds
@@ -61,7 +61,8 @@ def execute_plan(
             engine = where
             if isinstance(engine, str):
                 on_phase("starting" if engine == "serial" else "starting the workers")
-                engine = create_engine(engine, workers, plan, folder.client_store, cluster, compute)
+                spec = EngineSpec(engine, workers, cluster, compute)
+                engine = create_engine(spec, plan, folder.client_store)
             with engine as entered:
                 first = f"round {len(select_rounds(events)) + 1}" if events else "first evaluation"
                 on_phase(first)

@@ -21,7 +21,7 @@ from ..core.net import Net
 from ..core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
 from ..data.client_folders import OWN_DATA, ExampleSpec
 from ..data.federation import Federation
-from ..jobs.client_store import DEVICES_RECORD
+from ..jobs.client_store import BOARDS_RECORD
 from ..jobs.plan import Plan
 from ..models import MODEL_DESCRIPTIONS
 from ..runs.events import StartEvent, get_start
@@ -86,9 +86,9 @@ class RunLoader:
         if "library" in table:
             return self.check_data(self.build_library_plan(table), start)
         config = self.read_config(table)
-        if (path / DEVICES_RECORD).is_file():
+        if (path / BOARDS_RECORD).is_file():
             federation = self.federation or read_device_federation(config, path, start["clients"])
-            return config.build_device_plan(federation)
+            return config.build_board_plan(federation)
         federation = self.federation or read_federation(config)
         return self.check_data(
             config.build_plan(federation, self.make_net_builder(config, federation)), start
@@ -162,10 +162,10 @@ def read_device_federation(config: Config, path: Path, clients: Sequence[str]) -
     spec = ExampleSpec.from_config(config.data.shape, config.data.classes)
     try:
         dtype = getattr(
-            torch, next(iter(read_json(path / DEVICES_RECORD)["held"].values()))["type"]
+            torch, next(iter(read_json(path / BOARDS_RECORD)["clients"].values()))["type"]
         )
     except (KeyError, StopIteration, AttributeError, TypeError):
-        raise FolderError(f"{path / DEVICES_RECORD} is damaged: it lists no client") from None
+        raise FolderError(f"{path / BOARDS_RECORD} is damaged: it lists no client") from None
     scale = BYTES_TO_PLUS_MINUS_ONE if dtype == torch.uint8 else Scale()
     nothing = torch.empty(0, dtype=torch.int64)
     rows = dict.fromkeys(clients, nothing)

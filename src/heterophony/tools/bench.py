@@ -28,6 +28,7 @@ from ..data.federation import Federation
 from ..data.partitioning import partition_source
 from ..data.partitions import IID, Dirichlet, Partition
 from ..data.source import Source
+from ..engines.base import EngineSpec
 from ..engines.child_processes import CONTEXT, start_fork_server
 from ..engines.pool import Pool
 from ..jobs.plan import Job, Plan
@@ -199,7 +200,7 @@ def open_pool(
     )
     with tempfile.TemporaryDirectory() as folder:
         store = RunFolder(Path(folder) / "run").client_store
-        with Pool(plan, store, workers, compute) as engine:
+        with Pool(plan, store, EngineSpec("pool", workers, compute=compute)) as engine:
             yield plan, engine
 
 

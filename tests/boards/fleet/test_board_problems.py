@@ -13,7 +13,6 @@ import pytest
 
 from helpers.local_boards import LocalRunner, make_board, write_python
 from heterophony.boards.fleet.board.environment import describe_os_error
-from heterophony.boards.fleet.checks import check_board, read_facts
 from heterophony.boards.fleet.hosts import View, do_on_boards
 from heterophony.boards.fleet.install import (
     Installer,
@@ -23,7 +22,13 @@ from heterophony.boards.fleet.install import (
     select_requirements,
 )
 from heterophony.boards.fleet.ssh import BoardError, Content, call_board, explain, push_files
-from heterophony.boards.fleet.start import make_device_words, make_unit, read_status
+from heterophony.boards.fleet.steps import (
+    check_board,
+    make_board_words,
+    make_unit,
+    read_facts,
+    read_status,
+)
 
 DAY = 86400
 
@@ -92,14 +97,14 @@ def test_what_a_board_lacks_is_one_line(runner):
         "its architecture is armv7l; PyTorch has wheels for x86_64 and aarch64 only": {"machine": "armv7l"},
         "its C library is glibc 2.27; today's PyTorch needs glibc 2.28": {"libc": ("glibc", "2.27")},
         "its disk is full: 5 MB are free": {"disk_free": 5_000_000},
-        "only 90 MB of memory are free; a device needs about 629 MB": {"memory_free": 90_000_000},
+        "only 90 MB of memory are free; heterophony needs about 629 MB": {"memory_free": 90_000_000},
         "it cannot reach the broker at 10.0.0.1:8883; open that port": {"reaches": False},
     }  # fmt: skip
     for line, change in wrong.items():
         said = fail(lambda: check_board(board, replace(facts, **change), "10.0.0.1", 8883))  # noqa: B023
         assert said.startswith(line)
-    assert fail(lambda: check_board(replace(board, device="cuda"), facts)).startswith(
-        "device = 'cuda'"
+    assert fail(lambda: check_board(replace(board, accelerator="cuda"), facts)).startswith(
+        "accelerator = 'cuda'"
     )
 
 
@@ -189,7 +194,7 @@ def test_one_board_that_fails_does_not_stop_the_others():
 # systemd ------------------------------------------------------------------------------------
 def test_the_unit_has_the_limits_and_comes_back_after_a_failure(tmp_path, runner, monkeypatch):
     board = make_board(systemd=True, memory_mb=900, cpu_percent=50, nice=3, data="/srv/50% of it")
-    words = make_device_words(board, ["0", "1"], "r")
+    words = make_board_words(board, ["0", "1"], "r")
     text = make_unit(board, words)
     assert "Nice=3\nMemoryMax=900M\nCPUQuota=50%\n" in text
     assert "Restart=on-failure\nRestartSec=10\nRestartPreventExitStatus=3\n" in text
@@ -226,7 +231,7 @@ def test_a_process_is_started_once_its_end_is_known_and_a_foreign_id_is_never_be
     assert read_status(runner, board).describe() == "never started"
     request = {"words": ["broker", "status", "missing"], "nice": 0}  # fails soon, without torch
     assert call_board(runner, board, "start", request) == {"changed": True}
-    while not (root / "device.exit").exists() or not (root / "device.exit").read_text():
+    while not (root / "board.exit").exists() or not (root / "board.exit").read_text():
         time.sleep(0.05)
     status = read_status(runner, board)
     assert (status.running, status.code) == (False, 3)
@@ -236,7 +241,7 @@ def test_a_process_is_started_once_its_end_is_known_and_a_foreign_id_is_never_be
     # a process that happens to have the recorded id is not ours, and is left alone
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
         record = {"pid": other.pid, "born": "an earlier start of the system", "words": []}
-        (root / "device.pid").write_text(json.dumps(record))
+        (root / "board.pid").write_text(json.dumps(record))
         assert call_board(runner, board, "stop", {"unit": ""}) == {"changed": False}
         assert other.poll() is None
         other.kill()

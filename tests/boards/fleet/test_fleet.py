@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from helpers.brokers import installed
+from helpers.boards import installed
 from helpers.commands import call
 from helpers.ssh_boards import SshBoards, make_key
 from heterophony.boards.broker.broker import Broker
@@ -22,7 +23,7 @@ SETTINGS = [w for s in (*QUICK, "model.name=mlp", "participation.rate=1.0") for 
 
 @pytest.fixture
 def boards(tmp_path, monkeypatch):
-    """Three boards, in an empty folder; their devices and the broker end with the test."""
+    """Three boards, in an empty folder; their boards and the broker end with the test."""
     installed()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")
@@ -38,19 +39,19 @@ def boards(tmp_path, monkeypatch):
 
 
 def kill_everything(boards: SshBoards, monkeypatch) -> None:
-    """After the first round, kill a board's SSH server, the device of another, and the command."""
+    """After the first round, kill a board's SSH server, the board of another, and the command."""
     serve = fleet_run.serve
 
-    def serve_and_die(config, folder, enrolment, run, say, on_event, *rest, **options):
+    def serve_and_die(config, folder, enrolment, run, hooks, enrolled):
         def die(event):
-            on_event(event)
+            hooks.on_event(event)
             if event["event"] == "round":
                 boards.boards[0].kill()
-                record = boards.boards[1].home / "heterophony/device.pid"
+                record = boards.boards[1].home / "heterophony/board.pid"
                 os.killpg(json.loads(record.read_text())["pid"], signal.SIGKILL)
                 raise StoppedError("killed by the test")
 
-        return serve(config, folder, enrolment, run, say, die, *rest, **options)
+        return serve(config, folder, enrolment, run, replace(hooks, on_event=die), enrolled)
 
     monkeypatch.setattr(fleet_run, "serve", serve_and_die)
 
@@ -100,22 +101,22 @@ def check_what_is_reported(folder: Path) -> None:
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     rounds = [e for e in events if e["event"] == "round"]
     for event in rounds:
-        assert list(event["devices"]) == ["board-1", "board-2", "board-3"]
-        for i, device in enumerate(event["devices"].values()):
-            trained = [span for span in device["spans"] if span[0] == "train"]
+        assert list(event["boards"]) == ["board-1", "board-2", "board-3"]
+        for i, board in enumerate(event["boards"].values()):
+            trained = [span for span in board["spans"] if span[0] == "train"]
             assert [span[1] for span in trained] == [str(i)]
-            assert device["train"] > 0 < device["bytes_up"]
-    assert {"cpu_share", "peak_bytes", "clients_possible"} <= set(rounds[1]["devices"]["board-3"])
+            assert board["train"] > 0 < board["bytes_up"]
+    assert {"cpu_share", "peak_bytes", "clients_possible"} <= set(rounds[1]["boards"]["board-3"])
     lines = (folder / "boards.csv").read_text().splitlines()
     assert len(lines) == 1 + 2 * 3
     assert (
-        '"device_rounds":[{"run":"FedReG","rounds":[{"t":0,' in (folder / "report.html").read_text()
+        '"board_rounds":[{"run":"FedReG","rounds":[{"t":0,' in (folder / "report.html").read_text()
     )
     assert sorted(p.name for p in (folder / "boards/board-1").iterdir()) == [
         "board.json",
-        "device.log",
+        "board.log",
     ]
-    assert "the run has ended" in (folder / "boards/board-1/device.log").read_text()
+    assert "the run has ended" in (folder / "boards/board-1/board.log").read_text()
 
 
 def test_a_wrong_key_or_host_key_is_one_line_that_names_the_board(boards, tmp_path):

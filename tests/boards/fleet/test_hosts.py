@@ -13,7 +13,7 @@ MISTAKES = {
     "[boards.a]\nclients = 0": "boards.a.clients: must be a number above 0, or names as in [\"0\", \"1\"], not 0",
     "[boards.a]\nssh = \"-oProxyCommand=x\"": "boards.a.ssh: '-oProxyCommand=x' is empty, or begins with '-'",
     "[boards.a]\nssh = 3": "boards.a.ssh: must be text, not 3",
-    "[boards.a]\ndevice = \"gpu\"": "boards.a.device: must be cpu, cuda, cuda:1, mps or auto, not 'gpu'",
+    "[boards.a]\naccelerator = \"gpu\"": "boards.a.accelerator: must be cpu, cuda, cuda:1, mps or auto, not 'gpu'",
     "[boards.a]\ncpu_percent = 50": "boards.a.cpu_percent: needs systemd = true, which enforces it",
     "[boards.server]": "'server' cannot be a board's name",
     "[boards.a]\nclients = [\"0\"]\n[boards.b]\nclients = [\"0\"]": "client '0' is on board 'a' already",

@@ -1,4 +1,4 @@
-"""The boards while a run goes on: late ones join, dead devices are started again, lost SSH costs nothing."""
+"""The boards while a run goes on: late ones join, dead boards are started again, lost SSH costs nothing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from helpers.local_boards import make_board
 from heterophony.boards.fleet import run as fleet_run
 from heterophony.boards.fleet.run import Supervisor
 from heterophony.boards.fleet.ssh import BoardError, ConnectionLostError
-from heterophony.boards.fleet.start import DeviceStatus
+from heterophony.boards.fleet.steps import ProcessStatus
 from heterophony.core.errors import EngineError
 
-RUNNING = DeviceStatus(running=True, started=True, code=None, last="")
+RUNNING = ProcessStatus(running=True, started=True, code=None, last="")
 BOARD = make_board()
 
 
@@ -52,24 +52,26 @@ def test_a_board_that_is_late_is_prepared_again_and_again_until_it_is_ready(worl
     )
     assert world.supervisor.waiting == set()
     assert world.said == [
-        "nano: off; the run goes on, as devices do not need ssh",
+        "nano: off; the run goes on, which does not need ssh",
         "nano: disk",
         "nano: is ready now",
         "nano: can be reached by ssh again",
     ]
 
 
-def test_a_device_that_was_killed_is_started_again_and_one_that_ended_is_not(world):
-    killed = DeviceStatus(running=False, started=True, code=137, last="waiting")
-    ended = DeviceStatus(running=False, started=True, code=0, last="the run has ended")
+def test_a_board_that_was_killed_is_started_again_and_one_that_ended_is_not(world):
+    killed = ProcessStatus(running=False, started=True, code=137, last="waiting")
+    ended = ProcessStatus(running=False, started=True, code=0, last="the run has ended")
     look(world, RUNNING, killed, RUNNING, ended)
     assert world.started == [(("0",), "r")]
-    assert world.said == ["nano: its device ended with exit code 137; waiting; it is started again"]
+    assert world.said == [
+        "nano: heterophony ended with exit code 137; waiting; it is started again"
+    ]
     world.supervisor.raise_failure()
 
 
-def test_a_device_that_can_never_work_ends_the_run_unless_the_run_can_do_without(world):
-    wrong = DeviceStatus(running=False, started=True, code=3, last="error: too little memory")
+def test_a_board_that_can_never_work_ends_the_run_unless_the_run_can_do_without(world):
+    wrong = ProcessStatus(running=False, started=True, code=3, last="error: too little memory")
     look(world, wrong)
     with pytest.raises(EngineError, match="nano: too little memory; fix it and run the same"):
         world.supervisor.raise_failure()

@@ -1,4 +1,4 @@
-"""Work of the broker's owner at a running Mosquitto: end a device's session, clear what it retained."""
+"""The broker: start and stop Mosquitto, enrol boards and revoke them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from ..protocol import topics
 from ..transport.mqtt_transport import MqttTransport
 from ..transport.queues import BrokerEndpoint, ReceivedMessage
 from . import enrolment, process
-from . import enrolment as network
-from . import process as mosquitto
 from .certificates import CertificateAndKey, CertificateAuthority, CertificateStore
 from .enrolment import DEFAULT_PORT, Enrolment
 
@@ -39,9 +37,9 @@ def end_session(name: str, make_endpoint: MakeEndpoint) -> None:
         wait_for_connection(transport, time.monotonic() + TIMEOUT_SECONDS)
 
 
-def clear_retained(device: str, make_endpoint: MakeEndpoint) -> int:
-    """Delete all messages that a device retained; return how many there were."""
-    own, mark = topics.make_device_pattern(device), topics.make_maintenance_topic()
+def clear_retained(board: str, make_endpoint: MakeEndpoint) -> int:
+    """Delete all messages that a board retained; return how many there were."""
+    own, mark = topics.make_board_pattern(board), topics.make_maintenance_topic()
     with MqttTransport(make_endpoint(topics.MAINTENANCE_NAME), [own, mark]) as transport:
         found = list_retained(transport, mark)
         for topic in found:  # three at most, so the queue has room
@@ -112,7 +110,7 @@ class Broker:
         with process.hold_lock(self.folder) as lock:
             stored = self.read_listen_settings() if self.settings_file.exists() else None
             settings = (stored or ListenSettings(DEFAULT_PORT, lan=False)).with_changes(lan, port)
-            free_port = network.find_bindable_port(settings.lan, settings.port)
+            free_port = enrolment.find_bindable_port(settings.lan, settings.port)
             settings = replace(settings, port=free_port)
             server = self._write_all_files(
                 self._load_authority() if stored else self._create_authority(), settings
@@ -131,7 +129,7 @@ class Broker:
 
     def _make_folder(self) -> None:
         # an interrupted start may have left these behind
-        ours = {process.LOCK_FILE, "devices", "revoked", "ca.pem", "ca.key"}
+        ours = {process.LOCK_FILE, "boards", "revoked", "ca.pem", "ca.key"}
         with translate_disk_errors(self.folder):
             if self.folder.exists() and {p.name for p in self.folder.iterdir()} - ours:
                 raise FolderError(
@@ -152,13 +150,13 @@ class Broker:
         """Write all files that Mosquitto reads, and the server's enrolment; return the latter."""
         with translate_disk_errors(self.folder):
             self.folder.chmod(0o700)
-            (self.folder / "mosquitto.db").unlink(missing_ok=True)  # of earlier versions
+            (self.folder / "process.db").unlink(missing_ok=True)  # of earlier versions
         # a new one at every start: it never expires, and contains the current addresses
-        pair = authority.issue_for_broker(network.list_reachable_hosts(settings.lan))
+        pair = authority.issue_for_broker(enrolment.list_reachable_hosts(settings.lan))
         self._write_private_file("broker.pem", pair.certificate)
         self._write_private_file("broker.key", pair.key)
         self._write_private_file(
-            mosquitto.CONFIG_FILE, mosquitto.format_config(settings.lan, settings.port)
+            process.CONFIG_FILE, process.format_config(settings.lan, settings.port)
         )
         self._write_access_lists(authority)
         if self.server_enrolment_file.exists():
@@ -168,7 +166,7 @@ class Broker:
         else:
             here = replace(settings, lan=False)
             server = self._issue_enrolment(
-                authority, mosquitto.SERVER_NAME, authority.valid_until, here
+                authority, process.SERVER_NAME, authority.valid_until, here
             )
         write_atomically(self.server_enrolment_file, server.to_toml(), private=True)
         # last: its existence means that the folder is complete
@@ -176,13 +174,28 @@ class Broker:
         return server
 
     def stop(self) -> bool:
-        """Stop Mosquitto; return whether it was running."""
+        """Stop Mosquitto; return True if it was running."""
         self.read_listen_settings()
         return process.stop_mosquitto(self.folder) is not None
 
+    def restart_if_crashed(self) -> bool:
+        """Start Mosquitto again if it ended without being stopped; return True if it had to be.
+
+        Mosquitto deletes the file with its process id only when it is stopped.
+        """
+        try:
+            if (
+                process.find_running_pid(self.folder)
+                or not (self.folder / process.PID_FILE).exists()
+            ):
+                return False
+            return self.start()[1]
+        except BusyError:  # it is being started, or its port is still in use
+            return False
+
     def enrol(self, name: str, out: Path, clients: Sequence[str] = ()) -> Enrolment:
-        """Enrol a new device and write its enrolment file; it may hold only these clients, if any."""
-        if enrolment.check_device_name(name) == mosquitto.SERVER_NAME:
+        """Enrol a new board and write its enrolment file; it may hold only these clients, if any."""
+        if enrolment.check_board_name(name) == process.SERVER_NAME:
             raise ConfigError(f"'{name}' is the server's own name; choose another")
         check_enrolled_clients(clients)
         settings = self.read_listen_settings()
@@ -216,7 +229,7 @@ class Broker:
         What it retained is deleted.
         """
         self.read_listen_settings()
-        self.certificate_store.revoke(enrolment.check_device_name(name))
+        self.certificate_store.revoke(enrolment.check_board_name(name))
         authority = self._load_authority()
         self._write_access_lists(authority)
         if process.reload_mosquitto(self.folder):
@@ -224,9 +237,7 @@ class Broker:
             try:
                 end_session(name, make_endpoint)
                 clear_retained(name, make_endpoint)
-            except (
-                BrokerError
-            ):  # it is too busy to answer, perhaps with a flood of this very device
+            except BrokerError:  # it is too busy to answer, perhaps with a flood of this very board
                 self._restart()
 
     def _make_endpoints(self, authority: CertificateAuthority) -> MakeEndpoint:
@@ -235,11 +246,10 @@ class Broker:
 
         def make_endpoint(name: str) -> BrokerEndpoint:
             until = datetime.now(UTC) + MAINTENANCE_LIFETIME
-            pair = authority.issue_for_device(name, until)
-            known = replace(
-                server, device=name, until=until, certificate=pair.certificate, key=pair.key
+            pair = authority.issue_for_board(name, until)
+            return enrolment.make_endpoint(
+                replace(server, name=name, until=until, certificate=pair.certificate, key=pair.key)
             )
-            return BrokerEndpoint(known.address, known.port, name, known.make_ssl_context())
 
         return make_endpoint
 
@@ -272,7 +282,7 @@ class Broker:
         except (OSError, ValueError):
             raise FolderError(
                 f"the authority in {self.folder} is damaged: restore ca.pem and ca.key, or create a"
-                " broker in a new folder and enrol all devices again"
+                " broker in a new folder and enrol all boards again"
             ) from None
 
     def _issue_enrolment(
@@ -284,19 +294,19 @@ class Broker:
         clients: Sequence[str] = (),
     ) -> Enrolment:
         until, ca = min(until, authority.valid_until), authority.export_pem().certificate
-        pair = authority.issue_for_device(name, until, clients)
-        address = network.select_advertised_address(settings.lan)
+        pair = authority.issue_for_board(name, until, clients)
+        address = enrolment.select_advertised_address(settings.lan)
         return Enrolment(name, address, settings.port, until, ca, pair.certificate, pair.key)
 
     def _write_access_lists(self, authority: CertificateAuthority) -> None:
         """Write the access control list and the revocation list."""
-        enrolled = {device.name for device in self.certificate_store.list_enrolled()}
+        enrolled = {board.name for board in self.certificate_store.list_enrolled()}
         revoked = sorted(self.certificate_store.list_revoked_names() - enrolled)
         self._write_private_file(
             "revoked.pem",
             authority.build_revocation_list(self.certificate_store.list_revoked_certificates()),
         )
-        self._write_private_file(mosquitto.ACL_FILE, mosquitto.format_acl(revoked))
+        self._write_private_file(process.ACL_FILE, process.format_acl(revoked))
 
     def _write_private_file(self, name: str, text: str) -> None:
         write_atomically(self.folder / name, text.encode(), private=True)

@@ -17,10 +17,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from ...core.errors import ConfigError, FolderError, suggest_similar
 from ...core.files import sync_folder, translate_disk_errors, write_atomically
 
-CLOCK_TOLERANCE = timedelta(days=1)  # clocks of small devices run late
+CLOCK_TOLERANCE = timedelta(days=1)  # clocks of small boards run late
 AUTHORITY_LIFETIME = timedelta(days=20 * 365)  # nothing the authority signs is valid for longer
 
-CLIENT_URI = "urn:heterophony:client:"  # and the name of a client that the device may hold
+CLIENT_URI = "urn:heterophony:client:"  # and the name of a client that the board may hold
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class CertificateAndKey:
 
 
 class CertificateAuthority:
-    """Signs certificates that only its own broker and devices trust."""
+    """Signs certificates that only its own broker and boards trust."""
 
     def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
         self.certificate, self.key = certificate, key
@@ -70,12 +70,12 @@ class CertificateAuthority:
         names = x509.SubjectAlternativeName([make_alternative_name(name) for name in hosts])
         return self._issue("broker", self.valid_until, ExtendedKeyUsageOID.SERVER_AUTH, names)
 
-    def issue_for_device(
+    def issue_for_board(
         self, name: str, until: datetime, clients: Sequence[str] = ()
     ) -> CertificateAndKey:
-        """Issue a certificate with which a device can authenticate, but not act as a broker.
+        """Issue a certificate with which a board can authenticate, but not act as a broker.
 
-        It names the clients that the device may hold; without any, it does not limit them.
+        It names the clients that the board may hold; without any, it does not limit them.
         """
         uris = [x509.UniformResourceIdentifier(CLIENT_URI + client) for client in clients]
         names = x509.SubjectAlternativeName(uris) if uris else None
@@ -206,8 +206,8 @@ def encode_private_key(key: ec.EllipticCurvePrivateKey) -> str:
 
 
 @dataclass(frozen=True)
-class EnrolledDevice:
-    """A device's name, when its enrolment expires, and the clients that it may hold."""
+class EnrolledBoard:
+    """A board's name, when its enrolment expires, and the clients that it may hold."""
 
     name: str
     until: datetime
@@ -215,11 +215,11 @@ class EnrolledDevice:
 
 
 class CertificateStore:
-    """Certificates by device: enrolled ones in ``devices/``, revoked ones in ``revoked/``."""
+    """Certificates by board: enrolled ones in ``boards/``, revoked ones in ``revoked/``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.enrolled_folder, self.revoked_folder = folder / "devices", folder / "revoked"
+        self.enrolled_folder, self.revoked_folder = folder / "boards", folder / "revoked"
 
     def create_folders(self) -> None:
         for folder in (self.folder, self.enrolled_folder, self.revoked_folder):
@@ -248,7 +248,7 @@ class CertificateStore:
 
     def revoke(self, name: str) -> None:
         path = self._certificate_path(name)
-        names = [device.name for device in self.list_enrolled()]
+        names = [board.name for board in self.list_enrolled()]
         if name not in names:
             raise ConfigError(
                 f"{name} is not enrolled in {self.folder}{suggest_similar(name, names)}"
@@ -257,10 +257,10 @@ class CertificateStore:
             path.rename(self.revoked_folder / f"{name}.{read_serial_number(path.read_text())}.pem")
             sync_folder(self.revoked_folder)
 
-    def list_enrolled(self) -> list[EnrolledDevice]:
-        """Return all enrolled devices, sorted by name."""
+    def list_enrolled(self) -> list[EnrolledBoard]:
+        """Return all enrolled boards, sorted by name."""
         return [
-            EnrolledDevice(path.stem, read_expiry(text), read_clients(text))
+            EnrolledBoard(path.stem, read_expiry(text), read_clients(text))
             for path, text in read_certificates(self.enrolled_folder)
         ]
 
@@ -288,7 +288,7 @@ def read_certificates(folder: Path) -> list[tuple[Path, str]]:
 
 
 class EnrolledClients:
-    """Reads the broker's folder whenever a device greets: devices are enrolled at any time."""
+    """Reads the broker's folder whenever a board greets: boards are enrolled at any time."""
 
     def __init__(self, broker_folder: Path) -> None:
         self.store = CertificateStore(broker_folder)
@@ -298,29 +298,29 @@ class EnrolledClients:
         """Whether the broker's folder is on this machine."""
         return self.store.enrolled_folder.is_dir()
 
-    def find_serial_number(self, device: str) -> str | None:
-        """Return the number of the device's certificate; None if it is not enrolled here."""
+    def find_serial_number(self, board: str) -> str | None:
+        """Return the number of the board's certificate; None if it is not enrolled here."""
         try:
-            return read_serial_number((self.store.enrolled_folder / f"{device}.pem").read_text())
+            return read_serial_number((self.store.enrolled_folder / f"{board}.pem").read_text())
         except (OSError, ValueError):
             return None
 
-    def find_objection(self, device: str, clients: Collection[str], total: int) -> str:
-        """Return why a device may not hold these clients of ``total``; an empty string if it may."""
-        by_device = {}
+    def find_objection(self, board: str, clients: Collection[str], total: int) -> str:
+        """Return why a board may not hold these clients of ``total``; an empty string if it may."""
+        by_board = {}
         if self.can_be_read:
-            by_device = {d.name: d.clients for d in self.store.list_enrolled()}
-            if device not in by_device:
-                return f"device '{device}' is not enrolled any more"
-        if own := by_device.get(device, ()):
+            by_board = {d.name: d.clients for d in self.store.list_enrolled()}
+            if board not in by_board:
+                return f"board '{board}' is not enrolled any more"
+        if own := by_board.get(board, ()):
             foreign = sorted(set(clients) - set(own))
             return f"its enrolment does not name client '{foreign[0]}'" if foreign else ""
-        for other, named in sorted(by_device.items()):
+        for other, named in sorted(by_board.items()):
             if taken := sorted(set(clients) & set(named)):
-                return f"client '{taken[0]}' is named by the enrolment of device '{other}'"
+                return f"client '{taken[0]}' is named by the enrolment of board '{other}'"
         if len(clients) >= total > 1:
             return (
-                f"it claims all {total} clients of the run; a device may hold them all only if its"
+                f"it claims all {total} clients of the run; a board may hold them all only if its"
                 " enrolment names them (heterophony broker enrol --clients)"
             )
         return ""

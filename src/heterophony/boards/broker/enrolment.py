@@ -1,4 +1,4 @@
-"""An enrolment: the file with which a device, or the server, finds a broker and authenticates."""
+"""An enrolment: the file with which a board, or the server, finds a broker and authenticates."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ import tomli_w
 from ...core.errors import BusyError, ConfigError
 from ...core.files import NAME_PATTERN, NAME_RULE, read_text_file
 from ..protocol.message_fields import AnyString, Date, Port, parse_fields
+from ..transport.queues import BrokerEndpoint
 
 MAX_FILE_BYTES = 64 * 1024  # a real one has about 2,500
 
 
 @dataclass(frozen=True)
 class Enrolment:
-    """A device's name, the broker's address, and certificates to recognise each other by."""
+    """A name, the broker's address, and certificates by which both sides recognise each other."""
 
-    device: AnyString
+    name: AnyString
     address: AnyString
     port: Port
     until: Date
@@ -37,17 +38,17 @@ class Enrolment:
     key: AnyString
 
     def __repr__(self) -> str:  # without the key, wherever it is printed or logged
-        return f"Enrolment({self.device!r}, {self.address}:{self.port})"
+        return f"Enrolment({self.name!r}, {self.address}:{self.port})"
 
     def to_toml(self) -> bytes:
         return tomli_w.dumps(asdict(self), multiline_strings=True).encode()
 
     def make_ssl_context(self) -> ssl.SSLContext:
-        """Return a context that trusts only this broker's authority and presents this device."""
+        """Return a context that trusts only this broker's authority and presents this board."""
         if self.until < datetime.now(UTC):
             raise ConfigError(
-                f"the enrolment of {self.device} expired on {self.until:%Y-%m-%d}; on the broker's"
-                f" machine run: heterophony broker revoke {self.device}, then enrol it again"
+                f"the enrolment of {self.name} expired on {self.until:%Y-%m-%d}; on the broker's"
+                f" machine run: heterophony broker revoke {self.name}, then enrol it again"
             )
         try:
             context = ssl.create_default_context(cadata=self.ca)
@@ -58,14 +59,21 @@ class Enrolment:
                 file.flush()
                 context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
         except (ssl.SSLError, ValueError):
-            raise ConfigError(f"the enrolment of {self.device} is damaged; copy it again") from None
+            raise ConfigError(f"the enrolment of {self.name} is damaged; copy it again") from None
         return context
 
 
-def check_device_name(name: str) -> str:
-    """Return the name if it can be a device's: it becomes part of topics and file names."""
+def make_endpoint(enrolment: Enrolment) -> BrokerEndpoint:
+    """Return where and as whom to connect with an enrolment."""
+    return BrokerEndpoint(
+        enrolment.address, enrolment.port, enrolment.name, enrolment.make_ssl_context()
+    )
+
+
+def check_board_name(name: str) -> str:
+    """Return the name if it can be a board's: it becomes part of topics and file names."""
     if not NAME_PATTERN.fullmatch(name):
-        raise ConfigError(f"{name!r} cannot be a device's name; {NAME_RULE}")
+        raise ConfigError(f"{name!r} cannot be a board's name; {NAME_RULE}")
     return name
 
 
@@ -77,15 +85,15 @@ def read_enrolment(path: Path) -> Enrolment:
         raise ConfigError(f"cannot read the enrolment {path}: {error.strerror}") from None
     except ValueError:
         raise ConfigError(
-            f"{path} is not an enrolment; make one with: heterophony broker enrol DEVICE"
+            f"{path} is not an enrolment; make one with: heterophony broker enrol BOARD"
         ) from None
     try:
         enrolment = parse_fields(Enrolment, content)
     except ValueError as error:
         raise ConfigError(
-            f"{path} is not an enrolment: it {error}; make one with: heterophony broker enrol DEVICE"
+            f"{path} is not an enrolment: it {error}; make one with: heterophony broker enrol BOARD"
         ) from None
-    check_device_name(enrolment.device)
+    check_board_name(enrolment.name)
     return enrolment
 
 

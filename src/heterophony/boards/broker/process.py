@@ -1,4 +1,4 @@
-"""The files that Mosquitto reads: its settings, and who may read and write which topics."""
+"""Mosquitto's process: the files that it reads, its start, its end, and whether it runs."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ crlfile revoked.pem
 tls_version tlsv1.2
 require_certificate true
 use_identity_as_username true
-# without this a device could disconnect another one by using its client id
+# without this a board could disconnect another one by using its client id
 use_username_as_clientid true
 max_connections 1000
 allow_anonymous false
 acl_file {ACL_FILE}
-# our messages have at most 256 KiB and a little; three of these per device can be retained
+# our messages have at most 256 KiB and a little; three of these per board can be retained
 max_packet_size 294912
 max_keepalive 600
 # without this a small message waits for the acknowledgement of the one before
@@ -52,7 +52,7 @@ max_inflight_messages 20
 max_queued_messages 1000
 max_queued_bytes 67108864
 memory_limit 536870912
-# whatever Mosquitto forgets, server and devices send again; a file would be written as a whole
+# whatever Mosquitto forgets, server and boards send again; a file would be written as a whole
 # after every message
 persistence false
 sys_interval 0
@@ -83,7 +83,7 @@ def format_acl(revoked: Sequence[str]) -> str:
             f"user {topics.MAINTENANCE_NAME}",
             f"topic readwrite {topics.make_server_pattern()}",
             "",
-            *(f"pattern {right} {topic}" for right, topic in topics.list_device_rights("%u")),
+            *(f"pattern {right} {topic}" for right, topic in topics.list_board_rights("%u")),
             *(f"\nuser {name}\ntopic deny #" for name in sorted(revoked)),
             "",
         ]
@@ -188,7 +188,7 @@ def wait_until_answering(folder: Path, server: Enrolment, log_start: int) -> int
 
 
 def can_handshake(server: Enrolment) -> bool:
-    """Return whether both sides trust each other.
+    """Return True if both sides trust each other.
 
     Nobody signs in to MQTT: that would end the session of a running server.
     """
@@ -212,7 +212,7 @@ def read_first_error(log: Path, start: int) -> str:
 
 
 def reload_mosquitto(folder: Path) -> bool:
-    """Make a running Mosquitto read access list and revocations again; return whether one runs."""
+    """Make a running Mosquitto read access list and revocations again; return True if one runs."""
     if number := find_running_pid(folder):
         os.kill(number, signal.SIGHUP)
     return number is not None

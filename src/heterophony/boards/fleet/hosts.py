@@ -1,4 +1,4 @@
-"""The file that lists the boards of a fleet, and its checks."""
+"""The list of a fleet's boards: read and checked; and steps done on all boards in parallel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from ...core.errors import ConfigError, HeterophonyError, suggest_or_list
 from ...core.files import NAME_PATTERN, NAME_RULE, read_text_file
 
-DEVICE_PATTERN = re.compile(r"cpu|auto|mps|cuda(:\d+)?")
+ACCELERATOR_PATTERN = re.compile(r"cpu|auto|mps|cuda(:\d+)?")
 HOST_PATTERN = re.compile(r"[A-Za-z0-9.:_-]{1,253}")
 MAX_BOARDS = 1000
 
@@ -27,11 +27,11 @@ class Board:
     ssh: str  # as typed after `ssh`
     clients: tuple[str, ...] | int | None = None  # names, a number, or an even share
     data: str = ""  # where the clients' own data are on the board
-    device: str = "cpu"
+    accelerator: str = "cpu"
     python: str = "python3"  # the command; of a virtual environment: that environment is used
     folder: str = "heterophony"  # on the board, below the home
     torch: str = ""  # the version to install, as in 2.8.0; default: by architecture
-    memory_mb: int | None = None  # the most that the device's process may use
+    memory_mb: int | None = None  # the most that its process may use
     cpu_percent: int | None = None  # of one core, by systemd
     nice: int = 0
     systemd: bool = False
@@ -166,9 +166,9 @@ def check_board(path: Path, where: str, board: Board) -> None:
             or (not value and key in ("ssh", "python", "folder"))
         ):
             raise ConfigError(f"{path}: {where}.{key}: {value!r} is empty, or begins with '-'")
-    if not DEVICE_PATTERN.fullmatch(board.device):
+    if not ACCELERATOR_PATTERN.fullmatch(board.accelerator):
         raise ConfigError(
-            f"{path}: {where}.device: must be cpu, cuda, cuda:1, mps or auto, not {board.device!r}"
+            f"{path}: {where}.accelerator: must be cpu, cuda, cuda:1, mps or auto, not {board.accelerator!r}"
         )
     for key, low, high in (
         ("memory_mb", 64, 1 << 30),

@@ -1,4 +1,4 @@
-"""A wheel of the very code that runs here, the same bytes every time: boards compare its hash."""
+"""Install heterophony on boards: a wheel of the code that runs here, and those it needs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from packaging.utils import (
 
 from ... import __version__
 from ...core.errors import ConfigError, HeterophonyError
-from .checks import BoardFacts
 from .hosts import Board
 from .ssh import BoardError, Content, SshRunner, call_board, push_files
+from .steps import BoardFacts
 
 NAME = "heterophony"
 DATE = (2020, 1, 1, 0, 0, 0)  # of all files in it: equal code must be equal bytes

@@ -1,4 +1,4 @@
-"""The steps that make a board ready for a run: check, install, enrol, data, start."""
+"""A run on a fleet: make its boards ready, serve the run, and restart what dies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...core.errors import ConfigError, EngineError, HeterophonyError
 from ...core.files import read_json, write_json
 from ...data.client_folders import OWN_DATA
 from ...data.federation import Federation
-from ...data.source import check_names_on_devices
+from ...data.source import check_names_on_boards
 from ...runs.events import Event
 from ...runs.folder import RunFolder
 from ...runs.summary import Summary
@@ -20,12 +20,21 @@ from ..board_data import encode_share
 from ..broker.broker import Broker
 from ..broker.certificates import EnrolledClients
 from ..broker.enrolment import read_enrolment
-from ..server import serve
-from .checks import BoardFacts, check_board, read_facts
+from ..server import ServerHooks, serve
 from .hosts import Board, Fleet, assign_clients
 from .install import Installer
 from .ssh import PRIVATE, ConnectionLostError, Content, SshRunner, push_files
-from .start import SHARES_FOLDER, DeviceStatus, Enroller, find_broker, read_status, start_device
+from .steps import (
+    SHARES_FOLDER,
+    BoardFacts,
+    Enroller,
+    ProcessStatus,
+    check_board,
+    find_broker,
+    read_facts,
+    read_status,
+    start_process,
+)
 
 
 @dataclass
@@ -80,7 +89,7 @@ class Preparation:
 
     def start(self, board: Board) -> str:
         clients = self.assignment.get(board.name, ())
-        return start_device(self.ssh, board, clients, self.run, self.trust)
+        return start_process(self.ssh, board, clients, self.run, self.trust)
 
     def prepare(self, board: Board) -> str:
         """Do all steps on one board; the broker must be up."""
@@ -103,7 +112,7 @@ def assign(
             )
     if federation is None:
         return {b.name: b.clients if isinstance(b.clients, tuple) else () for b in fleet.boards}
-    check_names_on_devices(federation.clients)
+    check_names_on_boards(federation.clients)
     return assign_clients(fleet, federation.clients)
 
 
@@ -147,7 +156,7 @@ class Supervisor:
                 thread.join()
 
     def look_at(self, board: Board) -> None:
-        """Prepare a board that was not ready, and start a device that died."""
+        """Prepare a board that was not ready, and restart heterophony where it died."""
         try:
             if board.name in self.waiting:
                 self.preparation.prepare(board)
@@ -161,18 +170,18 @@ class Supervisor:
         except ConnectionLostError as error:
             if board.name not in self.unreachable:
                 self.unreachable.add(board.name)
-                self.say_once(board, f"{error}; the run goes on, as devices do not need ssh")
+                self.say_once(board, f"{error}; the run goes on, which does not need ssh")
         except HeterophonyError as error:
             self.say_once(board, str(error))
 
-    def restart_if_dead(self, board: Board, status: DeviceStatus) -> None:
+    def restart_if_dead(self, board: Board, status: ProcessStatus) -> None:
         if status.running or status.code == 0 or self.stopped.is_set():
             return
         if status.code == WRONG_CONFIGURATION and not self.can_lose_boards:
             self.failures[board.name] = status.last.removeprefix("error: ")
             return
         self.preparation.start(board)
-        self.say(f"{board.name}: its device {status.describe()}; it is started again")
+        self.say(f"{board.name}: heterophony {status.describe()}; it is started again")
 
     def say_once(self, board: Board, text: str) -> None:
         if self.last_said.get(board.name) != text:
@@ -180,7 +189,7 @@ class Supervisor:
             self.say(f"{board.name}: {text}")
 
     def raise_failure(self) -> None:
-        """End the run if a board's device has ended for a reason that will not go away."""
+        """End the run if a board has ended for a reason that will not go away."""
         for name, why in self.failures.items():
             raise EngineError(
                 f"{name}: {why}; fix it and run the same command again: nothing is lost"
@@ -207,10 +216,8 @@ def serve_run(
             folder,
             read_enrolment(broker.server_enrolment_file),
             preparation.run,
-            say,
-            on_event,
+            ServerHooks(say, on_event, supervisor.raise_failure),
             EnrolledClients(broker.folder),
-            watch=supervisor.raise_failure,
         )
     finally:
         supervisor.stopped.set()

@@ -1,4 +1,4 @@
-"""Run a program on a board over the system's OpenSSH, with the user's keys, known hosts and jump hosts."""
+"""Run programs on boards and copy files to them, over the system's OpenSSH."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def explain(text: str) -> str:
 
 
 OLDEST_PYTHON = (3, 11)
-MODULES = ("problems", "facts", "files", "environment", "service", "units", "enrolment", "main")
+MODULES = ("environment", "service", "main")
 # any Python 3 can read it; the rest needs 3.11
 BOOTSTRAP = (
     "import sys\n"

@@ -1,291 +1,304 @@
-"""The server's tasks of a round: assigned, their replies pulled and checked, retried or given up."""
+"""The jobs of a round on the server: assign them, pull and check replies, retry or give up."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ...core.algorithm import Reply
+from ...core.codec import encode_blob
 from ...core.errors import CodecError, HeterophonyError, NotFiniteError
 from ...core.tensors import Tensors
+from ...engines.wire import EncodeOnce
 from ...jobs.plan import Job
 from . import job_codec
 from .blobs import BlobTransfer, Chunk, OutgoingBlob, ResendTimer, count_chunks
 from .message_fields import to_single_line
-from .messages import BlobRef, Done, Failed, Message, Rejected, Taken, Task, Want
-from .registry import DeviceRegistry, RegisteredDevice
+from .messages import Assigned, BlobRef, Done, Failed, Message, Rejected, Taken, Want
+from .registry import BoardRegistry, RegisteredBoard
 
-MAX_ATTEMPTS = 3  # before a task is given up
-MESSAGES_PER_TASK = 2  # besides those for chunks: Done, and its repetition
-ReplyCheck = Callable[[Job, Reply], None]  # raises CodecError with the reason for a refusal
-ReplyLimit = Callable[[Job], int]  # returns the most bytes that the reply to a job can have
-OutgoingMessages = list[Message | bytes]  # to one device; bytes are encoded chunks
+MAX_ATTEMPTS = 3  # before a job is given up
+MESSAGES_PER_JOB = 2  # besides those for chunks: Done, and its repetition
+OutgoingMessages = list[Message | bytes]  # to one board; bytes are encoded chunks
+
+
+class ReplyRules(Protocol):
+    """Decides which replies are valid."""
+
+    def check_reply(self, reply: Reply, job: Job) -> object:
+        """Raise CodecError with the reason if the reply is not valid."""
+
+    def limit_reply_bytes(self, job: Job) -> int:
+        """Return the most bytes that the reply to a job can have."""
 
 
 class LostJob(NamedTuple):
-    """A job that was given up, the device that had it, and why."""
+    """A job that was given up, the board that had it, and why."""
 
     job: Job
-    device: str
+    board: str
     why: str
     diverged: bool  # training left the finite numbers
 
 
 @dataclass
-class OpenTask:
-    """A task without an accepted reply."""
+class OpenJob:
+    """A job without an accepted reply."""
 
     job: Job
-    task: Task
+    assigned: Assigned
     resend_timer: ResendTimer
 
 
 class Assignments:
-    """The open tasks of a round, and the replies and losses so far."""
+    """The open jobs of a round, and the replies and losses so far."""
 
-    def __init__(
-        self,
-        *,
-        run: str,
-        registry: DeviceRegistry,
-        check_reply: ReplyCheck,
-        limit_reply_bytes: ReplyLimit,
-    ) -> None:
-        self.run = run
-        self.registry = registry
-        self.check_reply = check_reply
-        self.limit_reply_bytes = limit_reply_bytes
+    rules: ReplyRules  # set before the first job is assigned
+
+    def __init__(self, run_id: str, registry: BoardRegistry) -> None:
+        self.run_id, self.registry = run_id, registry
         self.t: int | None = None  # None before the first round
-        self.open_tasks: dict[str, OpenTask] = {}
+        self.open_jobs: dict[str, OpenJob] = {}
         self.outgoing_blobs: dict[str, OutgoingBlob] = {}
         self.taken_ids: set[str] = set()
         self.replies: list[Reply] = []
         self.lost_jobs: list[LostJob] = []
-        self.requested: list[tuple[str, int]] = []  # device and bytes of messages we asked for
+        self.requested: list[tuple[str, int]] = []  # board and bytes of messages we asked for
 
-    # Assign tasks ---------------------------------------------------------------------------
+    # Assign jobs ---------------------------------------------------------------------------
     def assign_jobs(self, jobs: Sequence[Job], t: int, now: float) -> None:
-        """Open tasks for these jobs, in this order."""
+        """Assign these jobs, in this order."""
         if t != self.t:
             self.taken_ids, self.t = set(), t
-        if not self.open_tasks:
+        if not self.open_jobs:
             self.outgoing_blobs.clear()
-            for record in self.registry.devices.values():
+            for record in self.registry.boards.values():
                 record.requested_blobs.clear()
                 record.furthest_chunks.clear()
-        encoded = dict[int, BlobRef]()  # by identity: tensors that all clients get are encoded once
+        encode = EncodeOnce(self.add_blob)
         for job in jobs:
-            tensors, average = (self.add_blob(x, encoded) for x in (job.tensors, job.generic_model))
-            task = job_codec.make_task(self.run, job, tensors, average)
-            self.open_tasks[task.id] = OpenTask(job, task, ResendTimer(now))
-        self.give_up_tasks_of_shut_out_devices()
+            tensors, average = encode(job.tensors), encode(job.generic_model)
+            assigned = job_codec.make_assigned(self.run_id, job, tensors, average)
+            self.open_jobs[assigned.id] = OpenJob(job, assigned, ResendTimer(now))
+        self.give_up_jobs_of_shut_out_boards()
 
-    def give_up_tasks_of_shut_out_devices(self) -> None:
-        """Give up the tasks of devices that are shut out: they will not come back."""
-        for open_task in list(self.open_tasks.values()):
-            device = self.registry.device_of_client.get(open_task.task.client, "")
-            if why := self.registry.shut_out.get(device):
-                self.lost_jobs.append(LostJob(open_task.job, device, why, diverged=False))
-                del self.open_tasks[open_task.task.id]
+    def give_up_jobs_of_shut_out_boards(self) -> None:
+        """Give up the jobs of boards that are shut out: they will not come back."""
+        for open_job in list(self.open_jobs.values()):
+            board = self.registry.board_of_client.get(open_job.job.client, "")
+            if why := self.registry.shut_out.get(board):
+                self.lost_jobs.append(LostJob(open_job.job, board, why, diverged=False))
+                del self.open_jobs[open_job.assigned.id]
 
-    def add_blob(self, tensors: Tensors, encoded: dict[int, BlobRef]) -> BlobRef:
-        if id(tensors) not in encoded:
-            outgoing = OutgoingBlob.from_bytes(job_codec.encode_tensors(tensors))
-            self.outgoing_blobs[outgoing.blob.sha256] = outgoing
-            encoded[id(tensors)] = outgoing.blob
-        return encoded[id(tensors)]
+    def add_blob(self, tensors: Tensors, _: int) -> BlobRef:
+        """Encode tensors; boards name them by their content, so the key is not needed."""
+        outgoing = OutgoingBlob.from_bytes(encode_blob(tensors))
+        self.outgoing_blobs[outgoing.blob.sha256] = outgoing
+        return outgoing.blob
 
-    def abandon_open_tasks(self) -> None:
-        """Accept no more replies to open tasks."""
-        self.open_tasks.clear()
+    def abandon_open_jobs(self) -> None:
+        """Accept no more replies to open jobs."""
+        self.open_jobs.clear()
         self.outgoing_blobs.clear()
-        for record in self.registry.devices.values():
+        for record in self.registry.boards.values():
             record.ready_replies.clear()
             record.current_transfer = None
 
-    def list_open_tasks(self, device: str) -> list[OpenTask]:
-        """Return the open tasks of the clients on a device, if it is connected."""
-        found = [(o, *self.registry.find_device(o.task.client)) for o in self.open_tasks.values()]
-        return [o for o, holder, record in found if record is not None and holder == device]
+    def list_open_jobs(self, board: str) -> list[OpenJob]:
+        """Return the open jobs of the clients on a board, if it is connected."""
+        return [
+            o for o in self.open_jobs.values() if self.registry.find_board(o.job.client) == board
+        ]
 
-    def repeat_all(self, device: str, record: RegisteredDevice, now: float) -> OutgoingMessages:
-        """Repeat all tasks and requests to a device that may have forgotten them."""
-        tasks = self.list_open_tasks(device)
-        for open_task in tasks:
-            open_task.resend_timer.reset(now)
+    def repeat_all(self, board: str, record: RegisteredBoard, now: float) -> OutgoingMessages:
+        """Repeat all jobs and requests to a board that may have forgotten them."""
+        jobs = self.list_open_jobs(board)
+        for open_job in jobs:
+            open_job.resend_timer.reset(now)
         requests = record.current_transfer[1].repeat_request() if record.current_transfer else []
-        return [*(open_task.task for open_task in tasks), *requests]
+        return [*(open_job.assigned for open_job in jobs), *requests]
 
-    def repeat_overdue(self, device: str, record: RegisteredDevice, now: float) -> OutgoingMessages:
-        """Repeat tasks and requests that got no answer for a while."""
-        tasks = [o.task for o in self.list_open_tasks(device) if o.resend_timer.advance_if_due(now)]
+    def repeat_overdue(self, board: str, record: RegisteredBoard, now: float) -> OutgoingMessages:
+        """Repeat jobs and requests that got no answer for a while."""
+        jobs = [
+            o.assigned for o in self.list_open_jobs(board) if o.resend_timer.advance_if_due(now)
+        ]
         if record.current_transfer is None:
-            return [*tasks]
-        return [*tasks, *record.current_transfer[1].repeat_overdue_request(now)]
+            return [*jobs]
+        return [*jobs, *record.current_transfer[1].repeat_overdue_request(now)]
 
-    def answer_want(self, device: str, want: Want) -> OutgoingMessages:
-        """Return the wanted chunks, if they belong to one of the device's own tasks."""
+    def answer_want(self, board: str, want: Want) -> OutgoingMessages:
+        """Return the wanted chunks, if they belong to one of the board's own jobs."""
         own = {
-            b.sha256 for o in self.list_open_tasks(device) for b in (o.task.tensors, o.task.average)
+            b.sha256
+            for o in self.list_open_jobs(board)
+            for b in (o.assigned.tensors, o.assigned.average)
         }
         if want.sha256 not in own:
             return []
         outgoing = self.outgoing_blobs[want.sha256]
-        self.registry.stats.timeline.record_want(device, self.registry.stats.now)
-        record = self.registry.devices[device]
+        self.registry.stats.timeline.record_want(board, self.registry.stats.now)
+        record = self.registry.boards[board]
         sent_before = record.requested_blobs.get(want.sha256, False)
         if record.record_want(want, last=count_chunks(outgoing.blob) - 1):
-            self.requested.append((device, 0))
+            self.requested.append((board, 0))
         if record.requested_blobs[want.sha256] and not sent_before:
-            self.record_blob("sent", device, outgoing.blob, round=self.t)
+            self.record_blob("sent", board, outgoing.blob, round=self.t)
         return [*outgoing.encode_wanted_chunks(want)]
 
-    def record_blob(self, kind: str, device: str, blob: BlobRef, **details: Any) -> None:
-        """Record in the journal that tensors went to a device, or a reply came from it."""
+    def record_blob(self, kind: str, board: str, blob: BlobRef, **details: Any) -> None:
+        """Record in the journal that tensors went to a board, or a reply came from it."""
         digest = blob.sha256[:16]
-        self.registry.stats.record_fact(kind, device, bytes=blob.size, sha256=digest, **details)
+        self.registry.stats.record_fact(kind, board, bytes=blob.size, sha256=digest, **details)
 
     # Pull and check replies -----------------------------------------------------------------
-    def find_own_task(self, device: str, message: Done | Failed) -> OpenTask | None:
-        """Return the open task of a message; refuse one for a client that another device holds."""
-        open_task = self.open_tasks.get(message.id)
-        if open_task and self.registry.device_of_client.get(open_task.task.client) != device:
+    def find_own_job(self, board: str, message: Done | Failed) -> OpenJob | None:
+        """Return the open job of a message; refuse one for a client that another board holds."""
+        open_job = self.open_jobs.get(message.id)
+        if open_job and self.registry.board_of_client.get(open_job.job.client) != board:
             raise CodecError(
-                f"it sent a message for client {open_task.task.client!r}, which it does not hold"
+                f"it sent a message for client {open_job.job.client!r}, which it does not hold"
             )
-        return open_task
+        return open_job
 
     def handle_done(
-        self, device: str, record: RegisteredDevice, done: Done, now: float
+        self, board: str, record: RegisteredBoard, done: Done, now: float
     ) -> OutgoingMessages:
-        """Pull the announced reply; a device's replies are pulled one after the other."""
-        open_task = self.find_own_task(device, done)
-        if open_task is None:
-            return self.answer_closed_task(done)
-        if done.attempt < open_task.task.attempt:
+        """Pull the announced reply; a board's replies are pulled one after the other."""
+        open_job = self.find_own_job(board, done)
+        if open_job is None:
+            return self.answer_closed_job(done)
+        if done.attempt < open_job.assigned.attempt:
             return []  # that attempt was rejected already
-        if (size := done.reply.size) > (limit := self.limit_reply_bytes(open_task.job)):
+        if (size := done.reply.size) > (limit := self.rules.limit_reply_bytes(open_job.job)):
             why = f"{size} bytes, over the limit of {limit}"
-            return self.reject_reply(device, open_task, why, now)
-        open_task.resend_timer.reset(now)
-        self.registry.stats.timeline.record_done(device, done.id, now)
-        task = open_task.task
-        record.requested_blobs |= dict.fromkeys((task.tensors.sha256, task.average.sha256), True)
+            return self.reject_reply(board, open_job, why, now)
+        open_job.resend_timer.reset(now)
+        self.registry.stats.timeline.record_done(board, done.id, now)
+        assigned = open_job.assigned
+        record.requested_blobs |= dict.fromkeys(
+            (assigned.tensors.sha256, assigned.average.sha256), True
+        )
         if record.current_transfer and record.current_transfer[0].id == done.id:
             if record.current_transfer[0].reply == done.reply:
                 return []
-            record.current_transfer = None  # the device replaced the reply that was being pulled
+            record.current_transfer = None  # the board replaced the reply that was being pulled
         record.ready_replies[done.id] = done
         return self.start_next_transfer(record, now)
 
-    def answer_closed_task(self, done: Done) -> OutgoingMessages:
-        """Answer a reply to no open task: it was taken, is too late, or is needed later."""
+    def answer_closed_job(self, done: Done) -> OutgoingMessages:
+        """Answer a reply to no open job: it was taken, is too late, or is needed later."""
         if done.id in self.taken_ids:
             return [Taken(done.id)]
         if self.t is not None and done.t < self.t:
             return [Rejected(done.id, done.attempt, f"round {done.t} is over")]
-        return []  # a restarted server will assign this task again
+        return []  # a restarted server will assign this job again
 
-    def start_next_transfer(self, record: RegisteredDevice, now: float) -> OutgoingMessages:
-        """Start pulling the next ready reply, unless one of an open task is being pulled."""
-        if record.current_transfer and record.current_transfer[0].id not in self.open_tasks:
+    def start_next_transfer(self, record: RegisteredBoard, now: float) -> OutgoingMessages:
+        """Start pulling the next ready reply, unless one of an open job is being pulled."""
+        if record.current_transfer and record.current_transfer[0].id not in self.open_jobs:
             record.current_transfer = None
         while record.current_transfer is None and record.ready_replies:
             done = record.ready_replies.pop(next(iter(record.ready_replies)))
-            if done.id in self.open_tasks:
-                limit = self.limit_reply_bytes(self.open_tasks[done.id].job)
+            if done.id in self.open_jobs:
+                limit = self.rules.limit_reply_bytes(self.open_jobs[done.id].job)
                 transfer = BlobTransfer(done.reply, limit, now)
                 record.current_transfer = done, transfer
                 return [*transfer.request_next()]
         return []
 
     def handle_chunk(
-        self, device: str, record: RegisteredDevice, chunk: Chunk, now: float
+        self, board: str, record: RegisteredBoard, chunk: Chunk, now: float
     ) -> OutgoingMessages:
         """Add a chunk of a reply; after the last one, accept or reject the reply."""
         if record.current_transfer is None or not record.current_transfer[1].add_chunk(chunk, now):
             return []
-        self.requested.append((device, len(chunk.data)))
+        self.requested.append((board, len(chunk.data)))
         done, transfer = record.current_transfer
-        open_task = self.open_tasks.get(done.id)
-        if open_task is None:  # given up meanwhile
+        open_job = self.open_jobs.get(done.id)
+        if open_job is None:  # given up meanwhile
             return self.start_next_transfer(record, now)
-        open_task.resend_timer.reset(now)
+        open_job.resend_timer.reset(now)
         content = transfer.incoming.assemble()
         if content is None and transfer.incoming.digest_failures < MAX_ATTEMPTS:
             return [*transfer.request_next()]
         record.current_transfer = None
-        answer = self.accept_or_reject(device, open_task, done, content, now)
+        answer = self.accept_or_reject(board, open_job, done, content, now)
         return answer + self.start_next_transfer(record, now)
 
     def accept_or_reject(
-        self, device: str, open_task: OpenTask, done: Done, content: bytes | None, now: float
+        self, board: str, open_job: OpenJob, done: Done, content: bytes | None, now: float
     ) -> OutgoingMessages:
         try:
             if content is None:
                 raise CodecError("the reply does not have its announced sha256")
-            reply = job_codec.decode_reply(content, open_task.task, done.seconds)
-            self.check_reply(open_task.job, reply)
+            reply = job_codec.decode_reply(content, open_job.assigned, done.seconds)
+            self.rules.check_reply(reply, open_job.job)
         except CodecError as error:
             diverged = isinstance(error, NotFiniteError)
-            return self.reject_reply(device, open_task, str(error), now, diverged)
+            return self.reject_reply(board, open_job, str(error), now, diverged)
         except HeterophonyError:  # of the server itself: a full disk, or a request to stop
             raise
         except Exception as error:  # no reply ends the run, whatever it holds
-            return self.reject_reply(device, open_task, describe_unexpected_error(error), now)
+            return self.reject_reply(board, open_job, describe_unexpected_error(error), now)
         self.replies.append(reply)
-        self.registry.stats.record_taken_reply(device, open_task.task, done)
-        self.requested += [(device, 0)] * MESSAGES_PER_TASK
-        task = open_task.task
+        self.registry.stats.record_taken_reply(board, open_job.assigned, done)
+        self.requested += [(board, 0)] * MESSAGES_PER_JOB
+        assigned = open_job.assigned
         self.record_blob(
-            "received", device, done.reply, round=task.t, client=task.client, job=task.job
+            "received",
+            board,
+            done.reply,
+            round=assigned.t,
+            client=assigned.client,
+            job=assigned.job,
         )
         self.taken_ids.add(done.id)
-        del self.open_tasks[done.id]
+        del self.open_jobs[done.id]
         return [Taken(done.id)]
 
     def reject_reply(
-        self, device: str, open_task: OpenTask, why: str, now: float, diverged: bool = False
+        self, board: str, open_job: OpenJob, why: str, now: float, diverged: bool = False
     ) -> OutgoingMessages:
-        task = open_task.task
-        rejection = Rejected(task.id, task.attempt, to_single_line(why))
-        retried = self.retry_or_give_up(device, open_task, why, now, diverged=diverged)
+        assigned = open_job.assigned
+        rejection = Rejected(assigned.id, assigned.attempt, to_single_line(why))
+        retried = self.retry_or_give_up(board, open_job, why, now, diverged=diverged)
         return [rejection, *retried]
 
-    def handle_failed(self, device: str, failed: Failed, now: float) -> OutgoingMessages:
-        open_task = self.find_own_task(device, failed)
-        if open_task is None or failed.attempt < open_task.task.attempt:
+    def handle_failed(self, board: str, failed: Failed, now: float) -> OutgoingMessages:
+        open_job = self.find_own_job(board, failed)
+        if open_job is None or failed.attempt < open_job.assigned.attempt:
             return []
-        # only a device whose training diverged says that another attempt cannot help
+        # only a board whose training diverged says that another attempt cannot help
         return self.retry_or_give_up(
-            device, open_task, failed.why, now, failed.again, diverged=not failed.again
+            board, open_job, failed.why, now, failed.again, diverged=not failed.again
         )
 
     def retry_or_give_up(
         self,
-        device: str,
-        open_task: OpenTask,
+        board: str,
+        open_job: OpenJob,
         why: str,
         now: float,
         again: bool = True,
         *,
         diverged: bool,
     ) -> OutgoingMessages:
-        """Count the failure; assign the task again until its attempts are used up."""
-        job = open_task.job
+        """Count the failure; assign the job again until its attempts are used up."""
+        job = open_job.job
         where = f"client {job.client}, round {job.t}, {job.kind}"
-        self.registry.stats.record_rejected_reply(device, f"{where}: {why}")
-        attempt = open_task.task.attempt + 1
+        self.registry.stats.record_rejected_reply(board, f"{where}: {why}")
+        attempt = open_job.assigned.attempt + 1
         if again and attempt < MAX_ATTEMPTS:
-            open_task.task = replace(open_task.task, attempt=attempt)
-            open_task.resend_timer.reset(now)
-            return [open_task.task]
-        self.lost_jobs.append(LostJob(job, device, to_single_line(why), diverged))
-        del self.open_tasks[open_task.task.id]
+            open_job.assigned = replace(open_job.assigned, attempt=attempt)
+            open_job.resend_timer.reset(now)
+            return [open_job.assigned]
+        self.lost_jobs.append(LostJob(job, board, to_single_line(why), diverged))
+        del self.open_jobs[open_job.assigned.id]
         return []
 
 
 def describe_unexpected_error(error: Exception) -> str:
-    """Describe an error that no check foresaw, while a device's message was handled."""
+    """Describe an error that no check foresaw, while a board's message was handled."""
     return f"it cannot be handled: {error!r}"

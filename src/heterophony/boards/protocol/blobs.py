@@ -1,4 +1,4 @@
-"""When to repeat a message that got no answer: the wait doubles each time, up to a minute."""
+"""Blobs: bytes named by their content, sent and pulled in chunks; and when to ask again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ResendTimer:
         self.due_at = now + self.wait_seconds
 
     def advance_if_due(self, now: float) -> bool:
-        """Return whether it is time to repeat the message; if so, double the next wait."""
+        """Return True if it is time to repeat the message; if so, double the next wait."""
         if now < self.due_at:
             return False
         self.wait_seconds = min(2 * self.wait_seconds, LONGEST_WAIT)
@@ -130,7 +130,7 @@ class IncomingBlob:
         return tuple(sorted(self.outstanding))
 
     def add_chunk(self, chunk: Chunk) -> bool:
-        """Add a chunk; return whether it was missing. Repeated and foreign ones are not."""
+        """Add a chunk; return True if it was missing. Repeated and foreign ones are not."""
         if chunk.sha256 != self.blob.sha256 or chunk.index not in self.outstanding:
             return False
         if len(chunk.data) != min(CHUNK_BYTES, self.blob.size - chunk.index * CHUNK_BYTES):
@@ -166,7 +166,7 @@ class BlobTransfer:
         return self.make_wants(self.incoming.request_next())
 
     def add_chunk(self, chunk: Chunk, now: float) -> bool:
-        """Add a chunk; return whether it was missing."""
+        """Add a chunk; return True if it was missing."""
         was_missing = self.incoming.add_chunk(chunk)
         if was_missing:
             self.resend_timer.reset(now)
@@ -184,7 +184,7 @@ class BlobTransfer:
         return [Want(self.blob.sha256, indices)] if indices else []
 
 
-MAX_SPARE_BLOBS = 3  # kept though no task needs them: the next task often needs one of them
+MAX_SPARE_BLOBS = 3  # kept though no job needs them: the next job often needs one of them
 
 
 class BlobCache:

@@ -1,22 +1,23 @@
-"""A device's tasks, from their arrival until the server has taken the reply; one runs at a time.
+"""A board's jobs, from their arrival until the server has taken the reply; one runs at a time.
 
-Methods return messages to the server; bytes among them are encoded chunks.
+Methods return messages to the server; bytes among them are encoded blobs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
+from ...core import codec
 from ...core.errors import CodecError
+from ...core.tensors import Tensors
+from ...engines.wire import TensorCache
 from ...jobs.plan import Job
-from . import blobs as chunks
 from . import job_codec, messages, topics
-from . import messages as framing
-from .blobs import BlobCache, Chunk, ReplyStore, ResendTimer
+from .blobs import BlobCache, Chunk, ReplyStore, ResendTimer, decode_chunk
 from .message_fields import to_single_line
 from .messages import (
+    Assigned,
     BlobRef,
     ClientSummary,
     Control,
@@ -29,7 +30,6 @@ from .messages import (
     Rejected,
     Status,
     Taken,
-    Task,
     Want,
     Welcome,
 )
@@ -38,100 +38,106 @@ from .topics import ParsedTopic, Publication
 OutgoingMessages = list[Message | bytes]
 
 
-class ReadyTask(NamedTuple):
-    """A task whose tensors have arrived, and its job."""
-
-    task: Task
-    job: Job
-
-
-class TaskQueue:
-    """Waiting tasks, the current one, and finished ones until the server cannot ask for them."""
+class JobQueue:
+    """Waiting jobs, the current one, and finished ones until the server cannot ask for them."""
 
     def __init__(self, *, reply_store: ReplyStore, max_blob_bytes: int, now: float) -> None:
         self.reply_store = reply_store
         self.max_blob_bytes = max_blob_bytes
         self.blob_cache = BlobCache(max_blob_bytes)
+        self.tensor_cache = TensorCache[str]()
         self.control: Control | None = None
-        self.waiting: dict[str, Task] = {}
-        self.current: Task | None = None
+        self.waiting: dict[str, Assigned] = {}
+        self.current: Assigned | None = None
         self.failures: dict[str, Failed] = {}  # of this round
-        self.announcement_timers = {task: ResendTimer(now) for task in reply_store.announcements}
+        self.announcement_timers = {k: ResendTimer(now) for k in reply_store.announcements}
 
     def handle_control(self, control: Control, now: float) -> OutgoingMessages:
-        """Drop tasks and replies of rounds that the server has left."""
+        """Drop jobs and replies of rounds that the server has left."""
         before, self.control = self.control, control
-        if before is None or (before.epoch, before.t) != (control.epoch, control.t):
+        if before is None or (before.start, before.t) != (control.start, control.t):
             self.failures.clear()
-        self.waiting = {k: task for k, task in self.waiting.items() if self.is_round_open(task.t)}
+        self.waiting = {k: job for k, job in self.waiting.items() if self.is_round_open(job.t)}
         announced = self.reply_store.announcements.values()
         for done in [d for d in announced if not self.is_round_open(d.t)]:
             self.drop_reply(done.id)
         return self.request_blobs(now)
 
     def is_round_open(self, t: int) -> bool:
-        """Return whether the server can ask for work of round ``t``.
+        """Return True if the server can ask for work of round ``t``.
 
         Work of earlier rounds may need memories that are deleted by now.
         """
         return self.control is not None and self.control.state != "ended" and t >= self.control.t
 
-    def handle_task(self, task: Task, now: float) -> OutgoingMessages:
-        """Queue a task; if it was finished before, announce its reply again."""
-        if not self.is_round_open(task.t):
+    def handle_assigned(self, assigned: Assigned, now: float) -> OutgoingMessages:
+        """Queue a job; if it was finished before, announce its reply again."""
+        if not self.is_round_open(assigned.t):
             return []
-        self.handle_rejected(task.id, task.attempt - 1)  # a new attempt rejects the earlier ones
-        if task.id in self.reply_store.announcements:
-            self.announcement_timers[task.id] = ResendTimer(now)
-            return [self.reply_store.announcements[task.id]]
-        if task.id in self.failures:
-            return [self.failures[task.id]]
-        if max(task.tensors.size, task.average.size) > self.max_blob_bytes:
-            why = f"its tensors are over this device's limit of {self.max_blob_bytes} bytes"
-            return self.record_failure(task, why, again=True)
-        if self.current is None or task.id != self.current.id:
-            self.waiting[task.id] = task
+        self.handle_rejected(
+            assigned.id, assigned.attempt - 1
+        )  # a new attempt rejects the earlier ones
+        if assigned.id in self.reply_store.announcements:
+            self.announcement_timers[assigned.id] = ResendTimer(now)
+            return [self.reply_store.announcements[assigned.id]]
+        if assigned.id in self.failures:
+            return [self.failures[assigned.id]]
+        if max(assigned.tensors.size, assigned.average.size) > self.max_blob_bytes:
+            why = f"its tensors are over this board's limit of {self.max_blob_bytes} bytes"
+            return self.record_failure(assigned, why, again=True)
+        if self.current is None or assigned.id != self.current.id:
+            self.waiting[assigned.id] = assigned
         return self.request_blobs(now)
 
     # Work -----------------------------------------------------------------------------------
-    def take_next_task(self) -> ReadyTask | None:
-        """Start the next task whose tensors are here, training first; None if there is none."""
-        ready = [t for t in self.waiting.values() if self.blob_cache.has_all(t.tensors, t.average)]
+    def take_next_job(self) -> Job | None:
+        """Start the next job whose tensors are here, training first; None if there is none."""
+        ready = [j for j in self.waiting.values() if self.blob_cache.has_all(j.tensors, j.average)]
         if self.current or not ready:
             return None
-        task = self.waiting.pop(min(ready, key=lambda t: (t.t, t.job != "train")).id)
-        tensors, average = (self.blob_cache.blobs[b.sha256] for b in (task.tensors, task.average))
+        assigned = self.waiting.pop(min(ready, key=lambda j: (j.t, j.job != "train")).id)
         try:
-            ready_task = ReadyTask(task, job_codec.make_job(task, tensors, average))
+            tensors, average = map(self.decode_blob, (assigned.tensors, assigned.average))
         except CodecError as error:
-            self.record_failure(task, error, again=True)  # sent when the server repeats the task
+            self.record_failure(assigned, error, again=True)  # sent when the server repeats the job
             return None
-        self.current = task
-        return ready_task
+        self.current = assigned
+        return job_codec.make_job(assigned, tensors, average)
+
+    def decode_blob(self, blob: BlobRef) -> Tensors:
+        """Return the tensors of a blob that has arrived, decoded once for all jobs that share it."""
+        content = self.blob_cache.blobs[blob.sha256]
+        return self.tensor_cache.get(
+            blob.sha256, lambda: codec.decode_blob(content, finite=False)[0]
+        )
 
     def finish_current(self, reply: bytes, seconds: float, now: float) -> OutgoingMessages:
-        """Store and announce the reply of the current task."""
-        task = self.current
-        assert task is not None
+        """Store and announce the reply of the current job."""
+        assigned = self.current
+        assert assigned is not None
         out: OutgoingMessages = []
-        if self.is_round_open(task.t):
-            done = Done(task.id, task.attempt, task.t, BlobRef.from_bytes(reply), seconds)
+        if self.is_round_open(assigned.t):
+            done = Done(
+                assigned.id, assigned.attempt, assigned.t, BlobRef.from_bytes(reply), seconds
+            )
             self.reply_store.put(done, reply)  # before it is announced
-            self.announcement_timers[task.id] = ResendTimer(now)
+            self.announcement_timers[assigned.id] = ResendTimer(now)
             out = [done]
         self.current = None
         return out + self.request_blobs(now)
 
     def fail_current(self, why: object, again: bool, now: float) -> OutgoingMessages:
-        """Report that the current task failed; ``again`` if another attempt can help."""
-        task, self.current = self.current, None
-        assert task is not None
-        return self.record_failure(task, why, again) + self.request_blobs(now)
+        """Report that the current job failed; ``again`` if another attempt can help."""
+        assigned, self.current = self.current, None
+        assert assigned is not None
+        return self.record_failure(assigned, why, again) + self.request_blobs(now)
 
-    def record_failure(self, task: Task, why: object, again: bool) -> OutgoingMessages:
+    def record_failure(self, assigned: Assigned, why: object, again: bool) -> OutgoingMessages:
         """Answer with this failure until the server assigns another attempt."""
-        self.failures[task.id] = Failed(task.id, task.attempt, to_single_line(why), again)
-        return [self.failures[task.id]]
+        self.failures[assigned.id] = Failed(
+            assigned.id, assigned.attempt, to_single_line(why), again
+        )
+        return [self.failures[assigned.id]]
 
     # Replies --------------------------------------------------------------------------------
     def answer_want(self, want: Want, now: float) -> OutgoingMessages:
@@ -139,8 +145,8 @@ class TaskQueue:
         outgoing = self.reply_store.find_reply(want.sha256)
         if outgoing is None:
             return []
-        for task, timer in self.announcement_timers.items():
-            if self.reply_store.announcements[task].reply.sha256 == want.sha256:
+        for job, timer in self.announcement_timers.items():
+            if self.reply_store.announcements[job].reply.sha256 == want.sha256:
                 timer.reset(now)
         return [*outgoing.encode_wanted_chunks(want)]
 
@@ -162,9 +168,9 @@ class TaskQueue:
 
     # Blobs ----------------------------------------------------------------------------------
     def request_blobs(self, now: float) -> OutgoingMessages:
-        """Request chunks of the configuration, then of the tasks' tensors in their order."""
+        """Request chunks of the configuration, then of the jobs' tensors in their order."""
         config = [self.control.config] if self.control else []
-        needed = [b for task in self.waiting.values() for b in (task.tensors, task.average)]
+        needed = [b for job in self.waiting.values() for b in (job.tensors, job.average)]
         return [*self.blob_cache.request_missing([*config, *needed], now)]
 
     def handle_chunk(self, chunk: Chunk, now: float) -> OutgoingMessages:
@@ -176,47 +182,52 @@ class TaskQueue:
         for timer in self.announcement_timers.values():
             timer.reset(now)
         return [
-            *(self.reply_store.announcements[task] for task in self.announcement_timers),
+            *(self.reply_store.announcements[job] for job in self.announcement_timers),
             *self.blob_cache.repeat_request(),
         ]
 
     def repeat_overdue(self, now: float) -> OutgoingMessages:
         """Repeat announcements and requests that got no answer for a while."""
         due = [
-            self.reply_store.announcements[task]
-            for task, timer in self.announcement_timers.items()
+            self.reply_store.announcements[job]
+            for job, timer in self.announcement_timers.items()
             if timer.advance_if_due(now)
         ]
         return [*due, *self.blob_cache.repeat_overdue_request(now)]
 
 
-class DeviceSession:
-    """One device in one run; ``session`` is a new id at each start of the device."""
+class BoardSession:
+    """One board in one run.
+
+    ``session`` is a new id at each start of the board; ``run_id`` is known from earlier starts.
+    """
 
     def __init__(
         self,
         *,
         run: str,
-        device: str,
+        board: str,
         session: str,
         reply_store: ReplyStore,
         max_blob_bytes: int,
         now: float,
+        run_id: str = "",
     ) -> None:
-        self.run, self.device, self.session = run, device, session
-        self.tasks = TaskQueue(reply_store=reply_store, max_blob_bytes=max_blob_bytes, now=now)
+        self.run, self.board, self.session = run, board, session
+        self.jobs = JobQueue(reply_store=reply_store, max_blob_bytes=max_blob_bytes, now=now)
         self.control: Control | None = None
+        self.run_id, self.replaced_by = run_id, ""  # of a new run of the same name
         self.hello: Hello | None = None
         self.welcomed = False
-        self.refusal_reason = ""  # why the server refuses this device
+        self.refusal_reason = ""  # why the server refuses this board
         self.last_rejection_reason = ""  # why it rejected the last reply
         self.presence_timer, self.hello_timer = ResendTimer(now), ResendTimer(now)
 
-    # Called by the device -------------------------------------------------------------------
+    # Called by the board -------------------------------------------------------------------
     @property
     def config(self) -> bytes | None:
         """The run's configuration file, once it has arrived."""
-        return self.tasks.blob_cache.blobs.get(self.control.config.sha256) if self.control else None
+        return self.jobs.blob_cache.blobs.get(self.control.config.sha256) if self.control else None
 
     def introduce(
         self,
@@ -230,27 +241,27 @@ class DeviceSession:
         assert self.control is not None
         self.hello = Hello(
             session=self.session,
-            epoch=self.control.epoch,
+            start=self.control.start,
             version=version,
             config_sha256=self.control.config.sha256,
             clients=tuple(clients),
             hardware=hardware,
-            home=folder_id,
+            folder_id=folder_id,
         )
         self.welcomed, self.refusal_reason = False, ""
         return self.send_hello(now)
 
-    def take_next_task(self) -> ReadyTask | None:
-        """Start the next task that is ready; None while another one runs."""
-        return self.tasks.take_next_task()
+    def take_next_job(self) -> Job | None:
+        """Start the next job that is ready; None while another one runs."""
+        return self.jobs.take_next_job()
 
     def submit_reply(self, reply: bytes, seconds: float, now: float) -> list[Publication]:
-        """Hand in the reply of the current task."""
-        return self.address_to_server(self.tasks.finish_current(reply, seconds, now))
+        """Hand in the reply of the current job."""
+        return self.address_to_server(self.jobs.finish_current(reply, seconds, now))
 
     def submit_failure(self, why: object, again: bool, now: float) -> list[Publication]:
-        """Report that the current task failed; ``again`` if another attempt can help."""
-        return self.address_to_server(self.tasks.fail_current(why, again, now))
+        """Report that the current job failed; ``again`` if another attempt can help."""
+        return self.address_to_server(self.jobs.fail_current(why, again, now))
 
     def report_metrics(self, values: Mapping[str, float]) -> list[Publication]:
         """Send numbers to show live."""
@@ -258,9 +269,9 @@ class DeviceSession:
 
     def make_status_publication(self, state: str) -> Publication:
         """Return the status ``here`` or ``gone``; the latter is also the last will."""
-        topic = topics.make_device_topic(self.device, "status")
+        topic = topics.make_board_topic(self.board, "status")
         payload = messages.encode_message(Status(state, self.session))
-        return Publication(topic, framing.add_run(self.run, payload), retain=True)
+        return Publication(topic, messages.add_run(self.run, payload), retain=True)
 
     # Called for the network -----------------------------------------------------------------
     def handle_connected(self, now: float) -> list[Publication]:
@@ -269,7 +280,7 @@ class DeviceSession:
         return [
             self.make_status_publication("here"),
             *self.send_hello(now),
-            *self.address_to_server(self.tasks.repeat_all(now)),
+            *self.address_to_server(self.jobs.repeat_all(now)),
         ]
 
     def tick(self, now: float) -> list[Publication]:
@@ -280,16 +291,16 @@ class DeviceSession:
             else []
         )
         hello = self.repeat_hello() if self.hello_timer.advance_if_due(now) else []
-        return [*out, *hello, *self.address_to_server(self.tasks.repeat_overdue(now))]
+        return [*out, *hello, *self.address_to_server(self.jobs.repeat_overdue(now))]
 
     def receive(self, topic: str, payload: bytes, now: float) -> list[Publication]:
-        """Answer a message; ignore those that are damaged or not for this device."""
+        """Answer a message; ignore those that are damaged or not for this board."""
         try:
             address = topics.parse_topic(topic)
             run = address.run
-            if address.device:
-                run, payload = framing.split_run(payload)
-            if run != self.run or address.device not in ("", self.device):
+            if address.board:
+                run, payload = messages.split_run(payload)
+            if run != self.run or address.board not in ("", self.board):
                 return []
             return self.dispatch(address, payload, now)
         except CodecError:
@@ -299,9 +310,7 @@ class DeviceSession:
         if address.channel == "ctl":
             return self.handle_control(messages.decode_message(payload, Control), now)
         if address.channel == "down/chunk":
-            return self.address_to_server(
-                self.tasks.handle_chunk(chunks.decode_chunk(payload), now)
-            )
+            return self.address_to_server(self.jobs.handle_chunk(decode_chunk(payload), now))
         if address.channel == "down":
             return self.address_to_server(
                 self.handle_message(messages.decode_message(payload, *messages.FROM_SERVER), now)
@@ -311,38 +320,46 @@ class DeviceSession:
     def handle_control(self, control: Control, now: float) -> list[Publication]:
         """Take over the state of the run; ignore one that is older than the last."""
         before = self.control
-        if control.run != self.run or (before and rank_control(control) < rank_control(before)):
+        if control.run != self.run:
+            return []
+        self.run_id = self.run_id or control.run_id
+        if control.run_id != self.run_id:
+            self.replaced_by = control.run_id
+            return []
+        if before and rank_control(control) < rank_control(before):
             return []
         self.control = control
-        out = self.address_to_server(self.tasks.handle_control(control, now))
-        if before is None or before.epoch != control.epoch:  # a new start of the server
+        out = self.address_to_server(self.jobs.handle_control(control, now))
+        if before is None or before.start != control.start:  # a new start of the server
             self.welcomed, self.refusal_reason = False, ""
             out += self.send_hello(now)
         return out
 
     def handle_message(self, message: Message, now: float) -> list[Message | bytes]:
         match message:
-            case Welcome(session, epoch) if self.is_for_this_session(session, epoch):
+            case Welcome(session, start) if self.is_for_this_session(session, start):
                 self.welcomed, self.refusal_reason = True, ""
-            case Refused(session, epoch, why) if (
-                self.is_for_this_session(session, epoch) and not self.welcomed
+            case Refused(session, start, why) if (
+                self.is_for_this_session(session, start) and not self.welcomed
             ):
                 self.refusal_reason = why
-            case Task() if self.hello and message.client in {c.name for c in self.hello.clients}:
-                return self.tasks.handle_task(message, now)
+            case Assigned() if self.hello and message.client in {
+                c.name for c in self.hello.clients
+            }:
+                return self.jobs.handle_assigned(message, now)
             case Want():
-                return self.tasks.answer_want(message, now)
+                return self.jobs.answer_want(message, now)
             case Taken(id):
-                self.tasks.handle_taken(id)
+                self.jobs.handle_taken(id)
             case Rejected(id, attempt, why):
                 self.last_rejection_reason = why
-                self.tasks.handle_rejected(id, attempt)
+                self.jobs.handle_rejected(id, attempt)
         return []
 
-    def is_for_this_session(self, session: str, epoch: int) -> bool:
-        """Return whether an answer belongs to this start of the device and of the server."""
-        current = self.control.epoch if self.control else None
-        return (session, epoch) == (self.session, current)
+    def is_for_this_session(self, session: str, start: int) -> bool:
+        """Return True if an answer belongs to this start of the board and of the server."""
+        current = self.control.start if self.control else None
+        return (session, start) == (self.session, current)
 
     # Publish --------------------------------------------------------------------------------
     def send_hello(self, now: float) -> list[Publication]:
@@ -353,19 +370,19 @@ class DeviceSession:
         """Return the Hello as long as it is not answered."""
         if self.hello is None or self.control is None or self.welcomed or self.refusal_reason:
             return []
-        return self.address_to_server([replace(self.hello, epoch=self.control.epoch)])
+        return self.address_to_server([replace(self.hello, start=self.control.start)])
 
     def address_to_server(self, items: Iterable[Message | bytes]) -> list[Publication]:
-        """Return publications to the server; bytes are encoded chunks."""
-        up, chunk = (topics.make_device_topic(self.device, c) for c in ("up", "up/chunk"))
+        """Return publications to the server; bytes are encoded blobs."""
+        up, chunk = (topics.make_board_topic(self.board, c) for c in ("up", "up/chunk"))
         return [
-            Publication(chunk, framing.add_run(self.run, item))
+            Publication(chunk, messages.add_run(self.run, item))
             if isinstance(item, bytes)
-            else Publication(up, framing.add_run(self.run, messages.encode_message(item)))
+            else Publication(up, messages.add_run(self.run, messages.encode_message(item)))
             for item in items
         ]
 
 
 def rank_control(control: Control) -> tuple[int, int, int]:
     """Return a key that sorts Control messages in the order in which servers send them."""
-    return control.epoch, control.t, messages.RUN_STATES.index(control.state)
+    return control.start, control.t, messages.RUN_STATES.index(control.state)

@@ -1,4 +1,4 @@
-"""Lines for the server's terminal, limited so that no device can flood it. No I/O, no clock."""
+"""Counters, log lines and timelines of all boards. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ...runs.events import DeviceRound
+from ...runs.events import BoardRound
 from .message_fields import to_single_line
-from .messages import Done, Task
+from .messages import Assigned, Done
 
 MAX_BURST_LINES = 5  # about one subject at once
 SECONDS_PER_LINE = 10.0  # after a burst
@@ -23,7 +23,7 @@ class TokenBucket:
     suppressed: int = 0
 
     def try_take(self, now: float) -> bool:
-        """Return whether a line is allowed now; count it as suppressed if not."""
+        """Return True if a line is allowed now; count it as suppressed if not."""
         refill = (now - self.updated_at) / SECONDS_PER_LINE
         self.tokens, self.updated_at = min(MAX_BURST_LINES, self.tokens + refill), now
         if self.tokens < 1:
@@ -55,49 +55,49 @@ class RateLimitedLog:
 
 
 Interval = tuple[float, float]
-MAX_SPANS = 3000  # of one device in one round; more are counted, not drawn
+MAX_SPANS = 3000  # of one board in one round; more are counted, not drawn
 
 
 @dataclass
-class DeviceTimeline:
-    """One device in one round."""
+class BoardTimeline:
+    """One board in one round."""
 
     first_want: float | None = None
     last_want: float = 0.0
-    announced: dict[str, float] = field(default_factory=dict)  # by task: when its reply was ready
+    announced: dict[str, float] = field(default_factory=dict)  # by job: when its reply was ready
     jobs: list[tuple[str, str, float, float]] = field(default_factory=list)  # as spans
     train: float = 0.0
     evaluate: float = 0.0
 
 
 class RoundTimeline:
-    """The devices of the current round, since ``begin``."""
+    """The boards of the current round, since ``begin``."""
 
     def __init__(self) -> None:
         self.start = 0.0
-        self.devices: dict[str, DeviceTimeline] = {}
+        self.boards: dict[str, BoardTimeline] = {}
 
     def begin(self, now: float) -> None:
-        self.start, self.devices = now, {}
+        self.start, self.boards = now, {}
 
-    def get(self, device: str) -> DeviceTimeline:
-        return self.devices.setdefault(device, DeviceTimeline())
+    def get(self, board: str) -> BoardTimeline:
+        return self.boards.setdefault(board, BoardTimeline())
 
-    def record_want(self, device: str, now: float) -> None:
-        """Record that a device asked for tensors of a task."""
-        timeline = self.get(device)
+    def record_want(self, board: str, now: float) -> None:
+        """Record that a board asked for tensors of a job."""
+        timeline = self.get(board)
         timeline.first_want = now if timeline.first_want is None else timeline.first_want
         timeline.last_want = now
 
-    def record_done(self, device: str, task: str, now: float) -> None:
+    def record_done(self, board: str, id: str, now: float) -> None:
         """Record when a reply was announced for the first time."""
-        self.get(device).announced.setdefault(task, now)
+        self.get(board).announced.setdefault(id, now)
 
-    def record_taken(self, device: str, task: Task, done: Done, now: float) -> None:
+    def record_taken(self, board: str, assigned: Assigned, done: Done, now: float) -> None:
         """Record that a reply was accepted: its work, and the time it took to arrive."""
-        timeline = self.get(device)
-        ready = timeline.announced.get(task.id, now)
-        work = "train" if task.job == "train" else "evaluate"
+        timeline = self.get(board)
+        ready = timeline.announced.get(assigned.id, now)
+        work = "train" if assigned.job == "train" else "evaluate"
         if work == "train":
             timeline.train += done.seconds
         else:
@@ -105,24 +105,24 @@ class RoundTimeline:
         begun = max(self.start, ready - done.seconds)
         for what, a, b in ((work, begun, ready), ("send", ready, now)):
             if len(timeline.jobs) < MAX_SPANS:
-                timeline.jobs.append((what, task.client, self.place(a), self.place(b)))
+                timeline.jobs.append((what, assigned.client, self.place(a), self.place(b)))
 
     def place(self, when: float) -> float:
         """Return the seconds since the round began."""
         return round(max(0.0, when - self.start), 3)
 
     def describe(
-        self, device: str, now: float, sent: int, received: int, metrics: Mapping[str, float]
-    ) -> DeviceRound:
-        """Return the device's part of the round's event; ``metrics`` are what it reported itself."""
-        timeline = self.get(device)
+        self, board: str, now: float, sent: int, received: int, metrics: Mapping[str, float]
+    ) -> BoardRound:
+        """Return the board's part of the round's event; ``metrics`` are what it reported itself."""
+        timeline = self.get(board)
         spans = list(timeline.jobs)
         if timeline.first_want is not None:
             asked = self.place(timeline.first_want), self.place(timeline.last_want)
             spans.insert(0, ("receive", "", *asked))
         moving = [(s[2], s[3]) for s in spans if s[0] in ("receive", "send")]
         busy = measure_union((s[2], s[3]) for s in spans)
-        out: DeviceRound = {
+        out: BoardRound = {
             "train": round(timeline.train, 3),
             "evaluate": round(timeline.evaluate, 3),
             "transfer": round(measure_union(moving), 3),
@@ -147,33 +147,33 @@ def measure_union(intervals: Iterable[Interval]) -> float:
 
 
 MAX_REASON_LENGTH = 300  # characters
-MAX_UNADMITTED_DEVICES = 64  # that have counters of their own
+MAX_UNADMITTED_BOARDS = 64  # that have counters of their own
 MAX_LISTED_CLIENTS = 12  # in a line of the log
 MAX_REPORTED_SECONDS = 1e9
 
 
 class RecordFact(Protocol):
-    """Takes a fact for the journal: its kind, the device, and details."""
+    """Takes a fact for the journal: its kind, the board, and details."""
 
-    def __call__(self, kind: str, device: str = "-", **details: Any) -> None: ...
+    def __call__(self, kind: str, board: str = "-", **details: Any) -> None: ...
 
 
-def ignore_fact(kind: str, device: str = "-", **details: Any) -> None:
+def ignore_fact(kind: str, board: str = "-", **details: Any) -> None:
     """Keep no journal."""
 
 
 @dataclass
-class DeviceCounters:
-    """The counts of one device, or of all unadmitted devices beyond the limit."""
+class BoardCounters:
+    """The counts of one board, or of all unadmitted boards beyond the limit."""
 
     admitted: bool = False  # it holds clients of the run
     state: str = "arriving"  # or expected, here, gone, refused, shut_out
     since: float | None = None  # in the server's own time
     bytes_down: int = 0
     bytes_up: int = 0
-    tasks: int = 0  # whose replies were accepted
-    seconds: float = 0.0  # of work on them, as the device reports
-    refused: int = 0  # rejected replies and failed tasks
+    jobs: int = 0  # whose replies were accepted
+    seconds: float = 0.0  # of work on them, as the board reports
+    refused: int = 0  # rejected replies and failed jobs
     wrong: int = 0  # invalid messages and refused Hellos
     reconnects: int = 0
     last_reason: str = ""  # of the last refusal or invalid message
@@ -183,111 +183,111 @@ class DeviceCounters:
         return self.refused + self.wrong
 
 
-class DeviceStats:
-    """The counters of all devices; the caller sets ``now`` before each message."""
+class BoardStats:
+    """The counters of all boards; the caller sets ``now`` before each message."""
 
     def __init__(self, expected: Iterable[str], now: float = 0.0) -> None:
         self.now, self.log = now, RateLimitedLog()
         self.record_fact: RecordFact = ignore_fact  # the caller may keep a journal
-        self.counters = {d: DeviceCounters(True, "expected") for d in sorted(set(expected))}
-        self.other_counters = DeviceCounters()
+        self.counters = {d: BoardCounters(True, "expected") for d in sorted(set(expected))}
+        self.other_counters = BoardCounters()
         self.timeline = RoundTimeline()
-        self.foreign_messages = 0  # on topics that belong to no device of the run
+        self.foreign_messages = 0  # on topics that belong to no board of the run
 
-    def get_counters(self, device: str) -> DeviceCounters:
-        if device not in self.counters:
+    def get_counters(self, board: str) -> BoardCounters:
+        if board not in self.counters:
             unadmitted = sum(not c.admitted for c in self.counters.values())
-            if unadmitted >= MAX_UNADMITTED_DEVICES:
+            if unadmitted >= MAX_UNADMITTED_BOARDS:
                 return self.other_counters
-            self.counters[device] = DeviceCounters(since=self.now)
-        return self.counters[device]
+            self.counters[board] = BoardCounters(since=self.now)
+        return self.counters[board]
 
     # Connections ----------------------------------------------------------------------------
-    def record_welcome(self, device: str, clients: Sequence[str], returned: bool) -> None:
-        """Record that a device takes part; ``returned`` if it was away or has restarted."""
-        counters = self.get_counters(device)
+    def record_welcome(self, board: str, clients: Sequence[str], returned: bool) -> None:
+        """Record that a board takes part; ``returned`` if it was away or has restarted."""
+        counters = self.get_counters(board)
         if counters is self.other_counters:
-            counters = self.counters[device] = DeviceCounters()
+            counters = self.counters[board] = BoardCounters()
         counters.admitted = True
         counters.reconnects += returned
         if returned or counters.state != "here":
             more = " …" if len(clients) > MAX_LISTED_CLIENTS else ""
             listed = ", ".join(clients[:MAX_LISTED_CLIENTS]) + more
             verb = "reconnected" if returned else "connected"
-            self.log_line(device, f"device {device} {verb} (clients {listed})")
-            self.record_fact("joined", device, clients=list(clients))
+            self.log_line(board, f"board {board} {verb} (clients {listed})")
+            self.record_fact("joined", board, clients=list(clients))
             counters.state, counters.since = "here", self.now
 
-    def record_return(self, device: str) -> None:
-        """Record that a device reconnected without a restart."""
-        counters = self.get_counters(device)
+    def record_return(self, board: str) -> None:
+        """Record that a board reconnected without a restart."""
+        counters = self.get_counters(board)
         counters.reconnects += 1
         counters.state, counters.since = "here", self.now
-        self.log_line(device, f"device {device} reconnected")
-        self.record_fact("returned", device)
+        self.log_line(board, f"board {board} reconnected")
+        self.record_fact("returned", board)
 
-    def record_departure(self, device: str) -> None:
-        counters = self.get_counters(device)
+    def record_departure(self, board: str) -> None:
+        counters = self.get_counters(board)
         if counters.state != "gone":
             if counters.state in ("here", "arriving"):
-                self.log_line(device, f"device {device} disconnected")
-                self.record_fact("left", device)
+                self.log_line(board, f"board {board} disconnected")
+                self.record_fact("left", board)
             counters.state, counters.since = "gone", self.now
 
-    def record_arrival(self, device: str) -> None:
-        """Record that a device is connected and not (yet) welcomed."""
-        counters = self.get_counters(device)
+    def record_arrival(self, board: str) -> None:
+        """Record that a board is connected and not (yet) welcomed."""
+        counters = self.get_counters(board)
         if counters.state in ("expected", "gone"):
             counters.state, counters.since = "arriving", self.now
 
-    def record_refusal(self, device: str, why: str) -> None:
-        """Record that a Hello was refused; a device that takes part already continues to."""
-        counters = self.get_counters(device)
+    def record_refusal(self, board: str, why: str) -> None:
+        """Record that a Hello was refused; a board that takes part already continues to."""
+        counters = self.get_counters(board)
         if counters.state not in ("here", "refused"):
             counters.state, counters.since = "refused", self.now
         counters.wrong += 1
-        self.record_problem(counters, device, f"device {device} is refused", why)
+        self.record_problem(counters, board, f"board {board} is refused", why)
 
-    def record_shut_out(self, device: str, why: str) -> None:
-        """Record that nothing of a device is taken any more."""
-        counters = self.get_counters(device)
+    def record_shut_out(self, board: str, why: str) -> None:
+        """Record that nothing of a board is taken any more."""
+        counters = self.get_counters(board)
         counters.state, counters.since = "shut_out", self.now
         counters.wrong += 1
         counters.last_reason = to_single_line(why)[:MAX_REASON_LENGTH]
-        # once per enrolled device, so it needs no limit; its flood has used up that of its lines
-        self.log.lines.append(f"device {device} is shut out: {counters.last_reason}")
-        self.record_fact("shut_out", device, why=counters.last_reason)
+        # once per enrolled board, so it needs no limit; its flood has used up that of its lines
+        self.log.lines.append(f"board {board} is shut out: {counters.last_reason}")
+        self.record_fact("shut_out", board, why=counters.last_reason)
 
     # Messages and work ----------------------------------------------------------------------
-    def count_received(self, device: str, size: int) -> None:
-        self.get_counters(device).bytes_up += size
+    def count_received(self, board: str, size: int) -> None:
+        self.get_counters(board).bytes_up += size
 
-    def count_sent(self, device: str, size: int) -> None:
-        self.get_counters(device).bytes_down += size
+    def count_sent(self, board: str, size: int) -> None:
+        self.get_counters(board).bytes_down += size
 
-    def record_taken_reply(self, device: str, task: Task, done: Done) -> None:
-        counters = self.get_counters(device)
-        counters.tasks += 1
+    def record_taken_reply(self, board: str, assigned: Assigned, done: Done) -> None:
+        counters = self.get_counters(board)
+        counters.jobs += 1
         counters.seconds += min(max(done.seconds, 0.0), MAX_REPORTED_SECONDS)
-        self.timeline.record_taken(device, task, done, self.now)
+        self.timeline.record_taken(board, assigned, done, self.now)
 
-    def record_rejected_reply(self, device: str, why: str) -> None:
-        """Record that a reply was rejected, or that a task failed."""
-        counters = self.get_counters(device)
+    def record_rejected_reply(self, board: str, why: str) -> None:
+        """Record that a reply was rejected, or that a job failed."""
+        counters = self.get_counters(board)
         counters.refused += 1
-        self.record_problem(counters, device, f"device {device}: task failed", why)
+        self.record_problem(counters, board, f"board {board}: job failed", why)
 
-    def record_invalid_message(self, device: str, why: object) -> None:
-        counters = self.get_counters(device)
+    def record_invalid_message(self, board: str, why: object) -> None:
+        counters = self.get_counters(board)
         counters.wrong += 1
-        self.record_problem(counters, device, f"device {device}: invalid message", why)
+        self.record_problem(counters, board, f"board {board}: invalid message", why)
 
-    def record_problem(self, counters: DeviceCounters, device: str, what: str, why: object) -> None:
+    def record_problem(self, counters: BoardCounters, board: str, what: str, why: object) -> None:
         counters.last_reason = to_single_line(why)[:MAX_REASON_LENGTH]
-        self.log_line(device, f"{what}: {counters.last_reason}")
-        self.record_fact("refused", device, why=counters.last_reason)
+        self.log_line(board, f"{what}: {counters.last_reason}")
+        self.record_fact("refused", board, why=counters.last_reason)
 
-    def log_line(self, device: str, line: str) -> None:
-        """Log a line; all unadmitted devices share one rate limit."""
-        subject = device if self.get_counters(device).admitted else ""
+    def log_line(self, board: str, line: str) -> None:
+        """Log a line; all unadmitted boards share one rate limit."""
+        subject = board if self.get_counters(board).admitted else ""
         self.log.add_line(subject, line, self.now)

@@ -1,6 +1,6 @@
 """Encode jobs and replies as bytes and decode them: tensors as blobs, scalars in the header.
 
-The encoding of a job's tensors does not depend on the client. So clients on one device that get the
+The encoding of a job's tensors does not depend on the client. So clients on one board that get the
 same model share one blob, which is sent once.
 """
 
@@ -17,36 +17,32 @@ from ...core.errors import CodecError
 from ...core.tensors import Tensors
 from ...jobs.plan import Job
 from .message_fields import parse_record
-from .messages import BlobRef, ReplyHeader, Task
+from .messages import Assigned, BlobRef, ReplyHeader
 
 ASIDE_PREFIX = "aside:"  # of the names of personal tensors, sent only to be measured
 
 
-def make_task(run: str, job: Job, tensors: BlobRef, average: BlobRef) -> Task:
-    """Return the task of a job. Its id is a sha256 of the run and of everything in the task."""
-    task = Task("", job.client, job.kind, job.t, job.turn, job.keeps_memory, tensors, average, 0)
-    content = json.dumps([run, asdict(task)], sort_keys=True, separators=(",", ":"))
-    return replace(task, id=hashlib.sha256(content.encode()).hexdigest())
+def make_assigned(run_id: str, job: Job, tensors: BlobRef, average: BlobRef) -> Assigned:
+    """Return the message that assigns a job. Its id is a digest of the run's id and all other fields."""
+    assigned = Assigned(
+        "", job.client, job.kind, job.t, job.turn, job.keeps_memory, tensors, average, 0
+    )
+    content = json.dumps([run_id, asdict(assigned)], sort_keys=True, separators=(",", ":"))
+    return replace(assigned, id=hashlib.sha256(content.encode()).hexdigest())
 
 
-def make_job(task: Task, tensors: bytes, average: bytes) -> Job:
-    """Return the job of a task from the content of its blobs."""
-    sent, generic_model = (codec.decode_blob(b, finite=False)[0] for b in (tensors, average))
-    kind: Any = task.job
+def make_job(assigned: Assigned, tensors: Tensors, average: Tensors) -> Job:
+    """Return the job that a message assigns, with its tensors."""
+    kind: Any = assigned.job
     return Job(
         kind=kind,
-        t=task.t,
-        client=task.client,
-        tensors=sent,
-        generic_model=generic_model,
-        turn=task.turn,
-        keeps_memory=task.keeps,
+        t=assigned.t,
+        client=assigned.client,
+        tensors=tensors,
+        generic_model=average,
+        turn=assigned.turn,
+        keeps_memory=assigned.keeps,
     )
-
-
-def encode_tensors(tensors: Tensors) -> bytes:
-    """Encode what the server sends with a job."""
-    return codec.encode_blob(tensors)
 
 
 def encode_reply(reply: Reply, share_personal: bool = False) -> bytes:
@@ -61,12 +57,12 @@ def encode_reply(reply: Reply, share_personal: bool = False) -> bytes:
     return codec.encode_blob(Tensors({**reply.tensors, **aside}), asdict(header))
 
 
-def decode_reply(blob: bytes, task: Task, seconds: float) -> Reply:
-    """Return the reply to a task: finite and well-formed; its content is checked elsewhere."""
+def decode_reply(blob: bytes, assigned: Assigned, seconds: float) -> Reply:
+    """Return the reply to a job: finite and well-formed; its content is checked elsewhere."""
     tensors, content = codec.decode_blob(blob)
     header = parse_record(ReplyHeader, content, "a reply")
-    if (header.client, header.kind, header.turn) != (task.client, task.job, task.turn):
-        raise CodecError(f"a reply does not belong to the task of client {task.client!r}")
+    if (header.client, header.kind, header.turn) != (assigned.client, assigned.job, assigned.turn):
+        raise CodecError(f"a reply does not belong to the job of client {assigned.client!r}")
     header = replace(header, metrics={**header.metrics, "seconds": seconds})
     aside = tensors.below(ASIDE_PREFIX)
     shared = Tensors({k: v for k, v in tensors.items() if not k.startswith(ASIDE_PREFIX)})

@@ -1,4 +1,4 @@
-"""The one validator of records from outside: messages, replies, enrolments, the server's record of devices.
+"""The one validator of records from outside: messages, replies, enrolments, the server's record of boards.
 
 A record is a dataclass whose fields are annotated with rules. A rule takes a value from JSON or TOML
 and returns it, or raises a ValueError that says what is wrong.

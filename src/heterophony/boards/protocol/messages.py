@@ -1,4 +1,4 @@
-"""Encode a JSON object with a checksum, and decode it strictly.
+"""The messages of the protocol, their fields, and their bytes.
 
 A frame is two lines: canonical JSON, and its crc32. Without TLS a network may alter a digit.
 """
@@ -72,7 +72,7 @@ def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def add_run(run: str, payload: bytes) -> bytes:
-    """Return what travels on a topic of a device: the name of the run, a line feed, the payload."""
+    """Return what travels on a topic of a board: the name of the run, a line feed, the payload."""
     return run.encode() + b"\n" + payload
 
 
@@ -87,7 +87,7 @@ def split_run(payload: bytes) -> tuple[str, bytes]:
 
 MAX_BYTES, MAX_HELLO_BYTES = 16 << 10, 256 << 10  # of a message; of a Hello, which lists clients
 MAX_WANTED_CHUNKS = 16  # in one request
-RUN_STATES = ("waiting", "playing", "ended")  # in the order in which a server enters them
+RUN_STATES = ("waiting", "running", "ended")  # in the order in which a server enters them
 
 
 # Records within messages and replies --------------------------------------------------------
@@ -108,7 +108,7 @@ BlobRefField = Annotated[BlobRef, record_of(BlobRef)]
 
 @dataclass(frozen=True)
 class ClientSummary:
-    """A client on a device: how much data it has, and of what kind; never the data."""
+    """A client on a board: how much data it has, and of what kind; never the data."""
 
     name: ClientName
     train: Count
@@ -151,7 +151,8 @@ class Control(Message):
     """
 
     run: TopicName
-    epoch: Count  # how often the server has started
+    run_id: TopicName  # random: a new run of the same name has another
+    start: Count  # how often the server has started
     state: Annotated[str, one_of(*RUN_STATES)]
     t: Count
     rounds: Count
@@ -161,47 +162,47 @@ class Control(Message):
 
 @dataclass(frozen=True)
 class Status(Message):
-    """From a device, retained, and its last will: whether it is connected."""
+    """From a board, retained, and its last will: whether it is connected."""
 
     state: Annotated[str, one_of("here", "gone")]
-    session: TopicName  # new at each start of the device
+    session: TopicName  # new at each start of the board
 
 
 @dataclass(frozen=True)
 class Hello(Message):
-    """From a device: the clients it holds, its version and its hardware."""
+    """From a board: the clients it holds, its version and its hardware."""
 
     max_bytes: ClassVar[int] = MAX_HELLO_BYTES
     session: TopicName
-    epoch: Count  # of the server it introduces itself to
+    start: Count  # of the server it introduces itself to
     version: Annotated[str, text(64)]  # of heterophony
     config_sha256: Sha256
     clients: Annotated[
         tuple[ClientSummary, ...], list_of(record_of(ClientSummary), 1024, min_length=1)
     ]
     hardware: TextMap = field(default_factory=dict)
-    home: Annotated[str, text(64)] = ""  # id of the folder with its clients' memories
+    folder_id: Annotated[str, text(64)] = ""  # of the folder with its clients' memories
 
 
 @dataclass(frozen=True)
 class Welcome(Message):
-    """From the server: the device takes part with all its clients."""
+    """From the server: the board takes part with all its clients."""
 
     session: TopicName
-    epoch: Count
+    start: Count
 
 
 @dataclass(frozen=True)
 class Refused(Message):
-    """From the server: the device does not take part, and why."""
+    """From the server: the board does not take part, and why."""
 
     session: TopicName
-    epoch: Count
+    start: Count
     why: Text
 
 
 @dataclass(frozen=True)
-class Task(Message):
+class Assigned(Message):
     """From the server: a job for a client. The id is a digest of the content: equal jobs, equal ids."""
 
     id: Sha256
@@ -217,7 +218,7 @@ class Task(Message):
 
 @dataclass(frozen=True)
 class Done(Message):
-    """From a device: the reply to a task is ready to be pulled."""
+    """From a board: the reply to a job is ready to be pulled."""
 
     id: Sha256
     attempt: Count
@@ -238,14 +239,14 @@ class Want(Message):
 
 @dataclass(frozen=True)
 class Taken(Message):
-    """From the server: the reply arrived and is valid; the device need not announce it again."""
+    """From the server: the reply arrived and is valid; the board need not announce it again."""
 
     id: Sha256
 
 
 @dataclass(frozen=True)
 class Rejected(Message):
-    """From the server: the reply is not accepted, and why; the device deletes it."""
+    """From the server: the reply is not accepted, and why; the board deletes it."""
 
     id: Sha256
     attempt: Count
@@ -254,7 +255,7 @@ class Rejected(Message):
 
 @dataclass(frozen=True)
 class Failed(Message):
-    """From a device: the task failed, and why; ``again`` says whether another attempt can help."""
+    """From a board: the job failed, and why; ``again`` says whether another attempt can help."""
 
     id: Sha256
     attempt: Count
@@ -264,13 +265,13 @@ class Failed(Message):
 
 @dataclass(frozen=True)
 class Metrics(Message):
-    """From a device: numbers to show live; they influence nothing."""
+    """From a board: numbers to show live; they influence nothing."""
 
     values: NumberMap
 
 
-FROM_SERVER = (Welcome, Refused, Task, Want, Taken, Rejected)
-FROM_DEVICE = (Hello, Done, Want, Failed, Metrics)
+FROM_SERVER = (Welcome, Refused, Assigned, Want, Taken, Rejected)
+FROM_BOARD = (Hello, Done, Want, Failed, Metrics)
 M = TypeVar("M", bound=Message)
 
 

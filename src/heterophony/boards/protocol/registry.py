@@ -1,6 +1,6 @@
-"""The devices of a run, the clients they hold, and what they did wrong. No I/O, no clock.
+"""The boards of a run, the clients they hold, and what they did wrong. No I/O, no clock.
 
-A client belongs for the whole run to the device that first introduced it: its memory is there.
+A client belongs for the whole run to the board that first introduced it: its memory is there.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from .blobs import BlobTransfer
-from .board_stats import DeviceCounters, DeviceStats
+from .board_stats import BoardCounters, BoardStats
 from .message_fields import to_single_line
-from .messages import Done, Hello, Message, Refused, Status, Want, Welcome
+from .messages import Control, Done, Hello, Message, Refused, Status, Want, Welcome
 
-AdmissionCheck = Callable[[str, Hello], str]  # returns why a device is refused, or an empty string
+AdmissionCheck = Callable[[str, Hello], str]  # returns why a board is refused, or an empty string
 MAX_PAST_SESSIONS = 16
 
 
 @dataclass
-class RegisteredDevice:
-    """A device that was welcomed, and its replies to be pulled one after the other."""
+class RegisteredBoard:
+    """A board that was welcomed, and its replies to be pulled one after the other."""
 
     hello: Hello
     connected: bool = True
     metrics: Mapping[str, float] = field(default_factory=dict)
-    ready_replies: dict[str, Done] = field(default_factory=dict)  # by task
+    ready_replies: dict[str, Done] = field(default_factory=dict)  # by job
     current_transfer: tuple[Done, BlobTransfer] | None = None
-    # by sha256: whether the device has requested the last chunk too
+    # by sha256: whether the board has requested the last chunk too
     requested_blobs: dict[str, bool] = field(default_factory=dict)
     furthest_chunks: dict[str, int] = field(default_factory=dict)  # by sha256: requested so far
     past_sessions: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_PAST_SESSIONS))
@@ -37,7 +37,7 @@ class RegisteredDevice:
         return [c.name for c in self.hello.clients]
 
     def record_want(self, want: Want, last: int) -> bool:
-        """Record that the device requested chunks of a blob whose last chunk is ``last``.
+        """Record that the board requested chunks of a blob whose last chunk is ``last``.
 
         Return whether it had not requested as far before.
         """
@@ -49,96 +49,93 @@ class RegisteredDevice:
         return is_further
 
 
-class DeviceRegistry:
-    """All devices of a run; ``device_of_client`` may be known from earlier starts of the server."""
+class BoardRegistry:
+    """All boards of a run; ``board_of_client`` may be known from earlier starts of the server."""
 
     def __init__(
         self,
-        *,
-        epoch: int,
-        config_sha256: str,
+        control: Control,
         check_admission: AdmissionCheck,
-        device_of_client: Mapping[str, str],
+        board_of_client: Mapping[str, str],
     ) -> None:
-        self.epoch = epoch
-        self.config_sha256 = config_sha256
+        self.start, self.config_sha256 = control.start, control.config.sha256
         self.check_admission = check_admission
-        self.device_of_client = dict(device_of_client)
-        self.devices: dict[str, RegisteredDevice] = {}
-        self.shut_out: dict[str, str] = {}  # why nothing of a device is taken any more
-        self.stats = DeviceStats(self.device_of_client.values())
+        self.board_of_client = dict(board_of_client)
+        self.boards: dict[str, RegisteredBoard] = {}
+        self.shut_out: dict[str, str] = {}  # why nothing of a board is taken any more
+        self.stats = BoardStats(self.board_of_client.values())
 
     @property
-    def misbehaving_devices(self) -> dict[str, DeviceCounters]:
+    def misbehaving_boards(self) -> dict[str, BoardCounters]:
         return {d: counters for d, counters in self.stats.counters.items() if counters.problems}
 
-    def handle_hello(self, device: str, hello: Hello) -> Message | None:
+    def handle_hello(self, board: str, hello: Hello) -> Message | None:
         """Answer with Welcome or Refused; with nothing if the Hello is an old one."""
-        record = self.devices.get(device)
-        if hello.epoch != self.epoch or (record and hello.session in record.past_sessions):
+        record = self.boards.get(board)
+        if hello.start != self.start or (record and hello.session in record.past_sessions):
             return None
-        why = self.find_objection(device, hello)
+        why = self.find_objection(board, hello)
         if why:
-            self.stats.record_refusal(device, why)
-            return Refused(hello.session, self.epoch, to_single_line(why))
+            self.stats.record_refusal(board, why)
+            return Refused(hello.session, self.start, to_single_line(why))
         returned = record is not None and (
             record.hello.session != hello.session or not record.connected
         )
         if record is None:
-            record = self.devices[device] = RegisteredDevice(hello)
+            record = self.boards[board] = RegisteredBoard(hello)
         if record.hello.session != hello.session:
             record.past_sessions.append(record.hello.session)
-            record.current_transfer = None  # the restarted device announces its replies again
+            record.current_transfer = None  # the restarted board announces its replies again
             record.ready_replies.clear()
             record.requested_blobs.clear()
             record.furthest_chunks.clear()
         record.hello, record.connected = hello, True
-        self.device_of_client.update(dict.fromkeys(record.clients, device))
-        self.stats.record_welcome(device, record.clients, returned)
-        return Welcome(hello.session, self.epoch)
+        self.board_of_client.update(dict.fromkeys(record.clients, board))
+        self.stats.record_welcome(board, record.clients, returned)
+        return Welcome(hello.session, self.start)
 
-    def find_objection(self, device: str, hello: Hello) -> str:
-        """Return why the device cannot take part; an empty string if it can."""
+    def find_objection(self, board: str, hello: Hello) -> str:
+        """Return why the board cannot take part; an empty string if it can."""
         names = [c.name for c in hello.clients]
         if len(set(names)) < len(names):
             return "it names a client twice"
         if hello.config_sha256 != self.config_sha256:
             return "it has another configuration; restart it, so that it fetches the current one"
         for name in names:
-            holder = self.device_of_client.get(name, device)
-            if holder != device:
+            holder = self.board_of_client.get(name, board)
+            if holder != board:
                 return (
-                    f"client '{name}' is held by device '{holder}', which has its memory;"
-                    " give this device other clients"
+                    f"client '{name}' is held by board '{holder}', which has its memory;"
+                    " give this board other clients"
                 )
-        return self.check_admission(device, hello)
+        return self.check_admission(board, hello)
 
-    def handle_status(self, device: str, status: Status) -> bool:
-        """Return whether the device has come back; ignore a status of one of its earlier starts."""
-        record, connected = self.devices.get(device), status.state == "here"
+    def handle_status(self, board: str, status: Status) -> bool:
+        """Return True if the board has come back; ignore a status of one of its earlier starts."""
+        record, connected = self.boards.get(board), status.state == "here"
         if record is None:
-            (self.stats.record_arrival if connected else self.stats.record_departure)(device)
+            (self.stats.record_arrival if connected else self.stats.record_departure)(board)
             return False
         if record.hello.session != status.session or record.connected == connected:
             return False
         record.connected = connected
-        (self.stats.record_return if connected else self.stats.record_departure)(device)
+        (self.stats.record_return if connected else self.stats.record_departure)(board)
         return connected
 
-    def shut_out_device(self, device: str, why: str) -> None:
-        """Take nothing of a device any more; its clients are unavailable until the server's next start."""
-        self.shut_out[device] = why
-        if record := self.devices.get(device):
+    def shut_out_board(self, board: str, why: str) -> None:
+        """Take nothing of a board any more; its clients are unavailable until the server's next start."""
+        self.shut_out[board] = why
+        if record := self.boards.get(board):
             record.connected = False
-        self.stats.record_shut_out(device, why)
+        self.stats.record_shut_out(board, why)
 
-    def find_device(self, client: str) -> tuple[str, RegisteredDevice | None]:
-        """Return the device that holds a client, and its record if it is connected."""
-        device = self.device_of_client.get(client, "")
-        record = self.devices.get(device)
+    def find_board(self, client: str) -> str:
+        """Return the connected board that holds a client; an empty string if there is none."""
+        board = self.board_of_client.get(client, "")
+        record = self.boards.get(board)
         available = record is not None and record.connected and client in record.clients
-        return device, record if available else None
+        return board if available else ""
 
     def list_available_clients(self) -> list[str]:
-        """Return the clients on connected devices, sorted by name."""
-        return sorted(c for c in self.device_of_client if self.find_device(c)[1] is not None)
+        """Return the clients on connected boards, sorted by name."""
+        return sorted(filter(self.find_board, self.board_of_client))

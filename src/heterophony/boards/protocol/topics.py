@@ -1,31 +1,26 @@
 """The topics of the protocol: how they are named, who subscribes to them, who may read and write them.
 
-Everything of a device is below ``d/<device>/``, so the broker can guard it by authenticated name. These
-topics are the same in all runs: with the run in the topic, a device could invent runs, and retain a
-message in each. So a device has three topics to write to, and the run is in the message.
+Everything of a board is below ``b/<board>/``, so the broker can guard it by authenticated name. These
+topics are the same in all runs: with the run in the topic, a board could invent runs, and retain a
+message in each. So a board has three topics to write to, and the run is in the message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from ...core.errors import CodecError, ConfigError
 from ...core.files import NAME_PATTERN, NAME_RULE
 
-PROTOCOL_VERSION = 2  # other versions use other topics and never meet
+PROTOCOL_VERSION = 3  # other versions use other topics and never meet
 TOPIC_ROOT = f"het/{PROTOCOL_VERSION}"
-SERVER_NAME = "server"  # the one enrolled name that is not a device
-MAINTENANCE_NAME = ".broker"  # of the broker's owner; no device's name begins with a dot
+SERVER_NAME = "server"  # the one enrolled name that is not a board
+SERVER_HERE, SERVER_GONE = b"here", b"gone"  # on the server's own topic
+MAINTENANCE_NAME = ".broker"  # of the broker's owner; no board's name begins with a dot
 
 Channel = Literal["status", "up", "up/chunk", "down", "down/chunk"]
-CHANNELS: dict[str, Channel] = {
-    "status": "status",
-    "up": "up",
-    "up/chunk": "up/chunk",
-    "down": "down",
-    "down/chunk": "down/chunk",
-}
+CHANNELS: dict[str, Channel] = {name: name for name in get_args(Channel)}
 
 
 class Publication(NamedTuple):
@@ -37,15 +32,15 @@ class Publication(NamedTuple):
 
 
 class ParsedTopic(NamedTuple):
-    """The parts of a topic; the control topic has no device, and those of devices have no run."""
+    """The parts of a topic: those of a run have no board, and those of a board have no run."""
 
     run: str
-    device: str
-    channel: Channel | Literal["ctl"]
+    board: str
+    channel: Channel | Literal["ctl", "server"]
 
 
 def check_name(of: str, value: str) -> str:
-    """Return the name of a run or device, if it can be part of a topic."""
+    """Return the name of a run or board, if it can be part of a topic."""
     if not NAME_PATTERN.fullmatch(value):
         raise ConfigError(f"{of}: '{value}' cannot be a name; {NAME_RULE}")
     return value
@@ -58,12 +53,12 @@ def make_control_topic(run: str) -> str:
 
 
 def make_server_topic(run: str) -> str:
-    """Return the topic of the server's own last will."""
+    """Return the retained topic that says whether the server of a run is connected."""
     return f"{TOPIC_ROOT}/r/{check_name('run', run)}/server"
 
 
-def make_device_topic(device: str, channel: Channel) -> str:
-    return f"{TOPIC_ROOT}/d/{check_name('device', device)}/{channel}"
+def make_board_topic(board: str, channel: Channel) -> str:
+    return f"{TOPIC_ROOT}/b/{check_name('board', board)}/{channel}"
 
 
 def make_maintenance_topic() -> str:
@@ -77,20 +72,25 @@ def make_any_control_pattern() -> str:
     return f"{TOPIC_ROOT}/r/+/ctl"
 
 
-def list_server_subscriptions(devices: Sequence[str] = ("+",)) -> list[str]:
-    """Return what the server subscribes to, for these devices or for all."""
+def make_any_server_pattern() -> str:
+    """Return the pattern of the topics that say which servers are connected."""
+    return f"{TOPIC_ROOT}/r/+/server"
+
+
+def list_server_subscriptions(boards: Sequence[str] = ("+",)) -> list[str]:
+    """Return what the server subscribes to, for these boards or for all."""
     channels = ("status", "up", "up/chunk")
-    return [f"{TOPIC_ROOT}/d/{device}/{channel}" for device in devices for channel in channels]
+    return [f"{TOPIC_ROOT}/b/{board}/{channel}" for board in boards for channel in channels]
 
 
-def list_device_subscriptions(run: str, device: str) -> list[str]:
-    """Return what a device subscribes to; ``down/#`` includes ``down`` itself."""
-    return [make_control_topic(run), make_device_topic(device, "down") + "/#"]
+def list_board_subscriptions(run: str, board: str) -> list[str]:
+    """Return what a board subscribes to; ``down/#`` includes ``down`` itself."""
+    return [make_control_topic(run), make_board_topic(board, "down") + "/#"]
 
 
-def make_device_pattern(device: str) -> str:
-    """Return the pattern of all topics of a device."""
-    return f"{TOPIC_ROOT}/d/{check_name('device', device)}/#"
+def make_board_pattern(board: str) -> str:
+    """Return the pattern of all topics of a board."""
+    return f"{TOPIC_ROOT}/b/{check_name('board', board)}/#"
 
 
 def make_server_pattern() -> str:
@@ -98,11 +98,12 @@ def make_server_pattern() -> str:
     return f"{TOPIC_ROOT}/#"
 
 
-def list_device_rights(device: str) -> list[tuple[str, str]]:
-    """Return what a device may do: pairs of a right and a pattern of topics."""
-    own = f"{TOPIC_ROOT}/d/{device}"
+def list_board_rights(board: str) -> list[tuple[str, str]]:
+    """Return what a board may do: pairs of a right and a pattern of topics."""
+    own = f"{TOPIC_ROOT}/b/{board}"
     return [
         ("read", make_any_control_pattern()),
+        ("read", make_any_server_pattern()),
         ("read", f"{own}/down/#"),
         ("write", f"{own}/up"),
         ("write", f"{own}/up/chunk"),
@@ -111,20 +112,20 @@ def list_device_rights(device: str) -> list[tuple[str, str]]:
 
 
 def find_sender(topic: str) -> str:
-    """Return the device whose topic it is; an empty string for any other topic."""
+    """Return the board whose topic it is; an empty string for any other topic."""
     try:
-        return parse_topic(topic).device
+        return parse_topic(topic).board
     except CodecError:
         return ""
 
 
 def parse_topic(topic: str) -> ParsedTopic:
-    """Return run, device and channel of a topic; refuse topics that are not of this protocol."""
+    """Return run, board and channel of a topic; refuse topics that are not of this protocol."""
     parts = topic.split("/", 4) if len(topic) <= 200 else []
     if len(parts) == 5 and "/".join(parts[:2]) == TOPIC_ROOT and NAME_PATTERN.fullmatch(parts[3]):
         kind, name, rest = parts[2:]
-        if kind == "r" and rest == "ctl":
-            return ParsedTopic(name, "", "ctl")
-        if kind == "d" and rest in CHANNELS:
+        if kind == "r" and rest in ("ctl", "server"):
+            return ParsedTopic(name, "", "ctl" if rest == "ctl" else "server")
+        if kind == "b" and rest in CHANNELS:
             return ParsedTopic("", name, CHANNELS[rest])
     raise CodecError(f"{topic[:80]!r} is not a topic of this protocol")

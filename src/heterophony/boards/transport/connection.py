@@ -67,7 +67,7 @@ class Ownership:
         return self.will is not None and topic == self.will.topic
 
     def is_replaced_by(self, payload: bytes, owner_id: str | None) -> bool:
-        """Return whether a message on the will's topic shows that another process took our name."""
+        """Return True if a message on the will's topic shows that another process took our name."""
         assert self.will is not None
         foreign = owner_id is not None and owner_id != self.owner_id
         return self.stored and foreign and payload != self.will.payload

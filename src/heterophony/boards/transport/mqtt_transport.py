@@ -1,4 +1,4 @@
-"""Compute how long to wait before the next attempt to connect."""
+"""The transport: a connection to the broker that is made again whenever it ends."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BackoffSettings:
 class ReconnectBackoff:
     """The waits of one transport, each shortened by a fraction that depends on its name.
 
-    The fraction keeps devices that lost the same broker from returning at the same instant.
+    The fraction keeps boards that lost the same broker from returning at the same instant.
     """
 
     def __init__(self, name: str, settings: BackoffSettings) -> None:
@@ -48,7 +48,7 @@ class ReconnectBackoff:
         self.failures = 0
 
     def compute_wait(self, refused: bool, active_seconds: float) -> float:
-        """Return the wait after a connection that was active for so many seconds."""
+        """Return how long to wait after a connection that was active for ``active_seconds``."""
         shortest, longest = self.settings.select_bounds(refused)
         if active_seconds > 2 * longest:  # a name that is refused after every wait still fails
             self.failures = 0
@@ -59,6 +59,7 @@ class ReconnectBackoff:
 
 
 MAX_PACKET_BYTES = 1 << 20  # of one packet
+INBOX_MESSAGES, INBOX_BYTES = 1024, 64 << 20
 CLOSE_SECONDS = 5.0  # for an orderly end
 
 
@@ -79,9 +80,6 @@ class MqttTransport:
         retained: Mapping[str, bytes] | None = None,
         will: Will | None = None,
         backoff: BackoffSettings | None = None,
-        max_packet_bytes: int = MAX_PACKET_BYTES,
-        inbox_messages: int = 1024,
-        inbox_bytes: int = 64 << 20,
         find_sender: FindSender | None = None,
         acknowledges: bool = True,
     ) -> None:
@@ -90,10 +88,10 @@ class MqttTransport:
         self.left_subscriptions: tuple[str, ...] = ()  # the broker may remember them
         self.subscription_qos = int(acknowledges)
         self.will = will
-        self.max_packet_bytes = max_packet_bytes
+        self.max_packet_bytes = MAX_PACKET_BYTES
         self.ownership = Ownership(will)
         self.inbox = Inbox(
-            max_messages=inbox_messages, max_bytes=inbox_bytes, find_sender=find_sender
+            max_messages=INBOX_MESSAGES, max_bytes=INBOX_BYTES, find_sender=find_sender
         )
         self.byte_counts = ByteCounts()
         self.wake_receiver, self._wake_sender = socket.socketpair()
@@ -149,7 +147,7 @@ class MqttTransport:
         self._wake()
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Send what is queued, publish the will, disconnect; take at most so many seconds."""
+        """Send what is queued, publish the will and disconnect, within ``seconds``."""
         if not self._closing.is_set():
             self._close_deadline = time.monotonic() + seconds
             self._closing.set()

@@ -197,7 +197,7 @@ class CountingPahoClient(Client):
 
     Such a message is acknowledged and dropped. Brokers pass on messages that paho refuses (a byte
     order mark in a user property is enough). Paho would end the connection, the broker would deliver
-    the message again on the next one, and so on: one device could keep the server offline.
+    the message again on the next one, and so on: one board could keep the server offline.
     """
 
     byte_counts: ByteCounts

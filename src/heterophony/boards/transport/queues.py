@@ -1,4 +1,4 @@
-"""The broker to connect to, the name to connect as, and the message it publishes if we vanish."""
+"""Endpoints, and the bounded queues of messages from and to the network."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Will:
 BURST_UNITS = 4096  # that a sender may use at once
 UNITS_PER_SECOND = 64.0  # at which they come back
 BYTES_PER_UNIT = 8192  # a message costs one unit for each of these that it begins
-MAX_SENDERS = 4096  # names come from topics, which the broker grants to enrolled devices only
+MAX_SENDERS = 4096  # names come from topics, which the broker grants to enrolled boards only
 
 
 def compute_cost(size: int) -> int:
@@ -58,7 +58,7 @@ class MessageBudget:
         self._units: dict[str, tuple[float, float]] = {}  # by sender: units, and when they counted
 
     def try_spend(self, sender: str, size: int, now: float) -> bool:
-        """Return whether the sender may send this; one that has sent too much never may again."""
+        """Return True if the sender may send this; one that has sent too much never may again."""
         if sender in self.exhausted:
             return False
         if sender not in self._units and len(self._units) >= MAX_SENDERS:
@@ -92,7 +92,7 @@ class ReceivedMessage:
 
 @dataclass(frozen=True)
 class ConnectionEvent:
-    """A change of the connection, or a message the broker refused (``denied``), in words.
+    """A change of the connection, or a message the broker refused (``denied``), as a sentence.
 
     ``nudge`` only wakes the owner: there is something to do outside the inbox. ``flood`` has the name
     of a sender that sent more than it may.
@@ -146,7 +146,7 @@ class Inbox(queue.Queue[ReceivedMessage | ConnectionEvent]):
             self.budget.give_back(sender, units)
 
     def _is_within_budget(self, item: ReceivedMessage | ConnectionEvent, size: int) -> bool:
-        """Return whether the sender of a message may send it; say so once when it may not."""
+        """Return True if the sender of a message may send it; say so once when it may not."""
         if self.find_sender is None or not isinstance(item, ReceivedMessage):
             return True
         sender, known = self.find_sender(item.topic), len(self.budget.exhausted)
@@ -158,7 +158,7 @@ class Inbox(queue.Queue[ReceivedMessage | ConnectionEvent]):
         return False
 
     def _exceeds_share(self, item: ReceivedMessage | ConnectionEvent, size: int) -> bool:
-        """Return whether the sender of a message would have more than its share."""
+        """Return True if the sender of a message would have more than its share."""
         if self.find_sender is None or not isinstance(item, ReceivedMessage):
             return False
         sender = self.find_sender(item.topic)
@@ -194,8 +194,8 @@ def _count_payload_bytes(item: ReceivedMessage | ConnectionEvent) -> int:
 
 
 PACKET_OVERHEAD = 32  # bytes of a packet besides topic and payload, at most
-MAX_IN_FLIGHT_BYTES = 1 << 20  # sent and not acknowledged; a ping may have to wait behind so many
-MAX_WAITING_BYTES = 1 << 26  # a window of chunks for each of thirty devices
+MAX_IN_FLIGHT_BYTES = 1 << 20  # sent and not acknowledged; a ping may have to wait behind them
+MAX_WAITING_BYTES = 1 << 26  # a window of chunks for each of thirty boards
 MIN_COST = 4096  # bytes that a packet counts for at least: this bounds the number of packets
 
 

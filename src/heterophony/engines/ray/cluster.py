@@ -198,13 +198,13 @@ def reload_ray_settings() -> None:
 
 
 def has_token() -> bool:
-    """Can Ray find a token, in the environment or in the user's file?"""
+    """Return True if Ray finds a token, in the environment or in the user's file."""
     file = Path.home() / ".ray" / "auth_token"
     return any(os.environ.get(k) for k in (TOKEN_VARIABLE, "RAY_AUTH_TOKEN_PATH")) or file.is_file()
 
 
 def count_slots(cluster: Cluster) -> int:
-    """Count the jobs that the live nodes can run at a time; an error if none fits."""
+    """Return how many jobs the live nodes can run at a time; raise EngineError if none fits."""
     slots = sum(count_fitting_jobs(n["Resources"], cluster) for n in ray.nodes() if n["Alive"])
     if not slots:
         needs = f"engine.cpus = {cluster.cpus:g}" + (

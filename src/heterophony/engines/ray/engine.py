@@ -19,7 +19,7 @@ from typing import Any, Self
 import ray
 from ray import exceptions
 
-from ...core.accelerator import ON_CPU, Compute, WorkerPlace
+from ...core.accelerator import WorkerPlace
 from ...core.algorithm import Reply
 from ...core.codec import decode_groups, encode_groups
 from ...core.errors import EngineError, HeterophonyError
@@ -27,9 +27,9 @@ from ...core.own_modules import LOADED
 from ...core.tensors import Tensors
 from ...jobs.client_store import FolderClientStore
 from ...jobs.plan import Job, Plan
-from ..base import LOCAL_CLUSTER, MAX_ATTEMPTS, Cluster, batch_jobs
+from ..base import MAX_ATTEMPTS, SERIAL, Engine, EngineSpec, batch_jobs
 from ..pool import strip_data
-from ..wire import make_pickling_error
+from ..wire import EncodeOnce, make_pickling_error
 from .cluster import clean_nodes, connect_to_cluster, count_slots, first_line, list_remote_nodes
 from .remote_job import (
     EncodedTensors,
@@ -46,24 +46,17 @@ from .remote_job import (
 INLINE_BYTES = 100_000  # larger tensors are put into Ray's store once, and read by many jobs
 
 
-class Ray:
-    """One run on a cluster. At most ``workers`` jobs run at a time; default: as many as fit."""
+class Ray(Engine):
+    """One run on a cluster. By default, as many jobs run at a time as fit."""
 
     def __init__(
-        self,
-        plan: Plan,
-        client_store: FolderClientStore,
-        workers: int | None,
-        cluster: Cluster = LOCAL_CLUSTER,
-        compute: Compute = ON_CPU,
+        self, plan: Plan, client_store: FolderClientStore, spec: EngineSpec = SERIAL
     ) -> None:
         self.plan, self.client_store = plan, client_store
-        self.workers, self.cluster, self.compute = workers, cluster, compute
+        self.workers, self.cluster, self.compute = spec.workers, spec.cluster, spec.compute
         self.run_id = secrets.token_hex(4)
-        # by the id of the tensors; keeping the tensors keeps the id from being used again
-        self.sent_tensors: dict[int, tuple[Tensors, EncodedTensors]] = {}
-        self.remaining_uses = Counter[int]()
-        self.tensor_number = 0
+        self.encode = EncodeOnce(encode_tensors)
+        self.remaining_uses = Counter[int]()  # by the id of tensors
 
     def __enter__(self) -> Self:
         with ExitStack() as connection:
@@ -99,9 +92,6 @@ class Ray:
             where=WorkerPlace.describe(self.compute),
         )
 
-    def list_available_clients(self, clients: Sequence[str]) -> list[str]:
-        return list(clients)
-
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
         slots = count_slots(self.cluster)
         # without a smaller limit, every worker has a second task waiting for the end of its first
@@ -130,14 +120,14 @@ class Ray:
         finally:
             for ref in running if ray.is_initialized() else ():
                 ray.cancel(ref, force=True)
-            self.sent_tensors.clear()
+            self.encode.clear()
 
     def submit_batch(self, batch: list[Job]) -> Any:
         remote_jobs = [
             RemoteJob(
                 replace(job, tensors=Tensors(), generic_model=Tensors()),
-                self.encode_once(job.tensors),
-                self.encode_once(job.generic_model),
+                self.encode(job.tensors),
+                self.encode(job.generic_model),
                 as_array(self.client_store.read_blob(job.client, before=job.t)),
             )
             for job in batch
@@ -146,21 +136,12 @@ class Ray:
         # list: most workers have opened the run already and do not need the bundle
         return self.remote_task.remote(self.run_id, [self.run_bundle], remote_jobs)
 
-    def encode_once(self, tensors: Tensors) -> EncodedTensors:
-        """Encode tensors for a job; the same object for many clients is stored only once."""
-        if id(tensors) not in self.sent_tensors:
-            self.tensor_number += 1
-            content = as_array(encode_groups({"down": tensors}))
-            stored = content if content.nbytes < INLINE_BYTES else ray.put(content)
-            self.sent_tensors[id(tensors)] = tensors, EncodedTensors(self.tensor_number, stored)
-        return self.sent_tensors[id(tensors)][1]
-
     def release_tensors(self, batch: list[Job]) -> None:
         """Drop tensors that no later job needs, so that Ray's store frees them."""
         for tensors in (t for job in batch for t in (job.tensors, job.generic_model)):
             self.remaining_uses[id(tensors)] -= 1
             if not self.remaining_uses[id(tensors)]:
-                self.sent_tensors.pop(id(tensors), None)
+                self.encode.forget(tensors)
 
     def receive_reply(self, job: Job, remote: RemoteReply) -> Reply:
         """Write the client's memory to disk, and return the reply with its tensors."""
@@ -171,6 +152,12 @@ class Ray:
         assert remote.tensors is not None
         groups, _ = decode_groups(bytes(remote.tensors), finite=False)
         return replace(remote.reply, tensors=groups["up"], aside=groups["aside"])
+
+
+def encode_tensors(tensors: Tensors, key: int) -> EncodedTensors:
+    """Encode tensors for jobs; large ones go to Ray's store."""
+    content = as_array(encode_groups({"down": tensors}))
+    return EncodedTensors(key, content if content.nbytes < INLINE_BYTES else ray.put(content))
 
 
 def fetch_replies(ref: Any, batch: list[Job]) -> list[RemoteReply] | None:

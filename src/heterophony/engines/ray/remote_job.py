@@ -1,6 +1,6 @@
-"""Temporary folders that are removed even if the processes that use them are killed.
+"""What runs on a Ray node: jobs, and the temporary folder with the data of a run.
 
-Every process that uses a folder holds a lock file beside it, and the system releases a lock when
+The folder is removed even if the processes that use it are killed. Every process that uses a folder holds a lock file beside it, and the system releases a lock when
 its process ends. Opening a folder removes all others whose lock nobody holds.
 """
 
@@ -11,7 +11,6 @@ import os
 import shutil
 import sys
 import tempfile
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -35,6 +34,7 @@ from ...jobs.client_store import ClientStore
 from ...jobs.plan import Job, Plan
 from ...jobs.work import work
 from ..child_processes import configure_torch, make_sendable
+from ..wire import TensorCache
 
 MAX_PATH_LENGTH = 40  # a socket's path has at most 107 bytes, of which Ray uses 62 below its folder
 
@@ -209,17 +209,14 @@ class OpenRun:
         load_sources(bundle.sources)
         plan: Plan = loads(bytes(fetch(bundle.plan_ref)))
         self.plan = replace(plan, federation=Federation.open(data))
-        self.tensor_cache = OrderedDict[int, Tensors]()  # many jobs of a round share them
+        self.tensor_cache = TensorCache[int]()
 
     def load_tensors(self, encoded: EncodedTensors, fetch: Fetch) -> Tensors:
-        """Decode tensors; the last two that were read are kept."""
-        if encoded.key not in self.tensor_cache:
-            content = encoded.fetch_bytes(fetch)
-            self.tensor_cache[encoded.key] = decode_groups(content, finite=False)[0]["down"]
-            while len(self.tensor_cache) > 2:
-                self.tensor_cache.popitem(last=False)
-        self.tensor_cache.move_to_end(encoded.key)
-        return self.tensor_cache[encoded.key]
+        """Return tensors, decoded once for all jobs that share them."""
+        return self.tensor_cache.get(
+            encoded.key,
+            lambda: decode_groups(encoded.fetch_bytes(fetch), finite=False)[0]["down"],
+        )
 
 
 def prepare_on_node(where: WorkerPlace) -> Compute:

@@ -13,7 +13,7 @@ from typing import Any
 from ...core.errors import HeterophonyError
 from ...results.boards import DeviceTable, build_devices_section, read_device_table
 from ...results.runs import Run, label_runs, load_run
-from ...runs.run_index import CONFIG_FILE, DEVICES_FILE, list_member_runs
+from ...runs.run_index import BOARDS_FILE, CONFIG_FILE, list_member_runs
 from . import html
 from .page_data import build_page_data
 from .run_list import (
@@ -235,7 +235,7 @@ def read_changed_devices(folders: Iterable[Path], old: View | None) -> DeviceTab
     """The devices of those runs that have any; only files that changed are read again."""
     before, out = old.devices if old else {}, {}
     for folder in folders:
-        stamp, known = stamp_file(folder / DEVICES_FILE), before.get(folder)
+        stamp, known = stamp_file(folder / BOARDS_FILE), before.get(folder)
         if known and known[0] == stamp:
             out[folder] = known
         elif stamp and (table := read_device_table(folder)):

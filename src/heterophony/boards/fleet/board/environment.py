@@ -1,4 +1,4 @@
-"""The error that a board reports as one line."""
+"""What fleet does on a board with files: facts, copies, the environment and the enrolment."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ProblemError(Exception):
 
 
 def describe_os_error(error: OSError) -> str:
-    """Describe a failed file operation; a full disk is said in plain words."""
+    """Describe a failed file operation; name a full disk."""
     where = f" ({error.filename})" if error.filename else ""
     if error.errno in FULL_DISK:
         return f"its disk is full{where}"
@@ -79,7 +79,7 @@ def read_temperature() -> float | None:
 
 
 def can_connect(address: str, port: int) -> bool:
-    """Tell whether the broker's port can be reached from here."""
+    """Return True if the broker's port can be reached from here."""
     try:
         socket.create_connection((address, port), timeout=5).close()
     except OSError:
@@ -180,9 +180,9 @@ def describe_enrolment(request: dict[str, Any]) -> dict[str, Any]:
     path = Path.home() / request["folder"] / FILE
     try:
         content = tomllib.loads(path.read_text())
-        return {k: content[k] for k in ("device", "address", "port", "certificate")}
+        return {k: content[k] for k in ("name", "address", "port", "certificate")}
     except (OSError, ValueError, KeyError):
-        return {"device": "", "address": "", "port": 0, "certificate": ""}
+        return {"name": "", "address": "", "port": 0, "certificate": ""}
 
 
 def change_address(request: dict[str, Any]) -> dict[str, Any]:
@@ -216,7 +216,7 @@ def list_versions(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def locate_python(root: Path) -> Path:
-    """Return the interpreter that runs the device: this one, if it is of an environment."""
+    """Return the interpreter that runs heterophony: this one, if it is of an environment."""
     return Path(sys.executable) if sys.prefix != sys.base_prefix else root / "venv/bin/python"
 
 
@@ -249,7 +249,7 @@ def install(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def unpack_code(root: Path, wheel: str) -> None:
-    """Unpack our wheel, which is pure Python, where only the device's process looks for it."""
+    """Unpack our wheel, which is pure Python, where only our process looks for it."""
     import zipfile  # slow to import, and most calls do not need it
 
     shutil.rmtree(root / "code", ignore_errors=True)
@@ -285,6 +285,6 @@ def last_line(text: str) -> str:
 
 
 def make_environment(root: Path) -> dict[str, str]:
-    """Return the variables of the device's process."""
+    """Return the environment of our process."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     return {**kept, "PYTHONPATH": str(root / "code"), "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}

@@ -7,28 +7,24 @@ import sys
 from typing import Any
 
 from . import environment, service
-from . import environment as enrolment
-from . import environment as facts
-from . import environment as files
-from . import service as units
 from .environment import ProblemError, describe_os_error
 
 ACTIONS = {
-    "facts": facts.read_facts,
-    "missing": files.list_missing,
-    "receive": files.receive_files,
-    "read": files.read_files,
+    "facts": environment.read_facts,
+    "missing": environment.list_missing,
+    "receive": environment.receive_files,
+    "read": environment.read_files,
     "environment": environment.describe_environment,
     "versions": environment.list_versions,
     "install": environment.install,
-    "enrolment": enrolment.describe_enrolment,
-    "change-address": enrolment.change_address,
+    "enrolment": environment.describe_enrolment,
+    "change-address": environment.change_address,
     "start": service.start,
     "stop": service.stop,
     "status": service.read_status,
-    "start-unit": units.start_unit,
-    "stop-unit": units.stop_unit,
-    "unit-status": units.read_unit_status,
+    "start-unit": service.start_unit,
+    "stop-unit": service.stop_unit,
+    "unit-status": service.read_unit_status,
 }
 
 

@@ -1,4 +1,4 @@
-"""The device as a systemd unit of the user: it comes back after a power cut."""
+"""heterophony as a process on the board: a systemd unit of the user, or started by a shell."""
 
 from __future__ import annotations
 
@@ -82,15 +82,15 @@ def env() -> dict[str, str]:
     return {"XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}", **os.environ}
 
 
-RECORD, EXIT_CODE, LOG = "device.pid", "device.exit", "device.log"
+RECORD, EXIT_CODE, LOG = "board.pid", "board.exit", "board.log"
 STOP_SECONDS = 10.0
-LOG_LIMIT = 32 << 20  # a longer log of earlier runs is begun anew
+LOG_LIMIT = 32 << 20  # a longer log is replaced
 # the shell outlives the process and writes down how it ended
 WAIT_AND_RECORD = 'file=$1; shift; "$@"; echo $? > "$file"'
 
 
 def start(request: dict[str, Any]) -> dict[str, Any]:
-    """Start the device, unless it runs with the same words; with others, stop it first."""
+    """Start heterophony, unless it runs with the same words; with others, stop it first."""
     root = Path.home() / request["folder"]
     words = [str(locate_python(root)), "-P", "-m", "heterophony", *request["words"]]
     record = find_running(root)
@@ -102,7 +102,7 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
     if (root / LOG).exists() and (root / LOG).stat().st_size > LOG_LIMIT:
         (root / LOG).unlink()
     nice = ["nice", "-n", str(request["nice"])] if request["nice"] else []
-    shell = ["/bin/sh", "-c", WAIT_AND_RECORD, "device", str(root / EXIT_CODE), *nice, *words]
+    shell = ["/bin/sh", "-c", WAIT_AND_RECORD, "board", str(root / EXIT_CODE), *nice, *words]
     with open(root / LOG, "ab") as log:
         process = subprocess.Popen(
             shell,
@@ -147,7 +147,7 @@ def stop(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def stop_process(record: dict[str, Any]) -> None:
-    """End the shell and the device, first in order, then by force."""
+    """End the shell and heterophony, first in order, then by force."""
     for number, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, 5.0)):
         with suppress(ProcessLookupError):
             os.killpg(record["pid"], number)
@@ -160,7 +160,7 @@ def stop_process(record: dict[str, Any]) -> None:
 
 
 def group_exists(group: int) -> bool:
-    """Tell whether any process of the group is alive; ended ones may wait for their parent."""
+    """Return True if any process of the group is alive; ended ones may wait for their parent."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, IndexError):
             fields = stat.read_text().rpartition(")")[2].split()
@@ -170,7 +170,7 @@ def group_exists(group: int) -> bool:
 
 
 def read_status(request: dict[str, Any]) -> dict[str, Any]:
-    """Return whether the device runs, its exit code if it has ended, and its last line."""
+    """Return whether heterophony runs, its exit code if it has ended, and its last line."""
     root = Path.home() / request["folder"]
     record = find_running(root)
     code = None

@@ -1,4 +1,4 @@
-"""A server session and device sessions in one process, with simulated time and a seeded faulty network."""
+"""A server session and board sessions in one process, with simulated time and a seeded faulty network."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 
 from heterophony.boards.protocol import job_codec
 from heterophony.boards.protocol.blobs import ReplyStore
-from heterophony.boards.protocol.board_session import DeviceSession
-from heterophony.boards.protocol.messages import ClientSummary
+from heterophony.boards.protocol.board_session import BoardSession
+from heterophony.boards.protocol.messages import BlobRef, ClientSummary, Control
 from heterophony.boards.protocol.server_session import ServerSession
-from heterophony.boards.protocol.topics import Publication, make_control_topic, make_device_topic
+from heterophony.boards.protocol.topics import Publication, make_board_topic, make_control_topic
 from heterophony.core.algorithm import Reply
 from heterophony.core.tensors import Tensors
 from heterophony.jobs.plan import Job
@@ -27,20 +28,20 @@ SERVER = ""
 
 
 @dataclass
-class Weather:
+class FaultRates:
     """How often the network loses, repeats, damages or delays, and connections or processes end."""
 
     lose: float = 0.0
     twice: float = 0.0
     damage: float = 0.0
     delay: float = 0.01  # at most; longer ones change the order
-    cut: float = 0.0  # per half second and device; it is then offline for some seconds
-    kill: float = 0.0  # per half second and device
+    cut: float = 0.0  # per half second and board; it is then offline for some seconds
+    kill: float = 0.0  # per half second and board
     kill_server: float = 0.0  # per half second
 
 
-CALM = Weather()
-STORM = Weather(
+CALM = FaultRates()
+MANY_FAULTS = FaultRates(
     lose=0.15, twice=0.15, damage=0.03, delay=1.5, cut=0.02, kill=0.01, kill_server=0.01
 )
 
@@ -58,14 +59,14 @@ def doubled(job: Job) -> Reply:
 
 
 @dataclass
-class Device:
-    """A device: its disk outlives its process."""
+class BoardRun:
+    """A board: its disk outlives its process."""
 
     name: str
     clients: list[str]
     disk: Path
     work: Callable[[Job], Reply | Exception]
-    session: DeviceSession | None = None
+    session: BoardSession | None = None
     starts: int = 0
     online: bool = False
     back: float = 0.0  # when it is online again
@@ -74,9 +75,9 @@ class Device:
 
     def start(self, now: float) -> None:
         self.starts += 1
-        self.session = DeviceSession(
+        self.session = BoardSession(
             run=RUN,
-            device=self.name,
+            board=self.name,
             session=f"{self.name}-{self.starts}",
             reply_store=ReplyStore(self.disk),
             max_blob_bytes=LIMIT,
@@ -85,7 +86,7 @@ class Device:
         self.online, self.busy = False, None
 
     def live(self, now: float) -> list[Publication]:
-        """Run one step of a device's program."""
+        """Run one step of a board's program."""
         s = self.session
         out = s.tick(now)
         if s.config is not None and s.hello is None:
@@ -99,49 +100,48 @@ class Device:
             else:
                 self.worked[job.client, job.kind, job.t, job.turn] += 1
                 out += s.submit_reply(job_codec.encode_reply(reply), reply.metrics["seconds"], now)
-        if self.busy is None and (work := s.take_next_task()):
-            self.busy = now + 1.5, work.job
+        if self.busy is None and (work := s.take_next_job()):
+            self.busy = now + 1.5, work
         return out
 
 
-class World:
-    """The server, the devices and the network between them."""
+class Simulation:
+    """The server, the boards and the network between them."""
 
     def __init__(
         self,
         disk: Path,
-        devices: dict[str, list[str]],
-        weather: Weather = CALM,
+        boards: dict[str, list[str]],
+        weather: FaultRates = CALM,
         seed: int = 0,
         work: Callable[[Job], Reply | Exception] = doubled,
         check: Callable[[Job, Reply], None] = lambda job, reply: None,
     ) -> None:
         self.draw, self.weather, self.check = np.random.default_rng(seed), weather, check
-        self.now, self.number, self.epoch = 0.0, 0, 0
+        self.now, self.number, self.start, self.run_id = 0.0, 0, 0, "first"
         self.flying: list[tuple[float, int, str, str, bytes]] = []
         self.retained: dict[str, bytes] = {}
-        self.devices = {d: Device(d, c, disk / d, work) for d, c in devices.items()}
+        self.boards = {d: BoardRun(d, c, disk / d, work) for d, c in boards.items()}
         self.sent: list[Publication] = []
         self.jobs: list[Job] = []
         self.replies: list[Reply] = []
-        self.holders: dict[str, str] = {}
+        self.board_of_client: dict[str, str] = {}
         self.start_server()
-        for device in self.devices.values():
-            device.start(0.0)
+        for board in self.boards.values():
+            board.start(0.0)
 
     def start_server(self) -> None:
         """Start as after kill -9: only the journal is known, and the whole round is assigned again."""
-        self.epoch += 1
+        self.start += 1
+        control = Control(
+            RUN, self.run_id, self.start, "waiting", 0, 9, 0, BlobRef.from_bytes(CONFIG)
+        )
         self.server = ServerSession(
-            run=RUN,
-            epoch=self.epoch,
-            rounds=9,
-            config=CONFIG,
-            check_admission=lambda device, hello: "",
-            check_reply=self.check,
+            control, CONFIG, lambda board, hello: "", self.now, self.board_of_client
+        )
+        self.server.assignments.rules = SimpleNamespace(
+            check_reply=lambda reply, job: self.check(job, reply),
             limit_reply_bytes=lambda job: LIMIT if job.kind == "train" else SMALL_LIMIT,
-            now=self.now,
-            device_of_client=self.holders,
         )
         self.replies = []
         self.publish(SERVER, self.server.handle_connected(self.now))
@@ -153,14 +153,14 @@ class World:
     def publish(self, sender: str, messages: Sequence[Publication]) -> None:
         for m in messages:
             self.sent.append(m)
-            if sender and not self.devices[sender].online:
+            if sender and not self.boards[sender].online:
                 continue
             if m.retain:
                 self.retained[m.topic] = m.payload
             if sender:
                 self.fly(SERVER, m.topic, m.payload)
             elif m.topic == make_control_topic(RUN):
-                for name in self.devices:
+                for name in self.boards:
                     self.fly(name, m.topic, m.payload)
             else:
                 self.fly(m.topic.split("/")[3], m.topic, m.payload)
@@ -179,23 +179,23 @@ class World:
     def arrive(self, to: str, topic: str, payload: bytes) -> None:
         if to == SERVER:
             self.publish(SERVER, self.server.receive(topic, payload, self.now))
-        elif to in self.devices and self.devices[to].online:
-            self.publish(to, self.devices[to].session.receive(topic, payload, self.now))
+        elif to in self.boards and self.boards[to].online:
+            self.publish(to, self.boards[to].session.receive(topic, payload, self.now))
 
-    def disconnect(self, device: Device, seconds: float) -> None:
-        """Disconnect a device; the broker publishes its last will."""
-        if device.online:
-            will = device.session.make_status_publication("gone")
-            self.publish(device.name, [will])
-        device.online, device.back = False, self.now + seconds
+    def disconnect(self, board: BoardRun, seconds: float) -> None:
+        """Disconnect a board; the broker publishes its last will."""
+        if board.online:
+            will = board.session.make_status_publication("gone")
+            self.publish(board.name, [will])
+        board.online, board.back = False, self.now + seconds
 
-    def mishaps(self, device: Device) -> None:
+    def mishaps(self, board: BoardRun) -> None:
         chance = self.draw.random(2)
         if chance[0] < self.weather.cut:
-            self.disconnect(device, 10 * self.draw.random())
+            self.disconnect(board, 10 * self.draw.random())
         if chance[1] < self.weather.kill:
-            self.disconnect(device, 5.0)
-            device.start(self.now)
+            self.disconnect(board, 5.0)
+            board.start(self.now)
 
     def moment(self) -> None:
         """Let half a second pass."""
@@ -204,19 +204,19 @@ class World:
             self.now, _, to, topic, payload = heapq.heappop(self.flying)
             self.arrive(to, topic, payload)
         self.now = until
-        for device in self.devices.values():
-            self.mishaps(device)
-            if not device.online and device.back <= self.now:
-                device.online = True
-                self.publish(device.name, device.session.handle_connected(self.now))
+        for board in self.boards.values():
+            self.mishaps(board)
+            if not board.online and board.back <= self.now:
+                board.online = True
+                self.publish(board.name, board.session.handle_connected(self.now))
                 if make_control_topic(RUN) in self.retained:
                     self.fly(
-                        device.name, make_control_topic(RUN), self.retained[make_control_topic(RUN)]
+                        board.name, make_control_topic(RUN), self.retained[make_control_topic(RUN)]
                     )
-            self.publish(device.name, device.live(self.now))
+            self.publish(board.name, board.live(self.now))
         self.publish(SERVER, self.server.tick(self.now))
         self.replies += self.server.take_replies()
-        self.holders = dict(self.server.registry.device_of_client)
+        self.board_of_client = dict(self.server.registry.board_of_client)
         if self.draw.random() < self.weather.kill_server:
             self.start_server()
 
@@ -236,11 +236,11 @@ class World:
             assert self.now < end, f"nothing after {within} seconds"
             self.moment()
 
-    def say(self, device: str, message: object, chunk: bool = False) -> None:
-        """Deliver a message to the server on a device's topic."""
+    def say(self, board: str, message: object, chunk: bool = False) -> None:
+        """Deliver a message to the server on a board's topic."""
         from heterophony.boards.protocol.messages import add_run, encode_message
 
-        topic = make_device_topic(device, "up/chunk" if chunk else "up")
+        topic = make_board_topic(board, "up/chunk" if chunk else "up")
         payload = message if isinstance(message, bytes) else encode_message(message)
         self.publish(SERVER, self.server.receive(topic, add_run(RUN, payload), self.now))
 

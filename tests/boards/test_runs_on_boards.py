@@ -1,4 +1,4 @@
-"""Runs on devices, with the real Mosquitto and real processes: the bits of a simulation."""
+"""Runs on boards, with the real Mosquitto and real processes: the bits of a simulation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import heterophony as hp
-from helpers.brokers import mosquitto
+from helpers.boards import mosquitto
 from helpers.forked import Forked
 from heterophony.boards.broker.broker import Broker
 from heterophony.core.errors import DataError
@@ -31,14 +31,14 @@ LONG = 120  # seconds; a machine may be busy
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory) -> Iterator[tuple[Broker, Path]]:
-    """A broker with two devices enrolled."""
+    """A broker with two boards enrolled."""
     folder = tmp_path_factory.mktemp("broker")
     with mosquitto(folder, "one", "two") as (made, _):
         yield made, folder
 
 
 class Testbed:
-    """A server and two devices; whatever is still there is ended with the test."""
+    """A server and two boards; whatever is still there is ended with the test."""
 
     __test__ = False
 
@@ -57,10 +57,10 @@ class Testbed:
         out = ["--out", f"run-{self.folder.name}"]
         return self.start("server", "--enrolment", enrolled, *self.settings, *out, "--json")
 
-    def device(self, name: str, clients: str) -> Forked:
+    def board(self, name: str, clients: str) -> Forked:
         enrolled = str(self.enrolments / f"{name}.toml")
         run = ["--run", f"run-{self.folder.name}"]
-        return self.start("device", "--enrolment", enrolled, "--clients", clients, *run)
+        return self.start("board", "--enrolment", enrolled, "--clients", clients, *run)
 
     def events(self) -> list[dict]:
         path = self.folder / f"run-{self.folder.name}" / "events.jsonl"
@@ -101,15 +101,15 @@ def finished(process: Forked) -> str:
     return out
 
 
-def test_devices_have_the_bits_of_a_simulation_though_one_is_killed(testbed):
+def test_boards_have_the_bits_of_a_simulation_though_one_is_killed(testbed):
     bed = testbed("fedreg")
-    server, first, second = bed.server(), bed.device("one", "0,2"), bed.device("two", "1,3")
+    server, first, second = bed.server(), bed.board("one", "0,2"), bed.board("two", "1,3")
     while bed.rounds() < 1:
         assert server.poll() is None, server.communicate()
         time.sleep(0.02)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
-    first = bed.device("one", "0,2")
+    first = bed.board("one", "0,2")
     result, alone = json.loads(finished(server)), bed.serial()
     finished(first)
     said = second.communicate(timeout=LONG)[1]
@@ -122,10 +122,10 @@ def test_devices_have_the_bits_of_a_simulation_though_one_is_killed(testbed):
     assert loaded.summary.to_dict() == result
     examples = simulated.plan.federation.x[:5]
     assert torch.equal(loaded.generic()(examples), simulated.generic()(examples))
-    with pytest.raises(DataError, match="the personal model of client '0' is on its device"):
+    with pytest.raises(DataError, match="the personal model of client '0' is on its board"):
         loaded.personal(0)
     for client in ("0", "3"):
-        own = loaded.personal(client, device=bed.folder / "device")
+        own = loaded.personal(client, board=bed.folder / "board")
         assert torch.equal(own(examples), simulated.personal(client)(examples))
-    with pytest.raises(DataError, match="client '0' of this run: that is on device 'one'"):
-        loaded.personal("0", device=bed.folder / "device" / "two")
+    with pytest.raises(DataError, match="client '0' of this run, which is on board 'one'"):
+        loaded.personal("0", board=bed.folder / "board" / "two")

@@ -1,4 +1,4 @@
-"""Every algorithm on devices, over a real broker: the bits of the simulation, and every number."""
+"""Every algorithm on boards, over a real broker: the bits of the simulation, and every number."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 import torch
 
 import heterophony as hp
-from helpers.brokers import mosquitto
-from helpers.devices_here import on_devices, one_at_a_time, simulated, small
+from helpers.boards import compute_one_at_a_time, mosquitto, on_boards, simulated, small
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.boards.broker.enrolment import Enrolment
 from heterophony.models import get_model_builder
@@ -28,8 +27,8 @@ def known(tmp_path_factory) -> Iterator[dict[str, Enrolment]]:
 
 
 def told(events: Sequence[Event]) -> list[Event]:
-    """What happened, but for G, where and how long it was computed, and the digest of data on devices."""
-    beside = ("G", "seconds", "work", "data_sha256", "device", "devices")
+    """What happened, but for G, where and how long it was computed, and the digest of data on boards."""
+    beside = ("G", "seconds", "work", "data_sha256", "board", "boards")
     kept = [{k: v for k, v in e.items() if k not in beside} for e in events]
     for e in kept:
         if e["event"] == "evaluation":
@@ -42,25 +41,25 @@ def common(events: Sequence[Event]) -> list[list[int] | None]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_devices_have_the_bits_of_a_simulation(name, known, tmp_path, monkeypatch):
-    one_at_a_time(monkeypatch)
+def test_boards_have_the_bits_of_a_simulation(name, known, tmp_path, monkeypatch):
+    compute_one_at_a_time(monkeypatch)
     config = small(name, **SHORTER.get(name, {}))
     alone, here = simulated(config, tmp_path / "alone")
-    result, there = on_devices(config, known, tmp_path / name)
+    result, there = on_boards(config, known, tmp_path / name)
     assert result.model_sha256 == alone.model_sha256
     assert told(there) == told(here)  # P counted, who took part, losses, bytes
     known = get_algorithm_class(name).common and not generic_needs_personal(name)
     assert common(there) == (common(here) if known else [None] * len(common(here)))
 
 
-def test_devices_have_the_bits_of_a_simulation_with_adam_and_a_schedule(
+def test_boards_have_the_bits_of_a_simulation_with_adam_and_a_schedule(
     known, tmp_path, monkeypatch
 ):
-    one_at_a_time(monkeypatch)
+    compute_one_at_a_time(monkeypatch)
     how = {"optimizer": "adam", "betas": [0.8, 0.9], "schedule": "exponential", "clip_norm": 1.0}
     config = small("fedper", **{f"local.{k}": v for k, v in how.items()})
     alone, here = simulated(config, tmp_path / "alone")
-    result, there = on_devices(config, known, tmp_path / "adam")
+    result, there = on_boards(config, known, tmp_path / "adam")
     assert config.local.optimizer == "adam"
     assert result.model_sha256 == alone.model_sha256
     assert told(there) == told(here)
@@ -68,7 +67,7 @@ def test_devices_have_the_bits_of_a_simulation_with_adam_and_a_schedule(
 
 @cache
 def generic_needs_personal(name: str) -> bool:
-    """Does G need personal parameters, which a server of devices does not know?
+    """Does G need personal parameters, which a server of boards does not know?
 
     Then its answers differ between two nets that differ in those alone.
     """
@@ -85,10 +84,10 @@ def generic_needs_personal(name: str) -> bool:
 
 
 @pytest.mark.parametrize("name", ["fedbabu", "fedper", "fedrep", "gpfl", "pfakd", "pfedpara"])
-def test_these_have_no_generic_model_on_devices(name):
+def test_these_have_no_generic_model_on_boards(name):
     assert generic_needs_personal(name)
 
 
 @pytest.mark.parametrize("name", ["apfl", "ditto", "fedavg", "feddecomp", "fedreg", "fedrod"])
-def test_these_have_a_generic_model_on_devices(name):
+def test_these_have_a_generic_model_on_boards(name):
     assert not generic_needs_personal(name)
