@@ -62,6 +62,7 @@ class Compute:
     device: torch.device = CPU
     precision: Precision = "float32"
     deterministic: bool = True
+    fast: bool = True  # without autograd, and many clients at once, where the bits are the same
     resident: ResidentExamples = field(default_factory=ResidentExamples, compare=False, repr=False)
 
     @property

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from .accelerator import ON_CPU, autocast, computing, read_loss, widen
+from .accelerator import ON_CPU, autocast, computing, get_compute, read_loss, widen
 from .errors import ConfigError, DivergedError
+from .groups import Pull, check_pass, cut_batches, prepare_pass
+from .meeting import train_directly
 from .net import BATCH_NORMS, Net
 from .optimizers import Optimizer, create_optimizer
 from .randomness import GeneratorStates, derive_seed, drawing_again, seeded
@@ -29,7 +31,6 @@ from .tensors import Kind, Memory, Tensors, is_given, load_into_net, mark_given,
 from .training import Training
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # of input and labels of a mini-batch
-Pull = Callable[[Tensors], Tensors]  # of the trained parameters
 
 
 @dataclass(frozen=True)
@@ -235,6 +236,10 @@ class Client:
         self, given: TrainingPass, optimiser: Optimizer, loss_sum: float
     ) -> tuple[float, int]:
         """Run the steps of a pass; return the sum of all losses, and the number of updates."""
+        if (losses := self._run_directly(given, optimiser)) is not None:
+            for value in losses:  # sum() would round in another way
+                loss_sum += value
+            return loss_sum, len(losses)
         named, how, precision = given.named, given.how, autocast()
         samples, updates = self.data.train if given.data is None else given.data, 0
         draws = self._make_image_draws(samples, "/".join(("fit", *map(str, given.key))))
@@ -254,6 +259,36 @@ class Client:
             if given.after is not None:
                 given.after()
         return loss_sum, updates
+
+    def _run_directly(self, given: TrainingPass, optimiser: Optimizer) -> list[float] | None:
+        """Run a plain pass without autograd, which has the same bits; return the loss of each step.
+
+        Return None, and leave everything as it was, if the pass needs autograd.
+        """
+        compute, how = get_compute(), given.how
+        if (
+            not compute.fast
+            or compute.precision != "float32"
+            or given.loss != self.compute_net_loss
+            or type(self).compute_net_loss is not Client.compute_net_loss
+            or (given.repeat, given.after, how.clip_norm) != (1, None, None)
+        ):
+            return None
+        samples = self.data.train if given.data is None else given.data
+        one = prepare_pass(self.net, self.loss, optimiser, samples, given.pull)
+        if one is None:
+            return None
+        before = GeneratorStates.save()
+        order = list(iterate_epochs(self.net, len(samples), how, given.epochs, given.steps))
+        if not order:
+            return []
+        one.places, one.sizes = cut_batches(order, how.batch)
+        has_same_bits, unit = check_pass(one)
+        if not has_same_bits or not train_directly(one, unit):
+            before.restore()
+            return None
+        self.examples += sum(one.sizes)
+        return one.losses
 
     def compute_net_loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute the loss of the net's output: the default loss of ``fit``."""

@@ -110,13 +110,13 @@ def add_layers(layers: list[Layer], module: nn.Module | None, name: str) -> bool
     if kind is nn.Flatten and (m.start_dim, m.end_dim) == (1, -1):
         layers.append(Layer("flatten"))
     elif kind is nn.MaxPool2d and not m.return_indices:
-        how = (m.kernel_size, m.stride, m.padding, m.dilation, m.ceil_mode)
-        layers.append(Layer("pool", settings=how))
+        pooling = (m.kernel_size, m.stride, m.padding, m.dilation, m.ceil_mode)
+        layers.append(Layer("pool", settings=pooling))
     elif kind is nn.Linear:
         layers.append(Layer("linear", f"{name}.weight", name_bias(m, name)))
     elif kind is nn.Conv2d and m.padding_mode == "zeros" and not isinstance(m.padding, str):
-        how = (m.stride, m.padding, m.dilation, m.groups)
-        layers.append(Layer("conv", f"{name}.weight", name_bias(m, name), how))
+        settings = (m.stride, m.padding, m.dilation, m.groups)
+        layers.append(Layer("conv", f"{name}.weight", name_bias(m, name), settings))
     else:
         return False
     return True
@@ -137,24 +137,15 @@ def is_plain(module: nn.Module) -> bool:
 
 
 def is_dense(parameter: Tensor | None) -> bool:
-    """Tell whether this is a usual parameter in float32, without gaps in memory."""
-    return (
-        type(parameter) is nn.Parameter
-        and parameter.dtype == torch.float32
-        and torch._C._is_alias_of(parameter, parameter)
-        and parameter.untyped_storage().nbytes() >= 4 * parameter.numel() > 0
-        and is_filled(parameter)
-    )
-
-
-def is_filled(tensor: Tensor) -> bool:
-    steps = sorted(zip(tensor.stride(), tensor.shape, strict=True))
+    """Return True if this is a usual parameter in float32, without gaps in memory."""
+    if type(parameter) is not nn.Parameter or parameter.dtype != torch.float32:
+        return False
     expected = 1
-    for step, size in steps:
+    for step, size in sorted(zip(parameter.stride(), parameter.shape, strict=True)):
         if size > 1 and step != expected:
             return False
         expected *= size
-    return True
+    return expected > 0
 
 
 # Parameters of several clients ------------------------------------------------------------------
@@ -224,13 +215,16 @@ class Stack:
             parts = (self.values, self.grads, self.momentum)
             lists = [[part[k].between(first, last) for k in names if k in part] for part in parts]
             groups.append((lr, lists[0], lists[1], lists[2]))
-        how = {"weight_decay": self.rates.weight_decay, "momentum": self.rates.momentum}
+        rates = self.rates
 
         def update(fresh: bool) -> None:
             for lr, values, grads, momentum in groups:
                 torch._fused_sgd_(
-                    *(values, grads, momentum),
-                    **how,
+                    values,
+                    grads,
+                    momentum,
+                    weight_decay=rates.weight_decay,
+                    momentum=rates.momentum,
                     lr=lr,
                     dampening=0.0,
                     nesterov=False,
@@ -284,19 +278,21 @@ class Frame:
         self, layer: Layer, here: Slices | list[Tensor], i: int
     ) -> tuple[Slices | list[Tensor], Callable[[Any], Any]]:
         """Add the forward pass of a layer; return its output, and what adds its backward pass."""
-        if layer.kind == "flatten" and isinstance(here, Slices):
-            return here, lambda slope: slope
-        if layer.kind == "flatten":
-            return self.add_flatten(here)
-        if layer.kind == "linear" and isinstance(here, Slices):
-            return self.add_linear(layer, here, i)
-        if layer.kind in BY_NAME and isinstance(here, Slices):
-            return self.add_activation(layer, here)
-        if isinstance(here, Slices) or layer.kind == "linear":
-            raise NotImplementedError(
-                f"{layer.kind} on {'rows' if isinstance(here, Slices) else 'images'}"
+        if not isinstance(here, Slices):
+            if layer.kind == "linear":
+                raise NotImplementedError("a linear layer on images")
+            return (
+                self.add_flatten(here)
+                if layer.kind == "flatten"
+                else self.add_apart(layer, here, i)
             )
-        return self.add_apart(layer, here, i)
+        if layer.kind == "flatten":
+            return here, lambda slope: slope
+        if layer.kind == "linear":
+            return self.add_linear(layer, here, i)
+        if layer.kind in BY_NAME:
+            return self.add_activation(layer, here)
+        raise NotImplementedError(f"{layer.kind} on rows")
 
     def add_linear(self, layer: Layer, x: Slices, i: int) -> tuple[Slices, Callable[[Any], Any]]:
         part = slice(self.first, self.last)

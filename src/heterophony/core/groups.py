@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import torch
 from torch import Tensor, nn
 
-from .client import Pull
-from .direct import CLASS_LOSS, Aten, Frame, Layers, Rates, Stack, add_as_torch
+from .direct import (
+    ALIGNED,
+    CLASS_LOSS,
+    OWN_LOSSES,
+    PACKED,
+    Aten,
+    Frame,
+    Layers,
+    Rates,
+    Stack,
+    add_as_torch,
+    compile_net,
+)
+from .net import Net, copy_module
+from .optimizers import SGD, Optimizer
 from .samples import Samples, is_aligned
 from .tasks import Criterion
 from .tensors import Tensors
 
+Pull = Callable[[Tensors], Tensors]  # of the trained parameters
+
 GATHERED_BYTES = 1 << 20  # of network input of all clients of a group, gathered at once
+GROUP_SIZE = 32  # clients that train together; more are hardly faster
+GROUP_PARAMETERS = 200_000  # of a net: larger ones keep a core busy alone
 
 
 class DrawingPullError(Exception):
@@ -24,31 +41,70 @@ class DrawingPullError(Exception):
 
 @dataclass(eq=False)
 class DirectPass:
-    """One client's pass of training, ready to run: its layers, parameters and mini-batches."""
+    """One client's pass of training: its layers, parameters and mini-batches."""
 
+    net: Net
     layers: Layers
     parameters: dict[str, nn.Parameter]  # that the layers use
-    named: Tensors  # those that are trained
-    rates: Rates
+    optimiser: SGD
     loss: Criterion
     samples: Samples
-    places: Tensor  # the positions of each step's examples; a short batch is filled up
-    sizes: list[int]  # of the mini-batches
-    momentum: dict[str, Tensor]  # to continue, or empty
     pull: Pull | None = None
+    places: Tensor = field(default_factory=lambda: torch.empty(0, 0))  # of each step's examples
+    sizes: list[int] = field(default_factory=list)  # of the mini-batches
     losses: list[float] = field(default_factory=list)  # of all steps, once it has run
+
+    def __post_init__(self) -> None:
+        rates = {k: lr for lr, names in self.optimiser.groups for k in names}
+        by_name = tuple((k, rates[k]) for k in self.parameters if k in rates)
+        how, factor = self.optimiser.how, self.optimiser.momentum_factor
+        self.rates = Rates(by_name, factor, how.weight_decay)
+        self.momentum = {k: v for k, v in self.optimiser.momentum.items() if k in self.rates.names}
+
+    @property
+    def shape_key(self) -> tuple[object, ...]:
+        """What decides which kernels run, beside the size of the mini-batch."""
+        shapes = tuple((k, tuple(p.shape), p.stride()) for k, p in self.parameters.items())
+        device = str(next(iter(self.parameters.values())).device)
+        how = (self.rates.names, self.rates.momentum, self.rates.weight_decay)
+        return self.layers, shapes, how, self.loss, tuple(self.samples.x.shape[1:]), device
 
     @property
     def key(self) -> tuple[object, ...]:
         """What must be equal in passes that run together."""
-        x = self.samples.x
-        shapes = tuple((k, tuple(p.shape), p.stride()) for k, p in self.parameters.items())
-        data = (tuple(x.shape[1:]), x.dtype, self.samples.scale, str(self.first.device))
-        return self.layers, shapes, self.rates, self.loss, data, self.places.shape[1]
+        data = (self.samples.x.dtype, self.samples.scale, self.places.shape[1])
+        return self.shape_key, self.rates, data
 
     @property
-    def first(self) -> nn.Parameter:
-        return next(iter(self.parameters.values()))
+    def has_small_net(self) -> bool:
+        return sum(p.numel() for p in self.parameters.values()) <= GROUP_PARAMETERS
+
+
+def prepare_pass(
+    net: Net, loss: Criterion, optimiser: Optimizer, samples: Samples, pull: Pull | None
+) -> DirectPass | None:
+    """Compile a pass that minimises ``loss(net(x), y)`` over these examples; None if it needs autograd."""
+    layers = compile_net(net)
+    if (
+        layers is None
+        or type(optimiser) is not SGD
+        or loss not in OWN_LOSSES
+        or samples.image_transform is not None
+        or not len(samples)
+        or (not samples.x.is_floating_point() and samples.x.dtype != torch.uint8)
+    ):
+        return None
+    parameters = dict(net.named_parameters())
+    used = {name: parameters[name] for layer in layers for name in layer.names}
+    trained = [k for k in used if k in optimiser.named]
+    known = [k for k in trained if k in optimiser.momentum]
+    if not trained or (pull is not None and len(trained) < len(optimiser.named)):
+        return None
+    if optimiser.momentum_factor and known and len(known) < len(trained):
+        return None
+    if loss is CLASS_LOSS and (samples.labels.dim() != 1 or int(samples.labels.min()) < 0):
+        return None
+    return DirectPass(net, layers, used, optimiser, loss, samples, pull)
 
 
 def cut_batches(epochs: Sequence[Tensor], size: int) -> tuple[Tensor, list[int]]:
@@ -187,7 +243,8 @@ class GroupRun:
     def read_losses(self) -> None:
         """Compute the losses of the steps that were run, and forget what was kept for them."""
         for (first, _, size), parts in self.kept.items():
-            logs, y = (torch.stack([part[i] for part in parts]) for i in (1, 2))
+            logs = torch.stack([part[1] for part in parts])
+            y = torch.stack([part[2] for part in parts])
             picked = logs.gather(3, y.unsqueeze(3)).squeeze(3).neg_()
             values = add_as_torch(picked).div_(size).tolist()
             for (step, _, _), row in zip(parts, values, strict=True):
@@ -203,7 +260,7 @@ class GroupRun:
                 continue
             before = torch.default_generator.get_state() if step == 0 else None
             with torch.enable_grad():
-                terms = one.pull(one.named.map(Tensor.detach))
+                terms = one.pull(one.optimiser.named.map(Tensor.detach))
             if before is not None and not torch.equal(before, torch.default_generator.get_state()):
                 raise DrawingPullError
             for k, term in terms.items():
@@ -224,7 +281,118 @@ class GroupRun:
         return self.updates[first, last]
 
 
-def run_passes(passes: Sequence[DirectPass], unit: int) -> None:
-    """Run passes of one key together."""
+def run_passes(passes: Sequence[DirectPass], unit: int = PACKED) -> None:
+    """Run passes of one key together; leave the momentum with their optimisers."""
     with torch.no_grad():
         GroupRun(passes, unit).run()
+    for one in passes:
+        one.optimiser.momentum.update(one.momentum)
+
+
+# The self-test --------------------------------------------------------------------------------------
+
+CHECKED_STEPS = 2  # of which the first one fills the momentum
+VERDICTS = dict[tuple[object, ...], tuple[bool, int]]()  # of this process, by shapes
+
+
+def check_pass(one: DirectPass) -> tuple[bool, int]:
+    """Try on random numbers whether a pass has the bits of autograd: alone, and in a group.
+
+    Return whether it has them alone, and how its slices must be aligned in a group, 0 if it has other
+    bits there. Each shape is tried once in a process.
+    """
+    alone, unit = True, ALIGNED if not one.has_small_net else PACKED
+    groups = one.has_small_net
+    for size in sorted(set(one.sizes)):
+        key = (one.shape_key, size)
+        if key not in VERDICTS:
+            VERDICTS[key] = try_shape(one, size)
+        alone, unit = alone and VERDICTS[key][0], max(unit, VERDICTS[key][1])
+        groups = groups and VERDICTS[key][1] > 0
+    return alone, unit if groups else 0
+
+
+def try_shape(one: DirectPass, size: int) -> tuple[bool, int]:
+    """Compare steps with mini-batches of one size with those of autograd, bit for bit."""
+    count = GROUP_SIZE if one.has_small_net else 1
+    trial = Trial(one, size, count)
+    try:
+        alone = trial.has_same_bits([0], PACKED)
+        units = [
+            unit
+            for unit in (PACKED, ALIGNED)
+            if count > 1
+            and trial.has_same_bits(list(range(count)), unit)
+            and trial.has_same_bits([2, 0, 5], unit)
+        ]
+    except (RuntimeError, NotImplementedError):  # a layer on a shape that it was not written for
+        return False, 0
+    return alone, units[0] if alone and units else 0
+
+
+class Trial:
+    """Random nets and examples of clients, and what autograd makes of some of them."""
+
+    def __init__(self, one: DirectPass, size: int, count: int) -> None:
+        self.one, self.size, self.count = one, size, count
+        draw = torch.Generator().manual_seed(0)
+        number = count * CHECKED_STEPS * size
+        shape, like = one.samples.x.shape[1:], next(iter(one.parameters.values()))
+        x = torch.rand((number, *shape), generator=draw).mul_(2).sub_(1)
+        labels = one.samples.labels
+        y = labels[torch.arange(number) % len(labels)]
+        self.samples = Samples(x.to(like.device), y.to(like.device))
+        self.places = torch.arange(number).view(count, CHECKED_STEPS, size)
+        self.start = [
+            {k: torch.rand(p.shape, generator=draw).sub_(0.5) for k, p in one.parameters.items()}
+            for _ in range(count)
+        ]
+        self.expected = {i: self.run_autograd(i) for i in {0, 2, count - 1} if i < count}
+
+    def build(self, i: int) -> tuple[Net, SGD]:
+        """Build the net of a client, and an optimiser like that of the pass."""
+        net = copy_module(self.one.net)
+        parameters = dict(net.named_parameters())
+        with torch.no_grad():
+            for k, v in self.start[i].items():
+                parameters[k].copy_(v)
+        for k, p in parameters.items():
+            p.requires_grad_(k in self.one.optimiser.named).grad = None
+        named = Tensors({k: parameters[k] for k in self.one.optimiser.named})
+        optimiser = SGD(named, self.one.optimiser.how, {}, Tensors())
+        optimiser.groups = self.one.optimiser.groups
+        return net.train(), optimiser
+
+    def run_autograd(self, i: int) -> list[Tensor]:
+        net, optimiser = self.build(i)
+        losses = list[float]()
+        with torch.enable_grad():
+            for at in self.places[i]:
+                optimiser.zero_grad()
+                value = self.one.loss(net(self.samples.batch(at)[0]), self.samples.labels[at])
+                value.backward()
+                optimiser.step()
+                losses.append(value.item())
+        return self.list_results(net, optimiser, losses)
+
+    def has_same_bits(self, members: Sequence[int], unit: int) -> bool:
+        """Train some of the clients together; compare those that autograd has trained."""
+        built = {i: self.build(i) for i in members}
+        passes = []
+        for i, (net, optimiser) in built.items():
+            used = {k: dict(net.named_parameters())[k] for k in self.one.parameters}
+            here = replace(self.one, net=net, parameters=used, optimiser=optimiser, pull=None)
+            here.samples, here.places = self.samples, self.places[i]
+            here.sizes = [self.size] * CHECKED_STEPS
+            passes.append(here)
+        run_passes(passes, unit)
+        return all(
+            all(map(torch.equal, self.list_results(*built[i], here.losses), self.expected[i]))
+            for i, here in zip(members, passes, strict=True)
+            if i in self.expected
+        )
+
+    def list_results(self, net: Net, optimiser: SGD, losses: list[float]) -> list[Tensor]:
+        found = [p.detach() for p in net.parameters()]
+        found += [optimiser.momentum[k] for k in sorted(optimiser.momentum)]
+        return [*found, torch.tensor(losses, dtype=torch.float64)]

@@ -50,7 +50,7 @@ SHRINK_FACTOR = 4  # at full size most patches have one colour: sky, and blurred
 
 def read_photos(path: Path | None = None) -> Source:
     """Cut overlapping patches; their class is one of five horizontal bands of a photograph."""
-    from sklearn.datasets import load_sample_image  # slow
+    from sklearn.datasets import load_sample_image  # type: ignore[import-untyped]  # slow
 
     x, y = [], []
     for number, name in enumerate(PHOTOS):
