@@ -15,7 +15,7 @@ from .accelerator import ON_CPU, autocast, computing, get_compute, read_loss, wi
 from .errors import ConfigError, DivergedError
 from .groups import Pull, check_pass, cut_batches, prepare_pass
 from .meeting import train_directly
-from .net import BATCH_NORMS, Net
+from .net import BATCH_NORMS, Net, list_state
 from .optimizers import Optimizer, create_optimizer
 from .randomness import GeneratorStates, derive_seed, drawing_again, seeded
 from .samples import (
@@ -198,7 +198,9 @@ class Client:
 
     def _select_parameters(self, train: Trainable | Iterable[Trainable] | None) -> Tensors:
         """Return the parameters to train by name; refuse a given one that is named itself."""
-        parts = list(flatten_parts(self.net if train is None else train))
+        if train is None:
+            return params(self.net)
+        parts = list(flatten_parts(train))
         chosen = {id(p) for p in iterate_parameters(parts)}
         given = {id(p) for p in parts if isinstance(p, Tensor) and is_given(p)}
         for name, p in self.net.named_parameters():
@@ -214,8 +216,8 @@ class Client:
         named, how, phase = given.named, given.how, given.phase
         if not named:
             return  # a head without parameters has nothing to learn
-        trained = {id(p) for p in named.values()}
-        for p in self.net.parameters():
+        trained, parameters = {id(p) for p in named.values()}, list(self.net.parameters())
+        for p in parameters:
             p.requires_grad_(id(p) in trained)
         kept = self.memory.get(f"momentum/{phase}", Tensors())
         kept = self._momentum[phase] if given.turn else kept
@@ -226,7 +228,7 @@ class Client:
             self.net.train()
             loss_sum, more = self._run_steps(given, optimiser, loss_sum)
         optimiser.zero_grad()
-        for p in self.net.parameters():
+        for p in parameters:
             p.requires_grad_(not is_given(p))
         self._store_momentum(optimiser, how, phase, kept)
         self._losses[phase] = float(loss_sum), updates + more
@@ -237,8 +239,8 @@ class Client:
     ) -> tuple[float, int]:
         """Run the steps of a pass; return the sum of all losses, and the number of updates."""
         if (losses := self._run_directly(given, optimiser)) is not None:
-            for value in losses:  # sum() would round in another way
-                loss_sum += value
+            for of_step in losses:  # sum() would round in another way
+                loss_sum += of_step
             return loss_sum, len(losses)
         named, how, precision = given.named, given.how, autocast()
         samples, updates = self.data.train if given.data is None else given.data, 0
@@ -372,8 +374,9 @@ class Client:
         return [k for k, found in self.kinds.items() if found == kind]
 
     def _copy_tensors(self, kind: Kind) -> Tensors:
-        now = self.net.state_dict()
-        return Tensors({k: now[k].detach().clone() for k in self._list_names(kind)})
+        names = self._list_names(kind)
+        now = list_state(self.net) if names else {}
+        return Tensors({k: now[k].detach().clone() for k in names})
 
     def _store_momentum(
         self, optimiser: Optimizer, how: Training, phase: str, before: Tensors

@@ -77,53 +77,57 @@ ACTIVATIONS: dict[type[nn.Module], Activation] = {
 BY_NAME = {kind.__name__: activation for kind, activation in ACTIVATIONS.items()}
 
 
-def compile_net(net: nn.Module) -> Layers | None:
+@dataclass(frozen=True)
+class CompiledNet:
+    """The layers of a net, and the parameters that they use by name."""
+
+    layers: Layers
+    parameters: dict[str, nn.Parameter]
+
+
+def compile_net(net: nn.Module) -> CompiledNet | None:
     """List the layers of a net that computes ``head(base(x))``; None if one of them is not plain."""
     if type(net).forward is not Net.forward or not is_plain(net) or _has_any_global_hook():
         return None
-    layers = list[Layer]()
+    layers, used = list[Layer](), dict[str, nn.Parameter]()
     for part in ("base", "head"):
-        if not add_layers(layers, net._modules[part], part):
+        if not add_layers(layers, used, net._modules[part], part):
             return None
-    names = [name for layer in layers for name in layer.names]
-    parameters = dict(net.named_parameters(remove_duplicate=False))
-    used = [parameters.get(name) for name in names]
-    if len({id(p) for p in used}) < len(used) or not all(is_dense(p) for p in used):
+    if len(set(map(id, used.values()))) < len(used) or not all(map(is_dense, used.values())):
         return None
-    return tuple(layers)
+    return CompiledNet(tuple(layers), used)
 
 
-def add_layers(layers: list[Layer], module: nn.Module | None, name: str) -> bool:
-    """Add the layers of a module; return False if it is not plain."""
+def add_layers(
+    layers: list[Layer], used: dict[str, nn.Parameter], module: nn.Module | None, name: str
+) -> bool:
+    """Add the layers of a module and their parameters; return False if it is not plain."""
     kind: Any = type(module)
     if module is None or not is_plain(module):
         return False
     if kind is nn.Sequential:
-        return all(add_layers(layers, part, f"{name}.{k}") for k, part in module._modules.items())
-    if kind is nn.Identity:
-        return True
-    if kind in ACTIVATIONS:
-        settings = tuple(getattr(module, s) for s in ACTIVATIONS[kind].settings)
-        layers.append(Layer(kind.__name__, settings=settings))
-        return True
+        parts = module._modules.items()
+        return all(add_layers(layers, used, part, f"{name}.{k}") for k, part in parts)
     m: Any = module
-    if kind is nn.Flatten and (m.start_dim, m.end_dim) == (1, -1):
+    names = {k: f"{name}.{k}" for k, p in m._parameters.items() if p is not None}
+    parameters = names.get("weight", ""), names.get("bias", "")
+    if kind in ACTIVATIONS:
+        settings = tuple(getattr(m, s) for s in ACTIVATIONS[kind].settings)
+        layers.append(Layer(kind.__name__, settings=settings))
+    elif kind is nn.Flatten and (m.start_dim, m.end_dim) == (1, -1):
         layers.append(Layer("flatten"))
     elif kind is nn.MaxPool2d and not m.return_indices:
         pooling = (m.kernel_size, m.stride, m.padding, m.dilation, m.ceil_mode)
         layers.append(Layer("pool", settings=pooling))
-    elif kind is nn.Linear:
-        layers.append(Layer("linear", f"{name}.weight", name_bias(m, name)))
+    elif kind is nn.Linear and parameters[0]:
+        layers.append(Layer("linear", *parameters))
     elif kind is nn.Conv2d and m.padding_mode == "zeros" and not isinstance(m.padding, str):
         settings = (m.stride, m.padding, m.dilation, m.groups)
-        layers.append(Layer("conv", f"{name}.weight", name_bias(m, name), settings))
-    else:
+        layers.append(Layer("conv", *parameters, settings))
+    elif kind is not nn.Identity:
         return False
+    used.update((names[k], p) for k, p in m._parameters.items() if p is not None)
     return True
-
-
-def name_bias(module: nn.Module, name: str) -> str:
-    return "" if module.bias is None else f"{name}.bias"
 
 
 def is_plain(module: nn.Module) -> bool:

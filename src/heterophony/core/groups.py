@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -77,16 +77,25 @@ class DirectPass:
 
     @property
     def has_small_net(self) -> bool:
-        return sum(p.numel() for p in self.parameters.values()) <= GROUP_PARAMETERS
+        return is_small(self.parameters.values())
+
+
+def is_small(parameters: Iterable[nn.Parameter]) -> bool:
+    return sum(p.numel() for p in parameters) <= GROUP_PARAMETERS
+
+
+def is_small_and_plain(net: Net) -> bool:
+    """Return True if several clients with such a net may train together."""
+    return is_small(net.parameters()) and compile_net(net) is not None
 
 
 def prepare_pass(
     net: Net, loss: Criterion, optimiser: Optimizer, samples: Samples, pull: Pull | None
 ) -> DirectPass | None:
     """Compile a pass that minimises ``loss(net(x), y)`` over these examples; None if it needs autograd."""
-    layers = compile_net(net)
+    compiled = compile_net(net)
     if (
-        layers is None
+        compiled is None
         or type(optimiser) is not SGD
         or loss not in OWN_LOSSES
         or samples.image_transform is not None
@@ -94,9 +103,7 @@ def prepare_pass(
         or (not samples.x.is_floating_point() and samples.x.dtype != torch.uint8)
     ):
         return None
-    parameters = dict(net.named_parameters())
-    used = {name: parameters[name] for layer in layers for name in layer.names}
-    trained = [k for k in used if k in optimiser.named]
+    trained = [k for k in compiled.parameters if k in optimiser.named]
     known = [k for k in trained if k in optimiser.momentum]
     if not trained or (pull is not None and len(trained) < len(optimiser.named)):
         return None
@@ -104,7 +111,7 @@ def prepare_pass(
         return None
     if loss is CLASS_LOSS and (samples.labels.dim() != 1 or int(samples.labels.min()) < 0):
         return None
-    return DirectPass(net, layers, used, optimiser, loss, samples, pull)
+    return DirectPass(net, compiled.layers, compiled.parameters, optimiser, loss, samples, pull)
 
 
 def cut_batches(epochs: Sequence[Tensor], size: int) -> tuple[Tensor, list[int]]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar, copy_context
-from typing import Generic, TypeVar
+from functools import partial
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 
@@ -20,50 +21,73 @@ Result = TypeVar("Result")
 MEMBER = ContextVar["Member[object] | None"]("member", default=None)
 
 
-class Member(Generic[Result]):
-    """One client of a meeting, and the thread that it runs in."""
+class Runner:
+    """A thread that runs members, one after the other; it waits in between."""
 
-    def __init__(self, task: Callable[[], Result]) -> None:
-        self.task, self.results, self.error = task, list[Result](), None
-        self.waiting: tuple[DirectPass, int] | None = None  # a pass, and how it is aligned
-        self.refusal: BaseException | None = None  # raised where the member waits
-        self.states: GeneratorStates | None = None
+    idle: ClassVar[list[Runner]] = []
+
+    def __init__(self) -> None:
         self.go, self.back = threading.Lock(), threading.Lock()
         self.go.acquire()
         self.back.acquire()
-        context = copy_context()
-        self.thread = threading.Thread(target=context.run, args=(self.run,), daemon=True)
-        self.is_started = False
+        self.task: Callable[[], object] = torch.get_num_threads
+        threading.Thread(target=self.run, daemon=True).start()
 
-    error: BaseException | None
+    @classmethod
+    def take(cls) -> Runner:
+        return cls.idle.pop() if cls.idle else cls()
+
+    def run(self) -> None:
+        torch.set_num_threads(torch.get_num_threads())  # OpenMP counts them by thread
+        while True:
+            self.go.acquire()
+            self.task()
+            self.back.release()
+
+    def switch(self) -> None:
+        """Let the thread run until it waits or its task has ended."""
+        self.go.release()
+        self.back.acquire()
+
+    def wait(self) -> None:
+        """Wait, in the thread itself, for the next ``switch``."""
+        self.back.release()
+        self.go.acquire()
+
+
+class Member(Generic[Result]):
+    """One client of a meeting: a task, and the pass of training that it waits for."""
+
+    def __init__(self, task: Callable[[], Result]) -> None:
+        self.task, self.results = task, list[Result]()
+        self.error: BaseException | None = None
+        self.waiting: tuple[DirectPass, int] | None = None  # a pass, and how it is aligned
+        self.refusal: BaseException | None = None  # raised where the member waits
+        self.states: GeneratorStates | None = None
+        self.runner = Runner.take()
+        self.runner.task = partial(copy_context().run, self.run)
 
     def run(self) -> None:
         MEMBER.set(self)  # type: ignore[arg-type]
-        torch.set_num_threads(torch.get_num_threads())  # OpenMP counts them by thread
-        self.go.acquire()
         try:
             self.results.append(self.task())
         except BaseException as error:
             self.error = error
-        self.back.release()
 
     def advance(self) -> None:
         """Let the member run until it waits again or has ended; the random draws are its own."""
         self.waiting = None
         if self.states is not None:
             self.states.restore()
-        if not self.is_started:
-            self.is_started = True
-            self.thread.start()
-        self.go.release()
-        self.back.acquire()
+        self.runner.switch()
         self.states = GeneratorStates.save() if self.waiting else None
+        if not self.waiting:
+            Runner.idle.append(self.runner)
 
     def meet(self, one: DirectPass, unit: int) -> None:
         """Wait, in the member's own thread, until the pass was run with those of others."""
         self.waiting = one, unit
-        self.back.release()
-        self.go.acquire()
+        self.runner.wait()
         refusal, self.refusal = self.refusal, None
         if refusal is not None:
             raise refusal

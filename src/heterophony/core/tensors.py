@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .net import copy_module, find_aliases, iterate_tensors, load_tensors
+from .net import copy_module, find_aliases, iterate_tensors, list_state, load_tensors
 
 Kind = Literal["shared", "personal", "given"]  # sent in a round; kept on the client; never trained
 GIVEN_MARK = "_heterophony_given"  # an attribute of parameters; ``deepcopy`` does not copy it
@@ -163,7 +163,7 @@ def is_given(tensor: Tensor) -> bool:
 def state(net: nn.Module) -> Tensors:
     """Return a detached copy of the net's parameters and buffers, tied ones once; none is given."""
     left_out = find_aliases(net).keys() | {k for k, v in iterate_tensors(net) if is_given(v)}
-    tensors = net.state_dict()
+    tensors = list_state(net)
     return Tensors({k: v.detach().clone() for k, v in tensors.items() if k not in left_out})
 
 

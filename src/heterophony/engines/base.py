@@ -151,13 +151,33 @@ MAX_JOBS = 32  # in a batch
 MAX_BYTES = 16 << 20  # of models in a batch, unless a single model has more
 
 
-def batch_jobs(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
-    """Batch jobs, in the order in which they should start: training first, the longest first."""
+def batch_jobs(jobs: Sequence[Job], workers: int, grouped: bool = False) -> list[list[Job]]:
+    """Batch jobs, in the order in which they should start: training first, the longest first.
+
+    ``grouped`` is whether the clients of a batch train together: then batches are as large as possible.
+    """
     ordered = sort_jobs(jobs)
     training = [j for j in ordered if j.kind == "train"]
     evaluation = [j for j in ordered if j.kind not in ("train", "other")]
     alone = [[j] for j in ordered if j.kind == "other"]  # their cost is unknown
-    return [*fill_batches(training, workers), *fill_batches(evaluation, workers), *alone]
+    batches = (split_evenly if grouped else fill_batches)(training, workers)
+    return [*batches, *fill_batches(evaluation, workers), *alone]
+
+
+def split_evenly(jobs: Sequence[Job], workers: int) -> Iterator[list[Job]]:
+    """Split jobs into as few batches as the workers allow, of about equal cost; neighbours stay together."""
+    rounds = -(-len(jobs) // (workers * MAX_JOBS))
+    share = sum(job.cost for job in jobs) / max(1, rounds * workers)
+    batch, end, before = list[Job](), share, 0
+    for job in jobs:
+        # a job belongs where its middle is
+        while batch and (before + job.cost / 2 > end or len(batch) == MAX_JOBS):
+            yield batch
+            batch, end = [], max(end + share, before)
+        batch.append(job)
+        before += job.cost
+    if batch:
+        yield batch
 
 
 def fill_batches(jobs: Sequence[Job], workers: int) -> Iterator[list[Job]]:

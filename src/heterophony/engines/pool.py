@@ -25,7 +25,7 @@ from ..core.tensors import Tensors
 from ..data.federation import Federation
 from ..jobs.client_store import FolderClientStore, encode_folder_name
 from ..jobs.plan import Job, Plan
-from ..jobs.work import work
+from ..jobs.work import work_together
 from .base import MAX_ATTEMPTS, batch_jobs, count_cores, count_gpu_workers, count_gpus
 from .child_processes import PIPE_CLOSED, ChildProcess, send_errors, start_fork_server
 from .wire import (
@@ -114,7 +114,7 @@ class Pool:
             self.workers.append(self.start_worker(i))
 
     def run_jobs(self, jobs: Sequence[Job]) -> Iterator[Reply]:
-        waiting, deaths = batch_jobs(jobs, self.worker_count)[::-1], Counter[int]()
+        waiting, deaths = self.batch_jobs(jobs)[::-1], Counter[int]()
         remaining = len(jobs)
         while remaining:
             for worker in self.workers:
@@ -132,6 +132,10 @@ class Pool:
                 worker.batch, remaining = (), remaining - len(batch)
                 yield from replies
         self.sent_tensors.clear()
+
+    def batch_jobs(self, jobs: Sequence[Job]) -> list[list[Job]]:
+        grouped = self.compute.fast and self.plan.trains_in_groups
+        return batch_jobs(jobs, self.worker_count, grouped)
 
     def assign_batch(self, worker: Worker, batch: Sequence[Job]) -> None:
         encode = self.sent_tensors.encode
@@ -240,26 +244,23 @@ def run_batch(
     compute: Compute,
 ) -> None:
     """Receive a batch of jobs and send its replies; the first error is sent in their place."""
-    replies = list[tuple[Reply, TensorMessage | None]]()
     batch, sharing = pipe.recv()
     limit_memory(compute, sharing)  # others may have come
-    for bare, tensors, generic_model in batch:
-        with send_errors(pipe, f"client {bare.client}, round {bare.t}"):
-            job = replace(
-                bare, tensors=cache.decode(tensors), generic_model=cache.decode(generic_model)
-            )
-            replies.append(run_job(plan, client_store, job, compute))
-            continue
-        return  # an error was sent: the driver will end the run
-    pipe.send((replies, measure_memory(compute)))
+    first = batch[0][0]
+    with send_errors(pipe, f"client {first.client}, round {first.t}"):
+        jobs = [
+            replace(bare, tensors=cache.decode(tensors), generic_model=cache.decode(generic_model))
+            for bare, tensors, generic_model in batch
+        ]
+        replies = work_together(plan, jobs, client_store, compute)
+        pairs = zip(jobs, replies, strict=True)
+        messages = [split_reply(job, reply, client_store.scratch) for job, reply in pairs]
+        pipe.send((messages, measure_memory(compute)))
 
 
-def run_job(
-    plan: Plan, client_store: FolderClientStore, job: Job, compute: Compute = ON_CPU
-) -> tuple[Reply, TensorMessage | None]:
-    """Run a job; return the reply without its tensors, and the message that holds them."""
-    reply = work(plan, job, client_store, compute)
+def split_reply(job: Job, reply: Reply, scratch: Path) -> tuple[Reply, TensorMessage | None]:
+    """Return a reply without its tensors, and the message that holds them."""
     name = f"{os.getpid()}-{job.kind}-{job.t}-{job.turn}-{encode_folder_name(job.client)}"
     groups = {"up": reply.tensors, "aside": reply.aside}
-    message = encode_message(groups, 0, client_store.scratch / "up" / name)
+    message = encode_message(groups, 0, scratch / "up" / name)
     return replace(reply, tensors=NOTHING, aside=NOTHING), message

@@ -11,7 +11,8 @@ from ..core.accelerator import ON_CPU, Compute, prepared_torch
 from ..core.algorithm import Reply
 from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Job, Plan
-from ..jobs.work import work
+from ..jobs.work import work_together
+from .base import batch_jobs
 
 
 class Serial:
@@ -41,5 +42,5 @@ class Serial:
         return list(clients)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
-        for job in jobs:
-            yield work(self.plan, job, self.client_store, self.compute)
+        for batch in batch_jobs(jobs, 1, self.compute.fast and self.plan.trains_in_groups):
+            yield from work_together(self.plan, batch, self.client_store, self.compute)

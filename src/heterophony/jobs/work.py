@@ -20,6 +20,7 @@ from ..core.accelerator import (
 from ..core.algorithm import Algorithm, Reply
 from ..core.client import Client
 from ..core.errors import ConfigError, DivergedError
+from ..core.meeting import run_together
 from ..core.randomness import seeded
 from ..core.tensors import Memory, Tensors, state
 from ..protection import get_kind
@@ -117,6 +118,24 @@ def work(plan: Plan, job: Job, client_store: ClientStore, compute: Compute = ON_
         translate_device_errors(f"client {job.client}, round {job.t}"),
     ):
         return do_job(plan, job, client_store)
+
+
+def work_together(
+    plan: Plan, jobs: Sequence[Job], client_store: ClientStore, compute: Compute = ON_CPU
+) -> list[Reply]:
+    """Do several jobs; clients that train meet in ``fit``, and train as one computation.
+
+    The replies are those of ``work``, but for their times: each is an equal share of the whole.
+    """
+    tasks = [partial(work, plan, job, client_store, compute) for job in jobs]
+    is_group = len(jobs) > 1 and all(job.kind == "train" for job in jobs)
+    if not (is_group and compute.fast and plan.trains_in_groups):
+        return [task() for task in tasks]
+    begun = time.perf_counter()
+    with computing(compute):
+        replies = run_together(tasks)
+    share = {"seconds": (time.perf_counter() - begun) / len(jobs)}
+    return [replace(reply, metrics={**reply.metrics, **share}) for reply in replies]
 
 
 def do_job(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
