@@ -21,7 +21,6 @@ from ..core.accelerator import ON_CPU, Compute, MemoryUse, WorkerPlace, limit_me
 from ..core.algorithm import Reply
 from ..core.errors import EngineError
 from ..core.own_modules import LOADED, Sources
-from ..core.tensors import Tensors
 from ..data.federation import Federation
 from ..jobs.client_store import FolderClientStore, encode_folder_name
 from ..jobs.plan import Job, Plan
@@ -29,15 +28,13 @@ from ..jobs.work import work_together
 from .base import MAX_ATTEMPTS, batch_jobs, count_cores, count_gpu_workers, count_gpus
 from .child_processes import PIPE_CLOSED, ChildProcess, send_errors, start_fork_server
 from .wire import (
+    JobBatch,
+    ReplyBatch,
     SentTensors,
     TensorCache,
-    TensorMessage,
-    encode_message,
     pickle_for_children,
     unpickle_from_parent,
 )
-
-NOTHING = Tensors()  # in place of the tensors, which have a message of their own
 
 
 class Worker(ChildProcess):
@@ -138,15 +135,7 @@ class Pool:
         return batch_jobs(jobs, self.worker_count, grouped)
 
     def assign_batch(self, worker: Worker, batch: Sequence[Job]) -> None:
-        encode = self.sent_tensors.encode
-        message = [
-            (
-                replace(job, tensors=NOTHING, generic_model=NOTHING),
-                encode(job.tensors),
-                encode(job.generic_model),
-            )
-            for job in batch
-        ]
+        message = JobBatch.encode(batch, self.sent_tensors)
         worker.batch = tuple(batch)
         sharing = WorkerPlace.choose(self.compute, self.workers.index(worker), self.worker_count)
         # a worker that died while idle is noticed where replies are read
@@ -174,20 +163,12 @@ class Pool:
 
 def receive_replies(worker: Worker) -> list[Reply] | None:
     """Receive the replies to a batch; None if the worker died."""
-    received: list[tuple[Reply, TensorMessage | None]]
+    received: ReplyBatch
     try:
         received, worker.memory_use = worker.receive()
     except EOFError:
         return None
-    return [complete_reply(reply, message) for reply, message in received]
-
-
-def complete_reply(reply: Reply, message: TensorMessage | None) -> Reply:
-    """Return the reply with its tensors."""
-    if message is None:
-        return reply
-    groups = message.decode(delete=True)
-    return replace(reply, tensors=groups["up"], aside=groups["aside"])
+    return received.decode()
 
 
 def strip_data(plan: Plan) -> Plan:
@@ -246,21 +227,10 @@ def run_batch(
     """Receive a batch of jobs and send its replies; the first error is sent in their place."""
     batch, sharing = pipe.recv()
     limit_memory(compute, sharing)  # others may have come
-    first = batch[0][0]
+    jobs = batch.decode(cache)
+    first = jobs[0]
     with send_errors(pipe, f"client {first.client}, round {first.t}"):
-        jobs = [
-            replace(bare, tensors=cache.decode(tensors), generic_model=cache.decode(generic_model))
-            for bare, tensors, generic_model in batch
-        ]
         replies = work_together(plan, jobs, client_store, compute)
-        pairs = zip(jobs, replies, strict=True)
-        messages = [split_reply(job, reply, client_store.scratch) for job, reply in pairs]
-        pipe.send((messages, measure_memory(compute)))
-
-
-def split_reply(job: Job, reply: Reply, scratch: Path) -> tuple[Reply, TensorMessage | None]:
-    """Return a reply without its tensors, and the message that holds them."""
-    name = f"{os.getpid()}-{job.kind}-{job.t}-{job.turn}-{encode_folder_name(job.client)}"
-    groups = {"up": reply.tensors, "aside": reply.aside}
-    message = encode_message(groups, 0, scratch / "up" / name)
-    return replace(reply, tensors=NOTHING, aside=NOTHING), message
+        name = f"{os.getpid()}-{first.kind}-{first.t}-{first.turn}"
+        path = client_store.scratch / "up" / f"{name}-{encode_folder_name(first.client)}"
+        pipe.send((ReplyBatch.encode(replies, path), measure_memory(compute)))

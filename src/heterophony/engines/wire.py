@@ -9,7 +9,7 @@ import inspect
 import pickle
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -17,13 +17,16 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+import torch
 from torch import nn
 
+from ..core.algorithm import Reply
 from ..core.codec import decode_groups, encode_groups
 from ..core.errors import EngineError
 from ..core.files import translate_disk_errors, write_atomically
 from ..core.own_modules import Sources, load_sources
 from ..core.tensors import Memory, Tensors
+from ..jobs.plan import Job
 
 INLINE_BYTES = 1 << 16  # a file takes longer than to send so much
 
@@ -56,6 +59,99 @@ def encode_message(groups: Memory, key: int, path: Path) -> TensorMessage | None
         return TensorMessage(key, blob)
     write_atomically(path, blob, durable=False)
     return TensorMessage(key, str(path))
+
+
+# Batches of jobs and their replies ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class JobBatch:
+    """Jobs as a pool's driver sends them: what several have in common is there once."""
+
+    models: list[tuple[TensorMessage | None, TensorMessage | None]]  # received, generic
+    rows: list[tuple[Any, ...]]  # the other fields of each job, and the number of its models
+
+    @classmethod
+    def encode(cls, jobs: Sequence[Job], sent: SentTensors) -> JobBatch:
+        numbers = dict[tuple[int, int], int]()
+        models, rows = list[tuple[TensorMessage | None, TensorMessage | None]](), []
+        for job in jobs:
+            key = id(job.tensors), id(job.generic_model)
+            if key not in numbers:
+                numbers[key] = len(models)
+                models.append((sent.encode(job.tensors), sent.encode(job.generic_model)))
+            rows.append((*(getattr(job, name) for name in JOB_FIELDS), numbers[key]))
+        return cls(models, rows)
+
+    def decode(self, cache: TensorCache) -> list[Job]:
+        models = [(cache.decode(received), cache.decode(both)) for received, both in self.models]
+        jobs = []
+        for *values, number in self.rows:
+            received, generic_model = models[number]
+            fields: dict[str, Any] = dict(zip(JOB_FIELDS, values, strict=True))
+            jobs.append(Job(**fields, tensors=received, generic_model=generic_model))
+        return jobs
+
+
+JOB_FIELDS = ("kind", "t", "client", "cost", "turn", "keeps_memory", "custom_work")
+REPLY_FIELDS = ("client", "kind", "samples", "weight", "metrics", "turn", "examples", "kept")
+
+
+@dataclass(frozen=True)
+class ReplyBatch:
+    """Replies as a worker sends them: tensors of one name and shape in all of them are stacked."""
+
+    rows: list[tuple[Any, ...]]
+    stacked: TensorMessage | None
+    single: list[TensorMessage | None]  # of each reply, where they are not stacked
+
+    @classmethod
+    def encode(cls, replies: Sequence[Reply], path: Path) -> ReplyBatch:
+        rows = [tuple(getattr(reply, name) for name in REPLY_FIELDS) for reply in replies]
+        groups = [{"up": reply.tensors, "aside": reply.aside} for reply in replies]
+        if not any(group["up"] or group["aside"] for group in groups):
+            return cls(rows, None, [])
+        if len(replies) > 1 and len({describe_layout(group) for group in groups}) == 1:
+            return cls(rows, encode_message(stack_groups(groups), 0, path), [])
+        paths = (path.with_name(f"{path.name}-{i}") for i in range(len(groups)))
+        return cls(
+            rows, None, [encode_message(g, 0, p) for g, p in zip(groups, paths, strict=True)]
+        )
+
+    def decode(self) -> list[Reply]:
+        groups: Sequence[Memory] = [NO_TENSORS] * len(self.rows)
+        if self.stacked is not None:
+            groups = split_groups(self.stacked.decode(delete=True), len(self.rows))
+        elif self.single:
+            groups = [NO_TENSORS if m is None else m.decode(delete=True) for m in self.single]
+        replies = []
+        for values, group in zip(self.rows, groups, strict=True):
+            fields: dict[str, Any] = dict(zip(REPLY_FIELDS, values, strict=True))
+            replies.append(Reply(**fields, tensors=group["up"], aside=group["aside"]))
+        return replies
+
+
+NO_TENSORS = {"up": Tensors(), "aside": Tensors()}
+
+
+def describe_layout(groups: Memory) -> tuple[object, ...]:
+    """Describe names, shapes and types of all tensors."""
+    return tuple((g, k, v.shape, v.dtype) for g, part in groups.items() for k, v in part.items())
+
+
+def stack_groups(groups: Sequence[Memory]) -> Memory:
+    """Stack tensors of one name; all groups have the same layout."""
+    return {
+        g: Tensors({k: torch.stack([one[g][k] for one in groups]) for k in part})
+        for g, part in groups[0].items()
+    }
+
+
+def split_groups(stacked: Memory, count: int) -> list[Memory]:
+    return [
+        {g: Tensors({k: v[i] for k, v in part.items()}) for g, part in stacked.items()}
+        for i in range(count)
+    ]
 
 
 class SentTensors:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -185,7 +186,8 @@ class Plan:
             reachable = self.faults.list_reachable(t, clients, clock, self.seed)
             trained = select_from_reachable(self.participation, t, clients, reachable, self.seed)
         sizes, net = self.federation.sizes(), self.template
-        return sum(count_examples(net, sizes[c], self.training) for c in trained)
+        counts = Counter(sizes[c] for c in trained)
+        return sum(count_examples(net, n, self.training) * k for n, k in counts.items())
 
     def derive_draw_seed(self, turn: int) -> int:
         """Return the seed of a client's random draws; it differs if it trains again in a round."""
