@@ -91,7 +91,7 @@ class Tensors(dict[str, Tensor]):
     @property
     def nbytes(self) -> int:
         """The number of bytes of all values, without names."""
-        return sum(v.numel() * v.element_size() for v in self.values())
+        return sum(v.nbytes for v in self.values())
 
     def digest(self) -> str:
         """Return the sha256 of all names, types, shapes and values."""
@@ -137,7 +137,7 @@ def mix(items: Sequence[Tensors], shares: Sequence[float]) -> Tensors:
         # start from -0.0: -0.0 + x is x for every x, whereas 0.0 + -0.0 is 0.0
         out = first.new_full(first.shape, -0.0, dtype=torch.float64)
         for item, share in pairs:
-            out.add_(item[name].double(), alpha=share)
+            out.add_(item[name], alpha=share)  # in float64
         return out.to(first.dtype)
 
     return Tensors({k: mix_tensor(k, v) for k, v in items[0].items()}) if items else Tensors()

@@ -17,14 +17,16 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.algorithm import Reply
 from ..core.codec import decode_groups, encode_groups
 from ..core.errors import EngineError
 from ..core.files import translate_disk_errors, write_atomically
 from ..core.own_modules import Sources, load_sources
+from ..core.samples import ALIGNMENT
 from ..core.tensors import Memory, Tensors
 from ..jobs.plan import Job
 
@@ -76,7 +78,7 @@ class JobBatch:
         numbers = dict[tuple[int, int], int]()
         models, rows = list[tuple[TensorMessage | None, TensorMessage | None]](), []
         for job in jobs:
-            key = id(job.tensors), id(job.generic_model)
+            key = id(job.tensors or None), id(job.generic_model or None)
             if key not in numbers:
                 numbers[key] = len(models)
                 models.append((sent.encode(job.tensors), sent.encode(job.generic_model)))
@@ -102,7 +104,7 @@ class ReplyBatch:
     """Replies as a worker sends them: tensors of one name and shape in all of them are stacked."""
 
     rows: list[tuple[Any, ...]]
-    stacked: TensorMessage | None
+    stacked: StackedTensors | None
     single: list[TensorMessage | None]  # of each reply, where they are not stacked
 
     @classmethod
@@ -111,17 +113,17 @@ class ReplyBatch:
         groups = [{"up": reply.tensors, "aside": reply.aside} for reply in replies]
         if not any(group["up"] or group["aside"] for group in groups):
             return cls(rows, None, [])
-        if len(replies) > 1 and len({describe_layout(group) for group in groups}) == 1:
-            return cls(rows, encode_message(stack_groups(groups), 0, path), [])
+        layout = describe_layout(groups[0])
+        if len(groups) > 1 and all(describe_layout(group) == layout for group in groups[1:]):
+            return cls(rows, StackedTensors.encode(groups, layout, path), [])
         paths = (path.with_name(f"{path.name}-{i}") for i in range(len(groups)))
-        return cls(
-            rows, None, [encode_message(g, 0, p) for g, p in zip(groups, paths, strict=True)]
-        )
+        parts = zip(groups, paths, strict=True)
+        return cls(rows, None, [encode_message(group, 0, to) for group, to in parts])
 
     def decode(self) -> list[Reply]:
         groups: Sequence[Memory] = [NO_TENSORS] * len(self.rows)
         if self.stacked is not None:
-            groups = split_groups(self.stacked.decode(delete=True), len(self.rows))
+            groups = self.stacked.decode(len(self.rows))
         elif self.single:
             groups = [NO_TENSORS if m is None else m.decode(delete=True) for m in self.single]
         replies = []
@@ -132,26 +134,51 @@ class ReplyBatch:
 
 
 NO_TENSORS = {"up": Tensors(), "aside": Tensors()}
+Layout = list[tuple[str, str, torch.Size, torch.dtype]]  # group and name, shape and type
 
 
-def describe_layout(groups: Memory) -> tuple[object, ...]:
-    """Describe names, shapes and types of all tensors."""
-    return tuple((g, k, v.shape, v.dtype) for g, part in groups.items() for k, v in part.items())
+def describe_layout(groups: Memory) -> Layout:
+    return [(g, k, v.shape, v.dtype) for g, part in groups.items() for k, v in part.items()]
 
 
-def stack_groups(groups: Sequence[Memory]) -> Memory:
-    """Stack tensors of one name; all groups have the same layout."""
-    return {
-        g: Tensors({k: torch.stack([one[g][k] for one in groups]) for k in part})
-        for g, part in groups[0].items()
-    }
+@dataclass(frozen=True)
+class StackedTensors:
+    """Groups of tensors with one layout: each tensor of all of them, one behind the other, as bytes."""
 
+    layout: Layout
+    content: bytes | str  # or the path of a file that holds them
 
-def split_groups(stacked: Memory, count: int) -> list[Memory]:
-    return [
-        {g: Tensors({k: v[i] for k, v in part.items()}) for g, part in stacked.items()}
-        for i in range(count)
-    ]
+    @classmethod
+    def encode(cls, groups: Sequence[Memory], layout: Layout, path: Path) -> StackedTensors:
+        parts = list[Tensor]()
+        for group, name, _, _ in layout:
+            stacked = torch.stack([one[group][name] for one in groups]).contiguous()
+            flat = stacked.flatten().view(torch.uint8)
+            parts.append(nn.functional.pad(flat, (0, -len(flat) % ALIGNMENT)))
+        content = torch.cat(parts).numpy().tobytes()
+        if len(content) <= INLINE_BYTES:
+            return cls(layout, content)
+        write_atomically(path, content, durable=False)
+        return cls(layout, str(path))
+
+    def decode(self, count: int) -> list[Memory]:
+        """Return the groups, of which there are ``count``; delete the file, if there is one."""
+        if isinstance(self.content, str):
+            path = Path(self.content)
+            with translate_disk_errors(path):
+                flat = torch.from_numpy(np.fromfile(path, np.uint8))
+                path.unlink()
+        else:
+            flat = torch.frombuffer(bytearray(self.content), dtype=torch.uint8)
+        found: list[dict[str, dict[str, Tensor]]] = [{"up": {}, "aside": {}} for _ in range(count)]
+        begin = 0
+        for group, name, shape, dtype in self.layout:
+            size = count * shape.numel() * dtype.itemsize
+            stacked = flat[begin : begin + size].view(dtype).view(count, *shape)
+            for one, v in zip(found, stacked.unbind(), strict=True):
+                one[group][name] = v
+            begin += size + -size % ALIGNMENT
+        return [{g: Tensors(part) for g, part in one.items()} for one in found]
 
 
 class SentTensors:
