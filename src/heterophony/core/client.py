@@ -76,7 +76,7 @@ def iterate_epochs(
         steps = how.steps
     left = (how.epochs if epochs is None else epochs) * per_epoch if steps is None else steps
     while left > 0 and per_epoch:
-        yield torch.randperm(n)[:used][: min(left, per_epoch) * how.batch]
+        yield torch.randperm(n)[: min(used, min(left, per_epoch) * how.batch)]
         left -= per_epoch
 
 

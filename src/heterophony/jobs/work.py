@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import isfinite
 
 import torch
+from torch import Tensor
 
 from ..core.accelerator import (
     ON_CPU,
@@ -20,7 +22,7 @@ from ..core.accelerator import (
 from ..core.algorithm import Algorithm, Reply
 from ..core.client import Client
 from ..core.errors import ConfigError, DivergedError
-from ..core.meeting import run_together
+from ..core.meeting import Meeting
 from ..core.randomness import seeded
 from ..core.tensors import Memory, Tensors, state
 from ..protection import get_kind
@@ -133,7 +135,7 @@ def work_together(
         return [task() for task in tasks]
     begun = time.perf_counter()
     with computing(compute):
-        replies = run_together(tasks)
+        replies = Meeting(tasks).run()
     share = {"seconds": (time.perf_counter() - begun) / len(jobs)}
     return [replace(reply, metrics={**reply.metrics, **share}) for reply in replies]
 
@@ -226,12 +228,17 @@ def train_locally(plan: Plan, job: Job, client: Client) -> Tensors:
         )
     update = Tensors({k: v for k, v in update.items() if client.kinds.get(k) != "given"})
     for name, v in update.items():
-        if v.is_floating_point() and not bool(torch.isfinite(v).all()):
+        if v.is_floating_point() and not is_finite(v):
             raise DivergedError(
                 f"client {job.client}, round {job.t}: '{name}' of its update holds NaN or infinity;"
                 " lower local.lr"
             )
     return bring_back(update)
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Return True if no entry is NaN or infinite; the sum of finite ones may still be infinite."""
+    return isfinite(tensor.sum().item()) or bool(torch.isfinite(tensor).all())
 
 
 def join(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
