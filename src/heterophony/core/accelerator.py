@@ -69,6 +69,10 @@ class Compute:
     def is_cpu(self) -> bool:
         return self.device.type == "cpu"
 
+    @property
+    def is_usual(self) -> bool:
+        return self.is_cpu and self.precision == "float32"
+
     def place(self, tensors: Tensors) -> Tensors:
         """Return the tensors on the device; on the CPU, the same object."""
         return tensors if self.is_cpu else tensors.map(lambda v: v.to(self.device))

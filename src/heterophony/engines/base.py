@@ -17,6 +17,7 @@ from ..core.accelerator import DEFAULT_WORKERS_PER_GPU, ON_CPU, Compute, count_d
 from ..core.algorithm import Reply
 from ..core.errors import ConfigError, choose
 from ..core.settings import check_settings, setting
+from ..jobs.blocks import evaluates_in_blocks
 from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Job, Plan
 
@@ -148,20 +149,32 @@ def sort_jobs(jobs: Sequence[Job]) -> list[Job]:
 
 BATCHES_PER_WORKER = 8  # per kind of job: at the end of a round a worker idles for one at most
 MAX_JOBS = 32  # in a batch
+MAX_BLOCK_JOBS = 1024  # in a batch of evaluations that go through the net in blocks
 MAX_BYTES = 16 << 20  # of models in a batch, unless a single model has more
 
 
-def batch_jobs(jobs: Sequence[Job], workers: int, grouped: bool = False) -> list[list[Job]]:
+def batch_jobs(
+    jobs: Sequence[Job], workers: int, grouped: bool = False, most: int = MAX_JOBS
+) -> list[list[Job]]:
     """Batch jobs, in the order in which they should start: training first, the longest first.
 
     ``grouped`` is whether the clients of a batch train together: then batches are as large as possible.
+    ``most`` is the largest number of evaluations in a batch.
     """
     ordered = sort_jobs(jobs)
     training = [j for j in ordered if j.kind == "train"]
     evaluation = [j for j in ordered if j.kind not in ("train", "other")]
     alone = [[j] for j in ordered if j.kind == "other"]  # their cost is unknown
     batches = (split_evenly if grouped else fill_batches)(training, workers)
-    return [*batches, *fill_batches(evaluation, workers), *alone]
+    return [*batches, *fill_batches(evaluation, workers, most), *alone]
+
+
+def batch_for(plan: Plan, compute: Compute, jobs: Sequence[Job], workers: int) -> list[list[Job]]:
+    """Batch the jobs of a run as its clients can be trained and evaluated together."""
+    if not compute.fast:
+        return batch_jobs(jobs, workers)
+    most = MAX_BLOCK_JOBS if compute.is_usual and evaluates_in_blocks(plan) else MAX_JOBS
+    return batch_jobs(jobs, workers, plan.trains_in_groups, most)
 
 
 def split_evenly(jobs: Sequence[Job], workers: int) -> Iterator[list[Job]]:
@@ -180,7 +193,7 @@ def split_evenly(jobs: Sequence[Job], workers: int) -> Iterator[list[Job]]:
         yield batch
 
 
-def fill_batches(jobs: Sequence[Job], workers: int) -> Iterator[list[Job]]:
+def fill_batches(jobs: Sequence[Job], workers: int, most: int = MAX_JOBS) -> Iterator[list[Job]]:
     """Fill batches of about equal cost, within the limits; a longer job is a batch of its own."""
     share = sum(j.cost for j in jobs) / (workers * BATCHES_PER_WORKER)
     models = {id(j.tensors): j.tensors for j in jobs}  # many jobs have the same one
@@ -189,7 +202,7 @@ def fill_batches(jobs: Sequence[Job], workers: int) -> Iterator[list[Job]]:
     cost = size = 0
     for job in jobs:
         nbytes = sizes[id(job.tensors)]
-        full = len(batch) == MAX_JOBS or cost + job.cost > share or size + nbytes > MAX_BYTES
+        full = len(batch) == most or cost + job.cost > share or size + nbytes > MAX_BYTES
         if batch and full:
             yield batch
             batch, cost, size = [], 0, 0

@@ -25,7 +25,7 @@ from ..data.federation import Federation
 from ..jobs.client_store import FolderClientStore, encode_folder_name
 from ..jobs.plan import Job, Plan
 from ..jobs.work import work_together
-from .base import MAX_ATTEMPTS, batch_jobs, count_cores, count_gpu_workers, count_gpus
+from .base import MAX_ATTEMPTS, batch_for, count_cores, count_gpu_workers, count_gpus
 from .child_processes import PIPE_CLOSED, ChildProcess, send_errors, start_fork_server
 from .wire import (
     JobBatch,
@@ -111,7 +111,8 @@ class Pool:
             self.workers.append(self.start_worker(i))
 
     def run_jobs(self, jobs: Sequence[Job]) -> Iterator[Reply]:
-        waiting, deaths = self.batch_jobs(jobs)[::-1], Counter[int]()
+        batches = batch_for(self.plan, self.compute, jobs, self.worker_count)
+        waiting, deaths = batches[::-1], Counter[int]()
         remaining = len(jobs)
         while remaining:
             for worker in self.workers:
@@ -129,10 +130,6 @@ class Pool:
                 worker.batch, remaining = (), remaining - len(batch)
                 yield from replies
         self.sent_tensors.clear()
-
-    def batch_jobs(self, jobs: Sequence[Job]) -> list[list[Job]]:
-        grouped = self.compute.fast and self.plan.trains_in_groups
-        return batch_jobs(jobs, self.worker_count, grouped)
 
     def assign_batch(self, worker: Worker, batch: Sequence[Job]) -> None:
         message = JobBatch.encode(batch, self.sent_tensors)

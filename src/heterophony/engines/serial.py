@@ -12,7 +12,7 @@ from ..core.algorithm import Reply
 from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Job, Plan
 from ..jobs.work import work_together
-from .base import batch_jobs
+from .base import batch_for
 
 
 class Serial:
@@ -42,5 +42,5 @@ class Serial:
         return list(clients)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
-        for batch in batch_jobs(jobs, 1, self.compute.fast and self.plan.trains_in_groups):
+        for batch in batch_for(self.plan, self.compute, jobs, 1):
             yield from work_together(self.plan, batch, self.client_store, self.compute)

@@ -34,6 +34,12 @@ from ..core.tensors import Memory, Tensors
 LONGEST_NAME = 192  # most disks allow 255 bytes, and some files have more than the client's name
 
 
+def digest_memory(memory: Memory) -> str:
+    """Compute a digest of all tensors of a memory, with their names."""
+    flat = {f"{g}|{k}": v for g, tensors in memory.items() for k, v in tensors.items()}
+    return Tensors(flat).digest()
+
+
 class ClientStore(ABC):
     """What a job stores and loads where it runs; files in ``scratch`` can be computed again."""
 
@@ -60,9 +66,7 @@ class ClientStore(ABC):
 
     def digest_memory(self, client: str, before: int) -> str:
         """Compute a digest of what the client keeps; unlike the tensors, it may leave the device."""
-        memory = self.load_memory(client, before)
-        flat = {f"{g}|{k}": v for g, tensors in memory.items() for k, v in tensors.items()}
-        return Tensors(flat).digest()
+        return digest_memory(self.load_memory(client, before))
 
     def load_derived_samples(
         self, client: str, name: str, scale: Scale, make: Callable[[], Samples]

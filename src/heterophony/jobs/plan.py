@@ -127,7 +127,7 @@ class Plan:
         return self.clients_on_devices and not self.share_personal
 
     def __getstate__(self) -> dict[str, Any]:
-        computed = ("template", "kinds_of_round")
+        computed = ("template", "kinds_of_round", "block_verdicts")
         return {k: v for k, v in self.__dict__.items() if k not in computed}
 
     def create_initial_server(self) -> Server:
@@ -221,6 +221,11 @@ class Plan:
 
     @cached_property
     def kinds_of_round(self) -> dict[int, dict[str, Kind]]:
+        return {}
+
+    @cached_property
+    def block_verdicts(self) -> dict[int, bool]:
+        """By number of examples, whether evaluating them in a block leaves their bits the same."""
         return {}
 
     def list_names(self, net: Net, t: int, kind: Kind) -> list[str]:

@@ -28,6 +28,7 @@ from ..core.tensors import Memory, Tensors, state
 from ..protection import get_kind
 from ..protection.base import PREFIX, Departure
 from ..protection.private_client import guard_examples
+from .blocks import evaluate_in_blocks, evaluates_in_blocks
 from .client_store import ClientStore
 from .evaluation import compute_scores, evaluate, has_tuning, needs_personal_parameters
 from .plan import Job, Plan
@@ -129,13 +130,20 @@ def work_together(
 
     The replies are those of ``work``, but for their times: each is an equal share of the whole.
     """
-    tasks = [partial(work, plan, job, client_store, compute) for job in jobs]
-    is_group = len(jobs) > 1 and all(job.kind == "train" for job in jobs)
-    if not (is_group and compute.fast and plan.trains_in_groups):
-        return [task() for task in tasks]
+    kinds = {job.kind for job in jobs}
+    if len(jobs) == 1 or not compute.fast or kinds not in ({"train"}, {"evaluate"}):
+        return [work(plan, job, client_store, compute) for job in jobs]
     begun = time.perf_counter()
-    with computing(compute):
-        replies = Meeting(tasks).run()
+    if kinds == {"train"} and plan.trains_in_groups:
+        with computing(compute):
+            replies = Meeting(
+                [partial(work, plan, job, client_store, compute) for job in jobs]
+            ).run()
+    elif kinds == {"evaluate"} and compute.is_usual and evaluates_in_blocks(plan):
+        with computing(compute):
+            replies = evaluate_in_blocks(plan, jobs, client_store)
+    else:
+        return [work(plan, job, client_store, compute) for job in jobs]
     share = {"seconds": (time.perf_counter() - begun) / len(jobs)}
     return [replace(reply, metrics={**reply.metrics, **share}) for reply in replies]
 
