@@ -30,10 +30,11 @@ def measure_resident_mb() -> float:
 
 def start_device(file: Path, folder: Path) -> None:
     """In the fresh process: run a device until it has introduced itself."""
+    from heterophony.boards.testbed.processes import RUN_NAME
+
     from heterophony.boards.board import Device
     from heterophony.boards.broker.enrolment import read_enrolment
     from heterophony.boards.protocol.board_session import DeviceSession
-    from heterophony.boards.testbed.processes import RUN_NAME
 
     measured = {"import_seconds": time.perf_counter() - START, "import_mb": measure_resident_mb()}
 
@@ -59,6 +60,7 @@ def main() -> None:
 
     from heterophony.boards.testbed.processes import PrivateBroker, TestbedProcess, run_server
     from heterophony.boards.testbed.testbed import start_testbed_fork_server
+
     from heterophony.config.reading import read_config
     from heterophony.runs.folder import RunFolder
 

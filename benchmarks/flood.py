@@ -26,6 +26,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 from helpers.flood import PING, Flooder, make_publish, make_subscribe
+
 from heterophony.boards.broker.broker import Broker
 from heterophony.boards.journal import Fact, parse_line, read_journal
 from heterophony.boards.protocol.topics import make_control_topic, make_device_topic

@@ -26,7 +26,7 @@ import psutil
 
 PEERS = Path(__file__).parent / "peers"
 sys.path.append(str(PEERS))
-from shared_work import BATCH, CLIENTS, EPOCHS, EXAMPLES, LR, PER_ROUND, make_examples  # noqa: E402
+from small_work import BATCH, CLIENTS, EPOCHS, EXAMPLES, LR, PER_ROUND, make_examples  # noqa: E402
 
 CASES = ("training", "evaluated", "first")
 Measurement = dict[str, float]
@@ -47,10 +47,10 @@ def run_case(case: str, model: str, workers: int, rounds: int, momentum: float) 
     clients, examples, count = (10_000, 12, 100) if case == "first" else small
     data = make_examples(clients, examples)
     federation = hp.federate(data, clients=clients, partition=hp.IID())
-    marks = [(time.perf_counter(), measure_cpu())]
+    marks, ends = [(time.perf_counter(), measure_cpu())], (0, 0 if case == "first" else rounds)
 
     def mark_round(event: Any) -> None:
-        if event["event"] == "round":
+        if event["event"] == "round" and event["t"] in ends:
             marks.append((time.perf_counter(), measure_cpu()))
 
     result = hp.run(

@@ -20,12 +20,13 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from heterophony.boards.testbed.testbed import Testbed, assign_clients, start_testbed_fork_server
+
 from heterophony.boards import server
 from heterophony.boards.broker.enrolment import Enrolment
 from heterophony.boards.protocol import blobs as chunks
 from heterophony.boards.protocol.messages import split_run
 from heterophony.boards.testbed import processes
-from heterophony.boards.testbed.testbed import Testbed, assign_clients, start_testbed_fork_server
 from heterophony.boards.transport.mqtt_transport import MqttTransport
 from heterophony.boards.transport.queues import ReceivedMessage
 from heterophony.config.config import Config

@@ -12,17 +12,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from shared_work import (
-    BATCH,
-    CLIENTS,
-    EPOCHS,
-    LR,
-    PER_ROUND,
-    TRAINED,
-    build_net,
-    read_examples,
-    report,
-)
+from shared_work import build_net, read_examples, report
+from small_work import BATCH, CLIENTS, EPOCHS, LR, PER_ROUND, TRAINED
 from torch.nn.functional import cross_entropy
 
 client_app, server_app = ClientApp(), ServerApp()

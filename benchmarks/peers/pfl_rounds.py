@@ -20,7 +20,8 @@ from pfl.data.sampling import get_user_sampler
 from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
-from shared_work import BATCH, CLIENTS, EPOCHS, LR, PER_ROUND, build_net, read_examples, report
+from shared_work import build_net, read_examples, report
+from small_work import BATCH, CLIENTS, EPOCHS, LR, PER_ROUND
 from torch import nn
 from torch.nn.functional import cross_entropy
 

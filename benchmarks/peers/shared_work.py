@@ -1,27 +1,13 @@
-"""The work that all platforms do in ``small_jobs.py``: data, network and local SGD. Needs NumPy and torch only."""
+"""The work that all platforms do in ``small_jobs.py``: data, network and local SGD. Needs NumPy and torch."""
 
 from __future__ import annotations
 
 import json
 from functools import cache
 
-import numpy as np
 import torch
+from small_work import CLIENTS, EXAMPLES, TEST_FROM, TRAINED, make_examples
 from torch import Tensor, nn
-
-CLIENTS, EXAMPLES, PER_ROUND = 1000, 50, 50
-EPOCHS, BATCH, LR = 5, 10, 0.1
-TRAINED = 30  # of the 37 training examples of a client: heterophony drops an epoch's short batch
-TEST_FROM = 37
-
-
-def make_examples(clients: int, examples: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw images of 8 x 8 bytes, a noisy pattern for each of ten classes, and their labels."""
-    draw = np.random.default_rng(0)
-    labels = np.arange(clients * examples) % 10
-    patterns = draw.integers(0, 256, size=(10, 8, 8, 1))
-    noise = draw.integers(0, 256, size=(len(labels), 8, 8, 1))
-    return (0.25 * patterns[labels] + 0.75 * noise).astype(np.uint8), labels
 
 
 class Examples:

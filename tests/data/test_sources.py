@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sklearn.datasets import load_digits
 
 from helpers.sources import DEBIAN, images, mnist_folder, packed, refused
 from heterophony.core.errors import DataError
@@ -38,6 +39,12 @@ def test_digits_are_1797_images_of_ten_classes():
     assert np.bincount(made.y).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
     assert made.labels == tuple("0123456789")
     assert made.scale == Scale(16.0, (0.5,), (0.5,))
+
+
+def test_digits_are_those_of_scikit_learn():
+    made, bunch = read_source("digits"), load_digits()
+    assert (made.x[:, 0] == bunch.images).all()
+    assert (made.y == bunch.target).all()
 
 
 @pytest.mark.parametrize(

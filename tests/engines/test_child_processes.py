@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 
@@ -108,3 +110,17 @@ def test_a_child_that_cannot_be_started_is_one_clear_line(monkeypatch):
     with pytest.raises(EngineError, match="the fork server ended each time"):
         ChildProcess(send_number)
     assert len(attempts) == START_ATTEMPTS
+
+
+def test_workers_start_without_what_only_some_of_them_need():
+    code = (
+        "import sys, heterophony.engines.child_processes\n"
+        "early = 'torch' in sys.modules\n"
+        "import heterophony.engines.preload\n"
+        "from heterophony.data.sources import read_source\n"
+        "read_source('digits')\n"
+        "slow = ('torch._dynamo', 'sklearn', 'scipy', 'matplotlib', 'pandas')\n"
+        "print(early, [m for m in slow if m in sys.modules])\n"
+    )
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert out.stdout == "False []\n"

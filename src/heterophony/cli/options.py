@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -133,6 +134,21 @@ def locate_settings(word: str | None, pairs: Sequence[str]) -> tuple[Path | None
         if pair.partition("=")[0].strip() in ("algorithm", "algorithm.name"):
             raise ConfigError(f"{word} and -c {pair}: name the algorithm once")
     return None, [f'algorithm.name="{find_algorithm_name(word)}"']
+
+
+def start_fork_server_early(word: str | None, pairs: Sequence[str]) -> None:
+    """Start the fork server before this process imports torch: both then import it side by side.
+
+    Leave it if the settings may name another engine than the pool.
+    """
+    file, _ = locate_settings(word, pairs)
+    words = " ".join(pairs)
+    with suppress(OSError):
+        words += "" if file is None else file.read_text(errors="replace")
+    if not re.search("serial|ray", words):
+        from ..engines.child_processes import start_fork_server
+
+        start_fork_server()
 
 
 def find_named_algorithm(file: Path | None, pairs: Sequence[str]) -> str:

@@ -28,6 +28,7 @@ from .options import (
     format_resume_hint,
     parse_seeds,
     read_settings,
+    start_fork_server_early,
 )
 from .result_tables import show_comparison, show_run
 from .sweep import SortKey, run_and_show
@@ -53,6 +54,7 @@ def run(
     json: JsonOption = False,
 ) -> None:
     """Run one algorithm; show a progress bar and a table of G and P, and write a run folder."""
+    start_fork_server_early(file, pairs or [])
     from ..algorithms import shorten_name
     from ..engines.base import prepare_engine
     from ..runs.folder import RunFolder
@@ -123,6 +125,7 @@ def compare(
     json: JsonOption = False,
 ) -> None:
     """Run several algorithms on the same clients and seeds. Re-run with the same --out to continue."""
+    start_fork_server_early(None if file is None else str(file), pairs or [])
     from ..engines.base import prepare_engine
     from ..studies.tasks import build_comparison, list_engine_settings, prepare_run_folders
 

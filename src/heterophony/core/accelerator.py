@@ -62,11 +62,16 @@ class Compute:
     device: torch.device = CPU
     precision: Precision = "float32"
     deterministic: bool = True
+    fast: bool = True  # without autograd, and many clients at once, where the bits are the same
     resident: ResidentExamples = field(default_factory=ResidentExamples, compare=False, repr=False)
 
     @property
     def is_cpu(self) -> bool:
         return self.device.type == "cpu"
+
+    @property
+    def is_usual(self) -> bool:
+        return self.is_cpu and self.precision == "float32"
 
     def place(self, tensors: Tensors) -> Tensors:
         """Return the tensors on the device; on the CPU, the same object."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .client import Client
 from .errors import ConfigError
-from .net import Net, find_aliases, iterate_tensors
+from .net import Net, find_aliases, iterate_tensors, list_state
 from .settings import check_settings, list_settings, setting
 from .tensors import Kind, Memory, Tensors, is_given, mark_given, matches_any, mix, params
 from .training import Training
@@ -232,7 +232,7 @@ def list_kinds(algorithm: Algorithm, net: Net, t: int, buffers: bool = False) ->
     given = {k for k, v in iterate_tensors(net) if is_given(v)}
     return {
         k: "given" if k in given else "shared" if k in shared else "personal"
-        for k in net.state_dict()
+        for k in list_state(net)
         if k not in aliases
     }
 

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from .accelerator import ON_CPU, autocast, computing, read_loss, widen
+from .accelerator import ON_CPU, autocast, computing, get_compute, read_loss, widen
 from .errors import ConfigError, DivergedError
-from .net import BATCH_NORMS, Net
+from .groups import Pull, check_pass, cut_batches, prepare_pass
+from .meeting import train_directly
+from .net import BATCH_NORMS, Net, list_state
 from .optimizers import Optimizer, create_optimizer
 from .randomness import GeneratorStates, derive_seed, drawing_again, seeded
 from .samples import (
@@ -29,7 +31,6 @@ from .tensors import Kind, Memory, Tensors, is_given, load_into_net, mark_given,
 from .training import Training
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # of input and labels of a mini-batch
-Pull = Callable[[Tensors], Tensors]  # of the trained parameters
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def iterate_epochs(
         steps = how.steps
     left = (how.epochs if epochs is None else epochs) * per_epoch if steps is None else steps
     while left > 0 and per_epoch:
-        yield torch.randperm(n)[:used][: min(left, per_epoch) * how.batch]
+        yield torch.randperm(n)[: min(used, min(left, per_epoch) * how.batch)]
         left -= per_epoch
 
 
@@ -197,7 +198,9 @@ class Client:
 
     def _select_parameters(self, train: Trainable | Iterable[Trainable] | None) -> Tensors:
         """Return the parameters to train by name; refuse a given one that is named itself."""
-        parts = list(flatten_parts(self.net if train is None else train))
+        if train is None:
+            return params(self.net)
+        parts = list(flatten_parts(train))
         chosen = {id(p) for p in iterate_parameters(parts)}
         given = {id(p) for p in parts if isinstance(p, Tensor) and is_given(p)}
         for name, p in self.net.named_parameters():
@@ -213,8 +216,8 @@ class Client:
         named, how, phase = given.named, given.how, given.phase
         if not named:
             return  # a head without parameters has nothing to learn
-        trained = {id(p) for p in named.values()}
-        for p in self.net.parameters():
+        trained, parameters = {id(p) for p in named.values()}, list(self.net.parameters())
+        for p in parameters:
             p.requires_grad_(id(p) in trained)
         kept = self.memory.get(f"momentum/{phase}", Tensors())
         kept = self._momentum[phase] if given.turn else kept
@@ -225,7 +228,7 @@ class Client:
             self.net.train()
             loss_sum, more = self._run_steps(given, optimiser, loss_sum)
         optimiser.zero_grad()
-        for p in self.net.parameters():
+        for p in parameters:
             p.requires_grad_(not is_given(p))
         self._store_momentum(optimiser, how, phase, kept)
         self._losses[phase] = float(loss_sum), updates + more
@@ -235,6 +238,10 @@ class Client:
         self, given: TrainingPass, optimiser: Optimizer, loss_sum: float
     ) -> tuple[float, int]:
         """Run the steps of a pass; return the sum of all losses, and the number of updates."""
+        if (losses := self._run_directly(given, optimiser)) is not None:
+            for of_step in losses:  # sum() would round in another way
+                loss_sum += of_step
+            return loss_sum, len(losses)
         named, how, precision = given.named, given.how, autocast()
         samples, updates = self.data.train if given.data is None else given.data, 0
         draws = self._make_image_draws(samples, "/".join(("fit", *map(str, given.key))))
@@ -254,6 +261,36 @@ class Client:
             if given.after is not None:
                 given.after()
         return loss_sum, updates
+
+    def _run_directly(self, given: TrainingPass, optimiser: Optimizer) -> list[float] | None:
+        """Run a plain pass without autograd, which has the same bits; return the loss of each step.
+
+        Return None, and leave everything as it was, if the pass needs autograd.
+        """
+        compute, how = get_compute(), given.how
+        if (
+            not compute.fast
+            or compute.precision != "float32"
+            or given.loss != self.compute_net_loss
+            or type(self).compute_net_loss is not Client.compute_net_loss
+            or (given.repeat, given.after, how.clip_norm) != (1, None, None)
+        ):
+            return None
+        samples = self.data.train if given.data is None else given.data
+        one = prepare_pass(self.net, self.loss, optimiser, samples, given.pull)
+        if one is None:
+            return None
+        before = GeneratorStates.save()
+        order = list(iterate_epochs(self.net, len(samples), how, given.epochs, given.steps))
+        if not order:
+            return []
+        one.places, one.sizes = cut_batches(order, how.batch)
+        has_same_bits, unit = check_pass(one)
+        if not has_same_bits or not train_directly(one, unit):
+            before.restore()
+            return None
+        self.examples += sum(one.sizes)
+        return one.losses
 
     def compute_net_loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute the loss of the net's output: the default loss of ``fit``."""
@@ -337,8 +374,9 @@ class Client:
         return [k for k, found in self.kinds.items() if found == kind]
 
     def _copy_tensors(self, kind: Kind) -> Tensors:
-        now = self.net.state_dict()
-        return Tensors({k: now[k].detach().clone() for k in self._list_names(kind)})
+        names = self._list_names(kind)
+        now = list_state(self.net) if names else {}
+        return Tensors({k: now[k].detach().clone() for k in names})
 
     def _store_momentum(
         self, optimiser: Optimizer, how: Training, phase: str, before: Tensors

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from .net import copy_module, find_aliases, iterate_tensors, load_tensors
+from .net import copy_module, find_aliases, iterate_tensors, list_state, load_tensors
 
 Kind = Literal["shared", "personal", "given"]  # sent in a round; kept on the client; never trained
 GIVEN_MARK = "_heterophony_given"  # an attribute of parameters; ``deepcopy`` does not copy it
@@ -91,7 +91,7 @@ class Tensors(dict[str, Tensor]):
     @property
     def nbytes(self) -> int:
         """The number of bytes of all values, without names."""
-        return sum(v.numel() * v.element_size() for v in self.values())
+        return sum(v.nbytes for v in self.values())
 
     def digest(self) -> str:
         """Return the sha256 of all names, types, shapes and values."""
@@ -137,7 +137,7 @@ def mix(items: Sequence[Tensors], shares: Sequence[float]) -> Tensors:
         # start from -0.0: -0.0 + x is x for every x, whereas 0.0 + -0.0 is 0.0
         out = first.new_full(first.shape, -0.0, dtype=torch.float64)
         for item, share in pairs:
-            out.add_(item[name].double(), alpha=share)
+            out.add_(item[name], alpha=share)  # in float64
         return out.to(first.dtype)
 
     return Tensors({k: mix_tensor(k, v) for k, v in items[0].items()}) if items else Tensors()
@@ -163,7 +163,7 @@ def is_given(tensor: Tensor) -> bool:
 def state(net: nn.Module) -> Tensors:
     """Return a detached copy of the net's parameters and buffers, tied ones once; none is given."""
     left_out = find_aliases(net).keys() | {k for k, v in iterate_tensors(net) if is_given(v)}
-    tensors = net.state_dict()
+    tensors = list_state(net)
     return Tensors({k: v.detach().clone() for k, v in tensors.items() if k not in left_out})
 
 

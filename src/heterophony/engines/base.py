@@ -18,6 +18,7 @@ from ..core.accelerator import DEFAULT_WORKERS_PER_GPU, ON_CPU, Compute, count_d
 from ..core.algorithm import Reply, Server
 from ..core.errors import CodecError, ConfigError, choose
 from ..core.settings import check_settings, setting
+from ..jobs.blocks import evaluates_in_blocks
 from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Job, Plan
 
@@ -175,20 +176,52 @@ def sort_jobs(jobs: Sequence[Job]) -> list[Job]:
 
 BATCHES_PER_WORKER = 8  # per kind of job: at the end of a round a worker idles for one at most
 MAX_JOBS = 32  # in a batch
+MAX_BLOCK_JOBS = 1024  # in a batch of evaluations that go through the net in blocks
 MAX_BYTES = 16 << 20  # of models in a batch, unless a single model has more
 
 
-def batch_jobs(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
-    """Group jobs into batches, in the order of ``sort_jobs``."""
+def batch_jobs(
+    jobs: Sequence[Job], workers: int, grouped: bool = False, most: int = MAX_JOBS
+) -> list[list[Job]]:
+    """Batch jobs, in the order in which they should start: training first, the longest first.
+
+    ``grouped`` is whether the clients of a batch train together: then batches are as large as possible.
+    ``most`` is the largest number of evaluations in a batch.
+    """
     ordered = sort_jobs(jobs)
     training = [j for j in ordered if j.kind == "train"]
     evaluation = [j for j in ordered if j.kind not in ("train", "other")]
     alone = [[j] for j in ordered if j.kind == "other"]  # their cost is unknown
-    return [*fill_batches(training, workers), *fill_batches(evaluation, workers), *alone]
+    batches = (split_evenly if grouped else fill_batches)(training, workers)
+    return [*batches, *fill_batches(evaluation, workers, most), *alone]
 
 
-def fill_batches(jobs: Sequence[Job], workers: int) -> Iterator[list[Job]]:
-    """Yield batches of about equal cost, within the limits; a longer job is a batch of its own."""
+def batch_for(plan: Plan, compute: Compute, jobs: Sequence[Job], workers: int) -> list[list[Job]]:
+    """Batch the jobs of a run as its clients can be trained and evaluated together."""
+    if not compute.fast:
+        return batch_jobs(jobs, workers)
+    most = MAX_BLOCK_JOBS if compute.is_usual and evaluates_in_blocks(plan) else MAX_JOBS
+    return batch_jobs(jobs, workers, plan.trains_in_groups, most)
+
+
+def split_evenly(jobs: Sequence[Job], workers: int) -> Iterator[list[Job]]:
+    """Split jobs into as few batches as the workers allow, of about equal cost; neighbours stay together."""
+    rounds = -(-len(jobs) // (workers * MAX_JOBS))
+    share = sum(job.cost for job in jobs) / max(1, rounds * workers)
+    batch, end, before = list[Job](), share, 0
+    for job in jobs:
+        # a job belongs where its middle is
+        while batch and (before + job.cost / 2 > end or len(batch) == MAX_JOBS):
+            yield batch
+            batch, end = [], max(end + share, before)
+        batch.append(job)
+        before += job.cost
+    if batch:
+        yield batch
+
+
+def fill_batches(jobs: Sequence[Job], workers: int, most: int = MAX_JOBS) -> Iterator[list[Job]]:
+    """Fill batches of about equal cost, within the limits; a longer job is a batch of its own."""
     share = sum(j.cost for j in jobs) / (workers * BATCHES_PER_WORKER)
     models = {id(j.tensors): j.tensors for j in jobs}  # many jobs have the same one
     sizes = {key: model.nbytes for key, model in models.items()}
@@ -196,7 +229,7 @@ def fill_batches(jobs: Sequence[Job], workers: int) -> Iterator[list[Job]]:
     cost = size = 0
     for job in jobs:
         nbytes = sizes[id(job.tensors)]
-        full = len(batch) == MAX_JOBS or cost + job.cost > share or size + nbytes > MAX_BYTES
+        full = len(batch) == most or cost + job.cost > share or size + nbytes > MAX_BYTES
         if batch and full:
             yield batch
             batch, cost, size = [], 0, 0

@@ -21,8 +21,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..core.errors import EngineError, HeterophonyError
 
 if sys.platform == "darwin":  # libraries that torch loads there do not survive a fork
@@ -185,6 +183,8 @@ def make_sendable(error: Exception, where: str = "") -> HeterophonyError:
 
 def configure_torch() -> None:
     """Use one torch thread, and keep freed memory instead of returning it to the system."""
+    import torch  # here: the fork server is started before its parent imports torch
+
     torch.set_num_threads(1)
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)

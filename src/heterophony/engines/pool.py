@@ -17,21 +17,20 @@ from typing import Self
 
 import torch
 
-from ..core.accelerator import ON_CPU, Compute, MemoryUse, WorkerPlace, limit_memory, measure_memory
+from ..core.accelerator import Compute, MemoryUse, WorkerPlace, limit_memory, measure_memory
 from ..core.algorithm import Reply
 from ..core.errors import EngineError
 from ..core.own_modules import LOADED, Sources
-from ..core.tensors import Tensors
 from ..data.federation import Federation
 from ..jobs.client_store import FolderClientStore, encode_folder_name
 from ..jobs.plan import Job, Plan
-from ..jobs.work import work
+from ..jobs.work import work_together
 from .base import (
     MAX_ATTEMPTS,
     SERIAL,
     Engine,
     EngineSpec,
-    batch_jobs,
+    batch_for,
     count_cores,
     count_gpu_workers,
     count_gpus,
@@ -39,14 +38,13 @@ from .base import (
 from .child_processes import PIPE_CLOSED, ChildProcess, send_errors, start_fork_server
 from .wire import (
     EncodeOnce,
+    JobBatch,
+    ReplyBatch,
     TensorCache,
-    TensorMessage,
     encode_message,
     pickle_for_children,
     unpickle_from_parent,
 )
-
-NOTHING = Tensors()  # in place of the tensors, which have a message of their own
 
 
 class Worker(ChildProcess):
@@ -120,7 +118,8 @@ class Pool(Engine):
             self.workers.append(self.start_worker(i))
 
     def run_jobs(self, jobs: Sequence[Job]) -> Iterator[Reply]:
-        waiting, deaths = batch_jobs(jobs, self.worker_count)[::-1], Counter[int]()
+        batches = batch_for(self.plan, self.compute, jobs, self.worker_count)
+        waiting, deaths = batches[::-1], Counter[int]()
         remaining = len(jobs)
         while remaining:
             for worker in self.workers:
@@ -146,15 +145,7 @@ class Pool(Engine):
                 message.delete()
 
     def assign_batch(self, worker: Worker, batch: Sequence[Job]) -> None:
-        encode = self.encode
-        message = [
-            (
-                replace(job, tensors=NOTHING, generic_model=NOTHING),
-                encode(job.tensors),
-                encode(job.generic_model),
-            )
-            for job in batch
-        ]
+        message = JobBatch.encode(batch, self.encode)
         worker.batch = tuple(batch)
         sharing = WorkerPlace.choose(self.compute, self.workers.index(worker), self.worker_count)
         # a worker that died while idle is noticed where replies are read
@@ -182,21 +173,12 @@ class Pool(Engine):
 
 def receive_replies(worker: Worker) -> list[Reply] | None:
     """Receive the replies to a batch; None if the worker died."""
-    received: list[tuple[Reply, TensorMessage | None]]
+    received: ReplyBatch
     try:
         received, worker.memory_use = worker.receive()
     except EOFError:
         return None
-    return [complete_reply(reply, message) for reply, message in received]
-
-
-def complete_reply(reply: Reply, message: TensorMessage | None) -> Reply:
-    """Return the reply with its tensors."""
-    if message is None:
-        return reply
-    groups = message.decode()
-    message.delete()
-    return replace(reply, tensors=groups["up"], aside=groups["aside"])
+    return received.decode()
 
 
 def strip_data(plan: Plan) -> Plan:
@@ -253,35 +235,12 @@ def run_batch(
     compute: Compute,
 ) -> None:
     """Receive a batch of jobs and send its replies; the first error is sent in their place."""
-    replies = list[tuple[Reply, TensorMessage | None]]()
     batch, sharing = pipe.recv()
     limit_memory(compute, sharing)  # others may have come
-    for bare, tensors, generic_model in batch:
-        with send_errors(pipe, f"client {bare.client}, round {bare.t}"):
-            job = replace(
-                bare,
-                tensors=decode_cached(cache, tensors),
-                generic_model=decode_cached(cache, generic_model),
-            )
-            replies.append(run_job(plan, client_store, job, compute))
-            continue
-        return  # an error was sent: the driver will end the run
-    pipe.send((replies, measure_memory(compute)))
-
-
-def decode_cached(cache: TensorCache[int], message: TensorMessage | None) -> Tensors:
-    """Return the tensors of a message, decoded once for all jobs that share them."""
-    if message is None:
-        return NOTHING
-    return cache.get(message.key, lambda: message.decode()["down"])
-
-
-def run_job(
-    plan: Plan, client_store: FolderClientStore, job: Job, compute: Compute = ON_CPU
-) -> tuple[Reply, TensorMessage | None]:
-    """Run a job; return the reply without its tensors, and the message that holds them."""
-    reply = work(plan, job, client_store, compute)
-    name = f"{os.getpid()}-{job.kind}-{job.t}-{job.turn}-{encode_folder_name(job.client)}"
-    groups = {"up": reply.tensors, "aside": reply.aside}
-    message = encode_message(groups, 0, client_store.scratch / "up" / name)
-    return replace(reply, tensors=NOTHING, aside=NOTHING), message
+    jobs = batch.decode(cache)
+    first = jobs[0]
+    with send_errors(pipe, f"client {first.client}, round {first.t}"):
+        replies = work_together(plan, jobs, client_store, compute)
+        name = f"{os.getpid()}-{first.kind}-{first.t}-{first.turn}"
+        path = client_store.scratch / "up" / f"{name}-{encode_folder_name(first.client)}"
+        pipe.send((ReplyBatch.encode(replies, path), measure_memory(compute)))

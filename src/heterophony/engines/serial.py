@@ -11,8 +11,8 @@ from ..core.accelerator import prepared_torch
 from ..core.algorithm import Reply
 from ..jobs.client_store import FolderClientStore
 from ..jobs.plan import Job, Plan
-from ..jobs.work import work
-from .base import SERIAL, Engine, EngineSpec
+from ..jobs.work import work_together
+from .base import SERIAL, Engine, EngineSpec, batch_for
 
 
 class Serial(Engine):
@@ -35,5 +35,5 @@ class Serial(Engine):
         torch.set_num_threads(self.previous_threads)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Reply]:
-        for job in jobs:
-            yield work(self.plan, job, self.client_store, self.compute)
+        for batch in batch_for(self.plan, self.compute, jobs, 1):
+            yield from work_together(self.plan, batch, self.client_store, self.compute)

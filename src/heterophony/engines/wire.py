@@ -9,7 +9,7 @@ import inspect
 import pickle
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -17,13 +17,18 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, Generic, TypeVar
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 
+from ..core.algorithm import Reply
 from ..core.codec import decode_groups, encode_groups
 from ..core.errors import EngineError
 from ..core.files import translate_disk_errors, write_atomically
 from ..core.own_modules import Sources, load_sources
+from ..core.samples import ALIGNMENT
 from ..core.tensors import Memory, Tensors
+from ..jobs.plan import Job
 
 INLINE_BYTES = 1 << 16  # below this size, a pipe is faster than a file
 T = TypeVar("T")
@@ -60,6 +65,141 @@ def encode_message(groups: Memory, key: int, path: Path) -> TensorMessage | None
         return TensorMessage(key, blob)
     write_atomically(path, blob, durable=False)
     return TensorMessage(key, str(path))
+
+
+# Batches of jobs and their replies ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class JobBatch:
+    """Jobs as a pool's driver sends them: what several have in common is there once."""
+
+    models: list[tuple[TensorMessage | None, TensorMessage | None]]  # received, generic
+    rows: list[tuple[Any, ...]]  # the other fields of each job, and the number of its models
+
+    @classmethod
+    def encode(cls, jobs: Sequence[Job], encode: EncodeOnce[TensorMessage | None]) -> JobBatch:
+        numbers = dict[tuple[int, int], int]()
+        models, rows = list[tuple[TensorMessage | None, TensorMessage | None]](), []
+        for job in jobs:
+            key = id(job.tensors or None), id(job.generic_model or None)
+            if key not in numbers:
+                numbers[key] = len(models)
+                models.append((encode(job.tensors), encode(job.generic_model)))
+            rows.append((*(getattr(job, name) for name in JOB_FIELDS), numbers[key]))
+        return cls(models, rows)
+
+    def decode(self, cache: TensorCache[int]) -> list[Job]:
+        models = [
+            (decode_cached(cache, received), decode_cached(cache, both))
+            for received, both in self.models
+        ]
+        jobs = []
+        for *values, number in self.rows:
+            received, generic_model = models[number]
+            fields: dict[str, Any] = dict(zip(JOB_FIELDS, values, strict=True))
+            jobs.append(Job(**fields, tensors=received, generic_model=generic_model))
+        return jobs
+
+
+JOB_FIELDS = ("kind", "t", "client", "cost", "turn", "keeps_memory", "custom_work")
+REPLY_FIELDS = ("client", "kind", "samples", "weight", "metrics", "turn", "examples", "kept")
+
+
+@dataclass(frozen=True)
+class ReplyBatch:
+    """Replies as a worker sends them: tensors of one name and shape in all of them are stacked."""
+
+    rows: list[tuple[Any, ...]]
+    stacked: StackedTensors | None
+    single: list[TensorMessage | None]  # of each reply, where they are not stacked
+
+    @classmethod
+    def encode(cls, replies: Sequence[Reply], path: Path) -> ReplyBatch:
+        rows = [tuple(getattr(reply, name) for name in REPLY_FIELDS) for reply in replies]
+        groups = [{"up": reply.tensors, "aside": reply.aside} for reply in replies]
+        if not any(group["up"] or group["aside"] for group in groups):
+            return cls(rows, None, [])
+        layout = describe_layout(groups[0])
+        if len(groups) > 1 and all(describe_layout(group) == layout for group in groups[1:]):
+            return cls(rows, StackedTensors.encode(groups, layout, path), [])
+        paths = (path.with_name(f"{path.name}-{i}") for i in range(len(groups)))
+        parts = zip(groups, paths, strict=True)
+        return cls(rows, None, [encode_message(group, 0, to) for group, to in parts])
+
+    def decode(self) -> list[Reply]:
+        groups: Sequence[Memory] = [NO_TENSORS] * len(self.rows)
+        if self.stacked is not None:
+            groups = self.stacked.decode(len(self.rows))
+        elif self.single:
+            groups = [NO_TENSORS if m is None else take(m) for m in self.single]
+        replies = []
+        for values, group in zip(self.rows, groups, strict=True):
+            fields: dict[str, Any] = dict(zip(REPLY_FIELDS, values, strict=True))
+            replies.append(Reply(**fields, tensors=group["up"], aside=group["aside"]))
+        return replies
+
+
+def take(message: TensorMessage) -> Memory:
+    """Decode a message that nobody else reads, and delete its file."""
+    groups = message.decode()
+    message.delete()
+    return groups
+
+
+NO_TENSORS = {"up": Tensors(), "aside": Tensors()}
+Layout = list[tuple[str, str, torch.Size, torch.dtype]]  # group and name, shape and type
+
+
+def describe_layout(groups: Memory) -> Layout:
+    return [(g, k, v.shape, v.dtype) for g, part in groups.items() for k, v in part.items()]
+
+
+@dataclass(frozen=True)
+class StackedTensors:
+    """Groups of tensors with one layout: each tensor of all of them, one behind the other, as bytes."""
+
+    layout: Layout
+    content: bytes | str  # or the path of a file that holds them
+
+    @classmethod
+    def encode(cls, groups: Sequence[Memory], layout: Layout, path: Path) -> StackedTensors:
+        parts = list[Tensor]()
+        for group, name, _, _ in layout:
+            stacked = torch.stack([one[group][name] for one in groups]).contiguous()
+            flat = stacked.flatten().view(torch.uint8)
+            parts.append(nn.functional.pad(flat, (0, -len(flat) % ALIGNMENT)))
+        content = torch.cat(parts).numpy().tobytes()
+        if len(content) <= INLINE_BYTES:
+            return cls(layout, content)
+        write_atomically(path, content, durable=False)
+        return cls(layout, str(path))
+
+    def decode(self, count: int) -> list[Memory]:
+        """Return the groups, of which there are ``count``; delete the file, if there is one."""
+        if isinstance(self.content, str):
+            path = Path(self.content)
+            with translate_disk_errors(path):
+                flat = torch.from_numpy(np.fromfile(path, np.uint8))
+                path.unlink()
+        else:
+            flat = torch.frombuffer(bytearray(self.content), dtype=torch.uint8)
+        found: list[dict[str, dict[str, Tensor]]] = [{"up": {}, "aside": {}} for _ in range(count)]
+        begin = 0
+        for group, name, shape, dtype in self.layout:
+            size = count * shape.numel() * dtype.itemsize
+            stacked = flat[begin : begin + size].view(dtype).view(count, *shape)
+            for one, v in zip(found, stacked.unbind(), strict=True):
+                one[group][name] = v
+            begin += size + -size % ALIGNMENT
+        return [{g: Tensors(part) for g, part in one.items()} for one in found]
+
+
+def decode_cached(cache: TensorCache[int], message: TensorMessage | None) -> Tensors:
+    """Return the tensors of a message, decoded once for all jobs that share them."""
+    if message is None:
+        return Tensors()
+    return cache.get(message.key, lambda: message.decode()["down"])
 
 
 class EncodeOnce(Generic[T]):

@@ -7,6 +7,7 @@ server lost a round, run twice, or run in a worker whose driver has died: no mes
 from __future__ import annotations
 
 import hashlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -31,6 +32,12 @@ from ..core.samples import Samples, Scale
 from ..core.tensors import Memory, Tensors
 
 LONGEST_NAME = 192  # most disks allow 255 bytes, and some files have more than the client's name
+
+
+def digest_memory(memory: Memory) -> str:
+    """Compute a digest of all tensors of a memory, with their names."""
+    flat = {f"{g}|{k}": v for g, tensors in memory.items() for k, v in tensors.items()}
+    return Tensors(flat).digest()
 
 
 class ClientStore(ABC):
@@ -59,9 +66,7 @@ class ClientStore(ABC):
 
     def digest_memory(self, client: str, before: int) -> str:
         """Compute a digest of what the client keeps; unlike the tensors, it may leave the board."""
-        memory = self.load_memory(client, before)
-        flat = {f"{g}|{k}": v for g, tensors in memory.items() for k, v in tensors.items()}
-        return Tensors(flat).digest()
+        return digest_memory(self.load_memory(client, before))
 
     def load_derived_samples(
         self, client: str, name: str, scale: Scale, make: Callable[[], Samples]
@@ -125,10 +130,12 @@ class FolderClientStore(ClientStore):
 
     def list_rounds(self, client: str) -> list[int]:
         """List the rounds that have a stored memory, in ascending order."""
-        folder = self.client_folder(client)
-        if not folder.is_dir():
+        folder = f"{self.memory_folder}/{encode_folder_name(client)}"
+        try:
+            names = os.listdir(folder)  # noqa: PTH208  # faster, and often there is none
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(int(f.name) for f in folder.iterdir() if f.name.isdigit())
+        return sorted(int(name) for name in names if name.isdigit())
 
 
 def ignores_case(folder: Path) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from ..core.accelerator import Compute, get_compute
 from ..core.algorithm import POOLED_CLIENT, Algorithm, Reply, Server, build_parts, list_kinds
 from ..core.client import Client, count_examples
 from ..core.errors import ConfigError
+from ..core.groups import is_small_and_plain
 from ..core.net import Net, copy_module
 from ..core.randomness import derive_seed, seeded
 from ..core.samples import ClientData, Samples, place_data, place_samples
@@ -86,6 +88,11 @@ class Plan:
         mark_given(net)  # the conversion may have replaced the parameters
         return net
 
+    @cached_property
+    def trains_in_groups(self) -> bool:
+        """Return True if small plain nets can train together; whether their bits allow it is tried."""
+        return self.training.optimizer == "sgd" and is_small_and_plain(self.template)
+
     def build_net(self) -> Net:
         """Build a new network, with what the algorithm adds to it."""
         net = self.model()
@@ -118,7 +125,8 @@ class Plan:
         return self.clients_on_boards and not self.share_personal
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "template"}
+        computed = ("template", "kinds_of_round", "block_verdicts")
+        return {k: v for k, v in self.__dict__.items() if k not in computed}
 
     def create_initial_server(self) -> Server:
         """Create the server's state before the first round."""
@@ -176,7 +184,8 @@ class Plan:
             reachable = self.faults.list_reachable(t, clients, clock, self.seed)
             trained = select_from_reachable(self.participation, t, clients, reachable, self.seed)
         sizes, net = self.federation.sizes(), self.template
-        return sum(count_examples(net, sizes[c], self.training) for c in trained)
+        counts = Counter(sizes[c] for c in trained)
+        return sum(count_examples(net, n, self.training) * k for n, k in counts.items())
 
     def derive_draw_seed(self, turn: int) -> int:
         """Return the seed of a client's random draws; it differs if it trains again in a round."""
@@ -200,6 +209,22 @@ class Plan:
     def list_kinds(self, net: Net, t: int) -> dict[str, Kind]:
         """Say of each tensor of a net whether it is shared in round ``t``, personal or given."""
         return list_kinds(self.algorithm, net, t, buffers=self.buffers == "average")
+
+    def list_kinds_of_copy(self, net: Net, t: int) -> Mapping[str, Kind]:
+        """Do the same for a copy of the initial net; the copies of a round are all alike."""
+        if t not in self.kinds_of_round:
+            self.kinds_of_round.clear()
+            self.kinds_of_round[t] = self.list_kinds(net, t)
+        return self.kinds_of_round[t]
+
+    @cached_property
+    def kinds_of_round(self) -> dict[int, dict[str, Kind]]:
+        return {}
+
+    @cached_property
+    def block_verdicts(self) -> dict[int, bool]:
+        """By number of examples, whether evaluating them in a block leaves their bits the same."""
+        return {}
 
     def list_names(self, net: Net, t: int, kind: Kind) -> list[str]:
         """List the names of the tensors of one kind in round ``t``."""
@@ -251,7 +276,7 @@ class Plan:
             training=self.training,
             seed=self.seed,
             rounds=self.rounds,
-            list_kinds=self.list_kinds,
+            list_kinds=self.list_kinds_of_copy,
             cache_derived=load_derived,
             draw_seed=self.derive_draw_seed(job.turn),
             loss=self.loss or self.task.loss,

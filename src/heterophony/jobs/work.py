@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import isfinite
 
 import torch
+from torch import Tensor
 
 from ..core.accelerator import (
     ON_CPU,
@@ -20,11 +22,13 @@ from ..core.accelerator import (
 from ..core.algorithm import Algorithm, Reply
 from ..core.client import Client
 from ..core.errors import ConfigError, DivergedError
+from ..core.meeting import Meeting
 from ..core.randomness import seeded
 from ..core.tensors import Memory, Tensors, state
 from ..protection import get_kind
 from ..protection.base import PREFIX, Departure
 from ..protection.private_client import guard_examples
+from .blocks import evaluate_in_blocks, evaluates_in_blocks
 from .client_store import ClientStore
 from .evaluation import compute_scores, evaluate, has_tuning, needs_personal_parameters
 from .plan import Job, Plan
@@ -119,6 +123,31 @@ def work(plan: Plan, job: Job, client_store: ClientStore, compute: Compute = ON_
         return do_job(plan, job, client_store)
 
 
+def work_together(
+    plan: Plan, jobs: Sequence[Job], client_store: ClientStore, compute: Compute = ON_CPU
+) -> list[Reply]:
+    """Do several jobs; clients that train meet in ``fit``, and train as one computation.
+
+    The replies are those of ``work``, but for their times: each is an equal share of the whole.
+    """
+    kinds = {job.kind for job in jobs}
+    if len(jobs) == 1 or not compute.fast or kinds not in ({"train"}, {"evaluate"}):
+        return [work(plan, job, client_store, compute) for job in jobs]
+    begun = time.perf_counter()
+    if kinds == {"train"} and plan.trains_in_groups:
+        with computing(compute):
+            replies = Meeting(
+                [partial(work, plan, job, client_store, compute) for job in jobs]
+            ).run()
+    elif kinds == {"evaluate"} and compute.is_usual and evaluates_in_blocks(plan):
+        with computing(compute):
+            replies = evaluate_in_blocks(plan, jobs, client_store)
+    else:
+        return [work(plan, job, client_store, compute) for job in jobs]
+    share = {"seconds": (time.perf_counter() - begun) / len(jobs)}
+    return [replace(reply, metrics={**reply.metrics, **share}) for reply in replies]
+
+
 def do_job(plan: Plan, job: Job, client_store: ClientStore) -> Reply:
     """Do one job where ``work`` says, and measure its time."""
     begun = time.perf_counter()
@@ -207,12 +236,17 @@ def train_locally(plan: Plan, job: Job, client: Client) -> Tensors:
         )
     update = Tensors({k: v for k, v in update.items() if client.kinds.get(k) != "given"})
     for name, v in update.items():
-        if v.is_floating_point() and not bool(torch.isfinite(v).all()):
+        if v.is_floating_point() and not is_finite(v):
             raise DivergedError(
                 f"client {job.client}, round {job.t}: '{name}' of its update holds NaN or infinity;"
                 " lower local.lr"
             )
     return bring_back(update)
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Return True if no entry is NaN or infinite; the sum of finite ones may still be infinite."""
+    return isfinite(tensor.sum().item()) or bool(torch.isfinite(tensor).all())
 
 
 def join(plan: Plan, job: Job, client_store: ClientStore) -> Reply:

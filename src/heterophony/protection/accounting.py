@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from scipy.special import ndtri  # type: ignore[import-untyped]
 
 from ..core.errors import ConfigError
 from ..core.tensors import Tensors
@@ -116,6 +115,7 @@ def draw_uniform(
 
 def draw_normal_like(tensors: Tensors, secret: bytes, purpose: str) -> Tensors:
     """Draw standard normal noise with the names and shapes of these tensors, in float64."""
+    from scipy.special import ndtri  # type: ignore[import-untyped]  # slow to import
 
     def draw(name: str, shape: torch.Size) -> torch.Tensor:
         values = ndtri(draw_uniform(secret, f"{purpose}|{name}", prod(shape)))

@@ -266,7 +266,7 @@ def make_round_event(plan: Plan, done: FinishedRound, seconds: float) -> RoundEv
         "event": "round",
         "t": done.t,
         "clients": [r.client for r in done.merged],
-        "bytes_down": 0 if pooled else sum(done.sent[c].nbytes for c in done.selected),
+        "bytes_down": 0 if pooled else count_sent_bytes(done),
         "bytes_up": 0 if pooled else sum(r.tensors.nbytes for r in done.trained),
         **describe_personal_bytes(plan, done.trained),
         "examples": sum(r.examples for r in done.trained),
@@ -289,6 +289,13 @@ def make_round_event(plan: Plan, done: FinishedRound, seconds: float) -> RoundEv
         **describe_protected_round(plan, done.t, done.filtered, done.trained, done.spent),
         "seconds": seconds,
     }
+
+
+def count_sent_bytes(done: FinishedRound) -> int:
+    """Count the bytes that the selected clients were sent; many of them receive the same tensors."""
+    models = {id(tensors): tensors for tensors in done.sent.values()}
+    sizes = {key: tensors.nbytes for key, tensors in models.items()}
+    return sum(sizes[id(done.sent[c])] for c in done.selected)
 
 
 def is_loss(metric: str) -> bool:

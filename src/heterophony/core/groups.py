@@ -1,0 +1,405 @@
+"""Passes of training that need no autograd: alone, or those of several clients as one computation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from .direct import (
+    ALIGNED,
+    CLASS_LOSS,
+    OWN_LOSSES,
+    PACKED,
+    Aten,
+    Frame,
+    Layers,
+    Rates,
+    Stack,
+    add_as_torch,
+    compile_net,
+)
+from .net import Net, copy_module
+from .optimizers import SGD, Optimizer
+from .samples import Samples, is_aligned
+from .tasks import Criterion
+from .tensors import Tensors
+
+Pull = Callable[[Tensors], Tensors]  # of the trained parameters
+
+GATHERED_BYTES = 1 << 20  # of network input of all clients of a group, gathered at once
+GROUP_SIZE = 32  # clients that train together; more are hardly faster
+GROUP_PARAMETERS = 200_000  # of a net: larger ones keep a core busy alone
+
+
+class DrawingPullError(Exception):
+    """A ``pull`` draws random numbers: its draws would come in another order than with autograd."""
+
+
+@dataclass(eq=False)
+class DirectPass:
+    """One client's pass of training: its layers, parameters and mini-batches."""
+
+    net: Net
+    layers: Layers
+    parameters: dict[str, nn.Parameter]  # that the layers use
+    optimiser: SGD
+    loss: Criterion
+    samples: Samples
+    pull: Pull | None = None
+    places: Tensor = field(default_factory=lambda: torch.empty(0, 0))  # of each step's examples
+    sizes: list[int] = field(default_factory=list)  # of the mini-batches
+    losses: list[float] = field(default_factory=list)  # of all steps, once it has run
+
+    def __post_init__(self) -> None:
+        rates = {k: lr for lr, names in self.optimiser.groups for k in names}
+        by_name = tuple((k, rates[k]) for k in self.parameters if k in rates)
+        how, factor = self.optimiser.how, self.optimiser.momentum_factor
+        self.rates = Rates(by_name, factor, how.weight_decay)
+        self.momentum = {k: v for k, v in self.optimiser.momentum.items() if k in self.rates.names}
+
+    @property
+    def shape_key(self) -> tuple[object, ...]:
+        """What decides which kernels run, beside the size of the mini-batch."""
+        shapes = tuple((k, tuple(p.shape), p.stride()) for k, p in self.parameters.items())
+        device = str(next(iter(self.parameters.values())).device)
+        how = (self.rates.names, self.rates.momentum, self.rates.weight_decay)
+        return self.layers, shapes, how, self.loss, tuple(self.samples.x.shape[1:]), device
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What must be equal in passes that run together."""
+        data = (self.samples.x.dtype, self.samples.scale, self.places.shape[1])
+        return self.shape_key, self.rates, data
+
+    @property
+    def has_small_net(self) -> bool:
+        return is_small(self.parameters.values())
+
+
+def is_small(parameters: Iterable[nn.Parameter]) -> bool:
+    return sum(p.numel() for p in parameters) <= GROUP_PARAMETERS
+
+
+def is_small_and_plain(net: Net) -> bool:
+    """Return True if several clients with such a net may train together."""
+    return is_small(net.parameters()) and compile_net(net) is not None
+
+
+def prepare_pass(
+    net: Net, loss: Criterion, optimiser: Optimizer, samples: Samples, pull: Pull | None
+) -> DirectPass | None:
+    """Compile a pass that minimises ``loss(net(x), y)`` over these examples; None if it needs autograd."""
+    compiled = compile_net(net)
+    if (
+        compiled is None
+        or type(optimiser) is not SGD
+        or loss not in OWN_LOSSES
+        or samples.image_transform is not None
+        or not len(samples)
+        or (not samples.x.is_floating_point() and samples.x.dtype != torch.uint8)
+    ):
+        return None
+    trained = [k for k in compiled.parameters if k in optimiser.named]
+    known = [k for k in trained if k in optimiser.momentum]
+    if not trained or (pull is not None and len(trained) < len(optimiser.named)):
+        return None
+    if optimiser.momentum_factor and known and len(known) < len(trained):
+        return None
+    if loss is CLASS_LOSS and (samples.labels.dim() != 1 or int(samples.labels.min()) < 0):
+        return None
+    return DirectPass(net, compiled.layers, compiled.parameters, optimiser, loss, samples, pull)
+
+
+def cut_batches(epochs: Sequence[Tensor], size: int) -> tuple[Tensor, list[int]]:
+    """Cut the positions of epochs into mini-batches: one row each, and their sizes."""
+    if all(len(at) % size == 0 for at in epochs):
+        places = torch.cat(list(epochs)).view(-1, size)
+        return places, [size] * len(places)
+    parts = [part for at in epochs for part in at.split(size)]
+    places = torch.zeros(len(parts), size, dtype=torch.int64)
+    for row, part in zip(places, parts, strict=True):
+        row[: len(part)] = part
+    return places, [len(part) for part in parts]
+
+
+# Mini-batches of several clients ------------------------------------------------------------------
+
+
+def gather_steps(passes: Sequence[DirectPass], first: int, last: int) -> tuple[Tensor, Tensor]:
+    """Gather examples and labels of some steps: by step, client and position in the mini-batch.
+
+    Where a client has fewer steps, or a shorter mini-batch, any example stands in its place.
+    """
+    size = passes[0].places.shape[1]
+    steps = [p.places[first:last] for p in passes]
+    count = last - first
+    if any(len(at) < count for at in steps):
+        steps = [nn.functional.pad(at, (0, 0, 0, count - len(at))) for at in steps]
+    one = passes[0].samples
+    if all(type(p.samples) is Samples and p.samples.x is one.x for p in passes):
+        chosen = [
+            at if p.samples.rows is None else p.samples.rows[at.flatten()].view(count, size)
+            for p, at in zip(passes, steps, strict=True)
+        ]
+        rows = torch.stack(chosen, 1).flatten()
+        return one.convert(one.x[rows]), one.y[rows]
+    parts = [p.samples.batch(at.flatten()) for p, at in zip(passes, steps, strict=True)]
+    x, y = (
+        torch.stack([v.unflatten(0, (count, size)) for v in part], 1)
+        for part in zip(*parts, strict=True)
+    )
+    x, y = x.flatten(0, 2), y.flatten(0, 2)
+    return (x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x), y
+
+
+# The run ------------------------------------------------------------------------------------------
+
+
+class GroupRun:
+    """The training of some clients, the longest pass first: the stack shrinks as the others end."""
+
+    def __init__(self, passes: Sequence[DirectPass], unit: int) -> None:
+        self.passes = sorted(passes, key=lambda p: -len(p.sizes))
+        one = self.passes[0]
+        self.stack = Stack([p.parameters for p in self.passes], one.rates, unit)
+        self.size, self.loss = one.places.shape[1], one.loss
+        self.is_fresh = [not p.momentum for p in self.passes]
+        for i, p in enumerate(self.passes):
+            for k, v in p.momentum.items():
+                self.stack.momentum[k].each[i].copy_(v)
+        self.frames = dict[tuple[int, int, int], Frame]()
+        self.updates = dict[tuple[int, int], Callable[[bool], None]]()
+        self.kept = dict[tuple[int, int, int], list[tuple[int, Tensor, Tensor]]]()
+        self.found: list[dict[int, float]] = [{} for _ in self.passes]
+
+    def run(self) -> None:
+        """Run all steps; leave the new parameters in the nets, momentum and losses in the passes."""
+        step, total = 0, len(self.passes[0].sizes)
+        while step < total:
+            active = [p for p in self.passes if len(p.sizes) > step]
+            x = active[0].samples.x
+            one_step = len(active) * self.size * 4 * prod(x.shape[1:])
+            end = min(total, step + max(1, GATHERED_BYTES // one_step))
+            x, y = gather_steps(active, step, end)
+            self.run_steps(x, y, len(active), range(step, end))
+            self.read_losses()
+            step = end
+        for i, p in enumerate(self.passes):
+            p.losses = [self.found[i][s] for s in range(len(p.sizes))]
+            p.momentum.update({k: v.each[i] for k, v in self.stack.momentum.items()})
+
+    def run_steps(self, x: Tensor, y: Tensor, count: int, steps: range) -> None:
+        """Run some steps on the examples that were gathered for them, for the first ``count`` clients."""
+        shape = (len(steps), count, self.size)
+        y = y.view(*shape, *y.shape[1:])
+        for at, step in enumerate(steps):
+            for first, last, size in self.split_clients(step, count):
+                frame = self.get_frame(first, last, size, x)
+                if frame.takes_rows:
+                    frame.run_net(x.view(*shape, -1)[at, first:last, :size])
+                else:
+                    begins = [(at * count + i) * self.size for i in range(first, last)]
+                    images = [x[b : b + size] for b in begins]
+                    frame.run_net([v if is_aligned(v) else v.clone() for v in images])
+                self.set_slopes(frame, y[at, first:last, :size], step)
+                frame.run_back()
+                self.add_pulls(first, last, step)
+                self.update(first, last, step)
+
+    def split_clients(self, step: int, count: int) -> Iterator[tuple[int, int, int]]:
+        """Part the clients that have this step into neighbours with mini-batches of one size."""
+        sizes = [p.sizes[step] for p in self.passes[:count] if len(p.sizes) > step]
+        first = 0
+        for i in range(1, len(sizes) + 1):
+            if i == len(sizes) or sizes[i] != sizes[first]:
+                yield first, i, sizes[first]
+                first = i
+
+    def get_frame(self, first: int, last: int, size: int, x: Tensor) -> Frame:
+        key = (first, last, size)
+        if key not in self.frames:
+            layers = self.passes[0].layers
+            self.frames[key] = Frame(self.stack, layers, (first, last), x[:size])
+        return self.frames[key]
+
+    def set_slopes(self, frame: Frame, y: Tensor, step: int) -> None:
+        """Compute the gradient of the loss by the output, and keep what gives the loss itself."""
+        z, slope, key = (
+            frame.output.each,
+            frame.output_slope,
+            (frame.first, frame.last, frame.batch),
+        )
+        if self.loss is CLASS_LOSS:
+            logs = Aten._log_softmax(z, 2, False)
+            target = torch.zeros_like(logs).scatter_(2, y.unsqueeze(2), -1.0 / frame.batch)
+            slope.each.copy_(Aten._log_softmax_backward_data(target, logs, 2, torch.float32))
+            self.kept.setdefault(key, []).append((step, logs, y))
+            return
+        for i, (output, labels) in enumerate(zip(z, y, strict=True), frame.first):
+            with torch.enable_grad():
+                leaf = output.detach().requires_grad_()
+                value = self.loss(leaf, labels)
+                (found,) = torch.autograd.grad(value, leaf)
+            slope.each[i - frame.first].copy_(found)
+            self.found[i][step] = value.item()
+
+    def read_losses(self) -> None:
+        """Compute the losses of the steps that were run, and forget what was kept for them."""
+        for (first, _, size), parts in self.kept.items():
+            logs = torch.stack([part[1] for part in parts])
+            y = torch.stack([part[2] for part in parts])
+            picked = logs.gather(3, y.unsqueeze(3)).squeeze(3).neg_()
+            values = add_as_torch(picked).div_(size).tolist()
+            for (step, _, _), row in zip(parts, values, strict=True):
+                for i, value in enumerate(row, first):
+                    self.found[i][step] = value
+        self.kept.clear()
+
+    def add_pulls(self, first: int, last: int, step: int) -> None:
+        """Add the terms of every client's ``pull`` to its gradients."""
+        for i in range(first, last):
+            one = self.passes[i]
+            if one.pull is None:
+                continue
+            before = torch.default_generator.get_state() if step == 0 else None
+            with torch.enable_grad():
+                terms = one.pull(one.optimiser.named.map(Tensor.detach))
+            if before is not None and not torch.equal(before, torch.default_generator.get_state()):
+                raise DrawingPullError
+            for k, term in terms.items():
+                self.stack.grads[k].each[i].add_(term)
+
+    def update(self, first: int, last: int, step: int) -> None:
+        """Do a step of SGD; in the first, clients without momentum get theirs."""
+        fresh = self.is_fresh[first:last] if step == 0 and self.stack.momentum else [False]
+        if len(set(fresh)) == 1:
+            self.get_update(first, last)(fresh[0])
+            return
+        for i, is_fresh in enumerate(fresh, first):
+            self.get_update(i, i + 1)(is_fresh)
+
+    def get_update(self, first: int, last: int) -> Callable[[bool], None]:
+        if (first, last) not in self.updates:
+            self.updates[first, last] = self.stack.make_update(first, last)
+        return self.updates[first, last]
+
+
+def run_passes(passes: Sequence[DirectPass], unit: int = PACKED) -> None:
+    """Run passes of one key together; leave the momentum with their optimisers."""
+    with torch.no_grad():
+        GroupRun(passes, unit).run()
+    for one in passes:
+        one.optimiser.momentum.update(one.momentum)
+
+
+# The self-test --------------------------------------------------------------------------------------
+
+CHECKED_STEPS = 2  # of which the first one fills the momentum
+VERDICTS = dict[tuple[object, ...], tuple[bool, int]]()  # of this process, by shapes
+
+
+def check_pass(one: DirectPass) -> tuple[bool, int]:
+    """Try on random numbers whether a pass has the bits of autograd: alone, and in a group.
+
+    Return whether it has them alone, and how its slices must be aligned in a group, 0 if it has other
+    bits there. Each shape is tried once in a process.
+    """
+    alone, unit = True, ALIGNED if not one.has_small_net else PACKED
+    groups = one.has_small_net
+    for size in sorted(set(one.sizes)):
+        key = (one.shape_key, size)
+        if key not in VERDICTS:
+            VERDICTS[key] = try_shape(one, size)
+        alone, unit = alone and VERDICTS[key][0], max(unit, VERDICTS[key][1])
+        groups = groups and VERDICTS[key][1] > 0
+    return alone, unit if groups else 0
+
+
+def try_shape(one: DirectPass, size: int) -> tuple[bool, int]:
+    """Compare steps with mini-batches of one size with those of autograd, bit for bit."""
+    count = GROUP_SIZE if one.has_small_net else 1
+    trial = Trial(one, size, count)
+    try:
+        alone = trial.has_same_bits([0], PACKED)
+        units = [
+            unit
+            for unit in (PACKED, ALIGNED)
+            if count > 1
+            and trial.has_same_bits(list(range(count)), unit)
+            and trial.has_same_bits([2, 0, 5], unit)
+        ]
+    except (RuntimeError, NotImplementedError):  # a layer on a shape that it was not written for
+        return False, 0
+    return alone, units[0] if alone and units else 0
+
+
+class Trial:
+    """Random nets and examples of clients, and what autograd makes of some of them."""
+
+    def __init__(self, one: DirectPass, size: int, count: int) -> None:
+        self.one, self.size, self.count = one, size, count
+        draw = torch.Generator().manual_seed(0)
+        number = count * CHECKED_STEPS * size
+        shape, like = one.samples.x.shape[1:], next(iter(one.parameters.values()))
+        x = torch.rand((number, *shape), generator=draw).mul_(2).sub_(1)
+        labels = one.samples.labels
+        y = labels[torch.arange(number) % len(labels)]
+        self.samples = Samples(x.to(like.device), y.to(like.device))
+        self.places = torch.arange(number).view(count, CHECKED_STEPS, size)
+        self.start = [
+            {k: torch.rand(p.shape, generator=draw).sub_(0.5) for k, p in one.parameters.items()}
+            for _ in range(count)
+        ]
+        self.expected = {i: self.run_autograd(i) for i in {0, 2, count - 1} if i < count}
+
+    def build(self, i: int) -> tuple[Net, SGD]:
+        """Build the net of a client, and an optimiser like that of the pass."""
+        net = copy_module(self.one.net)
+        parameters = dict(net.named_parameters())
+        with torch.no_grad():
+            for k, v in self.start[i].items():
+                parameters[k].copy_(v)
+        for k, p in parameters.items():
+            p.requires_grad_(k in self.one.optimiser.named).grad = None
+        named = Tensors({k: parameters[k] for k in self.one.optimiser.named})
+        optimiser = SGD(named, self.one.optimiser.how, {}, Tensors())
+        optimiser.groups = self.one.optimiser.groups
+        return net.train(), optimiser
+
+    def run_autograd(self, i: int) -> list[Tensor]:
+        net, optimiser = self.build(i)
+        losses = list[float]()
+        with torch.enable_grad():
+            for at in self.places[i]:
+                optimiser.zero_grad()
+                value = self.one.loss(net(self.samples.batch(at)[0]), self.samples.labels[at])
+                value.backward()
+                optimiser.step()
+                losses.append(value.item())
+        return self.list_results(net, optimiser, losses)
+
+    def has_same_bits(self, members: Sequence[int], unit: int) -> bool:
+        """Train some of the clients together; compare those that autograd has trained."""
+        built = {i: self.build(i) for i in members}
+        passes = []
+        for i, (net, optimiser) in built.items():
+            used = {k: dict(net.named_parameters())[k] for k in self.one.parameters}
+            here = replace(self.one, net=net, parameters=used, optimiser=optimiser, pull=None)
+            here.samples, here.places = self.samples, self.places[i]
+            here.sizes = [self.size] * CHECKED_STEPS
+            passes.append(here)
+        run_passes(passes, unit)
+        return all(
+            all(map(torch.equal, self.list_results(*built[i], here.losses), self.expected[i]))
+            for i, here in zip(members, passes, strict=True)
+            if i in self.expected
+        )
+
+    def list_results(self, net: Net, optimiser: SGD, losses: list[float]) -> list[Tensor]:
+        found = [p.detach() for p in net.parameters()]
+        found += [optimiser.momentum[k] for k in sorted(optimiser.momentum)]
+        return [*found, torch.tensor(losses, dtype=torch.float64)]

@@ -1,0 +1,98 @@
+"""Where clients of one process meet: each runs up to its pass of training, then all train together.
+
+A client that reaches a pass does not train yet: the next client starts inside its call of ``fit``, and so
+on. When the last of them has come, all passes run as one computation, and the clients go on, the last one
+first. A further pass of a client then runs alone. An algorithm knows nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+
+from .groups import DirectPass, DrawingPullError, run_passes
+
+Result = TypeVar("Result")
+MEETING = ContextVar["Meeting[object] | None"]("meeting", default=None)
+
+
+@dataclass(eq=False)
+class WaitingPass:
+    """A pass, how its slices must be aligned, and whether it has run."""
+
+    one: DirectPass
+    unit: int
+    has_run: bool = False
+    error: Exception | None = None
+
+
+class Meeting(Generic[Result]):
+    """Tasks that run inside each other, and the passes of training that they wait for."""
+
+    def __init__(self, tasks: Sequence[Callable[[], Result]]) -> None:
+        self.left = list(enumerate(tasks))[::-1]
+        self.results, self.errors = dict[int, Result](), dict[int, Exception]()
+        self.waiting = list[WaitingPass]()
+
+    def run(self) -> list[Result]:
+        """Run all tasks; return their results in order, or raise the error of the first that has one."""
+        token = MEETING.set(self)  # type: ignore[arg-type]
+        try:
+            while self.left:
+                self.start_next()
+        finally:
+            MEETING.reset(token)
+        if self.errors:
+            raise self.errors[min(self.errors)]
+        return [self.results[i] for i in sorted(self.results)]
+
+    def start_next(self) -> None:
+        number, task = self.left.pop()
+        try:
+            with torch.enable_grad():  # also where the client that waits has switched it off
+                self.results[number] = task()
+        except Exception as error:  # of this task alone: the client that waits goes on
+            self.errors[number] = error
+
+    def join(self, one: DirectPass, unit: int) -> None:
+        """Let all other tasks start; run the pass with theirs."""
+        mine = WaitingPass(one, unit)
+        self.waiting.append(mine)
+        while self.left and not mine.has_run:
+            self.start_next()
+        if not mine.has_run:
+            self.run_waiting()
+        if mine.error is not None:
+            raise mine.error
+
+    def run_waiting(self) -> None:
+        """Run all passes that wait: those of one key together."""
+        groups = dict[tuple[object, ...], list[WaitingPass]]()
+        for each in self.waiting:
+            groups.setdefault((each.one.key, each.unit), []).append(each)
+        self.waiting.clear()
+        for group in groups.values():
+            error = None
+            try:
+                run_passes([each.one for each in group], group[0].unit)
+            except Exception as problem:
+                error = problem
+            for each in group:
+                each.has_run, each.error = True, error
+
+
+def train_directly(one: DirectPass, unit: int) -> bool:
+    """Run a pass, with those of other clients if they meet; return False if it needs autograd."""
+    meeting = MEETING.get()
+    try:
+        if meeting is None or not unit:
+            run_passes([one])
+        else:
+            meeting.join(one, unit)
+    except DrawingPullError:
+        return False
+    return True

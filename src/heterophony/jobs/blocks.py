@@ -1,0 +1,264 @@
+"""Evaluate many clients at once: the examples of clients with one model go through it in large blocks.
+
+Clients with personal heads on a common base share its features. The outputs have the bits of an evaluation
+client by client: ``has_same_bits`` tries that for each size before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import isfinite
+
+import torch
+from torch import Tensor
+
+from ..core.algorithm import Algorithm, Reply
+from ..core.net import Net, find_aliases, iterate_tensors
+from ..core.samples import Samples, is_aligned
+from ..core.scores import LOSS_PREFIX
+from ..core.tensors import Memory, Tensors, load_into_net
+from .client_store import ClientStore, digest_memory
+from .evaluation import EVALUATION_BATCH, NO_VARIANCE, evaluate, has_tuning
+from .plan import Job, Plan
+
+BLOCK_ROWS = 1000  # examples that go through the net at once
+ROWS_STEP = 250  # blocks have a multiple of so many rows, filled up: few sizes to try
+TASKS_BY_ROW = ("classification", "regression", "multilabel")  # whose scores are one per example
+
+
+def evaluates_in_blocks(plan: Plan) -> bool:
+    """Return True if models of this plan are evaluated by calling the net, on examples as stored."""
+    kind = type(plan.algorithm)
+    return (
+        kind.predict is Algorithm.predict
+        and kind.generic is Algorithm.generic
+        and not has_tuning(plan.algorithm)
+        and type(plan.template).forward is Net.forward
+        and plan.task.name in TASKS_BY_ROW
+        and plan.loss is None
+        and plan.federation.skew is None
+        and not plan.attack.is_active
+        and not plan.clients_on_boards
+        and not find_aliases(plan.template)
+    )
+
+
+@dataclass(eq=False)
+class EvaluatedClient:
+    """A client of a block: its job, what it has kept, its examples by part, and what was measured."""
+
+    job: Job
+    memory: Memory
+    samples: dict[str, Samples]
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def personal(self) -> Tensors:
+        """The tensors of its net that it was not sent."""
+        kept = self.memory.get("net", Tensors())
+        return Tensors({k: v for k, v in kept.items() if k not in self.job.tensors})
+
+    @property
+    def shares_base(self) -> bool:
+        return not any(name.startswith("base.") for name in self.personal)
+
+
+def evaluate_in_blocks(plan: Plan, jobs: Sequence[Job], client_store: ClientStore) -> list[Reply]:
+    """Measure what ``evaluate`` measures, for all jobs; those that cannot share a block run alone."""
+    parts = ("test", "validation") if plan.federation.validates else ("test",)
+    clients = list[EvaluatedClient]()
+    for job in jobs:
+        samples = {part: plan.federation.samples(job.client, part) for part in parts}
+        memory = client_store.load_memory(job.client, before=job.t)
+        clients.append(EvaluatedClient(job, memory, samples))
+    groups = dict[tuple[object, ...], list[EvaluatedClient]]()
+    for client in clients:
+        if client.shares_base:
+            key = id(client.job.tensors), id(client.job.generic_model)
+            groups.setdefault(key, []).append(client)
+    done = set[int]()
+    for group in groups.values():
+        if len(group) > 1:
+            done.update(map(id, BlockEvaluation(plan, group, client_store).run()))
+    return [
+        add_digest(plan, client, make_reply(client))
+        if id(client) in done
+        else add_digest(plan, client, evaluate(plan, client.job, client.memory, client_store))
+        for client in clients
+    ]
+
+
+def make_reply(client: EvaluatedClient) -> Reply:
+    tested = len(client.samples["test"])
+    return Reply(client.job.client, "evaluate", Tensors(), tested, tested, client.metrics)
+
+
+def add_digest(plan: Plan, client: EvaluatedClient, reply: Reply) -> Reply:
+    """Add the digest of what the client keeps, after the last round."""
+    if client.job.t < plan.rounds:
+        return reply
+    return replace(reply, kept=digest_memory(client.memory))
+
+
+class BlockEvaluation:
+    """The evaluation of clients that were sent the same tensors, and have personal heads at most."""
+
+    def __init__(
+        self, plan: Plan, clients: Sequence[EvaluatedClient], client_store: ClientStore
+    ) -> None:
+        job = clients[0].job
+        self.plan, self.clients = plan, clients
+        self.net = plan.build_client(job, {}, client_store).net.eval()
+        self.own_net = plan.build_client(job, {}, client_store).net.eval()  # for personal heads
+        memory = {"net": job.generic_model}
+        bare = replace(job, tensors=Tensors())
+        self.generic = plan.build_client(bare, memory, client_store).net.eval()
+        self.has_generic_base = has_same_tensors(self.net.base, self.generic.base)
+        self.is_generic = self.has_generic_base and has_same_tensors(self.net, self.generic)
+        personal = [client.personal for client in clients if client.personal]
+        self.personal_names = personal[0].keys() if personal else frozenset[str]()
+        algorithm = plan.algorithm
+        self.measures = ["P"] if job.t == plan.rounds or algorithm.ready(job.t) else []
+        self.measures += ["G"] if algorithm.common else []
+
+    def run(self) -> list[EvaluatedClient]:
+        """Measure all clients whose examples fit into blocks; return these."""
+        done = [client for client in self.clients if self.fits(client)]
+        with torch.inference_mode():
+            for part in done[0].samples if done else ():
+                for block in self.split_clients(done, part):
+                    self.measure_block(block, part, "" if part == "test" else "_valid")
+        return done
+
+    def fits(self, client: EvaluatedClient) -> bool:
+        """Return True if a client's outputs in a block have the bits of its outputs alone."""
+        if client.personal and client.personal.keys() != self.personal_names:
+            return False
+        sizes = [len(samples) for samples in client.samples.values()]
+        return all(size <= EVALUATION_BATCH and self.has_same_bits(size) for size in sizes)
+
+    def has_same_bits(self, size: int) -> bool:
+        """Try on random examples whether a block changes the bits of some of its rows."""
+        verdicts = self.plan.block_verdicts
+        if size and size not in verdicts:
+            shape, draw = self.plan.federation.shape, torch.Generator().manual_seed(0)
+            x = torch.rand((BLOCK_ROWS, *shape), generator=draw).mul_(2).sub_(1)
+            samples = Samples(x, torch.zeros(BLOCK_ROWS))
+            with torch.inference_mode():
+                verdicts[size] = all(
+                    self.has_same_rows(samples, rows, size)
+                    for rows in range(ROWS_STEP, BLOCK_ROWS + 1, ROWS_STEP)
+                )
+        return not size or verdicts[size]
+
+    def has_same_rows(self, samples: Samples, rows: int, size: int) -> bool:
+        whole = self.run_parts(samples.batch(torch.arange(rows))[0])
+        for begin in {0, 7 % (rows - size + 1), rows - size}:
+            alone = self.run_parts(samples.batch(torch.arange(begin, begin + size))[0])
+            parts = [part[begin : begin + size] for part in whole]
+            if not all(map(torch.equal, parts, alone)):
+                return False
+        return True
+
+    def run_parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.net.base(x)
+        return features, self.net.head(features)
+
+    def split_clients(
+        self, clients: Sequence[EvaluatedClient], part: str
+    ) -> Iterator[list[EvaluatedClient]]:
+        """Part the clients into blocks."""
+        block, rows = list[EvaluatedClient](), 0
+        for client in clients:
+            size = len(client.samples[part])
+            if rows + size > BLOCK_ROWS:
+                yield block
+                block, rows = [], 0
+            block.append(client)
+            rows += size
+        if block:
+            yield block
+
+    def measure_block(self, block: Sequence[EvaluatedClient], part: str, suffix: str) -> None:
+        """Run the models on the examples of some clients, and measure each client's outputs."""
+        samples = [client.samples[part] for client in block]
+        rows = torch.cat([one.rows for one in samples if one.rows is not None])
+        sizes = [len(one) for one in samples]
+        filled = -(-max(1, len(rows)) // ROWS_STEP) * ROWS_STEP
+        places = torch.nn.functional.pad(rows, (0, filled - len(rows)))
+        whole = replace(samples[0], rows=None)
+        x, y = whole.batch(places)[0], whole.y[rows]
+        features = self.net.base(x)
+        outputs = dict[str, Tensor]()
+        if "P" in self.measures:
+            outputs["P"] = self.compute_own(features, block, sizes)
+        if "G" in self.measures:
+            if self.is_generic and not any(c.personal for c in block) and "P" in outputs:
+                outputs["G"] = outputs["P"]
+            elif self.has_generic_base:
+                outputs["G"] = self.generic.head(features)
+            else:
+                outputs["G"] = self.generic(x)
+        measured = dict[int, list[dict[str, float]]]()
+        for name, output in outputs.items():
+            if id(output) not in measured:
+                measured[id(output)] = measure_rows(self.plan, output[: len(y)], y, sizes)
+            for client, found in zip(block, measured[id(output)], strict=True):
+                client.metrics |= rename(found, name + suffix)
+
+    def compute_own(
+        self, features: Tensor, block: Sequence[EvaluatedClient], sizes: Sequence[int]
+    ) -> Tensor:
+        """Compute the outputs of the clients' own models from the features of a block."""
+        common = None
+        if not all(client.personal for client in block):
+            common = self.net.head(features)
+        if not any(client.personal for client in block):
+            assert common is not None
+            return common
+        parts, begin = list[Tensor](), 0
+        for client, size in zip(block, sizes, strict=True):
+            mine = features[begin : begin + size]
+            if client.personal:
+                load_into_net(self.own_net, client.personal)
+                parts.append(self.own_net.head(mine if is_aligned(mine) else mine.clone()))
+            elif common is not None:
+                parts.append(common[begin : begin + size])
+            begin += size
+        return torch.cat(parts)
+
+
+def has_same_tensors(a: torch.nn.Module, b: torch.nn.Module) -> bool:
+    others = dict(iterate_tensors(b))
+    return all(torch.equal(v, others[k]) for k, v in iterate_tensors(a))
+
+
+def rename(found: Mapping[str, float], name: str) -> dict[str, float]:
+    """Name measurements as an evaluation does: the score, its loss, and further metrics."""
+    names = {"": name, LOSS_PREFIX: f"{LOSS_PREFIX}{name}"}
+    return {names.get(k, f"{name}/{k}"): v for k, v in found.items()}
+
+
+def measure_rows(
+    plan: Plan, output: Tensor, y: Tensor, sizes: Sequence[int]
+) -> list[dict[str, float]]:
+    """Measure the outputs of several clients, one behind the other; the bits are those of each alone."""
+    counted = plan.task.name == "classification"
+    variance = plan.federation.target_variance if plan.task.name == "regression" else NO_VARIANCE
+    scores = plan.task.score_examples(output, y, variance).split(list(sizes))
+    losses = plan.task.list_losses(output, y).split(list(sizes))
+    parts = zip(scores, losses, output.split(list(sizes)), y.split(list(sizes)), strict=True)
+    found = []
+    for score, loss, out, labels in parts:
+        value = score.sum().item() if len(score) else 0.0
+        one: dict[str, float] = {"": int(value) if counted else value}
+        mean = loss.sum().item() / loss.numel() if len(loss) else float("nan")
+        if isfinite(mean):
+            one[LOSS_PREFIX] = mean
+        for metric in plan.metrics if len(labels) else ():
+            if isfinite(number := float(metric.compute(out, labels))):
+                one[metric.name] = number
+        found.append(one)
+    return found
