@@ -13,10 +13,17 @@ import heterophony as hp
 from helpers.support import digits, identical, played
 from heterophony.core.errors import EngineError
 from heterophony.engines import wire as tensor_messages
-from heterophony.engines.pool import Pool, decode_cached, run_job
-from heterophony.engines.wire import EncodeOnce, TensorCache, encode_message
+from heterophony.engines.pool import Pool
+from heterophony.engines.wire import (
+    EncodeOnce,
+    ReplyBatch,
+    TensorCache,
+    decode_cached,
+    encode_message,
+)
 from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import Job
+from heterophony.jobs.work import work_together
 
 SMALL, LARGE = hp.Tensors({"w": torch.ones(3)}), hp.Tensors({"w": torch.ones(20_000)})
 MANY = {"federation": digits(40, 1200), "participation": 1.0, "rounds": 2}
@@ -99,7 +106,7 @@ def test_a_receiver_decodes_shared_tensors_once_and_keeps_the_newest():
     assert decoded == ["a", "b", "c", "b"]
 
 
-def test_two_turns_of_a_client_in_one_batch_have_a_file_each(tmp_path, monkeypatch):
+def test_two_turns_of_a_client_in_one_batch_have_a_reply_each(tmp_path, monkeypatch):
     monkeypatch.setattr(tensor_messages, "INLINE_BYTES", 0)
     plan = played("fedavg", rounds=1).plan
     store = FolderClientStore(tmp_path / "kept", tmp_path / "scratch")
@@ -107,5 +114,7 @@ def test_two_turns_of_a_client_in_one_batch_have_a_file_each(tmp_path, monkeypat
         Job(kind="train", t=0, client="0", tensors=plan.create_initial_server().model, turn=turn)
         for turn in (0, 1)
     ]
-    (_, first), (_, second) = (run_job(plan, store, job) for job in jobs)
-    assert first.decode()["up"].digest() != second.decode()["up"].digest()
+    replies = work_together(plan, jobs, store)
+    first, second = ReplyBatch.encode(replies, tmp_path / "replies").decode()
+    assert first.tensors.digest() == replies[0].tensors.digest()
+    assert second.tensors.digest() == replies[1].tensors.digest() != first.tensors.digest()
