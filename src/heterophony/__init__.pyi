@@ -8,6 +8,7 @@ from .algorithms.ditto import Ditto as Ditto
 from .algorithms.fedadam import FedAdam as FedAdam
 from .algorithms.fedala import FedALA as FedALA
 from .algorithms.fedamp import FedAMP as FedAMP
+from .algorithms.fedas import FedAS as FedAS
 from .algorithms.fedavg import FedAvg as FedAvg
 from .algorithms.fedavg2rep import FedAvg2Rep as FedAvg2Rep
 from .algorithms.fedavg_ft import FedAvgFT as FedAvgFT
@@ -20,6 +21,7 @@ from .algorithms.feddbe import FedDBE as FedDBE
 from .algorithms.feddecomp import FedDecomp as FedDecomp
 from .algorithms.feddistill import FedDistill as FedDistill
 from .algorithms.feddyn import FedDyn as FedDyn
+from .algorithms.fedem import FedEM as FedEM
 from .algorithms.fedfomo import FedFomo as FedFomo
 from .algorithms.fedgen import FedGen as FedGen
 from .algorithms.fednova import FedNova as FedNova
@@ -37,6 +39,7 @@ from .algorithms.fixhead import FixHead as FixHead
 from .algorithms.gpfl import GPFL as GPFL
 from .algorithms.heurfedamp import HeurFedAMP as HeurFedAMP
 from .algorithms.ifca import IFCA as IFCA
+from .algorithms.knnper import KNNPer as KNNPer
 from .algorithms.lgfedavg import LGFedAvg as LGFedAvg
 from .algorithms.local import Local as Local
 from .algorithms.moon import MOON as MOON

@@ -45,6 +45,7 @@ from heterophony.algorithms import (
     fedpac,
     fedreg,
     ifca,
+    knnper,
     pfedgate,
 )
 from heterophony.algorithms import fedcp as fedcp_file
@@ -55,6 +56,7 @@ from heterophony.algorithms.ditto import Ditto
 from heterophony.algorithms.fedadam import FedAdam
 from heterophony.algorithms.fedala import FedALA
 from heterophony.algorithms.fedamp import FedAMP
+from heterophony.algorithms.fedas import FedAS
 from heterophony.algorithms.fedavg import FedAvg
 from heterophony.algorithms.fedavgm import FedAvgM
 from heterophony.algorithms.fedbabu import FedBABU
@@ -64,6 +66,7 @@ from heterophony.algorithms.fedcp import FedCP
 from heterophony.algorithms.feddbe import FedDBE
 from heterophony.algorithms.feddistill import FedDistill
 from heterophony.algorithms.feddyn import FedDyn
+from heterophony.algorithms.fedem import FedEM
 from heterophony.algorithms.fedfomo import FedFomo
 from heterophony.algorithms.fedgen import FedGen
 from heterophony.algorithms.fednova import FedNova
@@ -76,6 +79,7 @@ from heterophony.algorithms.fedrod import FedRoD
 from heterophony.algorithms.fedyogi import FedYogi
 from heterophony.algorithms.gpfl import GPFL
 from heterophony.algorithms.ifca import IFCA
+from heterophony.algorithms.knnper import KNNPer
 from heterophony.algorithms.lgfedavg import LGFedAvg
 from heterophony.algorithms.local import Local
 from heterophony.algorithms.parts import clusters as held_out
@@ -1399,6 +1403,47 @@ SENT_LAST = check_it_goes_on_from_what_was_sent_last
 SHARED_STATE = check_the_state_is_a_mean_over_all_clients
 
 # fmt: off
+# Methods of 2021 to 2024 ----------------------------------------------------------------------
+
+
+def check_knnpers_kernel_takes_squares():
+    store = hp.Tensors({"features": torch.tensor([[1.0], [3.0]]), "classes": torch.eye(2)})
+    got = KNNPer(neighbours=2).ask_neighbours(torch.zeros(1, 1), store)
+    assert torch.allclose(got, torch.tensor([-1.0, -9.0]).softmax(0))
+
+
+def knnpers_kernel_takes_distances(patch: Patch) -> None:
+    """The square root of what the search returns: far neighbours count too much."""
+    patch.setattr(knnper, "square_distances", torch.cdist)
+
+
+def check_fedems_shares_know_the_weights():
+    kept = {"fedem": hp.Tensors({"weights": torch.tensor([1.0, 0.0, 0.0])})}
+    assert torch.equal(FedEM().estimate(client_of(FedEM(), kept))[:, 0].unique(), torch.ones(1))
+
+
+def fedem_forgets_the_weights(patch: Patch) -> None:
+    """Shares by the likelihoods alone: the weights of the last round have no effect on the next."""
+    patch.setattr(FedEM, "get_weights", lambda *_: torch.full((3,), 1 / 3))
+
+
+def check_fedas_does_not_align_with_an_untrained_net():
+    plain = FedAS(align_epochs=0, weight="agreed")
+    a, b = (played(x, rounds=1) for x in (FedAS(weight="agreed"), plain))
+    assert same(model(a), model(b))
+
+
+def fedas_aligns_with_its_untrained_net(patch: Patch) -> None:
+    """The authors' clients compute class means with the initial net in their first round."""
+    align = FedAS.tune
+
+    def tune(self, client):
+        client.memory.setdefault("base", hp.state(client.net.base))
+        align(self, client)
+
+    patch.setattr(FedAS, "tune", tune)
+
+
 DEFECTS = [
     Defect("missing tensors are passed over",
            check_what_did_not_arrive_is_an_error, nothing_is_missed),
@@ -1544,6 +1589,12 @@ DEFECTS = [
            check_cfls_parts_are_of_clients, cfl_takes_positions_for_clients),
     Defect("CFL has complete linkage",
            check_cfls_split_separates_what_is_least_alike, cfl_has_complete_linkage),
+    Defect("kNN-Per's kernel takes distances",
+           check_knnpers_kernel_takes_squares, knnpers_kernel_takes_distances),
+    Defect("FedEM forgets the weights",
+           check_fedems_shares_know_the_weights, fedem_forgets_the_weights),
+    Defect("FedAS aligns with its untrained net",
+           check_fedas_does_not_align_with_an_untrained_net, fedas_aligns_with_its_untrained_net),
     Defect("Local trains a sample", check_local_trains_everybody, local_trains_the_chosen),
 ]
 # fmt: on

@@ -27,10 +27,12 @@ from helpers.support import (
 )
 from heterophony.algorithms.apple import APPLE
 from heterophony.algorithms.cfl import CFL
+from heterophony.algorithms.fedas import FedAS
 from heterophony.algorithms.fedavg import FedAvg
 from heterophony.algorithms.feddbe import FedDBE
 from heterophony.algorithms.feddistill import FedDistill
 from heterophony.algorithms.feddyn import FedDyn
+from heterophony.algorithms.fedem import FedEM
 from heterophony.algorithms.fedfomo import FedFomo
 from heterophony.algorithms.fedgen import FedGen
 from heterophony.algorithms.fedper import FedPer
@@ -38,6 +40,7 @@ from heterophony.algorithms.fedprox import FedProx
 from heterophony.algorithms.fedreg import FedReG
 from heterophony.algorithms.fedrod import FedRoD
 from heterophony.algorithms.ifca import IFCA
+from heterophony.algorithms.knnper import KNNPer
 from heterophony.algorithms.local import Local
 from heterophony.algorithms.parts import mixing as core_models
 from heterophony.algorithms.parts import rebalancing
@@ -559,6 +562,26 @@ def test_apple_with_fixed_weights_makes_the_step_of_fedavg():
     assert all(torch.allclose(v, mean[k], atol=1e-6) for k, v in model(b).items())
     moved = model(b) - b.plan.create_initial_server().model
     assert max(float(v.abs().max()) for v in moved.values()) > 1e-4
+
+
+# Methods of 2021 to 2024 ----------------------------------------------------------------------
+
+
+def test_knnper_without_neighbours_is_fedavg():
+    assert identical(
+        played(KNNPer(lam=0.0), training=MOMENTUM), played("fedavg", training=MOMENTUM)
+    )
+
+
+@pytest.mark.parametrize("net", ["mlp", net_with_batch_norm])
+def test_fedem_with_one_component_is_fedavg(net):
+    how = {"training": MOMENTUM, "model": net, "rounds": 2}
+    assert identical(played(FedEM(components=1), **how), played("fedavg", **how))
+
+
+def test_fedas_without_alignment_is_fedper():
+    plain = FedAS(align_epochs=0, weight="agreed")
+    assert identical(played(plain, training=MOMENTUM), played("fedper", training=MOMENTUM))
 
 
 # The loop -----------------------------------------------------------------------------------

@@ -285,7 +285,7 @@ def test_tied_weights_across_the_cut_are_refused_where_one_part_is_personal():
 
 
 TREAT_THE_HEAD_APART = {
-    "fedavg2rep", "fedbabu", "fedcp", "fedgen", "fedpac", "fedper", "fedreg", "fedrep",
+    "fedas", "fedavg2rep", "fedbabu", "fedcp", "fedgen", "fedpac", "fedper", "fedreg", "fedrep",
     "fedrep_full", "gpfl", "lgfedavg", "pfakd",
 }  # fmt: skip
 
