@@ -22,6 +22,7 @@ from .algorithms.feddecomp import FedDecomp as FedDecomp
 from .algorithms.feddistill import FedDistill as FedDistill
 from .algorithms.feddyn import FedDyn as FedDyn
 from .algorithms.fedem import FedEM as FedEM
+from .algorithms.fedetf import FedETF as FedETF
 from .algorithms.fedfomo import FedFomo as FedFomo
 from .algorithms.fedgen import FedGen as FedGen
 from .algorithms.fednova import FedNova as FedNova

@@ -67,6 +67,7 @@ from heterophony.algorithms.feddbe import FedDBE
 from heterophony.algorithms.feddistill import FedDistill
 from heterophony.algorithms.feddyn import FedDyn
 from heterophony.algorithms.fedem import FedEM
+from heterophony.algorithms.fedetf import FedETF
 from heterophony.algorithms.fedfomo import FedFomo
 from heterophony.algorithms.fedgen import FedGen
 from heterophony.algorithms.fednova import FedNova
@@ -1444,6 +1445,24 @@ def fedas_aligns_with_its_untrained_net(patch: Patch) -> None:
     patch.setattr(FedAS, "tune", tune)
 
 
+def check_fedetfs_loss_knows_the_counts():
+    client, values = client_of(FedETF()), []
+    x, y = client.data.train.batch(torch.arange(16))
+    client.fit = lambda loss, **_: values.append(loss(x, y))
+    FedETF().local(client)
+    raised = client.data.counts * client.net(x).exp()
+    assert torch.allclose(values[0], -(raised / raised.sum(1, keepdim=True)).log()[range(16), y].mean())
+
+
+def fedetf_has_the_plain_loss(patch: Patch) -> None:
+    """Fixed directions alone: the base learns the skew of the client's classes."""
+
+    def fit_balanced(self, client, phase):
+        client.fit(client.compute_net_loss, phase=phase)
+
+    patch.setattr(FedETF, "fit_balanced", fit_balanced)
+
+
 DEFECTS = [
     Defect("missing tensors are passed over",
            check_what_did_not_arrive_is_an_error, nothing_is_missed),
@@ -1595,6 +1614,8 @@ DEFECTS = [
            check_fedems_shares_know_the_weights, fedem_forgets_the_weights),
     Defect("FedAS aligns with its untrained net",
            check_fedas_does_not_align_with_an_untrained_net, fedas_aligns_with_its_untrained_net),
+    Defect("FedETF has the plain loss",
+           check_fedetfs_loss_knows_the_counts, fedetf_has_the_plain_loss),
     Defect("Local trains a sample", check_local_trains_everybody, local_trains_the_chosen),
 ]
 # fmt: on

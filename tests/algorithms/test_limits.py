@@ -25,6 +25,7 @@ from helpers.support import (
     watching,
     whole_base,
 )
+from heterophony.algorithms import fedetf
 from heterophony.algorithms.apple import APPLE
 from heterophony.algorithms.cfl import CFL
 from heterophony.algorithms.fedas import FedAS
@@ -33,6 +34,7 @@ from heterophony.algorithms.feddbe import FedDBE
 from heterophony.algorithms.feddistill import FedDistill
 from heterophony.algorithms.feddyn import FedDyn
 from heterophony.algorithms.fedem import FedEM
+from heterophony.algorithms.fedetf import FedETF
 from heterophony.algorithms.fedfomo import FedFomo
 from heterophony.algorithms.fedgen import FedGen
 from heterophony.algorithms.fedper import FedPer
@@ -44,6 +46,7 @@ from heterophony.algorithms.knnper import KNNPer
 from heterophony.algorithms.local import Local
 from heterophony.algorithms.parts import mixing as core_models
 from heterophony.algorithms.parts import rebalancing
+from heterophony.algorithms.parts.layers import ScaledFeatures
 from heterophony.algorithms.parts.rebalancing import compute_target_here
 from heterophony.core.randomness import seeded
 
@@ -582,6 +585,19 @@ def test_fedem_with_one_component_is_fedavg(net):
 def test_fedas_without_alignment_is_fedper():
     plain = FedAS(align_epochs=0, weight="agreed")
     assert identical(played(plain, training=MOMENTUM), played("fedper", training=MOMENTUM))
+
+
+def test_fedetf_without_personalisation_has_p_equal_g():
+    result = played(FedETF(tune_turns=0, tune_every=1), training=MOMENTUM)
+    assert counts(result, "P") == counts(result, "G")
+
+
+def test_fedetf_without_projection_trains_the_base_of_fixhead(monkeypatch):
+    """Both have the balanced loss under fixed directions; FixHead's personal head is beside it."""
+    monkeypatch.setattr(fedetf, "ProjectedFeatures", lambda *_: ScaledFeatures(4.0))
+    a, b = (played(x, training=MOMENTUM) for x in (FedETF(tune_turns=0), "fixhead"))
+    assert same(model(a), model(b))
+    assert counts(a, "G") == counts(b, "G")
 
 
 # The loop -----------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ ALGORITHM_CLASSES = {  # file name, which is the name users write, and its class
     "feddistill": "FedDistill",
     "feddyn": "FedDyn",
     "fedem": "FedEM",
+    "fedetf": "FedETF",
     "fedfomo": "FedFomo",
     "fedgen": "FedGen",
     "fednova": "FedNova",
