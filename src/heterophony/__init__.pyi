@@ -46,6 +46,7 @@ from .algorithms.local import Local as Local
 from .algorithms.moon import MOON as MOON
 from .algorithms.perfedavg import PerFedAvg as PerFedAvg
 from .algorithms.pfakd import PFAKD as PFAKD
+from .algorithms.pfedfda import PFedFDA as PFedFDA
 from .algorithms.pfedgate import PFedGate as PFedGate
 from .algorithms.pfedme import PFedMe as PFedMe
 from .algorithms.pfedpara import PFedPara as PFedPara

@@ -46,6 +46,7 @@ from heterophony.algorithms import (
     fedreg,
     ifca,
     knnper,
+    pfedfda,
     pfedgate,
 )
 from heterophony.algorithms import fedcp as fedcp_file
@@ -1463,6 +1464,23 @@ def fedetf_has_the_plain_loss(patch: Patch) -> None:
     patch.setattr(FedETF, "fit_balanced", fit_balanced)
 
 
+def check_pfedfdas_covariance_is_around_the_class_means():
+    z, labels = torch.tensor([[0.0], [2.0], [10.0], [12.0]]), torch.tensor([0, 0, 1, 1])
+    _, covariance = pfedfda.estimate_gaussian(z, labels, torch.zeros(2, 1), 0.0, 1)
+    assert covariance.item() == 4 / 3
+
+
+def pfedfdas_covariance_is_around_the_common_mean(patch: Patch) -> None:
+    """The covariance of all features, as `cov` of a library gives it: it holds the distances of classes."""
+    estimate = pfedfda.estimate_gaussian
+
+    def mistaken(z, labels, common, ridge, at_least):
+        means, _ = estimate(z, labels, common, ridge, at_least)
+        return means, torch.cov(z.double().T).reshape(z.shape[1], -1)
+
+    patch.setattr(pfedfda, "estimate_gaussian", mistaken)
+
+
 DEFECTS = [
     Defect("missing tensors are passed over",
            check_what_did_not_arrive_is_an_error, nothing_is_missed),
@@ -1616,6 +1634,9 @@ DEFECTS = [
            check_fedas_does_not_align_with_an_untrained_net, fedas_aligns_with_its_untrained_net),
     Defect("FedETF has the plain loss",
            check_fedetfs_loss_knows_the_counts, fedetf_has_the_plain_loss),
+    Defect("pFedFDA's covariance is around the common mean",
+           check_pfedfdas_covariance_is_around_the_class_means,
+           pfedfdas_covariance_is_around_the_common_mean),
     Defect("Local trains a sample", check_local_trains_everybody, local_trains_the_chosen),
 ]
 # fmt: on

@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,6 +15,7 @@ import heterophony as hp
 from helpers.support import (
     QUICK,
     blobs,
+    client_after,
     counts,
     digits,
     identical,
@@ -48,6 +50,7 @@ from heterophony.algorithms.parts import mixing as core_models
 from heterophony.algorithms.parts import rebalancing
 from heterophony.algorithms.parts.layers import ScaledFeatures
 from heterophony.algorithms.parts.rebalancing import compute_target_here
+from heterophony.algorithms.pfedfda import PFedFDA
 from heterophony.core.randomness import seeded
 
 MOMENTUM = replace(QUICK, momentum=0.9, weight_decay=1e-3)
@@ -598,6 +601,39 @@ def test_fedetf_without_projection_trains_the_base_of_fixhead(monkeypatch):
     a, b = (played(x, training=MOMENTUM) for x in (FedETF(tune_turns=0), "fixhead"))
     assert same(model(a), model(b))
     assert counts(a, "G") == counts(b, "G")
+
+
+def test_pfedfda_without_sharing_is_a_local_gaussian_head():
+    """With β = 1, P is of the posterior of Gaussians fitted to the client's own features: its closed form."""
+    result = played(PFedFDA(beta=1.0, ridge=0.1), digits(alpha=100.0), participation=1.0)
+    client, how = client_after(result), result.plan.algorithm
+    z, y = client.features().double().numpy(), client.data.train.labels.numpy()
+    means = np.stack([z[y == c].mean(0) for c in range(10)])
+    within = sum(np.outer(v - means[c], v - means[c]) for v, c in zip(z, y, strict=True))
+    covariance = within / (len(z) - 1) + 0.1 * np.eye(z.shape[1])
+    covariance = (1 - 1e-4) * covariance + 1e-4 * np.trace(covariance) / len(covariance) * np.eye(
+        len(covariance)
+    )
+    prior = np.bincount(y, minlength=10) / len(y) + 1e-4
+    x, _ = client.data.test.batch(torch.arange(len(client.data.test)))
+    with torch.inference_mode():
+        features = client.net.base(x).double().numpy()
+        how.tune(client)
+        found = how.predict(client, x).double().log_softmax(1)
+    away = features[:, None] - means
+    squares = np.einsum("ncd,de,nce->nc", away, np.linalg.inv(covariance), away)
+    expected = torch.from_numpy(-0.5 * squares + np.log(prior)).log_softmax(1)
+    assert torch.allclose(found, expected, atol=1e-3)
+    assert min(np.bincount(y, minlength=10)) >= 3
+
+
+def test_pfedfda_with_the_common_estimates_alone_keeps_them():
+    """With β = 0 nobody's estimates are sent, so that the initial ones stay."""
+    result = played(PFedFDA(beta=0.0), participation=1.0)
+    start = result.plan.create_initial_server().model
+    after = model(result)
+    assert same(after.only("head.*"), start.only("head.*"))
+    assert not same(after.only("base.*"), start.only("base.*"))
 
 
 # The loop -----------------------------------------------------------------------------------
