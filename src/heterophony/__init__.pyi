@@ -37,6 +37,7 @@ from .algorithms.fedrep_full import FedRepFull as FedRepFull
 from .algorithms.fedrod import FedRoD as FedRoD
 from .algorithms.fedyogi import FedYogi as FedYogi
 from .algorithms.fixhead import FixHead as FixHead
+from .algorithms.floco import Floco as Floco
 from .algorithms.gpfl import GPFL as GPFL
 from .algorithms.heurfedamp import HeurFedAMP as HeurFedAMP
 from .algorithms.ifca import IFCA as IFCA
@@ -44,10 +45,12 @@ from .algorithms.knnper import KNNPer as KNNPer
 from .algorithms.lgfedavg import LGFedAvg as LGFedAvg
 from .algorithms.local import Local as Local
 from .algorithms.moon import MOON as MOON
+from .algorithms.pefll import PeFLL as PeFLL
 from .algorithms.perfedavg import PerFedAvg as PerFedAvg
 from .algorithms.pfakd import PFAKD as PFAKD
 from .algorithms.pfedfda import PFedFDA as PFedFDA
 from .algorithms.pfedgate import PFedGate as PFedGate
+from .algorithms.pfedhn import PFedHN as PFedHN
 from .algorithms.pfedme import PFedMe as PFedMe
 from .algorithms.pfedpara import PFedPara as PFedPara
 from .algorithms.pfedsd import PFedSD as PFedSD

@@ -44,8 +44,10 @@ from heterophony.algorithms import (
     fednova,
     fedpac,
     fedreg,
+    floco,
     ifca,
     knnper,
+    pefll,
     pfedfda,
     pfedgate,
 )
@@ -79,18 +81,22 @@ from heterophony.algorithms.fedreg import FedReG
 from heterophony.algorithms.fedrep import FedRep
 from heterophony.algorithms.fedrod import FedRoD
 from heterophony.algorithms.fedyogi import FedYogi
+from heterophony.algorithms.floco import Floco
 from heterophony.algorithms.gpfl import GPFL
 from heterophony.algorithms.ifca import IFCA
 from heterophony.algorithms.knnper import KNNPer
 from heterophony.algorithms.lgfedavg import LGFedAvg
 from heterophony.algorithms.local import Local
 from heterophony.algorithms.parts import clusters as held_out
+from heterophony.algorithms.parts import hypernetworks
 from heterophony.algorithms.parts.clusters import compute_loss
 from heterophony.algorithms.parts.masks import forward_gated, pack_bits, split_into_blocks
 from heterophony.algorithms.parts.mixing import CoreWeights, choose_downloads
 from heterophony.algorithms.parts.rebalancing import compute_statistic
+from heterophony.algorithms.pefll import PeFLL
 from heterophony.algorithms.perfedavg import PerFedAvg
 from heterophony.algorithms.pfedgate import PFedGate
+from heterophony.algorithms.pfedhn import PFedHN
 from heterophony.algorithms.pfedme import PFedMe
 from heterophony.algorithms.pfedsd import PFedSD
 from heterophony.algorithms.scaffold import Scaffold
@@ -1481,6 +1487,50 @@ def pfedfdas_covariance_is_around_the_common_mean(patch: Patch) -> None:
     patch.setattr(pfedfda, "estimate_gaussian", mistaken)
 
 
+def check_pfedhn_steps_towards_what_clients_trained():
+    server = played(PFedHN(), rounds=1, participation=1.0)._server
+    sent = PFedHN().send(server, "0")
+    trained = sent.map(lambda v: v + 1.0)
+    after = PFedHN(server_momentum=0.0).merge(server, [Reply("0", "train", trained, 10, 10.0)])
+    moved = PFedHN().send(after, "0") - sent
+    assert float(moved.sum()) > 0
+
+
+def pfedhn_steps_away(patch: Patch) -> None:
+    """The trained model less the received one taken for a gradient: its sign is the other way round."""
+    slopes = hypernetworks.compute_slopes
+    patch.setattr(hypernetworks, "compute_slopes", lambda *of: -1.0 * slopes(*of))
+
+
+def check_floco_draws_points_of_the_simplex():
+    centre = hp.Tensors({"floco/centre": torch.tensor([1.0, 0.0, 0.0])})
+    how = Floco(vertices=3, rho=0.5)
+    client = client_of(how, extra=centre)
+    with seeded("points"):
+        points = torch.tensor([how.draw(client) for _ in range(100)])
+    assert torch.allclose(points.sum(1), torch.ones(100), atol=1e-6)
+    assert bool((points >= 0).all())
+    assert 0.1 < float((points - centre["floco/centre"]).abs().sum(1).max()) <= 1.0
+
+
+def floco_draws_points_beside_the_simplex(patch: Patch) -> None:
+    """The authors' ball around a client's point is not cut where the simplex ends."""
+    patch.setattr(floco, "project_onto_simplex", lambda point, _: point)
+
+
+def check_peflls_embedding_is_trained():
+    first, last = (
+        played(PeFLL(), rounds=t, participation=1.0)._server.memory["hypernetwork"] for t in (1, 3)
+    )
+    assert not torch.equal(first["embed.weight"], last["embed.weight"])
+
+
+def peflls_embedding_is_detached(patch: Patch) -> None:
+    """The embedding arrives as a message, and no gradient goes back to what made it."""
+    compute = pefll.embed
+    patch.setattr(pefll, "embed", lambda w, p: compute(w, p).detach())
+
+
 DEFECTS = [
     Defect("missing tensors are passed over",
            check_what_did_not_arrive_is_an_error, nothing_is_missed),
@@ -1637,6 +1687,12 @@ DEFECTS = [
     Defect("pFedFDA's covariance is around the common mean",
            check_pfedfdas_covariance_is_around_the_class_means,
            pfedfdas_covariance_is_around_the_common_mean),
+    Defect("pFedHN steps away from what clients trained",
+           check_pfedhn_steps_towards_what_clients_trained, pfedhn_steps_away),
+    Defect("Floco draws points beside the simplex",
+           check_floco_draws_points_of_the_simplex, floco_draws_points_beside_the_simplex),
+    Defect("PeFLL's embedding is detached",
+           check_peflls_embedding_is_trained, peflls_embedding_is_detached),
     Defect("Local trains a sample", check_local_trains_everybody, local_trains_the_chosen),
 ]
 # fmt: on

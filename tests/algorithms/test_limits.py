@@ -27,7 +27,7 @@ from helpers.support import (
     watching,
     whole_base,
 )
-from heterophony.algorithms import fedetf
+from heterophony.algorithms import fedetf, pefll, pfedhn
 from heterophony.algorithms.apple import APPLE
 from heterophony.algorithms.cfl import CFL
 from heterophony.algorithms.fedas import FedAS
@@ -43,14 +43,17 @@ from heterophony.algorithms.fedper import FedPer
 from heterophony.algorithms.fedprox import FedProx
 from heterophony.algorithms.fedreg import FedReG
 from heterophony.algorithms.fedrod import FedRoD
+from heterophony.algorithms.floco import Floco
 from heterophony.algorithms.ifca import IFCA
 from heterophony.algorithms.knnper import KNNPer
 from heterophony.algorithms.local import Local
+from heterophony.algorithms.parts import hypernetworks, rebalancing
 from heterophony.algorithms.parts import mixing as core_models
-from heterophony.algorithms.parts import rebalancing
 from heterophony.algorithms.parts.layers import ScaledFeatures
 from heterophony.algorithms.parts.rebalancing import compute_target_here
+from heterophony.algorithms.pefll import PeFLL
 from heterophony.algorithms.pfedfda import PFedFDA
+from heterophony.algorithms.pfedhn import PFedHN
 from heterophony.core.randomness import seeded
 
 MOMENTUM = replace(QUICK, momentum=0.9, weight_decay=1e-3)
@@ -634,6 +637,40 @@ def test_pfedfda_with_the_common_estimates_alone_keeps_them():
     after = model(result)
     assert same(after.only("head.*"), start.only("head.*"))
     assert not same(after.only("base.*"), start.only("base.*"))
+
+
+@pytest.mark.parametrize("algorithm", [PFedHN, PeFLL], ids=["pfedhn", "pefll"])
+def test_without_features_a_hypernetwork_moves_as_fedavg(algorithm, monkeypatch):
+    """Then only its biases are trained: FedAvg's step, by equal weights and a rate of 1."""
+    compute = hypernetworks.compute_features
+    monkeypatch.setattr(hypernetworks, "compute_features", lambda w, v: 0 * compute(w, v))
+    plain = algorithm(server_lr=1.0, server_momentum=0.0)
+    a, b = played(plain, training=MOMENTUM), played("fedavg", training=MOMENTUM, weights="uniform")
+    assert all(torch.allclose(v, model(b)[k], atol=1e-5) for k, v in model(a).items())
+
+
+@pytest.mark.parametrize("net", ["mlp", net_with_batch_norm])
+def test_floco_with_one_corner_is_fedavg(net):
+    how = {"training": MOMENTUM, "model": net, "rounds": 2}
+    assert identical(played(Floco(vertices=1, tau=1), **how), played("fedavg", **how))
+
+
+def test_pefll_of_one_embedding_is_pfedhn_of_one_embedding(monkeypatch):
+    """If every client has the same embedding, which is not trained, both rules are the same step."""
+    one = torch.tensor([0.5, -1.0])
+    for module, name in ((pefll, "embed"), (pfedhn, "get_embedding")):
+        monkeypatch.setattr(module, name, lambda *_: one)
+    draws = hypernetworks.create_hypernetwork
+
+    def create(*of):
+        with seeded("equal"):
+            return draws(*of)
+
+    for module in (pefll, pfedhn):
+        monkeypatch.setattr(module, "create_hypernetwork", create)
+    a, b = (played(x(embedding=2), training=MOMENTUM) for x in (PeFLL, PFedHN))
+    assert same(model(a), model(b))
+    assert counts(a, "P") == counts(b, "P")
 
 
 # The loop -----------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ NEED_CLASSES = {n for n in ALGORITHM_CLASSES if get_algorithm_class(n).needs_cla
 
 def test_the_algorithms_that_need_classes():
     assert {"fedas", "feddistill", "fedem", "fedetf", "fedgen", "fedpac", "fedproto", "fedreg", "fedrod", "fixhead", "gpfl",
-            "knnper", "pfedfda", "pfedsd"} == NEED_CLASSES  # fmt: skip
+            "knnper", "pefll", "pfedfda", "pfedsd"} == NEED_CLASSES  # fmt: skip
 
 
 @pytest.mark.parametrize("task", OTHER_TASKS)
