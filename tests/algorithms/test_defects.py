@@ -44,7 +44,11 @@ from heterophony.algorithms import (
     fednova,
     fedpac,
     fedreg,
+    floco,
     ifca,
+    knnper,
+    pefll,
+    pfedfda,
     pfedgate,
 )
 from heterophony.algorithms import fedcp as fedcp_file
@@ -55,6 +59,7 @@ from heterophony.algorithms.ditto import Ditto
 from heterophony.algorithms.fedadam import FedAdam
 from heterophony.algorithms.fedala import FedALA
 from heterophony.algorithms.fedamp import FedAMP
+from heterophony.algorithms.fedas import FedAS
 from heterophony.algorithms.fedavg import FedAvg
 from heterophony.algorithms.fedavgm import FedAvgM
 from heterophony.algorithms.fedbabu import FedBABU
@@ -64,6 +69,8 @@ from heterophony.algorithms.fedcp import FedCP
 from heterophony.algorithms.feddbe import FedDBE
 from heterophony.algorithms.feddistill import FedDistill
 from heterophony.algorithms.feddyn import FedDyn
+from heterophony.algorithms.fedem import FedEM
+from heterophony.algorithms.fedetf import FedETF
 from heterophony.algorithms.fedfomo import FedFomo
 from heterophony.algorithms.fedgen import FedGen
 from heterophony.algorithms.fednova import FedNova
@@ -74,17 +81,22 @@ from heterophony.algorithms.fedreg import FedReG
 from heterophony.algorithms.fedrep import FedRep
 from heterophony.algorithms.fedrod import FedRoD
 from heterophony.algorithms.fedyogi import FedYogi
+from heterophony.algorithms.floco import Floco
 from heterophony.algorithms.gpfl import GPFL
 from heterophony.algorithms.ifca import IFCA
+from heterophony.algorithms.knnper import KNNPer
 from heterophony.algorithms.lgfedavg import LGFedAvg
 from heterophony.algorithms.local import Local
 from heterophony.algorithms.parts import clusters as held_out
+from heterophony.algorithms.parts import hypernetworks
 from heterophony.algorithms.parts.clusters import compute_loss
 from heterophony.algorithms.parts.masks import forward_gated, pack_bits, split_into_blocks
 from heterophony.algorithms.parts.mixing import CoreWeights, choose_downloads
 from heterophony.algorithms.parts.rebalancing import compute_statistic
+from heterophony.algorithms.pefll import PeFLL
 from heterophony.algorithms.perfedavg import PerFedAvg
 from heterophony.algorithms.pfedgate import PFedGate
+from heterophony.algorithms.pfedhn import PFedHN
 from heterophony.algorithms.pfedme import PFedMe
 from heterophony.algorithms.pfedsd import PFedSD
 from heterophony.algorithms.scaffold import Scaffold
@@ -1399,6 +1411,126 @@ SENT_LAST = check_it_goes_on_from_what_was_sent_last
 SHARED_STATE = check_the_state_is_a_mean_over_all_clients
 
 # fmt: off
+# Methods of 2021 to 2024 ----------------------------------------------------------------------
+
+
+def check_knnpers_kernel_takes_squares():
+    store = hp.Tensors({"features": torch.tensor([[1.0], [3.0]]), "classes": torch.eye(2)})
+    got = KNNPer(neighbours=2).ask_neighbours(torch.zeros(1, 1), store)
+    assert torch.allclose(got, torch.tensor([-1.0, -9.0]).softmax(0))
+
+
+def knnpers_kernel_takes_distances(patch: Patch) -> None:
+    """The square root of what the search returns: far neighbours count too much."""
+    patch.setattr(knnper, "square_distances", torch.cdist)
+
+
+def check_fedems_shares_know_the_weights():
+    kept = {"fedem": hp.Tensors({"weights": torch.tensor([1.0, 0.0, 0.0])})}
+    assert torch.equal(FedEM().estimate(client_of(FedEM(), kept))[:, 0].unique(), torch.ones(1))
+
+
+def fedem_forgets_the_weights(patch: Patch) -> None:
+    """Shares by the likelihoods alone: the weights of the last round have no effect on the next."""
+    patch.setattr(FedEM, "get_weights", lambda *_: torch.full((3,), 1 / 3))
+
+
+def check_fedas_does_not_align_with_an_untrained_net():
+    plain = FedAS(align_epochs=0, weight="agreed")
+    a, b = (played(x, rounds=1) for x in (FedAS(weight="agreed"), plain))
+    assert same(model(a), model(b))
+
+
+def fedas_aligns_with_its_untrained_net(patch: Patch) -> None:
+    """The authors' clients compute class means with the initial net in their first round."""
+    align = FedAS.tune
+
+    def tune(self, client):
+        client.memory.setdefault("base", hp.state(client.net.base))
+        align(self, client)
+
+    patch.setattr(FedAS, "tune", tune)
+
+
+def check_fedetfs_loss_knows_the_counts():
+    client, values = client_of(FedETF()), []
+    x, y = client.data.train.batch(torch.arange(16))
+    client.fit = lambda loss, **_: values.append(loss(x, y))
+    FedETF().local(client)
+    raised = client.data.counts * client.net(x).exp()
+    assert torch.allclose(values[0], -(raised / raised.sum(1, keepdim=True)).log()[range(16), y].mean())
+
+
+def fedetf_has_the_plain_loss(patch: Patch) -> None:
+    """Fixed directions alone: the base learns the skew of the client's classes."""
+
+    def fit_balanced(self, client, phase):
+        client.fit(client.compute_net_loss, phase=phase)
+
+    patch.setattr(FedETF, "fit_balanced", fit_balanced)
+
+
+def check_pfedfdas_covariance_is_around_the_class_means():
+    z, labels = torch.tensor([[0.0], [2.0], [10.0], [12.0]]), torch.tensor([0, 0, 1, 1])
+    _, covariance = pfedfda.estimate_gaussian(z, labels, torch.zeros(2, 1), 0.0, 1)
+    assert covariance.item() == 4 / 3
+
+
+def pfedfdas_covariance_is_around_the_common_mean(patch: Patch) -> None:
+    """The covariance of all features, as `cov` of a library gives it: it holds the distances of classes."""
+    estimate = pfedfda.estimate_gaussian
+
+    def mistaken(z, labels, common, ridge, at_least):
+        means, _ = estimate(z, labels, common, ridge, at_least)
+        return means, torch.cov(z.double().T).reshape(z.shape[1], -1)
+
+    patch.setattr(pfedfda, "estimate_gaussian", mistaken)
+
+
+def check_pfedhn_steps_towards_what_clients_trained():
+    server = played(PFedHN(), rounds=1, participation=1.0)._server
+    sent = PFedHN().send(server, "0")
+    trained = sent.map(lambda v: v + 1.0)
+    after = PFedHN(server_momentum=0.0).merge(server, [Reply("0", "train", trained, 10, 10.0)])
+    moved = PFedHN().send(after, "0") - sent
+    assert float(moved.sum()) > 0
+
+
+def pfedhn_steps_away(patch: Patch) -> None:
+    """The trained model less the received one taken for a gradient: its sign is the other way round."""
+    slopes = hypernetworks.compute_slopes
+    patch.setattr(hypernetworks, "compute_slopes", lambda *of: -1.0 * slopes(*of))
+
+
+def check_floco_draws_points_of_the_simplex():
+    centre = hp.Tensors({"floco/centre": torch.tensor([1.0, 0.0, 0.0])})
+    how = Floco(vertices=3, rho=0.5)
+    client = client_of(how, extra=centre)
+    with seeded("points"):
+        points = torch.tensor([how.draw(client) for _ in range(100)])
+    assert torch.allclose(points.sum(1), torch.ones(100), atol=1e-6)
+    assert bool((points >= 0).all())
+    assert 0.1 < float((points - centre["floco/centre"]).abs().sum(1).max()) <= 1.0
+
+
+def floco_draws_points_beside_the_simplex(patch: Patch) -> None:
+    """The authors' ball around a client's point is not cut where the simplex ends."""
+    patch.setattr(floco, "project_onto_simplex", lambda point, _: point)
+
+
+def check_peflls_embedding_is_trained():
+    first, last = (
+        played(PeFLL(), rounds=t, participation=1.0)._server.memory["hypernetwork"] for t in (1, 3)
+    )
+    assert not torch.equal(first["embed.weight"], last["embed.weight"])
+
+
+def peflls_embedding_is_detached(patch: Patch) -> None:
+    """The embedding arrives as a message, and no gradient goes back to what made it."""
+    compute = pefll.embed
+    patch.setattr(pefll, "embed", lambda w, p: compute(w, p).detach())
+
+
 DEFECTS = [
     Defect("missing tensors are passed over",
            check_what_did_not_arrive_is_an_error, nothing_is_missed),
@@ -1544,6 +1676,23 @@ DEFECTS = [
            check_cfls_parts_are_of_clients, cfl_takes_positions_for_clients),
     Defect("CFL has complete linkage",
            check_cfls_split_separates_what_is_least_alike, cfl_has_complete_linkage),
+    Defect("kNN-Per's kernel takes distances",
+           check_knnpers_kernel_takes_squares, knnpers_kernel_takes_distances),
+    Defect("FedEM forgets the weights",
+           check_fedems_shares_know_the_weights, fedem_forgets_the_weights),
+    Defect("FedAS aligns with its untrained net",
+           check_fedas_does_not_align_with_an_untrained_net, fedas_aligns_with_its_untrained_net),
+    Defect("FedETF has the plain loss",
+           check_fedetfs_loss_knows_the_counts, fedetf_has_the_plain_loss),
+    Defect("pFedFDA's covariance is around the common mean",
+           check_pfedfdas_covariance_is_around_the_class_means,
+           pfedfdas_covariance_is_around_the_common_mean),
+    Defect("pFedHN steps away from what clients trained",
+           check_pfedhn_steps_towards_what_clients_trained, pfedhn_steps_away),
+    Defect("Floco draws points beside the simplex",
+           check_floco_draws_points_of_the_simplex, floco_draws_points_beside_the_simplex),
+    Defect("PeFLL's embedding is detached",
+           check_peflls_embedding_is_trained, peflls_embedding_is_detached),
     Defect("Local trains a sample", check_local_trains_everybody, local_trains_the_chosen),
 ]
 # fmt: on

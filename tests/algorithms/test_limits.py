@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,6 +15,7 @@ import heterophony as hp
 from helpers.support import (
     QUICK,
     blobs,
+    client_after,
     counts,
     digits,
     identical,
@@ -25,23 +27,33 @@ from helpers.support import (
     watching,
     whole_base,
 )
+from heterophony.algorithms import fedetf, pefll, pfedhn
 from heterophony.algorithms.apple import APPLE
 from heterophony.algorithms.cfl import CFL
+from heterophony.algorithms.fedas import FedAS
 from heterophony.algorithms.fedavg import FedAvg
 from heterophony.algorithms.feddbe import FedDBE
 from heterophony.algorithms.feddistill import FedDistill
 from heterophony.algorithms.feddyn import FedDyn
+from heterophony.algorithms.fedem import FedEM
+from heterophony.algorithms.fedetf import FedETF
 from heterophony.algorithms.fedfomo import FedFomo
 from heterophony.algorithms.fedgen import FedGen
 from heterophony.algorithms.fedper import FedPer
 from heterophony.algorithms.fedprox import FedProx
 from heterophony.algorithms.fedreg import FedReG
 from heterophony.algorithms.fedrod import FedRoD
+from heterophony.algorithms.floco import Floco
 from heterophony.algorithms.ifca import IFCA
+from heterophony.algorithms.knnper import KNNPer
 from heterophony.algorithms.local import Local
+from heterophony.algorithms.parts import hypernetworks, rebalancing
 from heterophony.algorithms.parts import mixing as core_models
-from heterophony.algorithms.parts import rebalancing
+from heterophony.algorithms.parts.layers import ScaledFeatures
 from heterophony.algorithms.parts.rebalancing import compute_target_here
+from heterophony.algorithms.pefll import PeFLL
+from heterophony.algorithms.pfedfda import PFedFDA
+from heterophony.algorithms.pfedhn import PFedHN
 from heterophony.core.randomness import seeded
 
 MOMENTUM = replace(QUICK, momentum=0.9, weight_decay=1e-3)
@@ -559,6 +571,106 @@ def test_apple_with_fixed_weights_makes_the_step_of_fedavg():
     assert all(torch.allclose(v, mean[k], atol=1e-6) for k, v in model(b).items())
     moved = model(b) - b.plan.create_initial_server().model
     assert max(float(v.abs().max()) for v in moved.values()) > 1e-4
+
+
+# Methods of 2021 to 2024 ----------------------------------------------------------------------
+
+
+def test_knnper_without_neighbours_is_fedavg():
+    assert identical(
+        played(KNNPer(lam=0.0), training=MOMENTUM), played("fedavg", training=MOMENTUM)
+    )
+
+
+@pytest.mark.parametrize("net", ["mlp", net_with_batch_norm])
+def test_fedem_with_one_component_is_fedavg(net):
+    how = {"training": MOMENTUM, "model": net, "rounds": 2}
+    assert identical(played(FedEM(components=1), **how), played("fedavg", **how))
+
+
+def test_fedas_without_alignment_is_fedper():
+    plain = FedAS(align_epochs=0, weight="agreed")
+    assert identical(played(plain, training=MOMENTUM), played("fedper", training=MOMENTUM))
+
+
+def test_fedetf_without_personalisation_has_p_equal_g():
+    result = played(FedETF(tune_turns=0, tune_every=1), training=MOMENTUM)
+    assert counts(result, "P") == counts(result, "G")
+
+
+def test_fedetf_without_projection_trains_the_base_of_fixhead(monkeypatch):
+    """Both have the balanced loss under fixed directions; FixHead's personal head is beside it."""
+    monkeypatch.setattr(fedetf, "ProjectedFeatures", lambda *_: ScaledFeatures(4.0))
+    a, b = (played(x, training=MOMENTUM) for x in (FedETF(tune_turns=0), "fixhead"))
+    assert same(model(a), model(b))
+    assert counts(a, "G") == counts(b, "G")
+
+
+def test_pfedfda_without_sharing_is_a_local_gaussian_head():
+    """With β = 1, P is of the posterior of Gaussians fitted to the client's own features: its closed form."""
+    result = played(PFedFDA(beta=1.0, ridge=0.1), digits(alpha=100.0), participation=1.0)
+    client, how = client_after(result), result.plan.algorithm
+    z, y = client.features().double().numpy(), client.data.train.labels.numpy()
+    means = np.stack([z[y == c].mean(0) for c in range(10)])
+    within = sum(np.outer(v - means[c], v - means[c]) for v, c in zip(z, y, strict=True))
+    covariance = within / (len(z) - 1) + 0.1 * np.eye(z.shape[1])
+    covariance = (1 - 1e-4) * covariance + 1e-4 * np.trace(covariance) / len(covariance) * np.eye(
+        len(covariance)
+    )
+    prior = np.bincount(y, minlength=10) / len(y) + 1e-4
+    x, _ = client.data.test.batch(torch.arange(len(client.data.test)))
+    with torch.inference_mode():
+        features = client.net.base(x).double().numpy()
+        how.tune(client)
+        found = how.predict(client, x).double().log_softmax(1)
+    away = features[:, None] - means
+    squares = np.einsum("ncd,de,nce->nc", away, np.linalg.inv(covariance), away)
+    expected = torch.from_numpy(-0.5 * squares + np.log(prior)).log_softmax(1)
+    assert torch.allclose(found, expected, atol=1e-3)
+    assert min(np.bincount(y, minlength=10)) >= 3
+
+
+def test_pfedfda_with_the_common_estimates_alone_keeps_them():
+    """With β = 0 nobody's estimates are sent, so that the initial ones stay."""
+    result = played(PFedFDA(beta=0.0), participation=1.0)
+    start = result.plan.create_initial_server().model
+    after = model(result)
+    assert same(after.only("head.*"), start.only("head.*"))
+    assert not same(after.only("base.*"), start.only("base.*"))
+
+
+@pytest.mark.parametrize("algorithm", [PFedHN, PeFLL], ids=["pfedhn", "pefll"])
+def test_without_features_a_hypernetwork_moves_as_fedavg(algorithm, monkeypatch):
+    """Then only its biases are trained: FedAvg's step, by equal weights and a rate of 1."""
+    compute = hypernetworks.compute_features
+    monkeypatch.setattr(hypernetworks, "compute_features", lambda w, v: 0 * compute(w, v))
+    plain = algorithm(server_lr=1.0, server_momentum=0.0)
+    a, b = played(plain, training=MOMENTUM), played("fedavg", training=MOMENTUM, weights="uniform")
+    assert all(torch.allclose(v, model(b)[k], atol=1e-5) for k, v in model(a).items())
+
+
+@pytest.mark.parametrize("net", ["mlp", net_with_batch_norm])
+def test_floco_with_one_corner_is_fedavg(net):
+    how = {"training": MOMENTUM, "model": net, "rounds": 2}
+    assert identical(played(Floco(vertices=1, tau=1), **how), played("fedavg", **how))
+
+
+def test_pefll_of_one_embedding_is_pfedhn_of_one_embedding(monkeypatch):
+    """If every client has the same embedding, which is not trained, both rules are the same step."""
+    one = torch.tensor([0.5, -1.0])
+    for module, name in ((pefll, "embed"), (pfedhn, "get_embedding")):
+        monkeypatch.setattr(module, name, lambda *_: one)
+    draws = hypernetworks.create_hypernetwork
+
+    def create(*of):
+        with seeded("equal"):
+            return draws(*of)
+
+    for module in (pefll, pfedhn):
+        monkeypatch.setattr(module, "create_hypernetwork", create)
+    a, b = (played(x(embedding=2), training=MOMENTUM) for x in (PeFLL, PFedHN))
+    assert same(model(a), model(b))
+    assert counts(a, "P") == counts(b, "P")
 
 
 # The loop -----------------------------------------------------------------------------------

@@ -207,7 +207,11 @@ def test_a_frozen_parameter_that_fit_is_told_to_train_is_an_error(train, said):
         ("fedavg", ("first", "norm", "second", "fc"), "model: all of its parameters are frozen ("),
         ("pfedgate", ("first", "norm", "second", "fc"), "pfedgate: all parameters of the model"),
         ("fedgen", ("fc",), "fedgen: the head is frozen, so clients send none for the generator"),
-        ("fixhead", ("fc",), "fixhead: it replaces the last layer of the head, which is frozen;"),
+        (
+            "fixhead",
+            ("fc",),
+            "model: this algorithm replaces the last layer of the head, which is frozen;",
+        ),
         (hp.MOON(projection=True), ("fc",), "algorithm.projection: it replaces the first layer"),
     ],
 )
@@ -304,9 +308,10 @@ def test_tied_weights_across_the_cut_are_refused_where_one_part_is_personal():
 
 
 TREAT_THE_HEAD_APART = {
-    "fedavg2rep", "fedbabu", "fedcp", "fedgen", "fedpac", "fedper", "fedreg", "fedrep",
+    "fedas", "fedavg2rep", "fedbabu", "fedcp", "fedgen", "fedpac", "fedper", "fedreg", "fedrep",
     "fedrep_full", "gpfl", "lgfedavg", "pfakd",
 }  # fmt: skip
+REPLACE_THE_LAST_LAYER = {"fedetf", "fixhead", "pfedfda"}
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHM_CLASSES))
@@ -322,7 +327,7 @@ def test_every_algorithm_takes_tied_weights_or_refuses_them_in_one_line(name):
     net = result.personal("0").net
     if name not in ("feddecomp", "feddpa"):  # which add a personal part to each use
         assert net.base.again.weight is net.base.inner.weight
-        assert name == "fixhead" or net.head.weight is net.base.embed.weight
+        assert name in REPLACE_THE_LAST_LAYER or net.head.weight is net.base.embed.weight
     assert not {"base.again.weight", "head.weight"} & set(memory(result, "0").get("net", {}))
 
 

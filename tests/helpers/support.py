@@ -213,3 +213,11 @@ def wire(algorithm: hp.Algorithm, rounds: int = 2, depth: int = 1) -> list[tuple
                     training=how, head_depth=depth, evaluate_every=rounds)  # fmt: skip
     events = [e for e in result.events if e["event"] == "round"]
     return [(e["bytes_down"] // 4, e["bytes_up"] // 4) for e in events]
+
+
+def client_after(result: hp.Result, client: str = "0", kept: dict | None = None) -> hp.Client:
+    """A client after a run, with what the server would send it now and what it keeps."""
+    plan, server = result.plan, result._server
+    sent = plan.algorithm.send(server, client)
+    job = Job(kind="evaluate", t=server.t, client=client, tensors=sent)
+    return plan.build_client(job, memory(result, client) if kept is None else kept, None)

@@ -162,6 +162,13 @@ class Samples:
         """Return samples with only the examples at these positions."""
         return replace(self, rows=at if self.rows is None else self.rows[at])
 
+    def number(self) -> Samples:
+        """Return the same examples with their positions in place of labels."""
+        numbers = torch.arange(len(self.y))
+        if self.rows is not None:
+            numbers[self.rows] = torch.arange(len(self.rows))
+        return replace(self, y=numbers)
+
     def get_stored(self, at: Tensor) -> Tensor:
         """Return the examples at these positions, as stored."""
         return self.x[at if self.rows is None else self.rows[at]]
@@ -265,6 +272,9 @@ class DeviceSamples(Samples):
 
     def select_examples(self, at: Tensor) -> Samples:
         return place_samples(self.source.select_examples(at.cpu()), self.compute)
+
+    def number(self) -> Samples:
+        return place_samples(self.source.number(), self.compute)
 
     def get_stored(self, at: Tensor) -> Tensor:
         if self.resident is None:

@@ -1,4 +1,4 @@
-"""Layers that algorithms add to a net: linear layers to find, GPFL's valve, FixHead's fixed directions."""
+"""Layers that algorithms add to a net: linear layers to find, GPFL's valve, fixed directions of classes."""
 
 import numpy as np
 import torch
@@ -56,6 +56,18 @@ class FixedDirections(nn.Module):
         return linear(z, self.directions)
 
 
+class ProjectedFeatures(nn.Module):
+    """Project features, and give them all one length, which is learned."""
+
+    def __init__(self, inputs: int, width: int, length: float) -> None:
+        super().__init__()
+        self.projection = nn.Linear(inputs, width)
+        self.length = nn.Parameter(torch.tensor(length))
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.length * normalize(self.projection(z), dim=-1)
+
+
 class ScaledFeatures(nn.Module):
     """Give all feature vectors the same length."""
 
@@ -82,24 +94,39 @@ def make_directions(features: int, classes: int) -> Tensor:
     return torch.from_numpy(rows / np.linalg.norm(rows, axis=1, keepdims=True)).float()
 
 
+def find_last_linear(net: Net, replaced: bool) -> tuple[str, nn.Linear]:
+    """Return the last linear layer of the head with its name; if it is replaced, it must not be frozen."""
+    head = net.get_submodule("head")
+    found = [(name, m) for name, m in head.named_modules() if isinstance(m, nn.Linear)]
+    if not found:
+        raise ConfigError(
+            "model: the head has no linear layer to replace; end it in nn.Linear, or choose another"
+            " algorithm"
+        )
+    if replaced and not found[-1][1].weight.requires_grad:
+        raise ConfigError(
+            "model: this algorithm replaces the last layer of the head, which is frozen; unfreeze it, or"
+            " choose another algorithm"
+        )
+    return found[-1]
+
+
+def cut_last_linear(net: Net) -> tuple[nn.Module, nn.Linear]:
+    """Return the head without its last linear layer, and that layer."""
+    name, last = find_last_linear(net, True)
+    if not name:
+        return nn.Identity(), last
+    parent, _, child = f"head.{name}".rpartition(".")
+    net.get_submodule(parent).add_module(child, nn.Identity())
+    return net.get_submodule("head"), last
+
+
 def replace_last_linear(net: Net, fixed: bool, length: float) -> None:
     """Replace the last linear layer of the shared head by one with fixed directions or scaled features.
 
     With learned weights and a length of 0 it stays as it is.
     """
-    head = net.get_submodule("head")
-    found = [(name, m) for name, m in head.named_modules() if isinstance(m, nn.Linear)]
-    if not found:
-        raise ConfigError(
-            "fixhead: the head of this model has no linear layer to replace;"
-            " end it in nn.Linear, or choose another algorithm"
-        )
-    name, last = found[-1]
-    if fixed and not last.weight.requires_grad:
-        raise ConfigError(
-            "fixhead: it replaces the last layer of the head, which is frozen; unfreeze it, or choose"
-            " directions = learned"
-        )
+    name, last = find_last_linear(net, fixed)
     layer = FixedDirections(last.in_features, last.out_features) if fixed else last
     scaled = nn.Sequential(ScaledFeatures(length), layer) if length else layer
     parent, _, child = f"head.{name}".rstrip(".").rpartition(".")

@@ -1,4 +1,4 @@
-"""Mixtures of clients' models: weights on the simplex, APPLE's core models, FedFomo's downloads, FedAMP."""
+"""Mixtures of clients' models: weights and points on the simplex, APPLE's core models, FedFomo's downloads, FedAMP."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,6 +57,38 @@ def minimise_on_affine_hull(q: Tensor, held: list[int]) -> Tensor:
     one[n] = 1.0
     solved, failed = torch.linalg.solve_ex(k, one)
     return solved[:n] if not failed else torch.full((n,), torch.nan, dtype=q.dtype)
+
+
+def project_onto_simplex(points: Tensor, total: float | Tensor) -> Tensor:
+    """Return the nearest points (rows, or one) with entries of at least 0 that add up to ``total``."""
+    falling = points.sort(-1, descending=True).values
+    over = (falling.cumsum(-1) - total) / torch.arange(1, points.shape[-1] + 1).to(points)
+    used = (falling > over).sum(-1, keepdim=True)
+    return (points - over.gather(-1, used - 1)).clamp(min=0)
+
+
+def spread_over_simplex(rows: Tensor, corners: int) -> Tensor:
+    """Give each row a point of the simplex, so that rows which are alike are near each other.
+
+    They are projected on their first principal components and then onto simplices of a thousand sizes; the size that
+    spreads them best, by the energy of equal charges, is taken.
+    """
+    rows = rows.double() - rows.double().mean(0)
+    values, vectors = torch.linalg.eigh(rows @ rows.T)
+    axes = (vectors * values.clamp(min=0).sqrt()).flip(1)[:, :corners]
+    signs = axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()  # else they are arbitrary
+    scores = torch.zeros(len(rows), corners, dtype=rows.dtype)
+    scores[:, : axes.shape[1]] = axes * torch.where(signs == 0, 1.0, signs)
+    sizes = torch.linspace(1e-4, 1, 1000, dtype=rows.dtype)
+    best, least = scores, float("inf")
+    first, second = torch.triu_indices(len(rows), len(rows), 1)
+    for size in sizes:
+        points = project_onto_simplex(scores, size) / size
+        distances = (points[first] - points[second]).norm(dim=1).clamp(min=1e-4)
+        energy = float((1 / distances.square()).sum())
+        if energy < least:
+            best, least = points, energy
+    return best.float()
 
 
 LEAST_BASE = 1.5  # of the power by which models are chosen: the authors' threshold
