@@ -14,7 +14,7 @@ from ..core.errors import ConfigError, simplify_name
 from ..core.files import TEXT_LIMIT
 from ..core.settings import check_keys, construct
 from ..core.training import CHOICES, list_dependent
-from ..data.sources import choose_default_training, count_named_clients
+from ..data.sources import choose_default_training, find_named_clients
 from ..models import find_model_name
 from ..population.attacks import Attack
 from ..protection import build_protections
@@ -120,9 +120,11 @@ def adopt_named_clients(data: Mapping[str, Any]) -> Mapping[str, Any]:
     name, users = data.get("name"), data.get("users")
     if "partition" in data or not isinstance(name, str) or not isinstance(users, str | None):
         return data
-    if not (count := count_named_clients(name, users)):
+    named = find_named_clients(name, users)
+    if not named.names:
         return data
-    return {"clients": count, **data, "partition": {"kind": "natural"}}
+    split = {"split": "official"} if named.has_split else {}
+    return {"clients": len(named.names), **split, **data, "partition": {"kind": "natural"}}
 
 
 def drop_replaced_settings(raw: dict[str, Any], overrides: Sequence[str]) -> None:
