@@ -37,6 +37,15 @@ class TaskChoice(StrEnum):
     sequence = "sequence"
 
 
+class ExportChoice(StrEnum):
+    """Formats of other platforms."""
+
+    pfllib = "pfllib"
+    leaf = "leaf"
+    huggingface = "huggingface"
+    npz = "npz"
+
+
 class ChartChoice(StrEnum):
     """Charts of the label distribution."""
 
@@ -53,6 +62,7 @@ def register(app: typer.Typer) -> None:
     group.command()(fetch)
     group.command()(show)
     group.command()(partition)
+    group.command()(export)
     group.command()(augment)
     app.add_typer(group, name="data")
 
@@ -187,6 +197,21 @@ def partition(
         print_label_table(federation)
     if new:
         terminal.print_note(f"join after training: {', '.join(new)}")
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
+    to: Annotated[ExportChoice, typer.Option(help="The format to write.")],
+    file: ConfigArgument = None,
+    pairs: SettingsOption = None,
+) -> None:
+    """Write the clients of a configuration in the format of another platform."""
+    from ..data.export import export_federation
+
+    federation = read_data_settings(file, pairs).build_federation()
+    export_federation(federation, to.value, folder)
+    clients = len(federation.whole().clients)
+    terminal.print_note(f"wrote {folder}: {clients} clients of {federation.name} ({to.value})")
 
 
 def augment(

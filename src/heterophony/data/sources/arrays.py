@@ -93,13 +93,16 @@ MEDMNIST_PARTS = ("train", "val", "test")
 
 def is_medmnist(path: Path) -> bool:
     """Return True if an ``.npz`` has the arrays of MedMNIST."""
-    if path.suffix != ".npz" or not path.is_file():
-        return False
+    return path.suffix == ".npz" and {"train_images", "test_images"} <= list_arrays(path)
+
+
+def list_arrays(path: Path) -> set[str]:
+    """List the names of the arrays in an ``.npz``; none if it cannot be read."""
     try:
         with open_regular_file(path) as opened, ZipFile(opened) as archive:
-            return {f"{part}_images.npy" for part in ("train", "test")} <= set(archive.namelist())
-    except (OSError, BadZipFile):  # whoever reads it as an .npz says what is wrong
-        return False
+            return {name.removesuffix(".npy") for name in archive.namelist()}
+    except (OSError, BadZipFile):  # whoever reads the arrays says what is wrong
+        return set()
 
 
 def read_medmnist(path: Path, request: Request) -> Source:

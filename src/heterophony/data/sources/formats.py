@@ -45,7 +45,9 @@ def read_folder_of_npz(path: Path, request: Request) -> Source:
 
 
 def list_files_of_clients(path: Path, users: str | None) -> NamedClients:
-    return NamedClients(tuple(p.stem for p in path.glob("*.npz")))
+    files = sorted(path.glob("*.npz"))
+    has_split = any("x_test" in arrays.list_arrays(p) for p in files[:1])
+    return NamedClients(tuple(p.stem for p in files), has_split)
 
 
 ALL_SETTINGS = ("classes", "task", "users")
