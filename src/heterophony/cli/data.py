@@ -10,6 +10,7 @@ import typer
 
 from ..core.files import clean_line, sort_names
 from . import terminal
+from .habits import SettingsCommand
 from .options import (
     ConfigArgument,
     JsonOption,
@@ -61,9 +62,8 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Download, inspect and partition data sets.")
     group.command()(fetch)
     group.command()(show)
-    group.command()(partition)
-    group.command()(export)
-    group.command()(augment)
+    for command in (partition, export, augment):
+        group.command(cls=SettingsCommand)(command)
     app.add_typer(group, name="data")
 
 

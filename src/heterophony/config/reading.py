@@ -57,6 +57,12 @@ def read_config(
 
 def read_toml(path: Path | None) -> tuple[str, dict[str, Any]]:
     """Read a TOML file: its text, and the same as plain data; nothing without a file."""
+    if path is not None and path.suffix in (".yaml", ".yml"):
+        raise ConfigError(
+            f"{path}: settings are TOML, not YAML; convert it: python -c 'import sys, yaml, tomli_w;"
+            " print(tomli_w.dumps(yaml.safe_load(sys.stdin)))'"
+            f" < {path} > {path.with_suffix('.toml')}"
+        )
     try:
         text = "" if path is None else read_settings_text(path)
         return text, tomllib.loads(text)
