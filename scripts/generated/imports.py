@@ -84,7 +84,7 @@ ROWS = (
         (
             *("new", "reproduce", "report", "dashboard", "journal", "bench", "doctor"),
             *("leaderboard show", "leaderboard add"),
-            *("data fetch", "data show", "data partition", "data augment"),
+            *("data fetch", "data show", "data partition", "data export", "data augment", "schema"),
             *("broker up", "broker down", "broker enrol", "broker revoke", "broker status"),
             *("fleet check", "fleet wheels", "fleet install", "fleet enrol", "fleet stop"),
             *("fleet status", "fleet logs", "fleet collect", "fleet table"),
@@ -106,6 +106,8 @@ ROWS = (
             (3, "data fetch digits"),
             (0, "data show digits"),
             (0, "data partition THEIRS/settings.toml"),
+            (0, "data export THEIRS/exported THEIRS/settings.toml --to npz"),
+            (0, "schema"),
             (0, "data augment THEIRS/settings.toml -o copies.png"),
             (0, "broker up broker --port 0"),
             (0, "broker status broker"),

@@ -38,7 +38,7 @@ def test_the_study_runs_on_its_own_data_and_its_tests_pass(study):
 
 def test_every_file_of_its_readme_is_there(study):
     text = Path("README.md").read_text()
-    assert {p.name for p in study.iterdir()} == {"README.md", "study.toml", "my_algorithm.py", "make_data.py", "test_study.py"}  # fmt: skip
+    assert {p.name for p in study.iterdir()} == {"README.md", "study.toml", "my_algorithm.py", "make_data.py", "test_study.py", "heterophony.schema.json"}  # fmt: skip
     assert all(p.name in text for p in study.iterdir() if p.name != "README.md")
 
 

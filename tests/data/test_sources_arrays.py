@@ -279,8 +279,12 @@ def test_sets_that_do_not_fit_are_refused(hub):
     hub["a/b"] = {"test": Rows([], image=Image())}
     assert refused(read_source, "hf:a/b") == "hf:a/b has no split 'train'; it has: test"
     hub["a/b"] = {"train": Rows([{"text": "a"}], text=Value(), label=ClassLabel(["x"]))}
-    assert (
-        refused(read_source, "hf:a/b") == "hf:a/b has no column of type Image; it has: text, label"
+    assert refused(read_source, "hf:a/b").startswith(
+        "hf:a/b has no column of type Image and none of numbers; it has: text, label;"
+    )
+    hub["a/b"] = {"train": Rows([{"text": "a"}], text=Value())}
+    assert refused(read_source, "hf:a/b") == (
+        "hf:a/b has no column of type ClassLabel and none called label; it has: text"
     )
     hub["a/b"] = {"train": Rows([], image=Image(), label=ClassLabel(["x"]))}
     assert refused(read_source, "hf:a/b") == "hf:a/b: there are no examples"
@@ -295,3 +299,102 @@ def test_without_the_package_the_extra_is_named(monkeypatch):
         assert refused(ask, "hf:uoft-cs/cifar10") == (
             "hf:uoft-cs/cifar10 needs the datasets package: pip install 'heterophony[hf]'"
         )
+
+
+class Float(Value):
+    dtype = "float32"
+
+
+class Text(Value):
+    dtype = "string"
+
+
+class List(Value):
+    pass
+
+
+def test_a_hub_set_of_numbers_texts_and_users_is_a_table(hub):
+    rows = [
+        {"age": 30.0 + i, "sex": "fm"[i % 2], "site": f"s{i % 2}", "label": i % 2} for i in range(8)
+    ]
+    kinds = {"age": Float(), "sex": Text(), "site": Text(), "label": ClassLabel(["no", "yes"])}
+    hub["a/b"] = {"train": Rows(rows[:6], **kinds), "test": Rows(rows[6:], **kinds)}
+    made = read_source("hf:a/b", users="site")
+    assert (made.labels, made.official, made.user_names) == (("no", "yes"), 6, ("s0", "s1"))
+    assert [c.name for c in made.columns] == ["age", "sex"]
+    assert made.columns[1].categories == ("f", "m")
+    assert hp.federate(hub["a/b"], users="site").clients == ("s0", "s1")
+
+
+def test_a_hub_set_of_lists_is_arrays(hub):
+    rows = [{"signal": [float(i)] * 3, "label": "ab"[i % 2]} for i in range(4)]
+    hub["a/b"] = {"train": Rows(rows, signal=List(), label=Text())}
+    made = read_source("hf:a/b")
+    assert (made.x.shape, made.labels) == ((4, 3), ("a", "b"))
+    hub["a/b"] = {
+        "train": Rows([*rows, {"signal": [1.0], "label": "a"}], signal=List(), label=Text())
+    }
+    assert "the lists in column 'signal' differ in length" in refused(read_source, "hf:a/b")
+
+
+# flwr-datasets --------------------------------------------------------------------------------
+
+
+class Partitioner:
+    """The part of a partitioner's interface that is used."""
+
+    def __init__(self, parts: list[Rows]) -> None:
+        self.parts = parts
+
+    @property
+    def num_partitions(self) -> int:
+        if not self.parts:
+            raise AttributeError("The dataset field should be set before using it.")
+        return len(self.parts)
+
+    def load_partition(self, partition_id: int) -> Rows:
+        return self.parts[partition_id]
+
+
+class FederatedDataset:
+    def __init__(self, **partitioners: Partitioner) -> None:
+        self.held = partitioners
+
+    @property
+    def partitioners(self) -> dict[str, Partitioner]:
+        return self.held
+
+    def load_partition(self, partition_id: int, split: str | None = None) -> Rows:
+        return self.held[split or "train"].load_partition(partition_id)
+
+
+def make_partitions(*sizes: int) -> Partitioner:
+    kinds = {"v": List(), "label": ClassLabel(["a", "b"])}
+    return Partitioner(
+        [
+            Rows([{"v": [c, i], "label": i % 2} for i in range(n)], **kinds)
+            for c, n in enumerate(sizes)
+        ]
+    )
+
+
+def test_partitions_of_flower_are_clients():
+    made = hp.federate(make_partitions(4, 6))
+    assert made.clients == ("0", "1")
+    held = {c: torch.cat([made.train[c], made.test[c]]) for c in made.clients}
+    assert {c: len(r) for c, r in held.items()} == {"0": 4, "1": 6}
+    assert all((made.x[r][:, 0] == int(c)).all() for c, r in held.items())
+    both = hp.federate(FederatedDataset(train=make_partitions(4, 6), test=make_partitions(2, 3)))
+    assert {c: len(r) for c, r in both.train.items()} == {"0": 4, "1": 6}
+    assert {c: len(r) for c, r in both.test.items()} == {"0": 2, "1": 3}
+
+
+def test_partitions_of_flower_that_do_not_fit_are_refused():
+    unequal = FederatedDataset(train=make_partitions(4, 6), test=make_partitions(2))
+    assert refused(hp.federate, unequal) == (
+        "flwr-datasets: 2 training but 1 test partitions; make them equal"
+    )
+    assert "partition 'train'" in refused(hp.federate, FederatedDataset(valid=make_partitions(2)))
+    assert refused(hp.federate, Partitioner([])) == (
+        "flwr-datasets: The dataset field should be set before using it."
+    )

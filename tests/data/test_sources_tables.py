@@ -10,7 +10,7 @@ import pytest
 import heterophony as hp
 from heterophony.config.reading import resolve_config
 from heterophony.core.errors import ConfigError, DataError
-from heterophony.data.sources import count_named_clients, read_source
+from heterophony.data.sources import find_named_clients, read_source
 
 ROWS = [
     "age, Client ,bmi,label",
@@ -56,15 +56,23 @@ def test_classes_of_a_table_can_be_ordered_and_numbered(tmp_path: Path) -> None:
     ("rows", "message"),
     [
         (["age,clinic,ill", "1,a,0"], "no column 'label'.* It has: age, clinic, ill"),
-        (["age,clinic,label", "1,a,0"], "row 1, column 'clinic': 'a' is not a number.*'client'"),
-        (["age,label", "1,0", ",1"], "row 2, column 'age': '' is not a number; fill it in"),
+        (
+            ["age,label", "1,0", "two,1", "3,1"],
+            "row 2, column 'age': 'two' is not a number, as most",
+        ),
+        (["age,bmi,label", "1,,0", "2,NA,1"], "column 'bmi': all values are missing; leave out"),
+        (["age,label", "1,0", "2,"], "row 2: the label is missing; leave out the row"),
+        (
+            ["age,label", *(f"id{i},0" for i in range(101))],
+            "'age': 101 different texts are too many",
+        ),
         (["age,label", "1,0", "1"], "row 2: 1 values for 2 columns"),
         (["age,label"], "no row below"),
         (["label,client", "0,a"], "no column to learn from"),
         (["age,label,Label", "1,0,0"], "2 columns 'label'"),
         (["age,label,client", "1,0,a", "2,1,"], "row 2: the name of the client is missing"),
         (["age,label", "1,3", "1,4"], "the labels are 3, 4"),
-        (["age,label", "inf,0", "1,1"], "NaN or infinity"),
+        (["age,label", "inf,0", "1,1"], "column 'age': a number is infinite or too large"),
     ],
 )
 def test_a_wrong_table_is_explained(tmp_path: Path, rows: list[str], message: str) -> None:
@@ -95,7 +103,7 @@ def test_named_clients_are_the_clients_of_a_run(tmp_path: Path) -> None:
     halves = {"x_train": x[:4], "y_train": y[:4], "x_test": x[4:], "y_test": y[4:]}
     np.savez(tmp_path / "two.npz", **halves, client_train=names[::2], client_test=names[::2])
     for data in (table, str(tmp_path / "one.npz"), str(tmp_path / "two.npz")):
-        assert count_named_clients(data) == 2
+        assert len(find_named_clients(data).names) == 2
         config = resolve_config({"data": {"name": data}})
         assert (config.data.clients, config.data.partition["kind"]) == (2, "natural")
     federation = hp.federate(tmp_path / "one.npz")
@@ -111,4 +119,4 @@ def test_wrong_names_of_clients_are_explained(tmp_path: Path) -> None:
     np.savez(tmp_path / "objects.npz", x=x, y=y, client=np.array(["a", None], dtype=object))
     with pytest.raises(DataError, match=r"client holds Python objects; store text as np.array"):
         read_source(str(tmp_path / "objects.npz"))
-    assert count_named_clients(str(tmp_path / "objects.npz")) == 0
+    assert not find_named_clients(str(tmp_path / "objects.npz")).names

@@ -85,6 +85,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {  # command lines, each with what it doe
         "heterophony data partition -c clients=20 -o partition.png",
         "heterophony data partition -c data=fmnist --save who.json",
     ),
+    "data export": (
+        "heterophony data export --to pfllib dataset/Digits -c clients=20",
+        "heterophony data export --to leaf leaf-data study.toml",
+    ),
 }
 
 

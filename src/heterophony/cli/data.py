@@ -10,6 +10,7 @@ import typer
 
 from ..core.files import clean_line, sort_names
 from . import terminal
+from .habits import SettingsCommand
 from .options import (
     ConfigArgument,
     JsonOption,
@@ -22,9 +23,28 @@ if TYPE_CHECKING:
     from ..config.config import Config
     from ..core.algorithm import Algorithm
     from ..data.federation import Federation
+    from ..data.source import Source
 
 
 SHOWN_CLIENTS = 20  # of `data show`, for people
+
+
+class TaskChoice(StrEnum):
+    """What is learned."""
+
+    classification = "classification"
+    regression = "regression"
+    multilabel = "multilabel"
+    sequence = "sequence"
+
+
+class ExportChoice(StrEnum):
+    """Formats of other platforms."""
+
+    pfllib = "pfllib"
+    leaf = "leaf"
+    huggingface = "huggingface"
+    npz = "npz"
 
 
 class ChartChoice(StrEnum):
@@ -42,8 +62,8 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Download, inspect and partition data sets.")
     group.command()(fetch)
     group.command()(show)
-    group.command()(partition)
-    group.command()(augment)
+    for command in (partition, export, augment):
+        group.command(cls=SettingsCommand)(command)
     app.add_typer(group, name="data")
 
 
@@ -56,7 +76,7 @@ def fetch(name: Annotated[str, typer.Argument(help="As in `heterophony list data
 
 def show(
     name: Annotated[
-        str, typer.Argument(help="A data set's name, or a path to an .npz file or a folder.")
+        str, typer.Argument(help="A data set's name, or a path to a file or folder of data.")
     ],
     path: Annotated[
         str | None, typer.Option(help="The folder or archive that holds its files.")
@@ -64,17 +84,55 @@ def show(
     users: Annotated[
         str | None, typer.Option(help="The column or array that names clients; default: client.")
     ] = None,
+    task: Annotated[
+        TaskChoice, typer.Option(help="What is learned from the targets.")
+    ] = TaskChoice.classification,
     json: JsonOption = False,
 ) -> None:
     """Describe a data set: its examples, their shape, its classes and the clients that it names."""
-    import numpy as np
-
     from ..data.sources import read_source
 
-    found = read_source(name, path, users=users)
-    counts = np.bincount(found.y, minlength=len(found.labels))
+    found = read_source(name, path, task=task.value, users=users)
+    about = describe_source(found, name_format(name))
+    if json:
+        terminal.print_json(about)
+        return
+    shape = "×".join(map(str, about["shape"]))
+    title = f"{found.name}: {len(found.y)} examples of {shape} ({found.x.dtype})"
+    title += f", the first {found.official} to train" if found.official else ""
+    title += f", of {len(found.user_names)} users" if found.user_names else ""
+    title += f" · format: {about['format']}" if about["format"] else ""
+    word = {"classification": "class", "multilabel": "label", "sequence": "token"}
+    terminal.print_table(
+        title, [word.get(found.task, "target"), "examples"], list(about["classes"].items())
+    )
+    if found.columns:
+        print_columns(about["columns"])
+    if shown := list(about.get("clients", {}).items())[:SHOWN_CLIENTS]:
+        terminal.print_table("", ["client", "examples"], shown)
+        if (more := len(about["clients"]) - len(shown)) > 0:
+            terminal.print_note(f"and {more} more clients; --json has them all")
+
+
+def name_format(name: str) -> str:
+    """Return the name of the format in which a path holds data; of a named data set, nothing."""
+    from ..data.sources import SOURCES, find_dataset_name
+    from ..data.sources.formats import find_format
+
+    found = None if find_dataset_name(name) in SOURCES else find_format(Path(name).expanduser())
+    return "" if found is None else found.name
+
+
+def describe_source(found: Source, format_name: str) -> dict[str, Any]:
+    """Describe a data set as JSON has it."""
+    import numpy as np
+
+    from ..data.source import count_targets
+
+    counts = count_targets(found.y, found.task, len(found.labels))
     about: dict[str, Any] = {
         "name": found.name,
+        "format": format_name,
         "examples": len(found.y),
         "shape": list(found.x.shape[1:]),
         "type": str(found.x.dtype),
@@ -82,22 +140,26 @@ def show(
         "users": len(found.user_names),
         "classes": dict(zip(found.labels, counts.tolist(), strict=True)),
     }
+    if found.columns:
+        missing = np.isnan(found.x).sum(axis=0).tolist()
+        about["columns"] = [
+            {"name": c.name, "categories": list(c.categories), "missing": n}
+            for c, n in zip(found.columns, missing, strict=True)
+        ]
     if found.users is not None:
         held = np.bincount(found.users, minlength=len(found.user_names)).tolist()
         by_client = dict(zip(found.user_names, held, strict=True))
         about["clients"] = {c: by_client[c] for c in sort_names(by_client)}
-    if json:
-        terminal.print_json(about)
-        return
-    shape = "×".join(map(str, found.x.shape[1:]))
-    title = f"{found.name}: {len(found.y)} examples of {shape} ({found.x.dtype})"
-    title += f", the first {found.official} to train" if found.official else ""
-    title += f", of {len(found.user_names)} users" if found.user_names else ""
-    terminal.print_table(title, ["class", "examples"], list(about["classes"].items()))
-    if shown := list(about.get("clients", {}).items())[:SHOWN_CLIENTS]:
-        terminal.print_table("", ["client", "examples"], shown)
-        if (more := len(about["clients"]) - len(shown)) > 0:
-            terminal.print_note(f"and {more} more clients; --json has them all")
+    return about
+
+
+def print_columns(columns: list[dict[str, Any]]) -> None:
+    """Print what the columns of a table hold."""
+    rows = [
+        (c["name"], ", ".join(c["categories"][:8]) or "numbers", c["missing"] or "")
+        for c in columns
+    ]
+    terminal.print_table("", ["column", "values", "missing"], rows)
 
 
 def partition(
@@ -135,6 +197,21 @@ def partition(
         print_label_table(federation)
     if new:
         terminal.print_note(f"join after training: {', '.join(new)}")
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
+    to: Annotated[ExportChoice, typer.Option(help="The format to write.")],
+    file: ConfigArgument = None,
+    pairs: SettingsOption = None,
+) -> None:
+    """Write the clients of a configuration in the format of another platform."""
+    from ..data.export import export_federation
+
+    federation = read_data_settings(file, pairs).build_federation()
+    export_federation(federation, to.value, folder)
+    clients = len(federation.whole().clients)
+    terminal.print_note(f"wrote {folder}: {clients} clients of {federation.name} ({to.value})")
 
 
 def augment(

@@ -27,6 +27,14 @@ class ListKind(StrEnum):
 def register(app: typer.Typer) -> None:
     """Add the command to the app."""
     app.command("list")(list_)
+    app.command()(schema)
+
+
+def schema() -> None:
+    """Print a JSON Schema of a file of settings, by which editors complete and check it."""
+    from ..config.schema import build_schema
+
+    terminal.print_json(build_schema())
 
 
 def list_(

@@ -10,10 +10,10 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from ..core.errors import ConfigError, match_name, suggest_or_list
 from . import terminal
+from .habits import SettingsCommand, complete_setting
 
 if TYPE_CHECKING:
     from ..config.config import Config
@@ -44,7 +44,12 @@ ConfigArgument = Annotated[
 ]
 SettingsOption = Annotated[
     list[str] | None,
-    typer.Option("-c", "--config", help="One setting, as in local.lr=0.01; repeatable."),
+    typer.Option(
+        "-c",
+        "--config",
+        help="One setting, as in local.lr=0.01; repeatable.",
+        autocompletion=complete_setting,
+    ),
 ]
 EngineOption = Annotated[
     list[str] | None,
@@ -71,11 +76,11 @@ SeedsOption = Annotated[
 ]
 
 
-class SeedsCommand(TyperCommand):
+class SeedsCommand(SettingsCommand):
     """A command whose option --seeds takes several words, as in ``--seeds 0 1 2``."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, join_seed_words(args))
+    def parse_words(self, ctx: Any, words: list[str]) -> list[str]:
+        return join_seed_words(super().parse_words(ctx, words))
 
 
 def join_seed_words(words: Sequence[str]) -> list[str]:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import FolderError
-from ..core.files import write_atomically
+from ..core.files import write_atomically, write_json
 from . import terminal
+from .habits import SettingsCommand
 from .options import (
     SAME_COMMAND,
     ConfigArgument,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the app."""
-    app.command()(run)
+    app.command(cls=SettingsCommand)(run)
     app.command()(resume)
     app.command(cls=SeedsCommand)(compare)
 
@@ -167,7 +168,7 @@ def check_trackers(track: list[str] | None) -> None:
 
 def register_pretrain(app: typer.Typer) -> None:
     """Add the command to the app."""
-    app.command()(pretrain)
+    app.command(cls=SettingsCommand)(pretrain)
 
 
 def pretrain(
@@ -202,10 +203,13 @@ def new(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write.")],
 ) -> None:
     """Write a folder to start a study from: settings, an algorithm, data, and a test that passes."""
+    from ..config.schema import SCHEMA_FILE, build_schema
+
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FolderError(f"{folder} exists already; name a new folder")
     for file in sorted(TEMPLATE.iterdir(), key=lambda file: file.name):
         write_atomically(folder / file.name.removesuffix(".txt"), file.read_bytes(), durable=False)
+    write_json(folder / SCHEMA_FILE, build_schema())
     terminal.print_note(
         f"wrote {folder}; next: cd {folder} && python make_data.py && heterophony run study.toml"
     )

@@ -106,10 +106,10 @@ def supervise(bed: Testbed, config: Config, folder: RunFolder, sizes: list[int])
 def list_default_settings(pairs: list[str]) -> list[str]:
     """List the settings of a testbed without a file; without a number of clients if the data name them."""
     from ..config.short_keys import expand_section, find_choice
-    from ..data.sources import count_named_clients
+    from ..data.sources import find_named_clients
 
     chosen = [expand_section(pair) for pair in pairs]
     name, *users = (find_choice({}, chosen, k, "") for k in ("data.name", "data.users", "users"))
-    named = bool(name) and count_named_clients(name, "".join(users) or None) > 0
+    named = bool(name) and find_named_clients(name, "".join(users) or None).names
     usual = [f"algorithm.name={DEFAULT_ALGORITHM}"]
     return usual if named else [*usual, f"data.clients={DEFAULT_CLIENTS}"]

@@ -192,7 +192,7 @@ class Config:
             None if data.feature_skew is None else build_skew(data.feature_skew),
             data.validation_fraction,
         ).transformed(data.transform, data.frozen_augment)
-        return federation.keeping_out(data.new_clients, seed)
+        return federation.keeping_out(data.new_clients, seed).encode_table()
 
     def load_client_folders(self, paths: Mapping[str, Path]) -> Federation:
         """Load the own data of these clients. Each client's split is independent of the others."""

@@ -14,7 +14,7 @@ from ..core.errors import ConfigError, simplify_name
 from ..core.files import TEXT_LIMIT
 from ..core.settings import check_keys, construct
 from ..core.training import CHOICES, list_dependent
-from ..data.sources import choose_default_training, count_named_clients
+from ..data.sources import choose_default_training, find_named_clients
 from ..models import find_model_name
 from ..population.attacks import Attack
 from ..protection import build_protections
@@ -57,6 +57,12 @@ def read_config(
 
 def read_toml(path: Path | None) -> tuple[str, dict[str, Any]]:
     """Read a TOML file: its text, and the same as plain data; nothing without a file."""
+    if path is not None and path.suffix in (".yaml", ".yml"):
+        raise ConfigError(
+            f"{path}: settings are TOML, not YAML; convert it: python -c 'import sys, yaml, tomli_w;"
+            " print(tomli_w.dumps(yaml.safe_load(sys.stdin)))'"
+            f" < {path} > {path.with_suffix('.toml')}"
+        )
     try:
         text = "" if path is None else read_settings_text(path)
         return text, tomllib.loads(text)
@@ -120,9 +126,11 @@ def adopt_named_clients(data: Mapping[str, Any]) -> Mapping[str, Any]:
     name, users = data.get("name"), data.get("users")
     if "partition" in data or not isinstance(name, str) or not isinstance(users, str | None):
         return data
-    if not (count := count_named_clients(name, users)):
+    named = find_named_clients(name, users)
+    if not named.names:
         return data
-    return {"clients": count, **data, "partition": {"kind": "natural"}}
+    split = {"split": "official"} if named.has_split else {}
+    return {"clients": len(named.names), **split, **data, "partition": {"kind": "natural"}}
 
 
 def drop_replaced_settings(raw: dict[str, Any], overrides: Sequence[str]) -> None:

@@ -18,7 +18,8 @@ from ..data.client_folders import OWN_DATA, ExampleSpec
 from ..data.partitions import PARTITIONS, build_partition
 from ..data.source import parse_class_names
 from ..data.sources import find_dataset_name
-from ..data.sources.registry import check_classes_unknown, check_task_unknown, check_users_possible
+from ..data.sources.registry import check_request
+from ..data.sources.request import Request
 from ..data.transforms import SKEWS, build_skew
 from ..engines.base import LOCAL_CLUSTER, Cluster
 from ..population.availability import Availability, Devices, Diurnal, Trace
@@ -269,12 +270,8 @@ def fill_data_defaults(data: DataSection) -> DataSection:
     """Return the section with every default of its partition and skew; raise where one is wrong."""
     if data.name == OWN_DATA:
         return clear_partition_settings(data)
-    if data.task != "classification":
-        check_task_unknown(find_dataset_name(data.name))
-    if data.users is not None:
-        check_users_possible(find_dataset_name(data.name))
+    check_request(find_dataset_name(data.name), Request(data.classes, data.task, data.users))
     if data.classes is not None:
-        check_classes_unknown(data.name)
         parse_class_names(data.classes)
     if data.shape is not None:
         raise ConfigError(f"data.shape: only where data.name = '{OWN_DATA}'; leave it out")

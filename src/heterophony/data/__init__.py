@@ -1,6 +1,7 @@
 """Data: read a data set, partition it, and store the federation that results.
 
-- ``sources/``        reads data sets; ``sources/registry.py`` lists them by name
+- ``sources/``        reads data sets; ``registry.py`` lists them by name, ``formats.py`` users' formats
+- ``columns.py``      encodes categories and missing values of tables
 - ``source.py``       ``Source``: a data set as it was read
 - ``partitions/``     rules that decide which client holds which examples
 - ``partitioning.py`` makes a federation of a data set and a partition

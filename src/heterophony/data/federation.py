@@ -23,6 +23,7 @@ from ..core.samples import ClientData, Samples, Scale
 from ..core.scores import TaskName
 from ..core.tasks import compute_target_variance
 from ..core.tensors import tensor_to_bytes
+from .columns import Column, Columns, encode_columns, fit_columns
 from .partitions import Share
 from .partitions.file import digest_examples, write_partition
 from .source import count_targets
@@ -65,6 +66,8 @@ class Federation:
     validation: Mapping[str, Tensor] = field(default_factory=dict)  # of all clients, or empty
     task: TaskName = "classification"
     remark: str = ""  # how the data differ from the published data set of their name
+    columns: Columns = Columns()  # of a table, as fitted; before ``encode_table``, as read
+    stored_sha256: str = ""  # of a table: the digest of its rows before they were encoded
 
     def __repr__(self) -> str:
         new = f" and {len(self.new)} new" if self.new else ""
@@ -160,6 +163,24 @@ class Federation:
         drawn = make_generator(seed, "new clients").choice(len(clients), count, replace=False)
         return replace(self, new=tuple(clients[i] for i in sorted(drawn)))
 
+    def encode_table(self) -> Federation:
+        """Return the same federation with the rows of its table as network input.
+
+        What replaces missing values, and which categories have an input, is fitted on the rows that
+        clients of the training train on.
+        """
+        if not self.columns:
+            return self
+        x = self.x.numpy()
+        rows = torch.cat([self.train[c] for c in self.clients]).numpy()
+        fitted = fit_columns(self.columns, x[rows])
+        return replace(
+            self,
+            x=torch.from_numpy(encode_columns(self.columns, fitted, x)),
+            columns=fitted,
+            stored_sha256=digest_examples(x, self.y.numpy()),
+        )
+
     @cached_property
     def sha256(self) -> str:
         """The digest of all examples and of each client's rows: equal for equal federations."""
@@ -187,7 +208,8 @@ class Federation:
         shares = {c: Share(self.train[c].numpy(), self.test[c].numpy(), c) for c in self.train}
         for c, rows in self.validation.items():
             shares[c] = replace(shares[c], validation=rows.numpy())
-        write_partition(path, shares, digest_examples(self.x.numpy(), self.y.numpy()))
+        digest = self.stored_sha256 or digest_examples(self.x.numpy(), self.y.numpy())
+        write_partition(path, shares, digest)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays to store: examples, labels, and the rows of all clients in a line."""
@@ -207,6 +229,8 @@ class Federation:
             "skew": None if self.skew is None else describe_skew(self.skew),
             "new": self.new,
             "task": self.task,
+            "columns": [asdict(c) for c in self.columns],
+            "stored_sha256": self.stored_sha256,
         }
         return json.dumps(content)
 
@@ -238,6 +262,10 @@ class Federation:
             new=tuple(about["new"]),
             validation=dict(zip(about["validation"], parts[2 * n :], strict=True)),
             task=about["task"],
+            columns=Columns(
+                Column(c["name"], tuple(c["categories"]), c["fill"]) for c in about["columns"]
+            ),
+            stored_sha256=about["stored_sha256"],
         )
 
 

@@ -110,6 +110,7 @@ def partition_source(
         validation=validation if any(map(len, validation.values())) else {},
         task=source.task,
         remark=source.remark,
+        columns=source.columns,
     )
     return hold_out_validation(federation, validation_fraction, terms.seed)
 

@@ -15,6 +15,7 @@ from ..core.files import NAME_PATTERN, NAME_RULE, sort_names
 from ..core.samples import Scale
 from ..core.scores import TaskName
 from ..core.tasks import IGNORED_TOKEN
+from .columns import Columns, is_missing
 
 MAX_CLASSES = 1 << 20
 GROUPS = 10  # of equal size, by which the targets of a regression are partitioned
@@ -152,6 +153,7 @@ class Source:
     user_names: tuple[str, ...] = ()
     task: TaskName = "classification"
     remark: str = ""  # how it differs from the published data set of its name
+    columns: Columns = Columns()  # of a table: x then has NaN where a value is missing
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
@@ -164,7 +166,9 @@ class Source:
             raise DataError(f"{self.name}: labels must be 0 … {len(self.labels) - 1}")
         if self.task == "sequence" and not np.issubdtype(self.x.dtype, np.integer):
             raise DataError(f"{self.name}: a sequence must be of whole numbers, not {self.x.dtype}")
-        if np.issubdtype(self.x.dtype, np.floating) and not np.isfinite(self.x).all():
+        if np.issubdtype(self.x.dtype, np.floating) and not (
+            self.columns or np.isfinite(self.x).all()
+        ):
             raise DataError(f"{self.name}: the examples hold NaN or infinity")
 
 
@@ -208,7 +212,6 @@ def parse_class_names(classes: int | Sequence[str]) -> tuple[str, ...]:
 
 CLIENT = "client"  # the column or array that names clients, unless ``data.users`` says another
 T = TypeVar("T")
-MISSING_TYPES = ("NoneType", "NAType", "NaTType")  # of Python and pandas
 
 
 def name_users(source: Source, clients: Iterable[object], where: str) -> Source:
@@ -243,7 +246,7 @@ def number_clients(
 
 def parse_client_name(value: Any, where: str) -> str:
     """Convert what names a client to text: a text or a number."""
-    if type(value).__name__ in MISSING_TYPES or (isinstance(value, float) and value != value):
+    if not isinstance(value, str) and is_missing(value):
         value = ""
     if isinstance(value, bytes):
         value = value.decode(errors="surrogateescape")

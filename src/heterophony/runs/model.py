@@ -214,6 +214,7 @@ class Model(nn.Module):
         super().__init__()
         self.net, pool = client.net.eval(), plan.federation.x
         self._input = ModelInput(tuple(pool.shape[1:]), pool.dtype, client.data.test.scale)
+        self._columns = plan.federation.columns
         self._algorithm, self._generic = plan.algorithm, generic
         self._client: Client = PredictingClient(client)
         self._keep_what_is_needed(client, make_example(plan, client))
@@ -224,6 +225,8 @@ class Model(nn.Module):
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
+        if self._columns.accepts(x):  # rows of a table: encoded as in training
+            x = torch.from_numpy(self._columns.encode(x))
         x = self._input.convert(torch.as_tensor(x))
         memory, received = dict(self.memory.read()), self.received.read()[""]
         return self._predict(x, self._client.data, memory, received)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import ceil, log10
 
 from ..core.accelerator import ON_CPU, Compute
@@ -55,6 +55,8 @@ def execute_plan(
         plan = replace(plan, secret=load_secret(folder.path, create=not events))
     if not folder.partition_file.exists():
         plan.federation.save_partition(folder.partition_file)
+        if plan.federation.columns:
+            write_json(folder.path / "columns.json", list(map(asdict, plan.federation.columns)))
     with follow_run(trackers, describe_tracked_run(folder), folder.iterate_events, warn) as follow:
         if not is_finished(events):
             check_same_initial_model(plan, events)

@@ -15,19 +15,23 @@ from ..core.errors import ConfigError, DataError, choose
 from ..core.scores import TaskName
 from ..core.settings import construct
 from ..core.status_line import name_slow_work
+from ..data.columns import is_frame
 from ..data.federation import Federation
 from ..data.partitioning import partition_source, split_into_clients
 from ..data.partitions import PARTITIONS, Dirichlet, Natural, Partition
 from ..data.partitions.base import SplitMode
 from ..data.source import Source, decide_classes, name_own_clients, name_users
-from ..data.sources import count_named_clients, read_source, wrap_arrays
+from ..data.sources import find_named_clients, read_source, wrap_arrays
 from ..data.sources.arrays import unpack_datasets
 from ..data.sources.huggingface import (
     get_splits,
     is_datasets_object,
-    read_clients_of_datasets,
-    read_datasets_object,
+    is_flower_data,
+    read_flower_data,
+    read_splits,
 )
+from ..data.sources.request import NamedClients, Request
+from ..data.sources.tables import read_frame
 from ..data.transforms import Skew
 
 
@@ -43,7 +47,7 @@ def federate(
     path: str | None = None,
     transform: str = "half",
     frozen_augment: bool = False,
-    split: SplitMode = "merged",
+    split: SplitMode | None = None,
     feature_skew: Skew | None = None,
     new_clients: float = 0.0,
     validation_fraction: float = 0.0,
@@ -52,14 +56,17 @@ def federate(
 ) -> Federation:
     """Build a federation: clients, and the data that each one holds.
 
-    ``data`` is a name (``"fmnist"``), a path to an ``.npz``, a ``.csv`` or a folder, arrays ``(x, y)`` to be
+    ``data`` is a name (``"fmnist"``), a path to a file or folder in one of the formats of
+    docs/reference/data.md, arrays ``(x, y)`` to be
     partitioned (default: 20 clients, Dirichlet 0.1), or every client's own ``(x, y)`` or
     ``(x_train, y_train, x_test, y_test)``: in a list, or by name in a dict. ``client`` has the name of
     each example's client, training before test; data may name it themselves, in a column or array
     ``client`` or the one that ``users`` names. Each name is then a client, in natural order, unless
-    ``partition`` is given. A torch ``Dataset`` can replace ``(x, y)``, and a pair of
-    them the four arrays; so can a ``Dataset`` or ``DatasetDict`` of Hugging Face with images and
-    labels. ``transform`` is how stored images become input: ``"half"`` (scaled to [-1, 1]), or as in
+    ``partition`` is given. A torch ``Dataset`` or ``DataLoader`` can replace ``(x, y)``, and a pair of
+    them the four arrays. A ``Dataset`` or ``DatasetDict`` of Hugging Face, a partitioner or
+    ``FederatedDataset`` of flwr-datasets, and a frame of pandas can be ``data`` too. ``split`` is by
+    default ``"official"`` where each client has test examples of its own, otherwise ``"merged"``.
+    ``transform`` is how stored images become input: ``"half"`` (scaled to [-1, 1]), or as in
     ``"fedavg2rep"`` or ``"feddecomp"``, which also transform training images at random; with ``frozen_augment``, each one in the same way for the whole run. ``new_clients`` is
     the share of clients, drawn by the seed, that join only after training. ``validation_fraction`` is
     the share of every client's training examples that is held out, to choose a round by.
@@ -85,15 +92,19 @@ def federate(
             source = resolve_source(data, path, classes, task, users)
             if client is not None:
                 source = name_users(source, client, "client")
-            if partition is None and (client is not None or has_named_clients(data, users)):
+            named = find_own_clients(data, users, source)
+            if partition is None and (client is not None or named.names):
                 partition = Natural()
-                clients = len(source.user_names) if clients is None else clients
+                count = len(named.names or source.user_names)
+                clients = count if clients is None else clients
+                split = "official" if named.has_split and split is None else split
             rule = resolve_partition(partition)
-            how = (rule, train_fraction, seed, split, feature_skew, validation_fraction)
+            how = (rule, train_fraction, seed, split or "merged", feature_skew, validation_fraction)
             federation = partition_source(source, 20 if clients is None else clients, *how)
     if federation.remark:
         warnings.warn(federation.remark, stacklevel=2)
-    return federation.transformed(transform, frozen_augment).keeping_out(new_clients, seed)
+    federation = federation.transformed(transform, frozen_augment).keeping_out(new_clients, seed)
+    return federation.encode_table()
 
 
 def resolve_partition(partition: Any) -> Partition:
@@ -116,11 +127,11 @@ def resolve_partition(partition: Any) -> Partition:
     return rule
 
 
-def has_named_clients(data: Any, users: str | None) -> bool:
-    """Tell whether data name the client of each example themselves."""
+def find_own_clients(data: Any, users: str | None, source: Source) -> NamedClients:
+    """Return the clients that data name themselves; named data sets have users, but no clients."""
     if isinstance(data, str | Path):
-        return count_named_clients(str(data), users) > 0
-    return is_datasets_object(data) and bool(read_clients_of_datasets(get_splits(data), users))
+        return find_named_clients(str(data), users)
+    return NamedClients(source.user_names, has_split=is_flower_data(data) and bool(source.official))
 
 
 def resolve_source(
@@ -130,11 +141,16 @@ def resolve_source(
     task: TaskName,
     users: str | None,
 ) -> Source:
-    """Return the data set behind a name, a path, arrays or torch Datasets."""
+    """Return the data set behind a name, a path, an object of another package, or arrays."""
     if isinstance(data, str | Path):
         return read_source(str(data), path, classes, task, users)
+    request = Request(classes, task, users)
     if is_datasets_object(data):
-        return read_datasets_object(data, users)
+        return read_splits("datasets", get_splits(data), request)
+    if is_flower_data(data):
+        return read_flower_data(data, request)
+    if is_frame(data):
+        return read_frame(data, request)
     if users is not None:
         raise ConfigError("users: arrays have no columns; give the names themselves as client")
     given = unpack_datasets(data, task)

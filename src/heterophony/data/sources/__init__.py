@@ -6,9 +6,9 @@ from .registry import (
     DatasetSize,
     NamedDataset,
     choose_default_training,
-    count_named_clients,
     fetch_dataset,
     find_dataset_name,
+    find_named_clients,
     read_source,
 )
 
@@ -17,9 +17,9 @@ __all__ = [
     "DatasetSize",
     "NamedDataset",
     "choose_default_training",
-    "count_named_clients",
     "fetch_dataset",
     "find_dataset_name",
+    "find_named_clients",
     "read_npz",
     "read_source",
     "wrap_arrays",

@@ -5,17 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from ...core.errors import DataError
-from ...core.files import UnsuitableFileError, make_natural_sort_key
+from ...core.files import UnsuitableFileError, make_natural_sort_key, open_regular_file
 from ...core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
 from ...core.scores import TaskName
-from ..source import CLIENT, Source, name_users, number_clients, number_labels, parse_targets
-from .reading import load_npz
+from ..source import (
+    CLIENT,
+    Source,
+    decide_classes,
+    name_users,
+    number_clients,
+    number_labels,
+    parse_targets,
+)
+from .reading import load_npz, summarise_error
+from .request import Request
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -78,6 +88,48 @@ def join_client_names(arrays: Arrays, path: Path, users: str | None) -> list[Any
     return names
 
 
+MEDMNIST_PARTS = ("train", "val", "test")
+
+
+def is_medmnist(path: Path) -> bool:
+    """Return True if an ``.npz`` has the arrays of MedMNIST."""
+    return path.suffix == ".npz" and {"train_images", "test_images"} <= list_arrays(path)
+
+
+def list_arrays(path: Path) -> set[str]:
+    """List the names of the arrays in an ``.npz``; none if it cannot be read."""
+    try:
+        with open_regular_file(path) as opened, ZipFile(opened) as archive:
+            return {name.removesuffix(".npy") for name in archive.namelist()}
+    except (OSError, BadZipFile):  # whoever reads the arrays says what is wrong
+        return set()
+
+
+def read_medmnist(path: Path, request: Request) -> Source:
+    """Read the images of MedMNIST. Those for validation follow the training images, as a part of these."""
+    try:
+        arrays = load_npz(path, lambda name: name.startswith(MEDMNIST_PARTS))
+    except Exception as error:  # numpy and zipfile raise almost anything for a damaged file
+        raise DataError(f"data.name: cannot read {path}: {summarise_error(error)}") from None
+    parts = [part for part in MEDMNIST_PARTS if f"{part}_images" in arrays]
+    xs = [arrays[f"{part}_images"] for part in parts]
+    ys = [arrays.get(f"{part}_labels", np.empty(0)) for part in parts]
+    for part, x, y in zip(parts, xs, ys, strict=True):
+        if x.shape[:1] != y.shape[:1] or (x.shape[1:], y.shape[1:]) != (
+            xs[0].shape[1:],
+            ys[0].shape[1:],
+        ):
+            raise DataError(
+                f"{path}: {part}_images {x.shape} and {part}_labels {y.shape} do not fit each other"
+                " or the training images"
+            )
+    y = np.concatenate(ys)
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y  # labels are N×1
+    official = sum(len(y) for part, y in zip(parts, ys, strict=True) if part != "test")
+    source = wrap_arrays(np.concatenate(xs), y, path.stem, official, task=request.task, path=path)
+    return decide_classes(source, request.classes)
+
+
 def load_npz_arrays(path: Path, users: str = CLIENT) -> Arrays:
     """Load and check the arrays of examples and labels in an ``.npz``."""
     wanted = list_name_arrays(users)
@@ -120,6 +172,9 @@ def wrap_arrays(
     y, names = parse_targets(y, task, name if path is None else str(path))
     if x.ndim < 2:
         raise DataError(f"{name}: examples must have at least one dimension besides their number")
+    if 0 in x.shape[1:]:
+        shape_text = "×".join(map(str, x.shape))
+        raise DataError(f"{path or name}: x is {shape_text}: its examples have no values")
     if x.dtype == np.uint8:
         x = x[:, None] if x.ndim == 3 else x
         if x.ndim == 4 and x.shape[-1] in (1, 3, 4) and x.shape[1] not in (1, 3):
@@ -181,8 +236,11 @@ def read_npz_per_client(folder: Path, task: TaskName = "classification") -> Sour
 def unpack_datasets(data: Any, task: TaskName = "classification") -> Any:
     """Convert a ``Dataset`` to (x, y), and a pair of them to (x_train, y_train, x_test, y_test).
 
-    Anything else is returned unchanged.
+    A ``DataLoader`` counts as its data set. Anything else is returned unchanged.
     """
+    if isinstance(data, tuple) and len(data) == 2:
+        data = tuple(d.dataset if isinstance(d, DataLoader) else d for d in data)
+    data = data.dataset if isinstance(data, DataLoader) else data
     if isinstance(data, Dataset):
         return stack_examples(data, task)
     if isinstance(data, tuple) and len(data) == 2 and all(isinstance(d, Dataset) for d in data):

@@ -1,4 +1,4 @@
-"""Image files (PNG, JPEG, …) and folders with one subfolder per class."""
+"""Image files (PNG, JPEG, …) in folders, one per class, or one per client and class."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import DataError
-from ...core.files import open_regular_file, read_regular_file
+from ...core.files import make_natural_sort_key, open_regular_file, read_regular_file
 from ...core.samples import BYTES_TO_PLUS_MINUS_ONE
-from ..source import Source
+from ..source import Source, check_client_name
+from .request import NamedClients
 
 IMAGE_SUFFIXES = frozenset(
     [".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"]
@@ -68,17 +69,58 @@ TEST_FOLDERS = ("test", "val")
 def read_image_folder(path: Path) -> Source:
     """Read all images below a folder; the names of their folders are the classes."""
     train, test = list_train_and_test_images(path)
-    if not train:
-        raise DataError(
-            f"data.name: {path} holds neither folders of images, one per class, nor .npz files,"
-            " one per client"
-        )
     files = [*train, *test]
     labels = sorted({f.parent.name for f in files})
     x = read_images(files)
     y = np.array([labels.index(f.parent.name) for f in files], np.int64)
     return Source(
         path.name, x, y, BYTES_TO_PLUS_MINUS_ONE, tuple(labels), len(train) if test else None
+    )
+
+
+def has_images_by_class(path: Path) -> bool:
+    """Return True if the subfolders of a folder hold images."""
+    return bool(list_train_and_test_images(path)[0])
+
+
+def has_images_by_client(path: Path) -> bool:
+    """Return True if the subfolders of a folder hold images by class."""
+    return path.is_dir() and any(map(has_images_by_class, list_client_folders(path)))
+
+
+def list_client_folders(path: Path) -> list[Path]:
+    """List the visible subfolders, in the natural order of their names."""
+    folders = [p for p in path.iterdir() if p.is_dir() and not p.name.startswith(".")]
+    return sorted(folders, key=lambda p: make_natural_sort_key(p.name))
+
+
+def list_clients(path: Path, users: str | None = None) -> NamedClients:
+    """Return the names of the clients' folders."""
+    found = [(p.name, *list_train_and_test_images(p)) for p in list_client_folders(path)]
+    names = tuple(name for name, train, _ in found if train)
+    return NamedClients(names, has_split=all(test for _, train, test in found if train))
+
+
+def read_images_by_client(path: Path) -> Source:
+    """Read the images of all clients, those for training first."""
+    folders = [p for p in list_client_folders(path) if has_images_by_class(p)]
+    both = [list_train_and_test_images(p) for p in folders]
+    if len({bool(test) for _, test in both}) > 1:
+        alone = folders[[bool(test) for _, test in both].index(False)]
+        raise DataError(f"{alone} has no test images, other clients have; give all or none")
+    parts = [(i, files) for k in (0, 1) for i, files in enumerate(pair[k] for pair in both)]
+    files = [f for _, own in parts for f in own]
+    labels = sorted({f.parent.name for f in files})
+    trained = sum(len(train) for train, _ in both)
+    return Source(
+        path.name,
+        read_images(files),
+        np.array([labels.index(f.parent.name) for f in files], np.int64),
+        BYTES_TO_PLUS_MINUS_ONE,
+        tuple(labels),
+        trained if trained < len(files) else None,
+        users=np.repeat([i for i, _ in parts], [len(own) for _, own in parts]).astype(np.int64),
+        user_names=tuple(check_client_name(p.name, str(p)) for p in folders),
     )
 
 

@@ -1,32 +1,47 @@
-"""Image data sets of the Hugging Face hub, by name: ``hf:uoft-cs/cifar10``; and Shakespeare."""
+"""Data sets of Hugging Face, by name (``hf:uoft-cs/cifar10``) or loaded, and partitions of flwr-datasets."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...core.errors import DataError
-from ...core.samples import BYTES_TO_PLUS_MINUS_ONE
-from ..source import CLIENT, Source, name_users, number_clients
+from ..source import CLIENT, Source, decide_classes, name_users, number_clients
 from .arrays import wrap_arrays
 from .reading import summarise_error
+from .request import NO_CLIENTS, NamedClients, Request
 from .shakespeare import build_source, parse_windows, split_in_order
+from .tables import LABEL, Table, read_columns
 
 HF_PREFIX = "hf:"
 TEST_SPLITS = ("test", "valid", "validation")
 SHAKESPEARE_COLUMNS = {"character_id", "x", "y"}
+LABEL_NAMES = (LABEL, "labels", "target", "y", "class")
+LIST_FEATURES = (
+    "List",
+    "LargeList",
+    "Sequence",
+    "Array2D",
+    "Array3D",
+    "Array4D",
+    "Array5D",
+    "list",
+)
+NUMBER_TYPES = ("int", "uint", "float", "double", "bool", "decimal")
+EACH_TEXT = "the text of every column must be turned into numbers first (tokens, in an .npz)"
+
+Features = Mapping[str, Any]
 
 
-def read_huggingface(name: str, users: str | None = None, classes: int | None = None) -> Source:
-    """Read the named data set of the hub.
-
-    ``users`` is the column that names clients; ``classes`` says which of several labels is meant.
-    """
-    return read_splits(name, load_splits(name), users, classes)
+def read_huggingface(name: str, request: Request, classes: int | None = None) -> Source:
+    """Read the named data set of the hub; ``classes`` says which of several labels is meant."""
+    return read_splits(name, load_splits(name), request, classes)
 
 
 def is_datasets_object(data: object) -> bool:
@@ -35,40 +50,96 @@ def is_datasets_object(data: object) -> bool:
     return isinstance(getattr(first, "features", None), Mapping) and hasattr(first, "__len__")
 
 
-def read_datasets_object(data: Any, users: str | None = None) -> Source:
-    """Read a loaded ``Dataset``, or the splits of a ``DatasetDict``."""
-    return read_splits("datasets", get_splits(data), users)
-
-
 def get_splits(data: Any) -> Mapping[str, Any]:
     """Return the splits of a ``DatasetDict``; a ``Dataset`` is one to train on."""
     return data if isinstance(data, Mapping) else {"train": data}
 
 
 def read_splits(
-    name: str, splits: Mapping[str, Any], users: str | None = None, classes: int | None = None
+    name: str, splits: Mapping[str, Any], request: Request, classes: int | None = None
 ) -> Source:
-    """Read images and labels, training split before test split."""
+    """Read examples and labels, training split before test split."""
     parts = list_parts(name, splits)
-    columns = parts[0].features
-    if columns.keys() >= SHAKESPEARE_COLUMNS and users in (None, "character_id"):
+    features = parts[0].features
+    if features.keys() >= SHAKESPEARE_COLUMNS and request.users in (None, "character_id"):
         return read_shakespeare_rows(name, parts[0])
-    clients = find_client_column(name, columns, users)
-    others = {k: feature for k, feature in columns.items() if k != clients}
-    image = find_column(name, others, "Image")
-    label = find_column(name, others, "ClassLabel", classes)
-    rows = [(row[image], row[label]) for part in parts for row in part]
-    grey = all(picture.mode in ("1", "L") for picture, _ in rows)
-    images = [np.asarray(picture.convert("L" if grey else "RGB")) for picture, _ in rows]
-    if not images:
+    if not sum(map(len, parts)):
         raise DataError(f"{name}: there are no examples")
+    clients = find_client_column(name, features, request.users)
+    others = {k: feature for k, feature in features.items() if k != clients}
+    label = find_label(name, others, classes)
+    inputs = {k: feature for k, feature in others.items() if k != label}
+    source = read_inputs(name, parts, inputs, label, request)
+    source = replace(source, official=len(parts[0]) if len(parts) > 1 else None)
+    return source if clients is None else name_users(source, list_names(parts, clients), name)
+
+
+def read_inputs(
+    name: str, parts: Sequence[Any], inputs: Features, label: str, request: Request
+) -> Source:
+    """Read images if there are any, else arrays of numbers, else columns as a table."""
+    kinds = {k: type(feature).__name__ for k, feature in inputs.items()}
+    images = [k for k, kind in kinds.items() if kind == "Image"]
+    arrays = [k for k, kind in kinds.items() if kind in LIST_FEATURES]
+    columns = [k for k, feature in inputs.items() if is_number(feature)]
+    if not images and not arrays and not columns:
+        raise DataError(
+            f"{name} has no column of type Image and none of numbers; it has: {', '.join([*inputs, label])};"
+            f" {EACH_TEXT}"
+        )
+    if not images and not arrays:
+        listed = {k: collect(parts, k) for k in inputs}
+        labels = list_labels(parts, label)
+        names = request.classes or getattr(parts[0].features[label], "names", None)
+        own = replace(request, classes=names, users=None)
+        return read_columns(Table(name, name, {**listed, LABEL: labels}), own)
+    x = stack_images(name, parts, images[0]) if images else stack_lists(name, parts, arrays[0])
+    names = getattr(parts[0].features[label], "names", None)
+    y = np.array(collect(parts, label))
+    if names is None and y.dtype.kind in "US":
+        names, y = np.unique(y, return_inverse=True)
+    source = wrap_arrays(x, y, name, task=request.task)
+    if names is None:
+        return decide_classes(source, request.classes)
+    return replace(source, labels=tuple(map(str, names)))
+
+
+def is_number(feature: Any) -> bool:
+    """Return True if a column holds one number per row."""
+    return str(getattr(feature, "dtype", "")).startswith(NUMBER_TYPES) and not hasattr(
+        feature, "shape"
+    )
+
+
+def collect(parts: Sequence[Any], column: str) -> list[Any]:
+    return [value for part in parts for value in part[column]]
+
+
+def list_labels(parts: Sequence[Any], label: str) -> list[Any]:
+    """List the labels of all rows, by their names if they have any."""
+    names, values = getattr(parts[0].features[label], "names", None), collect(parts, label)
+    return values if names is None else [names[value] for value in values]
+
+
+def stack_images(name: str, parts: Sequence[Any], column: str) -> NDArray[np.uint8]:
+    """Stack the images of all rows: grey if all are grey, else in colour."""
+    pictures = collect(parts, column)
+    grey = all(picture.mode in ("1", "L") for picture in pictures)
+    images = [np.asarray(picture.convert("L" if grey else "RGB")) for picture in pictures]
     if len({one.shape for one in images}) > 1:
         raise DataError(f"{name}: images must all have one size")
-    official = len(parts[0]) if len(parts) > 1 else None
-    source = wrap_arrays(np.stack(images), np.array([y for _, y in rows]), name, official)
-    labels = tuple(columns[label].names)
-    source = Source(name, source.x, source.y, BYTES_TO_PLUS_MINUS_ONE, labels, official)
-    return source if clients is None else name_users(source, list_names(parts, clients), name)
+    return np.stack(images)
+
+
+def stack_lists(name: str, parts: Sequence[Any], column: str) -> NDArray[Any]:
+    """Stack the arrays of all rows."""
+    try:
+        x = np.array(collect(parts, column))
+    except ValueError:
+        raise DataError(f"{name}: the lists in column '{column}' differ in length") from None
+    if not np.issubdtype(x.dtype, np.number):
+        raise DataError(f"{name}: column '{column}' holds no numbers; {EACH_TEXT}")
+    return x
 
 
 def list_parts(name: str, splits: Mapping[str, Any]) -> list[Any]:
@@ -78,7 +149,7 @@ def list_parts(name: str, splits: Mapping[str, Any]) -> list[Any]:
     return [splits["train"], *[splits[k] for k in TEST_SPLITS if k in splits][:1]]
 
 
-def find_client_column(name: str, columns: Mapping[str, Any], users: str | None) -> str | None:
+def find_client_column(name: str, columns: Features, users: str | None) -> str | None:
     """Return the column that names clients; None if there is none."""
     if users is not None and users not in columns:
         raise DataError(f"data.users: {name} has no column '{users}'; it has: {', '.join(columns)}")
@@ -87,24 +158,24 @@ def find_client_column(name: str, columns: Mapping[str, Any], users: str | None)
 
 def list_names(parts: Sequence[Any], column: str) -> list[Any]:
     """List what names the client of every example."""
-    texts = getattr(parts[0].features[column], "names", None)  # of a column of numbered names
-    values = [value for part in parts for value in part[column]]
-    return values if texts is None else [texts[value] for value in values]
+    return list_labels(parts, column)
 
 
-def read_clients_of_datasets(splits: Mapping[str, Any], users: str | None) -> tuple[str, ...]:
-    """Return the names of the clients in the splits of a data set; none if no column names them."""
+def list_clients(splits: Mapping[str, Any], users: str | None) -> NamedClients:
+    """Return the clients in the splits of a data set; none if no column names them."""
     parts = list_parts("datasets", splits)
     column = find_client_column("datasets", parts[0].features, users)
-    return () if column is None else number_clients(list_names(parts, column), "datasets")[1]
+    if column is None:
+        return NO_CLIENTS
+    return NamedClients(number_clients(list_names(parts, column), "datasets")[1])
 
 
-def read_clients_of_hub(name: str, users: str | None) -> tuple[str, ...]:
-    """Return the names of the clients in a data set of the hub; none if it cannot be read here."""
+def list_clients_of_hub(name: str, users: str | None) -> NamedClients:
+    """Return the clients in a data set of the hub; none if it cannot be read here."""
     try:
-        return read_clients_of_datasets(load_splits(name), users)
+        return list_clients(load_splits(name), users)
     except DataError:  # reading the examples will say what is wrong
-        return ()
+        return NO_CLIENTS
 
 
 def fetch_huggingface(name: str) -> Path:
@@ -137,19 +208,20 @@ def load_splits(name: str) -> Mapping[str, Any]:
     return splits
 
 
-def find_column(
-    name: str, columns: Mapping[str, Any], kind: str, classes: int | None = None
-) -> str:
-    """Return the name of the first column of this type, with so many classes if that is given."""
-    matching = [k for k, feature in columns.items() if type(feature).__name__ == kind]
-    if not matching:
-        raise DataError(f"{name} has no column of type {kind}; it has: {', '.join(columns)}")
-    if classes is None:
-        return matching[0]
-    fitting = [k for k in matching if len(columns[k].names) == classes]
-    if not fitting:
-        raise DataError(f"{name} has no labels of {classes} classes")
-    return fitting[0]
+def find_label(name: str, columns: Features, classes: int | None = None) -> str:
+    """Return the column of labels: of type ClassLabel, with so many classes if given, or named so."""
+    numbered = [k for k, feature in columns.items() if type(feature).__name__ == "ClassLabel"]
+    if classes is not None:
+        numbered = [k for k in numbered if len(columns[k].names) == classes]
+        if not numbered:
+            raise DataError(f"{name} has no labels of {classes} classes")
+    named = [k for k in LABEL_NAMES if k in columns]
+    if not numbered and not named:
+        raise DataError(
+            f"{name} has no column of type ClassLabel and none called {LABEL}; it has:"
+            f" {', '.join(columns)}"
+        )
+    return (numbered or named)[0]
 
 
 def read_shakespeare_rows(name: str, rows: Any) -> Source:
@@ -159,5 +231,72 @@ def read_shakespeare_rows(name: str, rows: Any) -> Source:
         user = users.setdefault(str(row["character_id"]), {"x": [], "y": []})
         user["x"].append(row["x"])
         user["y"].append(row["y"])
-    windows = {u: parse_windows(texts, f"{name}: user '{u}'") for u, texts in users.items()}
+    windows = {
+        u: parse_windows(texts["x"], texts["y"], f"{name}: user '{u}'")
+        for u, texts in users.items()
+    }
     return build_source(Path(name), *split_in_order(windows))
+
+
+# Partitions of flwr-datasets ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class JoinedRows:
+    """The rows of several data sets, one after the other."""
+
+    parts: Sequence[Any]
+
+    @property
+    def features(self) -> Features:
+        features: Features = self.parts[0].features
+        return features
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def __getitem__(self, column: str) -> list[Any]:
+        return [value for part in self.parts for value in part[column]]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (row for part in self.parts for row in part)
+
+
+def is_flower_data(data: object) -> bool:
+    """Return True if an object is a partitioner or a ``FederatedDataset`` of flwr-datasets."""
+    # the class is asked: the properties of an object may download the data
+    known = ("num_partitions", "partitioners")
+    return hasattr(type(data), "load_partition") and any(hasattr(type(data), k) for k in known)
+
+
+def read_flower_data(data: Any, request: Request) -> Source:
+    """Read the partitions as clients 0, 1, …; with partitions of the test split, these are their test."""
+    if request.users is not None:
+        raise DataError("users: the partitioner says already whose each example is; leave it out")
+    splits = load_flower_partitions(data)
+    source = read_splits("flwr-datasets", {k: JoinedRows(v) for k, v in splits.items()}, request)
+    owners = [np.full(len(part), i) for parts in splits.values() for i, part in enumerate(parts)]
+    return name_users(source, np.concatenate(owners), "flwr-datasets")
+
+
+def load_flower_partitions(data: Any) -> dict[str, list[Any]]:
+    """Load the partitions to train on and, if the test split is partitioned too, those to test on."""
+    try:
+        partitioners = dict(data.partitioners) if hasattr(data, "partitioners") else {"train": data}
+        splits = {
+            split: [partitioners[split].load_partition(i) for i in range(rule.num_partitions)]
+            for split, rule in partitioners.items()
+        }
+    except Exception as error:  # of a partitioner without a data set, of the hub, of the network
+        raise DataError(f"flwr-datasets: {summarise_error(error)}") from None
+    counts = {k: len(v) for k, v in splits.items()}
+    if "train" not in splits or not splits.keys() <= {"train", "test"}:
+        raise DataError(
+            f"flwr-datasets: partition 'train' and, if wanted, 'test', not {', '.join(splits)}"
+        )
+    if len(set(counts.values())) > 1:
+        raise DataError(
+            f"flwr-datasets: {counts['train']} training but {counts['test']} test partitions; make"
+            " them equal"
+        )
+    return {k: splits[k] for k in ("train", "test") if k in splits}

@@ -18,6 +18,7 @@ from .download import DatasetFiles, RemoteFile, find_or_download
 from .folder import decode_image
 from .huggingface import HF_PREFIX, read_huggingface
 from .reading import ArchiveFiles, open_archive, unpickle_safely
+from .request import Request
 
 BASE_URL = "https://www.cs.toronto.edu/~kriz/"
 
@@ -90,7 +91,7 @@ def read_cifar(
     The path ``hf:uoft-cs/cifar10`` stands for that copy on the Hugging Face hub.
     """
     if path is not None and str(path).startswith(HF_PREFIX):
-        return replace(read_huggingface(str(path), classes=classes), name=name)
+        return replace(read_huggingface(str(path), Request(), classes), name=name)
     local = find_or_download(layout.dataset_files, path)
     if local.suffix == ".npz":
         numbers = tuple(str(i) for i in range(classes))

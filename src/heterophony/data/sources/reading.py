@@ -1,9 +1,10 @@
-"""Read untrusted files safely: ``.npz`` without pickles, archives in place, CIFAR by a restricted unpickler."""
+"""Read untrusted files safely: ``.npz``, archives in place, pickled arrays by a restricted unpickler."""
 
 from __future__ import annotations
 
 import io
 import pickle
+import re
 import tarfile
 import zipfile
 import zlib
@@ -12,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,13 +36,7 @@ def load_npz(
 def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
     """Read one array; a header that promises more bytes than there are is refused."""
     with archive.open(member) as file:
-        version = np.lib.format.read_magic(file)
-        read_header = (
-            np.lib.format.read_array_header_1_0
-            if version == (1, 0)
-            else np.lib.format.read_array_header_2_0
-        )
-        shape, _, dtype = read_header(file)
+        shape, dtype = read_array_header(file)
     if dtype.hasobject:
         name = member.filename.removesuffix(".npy")
         raise ValueError(f"{name} holds Python objects; store text as np.array({name}, dtype=str)")
@@ -50,6 +45,18 @@ def read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[An
     with archive.open(member) as file:
         array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
     return array
+
+
+def read_array_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Read shape and type of an array, up to where its content begins."""
+    version = np.lib.format.read_magic(file)
+    read_header = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0
+    )
+    shape, _, dtype = read_header(file)
+    return shape, dtype
 
 
 READ_ERRORS = (
@@ -162,25 +169,39 @@ def summarise_error(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
+PLAIN_DTYPE = re.compile(r"[biuf](1|2|4|8)|[US][0-9]+")
+OBJECT_DTYPES = ("O", "O8")  # NumPy wraps a dict in an array of one object
+
+
 class DtypeStub:
-    """Replaces numpy.dtype; bytes are the only type allowed."""
+    """Replaces numpy.dtype; numbers and text are the only types allowed."""
 
     def __init__(self, name: str | bytes, *_: object) -> None:
-        if name not in ("u1", b"u1"):
-            raise pickle.UnpicklingError(f"an array of {name!r}, not of bytes")
+        text = name.decode() if isinstance(name, bytes) else name
+        self.is_object = text in OBJECT_DTYPES
+        if not self.is_object and not PLAIN_DTYPE.fullmatch(text):
+            raise pickle.UnpicklingError(f"an array of {name!r}, not of numbers or text")
+        self.plain = np.dtype(np.uint8 if self.is_object else text)
 
-    def __setstate__(self, state: object) -> None:
-        pass  # the byte order, which single bytes do not have
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        order: Any = state[1].decode() if isinstance(state[1], bytes) else state[1]
+        self.plain = self.plain.newbyteorder(order)
 
 
 class ArrayStub:
     """Replaces numpy.ndarray while it is being read."""
 
-    values: NDArray[np.uint8]
+    values: Any  # an array; the object itself if NumPy wrapped one
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _, shape, _, fortran, content = state
-        self.values = np.frombuffer(content, np.uint8).reshape(
+        _, shape, dtype, fortran, content = state
+        if dtype.is_object:
+            if tuple(shape) or len(content) != 1:
+                raise pickle.UnpicklingError("an array of Python objects")
+            self.values = content[0]
+            return
+        content = content.encode("latin1") if isinstance(content, str) else content
+        self.values = np.frombuffer(content, dtype.plain).reshape(
             tuple(map(int, shape)), order="F" if fortran else "C"
         )
 
@@ -190,22 +211,30 @@ def make_array_stub(*_: object) -> ArrayStub:
     return ArrayStub()
 
 
+def make_number(dtype: DtypeStub, content: bytes) -> Any:
+    """Replace numpy's ``scalar``."""
+    if dtype.is_object:
+        raise pickle.UnpicklingError("a Python object as a number")
+    return np.frombuffer(content, dtype.plain, 1)[0].item()
+
+
 def encode_latin1(text: str, code: str = "latin1") -> bytes:
     """Replace codecs.encode: it is how Python 3 writes bytes for Python 2."""
     return text.encode("latin1")
 
 
 ALLOWED_GLOBALS = {
-    ("numpy.core.multiarray", "_reconstruct"): make_array_stub,  # numpy 1
-    ("numpy._core.multiarray", "_reconstruct"): make_array_stub,  # numpy 2
     ("numpy", "ndarray"): ArrayStub,
     ("numpy", "dtype"): DtypeStub,
     ("_codecs", "encode"): encode_latin1,
 }
+for package in ("numpy.core", "numpy._core"):  # of NumPy 1 and 2
+    ALLOWED_GLOBALS[f"{package}.multiarray", "_reconstruct"] = make_array_stub
+    ALLOWED_GLOBALS[f"{package}.multiarray", "scalar"] = make_number
 
 
 class RestrictedUnpickler(pickle._Unpickler):
-    """Allows arrays of bytes, and pickle's own types: bytes, str, numbers, list, dict.
+    """Allows arrays of numbers and text, and pickle's own types: bytes, str, numbers, list, dict.
 
     It is the unpickler written in Python: with the one in C, a few hostile bytes can allocate
     gigabytes by storing to a high index of its memo table.
@@ -218,12 +247,42 @@ class RestrictedUnpickler(pickle._Unpickler):
             raise pickle.UnpicklingError(f"it asks for {module}.{name}") from None
 
 
-def unpickle_safely(blob: bytes, where: object) -> dict[str, Any]:
+def unpickle_safely(
+    blob: bytes, where: object, what: str = "one of the published files"
+) -> dict[str, Any]:
     """Return the dictionary in a pickle of Python 2 or 3, with keys as text."""
     try:
         content = RestrictedUnpickler(io.BytesIO(blob), encoding="bytes").load()
-        pairs = {k.decode() if isinstance(k, bytes) else str(k): v for k, v in content.items()}
+        content = content.values if isinstance(content, ArrayStub) else content
+        pairs = {parse_key(k): v for k, v in content.items()}
         return {k: v.values if isinstance(v, ArrayStub) else v for k, v in pairs.items()}
     except Exception as error:  # a damaged pickle can end in almost any
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(f"{where} is not one of the published files, refused: {reason}") from None
+        raise DataError(f"{where} is not {what}, refused: {reason}") from None
+
+
+def parse_key(key: object) -> str:
+    """Convert the key of a dictionary to text."""
+    if not isinstance(key, str | bytes):
+        raise pickle.UnpicklingError(f"a key {key!r}")
+    return key.decode() if isinstance(key, bytes) else key
+
+
+def load_pickled_dict(path: Path, name: str) -> dict[str, Any]:
+    """Load the dictionary that ``np.savez(path, name=dictionary)`` stored, without running code.
+
+    An ``.npz`` of plain arrays is such a dictionary itself.
+    """
+    with open_regular_file(path) as opened, zipfile.ZipFile(opened) as archive:
+        members = archive.namelist()
+        if f"{name}.npy" not in members:
+            opened.seek(0)
+            return load_npz(path)
+        member = archive.getinfo(f"{name}.npy")
+        check_expansion(opened.seek(0, 2), member.file_size)
+        with archive.open(member) as file:
+            shape, dtype = read_array_header(file)
+            if not dtype.hasobject or shape:
+                raise ValueError(f"{name} is an array {dtype} {shape}, not a dictionary")
+            blob = file.read()
+    return unpickle_safely(blob, path, "a dictionary of plain arrays")

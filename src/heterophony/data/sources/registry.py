@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -12,11 +12,10 @@ import numpy as np
 from ...core.errors import ConfigError, DataError, match_name, suggest_or_list
 from ...core.scores import TaskName
 from ...core.training import Training
-from ..source import Source, decide_classes
+from ..source import Source
 from . import huggingface, idx, shakespeare
 from . import image_sets as cifar
 from . import image_sets as tinyimagenet
-from .arrays import read_clients_of_npz, read_npz, read_npz_per_client
 from .builtin import (
     LISTED_IMAGES,
     TEST_PER_CLASS,
@@ -26,8 +25,8 @@ from .builtin import (
     read_small,
 )
 from .download import DatasetFiles, download_to_cache
-from .folder import read_image_folder
-from .tables import is_table, read_clients_of_table, read_table
+from .formats import find_format, make_unknown_error
+from .request import NO_CLIENTS, NamedClients, Request
 
 
 @dataclass(frozen=True)
@@ -65,33 +64,22 @@ def read_source(
     task: TaskName = "classification",
     users: str | None = None,
 ) -> Source:
-    """Read the named data set; ``name`` may also be the path of an ``.npz``, a ``.csv`` or a folder.
+    """Read the named data set; ``name`` may also be the path of data in one of the ``FORMATS``.
 
-    ``classes`` and ``task`` are for arrays and tables: all others are for classification. ``users``
-    is the column or array that names each example's client.
+    ``classes`` and ``task`` are for users' data: named sets are for classification. ``users`` is the
+    column or array that names each example's client.
     """
-    name = find_dataset_name(name)
-    if users is not None:
-        check_users_possible(name)
-    if task != "classification":
-        check_task_unknown(name)
-    if classes is not None:
-        check_classes_unknown(name)
+    name, request = find_dataset_name(name), Request(classes, task, users)
+    check_request(name, request)
     if name in SOURCES:
         known = SOURCES[name]
         source = known.read(Path(path).expanduser() if path else None)
         return replace(source, remark=source.remark or compare_with_published(source, known.size))
-    if name.startswith(huggingface.HF_PREFIX):
-        return huggingface.read_huggingface(name, users)
     at = Path(name).expanduser()
-    if at.suffix == ".npz":
-        return decide_classes(read_npz(at, task=task, users=users), classes)
-    if is_table(at):
-        return read_table(at, classes, task, users)
-    if at.is_dir() and any(at.glob("*.npz")):
-        return decide_classes(read_npz_per_client(at, task), classes)
-    if at.is_dir():
-        return read_image_folder(at)
+    if (known_format := find_format(at)) is not None:
+        return known_format.read(at, request)
+    if at.exists():
+        raise make_unknown_error(at)
     raise DataError(
         f"data.name: no data set '{name}' here, and no path to a .npz file, a .csv file or a folder"
         f"{suggest_or_list(name, SOURCES)}"
@@ -117,29 +105,22 @@ def compare_with_published(source: Source, size: DatasetSize) -> str:
     return f"{source.name} is not as published: {', '.join(differences)}" if differences else ""
 
 
-def check_classes_unknown(name: str) -> None:
-    """Refuse ``data.classes`` for a data set that has classes of its own."""
-    if not is_npz_data(name):
-        raise ConfigError(f"data.classes: {name} has its own; leave it out")
+SETTINGS_REFUSED = {
+    "classes": "has its own",
+    "task": "is for classification",
+    "users": "has no such column",
+}
 
 
-def check_task_unknown(name: str) -> None:
-    """Refuse ``data.task`` for a data set that is for classification."""
-    if not is_npz_data(name):
-        raise ConfigError(f"data.task: {name} is for classification; leave it out")
-
-
-def check_users_possible(name: str) -> None:
-    """Refuse ``data.users`` for data that have no columns or arrays to choose from."""
-    if name in SOURCES or Path(name).expanduser().is_dir():
-        raise ConfigError(f"data.users: {name} has no such column; leave it out")
-
-
-def is_npz_data(name: str) -> bool:
-    """Return True if a name is no data set with labels of its own, but may be a path to arrays."""
-    at = Path(name).expanduser()
-    known = name in SOURCES or name.startswith(huggingface.HF_PREFIX)
-    return not known and not (at.is_dir() and not any(at.glob("*.npz")))
+def check_request(name: str, request: Request) -> None:
+    """Refuse settings of ``[data]`` that a data set does not know; a missing path is reported later."""
+    known_format = None if name in SOURCES else find_format(Path(name).expanduser())
+    if known_format is None and name not in SOURCES:
+        return
+    accepted = known_format.accepts if known_format else ()
+    for f in fields(Request):
+        if getattr(request, f.name) != f.default and f.name not in accepted:
+            raise ConfigError(f"data.{f.name}: {name} {SETTINGS_REFUSED[f.name]}; leave it out")
 
 
 def find_dataset_name(name: str) -> str:
@@ -148,24 +129,16 @@ def find_dataset_name(name: str) -> str:
     return name if is_path else match_name(SOURCES, name) or name
 
 
-def count_named_clients(name: str, users: str | None = None) -> int:
-    """Count the clients that a user's own data name: files of a folder, or names beside examples.
+def find_named_clients(name: str, users: str | None = None) -> NamedClients:
+    """Return the clients that a user's own data name: in files, folders, columns or arrays.
 
-    ``users`` is the column or array with the names. 0: the data do not say whose each example is,
-    or are not there.
+    ``users`` is the column or array with the names. There are none if the data do not say whose
+    each example is, or are not there.
     """
     at = Path(name).expanduser()
-    if name in SOURCES:
-        return 0
-    if name.startswith(huggingface.HF_PREFIX):
-        return len(huggingface.read_clients_of_hub(name, users))
-    if at.is_dir():
-        return len(list(at.glob("*.npz")))
-    if not at.is_file():
-        return 0
-    if is_table(at):
-        return len(read_clients_of_table(at, users))
-    return len(read_clients_of_npz(at, users)) if at.suffix == ".npz" else 0
+    is_there = at.exists() or name.startswith(huggingface.HF_PREFIX)
+    known_format = find_format(at) if is_there and name not in SOURCES else None
+    return NO_CLIENTS if known_format is None else known_format.list_clients(at, users)
 
 
 def choose_default_training(name: str, shape: tuple[int, ...] | None = None) -> Training:

@@ -5,7 +5,6 @@ It is read from LEAF's JSON, or from the text of Project Gutenberg's file no. 10
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from ...core.files import DATA_LIMIT, read_regular_file
 from ...core.samples import Scale
 from ..source import Source
 from .download import DatasetFiles, find_or_download
+from .leaf_files import UserExamples, load_users
 
 ALPHABET = "\n !\"&'(),-." + digits + ":;>?" + ascii_uppercase + "[]" + ascii_lowercase + "}"
 LABELS = ("newline", "space", *ALPHABET[2:])
@@ -98,26 +98,19 @@ def encode_text(text: str) -> NDArray[np.int8]:
 
 def read_leaf_json(files: Iterable[Path]) -> dict[str, Windows]:
     """Read the windows of every user in these files."""
-    windows: dict[str, Windows] = {}
-    for path in files:
-        try:
-            content = json.loads(read_regular_file(path, DATA_LIMIT))
-            users = {u: content["user_data"][u] for u in content["users"]}
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
-            raise DataError(f"{path} is not one of LEAF's files ({reason})") from None
-        for user, texts in users.items():
-            if user in windows:
-                raise DataError(f"{path}: user '{user}' is also in another file")
-            windows[str(user)] = parse_windows(texts, f"{path}: user '{user}'")
+    return parse_all_windows(load_users(files))
+
+
+def parse_all_windows(users: Mapping[str, UserExamples]) -> dict[str, Windows]:
+    """Convert the examples of all users; leave out users without any."""
+    windows = {
+        u: parse_windows(held.x, held.y, f"{held.file}: user '{u}'") for u, held in users.items()
+    }
     return {u: w for u, w in windows.items() if len(w[1])}
 
 
-def parse_windows(content: Any, where: str) -> Windows:
+def parse_windows(x: list[Any], y: list[Any], where: str) -> Windows:
     """Convert one user's examples: strings of 80 characters, and the character after each."""
-    x, y = (content.get(k) for k in "xy") if isinstance(content, dict) else (None, None)
-    if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
-        raise DataError(f"{where} must have lists x and y of equal length")
     for texts, length in ((x, WINDOW_LENGTH), (y, 1)):
         if not all(isinstance(t, str) and len(t) == length for t in texts):
             raise DataError(f"{where}: x must be strings of {WINDOW_LENGTH} characters, y of one")

@@ -1,23 +1,35 @@
-"""Tables of users: a ``.csv`` with a column ``label``, if wanted one that names clients, and numbers."""
+"""Tables of users, from a ``.csv`` or a frame: a column ``label``, if wanted one that names clients, and others to learn from."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...core.errors import ConfigError, DataError
 from ...core.files import read_regular_file
-from ...core.scores import TaskName
+from ..columns import Columns, is_missing, list_columns, parse_column, parse_number
 from ..source import CLIENT, Source, decide_classes, name_users, number_clients
 from .arrays import wrap_arrays
+from .request import Request
 
 LABEL = "label"  # the column to be predicted
 BYTES_LIMIT = 1 << 31
 DELIMITERS = {".csv": (",", ";"), ".tsv": ("\t",)}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Named columns of cells, as a file or a frame has them."""
+
+    name: str
+    where: str  # for messages
+    columns: Mapping[str, Sequence[Any]]
+    categorical: frozenset[str] = field(default_factory=frozenset)  # even if they hold numbers
 
 
 def is_table(path: Path) -> bool:
@@ -25,78 +37,106 @@ def is_table(path: Path) -> bool:
     return path.suffix.lower() in DELIMITERS
 
 
-def read_table(
-    path: Path,
-    classes: int | Sequence[str] | None = None,
-    task: TaskName = "classification",
-    users: str | None = None,
-) -> Source:
-    """Read a table: each row is an example, and a row of its own names the columns.
+def read_table(path: Path, request: Request) -> Source:
+    """Read a table: each row is an example, and a row of its own names the columns."""
+    return read_columns(load_table(path), request)
 
-    ``users`` is the column that names clients; by default ``client``, if there is one.
-    """
-    if task not in ("classification", "regression"):
-        raise ConfigError(f"data.task: {path} has one label per row; store {task} data as .npz")
-    header, rows = split_rows(path)
-    label = find_column(path, header, LABEL)
+
+def read_frame(frame: Any, request: Request) -> Source:
+    """Read a table of pandas or polars."""
+    dtypes = frame.dtypes
+    kinds = dtypes if isinstance(dtypes, list) else [str(d) for d in dtypes]
+    chosen = [
+        str(name)
+        for name, kind in zip(frame.columns, kinds, strict=True)
+        if str(kind).casefold().startswith("categor")
+    ]
+    return read_columns(
+        Table("table", "the table", list_columns(frame), frozenset(chosen)), request
+    )
+
+
+def read_columns(table: Table, request: Request) -> Source:
+    """Make a source of columns; ``request.users`` names clients, by default ``client`` if it is there."""
+    if request.task not in ("classification", "regression"):
+        raise ConfigError(
+            f"data.task: {table.where} has one label per row; store {request.task} data as .npz"
+        )
+    label = find_column(table, LABEL)
     if label is None:
         raise DataError(
-            f"{path} has no column '{LABEL}'; rename the one to be predicted. It has:"
-            f" {', '.join(header)}"
+            f"{table.where} has no column '{LABEL}'; rename the one to be predicted. It has:"
+            f" {', '.join(table.columns)}"
         )
-    client = find_client_column(path, header, users)
-    columns = [i for i in range(len(header)) if i not in (label, client)]
-    if not columns:
+    client = find_client_column(table, request.users)
+    names = [name for name in table.columns if name not in (label, client)]
+    if not names:
         raise DataError(
-            f"{path} has no column to learn from beside '{LABEL}' and '{users or CLIENT}'"
+            f"{table.where} has no column to learn from beside '{LABEL}' and"
+            f" '{request.users or CLIENT}'"
         )
-    x = parse_numbers(path, header, rows, columns)
-    texts = [row[label].strip() for row in rows]
-    source = label_rows(path, x, texts, classes, task)
+    parsed = [parse_column(n, table.columns[n], table.where, n in table.categorical) for n in names]
+    x = np.stack([values for _, values in parsed], axis=1)
+    source = label_rows(table, np.nan_to_num(x), table.columns[label], request)
+    source = replace(source, x=x, columns=Columns(column for column, _ in parsed))
     if client is None:
         return source
-    return name_users(source, [row[client].strip() for row in rows], str(path))
+    return name_users(source, map(strip_text, table.columns[client]), table.where)
 
 
-def label_rows(
-    path: Path,
-    x: NDArray[np.float32],
-    texts: Sequence[str],
-    classes: int | Sequence[str] | None,
-    task: TaskName,
-) -> Source:
+def label_rows(table: Table, x: Any, labels: Sequence[Any], request: Request) -> Source:
     """Make a source of numbers and of labels, which are numbers or the names of classes."""
-    if task == "regression":
-        y = parse_numbers(path, [LABEL], [[t] for t in texts], [0])
-        return decide_classes(wrap_arrays(x, y, path.stem, task=task, path=path), classes)
+    for row, label in enumerate(labels, 1):
+        if is_missing(label):
+            raise DataError(f"{table.where}, row {row}: the label is missing; leave out the row")
+    classes, path = request.classes, Path(table.where)
+    if request.task == "regression":
+        numbers = [parse_number(label) for label in labels]
+        for row, number in enumerate(numbers, 1):
+            if number is None:
+                raise DataError(
+                    f"{table.where}, row {row}, column '{LABEL}': '{labels[row - 1]}' is not a number"
+                )
+        y = np.array(numbers, np.float32)
+        return decide_classes(wrap_arrays(x, y, table.name, task="regression", path=path), classes)
+    texts = [str(label).strip() for label in labels]
     if all(t.removeprefix("-").isdecimal() for t in texts):
         y = np.array([int(t) for t in texts])
-        return decide_classes(wrap_arrays(x, y, path.stem, path=path), classes)
+        return decide_classes(wrap_arrays(x, y, table.name, path=path), classes)
     if isinstance(classes, int):
         raise ConfigError(
-            f"data.classes: the labels of {path} are names; list them, or leave it out"
+            f"data.classes: the labels of {table.where} are names; list them, or leave it out"
         )
     names = list(classes or sorted(set(texts)))
     for number, text in enumerate(texts, 1):
         if text not in names:
             raise DataError(
-                f"{path}, row {number}: label '{text}' is not in data.classes: {', '.join(names)}"
+                f"{table.where}, row {number}: label '{text}' is not in data.classes:"
+                f" {', '.join(names)}"
             )
     y = np.array([names.index(t) for t in texts])
-    return decide_classes(wrap_arrays(x, y, path.stem, path=path), names)
+    return decide_classes(wrap_arrays(x, y, table.name, path=path), names)
 
 
 def read_clients_of_table(path: Path, users: str | None = None) -> tuple[str, ...]:
     """Return the names of the clients in a table; none if it has no such column."""
-    header, rows = split_rows(path)
-    column = find_client_column(path, header, users)
+    return list_clients_of_columns(load_table(path), users)
+
+
+def list_clients_of_columns(table: Table, users: str | None) -> tuple[str, ...]:
+    """Return the names of the clients in columns; none if no column names them."""
+    column = find_client_column(table, users)
     if column is None:
         return ()
-    return number_clients([row[column].strip() for row in rows], str(path))[1]
+    return number_clients(map(strip_text, table.columns[column]), table.where)[1]
 
 
-def split_rows(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Return the names of the columns and the cells of each row; refuse rows of another length."""
+def strip_text(value: Any) -> Any:
+    return value.strip() if isinstance(value, str) else value
+
+
+def load_table(path: Path) -> Table:
+    """Load the columns of a file; refuse rows of another length, and two columns of one name."""
     try:
         text = read_regular_file(path, BYTES_LIMIT).decode("utf-8-sig")
     except FileNotFoundError:
@@ -116,53 +156,26 @@ def split_rows(path: Path) -> tuple[list[str], list[list[str]]]:
     for number, row in enumerate(lines[1:], 1):
         if len(row) != len(header):
             raise DataError(f"{path}, row {number}: {len(row)} values for {len(header)} columns")
-    return header, lines[1:]
+    for name in header:
+        if header.count(name) > 1:
+            raise DataError(f"{path} has {header.count(name)} columns '{name}'; rename all but one")
+    columns = {name: [row[i] for row in lines[1:]] for i, name in enumerate(header)}
+    return Table(path.stem, str(path), columns)
 
 
-def find_client_column(path: Path, header: Sequence[str], users: str | None) -> int | None:
-    """Return the position of the column that names clients; None if there is none."""
-    column = find_column(path, header, (users or CLIENT).casefold())
+def find_client_column(table: Table, users: str | None) -> str | None:
+    """Return the column that names clients; None if there is none."""
+    column = find_column(table, (users or CLIENT).casefold())
     if column is None and users is not None:
-        raise DataError(f"data.users: {path} has no column '{users}'; it has: {', '.join(header)}")
+        raise DataError(
+            f"data.users: {table.where} has no column '{users}'; it has: {', '.join(table.columns)}"
+        )
     return column
 
 
-def find_column(path: Path, header: Sequence[str], name: str) -> int | None:
-    """Return the position of a column, however it is capitalised; None if it is not there."""
-    found = [i for i, title in enumerate(header) if title.casefold() == name]
+def find_column(table: Table, name: str) -> str | None:
+    """Return the name of a column, however it is capitalised; None if it is not there."""
+    found = [title for title in table.columns if title.casefold() == name]
     if len(found) > 1:
-        raise DataError(f"{path} has {len(found)} columns '{name}'; rename all but one")
+        raise DataError(f"{table.where} has {len(found)} columns '{name}'; rename all but one")
     return found[0] if found else None
-
-
-def parse_numbers(
-    path: Path, header: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]
-) -> NDArray[np.float32]:
-    """Convert columns to numbers; name the first value that is none."""
-    try:
-        return np.array([[float(row[i]) for i in columns] for row in rows], dtype=np.float32)
-    except ValueError:
-        pass
-    for number, row in enumerate(rows, 1):
-        for i in columns:
-            if not is_number(row[i]):
-                what = "fill it in, or leave out the row"
-                if row[i].strip():
-                    named = CLIENT in (title.casefold() for title in header)
-                    what = "leave out the column" + (
-                        ""
-                        if named
-                        else f", or call it '{CLIENT}' (or set data.users) if it names clients"
-                    )
-                raise DataError(
-                    f"{path}, row {number}, column '{header[i]}': '{row[i]}' is not a number; {what}"
-                )
-    raise DataError(f"{path}: its numbers are too large")
-
-
-def is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

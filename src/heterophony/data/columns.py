@@ -1,0 +1,166 @@
+"""The columns of a table: categories become inputs of 0 and 1, missing numbers the training rows' median.
+
+What is filled in, and which categories have an input, is fitted on training rows alone. A trained
+model applies the same rules to new rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isinf, isnan
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import DataError
+
+MISSING_WORDS = frozenset(["", "na", "n/a", "nan", "null", "none", "?"])
+MISSING_TYPES = ("NoneType", "NAType", "NaTType")  # of Python and pandas
+MAX_CATEGORIES = 100
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of numbers, or of categories; ``fill`` replaces missing numbers once it is fitted."""
+
+    name: str
+    categories: tuple[str, ...] = ()  # sorted; empty in a column of numbers
+    fill: float | None = None
+
+    @property
+    def width(self) -> int:
+        """The number of inputs that it becomes."""
+        return len(self.categories) or 1
+
+
+class Columns(tuple[Column, ...]):
+    """The columns of a table, in order."""
+
+    def accepts(self, rows: Any) -> bool:
+        """Return True if these are rows of a table, not inputs; without columns there are none."""
+        listed = isinstance(rows, list | tuple) and bool(rows)
+        named = isinstance(rows, Mapping) or is_frame(rows)
+        return bool(self) and (named or (listed and all(isinstance(r, Mapping) for r in rows)))
+
+    def encode(self, rows: Any) -> NDArray[np.float32]:
+        """Return the inputs of new rows: a frame, a dict of columns, or a list of dicts."""
+        given = list_columns(rows)
+        for column in self:
+            if column.name not in given:
+                raise DataError(
+                    f"the rows have no column '{column.name}'; they have: {', '.join(given)}"
+                )
+        return np.concatenate([encode_cells(c, given[c.name]) for c in self], axis=1)
+
+
+def is_missing(value: Any) -> bool:
+    """Return True if a cell holds no value."""
+    if isinstance(value, str):
+        return value.strip().casefold() in MISSING_WORDS
+    return type(value).__name__ in MISSING_TYPES or (isinstance(value, float) and isnan(value))
+
+
+def parse_number(value: Any) -> float | None:
+    """Return the number in a cell; None if it is text."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def parse_column(
+    name: str, cells: Sequence[Any], where: str, categorical: bool = False
+) -> tuple[Column, NDArray[np.float32]]:
+    """Convert the cells of a column to numbers; a category is its position among all, missing is NaN."""
+    given = [(row, cell) for row, cell in enumerate(cells) if not is_missing(cell)]
+    if not given:
+        raise DataError(f"{where}, column '{name}': all values are missing; leave out the column")
+    texts = [] if categorical else [g for g in given if parse_number(g[1]) is None]
+    values = np.full(len(cells), np.nan, np.float32)
+    if not texts and not categorical:
+        with np.errstate(over="ignore"):
+            values[[row for row, _ in given]] = [float(cell) for _, cell in given]
+        if np.isinf(values).any():
+            raise DataError(f"{where}, column '{name}': a number is infinite or too large")
+        return Column(name), values
+    if 0 < len(texts) < len(given) / 2:
+        row, cell = texts[0]
+        raise DataError(
+            f"{where}, row {row + 1}, column '{name}': '{cell}' is not a number, as most others are;"
+            " correct it, or leave it empty"
+        )
+    names = tuple(sorted({str(cell).strip() for _, cell in given}))
+    if len(names) > MAX_CATEGORIES:
+        raise DataError(
+            f"{where}, column '{name}': {len(names)} different texts are too many for categories"
+            f" (at most {MAX_CATEGORIES}); leave out the column, or set data.users to it if it names"
+            " clients"
+        )
+    positions = {text: i for i, text in enumerate(names)}
+    for row, cell in given:
+        values[row] = positions[str(cell).strip()]
+    return Column(name, names), values
+
+
+def fit_columns(columns: Columns, x: NDArray[np.float32]) -> Columns:
+    """Return the columns as fitted on these rows: medians, and the categories that occur."""
+    fitted = []
+    for column, values in zip(columns, x.T, strict=True):
+        known = values[~np.isnan(values)]
+        if column.categories:
+            seen = [column.categories[int(i)] for i in np.unique(known)]
+            fitted.append(replace(column, categories=tuple(seen) or column.categories[:1]))
+        else:
+            fitted.append(replace(column, fill=float(np.median(known)) if len(known) else 0.0))
+    return Columns(fitted)
+
+
+def encode_columns(raw: Columns, fitted: Columns, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the inputs of rows. A category that is missing or was not seen has zeros everywhere."""
+    out = np.zeros((len(x), sum(c.width for c in fitted)), np.float32)
+    at = 0
+    for before, column, values in zip(raw, fitted, x.T, strict=True):
+        missing = np.isnan(values)
+        if column.categories:
+            kept = [before.categories.index(c) for c in column.categories]
+            out[:, at : at + column.width] = values[:, None] == np.array(kept, np.float32)
+        else:
+            out[:, at] = np.where(missing, np.float32(column.fill or 0.0), values)
+        at += column.width
+    return out
+
+
+def encode_cells(column: Column, cells: Sequence[Any]) -> NDArray[np.float32]:
+    """Return the inputs of one column of new rows, by the rules that were fitted in training."""
+    given = [None if is_missing(cell) else cell for cell in cells]
+    if column.categories:
+        texts = [None if cell is None else str(cell).strip() for cell in given]
+        return np.array([[t == c for c in column.categories] for t in texts], np.float32)
+    numbers = [column.fill if cell is None else parse_number(cell) for cell in given]
+    for row, number in enumerate(numbers, 1):
+        if number is None or isinf(number):
+            raise DataError(f"row {row}, column '{column.name}': must be a finite number")
+    return np.array(numbers, np.float32)[:, None]
+
+
+def list_columns(rows: Any) -> dict[str, list[Any]]:
+    """Return the cells of each column of a frame, a dict of columns, or a list of dicts."""
+    if isinstance(rows, list | tuple) and rows and all(isinstance(r, Mapping) for r in rows):
+        names = list(dict.fromkeys(str(k) for row in rows for k in row))
+        return {name: [row.get(name) for row in rows] for name in names}
+    if isinstance(rows, Mapping):
+        return {str(k): list(v) for k, v in rows.items()}
+    return {str(name): list_cells(rows[name]) for name in rows.columns}
+
+
+def list_cells(column: Any) -> list[Any]:
+    """Return the cells of a column of pandas or polars as plain Python values."""
+    cells: list[Any] = column.tolist() if hasattr(column, "tolist") else column.to_list()
+    return cells
+
+
+def is_frame(data: object) -> bool:
+    """Return True if an object is a table as pandas and polars have them."""
+    return all(hasattr(data, k) for k in ("columns", "shape", "__getitem__", "dtypes"))

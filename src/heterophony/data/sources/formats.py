@@ -1,0 +1,134 @@
+"""The formats of users' data: how each is recognised and read, and which clients it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...core.errors import DataError
+from ..source import Source, decide_classes
+from . import arrays, folder, har, huggingface, leaf, pfllib, tables
+from .request import NO_CLIENTS, NamedClients, Request
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format of data: its name, what it looks like on disk, and its functions."""
+
+    name: str
+    looks: str  # the files by which it is recognised, for messages
+    recognise: Callable[[Path], bool]
+    read: Callable[[Path, Request], Source]
+    list_clients: Callable[[Path, str | None], NamedClients]
+    accepts: tuple[str, ...] = ()  # of the settings data.classes, data.task and data.users
+
+
+def find_format(path: Path) -> Format | None:
+    """Return the first format that recognises what is at a path; None if there is none."""
+    return next((f for f in FORMATS if f.recognise(path)), None)
+
+
+def make_unknown_error(path: Path) -> DataError:
+    """Say what was looked for in a folder or file that has none of the formats."""
+    looked_for = "; ".join(f"{f.name} ({f.looks})" for f in FORMATS if f.looks)
+    return DataError(f"data.name: {path} has none of the known formats. Looked for: {looked_for}")
+
+
+def read_npz_file(path: Path, request: Request) -> Source:
+    source = arrays.read_npz(path, task=request.task, users=request.users)
+    return decide_classes(source, request.classes)
+
+
+def read_folder_of_npz(path: Path, request: Request) -> Source:
+    return decide_classes(arrays.read_npz_per_client(path, request.task), request.classes)
+
+
+def list_files_of_clients(path: Path, users: str | None) -> NamedClients:
+    files = sorted(path.glob("*.npz"))
+    has_split = any("x_test" in arrays.list_arrays(p) for p in files[:1])
+    return NamedClients(tuple(p.stem for p in files), has_split)
+
+
+ALL_SETTINGS = ("classes", "task", "users")
+
+# the first that recognises a path reads it
+FORMATS = (
+    Format(
+        "Hugging Face",
+        "",  # a name, not a file
+        lambda path: str(path).startswith(huggingface.HF_PREFIX),
+        lambda path, request: huggingface.read_huggingface(str(path), request),
+        lambda path, users: huggingface.list_clients_of_hub(str(path), users),
+        ALL_SETTINGS,
+    ),
+    Format(
+        "MedMNIST",
+        "an .npz with train_images, train_labels, test_images, test_labels",
+        arrays.is_medmnist,
+        arrays.read_medmnist,
+        lambda path, users: NO_CLIENTS,
+        ("classes", "task"),
+    ),
+    Format(
+        "arrays",
+        "an .npz with x and y, or x_train, y_train, x_test, y_test",
+        lambda path: path.suffix == ".npz",
+        read_npz_file,
+        lambda path, users: NamedClients(arrays.read_clients_of_npz(path, users)),
+        ALL_SETTINGS,
+    ),
+    Format(
+        "table",
+        "a .csv or .tsv with a column label",
+        tables.is_table,
+        tables.read_table,
+        lambda path, users: NamedClients(tables.read_clients_of_table(path, users)),
+        ALL_SETTINGS,
+    ),
+    Format(
+        "PFLlib",
+        "train/0.npz, test/0.npz, …",
+        pfllib.is_pfllib,
+        pfllib.read_pfllib,
+        pfllib.list_clients,
+        ("classes", "task"),
+    ),
+    Format(
+        "LEAF",
+        "train/*.json and test/*.json, or *.json, with users, num_samples, user_data",
+        leaf.is_leaf,
+        leaf.read_leaf,
+        leaf.list_clients,
+        ("classes", "task"),
+    ),
+    Format(
+        "UCI HAR",
+        "train/X_train.txt, y_train.txt, subject_train.txt, and the same for test",
+        har.is_har,
+        har.read_har,
+        har.list_clients,
+    ),
+    Format(
+        "arrays of each client",
+        "CLIENT.npz with x and y, or x_train, y_train, x_test, y_test",
+        lambda path: path.is_dir() and any(path.glob("*.npz")),
+        read_folder_of_npz,
+        list_files_of_clients,
+        ("classes", "task"),
+    ),
+    Format(
+        "images by class",
+        "CLASS/IMAGE.png, or train/CLASS/IMAGE.png and test/CLASS/IMAGE.png",
+        folder.has_images_by_class,
+        lambda path, request: folder.read_image_folder(path),
+        lambda path, users: NO_CLIENTS,
+    ),
+    Format(
+        "images by client and class",
+        "CLIENT/CLASS/IMAGE.png, or CLIENT/train/CLASS/IMAGE.png and CLIENT/test/CLASS/IMAGE.png",
+        folder.has_images_by_client,
+        lambda path, request: folder.read_images_by_client(path),
+        folder.list_clients,
+    ),
+)

@@ -1,0 +1,101 @@
+"""Folders of PFLlib: ``train/0.npz`` and ``test/0.npz`` hold the examples of client 0."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.errors import DataError, FolderError, StorageError
+from ...core.files import read_json, sort_names
+from ..source import Source, decide_classes, parse_targets
+from .arrays import wrap_arrays
+from .reading import load_pickled_dict, summarise_error
+from .request import NamedClients, Request
+
+PARTS = ("train", "test")
+CONFIG = "config.json"
+Examples = tuple[NDArray[Any], NDArray[Any]]
+
+
+def is_pfllib(path: Path) -> bool:
+    """Return True if a folder has ``.npz`` files in train and test."""
+    return all(any((path / part).glob("*.npz")) for part in PARTS)
+
+
+def list_clients(path: Path, users: str | None = None) -> NamedClients:
+    """Return the clients that have a file in both folders."""
+    train, test = ({p.stem for p in (path / part).glob("*.npz")} for part in PARTS)
+    return NamedClients(tuple(sort_names(train & test)), has_split=True)
+
+
+def read_pfllib(path: Path, request: Request) -> Source:
+    """Read the training examples of all clients, then their test examples."""
+    names = list_clients(path).names
+    for part in PARTS:
+        for file in sorted((path / part).glob("*.npz")):
+            if file.stem not in names:
+                other = PARTS[1 - PARTS.index(part)]
+                raise DataError(f"{path}: client '{file.stem}' has no file in {other}")
+    parts = [
+        (user, *read_client_file(path / part / f"{name}.npz"))
+        for part in PARTS
+        for user, name in enumerate(names)
+    ]
+    first = next((x for _, x, y in parts if len(y)), parts[0][1])
+    for user, x, y in parts:
+        if len(y) and (x.shape[1:] != first.shape[1:] or x.dtype.kind != first.dtype.kind):
+            raise DataError(
+                f"{path}: client '{names[user]}' has examples {x.dtype} {x.shape[1:]}, others have"
+                f" {first.dtype} {first.shape[1:]}"
+            )
+    full = [(user, x, y) for user, x, y in parts if len(y)] or parts
+    x, y = (np.concatenate([p[i] for p in full]) for i in (1, 2))
+    parse_targets(y, request.task, str(path))
+    classes = request.classes
+    if classes is None and request.task == "classification":
+        classes = read_class_count(path)
+    source = wrap_arrays(x, y, path.name, shape=first.shape[1:], task=request.task, path=path)
+    return replace(
+        decide_classes(source, classes),
+        official=sum(len(y) for _, _, y in parts[: len(names)]),
+        users=np.concatenate([np.full(len(y), user, np.int64) for user, _, y in full]),
+        user_names=names,
+    )
+
+
+def read_client_file(path: Path) -> Examples:
+    """Read the examples of one file: a dict with x and y below ``data``."""
+    try:
+        content = load_pickled_dict(path, "data")
+    except DataError:
+        raise
+    except Exception as error:  # zipfile and numpy raise almost anything for a damaged file
+        raise DataError(f"data.name: cannot read {path}: {summarise_error(error)}") from None
+    x, y = (content.get(k) for k in "xy")
+    if isinstance(y, list) and all(type(label) in (int, float) for label in y):
+        y = np.array(y)
+    if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray):
+        raise DataError(f"{path}: data must be a dict with arrays x and y")
+    if x.shape[:1] != y.shape[:1] or not x.ndim:
+        raise DataError(f"{path}: x {x.shape} and y {y.shape} differ in number")
+    return x, (y.astype(np.int64) if y.dtype.kind == "f" and is_whole(y) else y)
+
+
+def is_whole(y: NDArray[Any]) -> bool:
+    return bool(y.ndim == 1 and np.isfinite(y).all() and (y == np.floor(y)).all())
+
+
+def read_class_count(path: Path) -> int | None:
+    """Return the number of classes in ``config.json``; None if it does not say."""
+    if not (path / CONFIG).exists():
+        return None
+    try:
+        content = read_json(path / CONFIG)
+    except (FolderError, StorageError) as error:
+        raise DataError(str(error)) from None
+    count = content.get("num_classes") if isinstance(content, dict) else None
+    return count if type(count) is int and count > 0 else None

@@ -1,0 +1,142 @@
+"""Federations in the formats of other platforms: the same clients, to the last example."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image as Picture
+from typer.testing import CliRunner
+
+import heterophony as hp
+from helpers.formats import read_as_pfllib, write_leaf, write_pfllib
+from heterophony.cli import app
+from heterophony.core.errors import ConfigError, DataError, FolderError
+from heterophony.data.export import export_federation
+from heterophony.data.federation import Federation
+
+
+def export(folder: Path, to: str, *settings: str) -> str:
+    pairs = [word for pair in settings for word in ("-c", pair)]
+    shown = CliRunner().invoke(app, ["data", "export", "--to", to, str(folder), *pairs])
+    assert shown.exit_code == 0, shown.output
+    return shown.output
+
+
+def list_held(made: Federation) -> dict[str, list[object]]:
+    return {
+        c: [(made.x[r].tolist(), made.y[r].tolist()) for r in (made.train[c], made.test[c])]
+        for c in made.clients
+    }
+
+
+def test_pfllib_to_pfllib_is_the_identity(tmp_path):
+    before, after = write_pfllib(tmp_path / "before", clients=11), tmp_path / "after"
+    export(after, "pfllib", f"data.name={before}")
+    files = sorted(p.relative_to(before) for p in before.rglob("*.npz"))
+    assert files == sorted(p.relative_to(after) for p in after.rglob("*.npz"))
+    for file in files:
+        old, new = read_as_pfllib(before / file), read_as_pfllib(after / file)
+        assert old.keys() == new.keys() == {"x", "y"}
+        assert np.array_equal(old["x"], new["x"])
+        assert np.array_equal(old["y"], new["y"])
+        assert (new["x"].dtype, new["y"].dtype) == (np.float32, np.int64)
+    about = json.loads((after / "config.json").read_text())
+    assert (about["num_clients"], about["num_classes"]) == (11, 4)
+    assert about["Size of samples for labels in clients"][0] == [[0, 3], [1, 3], [2, 2]]
+
+
+@pytest.mark.parametrize("width", [5, 784])
+def test_leaf_to_leaf_is_the_identity(tmp_path, width):
+    before, after = write_leaf(tmp_path / "before", width), tmp_path / "after"
+    export(after, "leaf", f"data.name={before}")
+    for part in ("train", "test"):
+        old, new = (
+            json.loads(next((folder / part).glob("*.json")).read_text())
+            for folder in (before, after)
+        )
+        assert new["user_data"] == old["user_data"]
+        assert sorted(new["users"]) == sorted(old["users"])
+        assert new["num_samples"] == [len(old["user_data"][u]["y"]) for u in new["users"]]
+
+
+def test_text_of_leaf_stays_text(tmp_path):
+    text = "To be, or not to be: that is the question. " * 4
+    held = {"x": [text[i : i + 80] for i in range(4)], "y": [text[i + 80] for i in range(4)]}
+    content = {"users": ["A_B"], "num_samples": [4], "user_data": {"A_B": held}}
+    for part in ("train", "test"):
+        (tmp_path / "before" / part).mkdir(parents=True)
+        (tmp_path / "before" / part / "a.json").write_text(json.dumps(content))
+    export(tmp_path / "after", "leaf", f"data.name={tmp_path / 'before'}")
+    assert json.loads((tmp_path / "after/train/all_data_train.json").read_text()) == content
+
+
+def test_npz_has_the_stored_bytes_of_each_client(tmp_path):
+    x = np.random.default_rng(0).integers(0, 256, (40, 6, 6, 3), np.uint8)
+    made = hp.federate((x, np.arange(40) % 4), clients=3, partition="iid")
+    export_federation(made, "npz", tmp_path / "out")
+    again = hp.federate(tmp_path / "out")
+    assert list_held(again) == list_held(made)
+    assert again.scale == made.scale
+    digits = hp.federate("digits", clients=2, partition="iid")  # bytes from 0 to 16
+    export_federation(digits, "npz", tmp_path / "digits")
+    again = hp.federate(tmp_path / "digits")
+    wanted, got = (next(f.data("1").test.batches(9999))[0] for f in (digits, again))
+    assert wanted.equal(got)
+
+
+def test_a_federation_with_names_is_numbered_for_pfllib_and_read_back(tmp_path):
+    made = hp.federate("digits", clients=3, partition="iid", new_clients=0.4)
+    export_federation(made, "pfllib", tmp_path / "out")
+    again = hp.federate(tmp_path / "out")
+    assert again.clients == ("0", "1", "2")
+    for client in again.clients:
+        wanted, got = (f.data(client).train.batches(9999) for f in (made, again))
+        assert all(a.equal(b) for a, b in zip(next(wanted), next(got), strict=True))
+    named = hp.federate({"site b": made_pair(1), "site a": made_pair(2)})
+    export_federation(named, "pfllib", tmp_path / "named")
+    about = json.loads((tmp_path / "named" / "config.json").read_text())
+    assert about["client_names"] == ["site a", "site b"]
+
+
+def made_pair(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(seed)
+    return draw.normal(size=(8, 3)).astype(np.float32), np.arange(8) % 2
+
+
+def test_hugging_face_has_images_or_lines_with_clients(tmp_path):
+    x = np.random.default_rng(0).integers(0, 256, (12, 5, 5), np.uint8)
+    images = hp.federate((x, np.arange(12) % 2), clients=2, partition="iid")
+    export_federation(images, "huggingface", tmp_path / "images")
+    lines = [
+        json.loads(t)
+        for t in (tmp_path / "images/test/metadata.jsonl").read_text().split("\n")
+        if t
+    ]
+    first = images.test[lines[0]["client"]][0]
+    assert lines[0]["label"] == int(images.y[first])
+    assert np.array_equal(
+        np.asarray(Picture.open(tmp_path / "images/test" / lines[0]["file_name"])), x[first]
+    )
+    export_federation(hp.federate({"a": made_pair(1)}), "huggingface", tmp_path / "rows")
+    lines = (tmp_path / "rows" / "train.jsonl").read_text().splitlines()
+    assert json.loads(lines[0]).keys() == {"x", "client", "label"}
+
+
+def test_what_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("mine")
+    made = hp.federate({"a/b": made_pair(1)})
+    with pytest.raises(FolderError, match="is not empty; choose another folder"):
+        export_federation(made, "npz", tmp_path / "full")
+    with pytest.raises(DataError, match="'a/b' cannot be a client's name"):
+        export_federation(made, "npz", tmp_path / "out")
+    x, y = made_pair(1)
+    held = hp.federate({"a": (x, y)}, validation_fraction=0.3)
+    with pytest.raises(ConfigError, match=r"data.validation_fraction: other platforms have no"):
+        export_federation(held, "leaf", tmp_path / "out")
+    numbers = hp.federate({"a": (x, y + 0.5)}, task="regression")
+    with pytest.raises(DataError, match="PFLlib is for classification, not for regression"):
+        export_federation(numbers, "pfllib", tmp_path / "out")

@@ -1,0 +1,343 @@
+"""Data in the formats of other platforms: read as their own code writes them, and refused if damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image as Picture
+from torch.utils.data import DataLoader, TensorDataset
+from typer.testing import CliRunner
+
+import heterophony as hp
+from helpers.formats import leaf_part, read_as_pfllib, write_leaf, write_pfllib
+from helpers.sources import refused
+from heterophony.cli import app
+from heterophony.config.reading import read_config
+from heterophony.core.errors import ConfigError
+from heterophony.data.sources import find_named_clients, read_source
+from heterophony.data.sources.formats import FORMATS, find_format
+
+DRAW = np.random.default_rng(0)
+
+
+# Each writes a small set as its own platform does, and returns its path -------------------------
+
+
+def write_medmnist(folder: Path) -> Path:
+    folder.mkdir()
+    arrays = {}
+    for part, size in (("train", 6), ("val", 2), ("test", 4)):
+        arrays[f"{part}_images"] = DRAW.integers(0, 256, (size, 28, 28), np.uint8)
+        arrays[f"{part}_labels"] = (np.arange(size, dtype=np.uint8) % 2)[:, None]
+    np.savez_compressed(folder / "breastmnist.npz", **arrays)
+    return folder / "breastmnist.npz"
+
+
+def write_har(folder: Path) -> Path:
+    for part, subjects in (("train", [1, 1, 3, 3]), ("test", [2, 2])):
+        (folder / part).mkdir(parents=True)
+        rows = DRAW.normal(size=(len(subjects), 7))
+        texts = {
+            "X": ["  " + "  ".join(f"{v: .7e}" for v in row) for row in rows],
+            "y": [str(1 + i % 6) for i in range(len(subjects))],
+            "subject": list(map(str, subjects)),
+        }
+        for name, lines in texts.items():
+            (folder / part / f"{name}_{part}.txt").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def write_image(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Picture.fromarray(DRAW.integers(0, 256, (6, 6, 3), np.uint8)).save(path)
+
+
+def write_images(folder: Path, clients: tuple[str, ...]) -> Path:
+    for client in clients:
+        for label in ("bike", "mug"):
+            for i in range(2):
+                write_image(folder / client / label / f"{i}.png")
+    return folder
+
+
+def write_npz(folder: Path) -> Path:
+    folder.mkdir()
+    np.savez(folder / "a.npz", x=np.zeros((6, 3), np.float32), y=np.arange(6) % 2)
+    return folder / "a.npz"
+
+
+def write_csv(folder: Path) -> Path:
+    folder.mkdir()
+    rows = ["age,sex,hospital,label", "30,f,B,ill", "?,m,A,well", "50,,A,ill", "60,f,B,well"]
+    (folder / "t.csv").write_text("\n".join(rows) + "\n")
+    return folder / "t.csv"
+
+
+WRITTEN = {
+    "PFLlib": write_pfllib,
+    "LEAF": write_leaf,
+    "MedMNIST": write_medmnist,
+    "UCI HAR": write_har,
+    "arrays": write_npz,
+    "arrays of each client": lambda folder: write_npz(folder).parent,
+    "images by class": lambda folder: write_images(folder, ("",)),
+    "images by client and class": lambda folder: write_images(folder, ("amazon", "dslr")),
+    "table": write_csv,
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_each_format_is_recognised_described_and_refused_if_damaged(tmp_path, name):
+    path = WRITTEN[name](tmp_path / "set")
+    found = find_format(path)
+    assert found is not None
+    assert found.name == name
+    shown = CliRunner().invoke(app, ["data", "show", str(path), "--json"])
+    about = json.loads(shown.output)
+    source = read_source(str(path))
+    assert (about["format"], about["examples"]) == (name, len(source.y))
+    assert about["users"] == len(source.user_names)
+    plain = CliRunner().invoke(app, ["data", "show", str(path)])
+    assert plain.exit_code == 0
+    files = [path] if path.is_file() else [p for p in sorted(path.rglob("*")) if p.is_file()]
+    last = [p for p in files if p.name != "config.json"][-1]
+    content = last.read_bytes()
+    last.write_bytes(content[: len(content) // 2] if name != "table" else content[:-2] + b",\xff")
+    assert str(last.parent) in refused(read_source, str(path))
+
+
+def test_all_formats_of_files_are_tested():
+    assert set(WRITTEN) == {f.name for f in FORMATS if f.looks}
+
+
+def test_a_folder_of_no_format_is_told_what_was_looked_for(tmp_path):
+    (tmp_path / "notes.md").write_text("nothing")
+    said = refused(read_source, str(tmp_path))
+    for f in FORMATS:
+        assert f.looks in said
+    assert said.startswith(f"data.name: {tmp_path} has none of the known formats. Looked for: Med")
+
+
+def test_settings_that_a_format_does_not_know_are_refused(tmp_path):
+    folder = write_images(tmp_path / "set", ("a", "b"))
+    for key, value, words in (
+        ("classes", 3, "has its own"),
+        ("task", "regression", "is for classification"),
+        ("users", "writer", "has no such column"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            read_source(str(folder), **{key: value})
+        assert str(caught.value) == f"data.{key}: {folder} {words}; leave it out"
+
+
+# PFLlib -----------------------------------------------------------------------------------------
+
+
+def test_pfllib_keeps_clients_and_split(tmp_path):
+    folder = write_pfllib(tmp_path / "MNIST", clients=11)
+    federation = read_config(None, [f"data.name={folder}"]).build_federation()
+    assert federation.clients == tuple(map(str, range(11)))
+    assert federation.classes == 4
+    for made in (federation, hp.federate(folder)):
+        for client in made.clients:
+            for part in ("train", "test"):
+                content = read_as_pfllib(folder / part / f"{client}.npz")
+                rows = getattr(made, part)[client]
+                assert np.array_equal(made.x[rows].numpy(), content["x"])
+                assert np.array_equal(made.y[rows].numpy(), content["y"])
+
+
+class Evil:
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self):
+        return (os.system, (f"touch {self.mark}",))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (lambda mark: {"x": Evil(mark), "y": np.arange(2)}, "refused: it asks for posix.system"),
+        (lambda mark: {"x": np.array([Evil(mark)]), "y": [1]}, "refused: it asks for posix.system"),
+        (lambda mark: {"x": np.array([None, 1]), "y": [0, 1]}, "an array of Python objects"),
+        (lambda mark: {"x": np.zeros(2, "M8[s]"), "y": [0, 1]}, "not of numbers or text"),
+        (lambda mark: {"x": np.zeros((2, 2)), "y": np.arange(3)}, "differ in number"),
+        (lambda mark: {"x": [[1.0], [2.0]], "y": np.arange(2)}, "a dict with arrays x and y"),
+        (lambda mark: [1, 2], "not a dictionary"),
+        (lambda mark: {1: 2}, "refused: a key 1"),
+    ],
+)
+def test_a_file_of_pfllib_that_is_not_plain_arrays_is_refused(tmp_path, content, words):
+    folder, mark = write_pfllib(tmp_path / "set"), tmp_path / "touched"
+    with open(folder / "test" / "1.npz", "wb") as file:
+        np.savez_compressed(file, data=content(mark))
+    said = refused(read_source, str(folder))
+    assert str(folder / "test" / "1.npz") in said
+    assert words in said
+    assert not mark.exists()
+
+
+def test_a_client_without_a_test_file_and_other_shapes_are_named(tmp_path):
+    folder = write_pfllib(tmp_path / "set")
+    with open(folder / "train" / "2.npz", "wb") as file:
+        np.savez(file, data={"x": np.zeros((2, 3), np.float32), "y": [0, 1]})
+    assert "client '2' has examples float32 (3,)" in refused(read_source, str(folder))
+    (folder / "test" / "0.npz").unlink()
+    assert refused(read_source, str(folder)) == f"{folder}: client '0' has no file in test"
+
+
+# LEAF -------------------------------------------------------------------------------------------
+
+
+def test_leaf_keeps_users_and_split(tmp_path):
+    folder = write_leaf(tmp_path / "synthetic")
+    federation = hp.federate(folder)
+    assert federation.clients == ("f2", "f10")
+    assert {c: len(r) for c, r in federation.train.items()} == {"f2": 6, "f10": 4}
+    assert {c: len(r) for c, r in federation.test.items()} == {"f2": 2, "f10": 3}
+    x = federation.x[federation.test["f10"]].tolist()
+    assert x == leaf_part({"f10": 3})["user_data"]["f10"]["x"]
+    config = read_config(None, [f"data.name={folder}"])
+    assert (config.data.split, config.data.clients) == ("official", 2)
+
+
+def test_femnist_is_images_and_by_user_splits_are_merged(tmp_path):
+    folder = write_leaf(tmp_path / "femnist", 784)
+    assert read_source(str(folder)).x.shape == (15, 1, 28, 28)
+    (folder / "test" / "all_data_niid_0_keep_0_test_9.json").write_text(
+        json.dumps(leaf_part({"f7": 3}, 784))
+    )
+    named = find_named_clients(str(folder))
+    assert (named.names, named.has_split) == (("f2", "f7", "f10"), False)
+    assert hp.federate(folder).clients == ("f2", "f7", "f10")
+
+
+def test_celeba_reads_the_images_that_it_names(tmp_path):
+    folder = tmp_path / "celeba"
+    for part in ("train", "test"):
+        names = [f"{part}{i}.jpg" for i in range(2)]
+        for name in names:
+            write_image(folder / "raw" / "img_align_celeba" / name)
+        content = {
+            "users": ["5"],
+            "num_samples": [2],
+            "user_data": {"5": {"x": names, "y": [0, 1]}},
+        }
+        (folder / part).mkdir()
+        (folder / part / "a.json").write_text(json.dumps(content))
+    assert read_source(str(folder)).x.shape == (4, 3, 84, 84)
+    (folder / "raw" / "img_align_celeba" / "train0.jpg").unlink()
+    assert "there is no train0.jpg; put the images into" in refused(read_source, str(folder))
+
+
+def test_shakespeare_in_a_folder_of_leaf_is_text(tmp_path):
+    text = "to be or not to be " * 10
+    held = {"x": [text[i : i + 80] for i in range(3)], "y": [text[i + 80] for i in range(3)]}
+    content = {"users": ["HAMLET"], "num_samples": [3], "user_data": {"HAMLET": held}}
+    for part in ("train", "test"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "a.json").write_text(json.dumps(content))
+    made = read_source(str(tmp_path))
+    assert (made.x.shape, len(made.labels), made.official) == ((6, 80), 80, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_samples": [4, 7]}, "user 'f2' has 6 examples, num_samples says 7"),
+        ({"num_samples": [4]}, "2 users but 1 num_samples"),
+        ({"users": ["f10", "f3"]}, "is not one of LEAF's files (lacks 'f3')"),
+        ({"user_data": []}, "users must be a list, user_data an object"),
+        ({"user_data": {u: {"x": [[1.0], [1.0, 2.0]], "y": [0, 1]} for u in ("f10", "f2")},
+          "num_samples": [2, 2]}, "x must be lists of numbers of one length"),
+        ({"user_data": {u: {"x": ["good", "bad"], "y": [0, 1]} for u in ("f10", "f2")},
+          "num_samples": [2, 2]}, "x is text, but neither names of images nor strings"),
+    ],
+)  # fmt: skip
+def test_damaged_files_of_leaf_are_refused(tmp_path, change, words):
+    folder = write_leaf(tmp_path / "set")
+    path = folder / "train" / "all_data_niid_0_keep_0_train_9.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    said = refused(read_source, str(folder))
+    assert said.startswith(str(path))
+    assert words in said
+
+
+# Others -----------------------------------------------------------------------------------------
+
+
+def test_medmnist_has_flat_labels_and_validation_counts_as_training(tmp_path):
+    made = read_source(str(write_medmnist(tmp_path / "set")))
+    assert (made.x.shape, made.y.shape, made.official) == ((12, 1, 28, 28), (12,), 8)
+    arrays = dict(np.load(tmp_path / "set" / "breastmnist.npz"))
+    arrays["test_labels"] = arrays["test_labels"][:1]
+    np.savez(tmp_path / "bad.npz", **arrays)
+    assert "test_images (4, 28, 28) and test_labels (1, 1) do not fit" in refused(
+        read_source, str(tmp_path / "bad.npz")
+    )
+    many = {
+        k: np.eye(3, dtype=np.uint8)[v[:, 0]] if "labels" in k else v for k, v in arrays.items()
+    }
+    many["test_labels"] = np.zeros((4, 3), np.uint8)
+    np.savez(tmp_path / "chestmnist.npz", **many)
+    assert read_source(str(tmp_path / "chestmnist.npz"), task="multilabel").y.shape == (12, 3)
+
+
+def test_har_has_subjects_as_clients_and_windows_if_there_are_any(tmp_path):
+    folder = write_har(tmp_path / "UCI HAR Dataset")
+    made = read_source(str(folder))
+    assert (made.x.shape, made.official, made.user_names) == ((6, 7), 4, ("1", "2", "3"))
+    assert made.y.tolist() == [0, 1, 2, 3, 0, 1]
+    assert not find_named_clients(str(folder)).has_split
+    for part, n in (("train", 4), ("test", 2)):
+        (folder / part / "Inertial Signals").mkdir()
+        for name in ("body_acc_x", "total_acc_x"):
+            lines = [" ".join(["0.5"] * 8)] * n
+            (folder / part / "Inertial Signals" / f"{name}_{part}.txt").write_text("\n".join(lines))
+    assert read_source(str(folder)).x.shape == (6, 2, 8)
+    (folder / "test" / "y_test.txt").write_text("1\n")
+    assert "windows, labels and subjects differ in number: 2, 1, 2" in refused(
+        read_source, str(folder)
+    )
+
+
+def test_folders_of_images_by_client_are_clients(tmp_path):
+    folder = write_images(tmp_path / "office", ("dslr", "amazon"))
+    made = hp.federate(folder)
+    assert made.clients == ("amazon", "dslr")
+    assert made.labels == ("bike", "mug")
+    for client in ("dslr", "amazon"):
+        for part in ("train", "test"):
+            write_image(tmp_path / "split" / client / part / "mug" / "0.png")
+            write_image(tmp_path / "split" / client / part / "bike" / "0.png")
+    made = hp.federate(tmp_path / "split")
+    assert {c: len(r) for c, r in made.test.items()} == {"amazon": 2, "dslr": 2}
+    write_image(tmp_path / "split" / "webcam" / "mug" / "0.png")
+    assert refused(read_source, str(tmp_path / "split")) == (
+        f"{tmp_path / 'split' / 'webcam'} has no test images, other clients have; give all or none"
+    )
+
+
+def test_examples_without_values_are_refused_in_one_line(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((60, 0)), y=np.arange(60) % 2)
+    assert refused(read_source, str(tmp_path / "a.npz")) == (
+        f"{tmp_path / 'a.npz'}: x is 60×0: its examples have no values"
+    )
+    assert "its examples have no values" in refused(
+        hp.federate, (np.zeros((60, 3, 0)), np.arange(60) % 2)
+    )
+
+
+def test_data_loaders_count_as_their_data_sets():
+    x, y = torch.arange(24.0).view(12, 2), torch.arange(12) % 2
+    loader = DataLoader(TensorDataset(x, y), batch_size=5, shuffle=True)
+    made = hp.federate({"a": loader, "b": (loader, loader)})
+    assert made.clients == ("a", "b")
+    assert torch.equal(made.x[made.train["b"]], x)
+    assert len(hp.federate(loader, clients=2, partition="iid").clients) == 2
