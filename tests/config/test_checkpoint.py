@@ -16,14 +16,14 @@ import heterophony as hp
 from helpers.support import digits, identical, model, net_with_batch_norm, played, same
 from heterophony.algorithms.centralized import Centralized
 from heterophony.cli import app
-from heterophony.config.config import begin_with_checkpoint, save_checkpoint
+from heterophony.config.checkpoint import begin_with_checkpoint, save_checkpoint
 from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError, FolderError
 from heterophony.core.randomness import seeded
 from heterophony.core.tensors import state
 from heterophony.models import get_model_builder
 
-QUICK = ("rounds=2", "data.clients=4", "local.epochs=1", "engine.name=serial", "model.name=mlp")
+QUICK = ("rounds=2", "data.clients=4", "training.epochs=1", "engine.name=serial", "model.name=mlp")
 
 
 def pairs(*settings: str) -> list[str]:

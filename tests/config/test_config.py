@@ -169,8 +169,8 @@ def test_a_value_is_toml_or_a_bare_word(text, value):
 
 def test_pairs_override_the_file_and_later_pairs_earlier_ones(written):
     path = written("seed = 3\n[local]\nlr = 0.5\nbatch = 8\n")
-    config = read_config(path, ["local.lr=0.1", " seed = 4 ", "local.lr=0.2"])
-    assert (config.top.seed, config.local.lr, config.local.batch) == (4, 0.2, 8)
+    config = read_config(path, ["training.lr=0.1", " seed = 4 ", "training.lr=0.2"])
+    assert (config.top.seed, config.training.lr, config.training.batch) == (4, 0.2, 8)
 
 
 def test_a_path_with_an_equals_sign_is_a_value():
@@ -254,15 +254,20 @@ def test_another_partition_leaves_the_files_settings_of_the_old_one(written):
     "pairs",
     [
         [],
-        ["seed=9", "rounds=0", "data.path=/some where/ü", "local.steps=4", "engine.workers=3"],
+        ["seed=9", "rounds=0", "data.path=/some where/ü", "training.steps=4", "engine.workers=3"],
         ["algorithm.name=fedreg", "algorithm.variant=b", "data.partition.kind=iid"],
         ["data.split=official", "data.partition.seed=3", "data.feature_skew.kind=noise"],
         ["data.partition={kind='natural', test_windows=4}", "data.feature_skew={kind='rotation'}"],
-        ["participation.count=2", "local.drop_last=false", "local.lr=1e-05", "model.name=mlp"],
+        [
+            "participation.count=2",
+            "training.drop_last=false",
+            "training.lr=1e-05",
+            "model.name=mlp",
+        ],
     ],
 )
 def test_what_is_resolved_reads_back_as_the_same(written, pairs):
-    config = read_config(None, [*pairs, "engine.device=cpu"])
+    config = read_config(None, [*pairs, "engine.accelerator=cpu"])
     again = read_config(written(config.to_toml()))
     assert again == config
     assert again.to_toml() == config.to_toml()
@@ -283,9 +288,9 @@ def test_a_run_stays_on_the_kind_of_device_that_it_began_on(written, monkeypatch
 @pytest.mark.parametrize(
     ("pair", "message"),
     [
-        ("engine.device=gpu", "engine.device: must be auto, cpu, cuda,"),
-        ("engine.device=cuda:x", "engine.device: must be auto"),
-        ("engine.device=mps:1", "engine.device: must be auto"),
+        ("engine.accelerator=gpu", "engine.accelerator: must be auto, cpu, cuda,"),
+        ("engine.accelerator=cuda:x", "engine.accelerator: must be auto"),
+        ("engine.accelerator=mps:1", "engine.accelerator: must be auto"),
         ("engine.precision=half", "engine.precision: "),
     ],
 )
@@ -299,9 +304,9 @@ def test_a_device_on_ray_agrees_with_what_a_job_reserves():
     assert read_config(None, ray).engine.choose_compute().device.type == "cuda"
     assert read_config(None, ray[:1]).engine.choose_compute().is_cpu
     with pytest.raises(ConfigError, match=r"needs engine\.gpus above 0"):
-        read_config(None, [*ray[:1], "engine.device=cuda"])
+        read_config(None, [*ray[:1], "engine.accelerator=cuda"])
     with pytest.raises(ConfigError, match="Ray assigns the GPUs"):
-        read_config(None, [*ray, "engine.device=cuda:1"])
+        read_config(None, [*ray, "engine.accelerator=cuda:1"])
 
 
 def test_the_resolved_text_has_every_default():
@@ -391,11 +396,11 @@ REFUSED = [  # section, line, what is said
     ("locl", "lr = 1", "locl: unknown key; did you mean 'local'?"),
     ("local", "learning = 1", "local.learning: unknown key; there is: batch, betas, clip_norm,"),
     ("local", "momentun = 1", "local.momentun: unknown key; did you mean 'momentum'?"),
-    ("local", "lr = 'fast'", "local.lr: must be a number, not 'fast'"),
-    ("local", "lr = -0.1", "local.lr: must be at least 0, not -0.1"),
-    ("local", "lr = nan", "local.lr: must be a finite number, at least 0, not nan"),
-    ("local", "batch = 0", "local.batch: must be at least 1, not 0"),
-    ("local", "drop_last = 1", "local.drop_last: must be true or false, not 1"),
+    ("local", "lr = 'fast'", "training.lr: must be a number, not 'fast'"),
+    ("local", "lr = -0.1", "training.lr: must be at least 0, not -0.1"),
+    ("local", "lr = nan", "training.lr: must be a finite number, at least 0, not nan"),
+    ("local", "batch = 0", "training.batch: must be at least 1, not 0"),
+    ("local", "drop_last = 1", "training.drop_last: must be true or false, not 1"),
     ("data", "clients = 0", "data.clients: must be at least 1, not 0"),
     ("data", "partition = 3", "data.partition: must be a table, not 3"),
     (
@@ -459,9 +464,9 @@ def test_as_a_pair_a_mistake_is_said_with_its_key(written, section, line, said):
 
 def test_a_mistake_in_a_pair_is_not_blamed_on_the_file(written):
     path = written("[local]\nlr = 0.1\nbatch = 0\n")
-    assert refused(path, "local.batch=-1") == "local.batch: must be at least 1, not -1"
+    assert refused(path, "training.batch=-1") == "training.batch: must be at least 1, not -1"
     assert refused(path, "local.b=1").startswith("local.b: unknown key")
-    assert refused(path, "local.lr=0.2").startswith("my.toml:3: local.batch: ")
+    assert refused(path, "training.lr=0.2").startswith("my.toml:3: training.batch: ")
 
 
 def test_rate_and_count_in_one_file_exclude_each_other(written):
@@ -471,7 +476,7 @@ def test_rate_and_count_in_one_file_exclude_each_other(written):
 
 @pytest.mark.parametrize("pair", ["rounds", "=3", "", " = "])
 def test_a_pair_must_be_key_and_value(pair):
-    assert refused(None, pair) == f"-c {pair}: must be key=value, as in -c local.lr=0.01"
+    assert refused(None, pair) == f"-c {pair}: must be key=value, as in -c training.lr=0.01"
 
 
 def test_a_pair_cannot_go_below_a_value(written):
@@ -522,8 +527,8 @@ def test_a_model_that_does_not_fit_the_data_is_said():
         ("data.clients", 2),
         ("data", None),
         ("local", 3),
-        ("local.lr", 4),
-        ("local.batch", 3),
+        ("training.lr", 4),
+        ("training.batch", 3),
         ("engine.name", 6),
         ("data.partition.alpha", 7),
         ("rounds", None),

@@ -28,7 +28,7 @@ from heterophony.runs import loop
 from heterophony.runs.events import Event
 from heterophony.runs.folder import RunFolder
 from heterophony.runs.summary import Summary
-from heterophony.studies.execute import execute_plan
+from heterophony.studies.run import execute_plan
 
 LONG = 120  # seconds; reached only where a test fails
 SMALL = {
@@ -36,8 +36,8 @@ SMALL = {
     "data.clients": 4,
     "data.partition.alpha": 0.5,
     "model.name": "mlp",
-    "local.steps": 2,
-    "local.batch": 16,
+    "training.steps": 2,
+    "training.batch": 16,
     "participation.rate": 0.5,
     "evaluation.every": 2,
     "engine.name": "serial",

@@ -63,7 +63,7 @@ class Broken(hp.Algorithm):
 class Dice(hp.Algorithm):
     """Its own models are tuned by chance."""
 
-    def tune(self, client: hp.Client) -> None:
+    def adapt(self, client: hp.Client) -> None:
         with torch.no_grad():
             client.net.head[0].bias.add_(3 * torch.randn(10))
 
@@ -367,7 +367,7 @@ def test_a_nan_in_an_update_names_client_round_and_tensor(engine):
     with pytest.raises(DivergedError) as caught:
         played(Broken(), participation=1.0, engine=engine, workers=2)
     assert str(caught.value) == (
-        "client 2, round 1: 'head.0.bias' of its update holds NaN or infinity; lower local.lr"
+        "client 2, round 1: 'head.0.bias' of its update holds NaN or infinity; lower training.lr"
     )
 
 

@@ -67,7 +67,7 @@ def get_logits(result: hp.Result, federation: hp.Federation, client: str) -> tor
 @pytest.fixture(scope="module")
 def by_command(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("load") / "run"
-    settings = ("algorithm.name=fedper", "rounds=2", "data.clients=4", "local.epochs=1")
+    settings = ("algorithm.name=fedper", "rounds=2", "data.clients=4", "training.epochs=1")
     pairs = [word for s in (*settings, "engine.name=serial") for word in ("-c", s)]
     assert call("run", *pairs, "--out", out).exit_code == 0
     return out

@@ -20,7 +20,7 @@ from ..jobs.trials import check_merge
 from ..runs.events import Event
 from ..runs.folder import RunFolder
 from ..runs.summary import Summary
-from ..studies.execute import execute_plan
+from ..studies.run import execute_plan
 from .board_data import FindSummary, RemoteFederation, load_known_summaries, make_remote_federation
 from .broker.broker import Broker
 from .broker.certificates import EnrolledClients
@@ -328,7 +328,7 @@ def serve(
             update_status=update,
             shut_out=shut_out,
         )
-        summary = execute_plan(plan, folder, engine, on_event=on_event)
+        summary = execute_plan(plan, folder, engine, [on_event])
         # also if the run had ended before: its devices may not have heard of it
         announce_end(session, transport, say, shut_out)
     return summary

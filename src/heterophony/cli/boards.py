@@ -70,10 +70,10 @@ def server(
         folder.reopen()
     else:
         config = read_settings(file, pairs)
-        if config.engine.device not in ("auto", "cpu"):
+        if config.engine.accelerator not in ("auto", "cpu"):
             raise ConfigError(
-                "engine.device: every device chooses its own, as in `heterophony device -c"
-                f" engine.device={config.engine.device}`; leave it out here"
+                "engine.accelerator: every device chooses its own, as in `heterophony device -c"
+                f" engine.accelerator={config.engine.accelerator}`; leave it out here"
             )
         folder.create(config.to_toml())
     try:
@@ -132,7 +132,9 @@ def device(
     ] = None,
     pairs: Annotated[
         list[str] | None,
-        typer.Option("-c", "--config", help="Where its jobs compute, as in engine.device=cuda."),
+        typer.Option(
+            "-c", "--config", help="Where its jobs compute, as in engine.accelerator=cuda."
+        ),
     ] = None,
     trust: TrustOption = False,
 ) -> None:
@@ -140,16 +142,17 @@ def device(
     from ..boards.board import Device, wait_for_run
     from ..boards.broker.enrolment import read_enrolment
     from ..config.reading import read_config
+    from ..config.short_keys import rename_key
     from ..core.accelerator import find_device
     from ..core.errors import ConfigError
     from ..data.client_folders import find_client_data
 
     for pair in pairs or []:
-        if pair.partition("=")[0].strip() != "engine.device":
+        if rename_key(pair.partition("=")[0].strip()) != "engine.accelerator":
             raise ConfigError(
-                f"-c {pair}: only engine.device is a device's own; all else is the run's"
+                f"-c {pair}: only engine.accelerator is a device's own; all else is the run's"
             )
-    computes_on = find_device(read_config(None, pairs or []).engine.device)
+    computes_on = find_device(read_config(None, pairs or []).engine.accelerator)
     credentials = read_enrolment(enrolment)
     names = [c.strip() for c in clients.split(",") if c.strip()]
     own = None if data is None else find_client_data(data, names, credentials.device)

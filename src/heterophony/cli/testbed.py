@@ -58,19 +58,19 @@ def run_testbed(
     from ..runs.folder import RunFolder
     from ..runs.summary import summarise
     from ..studies.progress import show_progress
-    from ..studies.tasks import create_or_reopen, read_federation
+    from ..studies.spec import RunSpec, read_federation
 
     kinds = parse_fault_kinds(faults or [])
     config = read_settings(file, pairs, list_default_settings(pairs or []))
-    if config.engine.device not in ("auto", "cpu"):
-        raise ConfigError("engine.device: a testbed computes on the CPU; leave it out")
+    if config.engine.accelerator not in ("auto", "cpu"):
+        raise ConfigError("engine.accelerator: a testbed computes on the CPU; leave it out")
     folder = RunFolder(out)
     check_devices_can_run(config)
     start_testbed_fork_server()
     federation = read_federation(config)
     config.build_device_plan(federation)  # raises before anything is written
     assignment = assign_clients(federation.clients, devices, folder)
-    create_or_reopen(folder, config.fill_model_defaults(federation).to_toml(), "--out")
+    RunSpec(config.fill_model_defaults(federation)).open_folder(folder)
     try:
         with show_progress() as shown:
             sizes = list(federation.sizes("test").values())

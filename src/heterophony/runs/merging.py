@@ -84,7 +84,7 @@ def merge_replies(plan: Plan, server: Server, replies: list[Reply], engine: obje
         if judge is None:
             who = f"client {' or '.join(suspects)}" if suspects else "several clients together"
             raise DivergedError(
-                f"round {server.t}: {error}, by the update of {who}; lower local.lr"
+                f"round {server.t}: {error}, by the update of {who}; lower training.lr"
             ) from None
         if not suspects and error.__cause__ is not None:
             raise error.__cause__ from None  # a mistake in the algorithm, not in an update

@@ -119,7 +119,7 @@ def make_device_words(
     words += ["--run", run] if run else []
     words += ["--memory-limit", str(board.memory_mb)] if board.memory_mb else []
     words += ["--trust"] if trust else []
-    return [*words, "-c", f"engine.device={board.device}"]
+    return [*words, "-c", f"engine.accelerator={board.device}"]
 
 
 def make_unit(board: Board, words: Sequence[str]) -> str:
