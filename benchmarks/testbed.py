@@ -17,6 +17,7 @@ import argparse
 import json
 import tempfile
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 

@@ -196,7 +196,7 @@ def test_pretrain_writes_what_was_trained_and_a_run_begins_with_it(tmp_path, mon
     given = hp.Tensors(load_file("a.safetensors"))
     config = read_config(None, [*QUICK, "algorithm.name=centralized"])
     central = hp.run(
-        *("centralized", config.build_federation()), model="mlp", rounds=2, training=config.local
+        *("centralized", config.build_federation()), model="mlp", rounds=2, training=config.training
     )
     assert same(given, model(central))
     code, out, _ = call(

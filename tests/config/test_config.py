@@ -50,7 +50,7 @@ head_depth = 2
 name = "fedreg"
 threshold = "mean"
 
-[local]
+[training]
 epochs = 5
 batch = 20
 lr = 0.01
@@ -66,7 +66,7 @@ every = 1
 [engine]
 name = "pool"
 workers = 2
-device = "cpu"
+accelerator = "cpu"
 """
 
 
@@ -100,7 +100,7 @@ def test_without_anything_every_key_has_its_default():
         model=ModelSection(None, None),
         algorithm=FedAvg(),
         algorithm_name="fedavg",
-        local=Training(epochs=5, steps=None, batch=10, lr=0.1, momentum=0.0, weight_decay=0.0),
+        training=Training(epochs=5, steps=None, batch=10, lr=0.1, momentum=0.0, weight_decay=0.0),
         participation=Uniform(rate=0.2),
         aggregation=AggregationSection("samples"),
         evaluation=EvaluationSection(1),
@@ -115,7 +115,7 @@ def test_the_contracts_example_is_taken_whole(written):
         model=ModelSection("convnet", 2),
         algorithm=FedReG(threshold="mean"),
         algorithm_name="fedreg",
-        local=Training(epochs=5, batch=20, lr=0.01, momentum=0.9, weight_decay=0.0),
+        training=Training(epochs=5, batch=20, lr=0.01, momentum=0.9, weight_decay=0.0),
         participation=Uniform(rate=0.2),
         aggregation=AggregationSection("samples"),
         evaluation=EvaluationSection(1),
@@ -168,7 +168,7 @@ def test_a_value_is_toml_or_a_bare_word(text, value):
 
 
 def test_pairs_override_the_file_and_later_pairs_earlier_ones(written):
-    path = written("seed = 3\n[local]\nlr = 0.5\nbatch = 8\n")
+    path = written("seed = 3\n[training]\nlr = 0.5\nbatch = 8\n")
     config = read_config(path, ["training.lr=0.1", " seed = 4 ", "training.lr=0.2"])
     assert (config.top.seed, config.training.lr, config.training.batch) == (4, 0.2, 8)
 
@@ -279,10 +279,10 @@ def test_a_run_stays_on_the_kind_of_device_that_it_began_on(written, monkeypatch
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     assert config.engine.choose_compute().device.type == "cuda"
     again = read_config(written(config.to_toml())).engine
-    assert (again.device, again.precision, again.deterministic) == ("cuda", "bfloat16", False)
+    assert (again.accelerator, again.precision, again.deterministic) == ("cuda", "bfloat16", False)
     old = read_config(written('[engine]\nname = "pool"\ndevice = "cpu"\n'))
     assert old.engine.choose_compute().is_cpu
-    assert "precision" not in old.to_toml()  # as in files of earlier versions
+    assert "precision" not in old.to_toml()
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_the_resolved_text_has_every_default():
         },
         "model": {"buffers": "local"},
         "algorithm": {"name": "fedavg"},
-        "local": {
+        "training": {
             "epochs": 5,
             "batch": 10,  # batch, lr and momentum are those of digits
             "lr": 0.1,
@@ -335,10 +335,16 @@ def test_the_resolved_text_has_every_default():
             "drop_last": True,
         },
         "participation": {"rate": 0.2, "replacement": False, "dropout": 0.0},
-        "devices": {"sample_seconds": 0.0, "spread": 0.0},
+        "speeds": {"sample_seconds": 0.0, "spread": 0.0},
         "aggregation": {"weights": "samples"},
-        "evaluation": {"every": 1, "new_client_rounds": 1},
-        "engine": {"name": "pool", "device": "cpu"},
+        "evaluation": {
+            "every": 1,
+            "new_client_rounds": 1,
+            "keep_best": False,
+            "choose_by": "P",
+            "share_personal": False,
+        },
+        "engine": {"name": "pool", "accelerator": "cpu"},
     }
 
 
@@ -392,10 +398,14 @@ REFUSED = [  # section, line, what is said
     ("", "seed = -1", "seed: must be at least 0, not -1"),
     ("", "seed = true", "seed: must be a whole number, not True"),
     ("", "rounds = 1.5", "rounds: must be a whole number, not 1.5"),
-    ("", "local = 3", "local: must be a section, as in [local]"),
-    ("locl", "lr = 1", "locl: unknown key; did you mean 'local'?"),
-    ("local", "learning = 1", "local.learning: unknown key; there is: batch, betas, clip_norm,"),
-    ("local", "momentun = 1", "local.momentun: unknown key; did you mean 'momentum'?"),
+    ("", "training = 3", "training: must be a section, as in [training]"),
+    ("trainin", "lr = 1", "trainin: unknown key; did you mean 'training'?"),
+    (
+        "training",
+        "learning = 1",
+        "training.learning: unknown key; there is: batch, betas, clip_norm,",
+    ),
+    ("training", "momentun = 1", "training.momentun: unknown key; did you mean 'momentum'?"),
     ("local", "lr = 'fast'", "training.lr: must be a number, not 'fast'"),
     ("local", "lr = -0.1", "training.lr: must be at least 0, not -0.1"),
     ("local", "lr = nan", "training.lr: must be a finite number, at least 0, not nan"),
@@ -451,7 +461,7 @@ REFUSED = [  # section, line, what is said
 def test_in_a_file_a_mistake_is_said_with_its_line(written, section, line, said):
     header = [f"[{section}]"] if section else []
     path = written("\n".join(["# mine", "", *header, "# a remark", line, ""]))
-    at = 3 if said.startswith("locl") else 4 + len(header)  # of an unknown section: its header
+    at = 3 if said.startswith("trainin:") else 4 + len(header)  # of an unknown section: its header
     assert refused(path).startswith(f"my.toml:{at}: {said}")
 
 
@@ -463,9 +473,9 @@ def test_as_a_pair_a_mistake_is_said_with_its_key(written, section, line, said):
 
 
 def test_a_mistake_in_a_pair_is_not_blamed_on_the_file(written):
-    path = written("[local]\nlr = 0.1\nbatch = 0\n")
+    path = written("[training]\nlr = 0.1\nbatch = 0\n")
     assert refused(path, "training.batch=-1") == "training.batch: must be at least 1, not -1"
-    assert refused(path, "local.b=1").startswith("local.b: unknown key")
+    assert refused(path, "local.b=1").startswith("training.b: unknown key")
     assert refused(path, "training.lr=0.2").startswith("my.toml:3: training.batch: ")
 
 
@@ -526,7 +536,7 @@ def test_a_model_that_does_not_fit_the_data_is_said():
         ("seed", 1),
         ("data.clients", 2),
         ("data", None),
-        ("local", 3),
+        ("training", 3),
         ("training.lr", 4),
         ("training.batch", 3),
         ("engine.name", 6),
@@ -535,7 +545,5 @@ def test_a_model_that_does_not_fit_the_data_is_said():
     ],
 )
 def test_the_line_of_a_key_or_of_what_is_above_it(key, line):
-    text = (
-        "seed = 1\ndata.clients = 2\n[local]\nlr = 3\n[engine]\n'name' = 'pool'\n[data.partition]\n"
-    )
+    text = "seed = 1\ndata.clients = 2\n[training]\nlr = 3\n[engine]\n'name' = 'pool'\n[data.partition]\n"
     assert find_line(text, key) == line

@@ -263,7 +263,7 @@ def select(name: str, rows: str = "*", columns: str = "*") -> list[dict]:
 @pytest.mark.parametrize("name", [n for n in NAMES if n.startswith("pfakd")])
 def test_every_row_of_pfakds_cifar100_tables_has_the_codes_decay(name):
     for config in select(name, columns="CIFAR-100,*"):
-        local = resolve_config(config).local
+        training = resolve_config(config).training
         assert (training.schedule, training.decay_factor) == ("exponential", 0.9)
     for config in (*select(name, columns="CIFAR-10,*"), *select(name, columns="Fashion*")):
         assert "schedule" not in config["local"]

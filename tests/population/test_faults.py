@@ -23,7 +23,7 @@ from heterophony.results.tables import build_comparison_rows
 
 CLIENTS = [f"c{i}" for i in range(20)]
 SLOW = Speeds(sample_seconds=0.01, bytes_per_second=1e5, spread=1.0)
-STORM = {"faults": Faults(availability=0.8, dropout=0.3, deadline=0.9), "devices": SLOW}
+STORM = {"faults": Faults(availability=0.8, dropout=0.3, deadline=0.9), "speeds": SLOW}
 
 
 def rounds(result):
@@ -600,4 +600,4 @@ def test_the_library_takes_a_rule_of_ones_own_for_who_can_be_reached(tmp_path):
     result = played("fedavg", training=QUICK, **how)
     even, odd = ["0", "2", "4"], ["1", "3", "5"]
     assert [e["clients"] for e in rounds(result)] == [even, odd, even]
-    assert "availability=Even," in (tmp_path / "run" / "config.toml").read_text()
+    assert 'participation = "Even"' in (tmp_path / "run" / "config.toml").read_text()

@@ -183,7 +183,7 @@ def test_a_pair_that_changes_the_optimiser_drops_what_the_file_says_of_the_other
     file = tmp_path / "my.toml"
     file.write_text(read_config(None, ["schedule=step", "lr=0.5"]).to_toml())
     changed = read_config(file, ["optimizer=adamw", "training.schedule=cosine"])
-    assert changed.local == hp.Training(
+    assert changed.training == hp.Training(
         optimizer="adamw", lr=0.5, weight_decay=0, schedule="cosine"
     )
     assert read_config(file, ["epochs=1"]).training.momentum == 0.9

@@ -166,7 +166,7 @@ def test_every_combination_has_every_seed():
             ["-s", "lr=1", "-s", "lr=2"],
             "-s training.lr=2: training.lr is there twice; list its values",
         ),
-        (["-s", "local.lrr=1,2"], "local.lrr: unknown key; did you mean 'lr'?"),
+        (["-s", "training.lrr=1,2"], "training.lrr: unknown key; did you mean 'lr'?"),
         (["-s", "training.lr=1,fast"], "training.lr: must be a number, not 'fast'"),
         (["-s", "algorithm.mu=0,1"], "algorithm.mu: unknown key"),
     ],

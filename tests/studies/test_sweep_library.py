@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Lock
 
 import pytest
+from torch import nn
 
 import heterophony as hp
 from helpers.support import QUICK, digits
@@ -118,7 +119,11 @@ def test_a_mistake_is_one_line_and_begins_nothing(swept, how, said, tmp_path):
 
 def test_what_cannot_be_sent_to_other_processes_is_one_line(tmp_path):
     lock = Lock()
-    how = {**HOW, "model": lambda: lock, "engine": "pool"}
+    how = {
+        **HOW,
+        "model": lambda: (lock, nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.Linear(9, 10)))[1],
+    }
+    how["engine"] = "pool"
     with pytest.raises(EngineError, match=r"^the pool engine cannot send 'lock', which test_what_"):
         hp.sweep("fedavg", validated(), {"lr": [0.1, 0.2]}, out=tmp_path, **how)
 

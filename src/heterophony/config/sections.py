@@ -111,7 +111,6 @@ class DataSection:
         "a data set's name, a path to an .npz file or a folder; own: every client has its own",
     )
     path: str | None = setting(None, "the folder or archive that holds the data set's files")
-    seed: int | None = setting(None, "of the partition; default: the run's seed", low=0)
     clients: int = setting(20, "number of clients", low=1)
     partition: dict[str, Any] = field(default_factory=lambda: {"kind": "dirichlet", "alpha": 0.1})
     train_fraction: float = setting(
@@ -148,6 +147,7 @@ class DataSection:
         "the column or array that names each example's client; default: client, if it is there",
     )
     shape: list[int] | None = setting(None, "own data: shape of one example, as in [3, 32, 32]")
+    seed: int | None = setting(None, "of the partition; default: the run's seed", low=0)
 
     def __post_init__(self) -> None:
         check_settings(self)

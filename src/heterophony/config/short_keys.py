@@ -88,7 +88,8 @@ def expand_overrides(
 def rename_pair(pair: str) -> str:
     """Return a ``key=value`` pair with today's name of the key."""
     key, sign, value = pair.partition("=")
-    return f"{rename_key(key.strip())}{sign}{value}"
+    name = rename_key(key.strip())
+    return pair if name == key.strip() else f"{name}{sign}{value}"
 
 
 def expand_section(pair: str) -> str:

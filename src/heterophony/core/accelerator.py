@@ -189,7 +189,7 @@ def check_device_name(name: str) -> None:
     kind, _, number = name.partition(":")
     known = name in ("auto", "cpu", *KINDS)
     if not known and not (kind in KINDS and kind != "mps" and re.fullmatch(r"\d{1,4}", number)):
-        raise ConfigError(f"device: must be {NAMES}, not {name!r}")
+        raise ConfigError(f"accelerator: must be {NAMES}, not {name!r}")
 
 
 def find_device(name: str) -> torch.device:

@@ -114,7 +114,7 @@ class StartEvent(TypedDict):
     bad_clients: NotRequired[Annotated[list[str], "clients that a simulated attack makes bad"]]
     keep_best: NotRequired[
         Annotated[
-            Measure,
+            str,
             "the validation score (`G` or `P`) that decides whose models are kept, with"
             " `evaluation.keep_best`",
         ]
@@ -317,8 +317,9 @@ def find_kept_round(events: Sequence[Event]) -> int | None:
     None if the run keeps those of its last round.
     """
     start = get_start(events)
-    if (by := start.get("keep_best")) is None:
+    if "keep_best" not in start:
         return None
+    by: Measure = "G" if start["keep_best"] == "G" else "P"
     examples = sum(start.get("validation", []))
     scores = [(e["t"], measure_validation(e, by, examples)) for e in select_evaluations(events)]
     known = [(score, -t) for t, score in scores if score is not None]
@@ -330,12 +331,14 @@ def get_new_clients(events: Iterable[Event]) -> NewClientsEvent | None:
     return next((e for e in events if e["event"] == "new_clients"), None)
 
 
-def find_last_evaluation(events: Sequence[Event]) -> EvaluationEvent | None:
+def find_last_evaluation(events: Iterable[Event]) -> EvaluationEvent | None:
     """Return the last evaluation of personal models, or that of the kept round; None without any.
 
     A client that did not reply has the counts of its last reply before.
     """
-    kept = find_kept_round(events) if events else None
+    events = list(events)
+    starts = bool(events) and events[0]["event"] == "start"
+    kept = find_kept_round(events) if starts else None
     measured = [e for e in select_evaluations(events) if e["P"] is not None]
     newest_first = [e for e in reversed(measured) if kept is None or e["t"] <= kept]
     if not newest_first:

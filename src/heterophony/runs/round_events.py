@@ -23,7 +23,6 @@ from .events import (
     DeviceRound,
     EndEvent,
     EvaluationEvent,
-    Measure,
     MetricValues,
     NewClientsEvent,
     RoundEvent,
@@ -34,7 +33,7 @@ from .events import (
 
 
 class KeepBest(TypedDict, total=False):
-    keep_best: Measure
+    keep_best: str
 
 
 class ValidationSizes(TypedDict, total=False):

@@ -397,7 +397,7 @@ def execute_plan(
         if events and not is_finished(events):  # drop what was recorded after the last commit
             folder.restore_newest_commit(plan.federation.sizes())
         for event in folder.iterate_events():
-            notify(event)
+            (follow if is_finished(events) else notify)(event)
         if not is_finished(events):
             check_same_initial_model(plan, events)
             if isinstance(engine, EngineSection):
