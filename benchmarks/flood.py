@@ -34,7 +34,7 @@ from heterophony.boards.protocol.topics import make_control_topic, make_device_t
 RUN = "flooded"
 HELD = {"one": "0,1", "two": "2,3"}
 SETTINGS = ["algorithm.name=fedavg", "data.clients=4", "participation.rate=1.0", "rounds=10"]
-SETTINGS += ["data.partition.alpha=0.5", "model.name=mlp", "local.steps=10", "local.batch=16"]
+SETTINGS += ["data.partition.alpha=0.5", "model.name=mlp", "training.steps=10", "training.batch=16"]
 SMALL = b"x" * 20
 KINDS: dict[str, bytes | None] = {
     "none": None,

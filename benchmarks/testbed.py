@@ -17,6 +17,7 @@ import argparse
 import json
 import tempfile
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from heterophony.core.codec import decode_blob
 from heterophony.core.errors import CodecError
 from heterophony.runs.folder import RunFolder
 from heterophony.runs.summary import summarise
-from heterophony.studies.execute import execute_plan
+from heterophony.studies.run import execute_plan
 
 SETTINGS = ["data.name=fmnist", "data.clients=30", "model.name=convnet"]
 
@@ -122,7 +123,8 @@ def run_in_pool(config: Config, out: Path) -> tuple[float, str]:
     """Return seconds per round, and the model's digest."""
     federation, folder = config.build_federation(), RunFolder(out)
     folder.create(config.fill_model_defaults(federation).to_toml())
-    found = execute_plan(config.build_plan(federation), folder, "pool")
+    engine = replace(config.engine, name="pool")
+    found = execute_plan(config.build_plan(federation), folder, engine)
     folder.close()
     return found.seconds / found.rounds, found.model_sha256
 

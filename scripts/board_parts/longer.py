@@ -15,8 +15,11 @@ from heterophony.cli.leaderboard import describe_seed
 from heterophony.core.files import write_atomically
 from heterophony.papers.leaderboard import open_board
 from heterophony.results.runs import load_runs
-from heterophony.studies.parallel_runs import run_in_parallel
-from heterophony.studies.tasks import build_comparison, prepare_run_folders
+from heterophony.runs.folder import RunFolder
+from heterophony.studies.compare import build_comparison, create_comparison
+from heterophony.studies.many import RunOptions, run_many
+from heterophony.studies.progress import show_progress
+from heterophony.studies.spec import RunSpec
 
 from .behind import FACTOR
 from .numbers import LONGER_FILE, G, P, read_plain
@@ -30,7 +33,7 @@ EVERY = 3  # rounds between evaluations, so that the last ten are of the last qu
 
 def run_longer(names: Sequence[str], board: Path, runs: Path, workers: int) -> None:
     """Make the longer runs that are missing."""
-    due = []
+    due = dict[RunFolder, RunSpec]()
     overrides = [f"rounds={FACTOR * LONGER_DATA.rounds}", f"evaluation.every={EVERY}"]
     prefix = f"{LONGER_DATA.name}-dirichlet-{TUNED_ALPHA}-20-"
     with open_board(board) as entries:
@@ -39,14 +42,16 @@ def run_longer(names: Sequence[str], board: Path, runs: Path, workers: int) -> N
             name: build_comparison([name], [SEED], found[f"{prefix}{name}"], overrides)
             for name in names
         }
-    for name, configs in compared.items():
-        (folder,) = prepare_run_folders(runs / "longer" / name, configs)
+    for name, specs in compared.items():
+        ((folder, spec),) = create_comparison(runs / "longer" / name, specs).items()
         ended = [(folder.path / name).exists() for name in ("result.json", DIVERGED_FILE)]
-        due += [] if any(ended) else [folder.path]
+        due |= {} if any(ended) else {folder: spec}
     print(f"longer: {len(due)} runs", flush=True)
-    for folder_path, reason in run_in_parallel(due, workers, lambda path, event: None).items():
-        print(f"{folder_path} diverged: {reason}", flush=True)
-        (folder_path / DIVERGED_FILE).write_text(reason, encoding="utf-8")
+    with show_progress(False) as shown:
+        diverged = run_many(due, RunOptions(shown, workers, side_by_side=True))
+    for path, reason in diverged.items():
+        print(f"{path} diverged: {reason}", flush=True)
+        (path / DIVERGED_FILE).write_text(reason, encoding="utf-8")
 
 
 def record_longer(runs: Path, board: Path) -> None:

@@ -95,16 +95,16 @@ def list_edge_choices(board: Board) -> Iterator[bool]:
     """Tell for each search with three learning rates whether the largest was chosen."""
     for searches in board.tuning.values():
         for found in searches.values():
-            rates = {trial[0].get("local.lr") for trial in found["trials"]}
+            rates = {trial[0].get("training.lr") for trial in found["trials"]}
             if len(rates) == 3 and None not in rates:
-                yield found["chosen"]["local.lr"] == max(rates)
+                yield found["chosen"]["training.lr"] == max(rates)
 
 
 def describe_data(data: DataPlan) -> str:
     settings = dict(pair.split("=") for pair in data.settings)
     share = {"0.5": "half", "0.25": "a quarter"}[settings["participation.rate"]]
     return (
-        f"{data.about}: `{settings['model.name']}`, batches of {settings['local.batch']},"
+        f"{data.about}: `{settings['model.name']}`, batches of {settings['training.batch']},"
         f" {data.rounds} rounds, {share} of the clients in each."
     )
 

@@ -12,12 +12,12 @@ TUNED_ALPHA = "0.1"  # the settings chosen at this one are used for both
 SEEDS = (0, 1, 2, 3, 4)
 TUNE_SEED = 100
 TRIALS = 6
-COMMON = ["data.clients=20", "local.epochs=1"]
+COMMON = ["data.clients=20", "training.epochs=1"]
 TUNE_EVERY = "evaluation.every=5"  # in trials; final runs evaluate after every round
 
-RATES = "local.lr=0.01,0.02,0.05,0.1,0.2,0.4"
-FEWER_RATES = "local.lr=0.02,0.05,0.1"  # where a setting of the algorithm is searched beside it
-# algorithms whose local steps have learning rates of their own, in place of local.lr
+RATES = "training.lr=0.01,0.02,0.05,0.1,0.2,0.4"
+FEWER_RATES = "training.lr=0.02,0.05,0.1"  # where a setting of the algorithm is searched beside it
+# algorithms whose local steps have learning rates of their own, in place of training.lr
 OWN_RATES = {
     "perfedavg": ["perfedavg.alpha=0.01,0.05", "perfedavg.beta=0.05,0.1,0.2"],
     "pfedme": ["pfedme.own_lr=0.02,0.05,0.1", "pfedme.local_lr=0.02,0.06"],
@@ -80,14 +80,14 @@ DATA = (
         "Digits",
         "Digits (1,797 images of 8×8)",
         30,
-        ["model.name=digitsnet", "local.batch=20", "participation.rate=0.5"],
+        ["model.name=digitsnet", "training.batch=20", "participation.rate=0.5"],
     ),
     DataPlan(
         "fmnist-small",
         "Fashion-MNIST",
         "Fashion-MNIST (`fmnist-small`: 1,000 images per class at 14×14)",
         20,
-        ["model.name=convnet_small", "local.batch=50", "participation.rate=0.25"],
+        ["model.name=convnet_small", "training.batch=50", "participation.rate=0.25"],
     ),
 )
 SETTINGS = [(data, alpha) for data in DATA for alpha in ALPHAS]  # in the order of the runs

@@ -13,18 +13,13 @@ from heterophony.engines.child_processes import start_fork_server
 from heterophony.papers.leaderboard import read_board, write_entry
 from heterophony.results.runs import Run, group_by_series, load_runs
 from heterophony.results.search_tables import read_tune
-from heterophony.studies.parallel_runs import run_in_parallel
+from heterophony.runs.folder import RunFolder
+from heterophony.studies.compare import build_comparison, create_comparison
+from heterophony.studies.many import RunOptions, run_many
 from heterophony.studies.progress import show_progress
-from heterophony.studies.search import run_search
-from heterophony.studies.sweep import Combination, format_value
-from heterophony.studies.tasks import build_comparison, prepare_run_folders
-from heterophony.studies.tune import (
-    ConfigRunner,
-    TuneRequest,
-    build_tune,
-    write_chosen,
-    write_request,
-)
+from heterophony.studies.search import Combination, format_value, run_search
+from heterophony.studies.spec import RunSpec
+from heterophony.studies.tune import TuneRequest, build_tune, write_chosen, write_request
 
 from .numbers import TUNING_FILE, describe_tuning, read_plain
 from .plan import (
@@ -38,7 +33,7 @@ from .plan import (
 )
 
 # imported once, by the server that all processes are forked from: the runs take seconds
-PRELOAD = ("heterophony.studies.member_runs", "sklearn.datasets")
+PRELOAD = ("heterophony.studies.many", "sklearn.datasets")
 
 PLACE_MARK = "+"  # in names of folders, before the place of a combination that is not the best
 REMARK = "combination {} of its search: with the better ones a seed diverged"
@@ -64,7 +59,7 @@ def tune_all(data: DataPlan, runs: Path, workers: int, only: Collection[str]) ->
         write_request(folder, request, None)
         print(f"{name}: {len(algorithms)} algorithms", flush=True)
         with show_progress() as progress:
-            run_search(tune.search, folder, ConfigRunner(tune, progress, workers))
+            run_search(tune.search, folder, RunOptions(progress, workers, side_by_side=True))
         write_chosen(tune, folder, read_tune(folder, tune.names, tune.search.by).best)
 
 
@@ -119,28 +114,32 @@ def run_setting(data: DataPlan, alpha: str, runs: Path, workers: int) -> None:
     combinations = list_combinations(data, runs)
     waiting = dict.fromkeys(sorted(combinations), 0)
     while waiting:
-        due: dict[Path, str] = {}
+        due, names = dict[RunFolder, RunSpec](), dict[Path, str]()
         for name, place in waiting.items():
             settings = combinations[name][place]
-            folders = prepare_final_runs(data, alpha, runs, name, place, settings)
-            due |= {f: name for f in folders if not (f / "result.json").exists()}
+            for folder, spec in prepare_final_runs(
+                data, alpha, runs, name, place, settings
+            ).items():
+                if not folder.result_file.exists():
+                    due[folder], names[folder.path] = spec, name
         print(f"{data.name}-{alpha}: {len(due)} runs", flush=True)
-        diverged = run_in_parallel(list(due), workers, lambda path, event: None)
-        for folder, reason in diverged.items():
-            print(f"{folder} diverged: {reason}", flush=True)
-        again = {due[folder] for folder in diverged}
+        with show_progress(False) as shown:
+            diverged = run_many(due, RunOptions(shown, workers, side_by_side=True))
+        for path, reason in diverged.items():
+            print(f"{path} diverged: {reason}", flush=True)
+        again = {names[path] for path in diverged}
         waiting = {name: place + 1 for name, place in waiting.items() if name in again}
 
 
 def prepare_final_runs(
     data: DataPlan, alpha: str, runs: Path, name: str, place: int, settings: Combination
-) -> list[Path]:
+) -> dict[RunFolder, RunSpec]:
     """Write the configurations of all seeds with the combination at this place."""
     own = [f"{key}={format_value(value)}" for key, value in settings.items()]
     file, overrides = find_chosen(data, runs)[name], list_final_overrides(alpha)
-    configs = build_comparison([name], SEEDS, file, [*overrides, *own])
+    specs = build_comparison([name], SEEDS, file, [*overrides, *own])
     parent = runs / f"{data.name}-{alpha}" / (f"{name}{PLACE_MARK}{place}" if place else name)
-    return [folder.path for folder in prepare_run_folders(parent, configs)]
+    return create_comparison(parent, specs)
 
 
 def list_finished(data: DataPlan, alpha: str, runs: Path) -> dict[str, tuple[int, list[Path]]]:

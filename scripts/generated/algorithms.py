@@ -49,11 +49,11 @@ def section(a: dict[str, Any]) -> str:
 
 
 def limits(name: str) -> list[str]:
-    """What the algorithm's rule does not allow in the section [local]."""
+    """What the algorithm's rule does not allow in the section [training]."""
     cls = get_algorithm_class(name)
     refused = [o for o in Algorithm.optimizers if o not in cls.optimizers]
     refused += [] if cls.allows_clipping else ["clip_norm"]
-    return ["", f"Refused in `[local]`: {', '.join(refused)}."] if refused else []
+    return ["", f"Refused in `[training]`: {', '.join(refused)}."] if refused else []
 
 
 def page() -> str:

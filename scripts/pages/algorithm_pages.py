@@ -83,7 +83,7 @@ def write_settings(row: dict[str, Any], cls: type[Algorithm]) -> str:
     table = write_table(["setting", "default", "allowed", "meaning"], rows) if rows else "None.\n"
     refused = [o for o in Algorithm.optimizers if o not in cls.optimizers]
     refused += [] if cls.allows_clipping else ["clip_norm"]
-    notes = [f"Refused in `[local]`: {', '.join(refused)}."] if refused else []
+    notes = [f"Refused in `[training]`: {', '.join(refused)}."] if refused else []
     notes += ["For classification only."] if cls.needs_classes else []
     words = [row["name"], *(f"-c algorithm.{s['name']}={s['default']}" for s in row["settings"][:1]
              if isinstance(s["default"], str | float | int) and not isinstance(s["default"], bool))]  # fmt: skip

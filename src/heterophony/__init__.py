@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 if sys.platform == "win32":
     raise ImportError("heterophony runs on Linux and macOS; on Windows, use it in WSL")
 

@@ -99,8 +99,8 @@ from .data.transforms import Rotation as Rotation
 from .engines.base import Cluster as Cluster
 from .population.attacks import Attack as Attack
 from .population.availability import Availability as Availability
-from .population.availability import Devices as Devices
 from .population.availability import Diurnal as Diurnal
+from .population.availability import Speeds as Speeds
 from .population.availability import Trace as Trace
 from .population.faults import Faults as Faults
 from .population.participation import Poisson as Poisson
@@ -121,11 +121,15 @@ from .report.figures.search import draw_tune as draw_tune
 from .results.search_tables import SweepTable as SweepTable
 from .results.search_tables import TuneTable as TuneTable
 from .runs.result import Result as Result
+from .studies.compare import Comparison as Comparison
+from .studies.compare import compare as compare
 from .studies.federate import federate as federate
-from .studies.library import sweep as sweep
-from .studies.library import tune as tune
+from .studies.hooks import Hook as Hook
+from .studies.hooks import Stop as Stop
 from .studies.load import load as load
 from .studies.run import run as run
+from .studies.sweep import sweep as sweep
+from .studies.tune import tune as tune
 from .tools.tensor_table import list_tensors as list_tensors
 
 __version__: str

@@ -503,7 +503,7 @@ def a_client_goes_on_from_its_own(cls: type[Algorithm], training: bool) -> Putti
 
     FedBABU and FedRep then tune stale bodies, FedRoD and FedAMP never see the federation: Local.
     """
-    train, tune = cls.local, cls.tune
+    train, adapt = cls.local, cls.adapt
 
     def go_back(client: Client) -> None:
         device.load_into_net(client.net, client.memory.get("body", hp.Tensors()))
@@ -518,18 +518,18 @@ def a_client_goes_on_from_its_own(cls: type[Algorithm], training: bool) -> Putti
     def tuned(self, client):
         if not training:
             go_back(client)
-        tune(self, client)
+        adapt(self, client)
 
     def put_back(patch: Patch) -> None:
         patch.setattr(cls, "local", local)
-        patch.setattr(cls, "tune", tuned)
+        patch.setattr(cls, "adapt", tuned)
 
     return put_back
 
 
 def fedbabu_freezes_the_wrong_part(patch: Patch) -> None:
     """Fine-tuning trains the base under the random head that it was to replace."""
-    patch.setattr(FedBABU, "tune", lambda self, c: c.fit(train=c.net.base, epochs=1, phase="tune"))
+    patch.setattr(FedBABU, "adapt", lambda self, c: c.fit(train=c.net.base, epochs=1, phase="tune"))
 
 
 def check_what_is_frozen_does_not_move():

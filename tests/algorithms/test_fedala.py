@@ -44,9 +44,9 @@ def test_with_weights_of_zero_the_top_stays_the_clients(top):
             )
             return out
 
-        def tune(self, client):
+        def adapt(self, client):
             received = hp.weights(client.net)
-            super().tune(client)
+            super().adapt(client)
             now, kept = hp.weights(client.net), client.memory.get("before", hp.Tensors())
             assert same(now.only(*kept), kept)
             assert same(now.without(*kept), received.without(*kept))
@@ -122,9 +122,9 @@ def test_the_first_learning_has_an_end():
 def test_mixing_does_not_touch_running_statistics():
     @dataclass(frozen=True)
     class Watched(FedALA):
-        def tune(self, client):
+        def adapt(self, client):
             before = state(client.net).only("*running*", "*tracked*")
-            super().tune(client)
+            super().adapt(client)
             assert same(before, state(client.net).only("*running*", "*tracked*"))
 
     result = played(Watched(), model=net_with_batch_norm, rounds=3, **ALL)

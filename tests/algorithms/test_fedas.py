@@ -64,7 +64,7 @@ def test_the_alignment_leads_to_the_class_means_of_the_own_base():
         return float((z - means[client.data.train.labels]).square().mean())
 
     before, head = distance(), hp.weights(client.net.head)
-    result.plan.algorithm.tune(client)
+    result.plan.algorithm.adapt(client)
     assert distance() < 0.9 * before
     assert same(hp.weights(client.net.head), head)
 

@@ -78,7 +78,7 @@ def test_a_new_client_estimates_its_weights_and_trains_nothing(client):
     result = played(FedEM(), replace(digits(), new=("0", "3")), rounds=2)
     fresh = client_after(result, client, kept={})
     before = hp.state(fresh.net)
-    result.plan.algorithm.tune(fresh)
+    result.plan.algorithm.adapt(fresh)
     shares = compute_shares(fresh.net, fresh.data.train, torch.full((3,), 1 / 3))
     assert torch.allclose(fresh.memory["fedem"]["weights"].double(), shares.mean(0), atol=1e-5)
     assert same(hp.state(fresh.net), before)

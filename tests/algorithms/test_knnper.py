@@ -43,7 +43,7 @@ def test_it_predicts_as_its_formula_says():
     client = client_after(result)
     expected = predict_by_hand(client, 0.3, 4, 0.5)
     x, _ = client.data.test.batch(torch.arange(len(client.data.test)))
-    how.tune(client)
+    how.adapt(client)
     with torch.inference_mode():
         assert torch.allclose(how.predict(client, x).exp().double(), expected, atol=1e-5)
 

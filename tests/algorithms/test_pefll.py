@@ -64,7 +64,7 @@ def test_a_client_makes_the_model_that_the_server_would_make():
     client = client_after(result, "0", kept={})
     assert any(k.startswith("pefll/") for k in client.received)
     assert not any(k.startswith("pefll/") for k in how.send(server, "1"))
-    how.tune(client)
+    how.adapt(client)
     counts = client.data.counts
     expected = make_model(w, embed(w, counts.float() / counts.sum()), server.model)
     assert same(hp.weights(client.net), expected)

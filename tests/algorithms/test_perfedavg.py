@@ -164,14 +164,14 @@ def test_using_it_leaves_the_common_model_alone_and_adapts_by_one_step_or_epoch(
 
     @dataclass(frozen=True)
     class Counted(PerFedAvg):
-        def tune(self, client):
+        def adapt(self, client):
             before, received = state(client.net), client.net.base
 
             def count(*_):
                 taken.append(1)
 
             hook = received.register_forward_hook(count)
-            super().tune(client)
+            super().adapt(client)
             hook.remove()
             assert not same(before, state(client.net))
 
@@ -179,7 +179,7 @@ def test_using_it_leaves_the_common_model_alone_and_adapts_by_one_step_or_epoch(
     played(Counted(alpha=0.5), one, rounds=0)
     assert len(taken) == 1
     taken.clear()
-    played(Counted(alpha=0.5, adapt="epoch"), one, rounds=0)
+    played(Counted(alpha=0.5, adaptation="epoch"), one, rounds=0)
     assert len(taken) == len(one.data("0").train) // 16
 
 

@@ -136,7 +136,7 @@ def test_the_learning_rate_decays_by_the_schedule_of_all_algorithms(settings):
     rates: list[float] = []
 
     def check(client, fit, loss, **how):
-        assert "how" not in how  # nothing of its own: ``fit`` applies local.schedule
+        assert "how" not in how  # nothing of its own: ``fit`` applies training.schedule
         rates.append(client.lr)
         fit(loss, **how)
 

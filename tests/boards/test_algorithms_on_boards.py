@@ -60,7 +60,7 @@ def test_boards_have_the_bits_of_a_simulation_with_adam_and_a_schedule(
     config = small("fedper", **{f"local.{k}": v for k, v in how.items()})
     alone, here = simulated(config, tmp_path / "alone")
     result, there = on_boards(config, known, tmp_path / "adam")
-    assert config.local.optimizer == "adam"
+    assert config.training.optimizer == "adam"
     assert result.model_sha256 == alone.model_sha256
     assert told(there) == told(here)
 

@@ -136,7 +136,7 @@ SERVER_DIES = {
     "in the last evaluation": Point(
         "after", "heterophony.boards.protocol.assignments:Assignments.accept_or_reject", 14
     ),
-    "with the end known and no result": Point("before", "heterophony.studies.execute:write_json"),
+    "with the end known and no result": Point("before", "heterophony.studies.run:write_json"),
     "with a result and nobody told": Point(
         "before", "heterophony.boards.protocol.server_session:ServerSession.end_run"
     ),

@@ -23,7 +23,7 @@ SETTINGS = {
     "data.clients": "4",
     "data.partition.alpha": "0.5",
     "model.name": "mlp",
-    "local.epochs": "1",
+    "training.epochs": "1",
     "participation.rate": "0.5",
 }
 LONG = 120  # seconds; a machine may be busy

@@ -29,7 +29,7 @@ from heterophony.cli import app
 from heterophony.engines.child_processes import CONTEXT
 from heterophony.runs.folder import RunFolder
 
-QUICK = ("rounds=2", "data.clients=4", "data.partition.alpha=0.5", "local.epochs=1")
+QUICK = ("rounds=2", "data.clients=4", "data.partition.alpha=0.5", "training.epochs=1")
 SETTINGS = [w for s in (*QUICK, "model.name=mlp") for w in ("-c", s)]
 LONG = 120  # seconds; a machine may be busy
 

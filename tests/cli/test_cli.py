@@ -31,7 +31,7 @@ from heterophony.models import MODEL_DESCRIPTIONS
 from heterophony.runs.folder import RunFolder
 from heterophony.studies.progress import RunStatus
 
-QUICK = ("rounds=2", "data.clients=4", "local.epochs=1", "engine.name=serial")
+QUICK = ("rounds=2", "data.clients=4", "training.epochs=1", "engine.name=serial")
 
 
 def pairs(*settings: str) -> list[str]:
@@ -157,9 +157,9 @@ def test_own_data_from_an_npz():
         ("data.clients=5000", "5000 clients cannot share 1797 examples of digits; lower data.cl"),
         ("algorithm.name=fedregg", "algorithm.name: no 'fedregg' here; did you mean 'fedreg'?"),
         ("local.lrr=1", "local.lrr: unknown key; did you mean 'lr'?"),
-        ("local.lr=fast", "local.lr: must be a number, not 'fast'"),
+        ("training.lr=fast", "training.lr: must be a number, not 'fast'"),
         ("lokal.lr=1", "lokal: unknown key; did you mean 'local'?"),
-        ("rounds", "-c rounds: must be key=value, as in -c local.lr=0.01"),
+        ("rounds", "-c rounds: must be key=value, as in -c training.lr=0.01"),
         ("participation.count=5", "participation.count: 5 clients are to take part in a round, "),
         ("model.name=convnet", "model.name: convnet needs "),
         ("data.partition.min_size=900", "no Dirichlet(0.1) partition gave each of 4 clients at"),
@@ -185,7 +185,7 @@ def test_a_data_set_that_is_not_on_this_machine_is_one_line(monkeypatch):
 
 
 def test_a_mistake_in_a_file_is_said_with_its_line():
-    Path("my.toml").write_text("[local]\n\nlrr = 1\n")
+    Path("my.toml").write_text("[training]\n\nlrr = 1\n")
     said = refused(3, "run", "my.toml")
     assert said == "my.toml:3: local.lrr: unknown key; did you mean 'lr'?"
 
@@ -205,7 +205,7 @@ def test_a_used_or_foreign_folder_is_refused(finished):
 
 
 def test_training_that_diverges_is_one_line():
-    said = refused(1, "run", *pairs(*QUICK, "local.lr=1e30"))
+    said = refused(1, "run", *pairs(*QUICK, "training.lr=1e30"))
     assert said.startswith("client ")
     assert "round 0" in said
 
@@ -393,7 +393,7 @@ def test_resume_of_a_comparison_prints_it(compared):
 
 def test_compare_refuses_other_settings_in_the_same_folder(compared):
     out, _, _ = compared
-    said = refused(3, "compare", "fedper", *pairs(*QUICK, "local.lr=0.5"), "--out", out)
+    said = refused(3, "compare", "fedper", *pairs(*QUICK, "training.lr=0.5"), "--out", out)
     assert said == f"{out}/fedper-0 holds a run with other settings; choose another --out"
 
 
@@ -648,7 +648,13 @@ def test_doctor_fails_where_something_needed_is_missing(monkeypatch, ok, code):
 
 # In processes of their own ----------------------------------------------------------------------
 
-ROUNDS = ("rounds=60", "data.clients=6", "local.epochs=1", "model.name=mlp", "engine.name=serial")
+ROUNDS = (
+    "rounds=60",
+    "data.clients=6",
+    "training.epochs=1",
+    "model.name=mlp",
+    "engine.name=serial",
+)
 
 
 def command(*words: str | Path) -> list[str]:
@@ -725,7 +731,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing_committed():
     np.savez("mine.npz", x=x, y=y)
     setting = pairs(
         *("data.name=mine.npz", "data.clients=20", "data.partition.kind=iid", "model.name=mlp"),
-        *("rounds=30", "local.epochs=1", "local.batch=4", "engine.name=serial"),
+        *("rounds=30", "training.epochs=1", "training.batch=4", "engine.name=serial"),
     )
     calm = data("run", *setting, "--out", "calm")["model_sha256"]
     largest = max(p.stat().st_size for p in Path("calm/commits").rglob("*") if p.is_file())
@@ -749,7 +755,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing_committed():
 
 
 def test_a_run_without_g_says_why():
-    settings = pairs("rounds=1", "data.clients=4", "local.steps=1", "engine.name=serial")
+    settings = pairs("rounds=1", "data.clients=4", "training.steps=1", "engine.name=serial")
     done = good("run", "fedamp", *settings, "--out", "x")
     assert "no G: FedAMP has no generic model\n" in done.stderr
     assert "personal parameters, which stay on the devices" in explain_missing_g("fedper")
@@ -758,7 +764,7 @@ def test_a_run_without_g_says_why():
 
 def test_a_run_that_averaged_nothing_says_so():
     """The default rate selects one of four clients."""
-    settings = pairs("rounds=1", "data.clients=4", "local.steps=1", "engine.name=serial")
+    settings = pairs("rounds=1", "data.clients=4", "training.steps=1", "engine.name=serial")
     lone = "one of 4 clients trained in each round, so nothing was averaged"
     one = good("run", *settings, "--out", "x")
     assert "FedAvg, 1 round, seed 0" in one.stdout

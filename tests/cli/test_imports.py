@@ -30,7 +30,7 @@ SMALL = [
     "rounds=1",
     "data.clients=2",
     "model.name=mlp",
-    "local.steps=1",
+    "training.steps=1",
     "engine.name=serial",
     "data.name=digits",
 ]
@@ -144,10 +144,10 @@ def trapped(tmp_path, monkeypatch) -> Path:
     shutil.copytree("theirs", "swept/theirs")
     (here / "swept/theirs/events.jsonl").unlink()  # not finished
     runs = {"theirs": {"settings": {}, "seed": 0}}
-    sweep = {"settings": ["local.lr"], "runs": runs, "failed": {}}
+    sweep = {"settings": ["training.lr"], "runs": runs, "failed": {}}
     (here / "swept/sweep.json").write_text(json.dumps(sweep))
     (here / "tuned").mkdir()
-    tune = {"algorithms": ["dill:Algorithm"], "settings": ["local.lr=0.1,0.2"], "overrides": []}
+    tune = {"algorithms": ["dill:Algorithm"], "settings": ["training.lr=0.1,0.2"], "overrides": []}
     (here / "tuned/tune.json").write_text(json.dumps({**tune, "seeds": [0]}))
     (stranger / "settings.toml").write_text(THEIR_SETTINGS)
     (stranger / "boards.toml").write_text(

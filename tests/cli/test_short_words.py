@@ -14,7 +14,7 @@ from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError, suggest_similar
 
 QUICK = (
-    *("-c", "rounds=1", "-c", "data.clients=3", "-c", "local.steps=1", "-c", "model.name=mlp"),
+    *("-c", "rounds=1", "-c", "data.clients=3", "-c", "training.steps=1", "-c", "model.name=mlp"),
     *("-c", "engine.name=serial"),
 )
 
@@ -108,8 +108,8 @@ def test_compare_takes_names_in_any_case():
 @pytest.mark.parametrize(
     ("pairs", "note"),
     [
-        (["lr=0.25"], "lr=0.25: taken as local.lr=0.25"),
-        (["LR=0.25"], "LR=0.25: taken as local.lr=0.25"),
+        (["lr=0.25"], "lr=0.25: taken as training.lr=0.25"),
+        (["LR=0.25"], "LR=0.25: taken as training.lr=0.25"),
         (["data=fmnist"], "data=fmnist: taken as data.name=fmnist"),
         (["engine=serial"], "engine=serial: taken as engine.name=serial"),
         (["clients=5"], "clients=5: taken as data.clients=5"),
@@ -133,7 +133,7 @@ def test_a_short_key_is_completed_and_said(pairs, note):
 
 def test_a_full_key_is_not_said():
     notes: list[str] = []
-    read_config(None, ["local.lr=0.1", "rounds=3", "seed=1"], notes.append)
+    read_config(None, ["training.lr=0.1", "rounds=3", "seed=1"], notes.append)
     assert notes == []
 
 
@@ -160,7 +160,7 @@ def test_the_command_says_once_what_a_short_key_was_taken_for():
     words = ["compare", "fedavg", "fedprox", *QUICK, "-c", "lr=0.2", "--seeds", "0-1"]
     done = call(*words, "--out", "both")
     assert done.exit_code == 0
-    assert done.stderr.splitlines().count("lr=0.2: taken as local.lr=0.2") == 1
+    assert done.stderr.splitlines().count("lr=0.2: taken as training.lr=0.2") == 1
     assert config("both/fedavg-1")["local"]["lr"] == 0.2
 
 

@@ -16,14 +16,14 @@ import heterophony as hp
 from helpers.support import digits, identical, model, net_with_batch_norm, played, same
 from heterophony.algorithms.centralized import Centralized
 from heterophony.cli import app
-from heterophony.config.config import begin_with_checkpoint, save_checkpoint
+from heterophony.config.checkpoint import begin_with_checkpoint, save_checkpoint
 from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError, FolderError
 from heterophony.core.randomness import seeded
 from heterophony.core.tensors import state
 from heterophony.models import get_model_builder
 
-QUICK = ("rounds=2", "data.clients=4", "local.epochs=1", "engine.name=serial", "model.name=mlp")
+QUICK = ("rounds=2", "data.clients=4", "training.epochs=1", "engine.name=serial", "model.name=mlp")
 
 
 def pairs(*settings: str) -> list[str]:
@@ -196,7 +196,7 @@ def test_pretrain_writes_what_was_trained_and_a_run_begins_with_it(tmp_path, mon
     given = hp.Tensors(load_file("a.safetensors"))
     config = read_config(None, [*QUICK, "algorithm.name=centralized"])
     central = hp.run(
-        *("centralized", config.build_federation()), model="mlp", rounds=2, training=config.local
+        *("centralized", config.build_federation()), model="mlp", rounds=2, training=config.training
     )
     assert same(given, model(central))
     code, out, _ = call(

@@ -50,7 +50,7 @@ head_depth = 2
 name = "fedreg"
 threshold = "mean"
 
-[local]
+[training]
 epochs = 5
 batch = 20
 lr = 0.01
@@ -66,7 +66,7 @@ every = 1
 [engine]
 name = "pool"
 workers = 2
-device = "cpu"
+accelerator = "cpu"
 """
 
 
@@ -100,7 +100,7 @@ def test_without_anything_every_key_has_its_default():
         model=ModelSection(None, None),
         algorithm=FedAvg(),
         algorithm_name="fedavg",
-        local=Training(epochs=5, steps=None, batch=10, lr=0.1, momentum=0.0, weight_decay=0.0),
+        training=Training(epochs=5, steps=None, batch=10, lr=0.1, momentum=0.0, weight_decay=0.0),
         participation=Uniform(rate=0.2),
         aggregation=AggregationSection("samples"),
         evaluation=EvaluationSection(1),
@@ -115,7 +115,7 @@ def test_the_contracts_example_is_taken_whole(written):
         model=ModelSection("convnet", 2),
         algorithm=FedReG(threshold="mean"),
         algorithm_name="fedreg",
-        local=Training(epochs=5, batch=20, lr=0.01, momentum=0.9, weight_decay=0.0),
+        training=Training(epochs=5, batch=20, lr=0.01, momentum=0.9, weight_decay=0.0),
         participation=Uniform(rate=0.2),
         aggregation=AggregationSection("samples"),
         evaluation=EvaluationSection(1),
@@ -168,9 +168,9 @@ def test_a_value_is_toml_or_a_bare_word(text, value):
 
 
 def test_pairs_override_the_file_and_later_pairs_earlier_ones(written):
-    path = written("seed = 3\n[local]\nlr = 0.5\nbatch = 8\n")
-    config = read_config(path, ["local.lr=0.1", " seed = 4 ", "local.lr=0.2"])
-    assert (config.top.seed, config.local.lr, config.local.batch) == (4, 0.2, 8)
+    path = written("seed = 3\n[training]\nlr = 0.5\nbatch = 8\n")
+    config = read_config(path, ["training.lr=0.1", " seed = 4 ", "training.lr=0.2"])
+    assert (config.top.seed, config.training.lr, config.training.batch) == (4, 0.2, 8)
 
 
 def test_a_path_with_an_equals_sign_is_a_value():
@@ -254,15 +254,20 @@ def test_another_partition_leaves_the_files_settings_of_the_old_one(written):
     "pairs",
     [
         [],
-        ["seed=9", "rounds=0", "data.path=/some where/ü", "local.steps=4", "engine.workers=3"],
+        ["seed=9", "rounds=0", "data.path=/some where/ü", "training.steps=4", "engine.workers=3"],
         ["algorithm.name=fedreg", "algorithm.variant=b", "data.partition.kind=iid"],
         ["data.split=official", "data.partition.seed=3", "data.feature_skew.kind=noise"],
         ["data.partition={kind='natural', test_windows=4}", "data.feature_skew={kind='rotation'}"],
-        ["participation.count=2", "local.drop_last=false", "local.lr=1e-05", "model.name=mlp"],
+        [
+            "participation.count=2",
+            "training.drop_last=false",
+            "training.lr=1e-05",
+            "model.name=mlp",
+        ],
     ],
 )
 def test_what_is_resolved_reads_back_as_the_same(written, pairs):
-    config = read_config(None, [*pairs, "engine.device=cpu"])
+    config = read_config(None, [*pairs, "engine.accelerator=cpu"])
     again = read_config(written(config.to_toml()))
     assert again == config
     assert again.to_toml() == config.to_toml()
@@ -274,18 +279,18 @@ def test_a_run_stays_on_the_kind_of_device_that_it_began_on(written, monkeypatch
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     assert config.engine.choose_compute().device.type == "cuda"
     again = read_config(written(config.to_toml())).engine
-    assert (again.device, again.precision, again.deterministic) == ("cuda", "bfloat16", False)
+    assert (again.accelerator, again.precision, again.deterministic) == ("cuda", "bfloat16", False)
     old = read_config(written('[engine]\nname = "pool"\ndevice = "cpu"\n'))
     assert old.engine.choose_compute().is_cpu
-    assert "precision" not in old.to_toml()  # as in files of earlier versions
+    assert "precision" not in old.to_toml()
 
 
 @pytest.mark.parametrize(
     ("pair", "message"),
     [
-        ("engine.device=gpu", "engine.device: must be auto, cpu, cuda,"),
-        ("engine.device=cuda:x", "engine.device: must be auto"),
-        ("engine.device=mps:1", "engine.device: must be auto"),
+        ("engine.accelerator=gpu", "engine.accelerator: must be auto, cpu, cuda,"),
+        ("engine.accelerator=cuda:x", "engine.accelerator: must be auto"),
+        ("engine.accelerator=mps:1", "engine.accelerator: must be auto"),
         ("engine.precision=half", "engine.precision: "),
     ],
 )
@@ -299,9 +304,9 @@ def test_a_device_on_ray_agrees_with_what_a_job_reserves():
     assert read_config(None, ray).engine.choose_compute().device.type == "cuda"
     assert read_config(None, ray[:1]).engine.choose_compute().is_cpu
     with pytest.raises(ConfigError, match=r"needs engine\.gpus above 0"):
-        read_config(None, [*ray[:1], "engine.device=cuda"])
+        read_config(None, [*ray[:1], "engine.accelerator=cuda"])
     with pytest.raises(ConfigError, match="Ray assigns the GPUs"):
-        read_config(None, [*ray, "engine.device=cuda:1"])
+        read_config(None, [*ray, "engine.accelerator=cuda:1"])
 
 
 def test_the_resolved_text_has_every_default():
@@ -320,7 +325,7 @@ def test_the_resolved_text_has_every_default():
         },
         "model": {"buffers": "local"},
         "algorithm": {"name": "fedavg"},
-        "local": {
+        "training": {
             "epochs": 5,
             "batch": 10,  # batch, lr and momentum are those of digits
             "lr": 0.1,
@@ -330,10 +335,16 @@ def test_the_resolved_text_has_every_default():
             "drop_last": True,
         },
         "participation": {"rate": 0.2, "replacement": False, "dropout": 0.0},
-        "devices": {"sample_seconds": 0.0, "spread": 0.0},
+        "speeds": {"sample_seconds": 0.0, "spread": 0.0},
         "aggregation": {"weights": "samples"},
-        "evaluation": {"every": 1, "new_client_rounds": 1},
-        "engine": {"name": "pool", "device": "cpu"},
+        "evaluation": {
+            "every": 1,
+            "new_client_rounds": 1,
+            "keep_best": False,
+            "choose_by": "P",
+            "share_personal": False,
+        },
+        "engine": {"name": "pool", "accelerator": "cpu"},
     }
 
 
@@ -387,15 +398,19 @@ REFUSED = [  # section, line, what is said
     ("", "seed = -1", "seed: must be at least 0, not -1"),
     ("", "seed = true", "seed: must be a whole number, not True"),
     ("", "rounds = 1.5", "rounds: must be a whole number, not 1.5"),
-    ("", "local = 3", "local: must be a section, as in [local]"),
-    ("locl", "lr = 1", "locl: unknown key; did you mean 'local'?"),
-    ("local", "learning = 1", "local.learning: unknown key; there is: batch, betas, clip_norm,"),
-    ("local", "momentun = 1", "local.momentun: unknown key; did you mean 'momentum'?"),
-    ("local", "lr = 'fast'", "local.lr: must be a number, not 'fast'"),
-    ("local", "lr = -0.1", "local.lr: must be at least 0, not -0.1"),
-    ("local", "lr = nan", "local.lr: must be a finite number, at least 0, not nan"),
-    ("local", "batch = 0", "local.batch: must be at least 1, not 0"),
-    ("local", "drop_last = 1", "local.drop_last: must be true or false, not 1"),
+    ("", "training = 3", "training: must be a section, as in [training]"),
+    ("trainin", "lr = 1", "trainin: unknown key; did you mean 'training'?"),
+    (
+        "training",
+        "learning = 1",
+        "training.learning: unknown key; there is: batch, betas, clip_norm,",
+    ),
+    ("training", "momentun = 1", "training.momentun: unknown key; did you mean 'momentum'?"),
+    ("local", "lr = 'fast'", "training.lr: must be a number, not 'fast'"),
+    ("local", "lr = -0.1", "training.lr: must be at least 0, not -0.1"),
+    ("local", "lr = nan", "training.lr: must be a finite number, at least 0, not nan"),
+    ("local", "batch = 0", "training.batch: must be at least 1, not 0"),
+    ("local", "drop_last = 1", "training.drop_last: must be true or false, not 1"),
     ("data", "clients = 0", "data.clients: must be at least 1, not 0"),
     ("data", "partition = 3", "data.partition: must be a table, not 3"),
     (
@@ -446,7 +461,7 @@ REFUSED = [  # section, line, what is said
 def test_in_a_file_a_mistake_is_said_with_its_line(written, section, line, said):
     header = [f"[{section}]"] if section else []
     path = written("\n".join(["# mine", "", *header, "# a remark", line, ""]))
-    at = 3 if said.startswith("locl") else 4 + len(header)  # of an unknown section: its header
+    at = 3 if said.startswith("trainin:") else 4 + len(header)  # of an unknown section: its header
     assert refused(path).startswith(f"my.toml:{at}: {said}")
 
 
@@ -458,10 +473,10 @@ def test_as_a_pair_a_mistake_is_said_with_its_key(written, section, line, said):
 
 
 def test_a_mistake_in_a_pair_is_not_blamed_on_the_file(written):
-    path = written("[local]\nlr = 0.1\nbatch = 0\n")
-    assert refused(path, "local.batch=-1") == "local.batch: must be at least 1, not -1"
-    assert refused(path, "local.b=1").startswith("local.b: unknown key")
-    assert refused(path, "local.lr=0.2").startswith("my.toml:3: local.batch: ")
+    path = written("[training]\nlr = 0.1\nbatch = 0\n")
+    assert refused(path, "training.batch=-1") == "training.batch: must be at least 1, not -1"
+    assert refused(path, "local.b=1").startswith("training.b: unknown key")
+    assert refused(path, "training.lr=0.2").startswith("my.toml:3: training.batch: ")
 
 
 def test_rate_and_count_in_one_file_exclude_each_other(written):
@@ -471,7 +486,7 @@ def test_rate_and_count_in_one_file_exclude_each_other(written):
 
 @pytest.mark.parametrize("pair", ["rounds", "=3", "", " = "])
 def test_a_pair_must_be_key_and_value(pair):
-    assert refused(None, pair) == f"-c {pair}: must be key=value, as in -c local.lr=0.01"
+    assert refused(None, pair) == f"-c {pair}: must be key=value, as in -c training.lr=0.01"
 
 
 def test_a_pair_cannot_go_below_a_value(written):
@@ -521,16 +536,14 @@ def test_a_model_that_does_not_fit_the_data_is_said():
         ("seed", 1),
         ("data.clients", 2),
         ("data", None),
-        ("local", 3),
-        ("local.lr", 4),
-        ("local.batch", 3),
+        ("training", 3),
+        ("training.lr", 4),
+        ("training.batch", 3),
         ("engine.name", 6),
         ("data.partition.alpha", 7),
         ("rounds", None),
     ],
 )
 def test_the_line_of_a_key_or_of_what_is_above_it(key, line):
-    text = (
-        "seed = 1\ndata.clients = 2\n[local]\nlr = 3\n[engine]\n'name' = 'pool'\n[data.partition]\n"
-    )
+    text = "seed = 1\ndata.clients = 2\n[training]\nlr = 3\n[engine]\n'name' = 'pool'\n[data.partition]\n"
     assert find_line(text, key) == line

@@ -64,9 +64,9 @@ def test_a_device_that_is_not_here_is_one_line_before_anything_is_written(
     pretend(0)
     monkeypatch.setattr("torch.mps.is_available", lambda: False)
     out = tmp_path / "run"
-    line = refused(3, command, "fedavg", "-c", f"engine.device={device}", "--out", out)
-    assert line.startswith(f"engine.device = '{device}': torch {torch.__version__} sees no ")
-    assert line.endswith("set engine.device = 'cpu'")
+    line = refused(3, command, "fedavg", "-c", f"engine.accelerator={device}", "--out", out)
+    assert line.startswith(f"engine.accelerator = '{device}': torch {torch.__version__} sees no ")
+    assert line.endswith("set engine.accelerator = 'cpu'")
     assert not out.exists()
 
 
@@ -213,22 +213,26 @@ def test_a_job_that_ray_gave_a_gpu_needs_a_torch_that_sees_it(pretend):
 def test_a_device_over_mqtt_chooses_where_it_computes_and_nothing_else(pretend):
     pretend(0)
     words = ("device", "--enrolment", "missing.toml", "--clients", "0", "-c")
-    assert refused(3, *words, "engine.device=cuda").startswith("engine.device = 'cuda': torch ")
-    assert refused(3, *words, "local.lr=1").startswith("-c local.lr=1: only engine.device")
+    assert refused(3, *words, "engine.accelerator=cuda").startswith(
+        "engine.accelerator = 'cuda': torch "
+    )
+    assert refused(3, *words, "training.lr=1").startswith(
+        "-c training.lr=1: only engine.accelerator"
+    )
 
 
 @pytest.fixture
 def begun_sweep(tmp_path) -> Path:
     """A sweep whose two runs have not begun."""
-    pairs = ["rounds=1", "data.clients=2", "model.name=mlp", "engine.device=cpu"]
-    prepare_sweep(build_sweep(None, pairs, ["local.lr=0.01,0.1"]), tmp_path / "sweep")
+    pairs = ["rounds=1", "data.clients=2", "model.name=mlp", "engine.accelerator=cpu"]
+    prepare_sweep(build_sweep(None, pairs, ["training.lr=0.01,0.1"]), tmp_path / "sweep")
     return tmp_path / "sweep"
 
 
 def test_a_sweep_is_resumed_where_the_command_says(begun_sweep, pretend):
     pretend(0)
-    line = refused(3, "resume", begun_sweep, "-c", "engine.device=cuda", "--json")
-    assert line.startswith("engine.device = 'cuda': torch ")
+    line = refused(3, "resume", begun_sweep, "-c", "engine.accelerator=cuda", "--json")
+    assert line.startswith("engine.accelerator = 'cuda': torch ")
     assert not list(begun_sweep.glob("*/events.jsonl"))
 
 
@@ -237,7 +241,7 @@ def test_the_process_of_each_run_computes_where_the_command_says(begun_sweep, pr
     computed = []
     monkeypatch.setattr(parallel_runs, "execute_plan", lambda *_, **how: computed.append(how))
     path, pipe = next(begun_sweep.glob("lr=*")), SimpleNamespace(send=print)
-    parallel_runs.run_in_child_process(pipe, path, ["engine.device=cuda"], None)  # type: ignore[arg-type]
+    parallel_runs.run_in_child_process(pipe, path, ["engine.accelerator=cuda"], None)  # type: ignore[arg-type]
     assert computed[0]["compute"].device == torch.device("cuda", os.getpid() % 3)
 
 
@@ -259,8 +263,8 @@ def test_runs_side_by_side_say_that_they_continue_elsewhere(begun_sweep, pretend
         begin_run=lambda label, rounds: labels.append(label) or (lambda event: None)
     )
     due = list_due_runs(begun_sweep)
-    run_due_sweep(begun_sweep, due, progress, None, ["engine.device=cuda"], said.append)  # type: ignore[arg-type]
-    assert asked == [(4, ["engine.device=cuda"])]
+    run_due_sweep(begun_sweep, due, progress, None, ["engine.accelerator=cuda"], said.append)  # type: ignore[arg-type]
+    assert asked == [(4, ["engine.accelerator=cuda"])]
     assert labels == [f"{due[0].path.name} on cuda"]
     assert len(said) == 2
     assert all("began on cpu and continues on cuda" in line for line in said)
@@ -270,7 +274,7 @@ def test_the_check_of_a_gpu_needs_one(pretend):
     pretend(0)
     line = refused(3, "doctor", "--gpu")
     assert line == f"doctor --gpu: torch {torch.__version__} sees no GPU here; nothing to check"
-    assert refused(3, "bench", "--device", "cuda").startswith("engine.device = 'cuda': torch ")
+    assert refused(3, "bench", "--device", "cuda").startswith("engine.accelerator = 'cuda': torch ")
 
 
 def test_the_check_of_a_gpu_names_what_differs_by_the_workers():

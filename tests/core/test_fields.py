@@ -108,7 +108,9 @@ def test_an_optional_number_may_be_left_out_but_not_be_something_else():
     assert Training(steps=None).steps is None
     assert Training(steps=4).steps == 4
     for wrong in (True, 4.0, "4"):
-        assert message(construct, Training, {"steps": wrong}, "local").startswith("local.steps: ")
+        assert message(construct, Training, {"steps": wrong}, "local").startswith(
+            "training.steps: "
+        )
     for wrong in (True, "0.2"):
         assert message(construct, Uniform, {"rate": wrong}, "x").startswith("x.rate: ")
 

@@ -177,7 +177,7 @@ def test_links_in_an_archive_are_no_files(tmp_path, kind):
 
 @pytest.fixture
 def begun(tmp_path) -> Path:
-    quick = ("rounds=1", "data.clients=2", "local.epochs=1", "engine.name=serial")
+    quick = ("rounds=1", "data.clients=2", "training.epochs=1", "engine.name=serial")
     words = [word for pair in quick for word in ("-c", pair)]
     assert call("run", *words, "--out", tmp_path / "run").exit_code == 0
     return tmp_path / "run"

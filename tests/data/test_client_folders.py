@@ -28,6 +28,7 @@ from heterophony.boards.reply_checks import ReplyValidator
 from heterophony.boards.server import ServerHooks, find_objection, serve
 from heterophony.config.config import Config
 from heterophony.config.reading import read_config
+from heterophony.config.sections import EngineSection
 from heterophony.core import codec
 from heterophony.core.errors import ConfigError, DataError
 from heterophony.core.files import sort_names
@@ -39,7 +40,7 @@ from heterophony.data.client_folders import (
 )
 from heterophony.runs.folder import RunFolder
 from heterophony.runs.summary import Summary
-from heterophony.studies.execute import execute_plan
+from heterophony.studies.run import execute_plan
 
 CLASSES = ("zero", "one", "two")
 KIND = ExampleSpec((1, 8, 8), CLASSES)
@@ -82,7 +83,7 @@ def home(tmp_path_factory) -> Path:
 def configured(*pairs: str, path: Path | None = None) -> Config:
     own = ["data.name=own", f"data.classes={json.dumps(CLASSES)}", "data.shape=[1,8,8]"]
     where = [] if path is None else [f"data.path={path}"]
-    few = ["data.clients=3", "rounds=2", "model.name=mlp", "local.epochs=1"]
+    few = ["data.clients=3", "rounds=2", "model.name=mlp", "training.epochs=1"]
     return read_config(None, [*own, *where, *few, "participation.count=2", *pairs])
 
 
@@ -306,7 +307,7 @@ def test_what_is_missing_is_said(home):
 
 
 def test_a_configuration_of_own_data_can_be_written_and_read(tmp_path, home):
-    config = configured("evaluation.share_personal=true", "engine.device=cpu", path=home)
+    config = configured("evaluation.share_personal=true", "engine.accelerator=cpu", path=home)
     (tmp_path / "config.toml").write_text(config.to_toml())
     assert read_config(tmp_path / "config.toml") == config
     assert configured("data.classes=3").data.classes == 3
@@ -439,7 +440,8 @@ def simulated(home: Path, folder: Path, *pairs: str) -> Summary:
     run = RunFolder(folder / "serial")
     run.create(config.to_toml())
     try:
-        return execute_plan(config.build_plan(config.build_federation()), run, "serial")
+        engine = EngineSection(name="serial")
+        return execute_plan(config.build_plan(config.build_federation()), run, engine)
     finally:
         run.close()
 

@@ -98,7 +98,11 @@ def sizes(part: str) -> list[int]:
 
 @pytest.mark.parametrize("kind", GOLDEN)
 def test_without_a_split_data_and_configuration_are_as_before_there_was_one(kind):
-    training = ["local.batch=20", "local.lr=0.01", "local.momentum=0.9"]  # the defaults of then
+    training = [
+        "training.batch=20",
+        "training.lr=0.01",
+        "training.momentum=0.9",
+    ]  # the defaults of then
     config = read_config(None, [f"data.partition.kind={kind}", "data.clients=10", *training])
     text = hashlib.sha256(config.to_toml().encode()).hexdigest()
     assert [config.build_federation().sha256, text] == GOLDEN[kind]
@@ -206,7 +210,7 @@ def test_a_share_out_of_range_is_said(fraction):
 
 def test_the_configuration_says_it_and_reads_it_back(tmp_path):
     config = read_config(
-        None, ["data.validation_fraction=0.2", "data.clients=5", "engine.device=cpu"]
+        None, ["data.validation_fraction=0.2", "data.clients=5", "engine.accelerator=cpu"]
     )
     (tmp_path / "config.toml").write_text(config.to_toml())
     assert "validation_fraction = 0.2" in config.to_toml()
@@ -370,7 +374,7 @@ def test_who_holds_out_nothing_is_counted_as_nothing():
 
 def test_new_clients_hold_out_like_everybody_and_are_measured_on_their_test_data_alone():
     result = played("fedavg", split(new=("1",)))
-    (said,) = [e for e in result.events if e["event"] == "newcomers"]
+    (said,) = [e for e in result.events if e["event"] == "new_clients"]
     assert said["train"] == [split().sizes()["1"]]
     assert said["test"] == [split().sizes("test")["1"]]
     assert not any("valid" in k for k in said)
@@ -471,7 +475,7 @@ def said(*words: str | Path) -> str:
     return done.stdout
 
 
-QUICK = ["-c", "rounds=1", "-c", "data.clients=4", "-c", "local.epochs=1"]
+QUICK = ["-c", "rounds=1", "-c", "data.clients=4", "-c", "training.epochs=1"]
 QUICK += ["-c", "engine.name=serial"]
 SPLIT = ["-c", "data.validation_fraction=0.25"]
 

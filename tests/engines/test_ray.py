@@ -220,7 +220,7 @@ def test_workers_do_not_search_the_drivers_folder_before_installed_packages(node
 
 
 def test_an_audit_has_the_serial_bits(nodes, tmp_path):
-    settings = ["data.name=digits", "data.clients=3", "model.name=digitsnet", "local.steps=2"]
+    settings = ["data.name=digits", "data.clients=3", "model.name=digitsnet", "training.steps=2"]
     words = [w for s in settings for w in ("-c", s)]
     few = ["--rounds", "1", "--clients", "1", "--images", "1", "--iterations", "2"]
     found = {}
@@ -234,7 +234,7 @@ def test_an_audit_has_the_serial_bits(nodes, tmp_path):
 
 
 def test_several_runs_share_the_cluster_and_each_has_its_bits(nodes, tmp_path):
-    settings = ["rounds=2", "data.clients=4", "local.epochs=1", "model.name=mlp"]
+    settings = ["rounds=2", "data.clients=4", "training.epochs=1", "model.name=mlp"]
     words = [w for s in settings for w in ("-c", s)]
     found = {}
     for engine in ("serial", "ray"):

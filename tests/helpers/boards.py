@@ -44,6 +44,7 @@ from heterophony.boards.transport.mqtt_transport import BackoffSettings, MqttTra
 from heterophony.boards.transport.queues import BrokerEndpoint, Will
 from heterophony.config.config import Config
 from heterophony.config.reading import read_config
+from heterophony.config.sections import EngineSection
 from heterophony.core.errors import ConfigError, HeterophonyError
 from heterophony.data.federation import Federation
 from heterophony.engines import child_processes
@@ -53,7 +54,7 @@ from heterophony.runs import loop
 from heterophony.runs.events import Event
 from heterophony.runs.folder import RunFolder
 from heterophony.runs.summary import Summary
-from heterophony.studies.execute import execute_plan
+from heterophony.studies.run import execute_plan
 
 LONG = 120.0  # seconds; longer means that a test fails
 
@@ -261,7 +262,7 @@ SETTINGS = {
     "data.clients": "4",
     "data.partition.alpha": "0.5",
     "model.name": "mlp",
-    "local.epochs": "1",
+    "training.epochs": "1",
     "participation.rate": "0.5",
 }
 
@@ -284,7 +285,9 @@ def simulated_result(folder: Path, config: Config) -> dict[str, Any]:
     made = RunFolder(folder)
     made.create(config.to_toml())
     try:
-        return execute_plan(config.build_plan(config.build_federation()), made).to_dict()
+        return execute_plan(
+            config.build_plan(config.build_federation()), made, EngineSection(name="serial")
+        ).to_dict()
     finally:
         made.close()
 

@@ -54,7 +54,7 @@ clients = 4
 [data.partition]
 kind = "dirichlet"
 alpha = 0.5
-[local]
+[training]
 optimizer = "adam"
 lr = 0.01
 [participation]
@@ -314,7 +314,7 @@ def change_config(draw: Random, content: bytes) -> bytes:
 
 # All --------------------------------------------------------------------------------------------
 
-OVERRIDES = (b"local.lr=0.1", b"data.partition.kind='shards'", b"participation.count=2")
+OVERRIDES = (b"training.lr=0.1", b"data.partition.kind='shards'", b"participation.count=2")
 TARGETS: dict[str, Callable[[], Target]] = {
     "messages": lambda: Target(check_message, list_messages(), change_frame, seal_frame),
     "chunks": lambda: Target(check_chunk, list_chunks(), change_chunk, seal_chunk),

@@ -263,8 +263,8 @@ def select(name: str, rows: str = "*", columns: str = "*") -> list[dict]:
 @pytest.mark.parametrize("name", [n for n in NAMES if n.startswith("pfakd")])
 def test_every_row_of_pfakds_cifar100_tables_has_the_codes_decay(name):
     for config in select(name, columns="CIFAR-100,*"):
-        local = resolve_config(config).local
-        assert (local.schedule, local.decay_factor) == ("exponential", 0.9)
+        training = resolve_config(config).training
+        assert (training.schedule, training.decay_factor) == ("exponential", 0.9)
     for config in (*select(name, columns="CIFAR-10,*"), *select(name, columns="Fashion*")):
         assert "schedule" not in config["local"]
 
@@ -416,8 +416,8 @@ def test_a_dry_run_shows_what_is_different_in_each_cell():
     assert found[-1]["seeds"] == [42]
     result = CliRunner().invoke(app, asked)
     assert "algorithm.lam=0.0001" in result.stdout
-    assert "local.batch" not in result.stdout
-    assert "local.batch = 128" in result.stderr
+    assert "training.batch" not in result.stdout
+    assert "training.batch = 128" in result.stderr
 
 
 @pytest.mark.parametrize(

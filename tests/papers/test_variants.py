@@ -58,11 +58,11 @@ def test_every_variant_is_understood_and_changes_what_it_says(table):
             assert cell.config != whole[cell.row, cell.column]
             config = resolve_config(cell.config)
             found = {
-                "momentum-0": lambda c: c.local.momentum == 0,
+                "momentum-0": lambda c: c.training.momentum == 0,
                 "threshold-sizes": lambda c: c.algorithm.threshold_scope == "client_size",
                 "interleaved": lambda c: c.algorithm.phases == "interleaved",
                 "ditto-lambda-0": lambda c: c.algorithm.lam == 0,
-                "equal-work": lambda c: c.local.epochs == 10,
+                "equal-work": lambda c: c.training.epochs == 10,
                 "both-heads": lambda c: c.algorithm.own_phase == "both_heads",
                 "weights-rebalanced": lambda c: c.algorithm.weights == "rebalanced",
                 "auto-imagenet": lambda c: c.algorithm.augment == "auto_imagenet",

@@ -14,7 +14,7 @@ from helpers.support import QUICK, Turns, digits, identical, memory, model, play
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError, DataError, FolderError
-from heterophony.population.availability import Devices, Diurnal, RandomAvailability, Trace
+from heterophony.population.availability import Diurnal, RandomAvailability, Speeds, Trace
 from heterophony.population.faults import Faults, RoundEnd, check_participation
 from heterophony.population.participation import Skewed, Uniform
 from heterophony.report.page.page_data import build_page_data
@@ -22,8 +22,8 @@ from heterophony.results.runs import load_runs
 from heterophony.results.tables import build_comparison_rows
 
 CLIENTS = [f"c{i}" for i in range(20)]
-SLOW = Devices(sample_seconds=0.01, bytes_per_second=1e5, spread=1.0)
-STORM = {"faults": Faults(availability=0.8, dropout=0.3, deadline=0.9), "devices": SLOW}
+SLOW = Speeds(sample_seconds=0.01, bytes_per_second=1e5, spread=1.0)
+STORM = {"faults": Faults(availability=0.8, dropout=0.3, deadline=0.9), "speeds": SLOW}
 
 
 def rounds(result):
@@ -99,15 +99,15 @@ def test_the_merged_and_the_late_are_apart_and_no_quorum_no_merge(arrivals, dead
 
 
 def test_a_clients_time_is_receiving_learning_and_sending():
-    devices = Devices(sample_seconds=0.25, bytes_per_second=1000)
+    devices = Speeds(sample_seconds=0.25, bytes_per_second=1000)
     assert devices.compute_round_seconds("a", 4000, 60, 2000, seed=7) == 4.0 + 15.0 + 2.0
-    assert Devices(sample_seconds=0.25).compute_round_seconds("a", 4000, 60, 2000, seed=7) == 15.0
-    assert Devices(bytes_per_second=1000).compute_round_seconds("a", 4000, 60, 2000, seed=7) == 6.0
-    assert not Devices().simulates_time
+    assert Speeds(sample_seconds=0.25).compute_round_seconds("a", 4000, 60, 2000, seed=7) == 15.0
+    assert Speeds(bytes_per_second=1000).compute_round_seconds("a", 4000, 60, 2000, seed=7) == 6.0
+    assert not Speeds().simulates_time
 
 
 def test_devices_differ_by_a_log_normal_factor_of_median_one_drawn_once():
-    devices = Devices(sample_seconds=2.0, bytes_per_second=100.0, spread=0.5)
+    devices = Speeds(sample_seconds=2.0, bytes_per_second=100.0, spread=0.5)
     speeds = [devices.get_speed(f"c{i}", seed=0) for i in range(999)]
     assert speeds == [devices.get_speed(f"c{i}", seed=0) for i in range(999)]
     assert speeds[0] != devices.get_speed("c0", seed=1)
@@ -123,7 +123,7 @@ def test_a_file_decides_for_whom_it_names(tmp_path):
         json.dumps({"c0": {"sample_seconds": 0.5, "bytes_per_second": 10}, "c1": [1, None]})
     )
     for name in ("a.csv", "a.json"):
-        devices = Devices(sample_seconds=7, file=str(tmp_path / name))
+        devices = Speeds(sample_seconds=7, file=str(tmp_path / name))
         devices.check_clients(CLIENTS)
         assert [devices.get_speed(c, 0) for c in CLIENTS[:3]] == [
             (0.5, 10.0),
@@ -134,8 +134,8 @@ def test_a_file_decides_for_whom_it_names(tmp_path):
 
 def test_the_clock_of_a_run_is_the_sum_of_its_rounds_by_hand():
     """One epoch of full batches of 16; a round is as long as its slowest client needs."""
-    devices = Devices(sample_seconds=0.5, bytes_per_second=1000)
-    result = played("fedavg", devices=devices, participation=Turns([0, 1], [2], [3, 4]))
+    devices = Speeds(sample_seconds=0.5, bytes_per_second=1000)
+    result = played("fedavg", speeds=devices, participation=Turns([0, 1], [2], [3, 4]))
     sizes = list(result.plan.federation.sizes().values())
     seen = [n - n % 16 if n >= 16 else n for n in sizes]
     net = model(result).nbytes
@@ -214,7 +214,7 @@ def test_where_nobody_can_be_reached_the_clock_goes_on_until_somebody_can(tmp_pa
     file = tmp_path / "trace.json"
     file.write_text(json.dumps({c: [[100, 200], [300, None]] for c in clients}))
     faults = Faults(availability=Trace(str(file), unit="seconds"))
-    how = {"faults": faults, "devices": Devices(sample_seconds=10.0)}
+    how = {"faults": faults, "speeds": Speeds(sample_seconds=10.0)}
     result = played("fedavg", rounds=4, **how)
     first, second, third, fourth = rounds(result)
     assert (first["void"], first["simulated_seconds"], first["clock"]) == (True, 100.0, 100.0)
@@ -310,12 +310,12 @@ def test_a_round_without_its_quorum_is_void():
 
 
 def test_whoever_is_late_is_not_merged_but_has_learned():
-    slow = Devices(sample_seconds=1.0)
-    calm = played("fedper", rounds=1, participation=1.0, devices=slow)
+    slow = Speeds(sample_seconds=1.0)
+    calm = played("fedper", rounds=1, participation=1.0, speeds=slow)
     sizes = calm.plan.federation.sizes()
     seen = {c: n - n % 16 if n >= 16 else n for c, n in sizes.items()}
     limit = sorted(seen.values())[3]
-    result = played("fedper", rounds=1, participation=1.0, devices=slow,
+    result = played("fedper", rounds=1, participation=1.0, speeds=slow,
                     faults=Faults(deadline=limit))  # fmt: skip
     (event,) = rounds(result)
     assert event["clients"] == [c for c in sizes if seen[c] <= limit]
@@ -371,14 +371,14 @@ def test_of_two_turns_the_memory_of_the_last_stays(monkeypatch):
 
 
 def test_a_device_has_one_turn_after_the_other():
-    devices = Devices(sample_seconds=1.0)
+    devices = Speeds(sample_seconds=1.0)
     once, twice = (
-        rounds(played("fedavg", rounds=1, participation=Turns(who), devices=devices))[0]
+        rounds(played("fedavg", rounds=1, participation=Turns(who), speeds=devices))[0]
         for who in ([3], [3, 3])
     )
     assert twice["simulated_seconds"] == 2 * once["simulated_seconds"]
     limit = Faults(deadline=1.5 * once["simulated_seconds"])
-    cut = played("fedavg", rounds=1, participation=Turns([3, 3]), devices=devices, faults=limit)
+    cut = played("fedavg", rounds=1, participation=Turns([3, 3]), speeds=devices, faults=limit)
     assert (rounds(cut)[0]["clients"], rounds(cut)[0]["late"]) == (["3"], ["3"])
 
 
@@ -390,7 +390,7 @@ def test_a_skewed_run_with_replacement_is_the_same_on_both_engines():
 
 
 def test_tables_and_the_page_show_the_simulated_clock_where_there_is_one(tmp_path):
-    played("fedavg", out=tmp_path / "timed", devices=SLOW)
+    played("fedavg", out=tmp_path / "timed", speeds=SLOW)
     played("fedavg", out=tmp_path / "plain")
     both = load_runs([tmp_path / "timed", tmp_path / "plain"])
     timed, plain = build_comparison_rows(both)
@@ -405,7 +405,7 @@ def test_tables_and_the_page_show_the_simulated_clock_where_there_is_one(tmp_pat
 
 
 def test_without_faults_a_round_is_recorded_as_ever():
-    result, named = played("fedavg"), played("fedavg", faults=Faults(), devices=Devices())
+    result, named = played("fedavg"), played("fedavg", faults=Faults(), speeds=Speeds())
     keys = ["event", "t", "clients", "bytes_down", "bytes_up", "examples", "fedavg_examples"]
     keys += ["loss", "measures", "P_local"]
     assert [list(e) for e in rounds(result)] == [[*keys, "work", "seconds"]] * 3
@@ -433,15 +433,15 @@ def test_attendance_is_by_round_and_client():
 @pytest.mark.parametrize(
     ("faults", "devices", "said"),
     [
-        (Faults(deadline=3), Devices(), "participation.deadline: no time is simulated"),
+        (Faults(deadline=3), Speeds(), "participation.deadline: no time is simulated"),
         (
             Faults(quorum=6),
-            Devices(),
+            Speeds(),
             "quorum: 6 replies are needed, but only 5 clients are selected",
         ),
         (
             Faults(availability=Diurnal(unit="seconds")),
-            Devices(),
+            Speeds(),
             "participation.availability.unit: no time is simulated",
         ),
     ],
@@ -483,7 +483,7 @@ def test_a_trace_that_makes_no_sense_is_refused_with_its_name(tmp_path, name, te
 def test_a_device_has_one_row_of_sensible_numbers(tmp_path, row):
     (tmp_path / "d.csv").write_text(f"client,sample_seconds,bytes_per_second\n{row}\n")
     with pytest.raises(DataError, match="client c0 needs one row of sample_seconds"):
-        Devices(file=str(tmp_path / "d.csv")).check_clients(CLIENTS)
+        Speeds(file=str(tmp_path / "d.csv")).check_clients(CLIENTS)
 
 
 def test_a_run_does_not_go_on_with_another_trace(tmp_path):
@@ -508,7 +508,7 @@ dropout = 0.3
 deadline = 60
 quorum = 0.5
 
-[devices]
+[speeds]
 sample_seconds = 0.01
 bytes_per_second = 1e6
 spread = 0.5
@@ -518,11 +518,11 @@ spread = 0.5
 def test_a_configuration_says_all_of_it_and_is_written_back_whole(tmp_path):
     (tmp_path / "my.toml").write_text(WHOLE)
     config = read_config(
-        tmp_path / "my.toml", ["engine.device=cpu"]
+        tmp_path / "my.toml", ["engine.accelerator=cpu"]
     )  # auto is written as what it is
     assert config.participation == Skewed(count=10, gamma=0.5, replacement=False)
     assert config.faults == Faults(Diurnal(period=12, share=0.25), 0.3, 60, 0.5)
-    assert config.devices == Devices(0.01, 1e6, 0.5)
+    assert config.speeds == Speeds(0.01, 1e6, 0.5)
     (tmp_path / "again.toml").write_text(config.to_toml())
     assert read_config(tmp_path / "again.toml") == config
 
@@ -563,25 +563,25 @@ def test_each_of_them_leaves_the_others_as_they_are(pair, found):
         ),
         ("participation.availability.kind=trace", "participation.availability.file: missing"),
         (
-            "devices.spread=1",
-            "devices.spread: has no effect unless sample_seconds or bytes_per_second is set",
+            "speeds.spread=1",
+            "speeds.spread: has no effect unless sample_seconds or bytes_per_second is set",
         ),
         (
             "participation.availability=often",
             "participation.availability: must be a number, or a table as in { kind = 'diurnal' }",
         ),
-        ("devices.spread=1e9", "devices.spread: must be at least 0 and at most 10, not 1"),
+        ("speeds.spread=1e9", "speeds.spread: must be at least 0 and at most 10, not 1"),
         (
-            "devices.sample_seconds=-1",
-            "devices.sample_seconds: must be at least 0 and at most 1e+06, not -1",
+            "speeds.sample_seconds=-1",
+            "speeds.sample_seconds: must be at least 0 and at most 1e+06, not -1",
         ),
         (
-            "devices.sample_seconds=1e308",
-            "devices.sample_seconds: must be at least 0 and at most 1e+06, not 1e+308",
+            "speeds.sample_seconds=1e308",
+            "speeds.sample_seconds: must be at least 0 and at most 1e+06, not 1e+308",
         ),
         (
-            "devices.bytes_per_second=1e-300",
-            "devices.bytes_per_second: must be at least 1e-06, not 1e-300",
+            "speeds.bytes_per_second=1e-300",
+            "speeds.bytes_per_second: must be at least 1e-06, not 1e-300",
         ),
     ],
 )
@@ -600,4 +600,4 @@ def test_the_library_takes_a_rule_of_ones_own_for_who_can_be_reached(tmp_path):
     result = played("fedavg", training=QUICK, **how)
     even, odd = ["0", "2", "4"], ["1", "3", "5"]
     assert [e["clients"] for e in rounds(result)] == [even, odd, even]
-    assert "availability=Even," in (tmp_path / "run" / "config.toml").read_text()
+    assert 'participation = "Even"' in (tmp_path / "run" / "config.toml").read_text()

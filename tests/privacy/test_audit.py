@@ -72,8 +72,8 @@ from heterophony.report.page.html import render_report
 from heterophony.results.runs import load_runs
 
 MEDIUM_AUDITS = Path(__file__).parents[2] / "results" / "audit-medium"
-SMALL = ("data.name=digits", "data.clients=3", "model.name=digitsnet", "local.epochs=3",
-         "local.steps=3", "engine.name=serial")  # fmt: skip
+SMALL = ("data.name=digits", "data.clients=3", "model.name=digitsnet", "training.epochs=3",
+         "training.steps=3", "engine.name=serial")  # fmt: skip
 GUESSES = ("fresh", "initial")
 FEW = hp.Training(epochs=3, steps=3, batch=8, lr=0.05)
 
@@ -329,7 +329,7 @@ def test_several_steps_are_the_mean_of_their_gradients(tmp_path):
 
 
 def test_an_attack_on_nothing_fails_and_says_so(tmp_path):
-    also = ("local.steps=0", "local.epochs=1")
+    also = ("training.steps=0", "training.epochs=1")
     content = audited(tmp_path, "fedavg", also=also)
     assert [r["failed"] for r in content["rows"]] == [1, 1, 1]
     assert "left the finite numbers" in content["notes"][0]
@@ -429,7 +429,7 @@ def test_each_level_is_matched_by_the_first_round_that_reaches_it():
 
 def test_the_loss_of_predictions_is_the_same_measure_for_all_algorithms(tmp_path):
     """FedRoD minimises a sum of two losses; without training, its predictions are FedAvg's."""
-    audited(tmp_path, "fedavg", "fedrod", "--losses", "0.001", also=("local.lr=1e-9",))
+    audited(tmp_path, "fedavg", "fedrod", "--losses", "0.001", also=("training.lr=1e-9",))
     records = [json.loads(line) for line in (tmp_path / "attacks.jsonl").read_text().splitlines()]
     found = {r["algorithm"]: r["loss"] for r in records if r["event"] == "loss"}
     assert found["fedavg"] == pytest.approx(math.log(10), abs=0.1)

@@ -18,7 +18,7 @@ from heterophony.core.errors import ConfigError
 from heterophony.core.tensors import Tensors, compute_moves, compute_norm
 from heterophony.protection.accounting import GRID, compute_epsilon, draw_normal_like, find_noise
 from heterophony.protection.base import Departure, Gathering
-from heterophony.studies.execute import describe_large_delta
+from heterophony.studies.run import describe_large_delta
 
 RECEIVED = Tensors({"a": torch.randn(40, 50), "b": torch.randn(100)})
 SHORT = {"rounds": 2, "evaluate_every": 2, "weights": "uniform"}

@@ -68,7 +68,7 @@ def test_the_audit_attacks_what_protections_leave(protection, tmp_path):
 
 
 def test_an_audit_runs_with_a_protection_and_refuses_others(tmp_path):
-    small = ("data.name=digits", "data.clients=3", "model.name=digitsnet", "local.steps=1",
+    small = ("data.name=digits", "data.clients=3", "model.name=digitsnet", "training.steps=1",
              "engine.name=serial", "aggregation.weights=uniform")  # fmt: skip
     few = ("--rounds", "1", "--clients", "1", "--images", "1", "--iterations", "2")
 

@@ -76,7 +76,13 @@ def test_the_page_follows_a_run_through_kill_and_resume_and_its_own_restart(
     tab.goto(url)
     until(tab, "does not exist yet", "#note")
 
-    how = ["rounds=20", "data.clients=4", "model.name=mlp", "engine.name=serial", "local.epochs=2"]
+    how = [
+        "rounds=20",
+        "data.clients=4",
+        "model.name=mlp",
+        "engine.name=serial",
+        "training.epochs=2",
+    ]
     pairs = [word for pair in how for word in ("-c", pair)]
     run = processes.start("run", *pairs, "--json", "--out", str(out))
     stopped(run, out / "events.jsonl", 8)

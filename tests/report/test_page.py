@@ -190,7 +190,7 @@ def test_only_settings_that_differ_are_open(tab: Any) -> None:
     }
     assert not tab.locator("#settings").is_visible()
     tab.locator("details summary").click()
-    assert table_of(tab, "#settings")["local.lr"] == ["0.1"]
+    assert table_of(tab, "#settings")["training.lr"] == ["0.1"]
 
 
 # Chosen by the reader -----------------------------------------------------------------------

@@ -250,9 +250,9 @@ GRID = (
 "R_l = 1.0" = { rounds = 10 }
 [columns]
 "X, R_c = 0.4" = {}
-"X, R_c = 0.8" = { local.batch = 3 }
-"Y, R_c = 0.4" = { local.batch = 4 }
-"Y, R_c = 0.8" = { local.batch = 5 }
+"X, R_c = 0.8" = { training.batch = 3 }
+"Y, R_c = 0.4" = { training.batch = 4 }
+"Y, R_c = 0.8" = { training.batch = 5 }
 [printed.P]
 "R_l = 0.2" = [84.7, 84.9, 10.0, 11.0]
 "R_l = 1.0" = [84.8, 85.1, 12.0, "-"]

@@ -49,11 +49,11 @@ def test_it_is_not_said_if_only_one_of_g_and_p_is_at_chance():
     assert describe(0.9, 0.9, accuracy(0.5, 0.5)) is None
     both = describe(0.5, 0.5, accuracy(0.5, 0.5))
     assert both.startswith("no better than chance: G and P are within noise of 64.0 %")
-    assert all(key in both for key in ("participation.rate", "local.lr", "local.momentum"))
+    assert all(key in both for key in ("participation.rate", "training.lr", "training.momentum"))
 
 
 def test_the_table_of_a_run_and_of_a_comparison_say_it(tmp_path):
-    idle = [*SHORT, "-c", "local.epochs=0"]
+    idle = [*SHORT, "-c", "training.epochs=0"]
     one = call("run", *idle, "--out", tmp_path / "one")
     assert "no better than chance: G and P are within noise" in one.stderr
     two = call("compare", "fedavg", "fedprox", *idle, "--out", tmp_path / "two")
@@ -83,10 +83,10 @@ def test_a_run_that_learns_is_not_told_so():
 def test_digits_have_defaults_of_their_own_until_a_key_of_local_is_set():
     own = choose_default_training("digits")
     assert own != Training()
-    assert read_config(None).local == own
-    assert read_config(None, ["data.clients=5"]).local == own
-    assert read_config(None, ["local.epochs=1"]).local == Training(epochs=1)
-    assert read_config(None, ["data.name=fmnist"]).local == Training()
+    assert read_config(None).training == own
+    assert read_config(None, ["data.clients=5"]).training == own
+    assert read_config(None, ["training.epochs=1"]).training == Training(epochs=1)
+    assert read_config(None, ["data.name=fmnist"]).training == Training()
     assert hp.run("fedavg", hp.federate("digits"), rounds=0).plan.training == own
 
 
@@ -104,5 +104,5 @@ def test_the_run_that_nobody_configured_leaves_chance_within_a_dozen_rounds():
 
 def test_a_folder_keeps_the_values_that_the_run_had(tmp_path):
     call("run", *SHORT, "-c", "rounds=0", "--out", tmp_path / "run")
-    kept = read_config(tmp_path / "run" / "config.toml").local
+    kept = read_config(tmp_path / "run" / "config.toml").training
     assert kept == choose_default_training("digits")

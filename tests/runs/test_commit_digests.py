@@ -159,7 +159,13 @@ def commit_as_before(folder: RunFolder, server: Any) -> None:
     [("lr = 0.1", "lr = 0.2"), ("batch = 10", "batch = 20"), ("rounds = 2", "rounds = 9")],
 )
 def test_settings_of_a_begun_run_cannot_be_edited(tmp_path, before, after):
-    quick = ("rounds=2", "data.clients=2", "local.epochs=1", "local.lr=0.1", "local.batch=10")
+    quick = (
+        "rounds=2",
+        "data.clients=2",
+        "training.epochs=1",
+        "training.lr=0.1",
+        "training.batch=10",
+    )
     words = [w for pair in (*quick, "engine.name=serial") for w in ("-c", pair)]
     out = RunFolder(tmp_path / "mine")
     assert call("run", *words, "--out", out.path).exit_code == 0

@@ -52,7 +52,7 @@ def events(tmp_path_factory) -> list[dict[str, Any]]:
         federation,
         participation=1.0,
         faults=hp.Faults(dropout=0.3),
-        devices=hp.Devices(sample_seconds=0.01, file=str(speeds)),
+        speeds=hp.Speeds(sample_seconds=0.01, file=str(speeds)),
     ).events
 
 

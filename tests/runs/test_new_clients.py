@@ -70,7 +70,7 @@ def late(name: str) -> hp.Result:
 
 def event(result: hp.Result) -> dict:
     """The event of the new clients, without its durations."""
-    (found,) = [e for e in result.events if e["event"] == "newcomers"]
+    (found,) = [e for e in result.events if e["event"] == "new_clients"]
     return {k: v for k, v in found.items() if k not in ("seconds", "work")}
 
 
@@ -141,7 +141,7 @@ def test_batch_norm_gives_the_same_bits_on_both_engines(name):
 
 
 @pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("at", ["evaluation", "newcomers", "end"])
+@pytest.mark.parametrize("at", ["evaluation", "new_clients", "end"])
 def test_it_resumes_to_the_same_bits(name, at, tmp_path):
     class StopError(Exception):
         pass
@@ -379,7 +379,7 @@ def test_the_page_has_a_table_of_them_and_none_where_there_are_none(tmp_path):
 
 
 def test_the_commands_show_them(tmp_path):
-    settings = ["rounds=2", "data.clients=4", "data.new_clients=0.25", "local.epochs=1"]
+    settings = ["rounds=2", "data.clients=4", "data.new_clients=0.25", "training.epochs=1"]
     settings += ["engine.name=serial", "participation.rate=1"]
     words = [word for s in settings for word in ("-c", s)]
 
@@ -409,5 +409,5 @@ def test_their_time_is_part_of_the_runs():
     result = late("fedavg")
     assert result.plan.training == QUICK
     timed = [e for e in result.events if "seconds" in e]
-    assert {e["event"] for e in timed} == {"round", "newcomers", "end"}
+    assert {e["event"] for e in timed} == {"round", "new_clients", "end"}
     assert result.summary.seconds == round(sum(e["seconds"] for e in timed), 3)

@@ -118,7 +118,7 @@ def test_what_is_no_federation_is_said(data):
 def test_the_defaults_are_those_of_the_command_line(tmp_path, monkeypatch):
     """The same bits, with nothing said; only the engine is another one."""
     monkeypatch.chdir(tmp_path)
-    steps = ("-c", "rounds=1", "-c", "local.steps=1", "-c", "engine.name=serial")
+    steps = ("-c", "rounds=1", "-c", "training.steps=1", "-c", "engine.name=serial")
     assert call("run", *steps, "--out", "mine").exit_code == 0
     mine = hp.run("fedavg", hp.federate("digits"), rounds=1, training=hp.Training(steps=1))
     assert f'"model_sha256": "{mine.model_sha256}"' in Path("mine/result.json").read_text()

@@ -10,7 +10,7 @@ import pytest
 
 from helpers.commands import call, refused
 
-SMALL = ("rounds=2", "data.clients=3", "local.steps=2", "model.name=mlp", "engine.name=serial")
+SMALL = ("rounds=2", "data.clients=3", "training.steps=2", "model.name=mlp", "engine.name=serial")
 OWN = '''"""FedAvg by another name."""
 from dataclasses import dataclass
 import heterophony as hp

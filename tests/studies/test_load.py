@@ -24,7 +24,6 @@ from heterophony.algorithms import ALGORITHM_CLASSES
 from heterophony.core.errors import ConfigError, DataError, FolderError
 from heterophony.runs.events import Event
 
-OLD_RUNS = Path(__file__).parents[1] / "data_files" / "old_runs"
 every_algorithm = pytest.mark.parametrize("name", sorted(ALGORITHM_CLASSES))
 
 
@@ -67,7 +66,7 @@ def get_logits(result: hp.Result, federation: hp.Federation, client: str) -> tor
 @pytest.fixture(scope="module")
 def by_command(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("load") / "run"
-    settings = ("algorithm.name=fedper", "rounds=2", "data.clients=4", "local.epochs=1")
+    settings = ("algorithm.name=fedper", "rounds=2", "data.clients=4", "training.epochs=1")
     pairs = [word for s in (*settings, "engine.name=serial") for word in ("-c", s)]
     assert call("run", *pairs, "--out", out).exit_code == 0
     return out
@@ -103,8 +102,8 @@ def test_a_run_begun_from_python_needs_its_federation_for_models_only(tmp_path):
     with pytest.raises(DataError) as caught:
         result.personal("1")
     assert str(caught.value) == (
-        f"{tmp_path / 'run'} was begun from Python, so its data are not in it; for its models pass"
-        f" them: hp.load('{tmp_path / 'run'}', federation=...)"
+        f"{tmp_path / 'run'} was begun with data of your own ('arrays'); for its models pass it:"
+        f" hp.load('{tmp_path / 'run'}', ..., federation=...)"
     )
     again = hp.load(str(tmp_path / "run"), federation=digits())
     for client in ("0", "5"):
@@ -130,8 +129,8 @@ def test_a_model_and_an_algorithm_of_ones_own_are_passed_again(tmp_path):
     again = hp.load(out, **given)
     assert torch.equal(get_logits(again, digits(), "2"), get_logits(first, digits(), "2"))
     for missing, said in {
-        "model": "was begun with a model of your own ('type'); for its models pass it: hp.load(",
-        "algorithm": "was begun with an algorithm of your own ('mine'); for its models pass it:",
+        "model": "was begun with a model of your own ('Own'); for its models pass it: hp.load(",
+        "algorithm": "was begun with an algorithm of your own ('Mine'); for its models pass it:",
     }.items():
         with pytest.raises(DataError) as caught:
             hp.load(out, **{k: v for k, v in given.items() if k != missing}).generic()
@@ -183,13 +182,6 @@ def test_a_run_before_its_first_evaluation_is_loaded(tmp_path):
         _ = result.P
     with pytest.raises(FolderError, match="has no trained model yet"):
         result.generic()
-
-
-@pytest.mark.parametrize("name", ["fedper-finished", "fedreg-unfinished"])
-def test_runs_of_an_earlier_version_are_loaded(name):
-    result = hp.load(OLD_RUNS / name)
-    assert result.personal("0")(result.plan.federation.x[:3]).shape == (3, 10)
-    assert result.finished == (name == "fedper-finished")
 
 
 def test_what_is_no_run_is_refused(tmp_path):

@@ -23,7 +23,7 @@ from helpers.support import (
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.config.reading import read_config, resolve_config
 from heterophony.core.errors import ConfigError, DivergedError
-from heterophony.studies.library import build_members
+from heterophony.studies.sweep import CallMaker
 
 LENGTH = {"epochs": 1, "batch": 16}
 ADAM = hp.Training(**LENGTH, optimizer="adam", lr=0.01, schedule="cosine", warmup=1, clip_norm=0.5)
@@ -112,7 +112,9 @@ def test_an_algorithm_runs_with_the_optimisers_that_it_allows_and_refuses_others
     result = played(name, rounds=2, training=replace(how, clip_norm=clip))
     assert all(bool(v.isfinite().all()) for v in model(result).values() if v.is_floating_point())
     for other in {"sgd", "adam", "adamw"} - set(cls.optimizers):
-        with pytest.raises(ConfigError, match=f"local.optimizer = '{other}'; set local.optimizer"):
+        with pytest.raises(
+            ConfigError, match=f"training.optimizer = '{other}'; set training.optimizer"
+        ):
             played(name, training=hp.Training(optimizer=other))
 
 
@@ -144,16 +146,19 @@ def test_half_the_rate_by_warm_up_is_half_the_rate(name, monkeypatch):
 
 def test_what_the_algorithm_or_the_rounds_do_not_allow_is_refused_before_a_folder_exists(tmp_path):
     cases = {
-        "algorithm.name: the rule of SCAFFOLD does not hold for local.optimizer = 'adam'; set"
-        " local.optimizer = 'sgd'": ("scaffold", hp.Training(optimizer="adam")),
-        "algorithm.name: the rule of GPFL does not hold for local.optimizer = 'adamw'; set"
-        " local.optimizer = 'sgd' or 'adam'": ("gpfl", hp.Training(optimizer="adamw")),
-        "local.clip_norm: the rule of SCAFFOLD does not hold for clipped gradients; leave it out": (
+        "algorithm.name: the rule of SCAFFOLD does not hold for training.optimizer = 'adam'; set"
+        " training.optimizer = 'sgd'": ("scaffold", hp.Training(optimizer="adam")),
+        "algorithm.name: the rule of GPFL does not hold for training.optimizer = 'adamw'; set"
+        " training.optimizer = 'sgd' or 'adam'": ("gpfl", hp.Training(optimizer="adamw")),
+        "training.clip_norm: the rule of SCAFFOLD does not hold for clipped gradients; leave it out": (
             "scaffold",
             hp.Training(clip_norm=1.0),
         ),
-        "local.warmup: must be below rounds, which is 3, not 3": ("fedavg", hp.Training(warmup=3)),
-        "local.decay_rounds: no step in 3 rounds, of which 1 are warm-up; lower it, it is 2": (
+        "training.warmup: must be below rounds, which is 3, not 3": (
+            "fedavg",
+            hp.Training(warmup=3),
+        ),
+        "training.decay_rounds: no step in 3 rounds, of which 1 are warm-up; lower it, it is 2": (
             "fedavg",
             hp.Training(schedule="step", decay_rounds=2, warmup=1),
         ),
@@ -167,45 +172,48 @@ def test_what_the_algorithm_or_the_rounds_do_not_allow_is_refused_before_a_folde
 
 def test_a_file_and_pairs_are_refused_alike(tmp_path):
     file = tmp_path / "my.toml"
-    file.write_text("[algorithm]\nname = 'fednova'\n[local]\noptimizer = 'adam'\n")
+    file.write_text("[algorithm]\nname = 'fednova'\n[training]\noptimizer = 'adam'\n")
     with pytest.raises(ConfigError, match=r"my.toml:2: algorithm.name: the rule of FedNova"):
         read_config(file)
-    with pytest.raises(ConfigError, match=r"^local.momentum: only with optimizer = 'sgd'"):
-        read_config(None, ["local.optimizer=adam", "local.momentum=0.9"])
+    with pytest.raises(ConfigError, match=r"^training.momentum: only with optimizer = 'sgd'"):
+        read_config(None, ["training.optimizer=adam", "training.momentum=0.9"])
 
 
 def test_a_pair_that_changes_the_optimiser_drops_what_the_file_says_of_the_other(tmp_path):
     file = tmp_path / "my.toml"
     file.write_text(read_config(None, ["schedule=step", "lr=0.5"]).to_toml())
-    changed = read_config(file, ["optimizer=adamw", "local.schedule=cosine"])
-    assert changed.local == hp.Training(
+    changed = read_config(file, ["optimizer=adamw", "training.schedule=cosine"])
+    assert changed.training == hp.Training(
         optimizer="adamw", lr=0.5, weight_decay=0, schedule="cosine"
     )
-    assert read_config(file, ["epochs=1"]).local.momentum == 0.9
-    file.write_text("[local]\noptimizer = 'adam'\nmomentum = 0.9\n")
-    with pytest.raises(ConfigError, match=r"my.toml:3: local.momentum: only with"):
+    assert read_config(file, ["epochs=1"]).training.momentum == 0.9
+    file.write_text("[training]\noptimizer = 'adam'\nmomentum = 0.9\n")
+    with pytest.raises(ConfigError, match=r"my.toml:3: training.momentum: only with"):
         read_config(file, ["optimizer=adam"])
 
 
 def test_the_text_of_a_configuration_gives_it_back():
     pairs = ["optimizer=adam", "betas=[0.8, 0.9]", "schedule=cosine", "warmup=2", "clip_norm=1"]
-    config = read_config(None, [*pairs, "engine.device=cpu"])
-    assert config.local.betas == (0.8, 0.9)
+    config = read_config(None, [*pairs, "engine.accelerator=cpu"])
+    assert config.training.betas == (0.8, 0.9)
     assert resolve_config(tomllib.loads(config.to_toml())) == config
 
 
 def test_a_sweep_over_optimisers_leaves_each_its_own_defaults():
     given = hp.Training(epochs=2, momentum=0.5)
-    members = build_members("fedavg", {"optimizer": ["sgd", "adam"]}, None, [0], given, {})
-    assert [m.how["training"] for m in members.values()] == [
+    maker = CallMaker.create("fedavg", digits(), {"training": given})
+    made = [maker.make({"training.optimizer": name}, 0) for name in ("sgd", "adam")]
+    assert [spec.config.training for spec in made] == [
         given,
         hp.Training(epochs=2, optimizer="adam"),
     ]
 
 
 def test_divergence_names_what_helps():
-    with pytest.raises(DivergedError, match=r"lower local.lr or local.momentum, or set local.clip"):
+    with pytest.raises(
+        DivergedError, match=r"lower training.lr or training.momentum, or set training.clip"
+    ):
         played("fedavg", training=replace(QUICK, lr=1e30))
     how = hp.Training(**LENGTH, optimizer="adam", lr=1e38)
-    with pytest.raises(DivergedError, match=r"lower local.lr, or set local.clip_norm"):
+    with pytest.raises(DivergedError, match=r"lower training.lr, or set training.clip_norm"):
         played("fedavg", training=how)

@@ -16,7 +16,7 @@ from helpers.support import identical, played
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class, shorten_name
 from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError
-from heterophony.studies.tasks import label_algorithms
+from heterophony.studies.compare import label_algorithms
 
 MODULE = '''
 """Algorithms of a user."""
@@ -49,7 +49,7 @@ class Undecorated(hp.Algorithm):
 def helper(): ...
 '''
 NAME = "lab.ideas:My_FedAvg"
-SMALL = ("rounds=2", "data.clients=4", "model.name=mlp", "local.steps=2", "engine.workers=2")
+SMALL = ("rounds=2", "data.clients=4", "model.name=mlp", "training.steps=2", "engine.workers=2")
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_an_interrupted_run_that_names_it_continues_on_the_command_line(folder):
 def test_its_settings_are_keys_of_the_section(importable, tmp_path):
     file = tmp_path / "my.toml"
     file.write_text(f'[algorithm]\nname = "{NAME}"\npart = 0.25\n')
-    config = read_config(file, ["engine.device=cpu"], trust=True)
+    config = read_config(file, ["engine.accelerator=cpu"], trust=True)
     assert config.algorithm.part == 0.25
     assert read_config(None, [f"algorithm.name={NAME}"], trust=True).algorithm.part == 0.5
     file.write_text(config.to_toml())

@@ -19,17 +19,17 @@ from heterophony.core.errors import ConfigError
 from heterophony.report.figures.search import draw_sweep
 from heterophony.results.search_tables import SweepMeasure, SweepRow, SweepTable, sort_rows
 from heterophony.runs.curves import MeanStd
-from heterophony.studies.sweep import (
+from heterophony.studies.search import (
     ValueRange,
-    build_sweep,
     combine,
     format_value,
     make_label,
     parse_values,
     shorten_keys,
 )
+from heterophony.studies.sweep import build_sweep
 
-SMALL = ("rounds=2", "data.clients=3", "local.steps=2", "model.name=mlp")
+SMALL = ("rounds=2", "data.clients=3", "training.steps=2", "model.name=mlp")
 
 
 @pytest.fixture(autouse=True)
@@ -105,8 +105,8 @@ def test_draws_from_few_values_end_when_all_were_drawn():
 
 
 def test_labels_are_names_of_folders_and_differ():
-    assert make_label({"local.lr": 0.01, "algorithm.mu": 0}) == "lr=0.01_mu=0"
-    assert make_label({"local.lr": 0.01, "other.lr": 0}) == "local.lr=0.01_other.lr=0"
+    assert make_label({"training.lr": 0.01, "algorithm.mu": 0}) == "lr=0.01_mu=0"
+    assert make_label({"training.lr": 0.01, "other.lr": 0}) == "training.lr=0.01_other.lr=0"
     a, b = (make_label({"data.path": path}) for path in ("a/b", "a b"))
     assert a != b
     assert not {"/", " "} & set(a + b)
@@ -119,7 +119,7 @@ def test_labels_are_names_of_folders_and_differ():
 
 def held_out(overrides: list[str], file: Path | None = None) -> float:
     sweep = build_sweep(file, overrides, ["lr=0.1,0.2"])
-    (fraction,) = {run.config.data.validation_fraction for run in sweep.runs.values()}
+    (fraction,) = {run.config.data.validation_fraction for run in sweep.list_specs()}
     return fraction
 
 
@@ -137,13 +137,13 @@ def test_every_combination_has_every_seed():
     sweep = build_sweep(
         None, ["algorithm.name=fedprox"], ["lr=0.1,0.2", "mu=0,1"], [3, 4], note=notes.append
     )
-    assert sweep.keys == ("local.lr", "algorithm.mu")
+    assert sweep.keys == ("training.lr", "algorithm.mu")
     assert list(sweep.runs)[:3] == ["lr=0.1_mu=0-3", "lr=0.1_mu=0-4", "lr=0.1_mu=1-3"]
     assert len(sweep.runs) == 8
     run = sweep.runs["lr=0.2_mu=1-4"]
-    assert (run.config.local.lr, run.config.algorithm.mu, run.config.top.seed) == (0.2, 1, 4)
+    assert (run.config.training.lr, run.config.algorithm.mu, run.config.top.seed) == (0.2, 1, 4)
     assert notes == [
-        "lr=0.1,0.2: taken as local.lr=0.1,0.2",
+        "lr=0.1,0.2: taken as training.lr=0.1,0.2",
         "mu=0,1: taken as algorithm.mu=0,1",
         "20% of every client's training examples are held out to choose by",
     ]
@@ -152,13 +152,22 @@ def test_every_combination_has_every_seed():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([], "-s: missing; say what to vary, as in -s local.lr=0.005,0.01,0.05"),
-        (["-s", "local.lr"], "-s local.lr: must be key=values, as in local.lr=0.005,0.01,0.05"),
-        (["-s", "local.lr=1..2"], "local.lr: a range needs random draws: --random N, or random=N"),
+        ([], "-s: missing; say what to vary, as in -s training.lr=0.005,0.01,0.05"),
+        (
+            ["-s", "training.lr"],
+            "-s training.lr: must be key=values, as in training.lr=0.005,0.01,0.05",
+        ),
+        (
+            ["-s", "training.lr=1..2"],
+            "training.lr: a range needs random draws: --random N, or random=N",
+        ),
         (["-s", "seed=0,1"], "-s seed=0,1: give seeds by --seeds; they are averaged over"),
-        (["-s", "lr=1", "-s", "lr=2"], "-s local.lr=2: local.lr is there twice; list its values"),
-        (["-s", "local.lrr=1,2"], "local.lrr: unknown key; did you mean 'lr'?"),
-        (["-s", "local.lr=1,fast"], "local.lr: must be a number, not 'fast'"),
+        (
+            ["-s", "lr=1", "-s", "lr=2"],
+            "-s training.lr=2: training.lr is there twice; list its values",
+        ),
+        (["-s", "training.lrr=1,2"], "training.lrr: unknown key; did you mean 'lr'?"),
+        (["-s", "training.lr=1,fast"], "training.lr: must be a number, not 'fast'"),
         (["-s", "algorithm.mu=0,1"], "algorithm.mu: unknown key"),
     ],
 )
@@ -174,29 +183,29 @@ def test_a_mistake_begins_nothing(given, said):
 def row(value: float, valid: float | None, test: float, state: str = "finished") -> SweepRow:
     number = None if valid is None else MeanStd(valid, 0.0)
     measure = SweepMeasure(number, MeanStd(test, 0.0)) if state == "finished" else None
-    return SweepRow({"local.lr": value}, [0], [f"lr={value}-0"], state, measure, None)
+    return SweepRow({"training.lr": value}, [0], [f"lr={value}-0"], state, measure, None)
 
 
 def table(*rows: SweepRow, examples: int = 100) -> SweepTable:
-    return SweepTable(Path("s"), ["local.lr"], "P", sort_rows(rows, "P"), examples)
+    return SweepTable(Path("s"), ["training.lr"], "P", sort_rows(rows, "P"), examples)
 
 
 def test_rows_are_sorted_by_validation_and_not_by_test():
     found = table(row(1, 0.5, 0.9), row(2, None, 0, "diverged"), row(3, 0.6, 0.1), row(4, 0.2, 1.0))
-    assert [r.settings["local.lr"] for r in found.rows] == [3, 1, 4, 2]
-    assert found.best == {"local.lr": 3}
+    assert [r.settings["training.lr"] for r in found.rows] == [3, 1, 4, 2]
+    assert found.best == {"training.lr": 3}
 
 
 def test_without_validation_examples_nothing_is_sorted_or_chosen():
     found = table(row(1, None, 0.5), row(2, None, 0.9), row(3, None, 0.7))
-    assert [r.settings["local.lr"] for r in found.rows] == [1, 2, 3]
+    assert [r.settings["training.lr"] for r in found.rows] == [1, 2, 3]
     assert (found.best, found.chosen, found.standard_error, found.close) == (None, None, None, [])
 
 
 def test_what_is_as_good_as_far_as_is_known_is_said():
     found = table(row(1, 0.5, 0), row(2, 0.46, 0), row(3, 0.44, 0), examples=100)
     assert found.standard_error == pytest.approx(0.05)
-    assert [r.settings["local.lr"] for r in found.close] == [2]
+    assert [r.settings["training.lr"] for r in found.close] == [2]
 
 
 @pytest.mark.parametrize(("keys", "count", "panels"), [(1, 4, 1), (2, 4, 1), (2, 3, 2), (3, 4, 3)])
@@ -238,8 +247,8 @@ def test_a_sweep_is_sorted_drawn_and_continued_where_it_ended():
     valid = [r["P"]["validation"]["mean"] for r in first]
     assert valid == sorted(valid, reverse=True)
     assert found["best"] == first[0]["settings"]
-    assert last["settings"] == {"local.lr": 1e30}
-    assert "lower local.lr" in last["reason"]
+    assert last["settings"] == {"training.lr": 1e30}
+    assert "lower training.lr" in last["reason"]
     result = json.loads((Path("s") / first[0]["folders"][0] / "result.json").read_text())
     assert first[0]["P"]["test"]["mean"] == result["P"]["chosen"]["test"]
     assert Path("s/sweep.png").read_bytes().startswith(b"\x89PNG")
@@ -253,7 +262,7 @@ def test_a_sweep_is_sorted_drawn_and_continued_where_it_ended():
     assert done.stdout.splitlines()[0] == "accuracy in %, sorted by P on validation examples"
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert any(line.startswith("lr=1e+30: diverged: client ") for line in done.stderr.splitlines())
-    other = call("sweep", "fedavg", "-s", "local.lr=0.01", *fixed)
+    other = call("sweep", "fedavg", "-s", "training.lr=0.01", *fixed)
     assert other.stderr.splitlines()[-1] == (
         "error: s/lr=0.01-0 holds a run with other settings; choose another --out"
     )
@@ -261,7 +270,7 @@ def test_a_sweep_is_sorted_drawn_and_continued_where_it_ended():
 
 def test_without_validation_examples_the_table_keeps_its_order_and_says_how_to_have_them():
     unset = words(*SMALL, "engine.name=serial", "data.validation_fraction=0")
-    done = call("sweep", "-s", "local.lr=0.001,0.3", *unset, "--out", "s", "-o", "p.svg")
+    done = call("sweep", "-s", "training.lr=0.001,0.3", *unset, "--out", "s", "-o", "p.svg")
     title, header, _, *lines = done.stdout.splitlines()
     assert title == "accuracy in %, not sorted"
     assert header.split("  ")[-1].strip() == "G last 10"
@@ -285,7 +294,7 @@ def test_where_nothing_can_be_chosen_the_reason_is_said(capsys):
 
 def test_after_kill_9_the_same_command_continues_with_the_same_bits():
     """Side by side in processes of their own, as the pool does it."""
-    given = ["-s", "local.lr=0.01,0.1", *words(*SMALL[1:], "rounds=12"), "--workers", "2"]
+    given = ["-s", "training.lr=0.01,0.1", *words(*SMALL[1:], "rounds=12"), "--workers", "2"]
     process = Forked("sweep", *given, "--out", "s")
     begun = [Path("s") / f"lr={lr}-0" / "events.jsonl" for lr in (0.01, 0.1)]
     while not any(p.exists() and p.read_bytes().count(b"\n") > 3 for p in begun):

@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Lock
 
 import pytest
+from torch import nn
 
 import heterophony as hp
 from helpers.support import QUICK, digits
@@ -36,7 +37,7 @@ def hashes(folder: Path) -> dict[str, str]:
 def test_a_sweep_has_the_bits_of_single_runs_on_both_engines(tmp_path):
     swept = {"mu": [0, 0.5], "lr": [0.01, 0.1]}
     found = hp.sweep("fedprox", validated(), swept, seeds=(0, 1), out=tmp_path / "a", **HOW)
-    assert found.keys == ["algorithm.mu", "local.lr"]
+    assert found.keys == ["algorithm.mu", "training.lr"]
     assert len(found.rows) == 4
     assert found.best == found.rows[0].settings
     single = hp.run(
@@ -79,7 +80,7 @@ def test_the_same_call_continues_and_what_diverges_is_a_row(tmp_path):
 def test_draws_and_keywords_of_run_and_a_temporary_folder():
     swept = {"rounds": [1, 2], "lr": "0.001..0.1"}
     found = hp.sweep("fedavg", validated(), swept, random=3, model="mlp", training=QUICK)
-    assert found.keys == ["rounds", "local.lr"]
+    assert found.keys == ["rounds", "training.lr"]
     assert len(found.rows) == 3
     folder = found.folder
     assert folder.is_dir()
@@ -91,7 +92,7 @@ def test_without_validation_examples_it_warns_and_chooses_nothing():
     with pytest.warns(UserWarning, match=r"hp\.federate\(…, validation_fraction=0\.2\)"):
         found = hp.sweep("fedavg", digits(), {"lr": [0.1, 0.01]}, **HOW)
     assert found.best is None
-    assert [row.settings["local.lr"] for row in found.rows] == [0.1, 0.01]
+    assert [row.settings["training.lr"] for row in found.rows] == [0.1, 0.01]
 
 
 @pytest.mark.parametrize(
@@ -101,8 +102,8 @@ def test_without_validation_examples_it_warns_and_chooses_nothing():
         ({"lrr": [1]}, {}, "lrr: cannot be varied; did you mean 'lr'?"),
         ({"lr": 0.1}, {}, "settings['lr']: must be a list, as in [0.01, 0.1], not 0.1"),
         ({"lr": []}, {}, "settings['lr']: must list values"),
-        ({"lr": "0.1..1"}, {}, "local.lr: a range needs random draws"),
-        ({"lr": [0.1, -1]}, {}, "local.lr: must be at least 0, not -1"),
+        ({"lr": "0.1..1"}, {}, "training.lr: a range needs random draws"),
+        ({"lr": [0.1, -1]}, {}, "training.lr: must be at least 0, not -1"),
         ({"mu": [-1]}, {}, "algorithm.mu: must be at least 0, not -1"),
         ({"lr": [0.1]}, {"round": 1}, "round: no keyword of hp.run"),
         ({"lr": [0.1]}, {"engine": "ray"}, "engine: must be one of serial, pool, not 'ray'"),
@@ -118,7 +119,11 @@ def test_a_mistake_is_one_line_and_begins_nothing(swept, how, said, tmp_path):
 
 def test_what_cannot_be_sent_to_other_processes_is_one_line(tmp_path):
     lock = Lock()
-    how = {**HOW, "model": lambda: lock, "engine": "pool"}
+    how = {
+        **HOW,
+        "model": lambda: (lock, nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.Linear(9, 10)))[1],
+    }
+    how["engine"] = "pool"
     with pytest.raises(EngineError, match=r"^the pool engine cannot send 'lock', which test_what_"):
         hp.sweep("fedavg", validated(), {"lr": [0.1, 0.2]}, out=tmp_path, **how)
 

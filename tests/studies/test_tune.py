@@ -18,20 +18,20 @@ from helpers.commands import call
 from helpers.forked import Forked
 from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError, FolderError
-from heterophony.runs.early_stops import (
-    STOPPED_FILE,
-    EarlyStop,
-    StopRunError,
-    compute_limits,
-    list_checkpoints,
+from heterophony.runs.run_index import STOPPED_FILE
+from heterophony.studies.hooks import MedianRule, compute_limits, list_checkpoints
+from heterophony.studies.search import BATCH, STARTUP_TRIALS, Tried, ValueRange, propose_batch
+from heterophony.studies.sweep import CallMaker
+from heterophony.studies.tune import (
+    TuneRequest,
+    build_tune,
+    parse_own_settings,
+    read_request,
+    write_request,
 )
-from heterophony.studies.library import MemberMaker, parse_own_settings
-from heterophony.studies.search import BATCH, STARTUP_TRIALS, Tried, propose_batch
-from heterophony.studies.sweep import ValueRange
-from heterophony.studies.tune import TuneRequest, build_tune, read_request, write_request
 
 SPACE = {"lr": ValueRange(0.001, 1.0, False), "n": ValueRange(1, 9, True), "w": ("a", "b")}
-SMALL = ("rounds=4", "data.clients=3", "local.steps=2", "model.name=mlp", "engine.name=serial")
+SMALL = ("rounds=4", "data.clients=3", "training.steps=2", "model.name=mlp", "engine.name=serial")
 SEARCH = ("tune", "fedavg", "fedprox", "-s", "lr=0.01..0.5", "-s", "fedprox.mu=0.001..1.0")
 LONG = (*SEARCH, "--trials", "9", "--sampler", "random")
 
@@ -116,14 +116,11 @@ def test_a_run_stops_below_the_median_of_earlier_ones_at_a_checkpoint():
     limits = compute_limits(8, earlier, "P")
     assert limits == {2: 0.25, 4: 0.25}
     assert compute_limits(8, earlier[:3], "P") == {}
-    stop = EarlyStop("P", limits)
-    for event in make_events(0, 26, 0, 0):  # the best so far counts, not the last
-        stop.observe(event)
-    slow, (*before, last) = EarlyStop("P", limits), make_events(0, 0, 24)
-    for event in before:
-        slow.observe(event)
-    with pytest.raises(StopRunError):
-        slow.observe(last)
+    rule = MedianRule("P", limits)
+    assert not any(map(rule, make_events(0, 26, 0, 0)))  # the best so far counts, not the last
+    slow, (*before, last) = MedianRule("P", limits), make_events(0, 0, 24)
+    assert not any(map(slow, before))
+    assert slow(last) == hp.Stop("below the median of earlier trials", abandon=True)
     assert slow.stopped == {"round": 2, "accuracy": 0.24, "limit": 0.25}
 
 
@@ -141,8 +138,8 @@ def test_every_algorithm_has_the_same_number_of_trials_and_its_own_settings(refe
     folder, table = reference
     fedavg, fedprox = table["algorithms"]
     assert fedavg["trials"] == fedprox["trials"] == 9
-    assert list(fedavg["best"]) == ["local.lr"]
-    assert list(fedprox["best"]) == ["local.lr", "algorithm.mu"]
+    assert list(fedavg["best"]) == ["training.lr"]
+    assert list(fedprox["best"]) == ["training.lr", "algorithm.mu"]
     stopped = sum(a["stopped"] for a in table["algorithms"])
     assert stopped == len(list(folder.glob(f"*/*/{STOPPED_FILE}"))) > 0
     full = 2 * 9 * 4
@@ -232,12 +229,13 @@ def test_test_labels_do_not_influence_the_choice(tmp_path):
 
 def test_the_learning_rate_is_searched_for_all_algorithms_also_beside_the_one_called_local():
     searched = ["local.lr=0.1,0.2", 'local.clients="all","selected"']
-    names, rates = ["local", "fedavg"], {"local.lr": (0.1, 0.2)}
+    names, rates = ["local", "fedavg"], {"training.lr": (0.1, 0.2)}
     of_local = {**rates, "algorithm.clients": ("all", "selected")}
     request = TuneRequest(names, searched, [*SMALL], [0], sampler="random", trials=2)
     assert build_tune(request, None).search.spaces == {"local": of_local, "fedavg": rates}
     plain = {"local.lr": [0.1, 0.2], "local.clients": ["all", "selected"]}
-    makers = {name: MemberMaker.create(name, hp.Training(), {}) for name in names}
+    some = hp.federate("digits", clients=2)
+    makers = {name: CallMaker.create(name, some, {}) for name in names}
     found = {name: parse_own_settings(makers[name], plain, name, makers) for name in names}
     assert found == {"local": of_local, "fedavg": rates}
 

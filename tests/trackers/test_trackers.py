@@ -20,7 +20,7 @@ from heterophony.core.errors import ConfigError
 from heterophony.runs.curves import compute_curves
 from heterophony.trackers import CLASSES, select_trackers
 
-QUICK = [w for s in ("rounds=2", "data.clients=4", "local.epochs=1", "engine.name=serial")
+QUICK = [w for s in ("rounds=2", "data.clients=4", "training.epochs=1", "engine.name=serial")
          for w in ("-c", s)]  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def test_a_tracker_is_told_the_curves_of_the_result(tmp_path):
     assert told.ends == [result.summary]
     (run,) = told.runs
     assert (run.name, run.folder) == ("mine", tmp_path / "mine")
-    assert run.config["local.lr"] == 0.05
+    assert run.config["training.lr"] == 0.05
     assert run.config["algorithm.name"] == "fedavg"
 
 
@@ -186,8 +186,8 @@ def test_a_finished_run_can_be_tracked_afterwards(tmp_path):
 
 def test_algorithms_without_a_common_model_and_clocks_are_told_as_they_are():
     told = Told()
-    devices = hp.Devices(sample_seconds=0.5)
-    result = played("local", track=[told], devices=devices, faults=hp.Faults(dropout=0.3))
+    devices = hp.Speeds(sample_seconds=0.5)
+    result = played("local", track=[told], speeds=devices, faults=hp.Faults(dropout=0.3))
     assert told.curve("accuracy/G") == []
     assert told.curve("simulated_seconds")[-1] == (3, result.summary.simulated_seconds)
 
@@ -290,7 +290,7 @@ def test_tensorboard_compares_runs_by_their_settings(tmp_path):
     begun = HParamsPluginData.FromString(
         metadata["_hparams_/session_start_info"].plugin_data.content
     ).session_start_info
-    assert begun.hparams["local.lr"].number_value == 0.05
+    assert begun.hparams["training.lr"].number_value == 0.05
     assert begun.hparams["algorithm.name"].string_value == "fedavg"
 
 
@@ -312,7 +312,7 @@ def test_mlflow_has_every_round_once_in_one_run_after_resumes(tmp_path):
     for name in run.data.metrics:
         points = Counter(m.step for m in client.get_metric_history(run.info.run_id, name))
         assert set(points.values()) == {1}, name
-    assert run.data.params["local.lr"] == "0.05"
+    assert run.data.params["training.lr"] == "0.05"
     assert run.data.metrics["best/P"] == result.P.best
     assert run.data.tags["model_sha256"] == result.model_sha256
 

@@ -2,7 +2,7 @@
 
 All core models begin as the common initial model; p never leaves the client. There is no common
 model, so no G. The gradient of a core model has the factor p_kk, about 1/N. It is multiplied by N, as
-PFLlib multiplies the rate, so that a usual ``local.lr`` works; the authors' code does not
+PFLlib multiplies the rate, so that a usual ``training.lr`` works; the authors' code does not
 (``scale_lr = false``). The penalty is λ(t) μ/2 |p - p0|²; the authors' code has twice that.
 """
 

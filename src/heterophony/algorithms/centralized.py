@@ -16,7 +16,7 @@ class Centralized(Algorithm):
     pooled = True
     schedule: Literal["constant", "cosine"] = setting(
         "constant",
-        "learning rate over the rounds, times local.schedule; with local.epochs = 1 a round is an epoch",
+        "learning rate over the rounds, times training.schedule; with training.epochs = 1 a round is an epoch",
     )
 
     def local(self, client: Client) -> Tensors:

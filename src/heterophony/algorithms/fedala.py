@@ -36,14 +36,14 @@ class FedALA(Algorithm):
         return Tensors(model[-self.top :] if self.top else model)
 
     def local(self, client: Client) -> Tensors:
-        self.tune(client)
+        self.adapt(client)
         client.fit(train=[client.net.base, client.net.head])
         client.memory["before"] = self.get_mixed_parameters(client.net).map(
             lambda p: p.detach().clone()
         )
         return client.shared()
 
-    def tune(self, client: Client) -> None:
+    def adapt(self, client: Client) -> None:
         """Mix the received model with the client's previous one, which exists after its first round."""
         if "before" not in client.memory:
             return

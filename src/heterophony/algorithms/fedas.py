@@ -32,7 +32,7 @@ class FedAS(Algorithm):
     )
 
     def local(self, client: Client) -> Tensors:
-        self.tune(client)
+        self.adapt(client)
         client.fit()
         if self.align_epochs:
             client.memory["base"] = state(client.net.base)
@@ -47,7 +47,7 @@ class FedAS(Algorithm):
         names = list(server.model)
         return server.update(mean(replies, *names, weight=weight)) if names else server
 
-    def tune(self, client: Client) -> None:
+    def adapt(self, client: Client) -> None:
         """Train the received base towards the class means of the client's own last base."""
         net, kept = client.net, client.memory.get("base")
         if not kept or not self.align_epochs:

@@ -20,6 +20,6 @@ class FedAvg2Rep(FedRepFull):
         client.fit(steps=self.warmup_steps)
         return client.shared()
 
-    def tune(self, client: Client) -> None:
+    def adapt(self, client: Client) -> None:
         if client.t > self.warmup_rounds:  # before, it is FedAvg, whose P is its G
-            super().tune(client)
+            super().adapt(client)

@@ -16,5 +16,5 @@ class FedAvgFT(Algorithm):
     def ready(self, t: int) -> bool:
         return t % self.tune_every == 0
 
-    def tune(self, client: Client) -> None:
+    def adapt(self, client: Client) -> None:
         client.fit(epochs=self.tune_epochs, phase="tune")

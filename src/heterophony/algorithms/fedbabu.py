@@ -24,6 +24,6 @@ class FedBABU(Algorithm):
     def ready(self, t: int) -> bool:
         return t % self.tune_every == 0
 
-    def tune(self, client: Client) -> None:
+    def adapt(self, client: Client) -> None:
         part = client.net.head if self.tune_part == "head" else client.net
         client.fit(train=part, epochs=self.tune_epochs, phase="tune")

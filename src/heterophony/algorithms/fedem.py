@@ -59,7 +59,7 @@ class FedEM(Algorithm):
         kept = client.memory.get("fedem", Tensors()).get("weights")
         return torch.full((self.components,), 1 / self.components) if kept is None else kept
 
-    def tune(self, client: Client) -> None:
+    def adapt(self, client: Client) -> None:
         """Estimate the weights of a client that has none yet; the components are not trained."""
         if self.components > 1 and "fedem" not in client.memory:
             client.memory["fedem"] = Tensors({"weights": self.estimate(client).mean(0)})

@@ -51,7 +51,7 @@ class FedETF(Algorithm):
     def ready(self, t: int) -> bool:
         return t % self.tune_every == 0
 
-    def tune(self, client: Client) -> None:
+    def adapt(self, client: Client) -> None:
         """Train a round on the own data, then in turns the directions and the projection."""
         if not self.tune_turns:
             return

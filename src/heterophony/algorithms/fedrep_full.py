@@ -25,5 +25,5 @@ class FedRepFull(Algorithm):
     def ready(self, t: int) -> bool:
         return False  # the paper has no P: it is measured once, after the last round
 
-    def tune(self, client: Client) -> None:
+    def adapt(self, client: Client) -> None:
         client.fit(train=client.net.head, steps=client.steps - 1, phase="tune")

@@ -78,7 +78,7 @@ class IFCA(Algorithm):
         """Count the clusters that clients chose."""
         return {"clusters": float(len({int(r.tensors["ifca/cluster"]) for r in replies}))}
 
-    def tune(self, client: Client) -> None:
+    def adapt(self, client: Client) -> None:
         self.estimate_cluster(client)
 
     def generic(self, client: Client, x: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ class KNNPer(Algorithm):
     neighbours: int = setting(10, "examples of the datastore that are asked, k", low=1)
     scale: float = setting(1.0, "width of the kernel, by that of the features", above=0)
 
-    def tune(self, client: Client) -> None:
+    def adapt(self, client: Client) -> None:
         if self.lam:
             client.memory["datastore"] = build_datastore(client)
 

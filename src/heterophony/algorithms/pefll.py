@@ -43,11 +43,11 @@ class PeFLL(Algorithm):
         return server.model | make_model(w, embed(w, known[client]), server.model)
 
     def local(self, client: Client) -> Tensors:
-        self.tune(client)
+        self.adapt(client)
         client.fit()
         return client.shared() | {FREQUENCIES: compute_frequencies(client)}
 
-    def tune(self, client: Client) -> None:
+    def adapt(self, client: Client) -> None:
         """Make the model of a client that was sent the hypernetwork; nothing is trained."""
         w = client.received.below(PREFIX)
         if w:
@@ -80,7 +80,7 @@ class PeFLL(Algorithm):
         return w | {f"embed.{k}": v.detach() for k, v in layer.named_parameters()}
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
-        self.tune(client)  # a new client predicts when it arrives
+        self.adapt(client)  # a new client predicts when it arrives
         return client.net(x)
 
     def generic(self, client: Client, x: Tensor) -> Tensor:

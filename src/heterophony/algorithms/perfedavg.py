@@ -24,7 +24,7 @@ class PerFedAvg(Algorithm):
     alpha: float = setting(0.01, "learning rate of the adaptation", low=0)
     beta: float = setting(0.001, "learning rate of the generic model", low=0)
     delta: float = setting(1e-3, "step of the differences that replace the Hessian", above=0)
-    adapt: Literal["step", "epoch"] = setting(
+    adaptation: Literal["step", "epoch"] = setting(
         "step", "how long a client adapts before P is measured"
     )
 
@@ -55,9 +55,9 @@ class PerFedAvg(Algorithm):
     def merge(self, server: Server, replies: Sequence[Reply]) -> Server:
         return server.update(mean(replies, weight=equally))
 
-    def tune(self, client: Client) -> None:
+    def adapt(self, client: Client) -> None:
         how = client.training.as_plain_sgd(self.alpha)
-        steps = 1 if self.adapt == "step" else None
+        steps = 1 if self.adaptation == "step" else None
         client.fit(epochs=1, steps=steps, how=how, phase="tune")
 
 

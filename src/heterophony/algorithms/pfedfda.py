@@ -52,10 +52,10 @@ class PFedFDA(Algorithm):
         weight, bias = compute_discriminant(head.means, head.covariance)
         bias = bias + compute_log_prior(client.data)
         client.fit(lambda x, y: client.loss(linear(net.base(x), weight, bias), y), train=net.base)
-        self.tune(client)
+        self.adapt(client)
         return client.shared()
 
-    def tune(self, client: Client) -> None:
+    def adapt(self, client: Client) -> None:
         """Mix the received Gaussians with those of the client's own features."""
         z, labels, head = client.features(), client.data.train.labels, get_gaussian_head(client)
         beta = self.fit_share(client, z) if self.beta is None else self.beta

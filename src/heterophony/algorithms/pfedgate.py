@@ -20,7 +20,7 @@ class PFedGate(Algorithm):
     personal = ("gate.*",)
     sparsity: float = setting(0.5, "fraction of the model that is kept", above=0, high=1)
     pieces: int = setting(5, "blocks per tensor", low=1)
-    gate_lr: float | None = setting(None, "learning rate of the gate; default: local.lr", low=0)
+    gate_lr: float | None = setting(None, "learning rate of the gate; default: training.lr", low=0)
     clip: float = setting(10.0, "largest gradient norm, of the gate and of the model", above=0)
     mode: Literal["joint", "alternate"] = setting(
         "joint", "train gate and model at once or in turn"

@@ -19,6 +19,7 @@ import torch
 from .. import __version__
 from ..config.config import Config
 from ..config.reading import resolve_config
+from ..config.sections import StopSection
 from ..core.accelerator import CPU, Compute, prepare_torch
 from ..core.algorithm import Reply
 from ..core.errors import ConfigError, DivergedError, HeterophonyError
@@ -28,7 +29,7 @@ from ..data.federation import Federation
 from ..jobs.client_store import ID_FILE, FolderClientStore
 from ..jobs.plan import Job, Plan
 from ..jobs.work import work
-from ..population.availability import Devices
+from ..population.availability import Speeds
 from ..population.participation import Uniform
 from .board_data import load_shares, summarize_client
 from .broker.enrolment import Enrolment, make_endpoint
@@ -226,7 +227,9 @@ class BoardRun:
         else:
             federation = load_federation(config, self.options.data)
         # the server selects clients; its settings for that name clients that are not here
-        local_config = replace(config, participation=Uniform(rate=1.0), devices=Devices())
+        local_config = replace(
+            config, participation=Uniform(rate=1.0), speeds=Speeds(), stop=StopSection()
+        )
         self.compute = replace(  # the server decides the precision, this board where it computes
             self.compute,
             precision=config.engine.precision,

@@ -20,7 +20,7 @@ from ..jobs.trials import check_merge
 from ..runs.events import Event
 from ..runs.folder import RunFolder
 from ..runs.summary import Summary
-from ..studies.execute import execute_plan
+from ..studies.run import execute_plan
 from .board_data import FindSummary, RemoteFederation, load_known_summaries, make_remote_federation
 from .broker.broker import Broker
 from .broker.certificates import EnrolledClients
@@ -302,7 +302,7 @@ def serve(
         validator.prepare()
         session.assignments.rules = validator
         engine = BoardEngine(plan, link, validator, config.faults, folder.find_oldest_commit)
-        summary = execute_plan(plan, folder, engine, on_event=hooks.on_event)
+        summary = execute_plan(plan, folder, engine, [hooks.on_event])
         link.announce_end()  # also if the run had ended before: its boards may not know
     return summary
 

@@ -72,10 +72,10 @@ def server(
         folder.reopen()
     else:
         config = read_settings(file, pairs)
-        if config.engine.device not in ("auto", "cpu"):
+        if config.engine.accelerator not in ("auto", "cpu"):
             raise ConfigError(
-                "engine.device: every board chooses its own, as in `heterophony board -c"
-                f" engine.device={config.engine.device}`; leave it out here"
+                "engine.accelerator: every board chooses its own, as in `heterophony board -c"
+                f" engine.accelerator={config.engine.accelerator}`; leave it out here"
             )
         folder.create(config.to_toml())
     try:
@@ -134,7 +134,9 @@ def board(
     ] = None,
     pairs: Annotated[
         list[str] | None,
-        typer.Option("-c", "--config", help="Where its jobs compute, as in engine.device=cuda."),
+        typer.Option(
+            "-c", "--config", help="Where its jobs compute, as in engine.accelerator=cuda."
+        ),
     ] = None,
     trust: TrustOption = False,
 ) -> None:
@@ -142,14 +144,15 @@ def board(
     from ..boards.board import BoardOptions, take_part, wait_for_run
     from ..boards.broker.enrolment import read_enrolment
     from ..config.reading import read_config
+    from ..config.short_keys import rename_key
     from ..core.accelerator import find_device
     from ..core.errors import ConfigError
     from ..data.client_folders import find_client_data
 
     for pair in pairs or []:
-        if pair.partition("=")[0].strip() != "engine.device":
+        if rename_key(pair.partition("=")[0].strip()) != "engine.accelerator":
             raise ConfigError(
-                f"-c {pair}: a board chooses only engine.device; the run decides the rest"
+                f"-c {pair}: a board chooses only engine.accelerator; the run decides the rest"
             )
     credentials = read_enrolment(enrolment)
     names = [c.strip() for c in clients.split(",") if c.strip()]
@@ -161,7 +164,7 @@ def board(
         shares=shares,
         slowdown=simulate_slow,
         memory_limit=memory_limit * 1_000_000 if memory_limit else None,
-        accelerator=find_device(read_config(None, pairs or []).engine.device),
+        accelerator=find_device(read_config(None, pairs or []).engine.accelerator),
         trust=trust,
     )
     note, held = terminal.print_note, list(own or names)

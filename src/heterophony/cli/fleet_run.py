@@ -106,17 +106,17 @@ def run_on_fleet(prepared: Preparation, config: Config, folder: RunFolder, late:
     from ..report.page.html import write_report
     from ..results.board_rounds import write_board_rounds
     from ..results.runs import load_runs
-    from ..studies.tasks import create_or_reopen
+    from ..studies.spec import RunSpec
 
-    if config.engine.device not in ("auto", "cpu"):
+    if config.engine.accelerator not in ("auto", "cpu"):
         raise ConfigError(
-            "engine.device: boards have their own (accelerator in the list); leave it out"
+            "engine.accelerator: boards have their own (accelerator in the list); leave it out"
         )
     steps.load_run(prepared, config)
     if prepared.federation is not None:
         config.build_board_plan(prepared.federation)  # raises before anything is written
         config = config.fill_model_defaults(prepared.federation)
-    create_or_reopen(folder, config.to_toml(), "--out")
+    RunSpec(config).open_folder(folder)
     try:
         steps.start_broker(prepared)
         prepared.run = name_run(folder)

@@ -47,7 +47,7 @@ SettingsOption = Annotated[
     typer.Option(
         "-c",
         "--config",
-        help="One setting, as in local.lr=0.01; repeatable.",
+        help="One setting, as in training.lr=0.01; repeatable.",
         autocompletion=complete_setting,
     ),
 ]
@@ -210,6 +210,11 @@ def format_resume_hint(folder: Path, algorithms: Iterable[str]) -> str:
 
     trust = " --trust" if any(map(is_own_code, algorithms)) else ""
     return f"continue with `heterophony resume {folder}{trust}`"
+
+
+def format_same_command(parent: Path) -> str:
+    """Say how to continue by the same command what it writes to a folder."""
+    return SAME_COMMAND if parent.parent != Path("runs") else f"{SAME_COMMAND} with --out {parent}"
 
 
 def find_free_folder(name: str) -> Path:

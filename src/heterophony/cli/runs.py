@@ -32,12 +32,13 @@ from .options import (
     start_fork_server_early,
 )
 from .result_tables import show_comparison, show_run
-from .sweep import SortKey, run_and_show
+from .sweep import resume_sweep
 from .tune import resume_tune
 
 if TYPE_CHECKING:
     from ..runs.folder import RunFolder
     from ..runs.summary import Summary
+    from ..studies.spec import RunSpec
 
 
 def register(app: typer.Typer) -> None:
@@ -59,21 +60,22 @@ def run(
     from ..algorithms import shorten_name
     from ..engines.base import prepare_engine
     from ..runs.folder import RunFolder
-    from ..studies.tasks import RunTask, read_federation, run_sequentially
+    from ..studies.spec import RunSpec
 
-    config = read_settings(file, pairs)
+    spec = RunSpec(read_settings(file, pairs))
+    config = spec.config
     check_trackers(track)
     prepare_engine(config.engine)
-    federation = read_federation(config)
-    plan = config.build_plan(federation)
-    name = f"{shorten_name(config.algorithm_name)}-{federation.name}"
+    spec = spec.load_data()
+    spec.build_plan()  # raises before anything is written
+    assert spec.federation is not None
+    name = f"{shorten_name(config.algorithm_name)}-{spec.federation.name}"
     folder = RunFolder(out or find_free_folder(name))
-    folder.create(config.fill_model_defaults(federation).to_toml())
-    task = RunTask(folder, config, plan)
+    folder.create(spec.to_toml())
+    folder.close()
     hint = format_resume_hint(folder.path, [config.algorithm_name])
-    with terminal.show_interruptible_progress(hint, [folder]) as shown:
-        (summary,) = run_sequentially([task], shown, None, track or [], terminal.print_note)
-    show_run(summary, folder.path, json)
+    run_and_wait({folder: spec}, hint, None, track)
+    show_run(summarise_folder(folder), folder.path, json)
 
 
 def resume(
@@ -88,9 +90,11 @@ def resume(
     track: TrackOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Continue a run, comparison or sweep after any interruption; the result is the same, bit for bit."""
+    """Continue a run, comparison, sweep or tune after any interruption, to the same bits."""
+    from ..engines.base import prepare_engine
     from ..runs.folder import RunFolder
     from ..runs.run_index import list_member_runs
+    from ..studies.spec import read_spec
 
     check_trackers(track)
     check_only_engine_settings(pairs)
@@ -98,15 +102,19 @@ def resume(
         resume_tune(folder, workers, json, pairs, trust)
         return
     if (folder / "sweep.json").exists():
-        run_and_show(folder, SortKey.P, workers, None, json, pairs or [], SAME_COMMAND, trust)
+        resume_sweep(folder, workers, json, pairs or [], trust)
         return
     members = [] if (folder / "config.toml").exists() else list_member_runs(folder)
     folders = [RunFolder(path) for path in members or [folder]]
-    summaries = resume_runs(folders, folder, workers, track, pairs, trust)
+    specs = {f: read_spec(f, pairs or [], trust) for f in folders}
+    for spec in specs.values():
+        prepare_engine(spec.config.engine)
+    hint = format_resume_hint(folder, [s.config.algorithm_name for s in specs.values()])
+    run_and_wait(specs, hint, workers, track)
     if members:
         show_comparison(folder, json)
     else:
-        show_run(summaries[0], folder, json)
+        show_run(summarise_folder(folders[0]), folder, json)
 
 
 def compare(
@@ -128,35 +136,39 @@ def compare(
     """Run several algorithms on the same clients and seeds. Re-run with the same --out to continue."""
     start_fork_server_early(None if file is None else str(file), pairs or [])
     from ..engines.base import prepare_engine
-    from ..studies.tasks import build_comparison, list_engine_settings, prepare_run_folders
+    from ..studies.compare import build_comparison, create_comparison
 
     check_trackers(track)
     chosen = None if seeds is None else parse_seeds(seeds)
-    configs = build_comparison(algorithms, chosen, file, pairs or [], terminal.print_note)
-    first = next(iter(configs.values()))
+    specs = build_comparison(algorithms, chosen, file, pairs or [], terminal.print_note)
+    first = next(iter(specs.values())).config
     prepare_engine(first.engine)
     parent = out or find_free_folder(f"compare-{Path(first.data.name).stem}")
-    folders = prepare_run_folders(parent, configs)
-    settings = list_engine_settings(first.engine, pairs or [])
-    resume_runs(folders, parent, None, track, settings, trust=True)
+    runs = create_comparison(parent, specs)
+    hint = format_resume_hint(parent, [spec.config.algorithm_name for spec in specs.values()])
+    run_and_wait(runs, hint, None, track)
     show_comparison(parent, json)
 
 
-def resume_runs(
-    folders: list[RunFolder],
-    parent: Path,
-    workers: int | None,
-    track: list[str] | None,
-    pairs: list[str] | None,
-    trust: bool,
-) -> list[Summary]:
-    """Run what is left of existing runs, and show their progress."""
-    from ..studies.tasks import load_tasks, resume_tasks
+def run_and_wait(
+    runs: dict[RunFolder, RunSpec],
+    hint: str,
+    workers: int | None = None,
+    track: list[str] | None = None,
+) -> None:
+    """Run what is left of several runs, and show their progress; on Ctrl-C print the hint."""
+    from ..studies.compare import run_all
+    from ..studies.many import RunOptions
 
-    tasks = load_tasks(folders, pairs or [], trust)
-    hint = format_resume_hint(parent, [task.config.algorithm_name for task in tasks])
-    with terminal.show_interruptible_progress(hint, folders) as shown:
-        return resume_tasks(tasks, shown, workers, track or [], terminal.print_note)
+    with terminal.show_interruptible_progress(hint, list(runs)) as shown:
+        run_all(runs, RunOptions(shown, workers, track=track or [], warn=terminal.print_note))
+
+
+def summarise_folder(folder: RunFolder) -> Summary:
+    """Summarise the finished run in a folder."""
+    from ..runs.summary import summarise
+
+    return summarise(list(folder.iterate_events()))
 
 
 def check_trackers(track: list[str] | None) -> None:
@@ -179,15 +191,15 @@ def pretrain(
 ) -> None:
     """Train one model on the data of all clients, for `model.init`. Re-run to continue."""
     from ..engines.base import prepare_engine
-    from ..studies.tasks import prepare_pretraining, run_sequentially, save_pretrained
+    from ..studies.pretrain import prepare_pretraining, save_pretrained
+    from ..studies.spec import RunSpec
 
     config = read_settings(file, pairs)
     prepare_engine(config.engine)
-    task = prepare_pretraining(config, out)
-    with terminal.show_interruptible_progress(SAME_COMMAND, [task.folder]) as shown:
-        (summary,) = run_sequentially([task], shown, warn=terminal.print_note)
-    save_pretrained(task, out)
-    show_run(summary, task.folder.path, json)
+    folder, spec = prepare_pretraining(RunSpec(config), out)
+    run_and_wait({folder: spec}, SAME_COMMAND)
+    save_pretrained(folder, spec, out)
+    show_run(summarise_folder(folder), folder.path, json)
     terminal.print_note(f"wrote {out}; begin with it: -c model.init={out}")
 
 

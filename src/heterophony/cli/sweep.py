@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +12,6 @@ import typer
 
 from . import terminal
 from .options import (
-    SAME_COMMAND,
     ConfigArgument,
     JsonOption,
     OutOption,
@@ -21,12 +21,15 @@ from .options import (
     check_foreign_file,
     find_free_folder,
     format_resume_hint,
+    format_same_command,
     locate_settings,
     parse_seeds,
 )
 
 if TYPE_CHECKING:
     from ..results.search_tables import SweepMeasure, SweepRow, SweepTable
+    from ..runs.folder import RunFolder
+    from ..studies.spec import RunSpec
 
 
 class SortKey(StrEnum):
@@ -48,14 +51,16 @@ def sweep(
         typer.Option(
             "-s",
             "--set",
-            help="What to vary, as in local.lr=0.005,0.01,0.05, or with --random"
-            " local.lr=0.001..0.1; repeatable.",
+            help="What to vary, as in training.lr=0.005,0.01,0.05, or with --random"
+            " training.lr=0.001..0.1; repeatable.",
         ),
     ] = None,
     pairs: SettingsOption = None,
     draws: Annotated[
         int | None,
-        typer.Option("--random", min=1, help="So many random combinations, instead of all."),
+        typer.Option(
+            "--random", min=1, help="Number of random combinations to try, instead of all."
+        ),
     ] = None,
     seeds: SeedsOption = None,
     by: Annotated[SortKey, typer.Option(help="Choose by P or G, on validation examples.")] = (
@@ -73,51 +78,54 @@ def sweep(
 ) -> None:
     """Try many settings, and choose by validation examples. Re-run with the same --out to continue."""
     from ..engines.base import prepare_engine
-    from ..studies.sweep import build_sweep, prepare_sweep
-    from ..studies.tasks import list_engine_settings
+    from ..studies.search import create_sweep
+    from ..studies.sweep import build_sweep
 
     config, chosen = locate_settings(file, pairs or [])
     numbers = None if seeds is None else parse_seeds(seeds)
     settings = [*chosen, *(pairs or [])]
     check_foreign_file(config, settings)
     plan = build_sweep(config, settings, swept or [], numbers, draws, terminal.print_note)
-    first = next(iter(plan.runs.values())).config
+    first = plan.maker.make("", plan.combinations[0], plan.seeds[0]).config
     prepare_engine(first.engine)
     parent = out or find_free_folder(f"sweep-{Path(first.data.name).stem}")
-    prepare_sweep(plan, parent)
-    settings = list_engine_settings(first.engine, pairs or [])
-    names = {run.config.algorithm_name for run in plan.runs.values()}
-    hint = format_resume_hint(parent, names)
-    run_and_show(parent, by, workers, figure, json, settings, hint, trust=True)
+    runs = create_sweep(parent, plan.combinations, plan.seeds, plan.maker.make)
+    run_and_show(parent, runs, by, workers, figure, json)
+
+
+def resume_sweep(
+    parent: Path, workers: int | None, json: bool, pairs: Sequence[str], trust: bool
+) -> None:
+    """Continue the sweep in a folder; ``pairs`` may change the section [engine]."""
+    from ..studies.search import list_due_folders
+    from ..studies.spec import read_spec
+
+    runs = {f: read_spec(f, pairs, trust) for f in list_due_folders(parent)}
+    named = {f: replace(spec, name=f.path.name) for f, spec in runs.items()}
+    run_and_show(parent, named, SortKey.P, workers, None, json)
 
 
 def run_and_show(
     parent: Path,
+    runs: dict[RunFolder, RunSpec],
     by: SortKey,
     workers: int | None,
     figure: Path | None,
     json: bool,
-    pairs: Sequence[str],
-    hint: str,
-    trust: bool,
 ) -> None:
-    """Run what is left of a sweep; print its table and draw its picture.
-
-    ``hint`` says how to continue after an interruption.
-    """
+    """Run what is left of a sweep; print its table and draw its picture."""
     from ..report.figures.run_figures import save_figure
     from ..report.figures.search import draw_sweep
     from ..results.search_tables import read_sweep
-    from ..studies.sweep import list_due_runs, run_due_sweep
+    from ..studies.many import RunOptions
+    from ..studies.search import run_sweep
 
-    due = list_due_runs(parent)
-    if due and not json:
-        again = (
-            SAME_COMMAND if parent.parent != Path("runs") else f"{SAME_COMMAND} with --out {parent}"
-        )
-        terminal.print_note(f"{len(due)} run{'s' if len(due) > 1 else ''} in {parent}; {again}")
-    with terminal.show_interruptible_progress(hint, due) as progress:
-        run_due_sweep(parent, due, progress, workers, pairs, terminal.print_note, trust)
+    if runs and not json:
+        count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
+        terminal.print_note(f"{count} in {parent}; {format_same_command(parent)}")
+    hint = format_resume_hint(parent, {spec.config.algorithm_name for spec in runs.values()})
+    with terminal.show_interruptible_progress(hint, list(runs)) as shown:
+        run_sweep(parent, runs, RunOptions(shown, workers, True, warn=terminal.print_note))
     table = read_sweep(parent, by.value)
     path = figure or parent / "sweep.png"
     save_figure(draw_sweep(table), path)
@@ -132,7 +140,7 @@ def run_and_show(
 
 def show_sweep(table: SweepTable, figure: Path) -> None:
     """Print the table, what was chosen, and where everything is."""
-    from ..studies.sweep import shorten_keys
+    from ..studies.search import shorten_keys
 
     short = shorten_keys(table.keys)
     parts = ("valid", "test") if table.validated else ("last 10",)
@@ -174,7 +182,7 @@ def explain_no_choice(table: SweepTable) -> str:
 
 def show_choice(table: SweepTable) -> None:
     """Say which settings were chosen, how sure that is, and how to train with them."""
-    from ..studies.sweep import shorten_keys
+    from ..studies.search import shorten_keys
 
     row, error = table.chosen, table.standard_error
     assert row is not None
@@ -194,7 +202,7 @@ def describe(row: SweepRow, short: dict[str, str]) -> str:
 
 
 def format_setting(value: object) -> str:
-    from ..studies.sweep import format_value
+    from ..studies.search import format_value
 
     return value if isinstance(value, str) else format_value(value)
 

@@ -64,19 +64,19 @@ def run_testbed(
     from ..core.errors import ConfigError
     from ..runs.folder import RunFolder
     from ..runs.summary import summarise
-    from ..studies.tasks import create_or_reopen, read_federation
+    from ..studies.spec import RunSpec, read_federation
 
     kinds = parse_fault_kinds(faults or [])
     config = read_settings(file, pairs, list_default_settings(pairs or []))
-    if config.engine.device not in ("auto", "cpu"):
-        raise ConfigError("engine.device: a testbed computes on the CPU; leave it out")
+    if config.engine.accelerator not in ("auto", "cpu"):
+        raise ConfigError("engine.accelerator: a testbed computes on the CPU; leave it out")
     folder = RunFolder(out)
     check_boards_can_run(config)
     start_testbed_fork_server()
     federation = read_federation(config)
     config.build_board_plan(federation)  # raises before anything is written
     assignment = assign_clients(federation.clients, boards, folder)
-    create_or_reopen(folder, config.fill_model_defaults(federation).to_toml(), "--out")
+    RunSpec(config.fill_model_defaults(federation)).open_folder(folder)
     try:
         if not folder.result_file.exists():
             bed = Testbed(folder, assignment, config.top.seed, kinds, terminal.print_note)

@@ -11,7 +11,6 @@ import typer
 
 from . import terminal
 from .options import (
-    SAME_COMMAND,
     JsonOption,
     OutOption,
     SeedsCommand,
@@ -19,6 +18,7 @@ from .options import (
     SettingsOption,
     find_free_folder,
     format_resume_hint,
+    format_same_command,
     parse_seeds,
 )
 from .sweep import SortKey, format_row, format_setting
@@ -53,7 +53,7 @@ def tune(
         typer.Option(
             "-s",
             "--set",
-            help="What to search, as in local.lr=0.005..0.1, local.batch=10,20 or, of one algorithm,"
+            help="What to search, as in training.lr=0.005..0.1, training.batch=10,20 or, of one algorithm,"
             " fedprox.mu=0.001..1.0; repeatable.",
         ),
     ] = None,
@@ -95,7 +95,6 @@ def tune(
     Re-run with the same --out to continue; with more --trials, only what is new runs.
     """
     from ..engines.base import prepare_engine
-    from ..studies.tasks import list_engine_settings
     from ..studies.tune import TuneRequest, build_tune, write_request
 
     engine = [p for p in pairs or [] if p.strip().startswith("engine.")]
@@ -111,51 +110,48 @@ def tune(
         keep=keep,
     )
     plan = build_tune(request, file, engine, terminal.print_note, trust=True)
-    config = plan.make_first_config()
+    config = plan.search.make_first().config
     prepare_engine(config.engine)
     parent = out or find_free_folder(f"tune-{Path(config.data.name).stem}")
     write_request(parent, request, file)
-    run_and_show(plan, parent, workers, figure, json, list_engine_settings(config.engine, engine))
+    run_and_show(plan, parent, workers, figure, json)
 
 
 def resume_tune(
     parent: Path, workers: int | None, json: bool, engine: Sequence[str] | None, trust: bool
 ) -> None:
-    """Continue the tune in this folder; with ``trust``, its algorithms from outside are imported."""
+    """Continue the tune in a folder; with ``trust``, import algorithms of other packages."""
     from ..engines.base import prepare_engine
+    from ..studies.spec import check_address
     from ..studies.tune import BASE_FILE, build_tune, read_request
 
     file = parent / BASE_FILE
     file_or_none = file if file.exists() else None
     plan = build_tune(read_request(parent), file_or_none, engine or [], trust=trust)
-    prepare_engine(plan.make_first_config().engine)
-    run_and_show(plan, parent, workers, None, json, engine or [])
+    config = plan.search.make_first().config
+    check_address(config, file, engine or [])
+    prepare_engine(config.engine)
+    run_and_show(plan, parent, workers, None, json)
 
 
 def run_and_show(
-    plan: Tune,
-    parent: Path,
-    workers: int | None,
-    figure: Path | None,
-    json: bool,
-    engine: Sequence[str],
+    plan: Tune, parent: Path, workers: int | None, figure: Path | None, json: bool
 ) -> None:
     """Run what is left of a tune; print its table and draw its picture."""
     from ..report.figures.run_figures import save_figure
     from ..report.figures.search import draw_sweep, draw_tune
     from ..results.search_tables import read_tune
+    from ..studies.many import RunOptions
     from ..studies.search import run_search
-    from ..studies.tune import ConfigRunner, write_chosen
+    from ..studies.tune import write_chosen
 
     if not json:
-        again = (
-            SAME_COMMAND if parent.parent != Path("runs") else f"{SAME_COMMAND} with --out {parent}"
-        )
         count = plan.search.trials * len(plan.search.seeds) * len(plan.names)
-        terminal.print_note(f"up to {count} runs in {parent}; {again}")
+        terminal.print_note(f"up to {count} runs in {parent}; {format_same_command(parent)}")
     hint = format_resume_hint(parent, plan.names.values())
-    with terminal.show_interruptible_progress(hint, []) as progress:
-        run_search(plan.search, parent, ConfigRunner(plan, progress, workers, engine))
+    with terminal.show_interruptible_progress(hint, []) as shown:
+        options = RunOptions(shown, workers, True, warn=terminal.print_note)
+        run_search(plan.search, parent, options)
     table = read_tune(parent, plan.names, plan.search.by)
     path = figure or parent / "tune.png"
     save_figure(draw_tune(table), path)
@@ -230,7 +226,7 @@ def describe_choice(algorithm: TunedAlgorithm) -> str:
 
 
 def format_settings(settings: dict[str, object]) -> str:
-    from ..studies.sweep import shorten_keys
+    from ..studies.search import shorten_keys
 
     short = shorten_keys(settings)
     return " ".join(f"{short[k]}={format_setting(v)}" for k, v in settings.items())

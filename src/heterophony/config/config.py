@@ -1,4 +1,4 @@
-"""Check local training against the algorithm and the rounds of a run, before anything is written."""
+"""The configuration of a run: all its settings, checked against each other before anything is written."""
 
 from __future__ import annotations
 
@@ -12,16 +12,12 @@ import tomli_w
 import torch
 
 from ..algorithms import get_display_name
-from ..core.adapters import Adapter, build_adapter
 from ..core.algorithm import Algorithm
-from ..core.codec import BLOB_LIMIT, from_safetensors, to_safetensors
-from ..core.errors import CodecError, ConfigError, DataError
-from ..core.files import read_regular_file, write_atomically
+from ..core.errors import ConfigError, DataError
 from ..core.net import Net
 from ..core.randomness import seeded
 from ..core.scores import TaskName
 from ..core.tasks import Criterion, MetricFunction, choose_metrics, get_task
-from ..core.tensors import Tensors, load_into_net
 from ..core.training import Training
 from ..data.client_folders import OWN_DATA, ExampleSpec, find_client_data, load_own_federation
 from ..data.federation import Federation
@@ -29,177 +25,85 @@ from ..data.partitioning import partition_source
 from ..data.partitions import build_partition
 from ..data.sources import read_source
 from ..data.transforms import build_skew
-from ..jobs.plan import Plan
+from ..jobs.plan import Plan, collect_run_facts
 from ..jobs.trials import check_merge
 from ..models import get_default_head_depth, get_model_builder
 from ..population.attacks import Attack
-from ..population.availability import Devices
+from ..population.availability import Speeds
 from ..population.faults import Faults, check_participation
-from ..population.participation import Participation, RandomParticipation
-from ..protection import describe_protections
-from ..protection.base import Protection
-from .old_settings import describe_algorithm
-from .protection import check_protections
+from ..population.participation import Participation, Poisson, RandomParticipation
+from ..protection import describe_protections, get_kind
+from ..protection.base import Protection, RunFacts
+from .checkpoint import add_adapter, begin_with_checkpoint
 from .sections import (
     AggregationSection,
     DataSection,
     EngineSection,
     EvaluationSection,
     ModelSection,
+    StopSection,
     TopSection,
     describe_participation,
     drop_cluster_settings,
 )
 
 
-def check_training(algorithm: Algorithm, name: str, training: Training, rounds: int) -> None:
-    """Refuse settings of local training that the algorithm's rule or the rounds do not allow."""
-    shown, chosen = get_display_name(name), training.optimizer
-    if chosen not in algorithm.optimizers:
-        allowed = " or ".join(f"'{o}'" for o in algorithm.optimizers)
-        raise ConfigError(
-            f"algorithm.name: the rule of {shown} does not hold for local.optimizer = '{chosen}';"
-            f" set local.optimizer = {allowed}"
-        )
-    if training.clip_norm is not None and not algorithm.allows_clipping:
-        raise ConfigError(
-            f"local.clip_norm: the rule of {shown} does not hold for clipped gradients; leave it out"
-        )
-    algorithm.check_training(training)
-    if training.warmup and training.warmup >= rounds:
-        raise ConfigError(
-            f"local.warmup: must be below rounds, which is {rounds}, not {training.warmup}"
-        )
-    if training.decay_rounds and training.warmup + training.decay_rounds >= rounds:
-        raise ConfigError(
-            f"local.decay_rounds: no step in {rounds} rounds, of which {training.warmup} are warm-up;"
-            f" lower it, it is {training.decay_rounds}"
-        )
-
-
-def begin_with_checkpoint(build: Callable[[], Net], path: str | None) -> Callable[[], Net]:
-    """Return a builder of the same nets with the checkpoint's weights; raise if they do not fit."""
-    if path is None:
-        return build
-    checkpoint = read_checkpoint(Path(path).expanduser())
-    build_with_weights = partial(build_from_checkpoint, build, checkpoint, path)
-    build_with_weights()  # so that a mistake is reported here, not by a worker
-    return build_with_weights
-
-
-def add_adapter(build: Callable[[], Net], table: Mapping[str, Any] | None) -> Callable[[], Net]:
-    """Return a builder of the same nets with an adapter; raise if the net has no layer for it."""
-    if table is None:
-        return build
-    build_adapted = partial(build_with_adapter, build, build_adapter(table))
-    build_adapted()  # so that a mistake is reported here, not by a worker
-    return build_adapted
-
-
-def build_with_adapter(build: Callable[[], Net], adapter: Adapter) -> Net:
-    return adapter.apply(build())
-
-
-def build_from_checkpoint(build: Callable[[], Net], checkpoint: Tensors, path: str) -> Net:
-    """Build a net and load the checkpoint; layers of the head with another shape keep new weights."""
-    net = build()
-    own = Tensors(net.state_dict())
-    checkpoint = name_by_part(checkpoint, own)
-    for name in sorted(own.keys() ^ checkpoint.keys()):
-        has = "has no" if name in own else "has a"
-        raise ConfigError(
-            f"model.init: {path} {has} tensor '{name}', unlike this model; it must come from the"
-            " same model.name and model.head_depth"
-        )
-    reshaped = [k for k, v in own.items() if v.shape != checkpoint[k].shape]
-    for name in reshaped:
-        if not name.startswith("head."):
-            shapes = [tuple(t[name].shape) for t in (checkpoint, own)]
-            raise ConfigError(
-                f"model.init: tensor '{name}' of {path} has the shape {shapes[0]}, here it is"
-                f" {shapes[1]}; only the head may differ"
-            )
-    new_layers = {name.rpartition(".")[0] for name in reshaped}
-    load_into_net(
-        net,
-        Tensors({k: v for k, v in checkpoint.items() if k.rpartition(".")[0] not in new_layers}),
-    )
-    return net
-
-
-def name_by_part(checkpoint: Tensors, own: Tensors) -> Tensors:
-    """Name the tensors of a model in one piece, as torchvision does, by the parts that they are in.
-
-    Such a checkpoint has ``conv1.weight`` where the net has ``base.conv1.weight``.
-    """
-    whole = {name.partition(".")[2]: name for name in own}
-    if len(whole) < len(own) or checkpoint.keys() != whole.keys():
-        return checkpoint
-    return Tensors({whole[k]: v for k, v in checkpoint.items()})
-
-
-def read_checkpoint(path: Path) -> Tensors:
-    """Read the tensors of a safetensors file; nothing is ever unpickled."""
-    try:
-        return from_safetensors(read_regular_file(path, BLOB_LIMIT))
-    except OSError as error:
-        raise ConfigError(f"model.init: cannot read {path}: {error.strerror}") from None
-    except CodecError as error:
-        raise ConfigError(f"model.init: {path}: {error}") from None
-
-
-def save_checkpoint(path: Path, net: Tensors) -> None:
-    """Write all tensors of a net as plain safetensors."""
-    write_atomically(path, to_safetensors(net))
-
-
 @dataclass(frozen=True)
 class Config:
-    """Everything that describes a run."""
+    """All settings of a run."""
 
     top: TopSection
     data: DataSection
     model: ModelSection
     algorithm: Algorithm
     algorithm_name: str
-    local: Training
+    training: Training
     participation: Participation
     aggregation: AggregationSection
     evaluation: EvaluationSection
     engine: EngineSection
+    stop: StopSection = StopSection()
     faults: Faults = Faults()
-    devices: Devices = Devices()
+    speeds: Speeds = Speeds()
     protections: tuple[Protection, ...] = ()
     attack: Attack = Attack()
 
     def __post_init__(self) -> None:
-        check_training(self.algorithm, self.algorithm_name, self.local, self.top.rounds)
+        check_training(self.algorithm, self.algorithm_name, self.training, self.top.rounds)
         check_protections(self)
 
+    # Data -----------------------------------------------------------------------------------
+    @property
+    def data_seed(self) -> int:
+        """The seed that partitions the data."""
+        return self.top.seed if self.data.seed is None else self.data.seed
+
     def build_federation(self) -> Federation:
-        """Read the data and partition them. Depends on the seed and the section [data] alone."""
-        data, seed = self.data, self.top.seed
+        """Read the data and partition them. Depends on the section [data] and its seed alone."""
+        data, seed = self.data, self.data_seed
         if data.name == OWN_DATA:
-            paths = locate_client_data(data)
-            return self.load_client_folders(paths).keeping_out(data.new_clients, seed)
-        federation = partition_source(
-            read_source(data.name, data.path, data.classes, data.task, data.users),
-            data.clients,
-            build_partition(data.partition),
-            data.train_fraction,
-            seed,
-            data.split,
-            None if data.feature_skew is None else build_skew(data.feature_skew),
-            data.validation_fraction,
-        ).transformed(data.transform, data.frozen_augment)
-        return federation.keeping_out(data.new_clients, seed).encode_table()
+            federation = self.load_client_folders(locate_client_data(data))
+        else:
+            federation = partition_source(
+                read_source(data.name, data.path, data.classes, data.task, data.users),
+                data.clients,
+                build_partition(data.partition),
+                data.train_fraction,
+                seed,
+                data.split,
+                None if data.feature_skew is None else build_skew(data.feature_skew),
+                data.validation_fraction,
+            ).transformed(data.transform, data.frozen_augment)
+        recipe = {**asdict(data), "seed": seed}
+        return federation.keeping_out(data.new_clients, seed).encode_table().with_recipe(recipe)
 
     def load_client_folders(self, paths: Mapping[str, Path]) -> Federation:
-        """Load the own data of these clients. Each client's split is independent of the others."""
+        """Load the local data of these clients. Each client's split is independent of the others."""
         data, spec = self.data, ExampleSpec.from_config(self.data.shape, self.data.classes)
-        shares = (data.train_fraction, self.top.seed, data.validation_fraction)
+        shares = (data.train_fraction, self.data_seed, data.validation_fraction)
         return load_own_federation(paths, spec, *shares).transformed(data.transform)
 
+    # The plan -------------------------------------------------------------------------------
     def build_plan(
         self,
         federation: Federation,
@@ -207,10 +111,23 @@ class Config:
         loss: Criterion | None = None,
         metrics: Sequence[str | MetricFunction] | None = None,
     ) -> Plan:
-        """Build the plan of a simulation; raise if its algorithm and protections do not fit."""
+        """Build the plan of a simulation; raise ConfigError if its parts do not fit together.
+
+        ``net`` builds a network of the user's own, in place of the one that [model] names. ``loss``
+        and ``metrics`` are functions of the user's own.
+        """
         plan = self.make_plan(federation, net, loss, metrics)
         check_merge(plan)
         return plan
+
+    def build_board_plan(self, federation: Federation) -> Plan:
+        """Build the plan of a run on boards, where faults are real and not simulated."""
+        if self.evaluation.keep_best:
+            raise ConfigError(
+                "evaluation.keep_best: not on boards, which keep their newest state only; leave it out"
+            )
+        plan = replace(self, faults=Faults(), attack=Attack()).make_plan(federation)
+        return replace(plan, clients_on_boards=True, share_personal=self.evaluation.share_personal)
 
     def make_plan(
         self,
@@ -219,16 +136,13 @@ class Config:
         loss: Criterion | None = None,
         metrics: Sequence[str | MetricFunction] | None = None,
     ) -> Plan:
-        """Make the plan of the run, with every default decided.
-
-        ``net`` builds a network of the user's own, in place of the one the section [model] names.
-        ``loss`` and ``metrics`` are functions of the user's own.
-        """
+        """Make the plan of the run, with every default filled in."""
         check_task(self.algorithm, self.algorithm_name, federation.task, loss)
+        self.check_validation(federation)
         chosen = self.evaluation.metrics if metrics is None else metrics
         if chosen is None:
             chosen = get_task(federation.task).metrics
-        check_participation(self.faults, self.devices, self.participation, federation.clients)
+        check_participation(self.faults, self.speeds, self.participation, federation.clients)
         self.attack.check_run(federation.clients, federation.task)
         build = net or self.choose_net_builder(federation)
         return Plan(
@@ -237,20 +151,41 @@ class Config:
             federation=federation,
             rounds=self.top.rounds,
             participation=self.participation,
-            training=self.local,
+            training=self.training,
             seed=self.top.seed,
             evaluate_every=self.evaluation.every,
             weights=self.aggregation.weights,
             buffers=self.model.buffers,
             new_client_rounds=self.evaluation.new_client_rounds,
             faults=self.faults,
-            devices=self.devices,
+            speeds=self.speeds,
             name=self.algorithm_name,
             loss=loss,
             metrics=choose_metrics(chosen, federation.task),
             protections=tuple(p for p in self.protections if not p.is_identity),
             attack=self.attack,
+            choose_by=self.evaluation.choose_by,
+            keep_best=self.evaluation.keep_best,
+            patience=self.stop.patience,
         )
+
+    def check_validation(self, federation: Federation) -> None:
+        """Raise ConfigError if a round is to be chosen and there are no validation examples."""
+        chosen = {
+            "evaluation.keep_best": self.evaluation.keep_best,
+            "stop.patience": self.stop.patience,
+        }
+        for key, value in chosen.items():
+            if value and not federation.validates:
+                raise ConfigError(
+                    f"{key}: needs validation examples; hold some out with"
+                    " data.validation_fraction = 0.2"
+                )
+            if value and self.evaluation.choose_by == "G" and not self.algorithm.common:
+                raise ConfigError(
+                    f"evaluation.choose_by: {get_display_name(self.algorithm_name)} has no generic"
+                    " model, so there is no G; set it to 'P'"
+                )
 
     def choose_net_builder(self, federation: Federation) -> Callable[[], Net]:
         """Return a function that builds the network; raise if it does not fit the data."""
@@ -265,16 +200,6 @@ class Config:
             build()  # so that a mistake is reported here, not by a worker
         return build
 
-    def count_selected_clients(self, clients: int) -> int:
-        """Count the clients that are selected in a round, of so many."""
-        assert isinstance(self.participation, RandomParticipation)  # every rule of a file is
-        return self.participation.compute_sample_size(clients)
-
-    def build_board_plan(self, federation: Federation) -> Plan:
-        """Build the plan of a run on devices, where faults are real and not simulated."""
-        plan = replace(self, faults=Faults(), attack=Attack()).make_plan(federation)
-        return replace(plan, clients_on_boards=True, share_personal=self.evaluation.share_personal)
-
     def fill_model_defaults(self, federation: Federation) -> Config:
         """Return the configuration with the defaults of [model] filled in."""
         name = self.model.name or choose_default_model(
@@ -284,48 +209,113 @@ class Config:
         depth = depth or get_default_head_depth(get_model_builder(name))
         return replace(self, model=replace(self.model, name=name, head_depth=depth))
 
-    def to_toml(self) -> str:
-        """Format the configuration as TOML; the run can be repeated from this text alone."""
-        sections = {
-            "data": asdict(self.data),
+    def count_selected_clients(self, clients: int) -> int:
+        """Return how many of ``clients`` are selected per round."""
+        assert isinstance(self.participation, RandomParticipation)  # as every rule of a file
+        return self.participation.compute_sample_size(clients)
+
+    # Text -----------------------------------------------------------------------------------
+    def to_toml(self, objects: Mapping[str, str] | None = None) -> str:
+        """Format the configuration as TOML; the text alone repeats the run.
+
+        ``objects`` names, by their place, the objects of a Python program that the text cannot
+        hold; they are listed in the section [objects].
+        """
+        objects = objects or {}
+        sections: dict[str, dict[str, Any]] = {
+            "data": self.describe_data("data" in objects),
             "model": asdict(self.model),
-            "algorithm": describe_algorithm(self.algorithm_name, self.algorithm),
-            "local": self.local.to_settings(),
-            "participation": describe_participation(self.participation, self.faults),
-            "devices": asdict(self.devices),
+            "algorithm": {"name": self.algorithm_name, **asdict(self.algorithm)},
+            "training": self.training.to_settings(),
+            "participation": {}
+            if "participation" in objects
+            else describe_participation(self.participation, self.faults),
+            "speeds": asdict(self.speeds),
             "aggregation": asdict(self.aggregation),
             "evaluation": asdict(self.evaluation),
-            "engine": {"name": self.engine.name, **asdict(self.engine)},
+            "stop": asdict(self.stop),
+            "engine": self.describe_engine(),
+            "attack": asdict(self.attack) if self.attack.is_active else {},
+            "objects": dict(objects),
         }
-        # later keys are left out at their default: folders of runs begun before them can resume
+        if "model" in objects:
+            sections["model"]["name"] = objects["model"]
+        if "algorithm" in objects:  # settings of a user's own types as text
+            sections["algorithm"] = {k: to_toml_value(v) for k, v in sections["algorithm"].items()}
+        kept = {s: {k: v for k, v in d.items() if v is not None} for s, d in sections.items()}
+        protections = {} if "protection" in objects else describe_protections(self.protections)
+        filled = {s: d for s, d in kept.items() if d}
+        return tomli_w.dumps({**asdict(self.top), **filled, **protections})
+
+    def describe_data(self, own: bool) -> dict[str, Any]:
+        """Return the section [data]; of a program's own data, what says something about them."""
+        section = asdict(self.data)
+        if own:
+            section = {k: section[k] for k in ("name", "clients", "transform", "task")}
         if not self.data.validation_fraction:
-            del sections["data"]["validation_fraction"]
+            section.pop("validation_fraction", None)
         if self.data.task == "classification":
-            del sections["data"]["task"]
-        if not self.evaluation.share_personal:
-            del sections["evaluation"]["share_personal"]
-        if self.engine.device == "auto":  # a run stays on the kind of device that it began on
-            sections["engine"]["device"] = self.engine.choose_compute().device.type
+            del section["task"]
+        if self.data.seed == self.top.seed:
+            section.pop("seed", None)
+        return section
+
+    def describe_engine(self) -> dict[str, Any]:
+        """Return the section [engine]; a run stays on the kind of accelerator it began on."""
+        section = {"name": self.engine.name, **asdict(self.engine)}
+        if self.engine.accelerator == "auto":
+            section["accelerator"] = self.engine.choose_compute().device.type
         for key in ("precision", "deterministic"):
             if getattr(self.engine, key) == getattr(EngineSection, key):
-                del sections["engine"][key]
+                del section[key]
         if self.engine.name != "ray":
-            drop_cluster_settings(sections["engine"])
-        if self.attack.is_active:
-            sections["attack"] = asdict(self.attack)
-        kept = {s: {k: v for k, v in d.items() if v is not None} for s, d in sections.items()}
-        return tomli_w.dumps({**asdict(self.top), **kept, **describe_protections(self.protections)})
+            drop_cluster_settings(section)
+        return section
+
+
+def to_toml_value(value: Any) -> bool | int | float | str | None:
+    """Return a value as TOML can hold it; one of another type as text."""
+    return value if isinstance(value, bool | int | float | str | None) else repr(value)
+
+
+# Checks -----------------------------------------------------------------------------------------
+
+
+def check_training(algorithm: Algorithm, name: str, training: Training, rounds: int) -> None:
+    """Raise ConfigError if the algorithm or the number of rounds rules out the training settings."""
+    shown, chosen = get_display_name(name), training.optimizer
+    if chosen not in algorithm.optimizers:
+        allowed = " or ".join(f"'{o}'" for o in algorithm.optimizers)
+        raise ConfigError(
+            f"algorithm.name: the rule of {shown} does not hold for training.optimizer = '{chosen}';"
+            f" set training.optimizer = {allowed}"
+        )
+    if training.clip_norm is not None and not algorithm.allows_clipping:
+        raise ConfigError(
+            f"training.clip_norm: the rule of {shown} does not hold for clipped gradients; leave it"
+            " out"
+        )
+    algorithm.check_training(training)
+    if training.warmup and training.warmup >= rounds:
+        raise ConfigError(
+            f"training.warmup: must be below rounds, which is {rounds}, not {training.warmup}"
+        )
+    if training.decay_rounds and training.warmup + training.decay_rounds >= rounds:
+        raise ConfigError(
+            f"training.decay_rounds: no step in {rounds} rounds, of which {training.warmup} are"
+            f" warm-up; lower it, it is {training.decay_rounds}"
+        )
 
 
 def check_model_task(model: str, task: TaskName) -> None:
-    """Refuse a model that does not predict what the task asks for."""
+    """Raise ConfigError if a model does not predict what the task asks for."""
     if (model == "tokenlstm") != (task == "sequence"):
         how = "predicts a token at every place" if model == "tokenlstm" else "predicts one answer"
         raise ConfigError(f"model.name: {model} {how}, and the task is '{task}'; leave it out")
 
 
 def check_task(algorithm: Algorithm, name: str, task: TaskName, loss: Criterion | None) -> None:
-    """Refuse an algorithm that needs classes for another task or with another loss."""
+    """Raise ConfigError if an algorithm for classification has another task or loss."""
     if not algorithm.needs_classes:
         return
     shown = get_display_name(name)
@@ -346,7 +336,7 @@ def choose_default_model(
     dtype: torch.dtype = torch.float32,
     task: TaskName = "classification",
 ) -> str:
-    """Choose a model by the task, and the shape and type of an example; a row of integers is text."""
+    """Choose a model by the task and by the shape and type of an example; integer rows are text."""
     if task == "sequence":
         return "tokenlstm"
     if len(shape) == 1 and not dtype.is_floating_point and dtype != torch.uint8:
@@ -357,7 +347,7 @@ def choose_default_model(
 
 
 def locate_client_data(data: DataSection) -> dict[str, Path]:
-    """Find the own data of every client in one folder, for a simulation."""
+    """Find the local data of every client in one folder, for a simulation."""
     if data.path is None:
         raise ConfigError(
             "data.path: missing; a simulation of clients with own data needs a folder that holds"
@@ -370,3 +360,114 @@ def locate_client_data(data: DataSection) -> dict[str, Path]:
             " make them equal"
         )
     return paths
+
+
+# Protections ------------------------------------------------------------------------------------
+
+
+def check_protections(config: Config) -> None:
+    """Raise ConfigError if protections do not fit each other or the run."""
+    active = [p for p in config.protections if not p.is_identity]
+    kinds = [get_kind(p) for p in active]
+    for kind in kinds:
+        if kinds.count(kind) > 1:
+            raise ConfigError(f"protection.{kind}: is there twice; leave one out")
+    if active and config.algorithm.pooled:
+        raise ConfigError(
+            f"protection.{kinds[0]}: {config.algorithm_name} trains on pooled data, so nothing travels;"
+            " leave it out"
+        )
+    check_order(active)
+    for protection in active:
+        check_turns(config, protection)
+        check_size(config, protection)
+        protection.check_run(describe_run(config, tuple(active)))
+
+
+def check_order(active: Sequence[Protection]) -> None:
+    """Raise ConfigError for two kinds of privacy, two encodings, or client work after an encoding."""
+    private = [get_kind(p) for p in active if p.guards_replies]
+    if len(private) > 1:
+        raise ConfigError(f"protection: {' and '.join(private)} have an ε each; choose one")
+    encoding = [i for i, p in enumerate(active) if p.encodes]
+    if len(encoding) > 1:
+        both = " and ".join(get_kind(active[i]) for i in encoding)
+        raise ConfigError(f"protection: {both} both decide the form of what is sent; choose one")
+    for protection in active[encoding[0] + 1 :] if encoding else ():
+        if protection.works_on_client:
+            raise ConfigError(
+                f"protection.{get_kind(protection)}: must come before {get_kind(active[encoding[0]])},"
+                " which encodes what is sent"
+            )
+
+
+def check_turns(config: Config, protection: Protection) -> None:
+    """Raise ConfigError if a client may be drawn twice where it may reply only once."""
+    if protection.once_per_round and getattr(config.participation, "replacement", False):
+        raise ConfigError(
+            f"protection.{get_kind(protection)}: a client must not be drawn twice in a round; set"
+            " participation.replacement = false"
+        )
+
+
+def check_size(config: Config, protection: Protection) -> None:
+    """Raise ConfigError if a rule needs more replies than a round has."""
+    rule = config.participation
+    if config.algorithm.everybody:
+        replies = config.data.clients
+    elif isinstance(rule, RandomParticipation):
+        replies = rule.compute_sample_size(config.data.clients)
+    else:
+        return  # a rule of the user's own
+    if why := protection.check_replies(replies):
+        about = "about " if isinstance(rule, Poisson) else ""
+        raise ConfigError(
+            f"protection.{get_kind(protection)}: {why}, and a round has {about}{replies};"
+            " lower f, or raise participation"
+        )
+
+
+def describe_run(config: Config, active: tuple[Protection, ...]) -> RunFacts:
+    """Collect the facts of the run that protections depend on."""
+    return collect_run_facts(
+        rounds=config.top.rounds,
+        clients=config.data.clients,
+        algorithm=config.algorithm,
+        participation=config.participation,
+        weights=config.aggregation.weights,
+        batch=config.training.batch,
+        buffers=config.model.buffers,
+        faults=config.faults,
+        attack=config.attack,
+        protections=active,
+    )
+
+
+def settle_protections(config: Config) -> Config:
+    """Choose the noise of a target ε, and end the run before a budget is exceeded.
+
+    The result holds both as numbers, so whoever reads it, such as a board, needs no accounting.
+    """
+    settled, rounds = list[Protection](), config.top.rounds
+    for protection in config.protections:
+        if protection.is_identity:
+            settled.append(protection)
+            continue
+        active = tuple(p for p in config.protections if not p.is_identity)
+        own, most = protection.settle(describe_run(config, active))
+        settled.append(own)
+        rounds = min(rounds, most)
+    if tuple(settled) == config.protections and rounds == config.top.rounds:
+        return config
+    top = replace(config.top, rounds=rounds)
+    return replace(config, top=top, protections=tuple(settled))
+
+
+def check_kind_chosen(protections: Sequence[Protection], participation: Any) -> None:
+    """Raise ConfigError for a target ε without ``participation.kind``: the noise depends on it."""
+    targets = [p for p in protections if getattr(p, "epsilon", None) is not None]
+    if targets and not (isinstance(participation, dict) and "kind" in participation):
+        raise ConfigError(
+            f"protection.{get_kind(targets[0])}.epsilon: the noise depends on how clients are selected;"
+            " set participation.kind = 'poisson', or 'uniform', which needs more noise"
+        )

@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from ..algorithms import construct_algorithm, find_algorithm_name, get_algorithm_class
-from ..core.errors import ConfigError, simplify_name
+from ..core.errors import ConfigError, find_name, match_name, simplify_name
 from ..core.files import TEXT_LIMIT
 from ..core.settings import check_keys, construct
 from ..core.training import CHOICES, list_dependent
 from ..data.sources import choose_default_training, find_named_clients
 from ..models import find_model_name
 from ..population.attacks import Attack
-from ..protection import build_protections
-from .config import Config
-from .old_settings import translate_old_settings
-from .protection import check_kind_chosen, set_protection, settle_protections
+from ..protection import PROTECTION_CLASSES, build_protections
+from .config import Config, check_kind_chosen, settle_protections
 from .sections import (
     SECTIONS,
     TopSection,
@@ -28,7 +26,16 @@ from .sections import (
     fill_data_defaults,
     parse_participation,
 )
-from .short_keys import ROOTS, TOP_KEYS, expand_overrides, find_choice, ignore_note
+from .short_keys import (
+    ROOTS,
+    TOP_KEYS,
+    expand_overrides,
+    find_choice,
+    ignore_note,
+    rename_key,
+    rename_sections,
+    restore_old_name,
+)
 
 
 def read_config(
@@ -39,8 +46,8 @@ def read_config(
 ) -> Config:
     """Read a configuration file and apply ``key=value`` pairs to it; without a file, to the defaults.
 
-    ``note`` is told how short keys were understood. An algorithm from outside is imported only with
-    ``trust``: give it where the user wrote the configuration, or vouches for it.
+    ``note`` is called with the meaning of each short key. An algorithm of another package is
+    imported only with ``trust``: set it if the user wrote the configuration or vouches for it.
     """
     text, raw = read_toml(path)
     overrides = expand_overrides(raw, overrides, note=note, trust=trust)
@@ -52,11 +59,13 @@ def read_config(
         key = str(error).split(":")[0]
         from_override = any(f"{key}.".startswith(f"{o}.") for o in overridden)
         line = None if from_override else find_line(text, key)
+        if line is None and not from_override:  # the file may use the old name
+            line = find_line(text, restore_old_name(key))
         raise ConfigError(f"{path}:{line}: {error}" if line else str(error)) from None
 
 
 def read_toml(path: Path | None) -> tuple[str, dict[str, Any]]:
-    """Read a TOML file: its text, and the same as plain data; nothing without a file."""
+    """Read a TOML file: its text, and its settings under today's names; nothing without a file."""
     if path is not None and path.suffix in (".yaml", ".yml"):
         raise ConfigError(
             f"{path}: settings are TOML, not YAML; convert it: python -c 'import sys, yaml, tomli_w;"
@@ -65,7 +74,7 @@ def read_toml(path: Path | None) -> tuple[str, dict[str, Any]]:
         )
     try:
         text = "" if path is None else read_settings_text(path)
-        return text, tomllib.loads(text)
+        return text, rename_sections(tomllib.loads(text))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -77,32 +86,37 @@ def read_toml(path: Path | None) -> tuple[str, dict[str, Any]]:
 
 
 def read_settings_text(path: Path) -> str:
-    """Read a file of settings; it may be a pipe, as in ``heterophony run <(…)``, but not endless."""
+    """Read a file of settings, which may be a pipe, up to ``TEXT_LIMIT`` characters."""
     with open(path, encoding="utf-8") as file:
         text = file.read(TEXT_LIMIT + 1)
     if len(text) > TEXT_LIMIT:
-        raise ConfigError(f"{path}: not settings: it is longer than {TEXT_LIMIT} letters")
+        raise ConfigError(f"{path}: not settings: it is longer than {TEXT_LIMIT} characters")
     return text
 
 
 def resolve_config(raw: Mapping[str, Any], settled: bool = False, trust: bool = False) -> Config:
-    """Build a configuration from nested plain data, checked and completed with defaults.
+    """Build a configuration from nested plain data; check it and fill in the defaults.
 
-    ``settled`` says that another process did the accounting of privacy already; ``trust``, that an
-    algorithm from outside may be imported.
+    Pass ``settled`` if another process has done the privacy accounting, and ``trust`` if an
+    algorithm of another package may be imported.
     """
+    raw = rename_sections(raw)
+    if "objects" in raw:
+        raise ConfigError(
+            "objects: the run was begun from Python with objects of its own"
+            f" ({', '.join(raw['objects'])}); continue it there with hp.run(…, resume=True)"
+        )
     check_keys(raw, ROOTS)
     for key, value in raw.items():
         if key not in (*TOP_KEYS, "protection") and not isinstance(value, dict):
             raise ConfigError(f"{key}: must be a section, as in [{key}]")
-    raw = translate_old_settings(raw)
     settings = dict(raw.get("algorithm", {}))
     name = find_algorithm_name(str(settings.pop("name", "fedavg")))
     raw = {**raw, "data": adopt_named_clients(raw.get("data", {}))}
     sections: dict[str, Any] = {k: construct(c, raw.get(k, {}), k) for k, c in SECTIONS.items()}
     sections["data"] = fill_data_defaults(sections["data"])
-    if not raw.get("local"):  # whoever sets one key of [local] has the usual defaults of the others
-        sections["local"] = choose_default_training(sections["data"].name)
+    if not raw.get("training"):  # a single key of [training] selects the general defaults
+        sections["training"] = choose_default_training(sections["data"].name)
     if (model := sections["model"]).name is not None:  # report a wrong name before data are read
         sections["model"] = replace(model, name=find_model_name(model.name))
     participation, faults = parse_participation(raw.get("participation", {}))
@@ -122,7 +136,7 @@ def resolve_config(raw: Mapping[str, Any], settled: bool = False, trust: bool = 
 
 
 def adopt_named_clients(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Make the clients that the data name those of the run, unless a partition says otherwise."""
+    """Return [data] with the clients that the data name, unless it has a partition."""
     name, users = data.get("name"), data.get("users")
     if "partition" in data or not isinstance(name, str) or not isinstance(users, str | None):
         return data
@@ -134,7 +148,7 @@ def adopt_named_clients(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def drop_replaced_settings(raw: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Drop the file's settings of an algorithm, partition or skew that ``-c`` replaces by another."""
+    """Drop the file's settings of an algorithm, partition or skew that ``-c`` replaces."""
     data = raw["data"] if isinstance(raw.get("data"), dict) else {}
     sections = {
         "algorithm.name": raw.get("algorithm"),
@@ -153,21 +167,21 @@ def drop_replaced_settings(raw: dict[str, Any], overrides: Sequence[str]) -> Non
 
 def drop_unused_training_settings(raw: Mapping[str, Any], overrides: Sequence[str]) -> None:
     """Drop the file's settings that an optimiser or schedule chosen by ``-c`` does not use."""
-    local = raw.get("local")
+    training = raw.get("training")
     for key, choices in CHOICES.items():
-        before = find_choice(raw, [], f"local.{key}", next(iter(choices)))
-        chosen = find_choice(raw, overrides, f"local.{key}", before)
-        if isinstance(local, dict) and chosen in choices and chosen != before:
+        before = find_choice(raw, [], f"training.{key}", next(iter(choices)))
+        chosen = find_choice(raw, overrides, f"training.{key}", before)
+        if isinstance(training, dict) and chosen in choices and chosen != before:
             for name in set(list_dependent(choices)) - set(choices[chosen]):
-                local.pop(name, None)
+                training.pop(name, None)
 
 
 def apply_override(raw: dict[str, Any], pair: str) -> str:
     """Write ``key=value`` into the raw configuration; return the key."""
     key, sign, value = pair.partition("=")
-    key = key.strip()
+    key = rename_key(key.strip())
     if not sign or not key:
-        raise ConfigError(f"-c {pair}: must be key=value, as in -c local.lr=0.01")
+        raise ConfigError(f"-c {pair}: must be key=value, as in -c training.lr=0.01")
     *path, last = key.split(".")
     if path[:1] == ["protection"]:
         if len(path) != 2:
@@ -187,6 +201,23 @@ def apply_override(raw: dict[str, Any], pair: str) -> str:
     if key == "engine.name" and section[last] != "ray":  # a run that leaves its cluster
         drop_cluster_settings(section)
     return key
+
+
+def set_protection(raw: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Apply ``-c protection.KIND.KEY=VALUE``: change the entry of that kind, or append one."""
+    kind, key = path
+    entries = raw.setdefault("protection", [])
+    if isinstance(entries, str):  # -c protection=median
+        entries = raw["protection"] = [{"kind": k.strip()} for k in entries.split(",")]
+    if not isinstance(entries, list):
+        raise ConfigError("protection: must be a list of tables, as in [[protection]]")
+    name = find_name(PROTECTION_CLASSES, kind, "protection.kind")
+    tables = [e for e in entries if isinstance(e, dict)]
+    found = [e for e in tables if match_name(PROTECTION_CLASSES, str(e.get("kind"))) == name]
+    if not found:
+        found = [{"kind": name}]
+        entries += found
+    found[0][key] = value
 
 
 def parse_toml_value(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""The section ``[participation]``: which clients are selected, and which faults are simulated."""
+"""The sections of a configuration: their settings, defaults and ranges."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from ..data.sources.registry import check_request
 from ..data.sources.request import Request
 from ..data.transforms import SKEWS, build_skew
 from ..engines.base import LOCAL_CLUSTER, Cluster
-from ..population.availability import Availability, Devices, Diurnal, Trace
+from ..population.availability import Availability, Diurnal, Speeds, Trace
 from ..population.faults import Faults
 from ..population.participation import Participation, Poisson, Skewed, Uniform
 
-DEFAULT_RATE = 0.2  # of the clients that take part in a round, where nobody says
+DEFAULT_RATE = 0.2  # of the clients, that is selected per round
 SELECTION_RULES: dict[str, type] = {"uniform": Uniform, "poisson": Poisson}
 AVAILABILITY_RULES: dict[str, type[Availability]] = {"diurnal": Diurnal, "trace": Trace}
 
@@ -46,7 +46,7 @@ class ParticipationSkew:
 def parse_participation(
     given: Mapping[str, Any],
 ) -> tuple[Uniform | Skewed | Poisson, Faults]:
-    """Read the rule of selection and the faults, which share one section."""
+    """Parse the section [participation]: the rule of selection and the simulated faults."""
     where, fault_keys = "participation", [f.name for f in list_settings(Faults)]
     known = [*(f.name for f in list_settings(Uniform)), "kind", "skew", *fault_keys]
     check_keys(given, known, f"{where}.")
@@ -81,10 +81,9 @@ def parse_availability(given: Any, where: str) -> Availability:
 
 def describe_participation(participation: Participation, faults: Faults) -> dict[str, Any]:
     """Return the section that ``parse_participation`` reads."""
-    # others cannot be read from a file
-    assert isinstance(participation, Uniform | Skewed | Poisson)
+    assert isinstance(participation, Uniform | Skewed | Poisson)  # others are no settings
     section = asdict(participation) | asdict(faults)
-    if isinstance(participation, Poisson):  # the default is not written: older folders can resume
+    if isinstance(participation, Poisson):
         section = {"kind": "poisson", **section}
     if "gamma" in section:
         section["skew"] = {"gamma": section.pop("gamma")}
@@ -98,7 +97,7 @@ def describe_participation(participation: Participation, faults: Faults) -> dict
 class TopSection:
     """The keys outside all sections."""
 
-    seed: int = setting(0, "decides everything random", low=0)
+    seed: int = setting(0, "of all random draws", low=0)
     rounds: int = setting(100, "communication rounds", low=0)
 
     def __post_init__(self) -> None:
@@ -150,6 +149,7 @@ class DataSection:
         "the column or array that names each example's client; default: client, if it is there",
     )
     shape: list[int] | None = setting(None, "own data: shape of one example, as in [3, 32, 32]")
+    seed: int | None = setting(None, "of the partition; default: the run's seed", low=0)
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -191,11 +191,29 @@ class EvaluationSection:
 
     every: int = setting(1, "rounds between evaluations", low=1)
     new_client_rounds: int = setting(1, "rounds that a new client trains alone", low=0)
+    keep_best: bool = setting(
+        False, "keep the models of the best round on validation examples, not of the last round"
+    )
+    choose_by: Literal["P", "G"] = setting(
+        "P", "the validation score that decides which round is best"
+    )
     share_personal: bool = setting(
-        False, "on devices: send personal parameters where G is computed from their average"
+        False, "on boards: send personal parameters where G is computed from their average"
     )
     metrics: list[str] | None = setting(
         None, "measured beside the score: f1, auc, …; default: those of the task"
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+@dataclass(frozen=True)
+class StopSection:
+    """When a run ends before its last round."""
+
+    patience: int | None = setting(
+        None, "evaluations in a row without a better validation score; default: never", low=1
     )
 
     def __post_init__(self) -> None:
@@ -212,7 +230,7 @@ class EngineSection(Cluster):
     workers: int | None = setting(
         None, "jobs at a time; default: one per core, or as many as fit on the cluster", low=1
     )
-    device: str = setting(
+    accelerator: str = setting(
         "auto", "that computes: cpu, cuda, cuda:1 or mps; auto: cuda where torch sees it, else cpu"
     )
     precision: Precision = setting("float32", "of forward pass and loss; bfloat16 changes results")
@@ -220,46 +238,48 @@ class EngineSection(Cluster):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_device_name(self.device)
+        check_device_name(self.accelerator)
         for key, usual in asdict(LOCAL_CLUSTER).items():
             if self.name != "ray" and getattr(self, key) != usual:
                 raise ConfigError(f"{key}: only with engine.name = 'ray'; leave it out")
         if self.name == "ray":
-            self.check_ray_device()
+            self.check_ray_accelerator()
 
-    def check_ray_device(self) -> None:
-        """Refuse a device that does not agree with what a job reserves on the cluster."""
-        if self.device not in ("auto", "cpu", "cuda"):
+    def check_ray_accelerator(self) -> None:
+        """Raise ConfigError if the accelerator contradicts what a job reserves on the cluster."""
+        if self.accelerator not in ("auto", "cpu", "cuda"):
             raise ConfigError(
-                f"device: must be auto, cpu or cuda with engine.name = 'ray', not {self.device!r}:"
+                f"accelerator: must be auto, cpu or cuda with engine.name = 'ray', not"
+                f" {self.accelerator!r}:"
                 " Ray assigns the GPUs that engine.gpus reserves"
             )
-        if self.device == "cuda" and not self.gpus:
+        if self.accelerator == "cuda" and not self.gpus:
             raise ConfigError(
-                "device: cuda on Ray needs engine.gpus above 0, as in engine.gpus=0.25"
+                "accelerator: cuda on Ray needs engine.gpus above 0, as in engine.gpus=0.25"
             )
 
     def choose_compute(self) -> Compute:
-        """Return where and how jobs compute; raise if this machine does not have the device.
+        """Return where and how jobs compute; raise if this machine lacks the accelerator.
 
-        What a Ray cluster has is found where its jobs run.
+        On a Ray cluster, each job finds out where it runs.
         """
         if self.name == "ray":
-            on_gpu = self.device == "cuda" or (self.device == "auto" and self.gpus > 0)
+            on_gpu = self.accelerator == "cuda" or (self.accelerator == "auto" and self.gpus > 0)
             device = torch.device("cuda" if on_gpu else "cpu")
         else:
-            device = find_device(self.device)
+            device = find_device(self.accelerator)
         return Compute(device, self.precision, self.deterministic)
 
 
 SECTIONS: dict[str, type] = {
     "data": DataSection,
     "model": ModelSection,
-    "local": Training,
+    "training": Training,
     "aggregation": AggregationSection,
     "evaluation": EvaluationSection,
+    "stop": StopSection,
     "engine": EngineSection,
-    "devices": Devices,
+    "speeds": Speeds,
 }
 
 
@@ -267,7 +287,7 @@ SECTIONS: dict[str, type] = {
 
 
 def fill_data_defaults(data: DataSection) -> DataSection:
-    """Return the section with every default of its partition and skew; raise where one is wrong."""
+    """Return the section with all settings of its partition and skew; raise if one is wrong."""
     if data.name == OWN_DATA:
         return clear_partition_settings(data)
     check_request(find_dataset_name(data.name), Request(data.classes, data.task, data.users))
@@ -287,7 +307,7 @@ def fill_data_defaults(data: DataSection) -> DataSection:
 
 
 def clear_partition_settings(data: DataSection) -> DataSection:
-    """Return the section for clients with own data; refuse settings that need all data in one place."""
+    """Return the section for clients with local data; refuse settings that need all data in one place."""
     ExampleSpec.from_config(data.shape, data.classes)
     if data.task != "classification":
         raise ConfigError(

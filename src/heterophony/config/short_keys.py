@@ -1,4 +1,4 @@
-"""Short keys of ``-c``: ``lr=0.1`` means ``local.lr=0.1``, as only one setting has that name."""
+"""Keys of ``-c``: short ones (``lr`` for ``training.lr``), and names that sections had before."""
 
 from __future__ import annotations
 
@@ -16,11 +16,44 @@ from .sections import SECTIONS, ParticipationSkew, TopSection
 TOP_KEYS = tuple(f.name for f in list_settings(TopSection))
 NAMED_SECTIONS = ("data", "model", "algorithm", "engine")
 ROOTS = (*TOP_KEYS, *SECTIONS, "algorithm", "participation", "protection", "attack")
-FIXED_MEANINGS = {"clients": "data.clients"}  # also where a setting of the algorithm is called so
+FIXED_MEANINGS = {"clients": "data.clients"}  # even if the algorithm has a setting of that name
+RENAMED = {"local": "training", "devices": "speeds"}  # sections by the names they had before
+RENAMED_KEYS = {"device": "accelerator"}  # of [engine]
 
 
 def ignore_note(text: str) -> None:
-    """Tell nobody how a short key was understood."""
+    """Ignore a note about the meaning of a short key."""
+
+
+def rename_sections(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with today's names of sections and keys; both names are accepted."""
+    out = dict[str, Any]()
+    for key, value in raw.items():
+        name = RENAMED.get(key, key)
+        if name in out and isinstance(out[name], dict) and isinstance(value, dict):
+            value = {**out[name], **value}
+        out[name] = value
+    if isinstance(engine := out.get("engine"), dict):
+        out["engine"] = {RENAMED_KEYS.get(k, k): v for k, v in engine.items()}
+    return out
+
+
+def rename_key(key: str) -> str:
+    """Return a dotted key under today's names, as in ``training.lr`` for ``local.lr``."""
+    section, dot, rest = key.partition(".")
+    if section == "engine":
+        rest = RENAMED_KEYS.get(rest, rest)
+    return f"{RENAMED.get(section, section)}{dot}{rest}" if dot else key
+
+
+def restore_old_name(key: str) -> str:
+    """Return a dotted key under the name that its section had before."""
+    section, dot, rest = key.partition(".")
+    old = {new: old for old, new in RENAMED.items()}
+    keys = {new: old for old, new in RENAMED_KEYS.items()}
+    return (
+        f"{old.get(section, section)}{dot}{keys.get(rest, rest) if section == 'engine' else rest}"
+    )
 
 
 def expand_overrides(
@@ -30,15 +63,15 @@ def expand_overrides(
     note: Callable[[str], None] = ignore_note,
     trust: bool = False,
 ) -> list[str]:
-    """Complete short keys of ``key=value`` pairs; ``note`` is told what each was taken for.
+    """Expand the short keys of ``key=value`` pairs; call ``note`` with the meaning of each.
 
-    ``raw`` is the configuration that they will change. ``algorithms`` are the names whose settings
-    can be meant; by default, the one that the pairs or ``raw`` choose. With ``trust``, one from
-    outside may be imported.
+    ``raw`` is the configuration to change. Short keys may name settings of ``algorithms``; by
+    default, of the one that the pairs or ``raw`` choose. With ``trust``, an algorithm of another
+    package may be imported.
     """
     if not overrides:
         return []
-    named = [expand_section(pair) for pair in overrides]
+    named = [rename_pair(expand_section(pair)) for pair in overrides]
     names = algorithms or [find_choice(raw, named, "algorithm.name", "fedavg")]
     kind = find_choice(raw, named, "data.partition.kind", "dirichlet")
     known = list_keys(names, kind, trust)
@@ -46,10 +79,17 @@ def expand_overrides(
     for given, pair in zip(overrides, named, strict=True):
         key, sign, value = pair.partition("=")
         full = expand_key(key.strip(), known) if sign and key.strip() else key
-        if full != given.partition("=")[0].strip():
+        if full != rename_key(given.partition("=")[0].strip()):
             note(f"{given}: taken as {full}={value}")
         out.append(f"{full}{sign}{value}")
     return out
+
+
+def rename_pair(pair: str) -> str:
+    """Return a ``key=value`` pair with today's name of the key."""
+    key, sign, value = pair.partition("=")
+    name = rename_key(key.strip())
+    return pair if name == key.strip() else f"{name}{sign}{value}"
 
 
 def expand_section(pair: str) -> str:
@@ -63,7 +103,7 @@ def expand_section(pair: str) -> str:
 
 
 def expand_key(key: str, known: Sequence[str]) -> str:
-    """Return the full key that a short one means; a key that begins with a section stays as it is."""
+    """Return the full key of a short one; leave a key that begins with a section as it is."""
     if key.split(".")[0] in ROOTS:
         return key
     wanted = simplify_path(key)
@@ -86,7 +126,7 @@ def simplify_path(key: str) -> list[str]:
 
 
 def find_choice(raw: Mapping[str, Any], overrides: Sequence[str], key: str, default: str) -> str:
-    """Find what the pairs or the configuration choose for a key."""
+    """Return the value of a key, as text: that of the pairs, else of the configuration."""
     pairs = (pair.partition("=") for pair in overrides)
     chosen = [value.strip().strip("\"'") for k, _, value in pairs if k.strip() == key]
     if chosen:
@@ -114,7 +154,7 @@ def list_keys(algorithms: Iterable[str], partition: str, trust: bool = False) ->
 
 
 def find_class(name: str, trust: bool) -> type | None:
-    """Return the class of an algorithm; None for a wrong name, which is reported later."""
+    """Return the class of an algorithm; None if there is none, which is reported later."""
     try:
         return get_algorithm_class(name, trust)
     except ConfigError:

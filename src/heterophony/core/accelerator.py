@@ -194,7 +194,7 @@ def check_device_name(name: str) -> None:
     kind, _, number = name.partition(":")
     known = name in ("auto", "cpu", *KINDS)
     if not known and not (kind in KINDS and kind != "mps" and re.fullmatch(r"\d{1,4}", number)):
-        raise ConfigError(f"device: must be {NAMES}, not {name!r}")
+        raise ConfigError(f"accelerator: must be {NAMES}, not {name!r}")
 
 
 def find_device(name: str) -> torch.device:
@@ -208,12 +208,14 @@ def find_device(name: str) -> torch.device:
     seen = count_devices(kind)
     if not seen:
         raise ConfigError(
-            f"engine.device = '{name}': torch {torch.__version__} sees no {KINDS[kind]} device here;"
-            f" {name_remedy(kind)}set engine.device = 'cpu'"
+            f"engine.accelerator = '{name}': torch {torch.__version__} sees no {KINDS[kind]} device here;"
+            f" {name_remedy(kind)}set engine.accelerator = 'cpu'"
         )
     if number and int(number) >= seen:
         there = f"only {kind}:0" if seen == 1 else f"{kind}:0 to {kind}:{seen - 1}"
-        raise ConfigError(f"engine.device = '{name}': torch sees {there} here; choose one of these")
+        raise ConfigError(
+            f"engine.accelerator = '{name}': torch sees {there} here; choose one of these"
+        )
     return torch.device(f"{kind}:{int(number)}" if number else kind)
 
 
@@ -324,13 +326,13 @@ def translate_device_errors(where: str) -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         raise EngineError(
             f"{where}: the device is out of memory ({first_line(error)}); lower engine.workers, which"
-            " share it, or local.batch, and resume: nothing is lost"
+            " share it, or training.batch, and resume: nothing is lost"
         ) from None
     except TypeError as error:
         if "float64" not in str(error) or "MPS" not in str(error):
             raise
         raise EngineError(
-            f"{where}: this needs float64, which Apple's devices do not have; set engine.device = 'cpu'"
+            f"{where}: this needs float64, which Apple's devices do not have; set engine.accelerator = 'cpu'"
         ) from None
     except RuntimeError as error:
         if "deterministic" not in str(error) or "use_deterministic_algorithms" not in str(error):

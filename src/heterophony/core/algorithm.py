@@ -165,7 +165,7 @@ class Algorithm:
         return {}
 
     # Evaluation -----------------------------------------------------------------------------
-    def tune(self, client: Client) -> None:
+    def adapt(self, client: Client) -> None:
         """On the client: adapt the model before P is measured. The changes are not kept."""
 
     def ready(self, t: int) -> bool:

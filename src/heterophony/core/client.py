@@ -390,10 +390,12 @@ class Client:
         if updates:
             self.metrics[f"loss/{phase}"] = loss_sum / updates
         if loss_sum != loss_sum or loss_sum in (float("inf"), float("-inf")):
-            remedies = "local.lr or local.momentum" if self.training.momentum else "local.lr"
+            remedies = (
+                "training.lr or training.momentum" if self.training.momentum else "training.lr"
+            )
             raise DivergedError(
                 f"client {self.id}, round {self.t}: the loss of phase '{phase}' is no longer finite"
-                f" (local.lr = {self.training.lr:g}); lower {remedies}, or set local.clip_norm"
+                f" (training.lr = {self.training.lr:g}); lower {remedies}, or set training.clip_norm"
             )
 
     def _make_image_draws(self, samples: Samples, purpose: str) -> ImageDraws | None:

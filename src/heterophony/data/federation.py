@@ -68,6 +68,8 @@ class Federation:
     remark: str = ""  # how the data differ from the published data set of their name
     columns: Columns = Columns()  # of a table, as fitted; before ``encode_table``, as read
     stored_sha256: str = ""  # of a table: the digest of its rows before they were encoded
+    # the section [data] that builds the same federation; None for arrays, and in changed copies
+    recipe: Mapping[str, Any] | None = field(default=None, init=False)
 
     def __repr__(self) -> str:
         new = f" and {len(self.new)} new" if self.new else ""
@@ -113,6 +115,12 @@ class Federation:
             return Samples(self.x, self.y, scale, rows, image_transform)
         view = make_skew_view(self.skew, held, self.scale.unit, part)
         return SkewedSamples(self.x, self.y, scale, rows, image_transform, view=view)
+
+    def with_recipe(self, recipe: Mapping[str, Any] | None) -> Federation:
+        """Return the same federation, which knows the section [data] that builds it."""
+        copy = replace(self)
+        object.__setattr__(copy, "recipe", recipe)
+        return copy
 
     def transformed(self, name: str, frozen: bool = False) -> Federation:
         """Return the same federation with the named transform (``data.transform``)."""

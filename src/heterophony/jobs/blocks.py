@@ -20,7 +20,7 @@ from ..core.samples import Samples, is_aligned
 from ..core.scores import LOSS_PREFIX
 from ..core.tensors import Memory, Tensors, load_into_net
 from .client_store import ClientStore, digest_memory
-from .evaluation import EVALUATION_BATCH, NO_VARIANCE, evaluate, has_tuning
+from .evaluation import EVALUATION_BATCH, NO_VARIANCE, adapts_models, evaluate
 from .plan import Job, Plan
 
 BLOCK_ROWS = 1000  # examples that go through the net at once
@@ -34,7 +34,7 @@ def evaluates_in_blocks(plan: Plan) -> bool:
     return (
         kind.predict is Algorithm.predict
         and kind.generic is Algorithm.generic
-        and not has_tuning(plan.algorithm)
+        and not adapts_models(plan.algorithm)
         and type(plan.template).forward is Net.forward
         and plan.task.name in TASKS_BY_ROW
         and plan.loss is None

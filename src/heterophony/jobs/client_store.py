@@ -105,11 +105,16 @@ class FolderClientStore(ClientStore):
         if blob or self.list_rounds(client):  # an empty memory must replace an older one
             write_atomically(self.memory_file(client, t), blob or encode_groups({}))
 
-    def delete_old_memories(self, clients: Iterable[str], before: int) -> None:
-        """Delete memories that no job of round ``before`` or later can read."""
+    def delete_old_memories(
+        self, clients: Iterable[str], before: int, keep: int | None = None
+    ) -> None:
+        """Delete memories that no job of round ``before`` or later can read, nor one of ``keep``."""
         for client in clients:
-            for t in [t for t in self.list_rounds(client) if t < before][:-1]:
-                self.memory_file(client, t).unlink(missing_ok=True)
+            old = [t for t in self.list_rounds(client) if t < before][:-1]
+            kept = max((t for t in old if keep is not None and t < keep), default=None)
+            for t in old:
+                if t != kept:
+                    self.memory_file(client, t).unlink(missing_ok=True)
 
     def check_names(self, clients: Iterable[str]) -> None:
         """Refuse clients whose memories would be in one folder, on a disk that ignores case."""

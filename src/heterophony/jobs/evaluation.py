@@ -40,7 +40,7 @@ def evaluate(plan: Plan, job: Job, memory: Memory, client_store: ClientStore) ->
     models = dict[str, Model]()
     if job.t == plan.rounds or algorithm.ready(job.t):
         with seeded(plan.seed, "tune", job.t, job.client):
-            algorithm.tune(client)
+            algorithm.adapt(client)
         models["P"] = partial(algorithm.predict, client)
     if algorithm.common:
         if "P" in models and is_generic_model(plan, job, client):
@@ -170,7 +170,7 @@ def is_generic_model(plan: Plan, job: Job, client: Client) -> bool:
     if (
         kind.predict is not Algorithm.predict
         or kind.generic is not Algorithm.generic
-        or has_tuning(plan.algorithm)
+        or adapts_models(plan.algorithm)
         or plan.personal_stays_on_board  # what the server does not have is not in the job
     ):
         return False
@@ -206,15 +206,15 @@ def needs_personal_parameters(plan: Plan, generic: Client) -> bool:
         return not bool(torch.isfinite(plan.algorithm.generic(generic, x)).all())
 
 
-def has_tuning(algorithm: Algorithm) -> bool:
-    """Tell whether the algorithm changes a client's model before it predicts."""
-    return type(algorithm).tune is not Algorithm.tune
+def adapts_models(algorithm: Algorithm) -> bool:
+    """Return True if the algorithm adapts a client's model before it predicts."""
+    return type(algorithm).adapt is not Algorithm.adapt
 
 
 def has_same_base(algorithm: Algorithm, client: Client, generic: Client) -> bool:
     """Tell whether P and G have the same base; its features are then computed only once."""
     bases = [c.net.base.state_dict() for c in (client, generic)]
-    return not has_tuning(algorithm) and all(
+    return not adapts_models(algorithm) and all(
         torch.equal(v, bases[1][k]) for k, v in bases[0].items()
     )
 

@@ -24,7 +24,7 @@ from ..core.tensors import Kind, Memory, Tensors, mark_given, matches_any, state
 from ..core.training import Training
 from ..data.federation import Federation
 from ..population.attacks import Attack
-from ..population.availability import Devices, hash_file
+from ..population.availability import Speeds, hash_file
 from ..population.faults import Faults
 from ..population.participation import (
     Participation,
@@ -56,7 +56,7 @@ class Plan:
     buffers: Literal["local", "average"] = "local"  # are BatchNorm's statistics personal or shared?
     new_client_rounds: int = 1  # rounds that a client which joins after training trains alone
     faults: Faults = NO_FAULTS
-    devices: Devices = Devices()
+    speeds: Speeds = Speeds()
     clients_on_boards: bool = False  # if so, personal parameters are not averaged, not even for G
     share_personal: bool = False  # on boards, send them to the server all the same, if G needs them
     loss: Criterion | None = None  # the user's own; default: that of the task
@@ -64,6 +64,9 @@ class Plan:
     name: str = ""  # the name that the algorithm was chosen by; default: that of its class
     protections: tuple[Protection, ...] = ()  # of what travels, without those that change nothing
     attack: Attack = Attack()  # simulated bad clients
+    choose_by: Literal["P", "G"] = "P"  # the validation score that decides the best round
+    keep_best: bool = False  # keep the models of the best round on validation examples
+    patience: int | None = None  # evaluations without a better validation score before the end
     secret: bytes = b""  # for noise; neither a configuration nor the network has it
 
     def __repr__(self) -> str:
@@ -193,8 +196,8 @@ class Plan:
 
     @property
     def file_digests(self) -> dict[str, str]:
-        """SHA-256 of every file that decides availability or device speeds."""
-        files = [getattr(self.faults.availability, "file", None), self.devices.file]
+        """SHA-256 of every file that decides availability or speeds."""
+        files = [getattr(self.faults.availability, "file", None), self.speeds.file]
         return {f: hash_file(f) for f in files if f}
 
     @property
@@ -203,7 +206,7 @@ class Plan:
 
         An algorithm that trains on pooled data has no clients that could fail.
         """
-        undisturbed = self.faults == NO_FAULTS and not self.devices.simulates_time
+        undisturbed = self.faults == NO_FAULTS and not self.speeds.simulates_time
         return undisturbed or self.algorithm.pooled
 
     def list_kinds(self, net: Net, t: int) -> dict[str, Kind]:

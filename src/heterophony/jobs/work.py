@@ -30,7 +30,7 @@ from ..protection.base import PREFIX, Departure
 from ..protection.private_client import guard_examples
 from .blocks import evaluate_in_blocks, evaluates_in_blocks
 from .client_store import ClientStore
-from .evaluation import compute_scores, evaluate, has_tuning, needs_personal_parameters
+from .evaluation import adapts_models, compute_scores, evaluate, needs_personal_parameters
 from .plan import Job, Plan
 
 
@@ -191,7 +191,7 @@ def train_unprotected(
     personal, samples = bring_back(client.stays()), len(client.data.train)
     metrics = dict(client.metrics)
     # with tuning, the model before it is not the one that P measures
-    if plan.is_evaluated(job.t + 1) and not has_tuning(plan.algorithm):
+    if plan.is_evaluated(job.t + 1) and not adapts_models(plan.algorithm):
         own = partial(plan.algorithm.predict, client)
         metrics["P_local"] = compute_scores(plan, client, [own], client.data.test)[0]
     kept = bring_back_memory(client.memory)
@@ -239,7 +239,7 @@ def train_locally(plan: Plan, job: Job, client: Client) -> Tensors:
         if v.is_floating_point() and not is_finite(v):
             raise DivergedError(
                 f"client {job.client}, round {job.t}: '{name}' of its update holds NaN or infinity;"
-                " lower local.lr"
+                " lower training.lr"
             )
     return bring_back(update)
 
@@ -272,6 +272,6 @@ def select_tensors_after_joining(algorithm: Algorithm, sent: Tensors, memory: Me
     """Select the received tensors that a new client needs to predict.
 
     Its memory has the whole network that it trained, so it needs only the extras. If the algorithm
-    tunes before it predicts, tuning begins with the server's tensors, as for every client.
+    adapts models before it predicts, it begins with the server's tensors, as for every client.
     """
-    return sent.only("*/*") if memory and not has_tuning(algorithm) else sent
+    return sent.only("*/*") if memory and not adapts_models(algorithm) else sent

@@ -42,11 +42,11 @@ def estimate_seconds(raw: Mapping[str, Any], speed: float, cores: int) -> float:
     clients, rounds = config.data.clients, config.top.rounds
     train, test = count_examples(config, size)
     participants = count_participants(config, clients)
-    samples = train / clients * config.local.epochs
-    if config.local.steps is not None:
-        samples = config.local.steps * config.local.batch
+    samples = train / clients * config.training.epochs
+    if config.training.steps is not None:
+        samples = config.training.steps * config.training.batch
     if config.algorithm.pooled:
-        participants, samples = 1, train * config.local.epochs
+        participants, samples = 1, train * config.training.epochs
     samples *= participants * RELATIVE_WORK.get(config.algorithm_name, 1.0)
     training_flops, testing_flops = count_flops(str(config.model.name), size.shape, size.classes)
     evaluated = 2 * test / config.evaluation.every  # G and P
@@ -54,7 +54,7 @@ def estimate_seconds(raw: Mapping[str, Any], speed: float, cores: int) -> float:
     arithmetic = flops / (TRAINING_EFFICIENCY * speed)
     return (
         SECONDS_TO_START
-        + rounds * (arithmetic + SECONDS_PER_STEP * samples / config.local.batch) / cores
+        + rounds * (arithmetic + SECONDS_PER_STEP * samples / config.training.batch) / cores
     )
 
 

@@ -17,16 +17,17 @@ from typing import Any
 
 from ..algorithms import get_display_name, is_own_code, load_algorithm_file
 from ..config.reading import read_config
-from ..core.errors import ConfigError, FolderError
+from ..core.errors import ConfigError, DivergedError, FolderError
 from ..core.files import is_file, read_json, read_text_file, write_atomically, write_json
 from ..core.own_modules import forget_module
 from ..core.packed_folders import find_archive, unpack
 from ..engines.base import prepare_engine
 from ..results.statistics import RankComparison, compare_ranks, compute_confidence_interval
 from ..runs.folder import RunFolder
-from ..runs.summary import Summary
+from ..runs.summary import summarise
+from ..studies.many import RunOptions, run_many
 from ..studies.progress import RunsProgress
-from ..studies.tasks import RunTask, read_federation, run_sequentially
+from ..studies.spec import RunSpec
 
 ENTRY_FILE, CONFIG_FILE, ALGORITHM_FILE = "entry.json", "config.toml", "algorithm.py"
 PACKED_ENTRIES = "entries.zip"  # holds entries of the board that it is in
@@ -285,11 +286,12 @@ def check_seed(
                 " -c engine.name=pool"
             )
         prepare_engine(config.engine)
-        federation = read_federation(config)
-        run = RunFolder(Path(temporary) / "run")
-        run.create(config.fill_model_defaults(federation).to_toml())
-        task = RunTask(run, config, config.build_plan(federation))
-        summary: Summary = run_sequentially([task], progress, warn=warn)[0]
+        spec, run = RunSpec(config).load_data(), RunFolder(Path(temporary) / "run")
+        spec.open_folder(run)
+        run.close()
+        for reason in run_many({run: spec}, RunOptions(progress, warn=warn)).values():
+            raise DivergedError(reason)
+        summary = summarise(list(run.iterate_events()))
     return CheckedSeed(name, seed, claimed, summary.model_sha256)
 
 

@@ -18,20 +18,15 @@ from typing import Any
 
 from ..config.reading import resolve_config
 from ..config.sections import EngineSection, parse_participation
-from ..core.errors import ConfigError, DataError, DivergedError, FolderError
+from ..core.errors import ConfigError, DataError, FolderError
 from ..data.sources import SOURCES
 from ..results.statistics import compute_confidence_interval
 from ..runs.events import Event, get_start
 from ..runs.folder import RunFolder
-from ..studies.execute import is_finished
+from ..studies.many import RunOptions, run_many
 from ..studies.progress import RunsProgress
-from ..studies.tasks import (
-    load_tasks,
-    read_federation,
-    resume_tasks,
-    run_on_cluster,
-    run_side_by_side,
-)
+from ..studies.run import is_finished
+from ..studies.spec import RunSpec, read_spec
 from .cost import estimate_seconds, measure_speed
 from .scaling import SHRINK_CONFIG
 from .table import Cell, PublishedTable, TableScale, describe_variants
@@ -169,7 +164,7 @@ def create_run_folders(table: TableSelection, parent: Path) -> None:
             check_same_settings(task, folder)
         else:
             config = resolve_config(task.config)
-            folder.create(config.fill_model_defaults(read_federation(config)).to_toml())
+            folder.create(RunSpec(config).load_data().to_toml())
             folder.close()
 
 
@@ -373,17 +368,8 @@ def run_due(
     warn: Callable[[str], None],
 ) -> dict[str, str]:
     """Run what is due; return by folder name which runs diverged, and how."""
-    labelled = {d.folder.path: (d.label, d.rounds) for d in due}
-    if len(due) > 1 and engine.name == "ray":
-        failed = run_on_cluster(labelled, engine, workers, progress, overrides, warn)
-    elif len(due) > 1 and max(d.seconds for d in due) < SHORT_RUN_SECONDS:
-        failed = run_side_by_side(labelled, cores, progress, overrides, warn)
-    else:
-        failed = {}
-        for run in due:
-            try:
-                tasks = load_tasks([run.folder], overrides)
-                resume_tasks(tasks, progress, workers, warn=warn)
-            except DivergedError as error:
-                failed[run.folder.path] = str(error)
-    return {path.name: reason for path, reason in failed.items()}
+    runs = {d.folder: replace(read_spec(d.folder, overrides), name=d.label) for d in due}
+    short = max((d.seconds for d in due), default=0.0) < SHORT_RUN_SECONDS
+    workers = workers or (cores if short else None)
+    options = RunOptions(progress, workers, side_by_side=short, warn=warn)
+    return {path.name: reason for path, reason in run_many(runs, options).items()}

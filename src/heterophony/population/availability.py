@@ -194,7 +194,7 @@ MAX_SECONDS_PER_UNIT = 1e6  # per example or byte: slower than any device, and s
 
 
 @dataclass(frozen=True)
-class Devices:
+class Speeds:
     """Seconds per example and bytes per second. With the defaults, no time is simulated."""
 
     sample_seconds: float = setting(
@@ -206,7 +206,7 @@ class Devices:
         low=1 / MAX_SECONDS_PER_UNIT,
     )
     spread: float = setting(
-        0.0, "how much devices differ: sigma of a log-normal factor", low=0, high=10
+        0.0, "how much clients differ: sigma of a log-normal factor", low=0, high=10
     )
     file: str | None = setting(
         None,

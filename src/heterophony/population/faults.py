@@ -12,7 +12,7 @@ from math import ceil, inf
 
 from ..core.errors import ConfigError
 from ..core.settings import check_settings, setting
-from .availability import Availability, Devices, RandomAvailability, draw_uniform
+from .availability import Availability, RandomAvailability, Speeds, draw_uniform
 from .participation import Participation, RandomParticipation
 
 
@@ -98,7 +98,7 @@ class Faults:
 
 
 def check_participation(
-    faults: Faults, devices: Devices, participation: Participation, clients: Sequence[str]
+    faults: Faults, speeds: Speeds, participation: Participation, clients: Sequence[str]
 ) -> None:
     """Check, before a run, that settings fit each other and the clients; raise an error if not."""
     size = (
@@ -106,10 +106,10 @@ def check_participation(
         if isinstance(participation, RandomParticipation)
         else len(clients)
     )
-    if faults.deadline is not None and not devices.simulates_time:
+    if faults.deadline is not None and not speeds.simulates_time:
         raise ConfigError(
             "participation.deadline: no time is simulated;"
-            " set devices.sample_seconds or devices.bytes_per_second"
+            " set speeds.sample_seconds or speeds.bytes_per_second"
         )
     if faults.count_needed_replies(size) > size:
         raise ConfigError(
@@ -117,11 +117,11 @@ def check_participation(
             " selected"
         )
     rule = faults.get_availability_rule()
-    if getattr(rule, "unit", "rounds") == "seconds" and not devices.simulates_time:
+    if getattr(rule, "unit", "rounds") == "seconds" and not speeds.simulates_time:
         raise ConfigError(
             "participation.availability.unit: no time is simulated;"
-            " set devices.sample_seconds or devices.bytes_per_second"
+            " set speeds.sample_seconds or speeds.bytes_per_second"
         )
     if rule is not None:
         rule.know(clients)
-    devices.check_clients(clients)
+    speeds.check_clients(clients)

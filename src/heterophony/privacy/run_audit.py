@@ -20,9 +20,10 @@ from ..papers.table import load_table
 from ..protection import get_kind
 from ..protection.base import Protection
 from ..runs.folder import RunFolder
-from ..studies.execute import execute_plan
-from ..studies.progress import RunsProgress, combine_listeners
-from ..studies.tasks import label_algorithms, prepare_run_folders, read_federation
+from ..studies.compare import create_comparison, label_algorithms
+from ..studies.progress import RunsProgress
+from ..studies.run import execute_plan
+from ..studies.spec import RunSpec, read_federation
 from .attack_job import AttackCase, AttackSettings
 from .audit import (
     AttackLog,
@@ -107,15 +108,9 @@ class Audit:
         """Run what is left of every run, keep the states to attack, and record what is sent."""
         for name, snapshots in self.snapshots.items():
             engine, plan = self.configs[name].engine, snapshots.plan
-            listener = combine_listeners(
-                progress.begin_run(get_display_name(name), plan.rounds), snapshots.make_listener()
-            )
+            status = progress.begin_run(get_display_name(name), plan.rounds)
             with lock_folder(snapshots.folder) as folder:
-                execute_plan(
-                    *(plan, folder, engine.name, engine.workers, listener),
-                    cluster=engine,
-                    compute=engine.choose_compute(),
-                )
+                execute_plan(plan, folder, engine, [status, snapshots.make_listener()])
                 snapshots.save_last()
                 record_sent_parameters(name, snapshots, self.log)
                 if self.victims.losses:
@@ -190,7 +185,7 @@ def open_audit(
     if victims.clients > len(federation.clients):
         raise ConfigError(f"--clients {victims.clients}: there are {len(federation.clients)}")
     labels = label_algorithms(list(configs))
-    folders = prepare_run_folders(parent, {labels[n]: c for n, c in configs.items()})
+    folders = create_comparison(parent, {labels[n]: RunSpec(c) for n, c in configs.items()})
     asked = {
         "algorithms": list(configs),
         "victims": victims.describe(),

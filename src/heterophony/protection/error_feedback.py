@@ -20,7 +20,9 @@ LIMIT = 2.0**22  # of a value; its units then fit into 63 bits, and so do sums o
 def to_units(values: Tensor, what: str) -> Tensor:
     """Round to whole numbers of units, as int64."""
     if not bool((values.abs() < LIMIT).all()):  # also false for NaN
-        raise DivergedError(f"{what}: a value is not below {LIMIT:g} or not finite; lower local.lr")
+        raise DivergedError(
+            f"{what}: a value is not below {LIMIT:g} or not finite; lower training.lr"
+        )
     return torch.round(values.double() / UNIT).to(torch.int64)
 
 

@@ -80,7 +80,7 @@ class MaskedSum(Protection):
         if not bool((scaled.abs() < LARGEST / clients).all()):
             raise DivergedError(
                 f"protection.masked_sum: '{name}' is too large for {self.bits} binary digits after the"
-                " point; lower protection.masked_sum.bits or local.lr"
+                " point; lower protection.masked_sum.bits or training.lr"
             )
         return torch.round(scaled).to(torch.int64)
 

@@ -12,9 +12,8 @@ from typing import Any, Literal
 from ..core.errors import FolderError
 from ..core.files import read_json
 from ..runs.curves import Accuracy, MeanStd
-from ..runs.early_stops import Stop, describe_stop, read_stop
 from ..runs.events import Event, get_end, get_start, select_rounds
-from ..runs.run_index import EVENTS_FILE, read_events
+from ..runs.run_index import EVENTS_FILE, EarlyStop, describe_stop, read_events, read_stop
 from ..runs.summary import Summary, summarise
 
 SWEEP_FILE = "sweep.json"
@@ -153,7 +152,7 @@ def build_row(
     runs: Mapping[str, int],
     events: Mapping[str, Sequence[Event]],
     failed: Mapping[str, str],
-    stops: Mapping[str, Stop],
+    stops: Mapping[str, EarlyStop],
 ) -> SweepRow:
     seeds, names = list(runs.values()), list(runs)
     reasons = [failed[n] for n in names if n in failed]

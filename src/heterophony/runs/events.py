@@ -1,4 +1,4 @@
-"""Records within events: the work of a round, and what each board did in it."""
+"""The events of a run, as ``events.jsonl`` records them, and how to select from them."""
 
 from __future__ import annotations
 
@@ -112,6 +112,13 @@ class StartEvent(TypedDict):
         ]
     ]
     bad_clients: NotRequired[Annotated[list[str], "clients that a simulated attack makes bad"]]
+    keep_best: NotRequired[
+        Annotated[
+            str,
+            "the validation score (`G` or `P`) that decides whose models are kept, with"
+            " `evaluation.keep_best`",
+        ]
+    ]
 
 
 class EvaluationEvent(TypedDict):
@@ -231,7 +238,7 @@ class RoundEvent(TypedDict):
 class NewClientsEvent(TypedDict):
     """Recorded after the last evaluation, if clients join after training."""
 
-    event: Literal["newcomers"]
+    event: Literal["new_clients"]
     t: Annotated[int, "number of rounds before they joined"]
     rounds: Annotated[int, "rounds that each new client trains alone"]
     clients: Annotated[list[str], "names of the new clients; the lists below follow this order"]
@@ -258,6 +265,7 @@ class EndEvent(TypedDict):
     model_sha256: Annotated[
         str, "digest of the server's tensors, of what each client keeps, and of what is given"
     ]
+    stopped: NotRequired[Annotated[str, "why the run ended before its last round, if it did"]]
     seconds: Annotated[float, "real duration of the last evaluation"]
     work: Annotated[WorkSeconds, "seconds of training and evaluation, added up over all workers"]
 
@@ -267,7 +275,7 @@ EVENT_TYPES = (StartEvent, EvaluationEvent, RoundEvent, NewClientsEvent, EndEven
 
 
 def is_event(line: object) -> TypeGuard[Event]:
-    """Tell whether a line of JSON is an event, of a known kind or not."""
+    """Return True if a line of JSON is an event, of a known kind or not."""
     return isinstance(line, dict) and "event" in line
 
 
@@ -295,17 +303,44 @@ def select_rounds(events: Iterable[Event]) -> list[RoundEvent]:
     return [e for e in events if e["event"] == "round"]
 
 
+def measure_validation(event: EvaluationEvent, by: Measure, examples: int) -> float | None:
+    """Return the validation score of an evaluation, pooled over clients; None if it has none."""
+    if not examples:
+        return None
+    counts = event.get("G_valid") if by == "G" else event.get("P_valid")
+    return None if counts is None else sum(c or 0.0 for c in counts) / examples
+
+
+def find_kept_round(events: Sequence[Event]) -> int | None:
+    """Return the round whose models are kept: the first with the best validation score so far.
+
+    None if the run keeps those of its last round.
+    """
+    start = get_start(events)
+    if "keep_best" not in start:
+        return None
+    by: Measure = "G" if start["keep_best"] == "G" else "P"
+    examples = sum(start.get("validation", []))
+    scores = [(e["t"], measure_validation(e, by, examples)) for e in select_evaluations(events)]
+    known = [(score, -t) for t, score in scores if score is not None]
+    return -max(known)[1] if known else None
+
+
 def get_new_clients(events: Iterable[Event]) -> NewClientsEvent | None:
-    """Return the event of the clients that joined after training, None if there were none."""
-    return next((e for e in events if e["event"] == "newcomers"), None)
+    """Return the event of the clients that joined after training; None without such clients."""
+    return next((e for e in events if e["event"] == "new_clients"), None)
 
 
 def find_last_evaluation(events: Iterable[Event]) -> EvaluationEvent | None:
-    """Return the last evaluation of personal models, None if there is none.
+    """Return the last evaluation of personal models, or that of the kept round; None without any.
 
-    A client that did not reply then has the counts of its last reply.
+    A client that did not reply has the counts of its last reply before.
     """
-    newest_first = [e for e in reversed(select_evaluations(events)) if e["P"] is not None]
+    events = list(events)
+    starts = bool(events) and events[0]["event"] == "start"
+    kept = find_kept_round(events) if starts else None
+    measured = [e for e in select_evaluations(events) if e["P"] is not None]
+    newest_first = [e for e in reversed(measured) if kept is None or e["t"] <= kept]
     if not newest_first:
         return None
     last, *earlier = newest_first

@@ -1,4 +1,4 @@
-"""What a commit rests on: the sha256 of the settings, of the events and of every client's memory."""
+"""The run folder: its configuration, events and commits, which a killed run resumes from."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def encode_memory_digests(digests: MemoryDigests) -> Tensors:
 
 
 def decode_memory_digests(tensors: Tensors) -> MemoryDigests:
-    """Decode what ``encode_memory_digests`` made; commits of early versions have none."""
+    """Decode what ``encode_memory_digests`` encoded."""
     if not tensors:
         return {}
     try:
@@ -212,8 +212,11 @@ class RunFolder:
         return read_events(self.events_file)
 
     # Commits --------------------------------------------------------------------------------
-    def commit(self, server: Server) -> None:
-        """Store the state after ``server.t`` rounds, and all events so far, durably on disk."""
+    def commit(self, server: Server, keep: int | None = None) -> None:
+        """Store the state after ``server.t`` rounds, and all events so far, durably on disk.
+
+        Only the newest commits stay, and that of round ``keep``.
+        """
         with translate_disk_errors(self.events_file), open_to_append(self.events_file) as file:
             os.fsync(file.fileno())
             written = file.tell()
@@ -237,7 +240,9 @@ class RunFolder:
         write_atomically(
             self.commits_folder / f"{server.t:07d}", blob + hashlib.sha256(blob).digest()
         )
-        self._prune_commits()
+        for name in self._list_commits()[:-KEPT_COMMITS]:
+            if int(name) != keep:
+                (self.commits_folder / name).unlink(missing_ok=True)
 
     def restore_newest_commit(self, samples: Mapping[str, int]) -> Server | None:
         """Load the newest undamaged commit and truncate the events to it; None without commits."""
@@ -283,27 +288,24 @@ class RunFolder:
         return build_server(commit, samples)
 
     def _check_commit(self, commit: Commit) -> tuple[GrowingDigest, MemoryDigests]:
-        """Raise if settings, events or memories are not those that the commit rests on.
-
-        Commits of early versions do not say what they rest on.
-        """
+        """Raise FolderError if settings, events or memories differ from what the commit recorded."""
         groups, header = commit
         settings = digest_settings(self.read_config_text())
-        if header.get("settings_sha256", settings) != settings:
+        if header["settings_sha256"] != settings:
             raise FolderError(f"{self.config_file} is not what the run began with: it was edited")
         size = self.events_file.stat().st_size if self.events_file.exists() else 0
         if size < header["events"]:
             raise FolderError(f"{self.events_file} is shorter than its commit says: it was edited")
         with translate_disk_errors(self.events_file):
             events = digest_beginning(self.events_file, header["events"])
-        if header.get("events_sha256", events.get()) != events.get():
+        if header["events_sha256"] != events.get():
             raise FolderError(f"{self.events_file} is not what its commit recorded: it was edited")
-        memories = decode_memory_digests(groups.get("client memories", Tensors()))
+        memories = decode_memory_digests(groups["client memories"])
         check_memories(self.client_store, memories, header["t"])
         return events, memories
 
     def _advise(self, names: Sequence[str]) -> str:
-        """Say how to continue if what the last of these commits rests on was changed."""
+        """Advise how to continue if what the last of these commits rests on was changed."""
         for name in names[-2:-1]:  # the older commit
             with suppress(CodecError, FolderError):
                 self._check_commit(self._decode_commit(self.commits_folder / name))
@@ -327,7 +329,13 @@ class RunFolder:
                 " resume with the version that started the run"
             )
         numbers = [header.get(key) for key in ("t", "events")]
-        if "model" not in groups or any(type(n) is not int or n < 0 for n in numbers):
+        texts = [header.get(key) for key in ("events_sha256", "settings_sha256")]
+        complete = {"model", "client memories"} <= groups.keys()
+        if (
+            not complete
+            or not all(isinstance(text, str) for text in texts)
+            or any(type(n) is not int or n < 0 for n in numbers)
+        ):
             raise CodecError(f"{path} is damaged: it is not the state of a server")
         return groups, header
 
@@ -336,14 +344,9 @@ class RunFolder:
             return []
         return sorted(f.name for f in self.commits_folder.iterdir() if f.name.isdigit())
 
-    def _prune_commits(self) -> None:
-        names = self._list_commits()
-        for name in names[:-KEPT_COMMITS]:
-            (self.commits_folder / name).unlink(missing_ok=True)
-
     def find_oldest_commit(self) -> int:
-        """Find the oldest round that a resume may return to; it needs no older memories."""
-        names = self._list_commits()
+        """Return the oldest round that a resume may return to; it needs no older memories."""
+        names = self._list_commits()[-KEPT_COMMITS:]
         return int(names[0]) if names else 0
 
 
@@ -358,5 +361,5 @@ def build_server(
 
 
 def is_empty_folder(folder: Path) -> bool:
-    """Tell whether a folder is empty, or has only files of a run that crashed at its creation."""
+    """Return True if a folder holds nothing but files of a run that crashed at its creation."""
     return all(f.name == "lock" or f.name.startswith(".") for f in folder.iterdir())

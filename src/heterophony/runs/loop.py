@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ..core.accelerator import ON_CPU, Compute
@@ -21,6 +21,7 @@ from .events import (
     Event,
     NewClientsEvent,
     RoundEvent,
+    find_kept_round,
     get_end,
     select_rounds,
 )
@@ -37,30 +38,44 @@ from .round_events import (
 
 
 def run_rounds(
-    plan: Plan, engine: Engine, folder: RunFolder, compute: Compute = ON_CPU
+    plan: Plan,
+    engine: Engine,
+    folder: RunFolder,
+    compute: Compute = ON_CPU,
+    get_stop_reason: Callable[[], str] = lambda: "",
 ) -> Iterator[Event]:
     """Run the remaining rounds and commit each; yield every event after it is recorded.
 
-    ``compute`` is recorded: where and how the engine computes.
+    ``compute`` says where and how the engine computes, for the record. As soon as
+    ``get_stop_reason`` returns a reason, the run ends after the round in progress.
     """
     server = folder.restore_newest_commit(plan.federation.sizes())
     if server is None:
         server = plan.create_initial_server()
         yield from record_events(folder, [make_start_event(plan, server, compute)])
+        if plan.keep_best:
+            folder.commit(server)
     server, clock = replace(server, statistics=plan.buffer_names), read_clock(folder)
     spent = read_spent(folder)
-    while server.t < plan.rounds:
+    while server.t < plan.rounds and not get_stop_reason():
         digests = folder.memory_digests
         server, evaluation, done = run_round(plan, engine, server, clock, digests, spent)
         yield from record_events(folder, [evaluation, done] if evaluation else [done])
         clock, spent = done.get("clock", clock), done.get("epsilon", spent)
-        folder.commit(server)
-        folder.client_store.delete_old_memories(
-            done.get("asked") or done["clients"], before=folder.find_oldest_commit()
-        )
+        commit_round(plan, folder, server, done)
     if get_end(list(folder.iterate_events())) is None:
-        yield from record_events(folder, finish_run(plan, engine, folder, server))
-        folder.commit(server)
+        reason = get_stop_reason() if server.t < plan.rounds else ""
+        yield from finish_run(plan, engine, folder, server, reason)
+        folder.commit(server, find_kept_round(list(folder.iterate_events())))
+
+
+def commit_round(plan: Plan, folder: RunFolder, server: Server, done: RoundEvent) -> None:
+    """Commit the state after a round, and delete client memories that nothing needs any more."""
+    kept = find_kept_round(list(folder.iterate_events())) if plan.keep_best else None
+    folder.commit(server, kept)
+    folder.client_store.delete_old_memories(
+        done.get("asked") or done["clients"], before=folder.find_oldest_commit(), keep=kept
+    )
 
 
 def run_round(
@@ -116,17 +131,27 @@ def run_round(
     return after, evaluation, make_round_event(plan, done, seconds)
 
 
-def finish_run(plan: Plan, engine: Engine, folder: RunFolder, server: Server) -> list[Event]:
-    """Evaluate the last state, let new clients join, and end the run."""
+def finish_run(
+    plan: Plan, engine: Engine, folder: RunFolder, server: Server, stopped: str
+) -> Iterator[Event]:
+    """Evaluate the last state, let new clients join, and end the run; yield the events.
+
+    ``stopped`` says why the run ends before its last round; empty if it does not.
+    """
     begun = time.perf_counter()
     replies = list(engine.run(build_evaluation_jobs(plan, server)))
     seconds = round(time.perf_counter() - begun, 4)
-    new = join_new_clients(plan, engine, server)
-    return [
-        make_evaluation_event(plan, server.t, replies),
-        *([new] if new else []),
-        make_end_event(plan, folder.client_store, server, replies, seconds),
-    ]
+    evaluation = make_evaluation_event(plan, server.t, replies)
+    recorded = [*folder.iterate_events(), evaluation]
+    kept = find_kept_round(recorded)
+    joined = server
+    if kept is not None and kept != server.t:
+        joined = folder.load_commit(kept, plan.federation.sizes())
+    new = join_new_clients(plan, engine, joined)
+    end = make_end_event(plan, folder.client_store, server, replies, seconds)
+    if stopped:
+        end["stopped"] = stopped
+    yield from record_events(folder, [evaluation, *([new] if new else []), end])
 
 
 def build_training_jobs(
@@ -155,7 +180,7 @@ def build_training_jobs(
 
 
 def check_turns(plan: Plan, t: int, selected: list[str]) -> None:
-    """Refuse a client that is selected twice in a round, where a protection allows one reply."""
+    """Raise ConfigError if a client is selected twice and a protection allows one reply."""
     for protection in plan.protections:
         if protection.once_per_round and len(set(selected)) < len(selected):
             raise ConfigError(
@@ -165,7 +190,7 @@ def check_turns(plan: Plan, t: int, selected: list[str]) -> None:
 
 
 def hides_measures(plan: Plan) -> bool:
-    """Tell whether numbers that are computed from single replies must not be recorded."""
+    """Return True if numbers computed from single replies must not be recorded."""
     return any(p.guards_replies for p in plan.protections)
 
 
@@ -185,7 +210,7 @@ def simulate_round_end(
     arrivals, busy = list[float | None](), dict[str, float]()
     for r in trained:  # a client that was drawn twice trains one turn after the other
         down, up = sent[r.client].nbytes, r.tensors.nbytes
-        seconds = plan.devices.compute_round_seconds(r.client, down, r.examples, up, plan.seed)
+        seconds = plan.speeds.compute_round_seconds(r.client, down, r.examples, up, plan.seed)
         busy[r.client] = busy.get(r.client, 0.0) + seconds
         arrivals.append(busy[r.client])
     never = [None] * (len(selected) - len(trained))

@@ -75,7 +75,7 @@ def merge_replies(
         if judge is None:
             who = f"client {' or '.join(suspects)}" if suspects else "several clients together"
             raise DivergedError(
-                f"round {server.t}: {error}, by the update of {who}; lower local.lr"
+                f"round {server.t}: {error}, by the update of {who}; lower training.lr"
             ) from None
         if not suspects and error.__cause__ is not None:
             raise error.__cause__ from None  # a mistake in the algorithm, not in an update

@@ -1,4 +1,4 @@
-"""The measurements of every client in every evaluated round, as rows of a table."""
+"""The result of a run: its numbers, its events and its trained models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,15 @@ from ..jobs.client_store import load_board_memory
 from ..jobs.plan import Job, Plan
 from ..jobs.work import select_tensors_after_joining
 from .curves import Accuracy, Curve, Fairness, compute_curves, compute_loss_curves
-from .events import MEASURES, VALIDATION_MEASURES, Event, get_end, get_start, select_evaluations
+from .events import (
+    MEASURES,
+    VALIDATION_MEASURES,
+    Event,
+    find_kept_round,
+    get_end,
+    get_start,
+    select_evaluations,
+)
 from .folder import RunFolder
 from .model import ExamplesWithheldError, Model, withhold_data
 from .summary import (
@@ -41,8 +49,9 @@ if TYPE_CHECKING:
 def iterate_client_rows(events: Sequence[Event]) -> Iterator[dict[str, Any]]:
     """Iterate over rows: round, client, test size, then correct answers and accuracies of G and P.
 
-    Their losses are named ``G_loss`` and ``P_loss``. What was not measured is None. A run with validation examples has the same of them. Other tasks
-    than classification have scores alone; further metrics are named as in ``P_f1``.
+    Losses are named ``G_loss`` and ``P_loss``; further metrics, as in ``P_f1``. A value that was not
+    measured is None. A run with validation examples has the same columns for them; tasks other
+    than classification have scores in place of correct answers and accuracies.
     """
     start = get_start(events)
     counted = "task" not in start
@@ -98,8 +107,9 @@ SHOWN_CLIENTS = 3  # in the text of the table of clients
 class Result:
     """A run: its numbers, its events, and its trained models.
 
-    An unfinished run has the numbers so far: ``finished`` is false, and ``state`` says how far it
-    is. Numbers need no data: the plan, with the data, is built when a model is asked for.
+    An unfinished run has the numbers so far: ``finished`` is False, and ``state`` tells the round.
+    Numbers need no data; ``personal`` and ``generic`` read the data again. Models are those of the
+    last round or, with ``evaluation.keep_best``, of the best round on validation examples.
     """
 
     def __init__(
@@ -112,7 +122,7 @@ class Result:
     # Numbers --------------------------------------------------------------------------------
     @cached_property
     def events(self) -> list[Event]:
-        """The events of the run, as they were when they were first asked for."""
+        """The events of the run, as of the first access."""
         return list(self._run_folder.iterate_events())
 
     @cached_property
@@ -271,7 +281,11 @@ class Result:
 
     @property
     def _server(self) -> Server:
-        server = self._run_folder.load_newest_commit(self.plan.federation.sizes())
+        """The server after the round whose models are kept."""
+        sizes, kept = self.plan.federation.sizes(), find_kept_round(self.events)
+        if kept is not None:
+            return self._run_folder.load_commit(kept, sizes)
+        server = self._run_folder.load_newest_commit(sizes)
         if server is None:
             raise FolderError(f"{self.folder} has no trained model yet ({self.state})")
         return server
@@ -290,7 +304,7 @@ class Result:
         try:
             if client is not None:
                 with seeded(plan.seed, "tune", server.t, client):  # as when P was measured
-                    plan.algorithm.tune(built)
+                    plan.algorithm.adapt(built)
             if merge:
                 merge_adapters(built.net)
             return Model(plan, built, generic=client is None)
@@ -301,7 +315,7 @@ class Result:
             ) from None
 
     def _check_model(self, client: str | None, known: Tensors) -> None:
-        """Refuse a net that the stored tensors do not fit, or whose initial values are missing."""
+        """Raise DataError if the net does not fit the stored tensors or lacks its initial values."""
         began = get_start(self.events).get("start_sha256")
         if began in (None, self.plan.start_sha256):
             return

@@ -1,4 +1,4 @@
-"""Optional fields of events: mypy accepts them in the middle of an event only from such types."""
+"""Make the events of a run from its plan and the replies of its clients."""
 
 from __future__ import annotations
 
@@ -28,6 +28,12 @@ from .events import (
     RoundEvent,
     StartEvent,
 )
+
+# Optional fields; mypy accepts them in the middle of an event only from such types
+
+
+class KeepBest(TypedDict, total=False):
+    keep_best: str
 
 
 class ValidationSizes(TypedDict, total=False):
@@ -171,6 +177,7 @@ def make_start_event(plan: Plan, server: Server, compute: Compute = ON_CPU) -> S
     learned: TaskField = {} if plan.task.name == "classification" else {"task": plan.task.name}
     remark: RemarkField = {"data_remark": federation.remark} if federation.remark else {}
     files: FileDigests = {"files": plan.file_digests} if plan.file_digests else {}
+    best: KeepBest = {"keep_best": plan.choose_by} if plan.keep_best else {}
     where: ComputeFields = {} if plan.clients_on_boards else describe_compute(compute)
     return {
         "event": "start",
@@ -192,11 +199,12 @@ def make_start_event(plan: Plan, server: Server, compute: Compute = ON_CPU) -> S
         **files,
         **where,
         **describe_protections(plan),
+        **best,
     }
 
 
 def describe_compute(compute: Compute) -> ComputeFields:
-    """Describe where a run computes, and how, as far as it is not in the usual way."""
+    """Describe where and how a run computes; leave out what is usual."""
     found: ComputeFields = {"device": str(compute.device)}
     if not compute.is_cpu and not compute.deterministic:
         found["deterministic"] = False
@@ -254,7 +262,7 @@ def to_count(plan: Plan, value: float) -> float:
 
 
 def make_round_event(plan: Plan, done: FinishedRound, seconds: float) -> RoundEvent:
-    """Describe a round of training that took so many seconds."""
+    """Describe a round of training that took ``seconds``."""
     tested = plan.federation.sizes("test")
     tested[POOLED_CLIENT] = sum(tested.values())
     names = dict.fromkeys(k for r in done.merged for k in r.metrics if k not in OWN_METRICS)
@@ -321,7 +329,7 @@ def describe_faults(plan: Plan, done: FinishedRound) -> FaultFields:
     }
     if done.refused:
         out["refused"] = [r.client for r in done.refused]
-    if plan.devices.simulates_time:
+    if plan.speeds.simulates_time:
         out["simulated_seconds"] = done.end.seconds
         out["clock"] = done.clock + done.end.seconds
     return out
@@ -345,7 +353,7 @@ def make_new_clients_event(
     train, test = (plan.federation.whole().sizes(part) for part in ("train", "test"))
     metrics = [by_client[c].metrics for c in new]
     return {
-        "event": "newcomers",
+        "event": "new_clients",
         "t": t,
         "rounds": plan.effective_new_client_rounds,
         "clients": list(new),
@@ -367,7 +375,7 @@ def make_end_event(
     evaluated: Sequence[Reply],
     seconds: float,
 ) -> EndEvent:
-    """Describe the end of the run, whose last evaluation took so many seconds."""
+    """Describe the end of the run, whose last evaluation took ``seconds``."""
     return {
         "event": "end",
         "t": server.t,
@@ -385,14 +393,18 @@ def sum_work_seconds(replies: Sequence[Reply]) -> float:
 def compute_model_sha256(
     plan: Plan, client_store: ClientStore, server: Server, replies: Sequence[Reply]
 ) -> str:
-    """Hash the server's tensors, the digest of what every client keeps, in client order, and what is given.
+    """Hash the server's tensors, the digest of each client's memory, and the given tensors.
 
-    Clients send that digest with their last evaluation, so their tensors can stay where they are.
+    Clients send their digest with the evaluation after the last round, so memories stay where they
+    are.
     """
     groups = {"model": server.model, **{f"memory/{k}": v for k, v in server.memory.items()}}
     flat = Tensors({f"{g}|{k}": v for g, tensors in groups.items() for k, v in tensors.items()})
     kept = {r.client: r.kept for r in replies}
     clients = [kept.get(c, "") for c in plan.federation.clients]  # empty: it did not reply
+    if server.t < plan.rounds and not plan.clients_on_boards:  # no client knew it was the end
+        store = client_store
+        clients = [store.digest_memory(c, before=server.t) for c in plan.federation.clients]
     if plan.algorithm.pooled:  # its memory is in the server's own store
         clients.append(client_store.digest_memory(POOLED_CLIENT, before=server.t))
     given = [plan.given.digest()] if plan.given else []

@@ -1,10 +1,10 @@
-"""Find run folders on disk and read their events. This module needs no torch."""
+"""Find run folders on disk and read their events, without importing torch."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +20,7 @@ from ..core.files import (
 from .events import Event
 
 CONFIG_FILE, EVENTS_FILE, RESULT_FILE = "config.toml", "events.jsonl", "result.json"
+STOPPED_FILE = "stopped.json"  # of a trial that its search abandoned: after which round, and why
 BOARDS_FILE = "boards-now.json"  # the state of a run's boards, only to be displayed
 INTERNAL_FOLDERS = {"commits", "scratch"}  # of a run; they never contain other runs
 TAIL_BYTES = 4096  # the last event of a finished run is far shorter
@@ -103,3 +104,26 @@ def read_run_order(path: Path) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise FolderError(f"{path} is damaged: it does not list runs")
     return names
+
+
+EarlyStop = Mapping[str, float]  # round, accuracy and limit of an abandoned trial
+
+
+def read_stop(folder: Path) -> EarlyStop | None:
+    """Read after which round a trial was abandoned; None if it was not."""
+    path = folder / STOPPED_FILE
+    if not path.is_file():
+        return None
+    content = read_json(path)
+    keys = ("round", "accuracy", "limit")
+    if not isinstance(content, dict) or not all(type(content.get(k)) in (int, float) for k in keys):
+        raise FolderError(f"{path} is damaged: it does not say why the run was stopped")
+    return content
+
+
+def describe_stop(stop: EarlyStop) -> str:
+    """Describe after which round a trial was abandoned, and why."""
+    return (
+        f"stopped after round {stop['round']:.0f}: {100 * stop['accuracy']:.2f} % is below the median"
+        f" of earlier trials, {100 * stop['limit']:.2f} %"
+    )

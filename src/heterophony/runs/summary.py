@@ -1,4 +1,4 @@
-"""Further metrics of a run, beside G and P: pooled over clients, at the end and over the rounds."""
+"""The summary of a run, which ``result.json`` holds: computed from its events alone."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from .events import (
     Event,
     RoundEvent,
     StartEvent,
+    find_kept_round,
     find_last_evaluation,
     get_end,
     get_new_clients,
@@ -48,8 +49,11 @@ def compute_metric_curves(events: Sequence[Event]) -> dict[str, dict[str, Metric
 
 
 def pool_last_metrics(events: Sequence[Event]) -> dict[str, dict[str, float | None]]:
-    """Return the last value of every metric, by measure."""
-    curves = compute_metric_curves(events)
+    """Return the value of every metric at the end, or in the kept round, by measure."""
+    kept = find_kept_round(events)
+    curves = compute_metric_curves(
+        [e for e in events if kept is None or e["event"] != "evaluation" or e["t"] <= kept]
+    )
     return {name: {m: c[-1][1] for m, c in of.items()} for name, of in curves.items()}
 
 
@@ -69,7 +73,9 @@ class ClientResult:
 class Summary:
     """The content of ``result.json``. Accuracies are fractions, pooled over all test examples.
 
-    ``P_mean`` is P with every client counted the same, as some works report it.
+    ``P_mean`` is P as the mean over clients, as some papers report it. ``fairness``, ``clients``,
+    ``loss`` and ``metrics`` are those of the models that the run keeps: of the last round, or of
+    ``kept_round``.
     """
 
     algorithm: str
@@ -88,7 +94,7 @@ class Summary:
     data_sha256: str
     model_sha256: str
     version: str
-    examples_per_round: float | None = None  # gone through by all clients; None in early runs
+    examples_per_round: float | None = None  # of all clients; None if not recorded
     relative_work: float | None = None  # these examples, relative to FedAvg's
     simulated_seconds: float | None = None  # None if device speeds are not simulated
     extra: dict[str, Any] = field(default_factory=dict)
@@ -104,6 +110,8 @@ class Summary:
     delta: float | None = None  # None if no protection promises differential privacy
     privacy: dict[str, Any] = field(default_factory=dict)  # what ε is about, and what is outside it
     bad_clients: list[str] = field(default_factory=list)  # of a simulated attack
+    kept_round: int | None = None  # the best round on validation examples, if its models are kept
+    stopped: str = ""  # why the run ended before its last round, if it did
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary as plain data for JSON; without what only other tasks have."""
@@ -118,6 +126,8 @@ class Summary:
             "protection",
             "privacy",
             "bad_clients",
+            "kept_round",
+            "stopped",
         )
         for later in (*later_keys, "examples_per_round", "relative_work"):
             if not out[later] and out[later] != 0:
@@ -166,7 +176,7 @@ def build_summary(events: Sequence[Event]) -> Summary:
     return Summary(
         algorithm=start["algorithm"],
         seed=start["seed"],
-        rounds=start["rounds"],
+        rounds=end["t"] if "stopped" in end else start["rounds"],
         G=Accuracy.from_curve(lines["G"], lines["G_valid"]) if lines["G"] else None,
         P=Accuracy.from_curve(lines["P"], lines["P_valid"]),
         P_mean=Accuracy.from_curve(by_client["P"], by_client["P_valid"]),
@@ -204,12 +214,15 @@ def build_summary(events: Sequence[Event]) -> Summary:
         delta=rounds[-1].get("delta") if rounds else None,
         privacy=start.get("privacy", {}),
         bad_clients=start.get("bad_clients", []),
+        kept_round=find_kept_round(events),
+        stopped=end.get("stopped", ""),
     )
 
 
 def summarise_losses(events: Sequence[Event]) -> dict[str, float | None]:
-    """Return the losses of the last evaluation, by measure; None where one is not finite."""
-    *_, last = select_evaluations(events)
+    """Return the losses at the end, or in the kept round, by measure; None if not finite."""
+    kept = find_kept_round(events)
+    *_, last = [e for e in select_evaluations(events) if kept is None or e["t"] <= kept]
     curves = compute_loss_curves(events)
     return {m: dict(curves[m]).get(last["t"]) for m in last.get("loss", {}) if m in curves}
 
@@ -239,11 +252,11 @@ def require_counts(counts: Counts) -> list[float]:
     return known
 
 
-STANDARD_ERRORS = 2  # an accuracy within so many of the level may be chance
+STANDARD_ERRORS = 2  # within which an accuracy may be chance
 
 
 def describe_chance_level(summary: Summary, start: StartEvent) -> str | None:
-    """Say that a run has not left chance level; None if it has.
+    """Return a remark if a run has not left chance level; None if it has.
 
     Both the last evaluation and the mean of the last ten must be within noise of the level.
     """
@@ -259,7 +272,7 @@ def describe_chance_level(summary: Summary, start: StartEvent) -> str | None:
     return (
         f"no better than chance: {' and '.join(known)} {verb} within noise of {100 * level:.1f} %, the accuracy of"
         " always giving the same answer; train for more rounds, let more clients train in each"
-        " (participation.rate), or change local.lr or local.momentum"
+        " (participation.rate), or change training.lr or training.momentum"
     )
 
 

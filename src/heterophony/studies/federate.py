@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset
 
-from ..config.sections import DataSection
+from ..config.sections import DataSection, fill_data_defaults, list_rule_settings
 from ..core.errors import ConfigError, DataError, choose
 from ..core.scores import TaskName
 from ..core.settings import construct
@@ -32,7 +33,7 @@ from ..data.sources.huggingface import (
 )
 from ..data.sources.request import NamedClients, Request
 from ..data.sources.tables import read_frame
-from ..data.transforms import Skew
+from ..data.transforms import Skew, describe_skew
 
 
 def federate(
@@ -104,7 +105,37 @@ def federate(
     if federation.remark:
         warnings.warn(federation.remark, stacklevel=2)
     federation = federation.transformed(transform, frozen_augment).keeping_out(new_clients, seed)
-    return federation.encode_table()
+    federation = federation.encode_table()
+    if client is not None or not isinstance(data, str | Path):
+        return federation
+    rest = {"split": split, "users": users, "path": path, "train_fraction": train_fraction}
+    recipe = {
+        **shares,
+        **rest,
+        "name": str(data),
+        "seed": seed,
+        "clients": len(federation.train),
+        "transform": transform,
+        "frozen_augment": frozen_augment,
+        "classes": classes if isinstance(classes, int | None) else list(classes),
+    }
+    return federation.with_recipe(complete_recipe(recipe, rule, feature_skew))
+
+
+def complete_recipe(
+    recipe: Mapping[str, Any], rule: Partition, skew: Skew | None
+) -> Mapping[str, Any] | None:
+    """Complete the section [data] that describes a federation; None if settings cannot do it."""
+    kinds = [kind for kind, cls in PARTITIONS.items() if type(rule) is cls]
+    if not kinds:  # a partition of the user's own
+        return None
+    partition = {"kind": kinds[0], **list_rule_settings(rule)}
+    described = None if skew is None else describe_skew(skew)
+    try:
+        section = DataSection(**{**recipe, "partition": partition, "feature_skew": described})
+        return asdict(fill_data_defaults(section))
+    except ConfigError:  # allowed here, but not in a configuration
+        return None
 
 
 def resolve_partition(partition: Any) -> Partition:

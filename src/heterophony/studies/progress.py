@@ -1,4 +1,4 @@
-"""The progress of runs as it can be displayed: bars on a terminal, a line in notebooks and in logs."""
+"""The progress of runs: bars on a terminal, one line in notebooks and logs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from ..core.status_line import STDERR, LogLines, NotebookLine, format_seconds
 from ..runs.curves import compute_accuracy
 from ..runs.events import Event
 
-EventListener = Callable[[Event], None]
 Clock = Callable[[], float]
 SHOWN_RUNS = 3  # of those that run at the same time, in one line
 
@@ -62,8 +61,9 @@ class RunStatus:
         self.on_change(self)
 
     def name_phase(self, phase: str) -> None:
-        """Say what is going on until the next event."""
+        """Show what is going on until the next event; rounds are timed from now on."""
         self.phase = phase
+        self._round_ends.clear()
         self.on_change(self)
 
     def estimate_seconds_left(self) -> float | None:
@@ -110,7 +110,7 @@ class RunsProgress:
         self.display = display
 
     def begin_run(self, label: str, rounds: int, test_sizes: Sequence[int] = ()) -> RunStatus:
-        """Show one more run; return what listens to its events."""
+        """Show one more run; return the hook that follows its events."""
         status = RunStatus(label, rounds, test_sizes, self.display.update)
         self.display.update(status)
         return status
@@ -219,13 +219,3 @@ def choose_display(show: bool) -> Display:
     if STDERR.is_jupyter or not STDERR.is_terminal:
         return LineDisplay(notebook=STDERR.is_jupyter)
     return BarDisplay()
-
-
-def combine_listeners(*listeners: EventListener) -> EventListener:
-    """Combine listeners: every event goes to all of them, in order."""
-
-    def listen(event: Event) -> None:
-        for listener in listeners:
-            listener(event)
-
-    return listen

@@ -1,68 +1,279 @@
-"""The algorithm of ``hp.run``: a name, a class or an instance, and its settings as keywords."""
+"""``hp.run`` and ``run_one``: one run, from its settings to its result."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+import tomllib
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import asdict, replace
 from inspect import signature
+from math import ceil, log10
 from pathlib import Path
 from typing import Any, Literal
-
-import tomli_w
 
 from ..algorithms import (
     construct_algorithm,
     find_algorithm_name,
     get_algorithm_class,
     get_class_name,
-    label_algorithm,
 )
-from ..config.config import Config, choose_default_model
-from ..config.old_settings import describe_algorithm, parse_settings_text
-from ..config.protection import check_kind_chosen, settle_protections
+from ..config.config import check_kind_chosen, settle_protections
 from ..config.reading import resolve_config
-from ..config.sections import DEFAULT_RATE
-from ..core.accelerator import Precision
+from ..config.sections import DEFAULT_RATE, DataSection, EngineSection
+from ..core.accelerator import ON_CPU, Compute, Precision
 from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, FolderError, suggest_or_list
-from ..core.settings import construct, list_settings
-from ..core.tasks import Criterion, MetricFunction
+from ..core.files import load_secret, write_json
+from ..core.settings import construct, flatten_config, list_settings
+from ..core.tasks import Criterion
 from ..core.training import Training
 from ..data.federation import Federation
 from ..data.sources import choose_default_training
-from ..engines.base import Cluster, prepare_engine
+from ..engines.base import Cluster, Engine, EngineSpec, create_engine, prepare_engine
 from ..engines.child_processes import end_if_script_is_imported
+from ..jobs.plan import Plan, describe_plan
 from ..population.attacks import Attack
-from ..population.availability import Devices
+from ..population.availability import Speeds
 from ..population.faults import Faults
 from ..population.participation import Participation, Uniform
-from ..protection import describe_protections
+from ..protection import get_kind
 from ..protection.base import Protection
-from ..runs.events import Event
+from ..runs.events import Event, get_end, get_start, is_event, select_rounds
 from ..runs.folder import RunFolder
+from ..runs.loop import run_rounds
 from ..runs.result import Result
-from ..trackers import Tracker, select_trackers
-from .execute import execute_plan
+from ..runs.summary import Summary, summarise
+from ..trackers import TrackedRun, Tracker, select_trackers
+from ..trackers.following import follow_run
 from .federate import federate
-from .own import OwnModel, check_kinds, check_own_functions, name_function, prepare_own_net
-from .progress import combine_listeners, show_progress
+from .hooks import Hook, Hooks, Patience
+from .own import OwnModel, check_kinds
+from .progress import RunsProgress, show_progress
+from .spec import Metrics, RunSpec
+
+AlgorithmLike = str | Algorithm | type[Algorithm]
+Model = str | OwnModel
+# keywords of hp.run by the names they had before
+RENAMED_KEYWORDS = {"devices": "speeds", "device": "accelerator"}
+
+
+def run(
+    algorithm: AlgorithmLike,
+    federation: Federation,
+    *,
+    model: Model | None = None,
+    rounds: int = 100,
+    participation: float | int | Participation = DEFAULT_RATE,
+    training: Training | None = None,
+    loss: Criterion | None = None,
+    metrics: Metrics | None = None,
+    seed: int = 0,
+    head_depth: int | None = None,
+    evaluate_every: int = 1,
+    keep_best: bool = False,
+    patience: int | None = None,
+    choose_by: Literal["P", "G"] = "P",
+    weights: Literal["samples", "uniform"] = "samples",
+    buffers: Literal["local", "average"] = "local",
+    new_client_rounds: int = 1,
+    init: str | Path | None = None,
+    faults: Faults | None = None,
+    speeds: Speeds | None = None,
+    protection: Sequence[Protection] = (),
+    attack: Attack | None = None,
+    engine: str = "serial",
+    workers: int | None = None,
+    cluster: Cluster | None = None,
+    accelerator: str = "auto",
+    precision: Precision = "float32",
+    deterministic: bool = True,
+    out: str | Path | None = None,
+    resume: bool = False,
+    on_event: Hook = lambda event: None,
+    track: Sequence[str | Tracker] = (),
+    progress: bool = True,
+    **settings: Any,
+) -> Result:
+    """Run one algorithm on a federation, and return its result.
+
+    Defaults are those of the command line, except for the engine. With named data, model and
+    algorithm, the run folder is the one that the command line writes: ``heterophony resume``
+    continues it.
+
+    Args:
+        algorithm: A name, as in ``heterophony list algorithms``; ``"package.module:Class"``; a class
+            or an instance of ``hp.Algorithm``.
+        federation: The clients and their data, from ``hp.federate``.
+        model: A name, as in ``heterophony list models``; a module, whose weights are the initial
+            ones; or a function that builds a module. Default: chosen by the shape of the data.
+        rounds: Number of communication rounds.
+        participation: The share (float) or number (int) of clients selected per round, or a rule
+            such as ``hp.Poisson(rate=0.1)``.
+        training: The settings of local training, as in ``hp.Training(lr=0.1)``. Default: those of
+            the data set.
+        loss: A function of output and targets, in place of the loss of the task.
+        metrics: What to measure beside the score: names such as ``"f1"``, or functions of all
+            outputs and targets of a client.
+        seed: The seed of all random draws except the partition, which ``hp.federate`` draws.
+        head_depth: Number of layers in the head. Default: as in the algorithm's paper.
+        evaluate_every: Rounds between evaluations.
+        keep_best: Keep the models of the best round on validation examples instead of the last.
+        patience: End the run after this many evaluations in a row without a better score on
+            validation examples.
+        choose_by: The validation score that ``keep_best`` and ``patience`` go by.
+        weights: The weight of a client in a mean: by its number of examples, or the same for all.
+        buffers: Whether BatchNorm's running statistics are personal or averaged.
+        new_client_rounds: Rounds that a client which joins after training trains alone.
+        init: A checkpoint of the same model to begin with; the head is new if its shape differs.
+        faults: Simulated faults, as in ``hp.Faults(dropout=0.1)``.
+        speeds: Simulated speeds of the clients, for the simulated clock.
+        protection: What happens to everything that is sent, in this order, as in
+            ``[hp.ClientDP(clip=1.0, epsilon=8.0)]``.
+        attack: Simulated bad clients.
+        engine: ``"serial"``, which any script can use; ``"pool"``, one process per core; or
+            ``"ray"``.
+        workers: Jobs at a time. Default: one per core, or as many as fit on the cluster.
+        cluster: For the engine "ray": the cluster, and what a job reserves there.
+        accelerator: Where clients' nets compute: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"`` or
+            ``"auto"``.
+        precision: Of the forward pass and the loss; ``"bfloat16"`` changes results.
+        deterministic: On GPUs, compute the same bits every time; False is faster.
+        out: The run folder. Default: a temporary one, deleted with the result.
+        resume: Continue the run in ``out`` if there is one.
+        on_event: Called with every event of the run; it may return ``hp.Stop("reason")`` to end the
+            run. A resumed run begins with the recorded events.
+        track: Names of trackers (``"tensorboard"``, ``"mlflow"``, ``"wandb"``), or objects with
+            ``begin``, ``log`` and ``end``.
+        progress: Show a bar on a terminal or in a notebook, and a line every 30 seconds in a log.
+        **settings: Settings of the algorithm, as in ``hp.run("fedprox", clients, mu=0.1)``. Pass one
+            that is named like a keyword of ``run`` to an instance: ``hp.FedReG(weights=…)``.
+    """
+    if engine == "pool":
+        end_if_script_is_imported()
+    how = {k: v for k, v in locals().items() if k in SPEC_KEYWORDS}
+    spec = make_spec(algorithm, federation, how, settings)
+    prepare_engine(spec.config.engine)
+    plan = spec.build_plan()
+    select_trackers(track)  # raises if one is not installed
+    temporary = None if out is not None else tempfile.mkdtemp(prefix="heterophony-")
+    folder = RunFolder(Path(temporary or str(out)))
+    try:
+        if resume and folder.config_file.exists():
+            spec.open_folder(folder, "out=")
+        else:
+            folder.create(spec.to_toml(), from_python=True)
+        with show_progress(progress) as shown:
+            run_one(spec, folder, plan, [on_event], shown, track)
+    except BaseException:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    finally:
+        folder.close()
+    return Result(folder, lambda: plan, temporary)
+
+
+# keywords of hp.run that are not part of what is run
+OTHER_KEYWORDS = (
+    *("algorithm", "federation", "settings"),
+    *("out", "resume", "on_event", "track", "progress"),
+)
+SPEC_KEYWORDS = [k for k in signature(run).parameters if k not in OTHER_KEYWORDS]
+
+
+# From keywords to a RunSpec ---------------------------------------------------------------------
+
+
+def make_spec(
+    algorithm: AlgorithmLike,
+    federation: Federation,
+    how: Mapping[str, Any],
+    settings: Mapping[str, Any],
+) -> RunSpec:
+    """Make the run that a call of ``hp.run`` describes; ``how`` holds its keywords."""
+    check_federation(federation)
+    how = {k: signature(run).parameters[k].default for k in SPEC_KEYWORDS} | dict(how)
+    check_kinds(how["loss"], how["metrics"])
+    chosen, name = choose_algorithm(algorithm, settings, SPEC_KEYWORDS)
+    model, metrics = how["model"], how["metrics"]
+    named_metrics = metrics is not None and all(isinstance(m, str) for m in metrics)
+    config = resolve_config(list_sections(how, list(metrics) if named_metrics else None))
+    given_rule = not isinstance(how["participation"], int | float)
+    config = replace(
+        config,
+        algorithm=chosen,
+        algorithm_name=name,
+        data=describe_data(federation),
+        training=how["training"] or choose_default_training(federation.name, federation.shape),
+        participation=make_participation(how["participation"], len(federation.clients)),
+        faults=how["faults"] or Faults(),
+        speeds=how["speeds"] or Speeds(),
+        protections=tuple(how["protection"]),
+        attack=how["attack"] or Attack(),
+    )
+    kind = {"kind": how["participation"]} if given_rule else None
+    check_kind_chosen(config.protections, kind)
+    own_model = None if isinstance(model, str) else model
+    own_metrics = None if named_metrics else metrics
+    spec = RunSpec(settle_protections(config), federation, own_model, how["loss"], own_metrics)
+    return spec.load_data()
+
+
+def list_sections(how: Mapping[str, Any], metrics: list[str] | None) -> dict[str, Any]:
+    """List the sections of a configuration that keywords of ``hp.run`` set."""
+    model, init = how["model"], how["init"]
+    return {
+        "seed": how["seed"],
+        "rounds": how["rounds"],
+        "model": {
+            "name": model if isinstance(model, str) else None,
+            "head_depth": how["head_depth"],
+            "buffers": how["buffers"],
+            "init": None if init is None else str(init),
+        },
+        "aggregation": {"weights": how["weights"]},
+        "evaluation": {
+            "every": how["evaluate_every"],
+            "new_client_rounds": how["new_client_rounds"],
+            "keep_best": how["keep_best"],
+            "choose_by": how["choose_by"],
+            "metrics": metrics,
+        },
+        "stop": {"patience": how["patience"]},
+        "engine": {
+            "name": how["engine"],
+            "workers": how["workers"],
+            **asdict(how["cluster"] or Cluster()),
+            "accelerator": how["accelerator"],
+            "precision": how["precision"],
+            "deterministic": how["deterministic"],
+        },
+    }
+
+
+def describe_data(federation: Federation) -> DataSection:
+    """Return the section [data] of a federation; of a program's own data, their name and number."""
+    if federation.recipe is not None:
+        return DataSection(**federation.recipe)
+    known: dict[str, Any] = {"name": federation.name, "clients": len(federation.clients)}
+    if federation.transform is not None:
+        known["transform"] = federation.transform.name
+    return DataSection(**known, task=federation.task)
 
 
 def choose_algorithm(
-    algorithm: str | Algorithm | type[Algorithm],
-    settings: Mapping[str, Any],
-    keywords: Collection[str],
+    algorithm: AlgorithmLike, settings: Mapping[str, Any], keywords: Collection[str]
 ) -> tuple[Algorithm, str]:
     """Return the algorithm with these settings, and its name.
 
-    ``keywords`` are those of the caller; they are suggested where a setting is misspelt.
+    ``keywords`` are those of the caller, to suggest one for a misspelt setting.
     """
     if isinstance(algorithm, Algorithm):
         name = type(algorithm).__name__
         for key, value in settings.items():
+            check_renamed(key, value)
             raise ConfigError(f"{key}: give it to the instance, as in {name}({key}={value!r})")
         return algorithm, get_class_name(type(algorithm))
     if isinstance(algorithm, str):
@@ -81,11 +292,12 @@ def choose_algorithm(
 def check_keywords(
     settings: Mapping[str, Any], cls: type[Algorithm], keywords: Collection[str]
 ) -> None:
-    """Refuse a keyword that is no setting of the algorithm, and say what is meant or where it goes."""
+    """Raise ConfigError for a keyword that the algorithm does not have; say where it belongs."""
     known = [f.name for f in list_settings(cls)]
     for key, value in settings.items():
         if key in known:
             continue
+        check_renamed(key, value)
         if key in (f.name for f in list_settings(Training)):
             raise ConfigError(f"{key}: write training=hp.Training({key}={value!r})")
         if key in signature(federate).parameters:
@@ -94,241 +306,16 @@ def check_keywords(
         raise ConfigError(f"{key}: no keyword of hp.run and no setting of {cls.__name__}{near}")
 
 
-Model = str | OwnModel
-
-
-def format_run_toml(
-    config: Config, federation: Federation, model: Model | None, own: Mapping[str, str]
-) -> str:
-    """Format the configuration of a run begun from Python: for people to read, without its data."""
-    net = model or choose_default_model(federation.shape, federation.x.dtype, federation.task)
-    rule, transform = config.participation, federation.transform
-    sections: dict[str, dict[str, Any]] = {
-        "data": {
-            "name": federation.name,
-            "clients": len(federation.clients),
-            "transform": transform and transform.name,
-            "frozen_augment": transform and transform.moves and transform.moves.frozen,
-            "validation": sum(federation.sizes("validation").values()) or None,
-            "task": None if federation.task == "classification" else federation.task,
-        },
-        "model": {
-            "name": net if isinstance(net, str) else type(net).__name__,
-            "head_depth": config.model.head_depth,
-            "buffers": config.model.buffers,
-            "init": config.model.init,
-        },
-        "algorithm": describe_algorithm(config.algorithm_name, config.algorithm),
-        "local": config.local.to_settings(),
-        "aggregation": asdict(config.aggregation),
-        "evaluation": {
-            "every": config.evaluation.every,
-            "new_client_rounds": config.evaluation.new_client_rounds,
-        },
-        # the default repr holds an address, which differs between processes
-        "library": {
-            "participation": repr(rule) if is_dataclass(rule) else type(rule).__name__,
-            **own,
-        },
-    }
-    if config.engine.precision != "float32":
-        sections["library"]["precision"] = config.engine.precision
-    if config.faults != Faults():
-        sections["library"]["faults"] = repr(config.faults)
-    if config.devices != Devices():
-        sections["library"]["devices"] = repr(config.devices)
-    if config.attack.is_active:
-        sections["library"]["attack"] = repr(config.attack)
-    plain = {
-        k: {n: to_toml_value(v) for n, v in d.items() if v is not None} for k, d in sections.items()
-    }
-    plain["local"] = sections["local"]  # plain already; its lists stay lists
-    return tomli_w.dumps(
-        {**asdict(config.top), **plain, **describe_protections(config.protections)}
-    )
-
-
-def list_accepted_texts(
-    config: Config, federation: Federation, model: Model | None, own: Mapping[str, str]
-) -> list[str]:
-    """List the texts that describe the same run.
-
-    Older runs name the class, as in ``fedrepfull``, and do not say the depth of the head.
-    """
-    names = (config.algorithm_name, type(config.algorithm).__name__.lower())
-    models = (config.model, replace(config.model, head_depth=None))
-    older = [replace(config, algorithm_name=n, model=m) for n in names for m in models]
-    return [format_run_toml(c, federation, model, own) for c in older]
-
-
-def name_own_functions(
-    loss: Criterion | None, metrics: Sequence[str | MetricFunction] | None
-) -> dict[str, str]:
-    """Name the loss and the metrics that the user chose."""
-    chosen = {} if loss is None else {"loss": name_function(loss)}
-    if metrics is not None:
-        chosen["metrics"] = ", ".join(
-            m if isinstance(m, str) else name_function(m) for m in metrics
+def check_renamed(key: str, value: object) -> None:
+    """Raise ConfigError for a keyword that has another name now."""
+    if key in RENAMED_KEYWORDS:
+        raise ConfigError(
+            f"{key}: is called {RENAMED_KEYWORDS[key]}; write {RENAMED_KEYWORDS[key]}={value!r}"
         )
-    return chosen
-
-
-def to_toml_value(value: Any) -> bool | int | float | str:
-    """Return a setting as TOML can hold it; one of a user's own type as text."""
-    return value if isinstance(value, bool | int | float | str) else repr(value)
-
-
-def run(
-    algorithm: str | Algorithm | type[Algorithm],
-    federation: Federation,
-    *,
-    model: Model | None = None,
-    rounds: int = 100,
-    participation: float | int | Participation = DEFAULT_RATE,
-    training: Training | None = None,
-    loss: Criterion | None = None,
-    metrics: Sequence[str | MetricFunction] | None = None,
-    seed: int = 0,
-    head_depth: int | None = None,
-    evaluate_every: int = 1,
-    weights: Literal["samples", "uniform"] = "samples",
-    buffers: Literal["local", "average"] = "local",
-    new_client_rounds: int = 1,
-    init: str | Path | None = None,
-    faults: Faults | None = None,
-    devices: Devices | None = None,
-    protection: Sequence[Protection] = (),
-    attack: Attack | None = None,
-    engine: str = "serial",
-    workers: int | None = None,
-    cluster: Cluster | None = None,
-    device: str = "auto",
-    precision: Precision = "float32",
-    deterministic: bool = True,
-    out: str | Path | None = None,
-    resume: bool = False,
-    on_event: Callable[[Event], None] = lambda event: None,
-    track: Sequence[str | Tracker] = (),
-    progress: bool = True,
-    **settings: Any,
-) -> Result:
-    """Run one algorithm on a federation, and return its result.
-
-    ``algorithm`` is a name, as in ``heterophony list algorithms``, ``"package.module:Class"``, a class
-    or an instance. ``settings`` are the algorithm's, as in ``hp.run("fedprox", clients, mu=0.1)``; one
-    that is named like a keyword of ``run`` is given to an instance, ``hp.FedReG(weights=…)``.
-
-    ``participation`` is the share (float) or number (int) of clients per round, or a rule. ``model`` is
-    a name, a module (its weights are the initial ones) or a function that builds one. Defaults are
-    those of the command line; only the engine is "serial" here, which any script can use.
-
-    ``device`` is "auto", "cpu", "cuda", "cuda:1" or "mps": where clients' nets compute.
-
-    ``loss`` is a function of output and targets, in place of the task's. ``metrics`` are measured
-    beside the score: names (``"f1"``), or functions of all outputs and targets of a client.
-
-    ``weights`` decides what a client counts in a mean; ``buffers``, whether BatchNorm's running
-    statistics are personal or averaged. ``init`` is a checkpoint of the same model to begin with; the
-    head is new where its shape differs. Clients who join after training train ``new_client_rounds``
-    alone. ``faults`` are simulated; ``devices`` are the speeds that the simulated clock counts.
-
-    ``protection`` lists what happens to everything that travels, in this order, as in
-    ``[hp.ClientDP(clip=1.0, epsilon=8.0)]``. ``attack`` makes some clients bad.
-
-    Without ``out`` the run lives in a temporary folder, as long as its result does. With ``resume``,
-    an interrupted run in ``out`` continues. ``cluster`` is for the engine "ray": where it runs, if not
-    on this machine, and what one job reserves. ``track`` lists names of trackers, or objects with
-    ``begin``, ``log`` and ``end``. ``progress`` shows a bar on a terminal and in a notebook, and a
-    line every 30 seconds in a log.
-    """
-    if engine == "pool":
-        end_if_script_is_imported()
-    check_federation(federation)
-    check_kinds(loss, metrics)
-    chosen, name = choose_algorithm(algorithm, settings, signature(run).parameters)
-    config = resolve_config(
-        {
-            "seed": seed,
-            "rounds": rounds,
-            "model": {
-                "name": model if isinstance(model, str) else None,
-                "head_depth": head_depth,
-                "buffers": buffers,
-                "init": None if init is None else str(init),
-            },
-            "aggregation": {"weights": weights},
-            "evaluation": {"every": evaluate_every, "new_client_rounds": new_client_rounds},
-            "engine": {
-                "name": engine,
-                "workers": workers,
-                **asdict(cluster or Cluster()),
-                "device": device,
-                "precision": precision,
-                "deterministic": deterministic,
-            },
-        }
-    )
-    prepare_engine(config.engine)
-    config = replace(
-        config,
-        algorithm=chosen,
-        algorithm_name=name,
-        data=replace(config.data, name=federation.name, clients=len(federation.clients)),
-        local=training or choose_default_training(federation.name, federation.shape),
-        participation=make_participation(participation, len(federation.clients)),
-        faults=faults or Faults(),
-        devices=devices or Devices(),
-        protections=tuple(protection),
-        attack=attack or Attack(),
-    )
-    given_rule = not isinstance(participation, int | float)
-    check_kind_chosen(config.protections, {"kind": participation} if given_rule else None)
-    config = settle_protections(config)
-    compute = config.engine.choose_compute()
-    net = None
-    if model is not None and not isinstance(model, str):
-        net = prepare_own_net(model, config.algorithm, federation, seed)
-    plan = config.build_plan(federation, net, loss, metrics)
-    check_own_functions(plan, loss, metrics)
-    trackers, own = select_trackers(track), name_own_functions(loss, metrics)
-    temporary = None if out is not None else tempfile.mkdtemp(prefix="heterophony-")
-    folder = RunFolder(Path(temporary or str(out)))
-    try:
-        if not (resume and folder.config_file.exists()):
-            folder.create(format_run_toml(config, federation, model, own), from_python=True)
-        elif parse_settings_text(folder.reopen()) not in map(
-            parse_settings_text, list_accepted_texts(config, federation, model, own)
-        ):
-            raise FolderError(f"{out} holds a run with other settings; choose another out=")
-        with show_progress(progress) as shown:
-            status = shown.begin_run(
-                f"{label_algorithm(plan.algorithm, plan.algorithm_name)} (seed {seed})"
-                f" on {compute.device}",
-                plan.rounds,
-                list(federation.sizes("test").values()),
-            )
-            execute_plan(
-                plan,
-                folder,
-                engine,
-                workers,
-                combine_listeners(status, on_event),
-                trackers,
-                cluster=config.engine,
-                on_phase=status.name_phase,
-                compute=compute,
-            )
-    except BaseException:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    finally:
-        folder.close()
-    return Result(folder, lambda: plan, temporary)
 
 
 def check_federation(federation: object) -> None:
-    """Refuse what is no federation, and say what to write."""
+    """Raise ConfigError for anything but a federation, and say what to write."""
     if not isinstance(federation, Federation):
         data = repr(federation) if isinstance(federation, str | Path) else "…"
         what = data if data != "…" else type(federation).__name__
@@ -338,7 +325,7 @@ def check_federation(federation: object) -> None:
 
 
 def make_participation(participation: float | int | Participation, clients: int) -> Participation:
-    """Turn a share or a number into a rule; a rule is returned as it is."""
+    """Turn a share or a number of clients into a rule; return a rule as it is."""
     if isinstance(participation, bool):
         raise ConfigError("participation: must be a share, a number or a rule, not a truth value")
     if not isinstance(participation, int | float):
@@ -347,9 +334,179 @@ def make_participation(participation: float | int | Participation, clients: int)
         warnings.warn(
             "participation=1 means one client in every round; give 1.0 for all clients, or"
             " hp.Uniform(count=1) if you mean one",
-            stacklevel=3,
+            stacklevel=4,
         )
     key = "count" if isinstance(participation, int) else "rate"
     rule = construct(Uniform, {key: participation}, "participation")
     rule.compute_sample_size(clients)  # raises if there are not so many
     return rule
+
+
+# One run ----------------------------------------------------------------------------------------
+
+
+def run_one(
+    spec: RunSpec,
+    folder: RunFolder,
+    plan: Plan | None = None,
+    hooks: Sequence[Hook] = (),
+    progress: RunsProgress | None = None,
+    track: Sequence[str | Tracker] = (),
+    warn: Callable[[str], None] = warnings.warn,
+) -> Summary:
+    """Run one run from its last commit to its end, and show its progress.
+
+    The folder must be locked. ``plan`` is what ``spec.build_plan()`` returned, if that was called.
+    """
+    plan, engine = plan or spec.build_plan(), spec.config.engine
+    status = None
+    if progress is not None:
+        sizes = list(plan.federation.sizes("test").values())
+        label = f"{spec.label} on {engine.choose_compute().device}"
+        status = progress.begin_run(label, plan.rounds, sizes)
+    listeners: list[Hook] = [*([] if status is None else [status]), *hooks]
+    on_phase = (lambda phase: None) if status is None else status.name_phase
+    return execute_plan(plan, folder, engine, listeners, track, warn, on_phase)
+
+
+def execute_plan(
+    plan: Plan,
+    folder: RunFolder,
+    engine: Engine | EngineSection,
+    hooks: Sequence[Hook] = (),
+    track: Sequence[str | Tracker] = (),
+    warn: Callable[[str], None] = warnings.warn,
+    on_phase: Callable[[str], None] = lambda phase: None,
+) -> Summary:
+    """Run the remaining rounds of a plan and write ``result.json``. The folder must be locked.
+
+    ``engine`` is an engine, or the settings of one. ``on_phase`` is called with what is going on
+    before the first event. Raise AbandonedError if a hook abandons the run.
+    """
+    on_phase("checking the data")
+    compute = engine.choose_compute() if isinstance(engine, EngineSection) else ON_CPU
+    events = list(folder.iterate_events())
+    check_events(plan, folder, events, compute, warn)
+    if plan.needs_secret:
+        plan = replace(plan, secret=load_secret(folder.path, create=not events))
+    if not folder.partition_file.exists():
+        plan.federation.save_partition(folder.partition_file)
+        if plan.federation.columns:
+            write_json(folder.path / "columns.json", list(map(asdict, plan.federation.columns)))
+    patience = [] if plan.patience is None else [Patience(plan.patience, plan.choose_by)]
+    with follow_run(select_trackers(track), describe_tracked_run(folder), warn) as follow:
+        notify = Hooks([follow, *hooks, *patience])
+        if events and not is_finished(events):  # drop what was recorded after the last commit
+            folder.restore_newest_commit(plan.federation.sizes())
+        for event in folder.iterate_events():
+            (follow if is_finished(events) else notify)(event)
+        if not is_finished(events):
+            check_same_initial_model(plan, events)
+            if isinstance(engine, EngineSection):
+                on_phase("starting" if engine.name == "serial" else "starting the workers")
+                spec = EngineSpec(engine.name, engine.workers, engine, compute)
+                engine = create_engine(spec, plan, folder.client_store)
+            with engine as entered:
+                first = f"round {len(select_rounds(events)) + 1}" if events else "first evaluation"
+                on_phase(first)
+                for event in run_rounds(plan, entered, folder, compute, notify.get_reason):
+                    notify(event)
+            events = list(folder.iterate_events())
+        summary = summarise(events)
+        write_json(folder.result_file, summary.to_dict())
+        follow.end(summary)
+    return summary
+
+
+def describe_tracked_run(folder: RunFolder) -> TrackedRun:
+    """Describe the run for trackers: its name, folder and settings."""
+    config = tomllib.loads(folder.read_config_text())
+    plain = {
+        k: v if isinstance(v, bool | int | float) else str(v) for k, v in flatten_config(config)
+    }
+    return TrackedRun(folder.path.absolute().name, folder.path, plain)
+
+
+def is_finished(events: Sequence[Event]) -> bool:
+    """Return True if the run has reached its end."""
+    return get_end(events) is not None
+
+
+# Checks before a run continues ------------------------------------------------------------------
+
+
+def check_events(
+    plan: Plan,
+    folder: RunFolder,
+    events: list[Event],
+    compute: Compute,
+    warn: Callable[[str], None],
+) -> None:
+    """Raise FolderError if the plan does not continue the recorded events; warn of risks."""
+    if not all(map(is_event, events)):
+        raise FolderError(f"{folder.events_file} is damaged: a line is not an event")
+    folder.client_store.check_names(plan.federation.train)
+    if events:
+        check_same_data(plan, events)
+    if not is_finished(events):
+        remarks = (describe_other_accelerator(events, compute), describe_large_delta(plan))
+        for remark in filter(None, remarks):
+            warn(remark)
+
+
+def check_same_data(plan: Plan, events: list[Event]) -> None:
+    """Raise FolderError if the data, or files of availability or speeds, are not those of before."""
+    start = get_start(events)
+    if start.get("data_sha256") != plan.federation.sha256:
+        raise FolderError(
+            "the data are not those the run began with (data_sha256 differs);"
+            " bring them back, or start a new run"
+        )
+    for file, sha256 in plan.file_digests.items():
+        if start.get("files", {}).get(file) != sha256:
+            raise FolderError(
+                f"{file} is not what it was when the run began (its sha256 differs);"
+                " bring it back, or start a new run"
+            )
+
+
+def check_same_initial_model(plan: Plan, events: list[Event]) -> None:
+    """Raise FolderError if the initial net is another one: clients that join late begin with it."""
+    began = get_start(events).get("start_sha256") if events else None
+    if began is not None and began != plan.start_sha256:
+        raise FolderError(
+            "the net is not the one the run began with (start_sha256 differs);"
+            " bring back the model or its checkpoint, or start a new run"
+        )
+
+
+def describe_other_accelerator(events: Sequence[Event], compute: Compute) -> str:
+    """Return a remark if a run continues on another kind of accelerator; else an empty text."""
+    start = get_start(events) if events else None
+    if start is None:
+        return ""
+    before, now = start.get("device", "cpu").split(":")[0], compute.device.type
+    if before == now:
+        return ""
+    return (
+        f"the run began on {before} and continues on {now}: numbers may differ in their last bits from"
+        f" a run on {before} alone"
+    )
+
+
+def describe_large_delta(plan: Plan) -> str:
+    """Return a remark if δ is too large for the number of clients or examples; else nothing."""
+    run, sizes = describe_plan(plan), plan.federation.sizes().values()
+    for protection in plan.protections:
+        promise = protection.promise(run)
+        if promise is None:
+            continue
+        count = max(sizes) if promise.unit == "example" else len(sizes)
+        if promise.delta >= 1 / (10 * count):
+            whose = " of a client" if promise.unit == "example" else ""
+            lower = 10 ** (ceil(log10(1 / (10 * count))) - 1)
+            return (
+                f"protection.{get_kind(protection)}.delta: {promise.delta:g} is not well below one by"
+                f" the number of {promise.unit}s{whose} ({count:,}); set it to {lower:g} or less"
+            )
+    return ""

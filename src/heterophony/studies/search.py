@@ -1,4 +1,4 @@
-"""Samplers of a search: propose the next settings to try, from the settings tried so far.
+"""Searches over settings: values and ranges, samplers that propose what to try, and their trials.
 
 A proposal depends on the seed and on finished batches only, never on which trial ends first: a search
 that is killed and continued, or that has more workers, proposes the same settings.
@@ -6,38 +6,160 @@ that is killed and continued, or that has more workers, proposes the same settin
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from ..core.errors import ConfigError
+import numpy as np
+
+from ..config.reading import parse_toml_value
+from ..core.errors import ConfigError, FolderError
+from ..core.files import write_json
 from ..core.randomness import derive_seed, make_generator
 from ..results.search_tables import SWEEP_FILE, group_runs, read_sweep, read_sweep_file
-from ..runs.early_stops import Limits, compute_limits, read_stop
-from ..runs.events import Event, get_end
-from ..runs.run_index import EVENTS_FILE, read_events
-from .sweep import (
-    DRAWN_DIGITS,
-    MAX_REPEATS,
-    Combination,
-    ValueRange,
-    Values,
-    draw_value,
-    write_sweep_file,
-)
+from ..runs.events import Measure, get_end
+from ..runs.folder import RunFolder
+from ..runs.run_index import EVENTS_FILE, read_events, read_stop
+from .hooks import Limits, MedianRule, compute_limits
+from .many import RunOptions, run_many
+from .spec import RunSpec, create_folders
+
+Combination = dict[str, Any]  # a value for every key
+MakeSpec = Callable[[str, Combination, int], RunSpec]  # from a label, settings and a seed
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+RANGE_PATTERN = re.compile(rf"\s*({NUMBER})\s*\.\.\s*({NUMBER})\s*")
+DRAWN_DIGITS = 4  # of a number drawn from a range
+MAX_REPEATS = 100  # draws in a row that are all known: nothing else is left to draw
+MAX_LABEL = 80  # characters of a folder's name
+
+
+@dataclass(frozen=True)
+class ValueRange:
+    """A range to draw from: whole numbers evenly, positive numbers by their logarithm."""
+
+    low: float
+    high: float
+    whole: bool
+
+    def list_ends(self) -> tuple[float | int, float | int]:
+        """Return the lowest and the highest number."""
+        return (int(self.low), int(self.high)) if self.whole else (self.low, self.high)
+
+    def draw(self, generator: np.random.Generator) -> float | int:
+        """Draw one number."""
+        if self.whole:
+            return int(generator.integers(int(self.low), int(self.high), endpoint=True))
+        if self.low > 0:
+            drawn = math.exp(generator.uniform(math.log(self.low), math.log(self.high)))
+        else:
+            drawn = generator.uniform(self.low, self.high)
+        return min(max(float(f"{drawn:.{DRAWN_DIGITS}g}"), self.low), self.high)
+
+
+Values = tuple[Any, ...] | ValueRange
+
+
+def parse_values(text: str, where: str) -> Values:
+    """Parse ``0.005,0.01,0.05`` or the range ``0.001..0.1``; errors begin with ``where``."""
+    if ends := RANGE_PATTERN.fullmatch(text):
+        low, high = float(ends[1]), float(ends[2])
+        if not low < high:
+            raise ConfigError(f"{where}: a range goes from low to high, as in 0.001..0.1")
+        return ValueRange(low, high, all(re.fullmatch(r"[-+]?\d+", end) for end in ends.groups()))
+    try:
+        values = tomllib.loads(f"v = [{text}]")["v"]
+    except tomllib.TOMLDecodeError:  # bare words
+        values = [parse_toml_value(part.strip()) for part in text.split(",")]
+    return check_values(values, where)
+
+
+def check_values(values: Iterable[Any], where: str) -> tuple[Any, ...]:
+    """Drop repeated values; refuse none at all."""
+    distinct: list[Any] = []
+    for value in values:
+        if value not in distinct:
+            distinct.append(value)
+    if not distinct or "" in distinct:
+        raise ConfigError(f"{where}: must list values, as in training.lr=0.005,0.01,0.05")
+    return tuple(distinct)
+
+
+def combine(swept: Mapping[str, Values], draws: int | None, seed: int) -> list[Combination]:
+    """Combine the values: all with all, or ``draws`` times at random.
+
+    More draws with the same seed begin with the same combinations, so a sweep can be extended.
+    """
+    if draws is None:
+        return list_grid(swept, "needs random draws: --random N, or random=N")
+    generator = make_generator(seed, "sweep", sorted(swept))
+    return draw_new(lambda: draw_settings(swept, generator), [], draws)
+
+
+def draw_value(values: Values, generator: np.random.Generator) -> Any:
+    if isinstance(values, ValueRange):
+        return values.draw(generator)
+    return values[int(generator.integers(len(values)))]
+
+
+def format_value(value: Any) -> str:
+    """Format a value as TOML, on one line."""
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{k} = {format_value(v)}' for k, v in value.items())} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(format_value, value))}]"
+    return json.dumps(value) if isinstance(value, bool | str) else repr(value)
+
+
+def shorten_keys(keys: Iterable[str]) -> dict[str, str]:
+    """Shorten keys to their last words, as ``lr`` for ``training.lr``, if these differ."""
+    keys = list(keys)
+    last = [k.rpartition(".")[2] for k in keys]
+    unclear = len(set(last)) < len(last) or "name" in last or "kind" in last
+    return {k: k if unclear else short for k, short in zip(keys, last, strict=True)}
+
+
+def make_label(values: Combination) -> str:
+    """Return the folder name of a combination, as in ``lr=0.01_mu=0.1``."""
+    short = shorten_keys(values)
+    text = "_".join(
+        f"{short[k]}={v if isinstance(v, str) else format_value(to_plain(v))}"
+        for k, v in values.items()
+    )
+    plain = re.sub(r"[^\w.=+-]+", "-", text)[:MAX_LABEL]
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return plain if plain == text else f"{plain}-{digest}"
+
+
+def list_ends(values: Values) -> tuple[Any, ...]:
+    """Return the values of a list, or the ends of a range."""
+    return values.list_ends() if isinstance(values, ValueRange) else values
+
+
+def to_plain(value: Any) -> Any:
+    """Return a value as JSON can hold it; a model or a rule by its name."""
+    if isinstance(value, bool | int | float | str | list | dict) or value is None:
+        return value
+    return getattr(value, "__name__", None) or repr(value)
+
+
+# Samplers ---------------------------------------------------------------------------------------
 
 SamplerName = Literal["tpe", "random", "grid"]
 SAMPLERS: tuple[SamplerName, ...] = ("tpe", "random", "grid")
-BATCH = 4  # trials that are proposed together; fixed, so that workers do not change proposals
-STARTUP_TRIALS = 8  # random ones, before TPE has something to learn from
+BATCH = 4  # trials that are proposed together, whatever the number of workers
+STARTUP_TRIALS = 8  # random ones, before TPE begins
 
 
 @dataclass(frozen=True)
 class Tried:
-    """Settings that were tried, and their validation accuracy; None if the trial did not finish."""
+    """Settings that were tried, and their validation accuracy; None without a result."""
 
     settings: Combination
     accuracy: float | None
@@ -69,7 +191,7 @@ def draw_settings(swept: Mapping[str, Values], generator: Any) -> Combination:
 def draw_new(
     draw: Callable[[], Combination], known: Sequence[Combination], count: int
 ) -> list[Combination]:
-    """Draw settings that differ from the known ones and from each other; give up after many repeats."""
+    """Draw settings that are neither known nor repeated; give up after ``MAX_REPEATS`` in a row."""
     new: list[Combination] = []
     repeats = 0
     while len(new) < count and repeats < MAX_REPEATS:
@@ -89,11 +211,13 @@ def propose_from_grid(
     return [grid[i] for i in order if grid[i] not in known][:count]
 
 
-def list_grid(swept: Mapping[str, Values]) -> list[Combination]:
-    """List all combinations of values; a range has none."""
+def list_grid(
+    swept: Mapping[str, Values], advice: str = "has no grid; list its values, or use --sampler tpe"
+) -> list[Combination]:
+    """List all combinations of values; raise ConfigError for a range, with this advice."""
     for key, values in swept.items():
         if isinstance(values, ValueRange):
-            raise ConfigError(f"{key}: a range has no grid; list its values, or use --sampler tpe")
+            raise ConfigError(f"{key}: a range {advice}")
     lists: list[Any] = list(swept.values())
     return [dict(zip(swept, values, strict=True)) for values in product(*lists)]
 
@@ -148,7 +272,7 @@ def make_distribution(optuna: Any, values: Values) -> Any:
 def make_known_trial(
     optuna: Any, swept: Mapping[str, Values], space: Mapping[str, Any], one: Tried
 ) -> Any:
-    """Tell Optuna a trial; one without a result counts as worse than all others."""
+    """Describe a trial to Optuna; one without a result counts as worse than all others."""
     states = optuna.trial.TrialState
     return optuna.trial.create_trial(
         state=states.PRUNED if one.accuracy is None else states.COMPLETE,
@@ -171,27 +295,20 @@ def decode_value(values: Values, parameter: Any) -> Any:
     return min(max(float(f"{parameter:.{DRAWN_DIGITS}g}"), values.low), values.high)
 
 
-def describe_space(swept: Mapping[str, Values]) -> dict[str, Any]:
-    """Describe what is searched as plain data, as JSON gives it back."""
-    plain = {
-        key: {"low": v.low, "high": v.high, "whole": v.whole}
-        if isinstance(v, ValueRange)
-        else list(v)
-        for key, v in swept.items()
-    }
-    return dict(json.loads(json.dumps(plain)))
+# Trials -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Search:
-    """What is searched, for which algorithms, and how."""
+    """A search: what is tried for each algorithm, and how the runs of its trials are made."""
 
     spaces: Mapping[str, Mapping[str, Values]]  # by the algorithm's label
+    make_spec: MakeSpec
     trials: int  # of every algorithm
     seeds: Sequence[int]  # each trial runs with each of them
     rounds: int
     sampler: SamplerName = "tpe"
-    by: Literal["P", "G"] = "P"
+    by: Measure = "P"
     stop_early: bool = True
 
     @property
@@ -199,45 +316,41 @@ class Search:
         """The seed of the sampler."""
         return min(self.seeds)
 
+    def make_first(self) -> RunSpec:
+        """Make a run that shows the data and the engine of all runs."""
+        label, space = next(iter(self.spaces.items()))
+        first = {key: list_ends(values)[0] for key, values in space.items()}
+        return self.make_spec(label, first, self.seed)
 
-@dataclass(frozen=True)
-class Trial:
-    """One run of a search: settings, seed, and the limits below which it stops early."""
-
-    settings: Combination
-    seed: int
-    limits: Limits
-
-
-class TrialRunner(Protocol):
-    """Runs the trials of a search: from configurations, or from objects of a Python session."""
-
-    def prepare_trial(self, folder: Path, settings: Combination, seeds: Sequence[int]) -> list[str]:
-        """Prepare a run for each seed in this folder; return the names of the run folders."""
-
-    def run_trials(self, due: Mapping[Path, Trial]) -> dict[Path, str]:
-        """Run these to their end, or to their early stop; return which diverged, and how."""
+    def check(self) -> None:
+        """Raise ConfigError if a value is wrong, before the first trial begins."""
+        for label, space in self.spaces.items():
+            ends = {key: list_ends(values) for key, values in space.items()}
+            first = {key: values[0] for key, values in ends.items()}
+            for key, values in ends.items():
+                for value in values:
+                    self.make_spec(label, {**first, key: value}, self.seed)
 
 
-def run_search(search: Search, parent: Path, runner: TrialRunner) -> None:
-    """Run a search to its end; continue it, if its folder has been begun."""
+def run_search(search: Search, parent: Path, options: RunOptions) -> None:
+    """Run a search to its end; continue it if its folder has been begun."""
     while True:
         for label, space in search.spaces.items():
-            propose_next_batch(search, parent / label, space, runner)
-        due = {
-            path: trial
-            for label in search.spaces
-            for path, trial in list_due_trials(search, parent / label).items()
-        }
+            propose_next_batch(search, parent / label, label, space)
+        due, rules = dict[RunFolder, RunSpec](), dict[Path, MedianRule]()
+        for label in search.spaces:
+            for folder, (spec, limits) in list_due_trials(search, parent / label, label).items():
+                due[folder] = replace(spec, name=f"{label} {folder.path.name}")
+                rules[folder.path] = MedianRule(search.by, limits)
         if not due:
             return
-        failed = runner.run_trials(due)
+        diverged = run_many(due, replace(options, rules=rules))
         for label in search.spaces:
-            record_diverged(parent / label, failed)
+            record_diverged(parent / label, diverged)
 
 
 def propose_next_batch(
-    search: Search, folder: Path, space: Mapping[str, Values], runner: TrialRunner
+    search: Search, folder: Path, label: str, space: Mapping[str, Values]
 ) -> None:
     """Write the next trials of an algorithm, if all earlier ones have ended and some are left."""
     content: dict[str, Any] = {"settings": list(space), "runs": {}, "failed": {}}
@@ -251,13 +364,13 @@ def propose_next_batch(
     if left <= 0:
         return
     for settings in propose_batch(search.sampler, space, tried, left, search.seed):
-        names = runner.prepare_trial(folder, settings, search.seeds)
-        content["runs"] |= {
-            name: {"settings": settings, "seed": seed}
-            for name, seed in zip(names, search.seeds, strict=True)
-        }
+        names = {f"{make_label(settings)}-{seed}": seed for seed in search.seeds}
+        specs = {n: search.make_spec(label, settings, seed) for n, seed in names.items()}
+        create_folders(folder, specs)
+        plain = {key: to_plain(value) for key, value in settings.items()}
+        content["runs"] |= {n: {"settings": plain, "seed": seed} for n, seed in names.items()}
     folder.mkdir(parents=True, exist_ok=True)
-    write_sweep_file(folder, content)  # all of a batch at once: it is proposed once
+    write_json(folder / SWEEP_FILE, content)  # a batch at once, as it was proposed at once
 
 
 def read_tried(search: Search, folder: Path) -> list[Tried]:
@@ -272,7 +385,7 @@ def read_tried(search: Search, folder: Path) -> list[Tried]:
 
 
 def list_unfinished(folder: Path) -> list[str]:
-    """List the runs of an algorithm that have neither finished, nor stopped, nor diverged."""
+    """List the runs in a folder that have neither finished, nor diverged, nor been abandoned."""
     content = read_sweep_file(folder)
     return [
         name
@@ -283,21 +396,23 @@ def list_unfinished(folder: Path) -> list[str]:
     ]
 
 
-def list_due_trials(search: Search, folder: Path) -> dict[Path, Trial]:
-    """List the runs to do by folder.
+def list_due_trials(
+    search: Search, folder: Path, label: str
+) -> dict[RunFolder, tuple[RunSpec, Limits]]:
+    """List the runs to do, each with the limits below which it is abandoned.
 
     Limits follow from finished batches only, so they do not depend on which run ends first.
     """
     unfinished = list_unfinished(folder)
     groups = group_runs(read_sweep_file(folder)["runs"])
-    due: dict[Path, Trial] = {}
+    due: dict[RunFolder, tuple[RunSpec, Limits]] = {}
     for number, (settings, runs) in enumerate(groups):
         earlier = groups[: number // BATCH * BATCH]
         for name, seed in runs.items():
             if name in unfinished:
                 same_seed = [n for _, r in earlier for n, s in r.items() if s == seed]
                 limits = find_limits(search, folder, same_seed)
-                due[folder / name] = Trial(settings, seed, limits)
+                due[RunFolder(folder / name)] = search.make_spec(label, settings, seed), limits
     return due
 
 
@@ -305,14 +420,54 @@ def find_limits(search: Search, folder: Path, names: Sequence[str]) -> Limits:
     """Compute the limits that follow from these runs."""
     if not search.stop_early:
         return {}
-    earlier: list[list[Event]] = [list(read_events(folder / n / EVENTS_FILE)) for n in names]
+    earlier = [list(read_events(folder / n / EVENTS_FILE)) for n in names]
     return compute_limits(search.rounds, earlier, search.by)
 
 
-def record_diverged(folder: Path, failed: Mapping[Path, str]) -> None:
-    """Record which runs of an algorithm diverged."""
+def record_diverged(folder: Path, diverged: Mapping[Path, str]) -> None:
+    """Record which runs in a folder diverged, and why."""
     content = read_sweep_file(folder)
-    own = {path.name: reason for path, reason in failed.items() if path.parent == folder}
+    own = {path.name: reason for path, reason in diverged.items() if path.parent == folder}
     if own:
         content["failed"] |= own
-        write_sweep_file(folder, content)
+        write_json(folder / SWEEP_FILE, content)
+
+
+# Sweeps: all trials at once ---------------------------------------------------------------------
+
+
+def create_sweep(
+    parent: Path, combinations: Sequence[Combination], seeds: Sequence[int], make_spec: MakeSpec
+) -> dict[RunFolder, RunSpec]:
+    """Write the folder of every run and ``sweep.json``; return the runs that are to do."""
+    names = {f"{make_label(c)}-{seed}": (c, seed) for c in combinations for seed in seeds}
+    if not names:
+        raise ConfigError("seeds: must list at least one seed, as in (0, 1, 2)")
+    specs = {n: replace(make_spec("", *of), name=n) for n, of in names.items()}
+    folders = create_folders(parent, specs)
+    failed = read_sweep_file(parent)["failed"] if (parent / SWEEP_FILE).exists() else {}
+    runs = {
+        n: {"settings": {k: to_plain(v) for k, v in c.items()}, "seed": seed}
+        for n, (c, seed) in names.items()
+    }
+    content = {"settings": list(combinations[0]), "runs": runs, "failed": failed}
+    write_json(parent / "compare.json", {"runs": list(runs)})
+    write_json(parent / SWEEP_FILE, content)
+    unfinished = list_unfinished(parent)
+    return {
+        f: replace(s, name=f.path.name) for f, s in folders.items() if f.path.name in unfinished
+    }
+
+
+def run_sweep(parent: Path, runs: Mapping[RunFolder, RunSpec], options: RunOptions) -> None:
+    """Run what is left of a sweep, and record what diverged."""
+    record_diverged(parent, run_many(runs, options))
+
+
+def list_due_folders(parent: Path) -> list[RunFolder]:
+    """List the folders of a sweep whose runs are to do; raise FolderError if one is gone."""
+    names = list_unfinished(parent)
+    for name in names:
+        if not (parent / name / "config.toml").exists():
+            raise FolderError(f"{parent / name} is gone; run the same sweep again to make it")
+    return [RunFolder(parent / name) for name in names]

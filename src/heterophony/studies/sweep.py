@@ -1,170 +1,236 @@
-"""The settings that a sweep varies: lists of values and ranges, combined in a grid or at random."""
+"""``hp.sweep``, and the sweeps of the command line: one algorithm with many settings."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
-import re
-import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import product
+import shutil
+import tempfile
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
-import numpy as np
-
-from ..config.config import Config
-from ..config.reading import parse_toml_value, read_config, read_toml
-from ..config.sections import EngineSection
-from ..config.short_keys import expand_overrides, find_choice, ignore_note
-from ..core.errors import ConfigError, DivergedError, FolderError
-from ..core.files import write_json
-from ..core.randomness import make_generator
-from ..core.settings import list_settings
+from ..config.reading import read_config, read_toml
+from ..config.short_keys import expand_overrides, find_choice, ignore_note, rename_key
+from ..core.algorithm import Algorithm
+from ..core.errors import ConfigError, suggest_or_list
+from ..core.settings import construct, list_settings
 from ..core.training import Training
-from ..engines.base import count_cores, count_gpu_workers
-from ..results.search_tables import SWEEP_FILE, read_sweep_file
-from ..runs.early_stops import read_stop
-from ..runs.folder import RunFolder
-from .execute import is_finished
-from .progress import RunsProgress
-from .tasks import (
-    load_tasks,
-    prepare_run_folders,
-    read_begun_config,
-    resume_tasks,
-    run_on_cluster,
-    run_side_by_side,
+from ..data.federation import Federation
+from ..engines.child_processes import end_if_script_is_imported
+from ..results.search_tables import SweepTable, read_sweep
+from .hooks import Hook
+from .many import RunOptions
+from .progress import show_progress
+from .run import SPEC_KEYWORDS, AlgorithmLike, choose_algorithm, make_spec, run
+from .search import (
+    Combination,
+    Values,
+    check_values,
+    combine,
+    create_sweep,
+    format_value,
+    parse_values,
+    run_sweep,
 )
+from .spec import RunSpec
 
-Combination = dict[str, Any]  # a value for every key
-NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-RANGE_PATTERN = re.compile(rf"\s*({NUMBER})\s*\.\.\s*({NUMBER})\s*")
-DRAWN_DIGITS = 4  # of a number drawn from a range: enough to choose by, short enough to read
-MAX_REPEATS = 100  # draws in a row that are all known already: there is nothing else to draw
-
-
-@dataclass(frozen=True)
-class ValueRange:
-    """A range to draw from: whole numbers evenly, positive numbers by their logarithm."""
-
-    low: float
-    high: float
-    whole: bool
-
-    def list_ends(self) -> tuple[float | int, float | int]:
-        """Return the lowest and the highest number."""
-        return (int(self.low), int(self.high)) if self.whole else (self.low, self.high)
-
-    def draw(self, generator: np.random.Generator) -> float | int:
-        """Draw one number."""
-        if self.whole:
-            return int(generator.integers(int(self.low), int(self.high), endpoint=True))
-        if self.low > 0:
-            drawn = math.exp(generator.uniform(math.log(self.low), math.log(self.high)))
-        else:
-            drawn = generator.uniform(self.low, self.high)
-        return min(max(float(f"{drawn:.{DRAWN_DIGITS}g}"), self.low), self.high)
-
-
-Values = tuple[Any, ...] | ValueRange
-
-
-def parse_values(text: str, where: str) -> Values:
-    """Parse ``0.005,0.01,0.05`` or the range ``0.001..0.1``; errors begin with ``where``."""
-    if ends := RANGE_PATTERN.fullmatch(text):
-        low, high = float(ends[1]), float(ends[2])
-        if not low < high:
-            raise ConfigError(f"{where}: a range goes from low to high, as in 0.001..0.1")
-        return ValueRange(low, high, all(re.fullmatch(r"[-+]?\d+", end) for end in ends.groups()))
-    try:
-        values = tomllib.loads(f"v = [{text}]")["v"]
-    except tomllib.TOMLDecodeError:  # bare words
-        values = [parse_toml_value(part.strip()) for part in text.split(",")]
-    return check_values(values, where)
-
-
-def check_values(values: Iterable[Any], where: str) -> tuple[Any, ...]:
-    """Drop repeated values; refuse none at all."""
-    distinct: list[Any] = []
-    for value in values:
-        if value not in distinct:
-            distinct.append(value)
-    if not distinct or "" in distinct:
-        raise ConfigError(f"{where}: must list values, as in local.lr=0.005,0.01,0.05")
-    return tuple(distinct)
-
-
-def combine(swept: Mapping[str, Values], draws: int | None, seed: int) -> list[Combination]:
-    """Combine the values: all with all, or ``draws`` times at random.
-
-    More draws with the same seed begin with the same combinations, so a sweep can be extended.
-    """
-    if draws is None:
-        for key, values in swept.items():
-            if isinstance(values, ValueRange):
-                raise ConfigError(f"{key}: a range needs random draws: --random N, or random=N")
-        lists: Sequence[Any] = list(swept.values())
-        return [dict(zip(swept, values, strict=True)) for values in product(*lists)]
-    generator, repeats = make_generator(seed, "sweep", sorted(swept)), 0
-    drawn: list[Combination] = []
-    while len(drawn) < draws and repeats < MAX_REPEATS:
-        one = {key: draw_value(swept[key], generator) for key in sorted(swept)}
-        one = {key: one[key] for key in swept}
-        repeats = repeats + 1 if one in drawn else 0
-        drawn += [] if repeats else [one]
-    return drawn
-
-
-def draw_value(values: Values, generator: np.random.Generator) -> Any:
-    if isinstance(values, ValueRange):
-        return values.draw(generator)
-    return values[int(generator.integers(len(values)))]
-
-
-def format_value(value: Any) -> str:
-    """Format a value as TOML, on one line."""
-    if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{k} = {format_value(v)}' for k, v in value.items())} }}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(format_value, value))}]"
-    return json.dumps(value) if isinstance(value, bool | str) else repr(value)
-
-
-def shorten_keys(keys: Iterable[str]) -> dict[str, str]:
-    """Shorten keys to their last words where these differ: ``lr`` for ``local.lr``."""
-    keys = list(keys)
-    last = [k.rpartition(".")[2] for k in keys]
-    unclear = len(set(last)) < len(last) or "name" in last or "kind" in last
-    return {k: k if unclear else short for k, short in zip(keys, last, strict=True)}
-
-
-def is_training_key(key: str) -> bool:
-    """Tell whether a key is of the section [local], as ``local.lr``: an algorithm is called local, too."""
-    section, _, setting = key.strip().partition(".")
-    return section == "local" and setting in [f.name for f in list_settings(Training)]
-
-
+T = TypeVar("T")
 VALIDATION_KEY, VALIDATION_FRACTION = "data.validation_fraction", 0.2
-MAX_LABEL = 80  # letters of a folder's name
+SearchEngine = Literal["serial", "pool"]
+
+
+def sweep(
+    algorithm: AlgorithmLike,
+    federation: Federation,
+    settings: Mapping[str, Sequence[Any] | str],
+    *,
+    random: int | None = None,
+    seeds: Sequence[int] = (0,),
+    by: Literal["P", "G"] = "P",
+    engine: SearchEngine = "serial",
+    workers: int | None = None,
+    out: str | Path | None = None,
+    on_event: Hook = lambda event: None,
+    progress: bool = True,
+    **how: Any,
+) -> SweepTable:
+    """Run every combination of these settings, and sort them by validation accuracy.
+
+    ``settings`` maps what to vary to its values: settings of the algorithm (``mu``), of ``Training``
+    (``lr``), or keywords of ``hp.run`` (``rounds``). Values are a list, or a text as on the command
+    line: ``"0.01,0.1"`` or, with ``random`` draws, a range such as ``"0.001..0.1"``. ``how`` holds
+    keywords of ``hp.run`` and settings of the algorithm that all runs have.
+
+    The engine "pool" runs them side by side, one core each; "serial", one after the other. With
+    ``out``, the same call continues an interrupted sweep. The best settings are chosen only if the
+    federation has validation examples: ``hp.federate(…, validation_fraction=0.2)``.
+    """
+    prepare_search(engine)
+    maker = CallMaker.create(algorithm, federation, how)
+    combinations = combine(maker.parse(settings), random, min(seeds, default=0))
+    if not federation.validates:
+        warnings.warn(
+            "hp.sweep: nothing is chosen on test data; to have the best settings chosen, use"
+            " hp.federate(…, validation_fraction=0.2)",
+            stacklevel=2,
+        )
+    with open_parent(out) as (parent, temporary):
+        runs = create_sweep(
+            parent, combinations, seeds, lambda _, values, seed: maker.make(values, seed, engine)
+        )
+        with show_progress(progress) as shown:
+            run_sweep(parent, runs, RunOptions(shown, workers, True, on_event=on_event))
+        table = read_sweep(parent, by)
+        temporary.bind(table)
+    return table
+
+
+def prepare_search(engine: str) -> None:
+    """Raise ConfigError if a search cannot use the engine."""
+    if engine == "pool":
+        end_if_script_is_imported()
+    if engine not in ("serial", "pool"):
+        raise ConfigError(f"engine: must be one of serial, pool, not {engine!r}")
+
+
+@dataclass
+class Temporary:
+    """A temporary folder that is deleted with the objects it is bound to."""
+
+    path: str | None
+
+    def bind(self, owner: object) -> None:
+        """Delete the folder with the owner, which must be the only one."""
+        if self.path is not None:
+            weakref.finalize(owner, shutil.rmtree, self.path, ignore_errors=True)
+
+
+@contextmanager
+def open_parent(out: str | Path | None) -> Iterator[tuple[Path, Temporary]]:
+    """Open the folder of several runs; a temporary one without ``out``, deleted on an error."""
+    temporary = Temporary(None if out is not None else tempfile.mkdtemp(prefix="heterophony-"))
+    try:
+        yield Path(temporary.path or str(out)), temporary
+    except BaseException:
+        if temporary.path is not None:
+            shutil.rmtree(temporary.path, ignore_errors=True)
+        raise
+
+
+# Runs of a Python program -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class SweepRun:
-    """One run of a sweep."""
+class CallMaker:
+    """Makes runs that differ in some settings from the arguments of a call."""
 
-    values: Combination
-    config: Config
+    base: Algorithm
+    name: str
+    federation: Federation
+    training: Training
+    how: Mapping[str, Any]  # keywords of ``hp.run`` that all runs have
+
+    @classmethod
+    def create(
+        cls, algorithm: AlgorithmLike, federation: Federation, how: Mapping[str, Any]
+    ) -> CallMaker:
+        """Split ``how`` into settings of the algorithm and keywords of ``hp.run``."""
+        own = {k: v for k, v in how.items() if k not in SPEC_KEYWORDS}
+        base, name = choose_algorithm(algorithm, own, SPEC_KEYWORDS)
+        training = how.get("training") or Training()
+        return cls(base, name, federation, training, {k: how[k] for k in how if k not in own})
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds, unless it is varied."""
+        return int(self.how.get("rounds", signature(run).parameters["rounds"].default))
+
+    def parse(self, settings: Mapping[str, Sequence[Any] | str]) -> dict[str, Values]:
+        """Return the values of every setting, by its full key."""
+        swept: dict[str, Values] = {}
+        for key, values in settings.items():
+            where = f"settings[{key!r}]"
+            if isinstance(values, str):
+                found = parse_values(values, where)
+            elif isinstance(values, Iterable):
+                found = check_values(values, where)
+            else:
+                raise ConfigError(f"{where}: must be a list, as in [0.01, 0.1], not {values!r}")
+            swept[self.find_key(key)] = found
+        if not swept:
+            raise ConfigError("settings: must say what to vary, as in {'lr': [0.01, 0.1]}")
+        return swept
+
+    def find_key(self, key: str) -> str:
+        """Return the full key of a setting: ``training.…``, ``algorithm.…`` or a keyword."""
+        keywords = [k for k in SPEC_KEYWORDS if k not in ("seed", "training", "engine", "workers")]
+        if key in keywords:
+            return key
+        known = [f"training.{f.name}" for f in list_settings(Training)]
+        known += [f"algorithm.{f.name}" for f in list_settings(type(self.base))]
+        found = [k for k in known if rename_key(key) in (k, k.rpartition(".")[2])]
+        if len(found) > 1:
+            raise ConfigError(f"{key}: can be {' or '.join(found)}; write one of them")
+        if not found:
+            short = [k.rpartition(".")[2] for k in known]
+            raise ConfigError(f"{key}: cannot be varied{suggest_or_list(key, [*short, *keywords])}")
+        return found[0]
+
+    def make(self, values: Combination, seed: int, engine: str = "serial") -> RunSpec:
+        """Make the run with these values."""
+        parts: dict[str, dict[str, Any]] = {"algorithm": {}, "training": {}, "": {}}
+        for key, value in values.items():
+            section, _, setting = key.rpartition(".")
+            parts[section][setting] = value
+        algorithm = change_settings(self.base, parts["algorithm"], "algorithm")
+        changed = self.training.list_changed(parts["training"])
+        training = construct(Training, changed, "training")
+        how = {**self.how, **parts[""], "training": training, "seed": seed, "engine": engine}
+        spec = make_spec(algorithm, self.federation, how, {})
+        return replace(spec, config=replace(spec.config, algorithm_name=self.name))
+
+
+def change_settings(instance: T, values: Mapping[str, Any], where: str) -> T:
+    """Return a copy with other settings; an error begins with ``where``."""
+    before = {f.name: getattr(instance, f.name) for f in list_settings(type(instance))}
+    return construct(type(instance), {**before, **values}, where)
+
+
+# Runs of the command line -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PairsMaker:
+    """Makes runs that differ in some settings from a file and ``key=value`` pairs."""
+
+    file: Path | None
+    overrides: Sequence[str]
+    names: Mapping[str, str]  # of the algorithms, by label; empty: as the pairs or the file say
+    trust: bool = False  # import algorithms of other packages
+
+    def make(self, label: str, settings: Combination, seed: int) -> RunSpec:
+        """Make the run with these settings."""
+        own = [f"{key}={format_value(value)}" for key, value in settings.items()]
+        name = [f'algorithm.name="{self.names[label]}"'] if label in self.names else []
+        pairs = [*self.overrides, *name, *own, f"seed={seed}"]
+        return RunSpec(read_config(self.file, pairs, trust=self.trust))
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """The runs of a sweep by label, and the keys that they vary."""
+    """A sweep of the command line: its combinations, its seeds, and what makes its runs."""
 
-    keys: tuple[str, ...]
-    runs: dict[str, SweepRun]
+    combinations: list[Combination]
+    seeds: Sequence[int]
+    maker: PairsMaker
+
+    def list_specs(self) -> list[RunSpec]:
+        """Make every run; raise ConfigError if a value is wrong."""
+        return [self.maker.make("", c, seed) for c in self.combinations for seed in self.seeds]
 
 
 def build_sweep(
@@ -175,140 +241,50 @@ def build_sweep(
     draws: int | None = None,
     note: Callable[[str], None] = ignore_note,
 ) -> Sweep:
-    """Build the configuration of every run: all combinations of the swept values, or random draws.
+    """Build a sweep: all combinations of the swept values, or random draws.
 
-    Validation examples are held out unless the configuration says otherwise. The configuration is the
-    user's own: an algorithm from outside is imported.
+    Validation examples are held out unless the configuration says otherwise. The user wrote the
+    configuration, so an algorithm of another package is imported.
     """
     raw = read_toml(file)[1]
     both = expand_overrides(raw, [*overrides, *swept], note=note, trust=True)
     overrides, pairs = both[: len(overrides)], both[len(overrides) :]
     values = parse_swept(pairs)
-    if holds_out_nothing(raw, overrides, values):
-        overrides = [f"{VALIDATION_KEY}={VALIDATION_FRACTION}", *overrides]
-        note(
-            f"{VALIDATION_FRACTION:.0%} of every client's training examples are held out to choose by"
-        )
+    if VALIDATION_KEY not in values:
+        overrides = hold_out_examples(raw, overrides, note)
     base = read_config(file, overrides, trust=True)
-    runs = {}
-    for one in combine(values, draws, base.top.seed):
-        own = [f"{key}={format_value(value)}" for key, value in one.items()]
-        for seed in [base.top.seed] if seeds is None else seeds:
-            config = read_config(file, [*overrides, *own, f"seed={seed}"], trust=True)
-            runs[f"{make_label(one)}-{seed}"] = SweepRun(one, config)
-    return Sweep(tuple(values), runs)
+    chosen = [base.top.seed] if seeds is None else seeds
+    sweep = Sweep(
+        combine(values, draws, base.top.seed), chosen, PairsMaker(file, overrides, {}, trust=True)
+    )
+    sweep.list_specs()  # raises if a value is wrong
+    return sweep
 
 
 def parse_swept(pairs: Sequence[str]) -> dict[str, Values]:
-    """Parse ``key=values`` pairs; a key may be given once."""
+    """Parse ``key=values`` pairs; raise ConfigError if a key is given twice."""
     swept: dict[str, Values] = {}
     for pair in pairs:
         key, sign, text = (part.strip() for part in pair.partition("="))
         if not sign or not key:
-            raise ConfigError(f"-s {pair}: must be key=values, as in local.lr=0.005,0.01,0.05")
+            raise ConfigError(f"-s {pair}: must be key=values, as in training.lr=0.005,0.01,0.05")
         if key == "seed":
             raise ConfigError(f"-s {pair}: give seeds by --seeds; they are averaged over")
         if key in swept:
             raise ConfigError(f"-s {pair}: {key} is there twice; list its values once")
         swept[key] = parse_values(text, f"-s {pair}")
     if not swept:
-        raise ConfigError("-s: missing; say what to vary, as in -s local.lr=0.005,0.01,0.05")
+        raise ConfigError("-s: missing; say what to vary, as in -s training.lr=0.005,0.01,0.05")
     return swept
 
 
-def holds_out_nothing(
-    raw: Mapping[str, Any], overrides: Sequence[str], swept: Mapping[str, Values]
-) -> bool:
-    """Tell whether nobody said how many validation examples there are."""
-    unset = find_choice(raw, overrides, VALIDATION_KEY, "") == ""
+def hold_out_examples(
+    raw: Mapping[str, Any], overrides: Sequence[str], note: Callable[[str], None]
+) -> list[str]:
+    """Return the overrides with validation examples, unless the user decides about them."""
+    chosen = find_choice(raw, overrides, VALIDATION_KEY, "")
     # a partition from a file may list validation examples itself
-    from_file = find_choice(raw, overrides, "data.partition.kind", "") == "file"
-    return unset and not from_file and VALIDATION_KEY not in swept
-
-
-def make_label(values: Combination) -> str:
-    """Make a folder's name of a combination, as in ``lr=0.01_mu=0.1``."""
-    short = shorten_keys(values)
-    text = "_".join(
-        f"{short[k]}={v if isinstance(v, str) else format_value(v)}" for k, v in values.items()
-    )
-    plain = re.sub(r"[^\w.=+-]+", "-", text)[:MAX_LABEL]
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return plain if plain == text else f"{plain}-{digest}"
-
-
-# Folders ----------------------------------------------------------------------------------------
-
-
-def prepare_sweep(sweep: Sweep, parent: Path) -> None:
-    """Write the folder of every run, and ``sweep.json``, before any run begins."""
-    prepare_run_folders(parent, {label: run.config for label, run in sweep.runs.items()})
-    runs = {
-        label: {"settings": run.values, "seed": run.config.top.seed}
-        for label, run in sweep.runs.items()
-    }
-    failed = read_sweep_file(parent)["failed"] if (parent / SWEEP_FILE).exists() else {}
-    write_sweep_file(parent, {"settings": list(sweep.keys), "runs": runs, "failed": failed})
-
-
-def write_sweep_file(parent: Path, content: Mapping[str, Any]) -> None:
-    write_json(parent / SWEEP_FILE, content)
-
-
-def list_due_runs(parent: Path) -> list[RunFolder]:
-    """List the runs of a sweep that are neither finished, nor stopped early, nor known to diverge."""
-    content = read_sweep_file(parent)
-    folders = [
-        RunFolder(parent / name) for name in content["runs"] if name not in content["failed"]
-    ]
-    for folder in folders:
-        if not folder.config_file.exists():
-            raise FolderError(f"{folder.path} is gone; run the same sweep again to make it")
-    left = [f for f in folders if read_stop(f.path) is None]
-    return [f for f in left if not is_finished(list(f.iterate_events()))]
-
-
-def run_due_sweep(
-    parent: Path,
-    due: Sequence[RunFolder],
-    progress: RunsProgress,
-    workers: int | None = None,
-    overrides: Sequence[str] = (),
-    warn: Callable[[str], None] = ignore_note,
-    trust: bool = False,
-) -> None:
-    """Run what is left of a sweep; ``overrides`` may change the section [engine].
-
-    With ``trust``, an algorithm from outside is imported.
-
-    Runs are side by side, one core each. With the serial engine, or if one run is left, they are one
-    after the other.
-    """
-    if not due:
-        return
-    configs = {f.path: read_begun_config(f.config_file, overrides, trust) for f in due}
-    runs = {path: (path.name, config.top.rounds) for path, config in configs.items()}
-    engine = next(iter(configs.values())).engine
-    if len(due) > 1 and engine.name == "ray":
-        failed = run_on_cluster(runs, engine, workers, progress, overrides, warn)
-    elif len(due) > 1 and engine.name == "pool":
-        width = count_width(engine, workers)
-        failed = run_side_by_side(runs, width, progress, overrides, warn)
-    else:
-        failed = {}
-        for folder in due:
-            try:
-                resume_tasks(load_tasks([folder], overrides, trust), progress, workers, warn=warn)
-            except DivergedError as error:
-                failed[folder.path] = str(error)
-    content = read_sweep_file(parent)
-    content["failed"] |= {path.name: reason for path, reason in failed.items()}
-    write_sweep_file(parent, content)
-
-
-def count_width(engine: EngineSection, workers: int | None) -> int:
-    """Count the runs at a time: one per core, or a few on each GPU."""
-    if workers := workers or engine.workers:
-        return workers
-    compute = engine.choose_compute()
-    return count_cores() if compute.is_cpu else count_gpu_workers(compute)
+    if chosen or find_choice(raw, overrides, "data.partition.kind", "") == "file":
+        return list(overrides)
+    note(f"{VALIDATION_FRACTION:.0%} of every client's training examples are held out to choose by")
+    return [f"{VALIDATION_KEY}={VALIDATION_FRACTION}", *overrides]

@@ -1,44 +1,125 @@
-"""``tune``: the same search for several algorithms, from configurations, chosen by validation examples."""
+"""``hp.tune``, and the tunes of the command line: the same search for several algorithms."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from ..algorithms import find_algorithm_name, get_algorithm_class
-from ..config.config import Config
 from ..config.reading import read_config, read_toml
-from ..config.short_keys import expand_overrides, ignore_note
+from ..config.short_keys import expand_overrides, ignore_note, rename_pair
 from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, FolderError
 from ..core.files import read_json, write_atomically, write_json
 from ..core.settings import list_settings
-from ..runs.folder import RunFolder
-from .member_runs import run_trials_on_cluster, run_trials_side_by_side
-from .progress import RunsProgress
-from .search import SAMPLERS, SamplerName, Search, Trial, list_grid
+from ..core.training import Training
+from ..data.federation import Federation
+from ..results.search_tables import TuneTable, read_tune
+from .compare import label_algorithms, name_algorithm
+from .hooks import Hook
+from .many import RunOptions
+from .progress import show_progress
+from .run import AlgorithmLike
+from .search import SAMPLERS, Combination, SamplerName, Search, Values, list_grid, run_search
+from .spec import RunSpec
 from .sweep import (
-    VALIDATION_FRACTION,
     VALIDATION_KEY,
-    Combination,
-    Values,
-    count_width,
-    format_value,
-    holds_out_nothing,
-    is_training_key,
-    make_label,
+    CallMaker,
+    PairsMaker,
+    SearchEngine,
+    hold_out_examples,
+    open_parent,
+    parse_swept,
+    prepare_search,
 )
-from .sweep import parse_swept as parse_values_of_keys
-from .tasks import FederationCache, has_same_settings, label_algorithms, read_begun_config
 
 TUNE_FILE, BASE_FILE = "tune.json", "base.toml"
 
 
+def tune(
+    algorithms: AlgorithmLike | Sequence[AlgorithmLike],
+    federation: Federation,
+    settings: Mapping[str, Sequence[Any] | str],
+    *,
+    trials: int = 20,
+    sampler: SamplerName = "tpe",
+    seeds: Sequence[int] = (0,),
+    by: Literal["P", "G"] = "P",
+    stop_early: bool = True,
+    engine: SearchEngine = "serial",
+    workers: int | None = None,
+    out: str | Path | None = None,
+    on_event: Hook = lambda event: None,
+    progress: bool = True,
+    **how: Any,
+) -> TuneTable:
+    """Give every algorithm the same number of trials; choose its settings on validation examples.
+
+    ``settings`` maps what to search to values, as for ``hp.sweep``: a list, or a text such as
+    ``"0.001..0.1"``. A key such as ``"fedprox.mu"`` is for one algorithm. ``how`` holds keywords of
+    ``hp.run``. The federation needs validation examples:
+    ``hp.federate(…, validation_fraction=0.2)``.
+
+    The sampler "tpe" is Optuna's and needs ``heterophony[tune]``; "random" and "grid" do not. With
+    ``stop_early``, a trial below the median of earlier ones is abandoned. With ``out``, the same
+    call continues an interrupted search, and ends with the same choice.
+    """
+    prepare_search(engine)
+    if sampler not in SAMPLERS:
+        raise ConfigError(f"sampler: must be one of {', '.join(SAMPLERS)}, not {sampler!r}")
+    if not federation.validates:
+        raise ConfigError(
+            "hp.tune: settings are never chosen on test data; use"
+            " hp.federate(…, validation_fraction=0.2)"
+        )
+    chosen = [algorithms] if isinstance(algorithms, str | Algorithm | type) else list(algorithms)
+    makers = {name_algorithm(a): CallMaker.create(a, federation, how) for a in chosen}
+
+    def make(label: str, values: Combination, seed: int) -> RunSpec:
+        return makers[label].make(values, seed, engine)
+
+    spaces = {label: parse_own_settings(m, settings, label, makers) for label, m in makers.items()}
+    rounds = next(iter(makers.values())).rounds
+    search = Search(spaces, make, trials, seeds, rounds, sampler, by, stop_early)
+    with open_parent(out) as (parent, temporary):
+        with show_progress(progress) as shown:
+            run_search(search, parent, RunOptions(shown, workers, True, on_event=on_event))
+        table = read_tune(parent, makers, by)
+        temporary.bind(table)
+    return table
+
+
+def parse_own_settings(
+    maker: CallMaker,
+    settings: Mapping[str, Sequence[Any] | str],
+    label: str,
+    labels: Mapping[str, object],
+) -> dict[str, Values]:
+    """Return the space of one algorithm: the settings of all, and its own."""
+    own = {}
+    for key, values in settings.items():
+        first, dot, rest = key.partition(".")
+        if not dot or first not in labels or is_training_key(key):
+            own[key] = values
+        elif first == label:
+            own[f"algorithm.{rest}"] = values
+    return maker.parse(own)
+
+
+def is_training_key(key: str) -> bool:
+    """Return True for ``local.lr``, the old name of ``training.lr``; an algorithm is called local."""
+    section, _, setting = key.strip().partition(".")
+    return section == "local" and setting in [f.name for f in list_settings(Training)]
+
+
+# The command line -------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class TuneRequest:
-    """What a tune was asked for; enough to continue it from its folder."""
+    """What a tune was asked for; its folder holds this, so that it can be continued."""
 
     algorithms: list[str]
     settings: list[str]  # ``key=values`` pairs to search over
@@ -48,32 +129,16 @@ class TuneRequest:
     sampler: SamplerName = "tpe"
     by: Literal["P", "G"] = "P"
     stop_early: bool = True
-    keep: bool = False  # show all that was tried, and choose nothing
+    keep: bool = False  # show all trials, and choose nothing
 
 
 @dataclass(frozen=True)
 class Tune:
-    """A search, and the algorithms, file and settings that its configurations are made of."""
+    """A search, what it was asked for, and the names of its algorithms by label."""
 
     request: TuneRequest
     search: Search
-    names: Mapping[str, str]  # of the algorithms, by label
-    file: Path | None
-    overrides: Sequence[str]
-    trust: bool = False  # import algorithms from outside
-
-    def make_config(self, label: str, settings: Combination, seed: int) -> Config:
-        """Make the configuration of one run."""
-        own = [f"{key}={format_value(value)}" for key, value in settings.items()]
-        name = f'algorithm.name="{self.names[label]}"'
-        pairs = [*self.overrides, name, *own, f"seed={seed}"]
-        return read_config(self.file, pairs, trust=self.trust)
-
-    def make_first_config(self) -> Config:
-        """Make a configuration that shows data and engine of all runs."""
-        label, space = next(iter(self.search.spaces.items()))
-        first = {k: v[0] if isinstance(v, tuple) else v.list_ends()[0] for k, v in space.items()}
-        return self.make_config(label, first, self.search.seed)
+    names: Mapping[str, str]
 
 
 def build_tune(
@@ -83,26 +148,22 @@ def build_tune(
     note: Callable[[str], None] = ignore_note,
     trust: bool = False,
 ) -> Tune:
-    """Build the search that was asked for; raise before anything is written if it cannot run.
+    """Build the search that was asked for; raise ConfigError if it cannot run.
 
-    With ``trust``, algorithms from outside are imported.
+    With ``trust``, algorithms of other packages are imported.
     """
     if request.sampler not in SAMPLERS:
         raise ConfigError(f"--sampler {request.sampler}: must be one of {', '.join(SAMPLERS)}")
     raw = read_toml(file)[1]
     algorithms = [find_algorithm_name(name) for name in request.algorithms]
     names = {label: name for name, label in label_algorithms(algorithms).items()}
-    classes = {label: get_algorithm_class(name, trust) for label, name in names.items()}
     shared, own = split_settings(request.settings, names)
     overrides = expand_overrides(raw, [*request.overrides, *engine], algorithms, note, trust)
     pairs = expand_overrides(raw, shared, algorithms, note, trust)
-    if holds_out_nothing(raw, overrides, {}):
-        overrides = [f"{VALIDATION_KEY}={VALIDATION_FRACTION}", *overrides]
-        note(
-            f"{VALIDATION_FRACTION:.0%} of every client's training examples are held out to choose by"
-        )
+    overrides = hold_out_examples(raw, overrides, note)
     spaces = {
-        label: parse_space(cls, pairs, own.get(label, []), label) for label, cls in classes.items()
+        label: parse_space(get_algorithm_class(name, trust), pairs, own.get(label, []), label)
+        for label, name in names.items()
     }
     check_used(pairs, spaces)
     trials = count_trials(request, spaces)
@@ -113,6 +174,7 @@ def build_tune(
         )
     search = Search(
         spaces=spaces,
+        make_spec=PairsMaker(file, overrides, names, trust).make,
         trials=trials,
         seeds=request.seeds,
         rounds=first.top.rounds,
@@ -120,9 +182,8 @@ def build_tune(
         by=request.by,
         stop_early=request.stop_early and not request.keep,
     )
-    tune = Tune(request, search, names, file, overrides, trust)
-    check_configs(tune)
-    return tune
+    search.check()
+    return Tune(request, search, names)
 
 
 def split_settings(
@@ -136,14 +197,14 @@ def split_settings(
         if is_own and "=" in rest:
             own.setdefault(first.strip(), []).append(f"algorithm.{rest}")
         else:
-            shared.append(pair)
+            shared.append(rename_pair(pair))
     return shared, own
 
 
 def parse_space(
     cls: type[Algorithm], shared: Sequence[str], own: Sequence[str], label: str
 ) -> dict[str, Values]:
-    """Return what is searched for one algorithm: settings that it does not have are left out."""
+    """Return the space of one algorithm, without settings that it does not have."""
     known = [f"algorithm.{f.name}" for f in list_settings(cls)]
     for pair in own:
         if (key := pair.partition("=")[0].strip()) not in known:
@@ -153,16 +214,16 @@ def parse_space(
     mine = [p for p in shared if not is_foreign(p.partition("=")[0].strip(), known)]
     if not [*mine, *own]:
         raise ConfigError(f"{label}: -s names nothing that can be searched for it")
-    return parse_values_of_keys([*mine, *own])
+    return parse_swept([*mine, *own])
 
 
 def is_foreign(key: str, known: Sequence[str]) -> bool:
-    """Tell whether a key is a setting of another algorithm."""
+    """Return True if a key is a setting of another algorithm."""
     return key.startswith("algorithm.") and key != "algorithm.name" and key not in known
 
 
 def check_used(pairs: Sequence[str], spaces: Mapping[str, Mapping[str, Values]]) -> None:
-    """Refuse a setting that no algorithm has."""
+    """Raise ConfigError for a setting that no algorithm has."""
     for pair in pairs:
         key = pair.partition("=")[0].strip()
         if key == "algorithm.name":
@@ -172,7 +233,7 @@ def check_used(pairs: Sequence[str], spaces: Mapping[str, Mapping[str, Values]])
 
 
 def count_trials(request: TuneRequest, spaces: Mapping[str, Mapping[str, Values]]) -> int:
-    """Return the number of trials, which is the same for every algorithm unless nothing is chosen."""
+    """Return the number of trials, the same for every algorithm unless nothing is chosen."""
     if request.sampler != "grid":
         return request.trials or 20
     sizes = {label: len(list_grid(space)) for label, space in spaces.items()}
@@ -185,21 +246,8 @@ def count_trials(request: TuneRequest, spaces: Mapping[str, Mapping[str, Values]
     return request.trials or max(sizes.values())
 
 
-def check_configs(tune: Tune) -> None:
-    """Raise if a value is wrong: before the first trial, not after hours."""
-    for label, space in tune.search.spaces.items():
-        ends = {k: v if isinstance(v, tuple) else v.list_ends() for k, v in space.items()}
-        first = {key: values[0] for key, values in ends.items()}
-        for key, values in ends.items():
-            for value in values:
-                tune.make_config(label, {**first, key: value}, tune.search.seed)
-
-
-# Folders ----------------------------------------------------------------------------------------
-
-
 def write_request(parent: Path, request: TuneRequest, file: Path | None) -> None:
-    """Write what was asked for; refuse a folder that holds something else."""
+    """Write the request to its folder; raise FolderError if it holds something else."""
     path, content = parent / TUNE_FILE, asdict(request)
     text = "" if file is None else file.read_text(encoding="utf-8")
     if path.exists():
@@ -226,7 +274,7 @@ def write_request(parent: Path, request: TuneRequest, file: Path | None) -> None
 
 
 def read_request(parent: Path) -> TuneRequest:
-    """Read what a tune was asked for."""
+    """Read the request that a folder holds."""
     path = parent / TUNE_FILE
     try:
         request = TuneRequest(**read_json(path))
@@ -241,55 +289,12 @@ def read_request(parent: Path) -> TuneRequest:
     return request
 
 
-@dataclass(frozen=True)
-class ConfigRunner:
-    """Runs trials whose folders have configurations; side by side, in processes of their own."""
-
-    tune: Tune
-    progress: RunsProgress
-    workers: int | None = None
-    engine: Sequence[str] = ()  # ``engine.…`` pairs of the command
-    federations: FederationCache = field(default_factory=FederationCache)
-
-    def prepare_trial(self, folder: Path, settings: Combination, seeds: Sequence[int]) -> list[str]:
-        """Write the configuration of each seed to its run folder."""
-        names = []
-        for seed in seeds:
-            config = self.tune.make_config(folder.name, settings, seed)
-            federation = self.federations.get(config)
-            config.build_plan(federation)  # raises if the model does not fit the data
-            text = config.fill_model_defaults(federation).to_toml()
-            run = RunFolder(folder / f"{make_label(settings)}-{seed}")
-            if not run.config_file.exists():
-                run.create(text)
-                run.close()
-            elif not has_same_settings(run.read_config_text(), text):
-                raise FolderError(f"{run.path} holds a run with other settings")
-            names.append(run.path.name)
-        return names
-
-    def run_trials(self, due: Mapping[Path, Trial]) -> dict[Path, str]:
-        """Run these to their end, or to their early stop."""
-        configs = {
-            p: read_begun_config(p / "config.toml", self.engine, self.tune.trust) for p in due
-        }
-        runs = {p: (f"{p.parent.name} {p.name}", c.top.rounds) for p, c in configs.items()}
-        engine, by = next(iter(configs.values())).engine, self.tune.search.by
-        limits = {path: trial.limits for path, trial in due.items()}
-        if engine.name == "ray":
-            return run_trials_on_cluster(
-                runs, limits, by, engine, self.workers, self.progress, self.engine
-            )
-        width = 1 if engine.name == "serial" else count_width(engine, self.workers)
-        return run_trials_side_by_side(runs, limits, by, width, self.progress, self.engine)
-
-
 def write_chosen(tune: Tune, parent: Path, chosen: Mapping[str, dict[str, Any] | None]) -> None:
-    """Write a configuration for each algorithm with its chosen settings, to train on all examples."""
+    """Write a configuration of each algorithm with its chosen settings, to train on all examples."""
     for label, settings in chosen.items():
         if settings is None:
             continue
         whole = {**settings, VALIDATION_KEY: 0.0}
-        text = tune.make_config(label, whole, tune.search.seed).to_toml()
+        text = tune.search.make_spec(label, whole, tune.search.seed).to_toml()
         (parent / "chosen").mkdir(exist_ok=True)
         write_atomically(parent / "chosen" / f"{label}.toml", text.encode())

@@ -42,7 +42,7 @@ def describe_python() -> str:
 
 
 def describe_torch() -> str:
-    """Name the version, and the device that ``engine.device = "auto"`` means here."""
+    """Name the version, and the device that ``engine.accelerator = "auto"`` means here."""
     from ..core.accelerator import count_devices, find_device
 
     kind = find_device("auto").type

@@ -21,7 +21,7 @@ CLASSES = {  # name of the file, of the --track option and of the pip extra: the
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run as trackers see it; ``config`` is flat, as in ``{"local.lr": 0.01}``."""
+    """A run as trackers see it; ``config`` is flat, as in ``{"training.lr": 0.01}``."""
 
     name: str
     folder: Path

@@ -1,8 +1,8 @@
-"""Send a run's events to trackers; a tracker that fails is dropped, and the run continues."""
+"""Send a run's events to trackers; drop a tracker that fails, and continue the run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from ..runs.events import Event
@@ -13,13 +13,10 @@ from .points import PointBuilder
 
 @contextmanager
 def follow_run(
-    trackers: Sequence[NamedTracker],
-    run: TrackedRun,
-    recorded: Callable[[], Iterable[Event]],
-    warn: Callable[[str], None],
+    trackers: Sequence[NamedTracker], run: TrackedRun, warn: Callable[[str], None]
 ) -> Iterator[RunFollower]:
-    """Yield a follower that receives the run's events; on an error, end its trackers."""
-    follower = RunFollower(trackers, run, recorded, warn)
+    """Yield a hook that sends the run's events to its trackers; on an error, end them."""
+    follower = RunFollower(trackers, run, warn)
     try:
         yield follower
     except BaseException:
@@ -29,40 +26,25 @@ def follow_run(
 
 
 class RunFollower:
-    """Sends each event to the trackers; with the first one also those ``recorded`` before a resume."""
+    """Sends each event to the trackers of a run."""
 
     def __init__(
-        self,
-        trackers: Sequence[NamedTracker],
-        run: TrackedRun,
-        recorded: Callable[[], Iterable[Event]],
-        warn: Callable[[str], None],
+        self, trackers: Sequence[NamedTracker], run: TrackedRun, warn: Callable[[str], None]
     ) -> None:
-        self.trackers, self.run = list(trackers), run
-        self.read_recorded, self.warn = recorded, warn
+        self.trackers, self.run, self.warn = list(trackers), run, warn
         self.point_builder, self.begun = PointBuilder(), False
 
     def __call__(self, event: Event) -> None:
-        """Send an event, which must already be recorded."""
-        if self.begun:
-            self._log_event(event)
-        else:
-            self._begin()
-
-    def end(self, summary: Summary) -> None:
-        if not self.begun:  # no round was left to run
-            self._begin()
-        self.call_each(lambda tracker: tracker.end(summary))
-
-    def _begin(self) -> None:
-        self.begun = True
-        self.call_each(lambda tracker: tracker.begin(self.run), ending=False)
-        for event in self.read_recorded() if self.trackers else ():
-            self._log_event(event)
-
-    def _log_event(self, event: Event) -> None:
+        """Send an event, which must be recorded already."""
+        if not self.begun:
+            self.begun = True
+            self.call_each(lambda tracker: tracker.begin(self.run), ending=False)
         if self.trackers and (point := self.point_builder.convert_event(event)) is not None:
             self.call_each(lambda tracker: tracker.log(point))
+
+    def end(self, summary: Summary) -> None:
+        """Tell the trackers that the run is finished."""
+        self.call_each(lambda tracker: tracker.end(summary))
 
     def call_each(self, call: Callable[[Tracker], None], ending: bool = True) -> None:
         """Call a function with each tracker; drop a tracker that fails, and try to end it."""

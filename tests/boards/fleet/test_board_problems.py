@@ -199,7 +199,7 @@ def test_the_unit_has_the_limits_and_comes_back_after_a_failure(tmp_path, runner
     assert "Nice=3\nMemoryMax=900M\nCPUQuota=50%\n" in text
     assert "Restart=on-failure\nRestartSec=10\nRestartPreventExitStatus=3\n" in text
     assert (
-        "--clients 0,1 --data '/srv/50%% of it' --run r --memory-limit 900 -c engine.device=cpu"
+        "--clients 0,1 --data '/srv/50%% of it' --run r --memory-limit 900 -c engine.accelerator=cpu"
         in text
     )
     # a systemctl that writes down what it is asked; nothing is active

@@ -17,7 +17,7 @@ from heterophony.boards.broker.broker import Broker
 from heterophony.boards.fleet import run as fleet_run
 from heterophony.core.errors import StoppedError
 
-QUICK = ("rounds=2", "data.clients=3", "data.partition.alpha=0.5", "local.epochs=1")
+QUICK = ("rounds=2", "data.clients=3", "data.partition.alpha=0.5", "training.epochs=1")
 SETTINGS = [w for s in (*QUICK, "model.name=mlp", "participation.rate=1.0") for w in ("-c", s)]
 
 

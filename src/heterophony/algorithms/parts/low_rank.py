@@ -118,6 +118,6 @@ def check_own_epochs(own_epochs: int | None, training: Training) -> None:
     """Refuse more epochs for the part trained first than there are."""
     if own_epochs is not None and training.steps is None and own_epochs > training.epochs:
         raise ConfigError(
-            f"algorithm.own_epochs: {own_epochs} of local.epochs = {training.epochs} leave none for"
+            f"algorithm.own_epochs: {own_epochs} of training.epochs = {training.epochs} leave none for"
             " the part trained second; lower it, or leave it out for 2/5 of local training"
         )

@@ -171,6 +171,6 @@ def check_phase_order(order: PhaseOrder, training: Training) -> None:
     """Refuse to interleave by epoch where local training counts steps."""
     if order == "interleaved" and training.steps is not None:
         raise ConfigError(
-            "algorithm.phases: 'interleaved' changes the phase after every epoch, and local.steps"
-            " counts mini-batches; set local.epochs in its place"
+            "algorithm.phases: 'interleaved' changes the phase after every epoch, and training.steps"
+            " counts mini-batches; set training.epochs in its place"
         )

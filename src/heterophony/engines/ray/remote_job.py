@@ -224,7 +224,7 @@ def prepare_on_node(where: WorkerPlace) -> Compute:
     if where.device == "cuda" and not count_devices("cuda"):
         raise EngineError(
             "Ray gave a GPU to this job, but torch sees none on its node; install torch with CUDA"
-            " there, or set engine.device = 'cpu'"
+            " there, or set engine.accelerator = 'cpu'"
         )
     return where.prepare()
 

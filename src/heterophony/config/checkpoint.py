@@ -1,0 +1,93 @@
+"""What a net begins with: the checkpoint that ``model.init`` names, and ``model.adapter``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..core.adapters import Adapter, build_adapter
+from ..core.codec import BLOB_LIMIT, from_safetensors, to_safetensors
+from ..core.errors import CodecError, ConfigError
+from ..core.files import read_regular_file, write_atomically
+from ..core.net import Net
+from ..core.tensors import Tensors, load_into_net
+
+
+def begin_with_checkpoint(build: Callable[[], Net], path: str | None) -> Callable[[], Net]:
+    """Return a builder of the same net with the weights of a checkpoint.
+
+    Raise ConfigError if the weights do not fit."""
+    if path is None:
+        return build
+    checkpoint = read_checkpoint(Path(path).expanduser())
+    build_with_weights = partial(build_from_checkpoint, build, checkpoint, path)
+    build_with_weights()  # so that a mistake is reported here, not by a worker
+    return build_with_weights
+
+
+def add_adapter(build: Callable[[], Net], table: Mapping[str, Any] | None) -> Callable[[], Net]:
+    """Return a builder of the same net with an adapter; raise ConfigError if no layer matches it."""
+    if table is None:
+        return build
+    build_adapted = partial(build_with_adapter, build, build_adapter(table))
+    build_adapted()  # so that a mistake is reported here, not by a worker
+    return build_adapted
+
+
+def build_with_adapter(build: Callable[[], Net], adapter: Adapter) -> Net:
+    return adapter.apply(build())
+
+
+def build_from_checkpoint(build: Callable[[], Net], checkpoint: Tensors, path: str) -> Net:
+    """Build a net and load the checkpoint; keep new weights in head layers of another shape."""
+    net = build()
+    own = Tensors(net.state_dict())
+    checkpoint = name_by_part(checkpoint, own)
+    for name in sorted(own.keys() ^ checkpoint.keys()):
+        has = "has no" if name in own else "has a"
+        raise ConfigError(
+            f"model.init: {path} {has} tensor '{name}', unlike this model; it must come from the"
+            " same model.name and model.head_depth"
+        )
+    reshaped = [k for k, v in own.items() if v.shape != checkpoint[k].shape]
+    for name in reshaped:
+        if not name.startswith("head."):
+            shapes = [tuple(t[name].shape) for t in (checkpoint, own)]
+            raise ConfigError(
+                f"model.init: tensor '{name}' of {path} has the shape {shapes[0]}, here it is"
+                f" {shapes[1]}; only the head may differ"
+            )
+    new_layers = {name.rpartition(".")[0] for name in reshaped}
+    load_into_net(
+        net,
+        Tensors({k: v for k, v in checkpoint.items() if k.rpartition(".")[0] not in new_layers}),
+    )
+    return net
+
+
+def name_by_part(checkpoint: Tensors, own: Tensors) -> Tensors:
+    """Add the prefixes ``base.`` and ``head.`` to the names of a checkpoint that has none.
+
+    Torchvision's checkpoints have ``conv1.weight`` where the net has ``base.conv1.weight``.
+    """
+    whole = {name.partition(".")[2]: name for name in own}
+    if len(whole) < len(own) or checkpoint.keys() != whole.keys():
+        return checkpoint
+    return Tensors({whole[k]: v for k, v in checkpoint.items()})
+
+
+def read_checkpoint(path: Path) -> Tensors:
+    """Read the tensors of a safetensors file."""
+    try:
+        return from_safetensors(read_regular_file(path, BLOB_LIMIT))
+    except OSError as error:
+        raise ConfigError(f"model.init: cannot read {path}: {error.strerror}") from None
+    except CodecError as error:
+        raise ConfigError(f"model.init: {path}: {error}") from None
+
+
+def save_checkpoint(path: Path, net: Tensors) -> None:
+    """Write the tensors of a net as safetensors."""
+    write_atomically(path, to_safetensors(net))

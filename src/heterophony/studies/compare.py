@@ -1,0 +1,120 @@
+"""``hp.compare``, and the comparisons of the command line: several algorithms on the same clients."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..algorithms import find_algorithm_name, get_class_name, shorten_name
+from ..config.reading import read_config, read_toml
+from ..config.short_keys import expand_overrides, ignore_note
+from ..core.errors import DivergedError
+from ..core.files import write_json
+from ..data.federation import Federation
+from ..engines.child_processes import end_if_script_is_imported
+from ..runs.folder import RunFolder
+from ..runs.result import Result
+from .hooks import Hook
+from .many import RunOptions, run_many
+from .progress import show_progress
+from .run import AlgorithmLike, make_spec
+from .spec import RunSpec, create_folders
+from .sweep import open_parent
+
+
+class Comparison(dict[str, Result]):
+    """The results of a comparison by run, as in ``comparison["fedavg-0"]``, and their folder."""
+
+    folder: Path
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {', '.join(self)}>"
+
+
+def compare(
+    algorithms: Sequence[AlgorithmLike],
+    federation: Federation,
+    *,
+    seeds: Sequence[int] = (0,),
+    engine: str = "serial",
+    workers: int | None = None,
+    out: str | Path | None = None,
+    on_event: Hook = lambda event: None,
+    progress: bool = True,
+    **how: Any,
+) -> Comparison:
+    """Run several algorithms on the same clients, with each of the seeds.
+
+    ``how`` holds keywords of ``hp.run``. With ``out``, the same call continues an interrupted
+    comparison, and ``heterophony report`` shows it; without, the folder is deleted with the
+    comparison.
+    """
+    if engine == "pool":
+        end_if_script_is_imported()
+    named = {name_algorithm(a): a for a in algorithms}
+    how = {**how, "engine": engine, "workers": workers}
+    specs = {
+        f"{name}-{seed}": make_spec(algorithm, federation, {**how, "seed": seed}, {})
+        for seed in seeds
+        for name, algorithm in named.items()
+    }
+    with open_parent(out) as (parent, temporary):
+        runs = create_comparison(parent, specs)
+        with show_progress(progress) as shown:
+            run_all(runs, RunOptions(shown, workers, on_event=on_event))
+        found = Comparison({f.path.name: Result(f, spec.build_plan) for f, spec in runs.items()})
+        found.folder = parent
+        temporary.bind(found)
+    return found
+
+
+def name_algorithm(algorithm: AlgorithmLike) -> str:
+    """Return the label of an algorithm, which is part of a folder's name."""
+    if isinstance(algorithm, str):
+        return shorten_name(find_algorithm_name(algorithm))
+    return get_class_name(algorithm if isinstance(algorithm, type) else type(algorithm))
+
+
+def create_comparison(parent: Path, specs: dict[str, RunSpec]) -> dict[RunFolder, RunSpec]:
+    """Write the folder of every run and ``compare.json``, so that all can be resumed."""
+    runs = create_folders(parent, specs)
+    write_json(parent / "compare.json", {"runs": list(specs)})
+    return runs
+
+
+def run_all(runs: dict[RunFolder, RunSpec], options: RunOptions) -> None:
+    """Run what is left of several runs; raise DivergedError if one diverges."""
+    for path, reason in run_many(runs, options).items():
+        raise DivergedError(reason if len(runs) == 1 else f"{path}: {reason}")
+
+
+def build_comparison(
+    algorithms: Sequence[str],
+    seeds: Sequence[int] | None,
+    file: Path | None,
+    overrides: Sequence[str],
+    note: Callable[[str], None] = ignore_note,
+) -> dict[str, RunSpec]:
+    """Build every run by label; without seeds, with the seed of the configuration.
+
+    ``note`` is called with the meaning of each short key. The user named the algorithms, so those
+    of other packages are imported.
+    """
+    algorithms = [find_algorithm_name(name) for name in algorithms]
+    labels, specs = label_algorithms(algorithms), dict[str, RunSpec]()
+    overrides = expand_overrides(read_toml(file)[1], overrides, algorithms, note, True)
+    for seed in [None] if seeds is None else seeds:
+        for name in algorithms:
+            own = [f'algorithm.name="{name}"', *([] if seed is None else [f"seed={seed}"])]
+            config = read_config(file, [*overrides, *own], trust=True)
+            specs[f"{labels[name]}-{config.top.seed}"] = RunSpec(config)
+    return specs
+
+
+def label_algorithms(names: Sequence[str]) -> dict[str, str]:
+    """Give every algorithm a label for folder names; classes of the same name get longer ones."""
+    names = list(dict.fromkeys(names))
+    uses = Counter(map(shorten_name, names))
+    return {n: s if uses[s := shorten_name(n)] == 1 else n.replace(":", ".") for n in names}

@@ -1,0 +1,282 @@
+"""Several runs: one after the other, side by side in processes, or together on a Ray cluster."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any
+
+from ..config.sections import EngineSection
+from ..core.accelerator import assign_gpu
+from ..core.errors import DivergedError, EngineError
+from ..core.files import write_json
+from ..data.federation import Federation
+from ..engines.base import MAX_ATTEMPTS, ClusterShare, count_cores, count_gpu_workers
+from ..engines.child_processes import ChildProcess, send_errors, start_fork_server
+from ..engines.wire import pickle_for_children, unpickle_from_parent
+from ..runs.events import Event
+from ..runs.folder import RunFolder
+from ..runs.run_index import STOPPED_FILE
+from ..trackers import Tracker
+from .hooks import AbandonedError, Hook, MedianRule
+from .progress import RunsProgress, RunStatus
+from .run import describe_other_accelerator, run_one
+from .spec import FederationCache, RunSpec
+
+Runs = Mapping[RunFolder, RunSpec]
+ABANDONED: Any = {"event": "abandoned"}  # the last message of the process of an abandoned trial
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What several runs have in common; none of it changes a result."""
+
+    progress: RunsProgress
+    workers: int | None = None  # at a time: processes, or jobs of a run; default: as [engine] says
+    side_by_side: bool = False  # run many on one core each, instead of one on all cores
+    track: Sequence[str | Tracker] = ()
+    on_event: Hook = lambda event: None
+    warn: Callable[[str], None] = warnings.warn
+    rules: Mapping[Path, MedianRule] = field(default_factory=dict)  # that abandon trials
+
+
+def run_many(runs: Runs, options: RunOptions) -> dict[Path, str]:
+    """Run what is left of several runs; return the folders of those that diverged, and why.
+
+    Several runs on Ray share the cluster. With the engine "pool" they are side by side, if the
+    options say so; else, and whenever they are tracked, one after the other.
+    """
+    if not runs:
+        return {}
+    engine = next(iter(runs.values())).config.engine
+    several = len(runs) > 1 and not options.track
+    if several and engine.name == "ray":
+        from ..engines.ray.cluster import share_cluster
+
+        workers = options.workers or engine.workers
+        with share_cluster(workers, engine, len(runs)) as (width, share):
+            return run_side_by_side(runs, options, width, share)
+    if several and options.side_by_side and engine.name != "serial":
+        return run_side_by_side(runs, options, count_width(engine, options.workers))
+    return run_one_by_one(runs, options)
+
+
+def count_width(engine: EngineSection, workers: int | None) -> int:
+    """Return the number of runs at a time: one per core, or a few on each GPU."""
+    if workers := workers or engine.workers:
+        return workers
+    compute = engine.choose_compute()
+    return count_cores() if compute.is_cpu else count_gpu_workers(compute)
+
+
+# One after the other ----------------------------------------------------------------------------
+
+
+def run_one_by_one(runs: Runs, options: RunOptions) -> dict[Path, str]:
+    """Run one run after the other, each on all workers; return which diverged, and why."""
+    cache, diverged = FederationCache(), dict[Path, str]()
+    for folder, spec in runs.items():
+        engine = spec.config.engine
+        engine = replace(engine, workers=options.workers or engine.workers)
+        spec = replace(spec, config=replace(spec.config, engine=engine))
+        folder.lock()
+        try:
+            rule = options.rules.get(folder.path)
+            hooks: list[Hook] = [options.on_event, *([] if rule is None else [rule])]
+            complete = cache.load_data(spec)
+            with record_abandoned(folder, rule):
+                run_one(
+                    *(complete, folder, complete.build_plan(), hooks, options.progress),
+                    track=options.track,
+                    warn=options.warn,
+                )
+        except DivergedError as error:
+            diverged[folder.path] = str(error)
+        finally:
+            folder.close()
+    return diverged
+
+
+@contextmanager
+def record_abandoned(folder: RunFolder, rule: MedianRule | None) -> Iterator[None]:
+    """Record in the folder that its trial was abandoned, if it was."""
+    try:
+        yield
+    except AbandonedError:
+        write_json(folder.path / STOPPED_FILE, None if rule is None else rule.stopped)
+
+
+# Side by side -----------------------------------------------------------------------------------
+
+
+class RunProcess(ChildProcess):
+    """A process that executes one run."""
+
+    def __init__(self, folder: RunFolder, attempt: int, *arguments: object) -> None:
+        self.folder, self.attempt = folder, attempt
+        super().__init__(run_in_child, folder.path, *arguments)
+
+
+def run_side_by_side(
+    runs: Runs, options: RunOptions, width: int, share: ClusterShare | None = None
+) -> dict[Path, str]:
+    """Run ``width`` runs at a time, a process each; return which diverged, and why.
+
+    A round has few jobs, and workers idle until its last one is done; runs do not wait for each
+    other. A process runs its jobs itself, or on its share of a cluster.
+    """
+    statuses = dict[RunFolder, RunStatus]()
+    for folder, spec in runs.items():
+        compute = spec.config.engine.choose_compute()
+        if other := describe_other_accelerator(list(folder.iterate_events()), compute):
+            options.warn(f"{folder.path}: {other}")
+
+    def receive(folder: RunFolder, event: Event) -> None:
+        if folder not in statuses:
+            spec = runs[folder]
+            label = f"{spec.label} on {spec.config.engine.choose_compute().device}"
+            statuses[folder] = options.progress.begin_run(label, spec.config.top.rounds)
+        if event == ABANDONED:
+            statuses[folder].end_early()
+            return
+        statuses[folder](event)
+        options.on_event(event)
+
+    with tempfile.TemporaryDirectory(prefix="heterophony-") as shared:
+        work = {
+            folder: (pack_spec(spec, Path(shared), share), options.rules.get(folder.path), share)
+            for folder, spec in runs.items()
+        }
+        return supervise(work, width, receive)
+
+
+def pack_spec(spec: RunSpec, shared: Path, share: ClusterShare | None) -> tuple[bytes, str]:
+    """Pickle a run for its process, and name the folder of its data, if settings do not name them.
+
+    Data of the user's own are stored once, and all processes map the same files.
+    """
+    engine, folder, federation = spec.config.engine, "", spec.federation
+    if share is None:
+        engine = EngineSection(
+            name="serial",
+            **{k: getattr(engine, k) for k in ("accelerator", "precision", "deterministic")},
+        )
+    else:
+        engine = replace(engine, workers=share.workers, **asdict(share.cluster))
+    if federation is not None and federation.recipe is None:
+        folder = str(shared / str(id(federation)))
+        if not Path(folder).exists():
+            federation.save(Path(folder))
+    config = replace(spec.config, engine=engine)
+    return pickle_for_children(replace(spec, config=config, federation=None)), folder
+
+
+def supervise(
+    work: Mapping[RunFolder, Sequence[Any]],
+    width: int,
+    receive: Callable[[RunFolder, Event], None],
+) -> dict[Path, str]:
+    """Execute runs in processes, ``width`` at a time, and replace a process that dies.
+
+    Return the folders of runs that diverged, and why: that is a result, and the others continue.
+    """
+    start_fork_server()
+    diverged: dict[Path, str] = {}
+    waiting = [(folder, 1) for folder in reversed(list(work))]
+    with kill_runs_at_exit() as running:
+        while waiting or running:
+            while waiting and len(running) < width:
+                folder, attempt = waiting.pop()
+                running.append(RunProcess(folder, attempt, *work[folder]))
+            by_pipe = {r.pipe: r for r in running}
+            for pipe in connection.wait(list(by_pipe)):
+                run = by_pipe[pipe]  # type: ignore[index]
+                try:
+                    event = run.receive()
+                except DivergedError as error:
+                    diverged[run.folder.path] = str(error)
+                except EOFError:
+                    pass
+                else:
+                    receive(run.folder, event)
+                    continue
+                running.remove(run)
+                if run.wait_for_exit() != 0:
+                    waiting.append(requeue_run(run))
+    return diverged
+
+
+@contextmanager
+def kill_runs_at_exit() -> Iterator[list[RunProcess]]:
+    """Kill the processes that are left when this context ends; their runs can be resumed."""
+    runs: list[RunProcess] = []
+    try:
+        yield runs
+    finally:
+        for run in runs:
+            run.kill()
+
+
+def requeue_run(run: RunProcess) -> tuple[RunFolder, int]:
+    """Return the run of a process that died, for another attempt; raise if that cannot help."""
+    if run.process.exitcode == 1:  # Python's own: it ended before it could begin
+        raise EngineError(
+            "a process of a run could not start: it imports the script again, so the script must"
+            ' call hp.sweep below `if __name__ == "__main__":` (or use the serial engine); any other'
+            " reason is printed above"
+        )
+    if run.attempt >= MAX_ATTEMPTS:
+        raise EngineError(
+            f"{run.folder.path}: {MAX_ATTEMPTS} processes died on this run (exit code"
+            f" {run.process.exitcode}); is there enough memory? fewer --workers need less"
+        )
+    return run.folder, run.attempt + 1
+
+
+def run_in_child(
+    pipe: connection.Connection,
+    path: Path,
+    packed: tuple[bytes, str],
+    rule: MedianRule | None,
+    share: ClusterShare | None,
+) -> None:
+    """Execute one run to its end, in its process; send every event to the parent."""
+    folder, (content, data) = RunFolder(path), packed
+
+    def warn(text: str) -> None:
+        """Ignore a remark: the parent has made it."""
+
+    with send_errors(pipe, str(path)):
+        spec: RunSpec = unpickle_from_parent(content)
+        if data:
+            spec = replace(spec, federation=Federation.open(Path(data)))
+        if share is None:
+            # process ids are consecutive, so runs spread over the GPUs
+            spec = place_on_gpu(spec, os.getpid())
+        else:
+            os.environ.update(share.environment)
+        folder.reopen()
+        try:
+            hooks: list[Hook] = [pipe.send, *([] if rule is None else [rule])]
+            with record_abandoned(folder, rule):
+                run_one(spec, folder, hooks=hooks, warn=warn)
+                return
+            pipe.send(ABANDONED)
+        finally:
+            folder.close()
+
+
+def place_on_gpu(spec: RunSpec, number: int) -> RunSpec:
+    """Return the run with one of the GPUs as its accelerator; unchanged on the CPU."""
+    engine = spec.config.engine
+    device = assign_gpu(engine.choose_compute(), number).device
+    if device.type != "cuda":
+        return spec
+    engine = replace(engine, accelerator=str(device))
+    return replace(spec, config=replace(spec.config, engine=engine))

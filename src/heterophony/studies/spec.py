@@ -1,0 +1,236 @@
+"""RunSpec: what one run needs, its settings and the Python objects that settings cannot express."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from shlex import quote
+from types import NoneType
+from typing import Any
+
+from ..algorithms import ALGORITHM_CLASSES, get_algorithm_class, is_own_code, label_algorithm
+from ..config.config import Config
+from ..config.reading import read_config
+from ..config.sections import AVAILABILITY_RULES
+from ..config.short_keys import rename_key, rename_sections
+from ..core.errors import FolderError
+from ..core.files import TEXT_LIMIT, read_regular_file, translate_disk_errors
+from ..core.status_line import name_slow_work
+from ..core.tasks import Criterion, MetricFunction
+from ..data.federation import Federation
+from ..engines.base import AUTO_ADDRESS
+from ..jobs.plan import Plan
+from ..population.participation import Poisson, Skewed, Uniform
+from ..protection import PROTECTION_CLASSES
+from ..runs.folder import RunFolder
+from .own import OwnModel, check_own_functions, name_function, prepare_own_net
+
+Metrics = Sequence[str | MetricFunction]
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One run: its settings, and optional objects of the user's own.
+
+    The algorithm and the rule of participation in ``config`` may be the user's own, too. A run
+    without such objects can be repeated from its ``config.toml`` alone.
+    """
+
+    config: Config
+    federation: Federation | None = None  # default: as [data] says
+    model: OwnModel | None = None  # default: as [model] says
+    loss: Criterion | None = None  # default: that of the task
+    metrics: Metrics | None = None  # default: as [evaluation] says
+    name: str = ""  # shown while the run is in progress; default: algorithm and seed
+
+    @property
+    def label(self) -> str:
+        """The name of the run in a few words."""
+        algorithm = label_algorithm(self.config.algorithm, self.config.algorithm_name)
+        return self.name or f"{algorithm} (seed {self.config.top.seed})"
+
+    def load_data(self) -> RunSpec:
+        """Return the same run with its data read and its default model chosen."""
+        federation = read_federation(self.config) if self.federation is None else self.federation
+        config = self.config
+        if self.model is None:
+            config = config.fill_model_defaults(federation)
+        return replace(self, config=config, federation=federation)
+
+    def build_plan(self) -> Plan:
+        """Build the plan; raise ConfigError if its parts do not fit together."""
+        config, federation = self.config, self.federation
+        federation = read_federation(config) if federation is None else federation
+        net = None
+        if self.model is not None:
+            net = prepare_own_net(self.model, config.algorithm, federation, config.top.seed)
+        plan = config.build_plan(federation, net, self.loss, self.metrics)
+        check_own_functions(plan, self.loss, self.metrics)
+        return plan
+
+    def list_objects(self) -> dict[str, str]:
+        """Name the objects that settings cannot express, by their place; usually there are none."""
+        config, found = self.config, dict[str, str]()
+        if self.federation is not None and self.federation.recipe is None:
+            found["data"] = self.federation.name
+        if self.model is not None:
+            found["model"] = name_function(self.model)
+        if not is_named_algorithm(config):
+            found["algorithm"] = type(config.algorithm).__name__
+        rule, available = config.participation, config.faults.availability
+        if type(rule) not in (Uniform, Skewed, Poisson):
+            found["participation"] = type(rule).__name__
+        elif not isinstance(available, (float, int, NoneType, *AVAILABILITY_RULES.values())):
+            found["participation"] = type(available).__name__
+        known = PROTECTION_CLASSES.values()
+        foreign = [n for p in config.protections if (n := type(p).__name__) not in known]
+        if foreign:
+            found["protection"] = ", ".join(foreign)
+        if self.loss is not None:
+            found["loss"] = name_function(self.loss)
+        if any(not isinstance(m, str) for m in self.metrics or ()):
+            found["metrics"] = ", ".join(
+                m if isinstance(m, str) else name_function(m) for m in self.metrics or ()
+            )
+        return found
+
+    def to_toml(self) -> str:
+        """Format the run as the text of its ``config.toml``."""
+        return self.config.to_toml(self.list_objects())
+
+    # Folders --------------------------------------------------------------------------------
+    def open_folder(self, folder: RunFolder, option: str = "--out") -> None:
+        """Lock the folder for this run: create it, or open the same run in it.
+
+        ``option`` names what the user passed the folder by, for messages.
+        """
+        text = self.to_toml()
+        if not folder.config_file.exists():
+            folder.create(text)
+        elif parse_settings(folder.reopen()) != parse_settings(text):
+            folder.close()
+            raise FolderError(
+                f"{folder.path} holds a run with other settings; choose another {option}"
+            )
+
+
+def is_named_algorithm(config: Config) -> bool:
+    """Return True if a configuration can name the algorithm and express all its settings."""
+    if not all(map(is_plain, asdict(config.algorithm).values())):
+        return False
+    name, cls = config.algorithm_name, type(config.algorithm)
+    if is_own_code(name):
+        module, _, class_name = name.partition(":")
+        return getattr(sys.modules.get(module), class_name, None) is cls
+    return name in ALGORITHM_CLASSES and get_algorithm_class(name) is cls
+
+
+def is_plain(value: object) -> bool:
+    """Return True if TOML can hold a value."""
+    if isinstance(value, list | tuple):
+        return all(map(is_plain, value))
+    return isinstance(value, bool | int | float | str | None)
+
+
+def read_federation(config: Config) -> Federation:
+    """Read and partition the data; tell the user if that takes long."""
+    with name_slow_work(f"reading {config.data.name}"):
+        return config.build_federation()
+
+
+class FederationCache:
+    """Reads each federation once, however many runs share it."""
+
+    def __init__(self) -> None:
+        self.federations: dict[tuple[str, int], Federation] = {}
+
+    def load_data(self, spec: RunSpec) -> RunSpec:
+        """Return the same run with its data read and its default model chosen."""
+        if spec.federation is None:
+            key = (repr(spec.config.data), spec.config.data_seed)
+            if key not in self.federations:
+                self.federations[key] = read_federation(spec.config)
+            spec = replace(spec, federation=self.federations[key])
+        return spec.load_data()
+
+
+def parse_settings(text: str) -> Mapping[str, Any]:
+    """Parse the settings that decide a run's result; nothing if the text is damaged.
+
+    Of the section [engine], only the precision does.
+    """
+    try:
+        settings = rename_sections(tomllib.loads(text))
+    except tomllib.TOMLDecodeError:
+        return {}
+    engine = settings.pop("engine", {})
+    return {**settings, "precision": engine.get("precision", "float32")}
+
+
+def read_spec(folder: RunFolder, overrides: Sequence[str] = (), trust: bool = False) -> RunSpec:
+    """Read the run that a folder holds; ``overrides`` may change the section [engine].
+
+    The folder may come from somebody else. So an algorithm of another package is imported only
+    with ``trust``, and a Ray cluster, which would receive the user's token, must be named by
+    ``overrides``.
+    """
+    file = folder.config_file
+    if not file.is_file():
+        raise FolderError(f"{folder.path} is not a run folder: it has no config.toml")
+    with translate_disk_errors(file):
+        read_regular_file(file, TEXT_LIMIT)  # raises for a pipe or device, which may never end
+    objects = find_objects(folder.read_config_text())
+    if objects:
+        raise FolderError(
+            f"{folder.path} was begun from Python with its own {' and '.join(objects)}; continue it"
+            f" there with hp.run(..., out='{folder.path}', resume=True)"
+        )
+    config = read_config(file, overrides, trust=trust)
+    check_address(config, file, overrides)
+    return RunSpec(config)
+
+
+def check_address(config: Config, file: Path, overrides: Sequence[str]) -> None:
+    """Raise FolderError if a file, and not the user, names the Ray cluster to join."""
+    address = config.engine.address
+    named = any(rename_key(p.partition("=")[0].strip()) == "engine.address" for p in overrides)
+    if address not in (None, AUTO_ADDRESS) and not named:
+        raise FolderError(
+            f"{file} names a Ray cluster, which would receive your token; if it is yours, add"
+            f" -c {quote(f'engine.address={address}')}, or run here with -c engine.name=pool"
+        )
+
+
+def find_objects(text: str) -> dict[str, str]:
+    """Return the section [objects] of a run's configuration; empty if there is none."""
+    try:
+        objects = tomllib.loads(text).get("objects", {})
+    except tomllib.TOMLDecodeError:  # reported when the settings are read
+        return {}
+    return objects if isinstance(objects, dict) else {}
+
+
+def create_folders(parent: Path, specs: Mapping[str, RunSpec]) -> dict[RunFolder, RunSpec]:
+    """Write the folder of every run, by label, before any begins; return the runs by folder.
+
+    Raise if a run cannot begin, or if a folder holds a run with other settings.
+    """
+    if (parent / "config.toml").exists():
+        raise FolderError(f"{parent} is a single run; choose another --out")
+    cache, runs = FederationCache(), dict[RunFolder, RunSpec]()
+    for label, spec in specs.items():
+        complete = cache.load_data(spec)
+        complete.build_plan()  # raises if the model does not fit the data
+        folder = RunFolder(parent / label)
+        if not folder.config_file.exists():
+            folder.create(complete.to_toml())
+            folder.close()
+        elif parse_settings(folder.read_config_text()) != parse_settings(complete.to_toml()):
+            raise FolderError(
+                f"{folder.path} holds a run with other settings; choose another --out"
+            )
+        runs[folder] = complete
+    return runs
