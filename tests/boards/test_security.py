@@ -260,7 +260,7 @@ def trespassing(known: Enrolment, run: str, session: str) -> tuple[list[str], li
     """An enrolled board on others' topics, then one packet too large; what it hears meanwhile."""
     trudy, one = Client(known), f"{topics.TOPIC_ROOT}/b/one"
     trudy.subscribe("#", f"{topics.TOPIC_ROOT}/#", f"{one}/#", f"{one}/down/#")
-    ended = Control(run, 1 << 40, "ended", 99, 99, 0, BlobRef(A, 1))
+    ended = Control(run, "id", 1 << 40, "ended", 99, 99, 0, BlobRef(A, 1))
     answers = [
         trudy.publish(topics.make_control_topic(run), messages.encode_message(ended), retain=True),
         trudy.publish(
