@@ -71,9 +71,9 @@ ROWS = (
         ((3, "resume theirs"), (3, "resume swept"), (3, "resume tuned"), (0, "resume mine")),
     ),
     Row(
-        ("board",),
+        ("board", "device"),
         "only with `--trust`: the module that the server's configuration names. No code is sent",
-        ((3, "board --enrolment broker/one.toml"),),
+        ((3, "board --enrolment broker/one.toml"), (3, "device --enrolment broker/one.toml")),
     ),
     Row(
         ("leaderboard check",),

@@ -1443,13 +1443,13 @@ def check_fedas_does_not_align_with_an_untrained_net():
 
 def fedas_aligns_with_its_untrained_net(patch: Patch) -> None:
     """The authors' clients compute class means with the initial net in their first round."""
-    align = FedAS.tune
+    align = FedAS.adapt
 
-    def tune(self, client):
+    def adapt(self, client):
         client.memory.setdefault("base", hp.state(client.net.base))
         align(self, client)
 
-    patch.setattr(FedAS, "tune", tune)
+    patch.setattr(FedAS, "adapt", adapt)
 
 
 def check_fedetfs_loss_knows_the_counts():

@@ -123,7 +123,9 @@ SERVER_DIES = {
         "after", "heterophony.boards.protocol.registry:BoardRegistry.handle_hello"
     ),
     "with everybody known": Point("before", "heterophony.boards.server:make_remote_federation"),
-    "after it gave its jobs": Point("after", "heterophony.boards.engine:publish_all", 3),
+    "after it assigned its jobs": Point(
+        "before", "heterophony.boards.protocol.server_session:ServerSession.take_replies"
+    ),
     "with the first reply taken": Point(
         "after", "heterophony.boards.protocol.assignments:Assignments.accept_or_reject"
     ),
@@ -157,8 +159,7 @@ def test_the_server_may_die_at_any_moment(bench, alone, point):
 # The broker ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["with its database", "without"])
-def test_the_broker_may_die_and_forget(bench, alone, broker, kept):
+def test_the_broker_may_die_and_forget(bench, alone, broker):
     run = bench()
     run.server()
     for name in HOLDS:
@@ -166,8 +167,6 @@ def test_the_broker_may_die_and_forget(bench, alone, broker, kept):
     run.until(lambda: run.rounds() == 1)
     os.kill(broker[0].find_pid(), signal.SIGKILL)
     run.until(lambda: all("no connection" in run.said(name) for name in ("server", *HOLDS)))
-    if not kept:
-        (broker[0].folder / "mosquitto.db").unlink(missing_ok=True)
     broker[0].start()
     assert same(run.finished(), alone)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from helpers.boards import compute_one_at_a_time, mosquitto, on_boards, simulated, small
-from heterophony.boards.board import BoardRun, parse_config
+from heterophony.boards.board import BoardOptions, BoardRun, parse_config
 from heterophony.boards.broker.enrolment import Enrolment
 from heterophony.core.errors import ConfigError
 
@@ -33,8 +33,8 @@ NAME = "installed_here:Careful"
 class TrustingBoard(BoardRun):
     """A board started with ``--trust``."""
 
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, trust=True, **options)
+    def __init__(self, *arguments):
+        super().__init__(*arguments, BoardOptions(trust=True))
 
 
 @pytest.fixture

@@ -23,14 +23,20 @@ from helpers.boards import (
     small,
 )
 from helpers.sessions import RUN, Simulation, jobs_of
-from heterophony.boards.board import BoardRun, take_part
+from heterophony.boards.board import BoardRun, take_part, wait_for_run
 from heterophony.boards.broker.broker import Broker
 from heterophony.boards.broker.certificates import EnrolledClients
-from heterophony.boards.broker.enrolment import Enrolment
+from heterophony.boards.broker.enrolment import Enrolment, make_endpoint
 from heterophony.boards.engine import BoardEngine
-from heterophony.boards.protocol.messages import encode_message
-from heterophony.boards.protocol.topics import make_control_topic
+from heterophony.boards.protocol.messages import BlobRef, Control, encode_message
+from heterophony.boards.protocol.topics import (
+    SERVER_GONE,
+    SERVER_HERE,
+    make_control_topic,
+    make_server_topic,
+)
 from heterophony.boards.server import ServerHooks, serve
+from heterophony.boards.transport.mqtt_transport import MqttTransport
 from heterophony.core.errors import StoppedError
 from heterophony.population.faults import Faults
 
@@ -121,6 +127,19 @@ def test_another_run_of_the_same_name_is_noticed_though_it_is_at_an_earlier_star
     new = replace(before, run_id="second", start=1, t=0, state="waiting")
     assert session.receive(make_control_topic(RUN), encode_message(new), world.now) == []
     assert (session.control, session.replaced_by) == (before, "second")
+
+
+def test_a_board_without_a_run_takes_one_whose_server_is_connected(broker):
+    known, said = broker[1], list[str]()
+    with MqttTransport(make_endpoint(known["server"])) as server:
+        assert server.inbox.get(timeout=LONG).kind == "connected"
+        for run, state in (("old", SERVER_GONE), ("new", SERVER_HERE)):
+            control = Control(run, "id", 1, "waiting", 0, 1, 0, BlobRef.from_bytes(b"x"))
+            server.publish(make_control_topic(run), encode_message(control), retain=True)
+            server.publish(make_server_topic(run), state, retain=True)
+        assert wait_for_run(known["one"], said.append) == "new"
+    assert (said[0], said[-1]) == ("waiting for a server", "found run new")
+    assert set(said[1:-1]) <= {"run old has no server now; waiting for it, or for another run"}
 
 
 def test_the_deadline_holds_at_the_first_evaluation_and_not_at_the_last(tmp_path):

@@ -260,7 +260,7 @@ def trespassing(known: Enrolment, run: str, session: str) -> tuple[list[str], li
     """An enrolled board on others' topics, then one packet too large; what it hears meanwhile."""
     trudy, one = Client(known), f"{topics.TOPIC_ROOT}/b/one"
     trudy.subscribe("#", f"{topics.TOPIC_ROOT}/#", f"{one}/#", f"{one}/down/#")
-    ended = Control(run, 1 << 40, "ended", 99, 99, 0, BlobRef(A, 1))
+    ended = Control(run, "id", 1 << 40, "ended", 99, 99, 0, BlobRef(A, 1))
     answers = [
         trudy.publish(topics.make_control_topic(run), messages.encode_message(ended), retain=True),
         trudy.publish(
@@ -323,7 +323,8 @@ def test_a_run_under_attack_has_its_bits_and_says_who_attacked(broker, tmp_path,
     assert found["strangers"] == dict.fromkeys(found["strangers"], False)
     answers, heard = found["trudy"]
     assert set(answers) == {"Not authorized"}
-    assert set(heard) <= {topics.make_control_topic("siege")}
+    public = {topics.make_control_topic("siege"), topics.make_server_topic("siege")}
+    assert set(heard) <= public
     mallory = found["mallory"]
     assert mallory.lied == len(TRAINING) + len(EVALUATION)
     every = mallory.lied + mallory.pestered + 3  # the last are those of posing

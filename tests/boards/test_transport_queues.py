@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from paho.mqtt.client import Client as Paho
 from paho.mqtt.enums import CallbackAPIVersion
 
-from heterophony.boards.engine import MAX_BATCH, process_messages
+from heterophony.boards.engine import MAX_BATCH, ServerLink
 from heterophony.boards.protocol.topics import find_sender, make_board_topic
 from heterophony.boards.transport import queues as inbox_module
 from heterophony.boards.transport.connection import explain_loss
@@ -125,8 +125,9 @@ def test_a_flood_does_not_keep_the_server_from_its_rounds():
         take_requested=list,
     )
     inbox.offer(ReceivedMessage("t", bytes(4)))
+    link = ServerLink(session, SimpleNamespace(inbox=inbox), [].append)
     for _ in range(2):
-        process_messages(session, SimpleNamespace(inbox=inbox), [].append, lambda: None, [].append)
+        link.process_messages()
     assert len(ticks) == 2
     assert answered == [n.to_bytes(4, "big") for n in range(2 * MAX_BATCH)]  # none is lost
 

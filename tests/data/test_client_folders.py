@@ -366,7 +366,7 @@ def test_a_device_that_is_refused_ends_with_the_words_of_the_server():
         config=None, control=None, refusal_reason="the run is complete"
     )
     with pytest.raises(
-        ConfigError, match="the server refuses this device: the run is complete"
+        ConfigError, match="the server refuses this board: the run is complete"
     ) as ended:
         refused.advance()
     assert ended.value.exit_code == 3

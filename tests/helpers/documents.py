@@ -141,7 +141,7 @@ def check_heterophony(words: list[str]) -> str:
     pairs, file = values.get("pairs") or [], str(values.get("file") or "")
     names = [file] if file else list(values.get("algorithms") or [])
     is_own = any(name.endswith(".toml") or ":" in name for name in names)  # of a reader's file
-    if not pairs or is_own or words[0] in ("resume", "device"):
+    if not pairs or is_own or words[0] in ("resume", "board", "device"):
         return ""
     usable = [p for p in pairs if "path=" not in p and "my_" not in p and "own_" not in p]
     for name in names or [""]:

@@ -116,7 +116,7 @@ def list_messages() -> list[bytes]:
     return [
         m.encode_message(message)
         for message in (
-            m.Control("run", 2, "playing", 3, 10, 1, ref),
+            m.Control("run", "id", 2, "running", 3, 10, 1, ref),
             m.Status("here", "s1"),
             m.Hello("s1", 2, "0.1.0", A, (summary,), {"cpu": "arm"}),
             m.Welcome("s1", 2),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import heterophony as hp
-from helpers.boards import compute_one_at_a_time, mosquitto, on_devices, simulated, small
+from helpers.boards import compute_one_at_a_time, mosquitto, on_boards, simulated, small
 from helpers.killed_run import run_until_killed
 from helpers.support import CALM, calm, identical, played, untimed
 from heterophony.algorithms import ALGORITHM_CLASSES
@@ -108,7 +108,7 @@ def test_devices_have_the_bits_of_a_simulation(one_secret, tmp_path, monkeypatch
     config = small("fedper", **settings)
     alone, here = simulated(config, tmp_path / "alone")
     with mosquitto(tmp_path / "broker", "one", "two") as (_, known):
-        result, there = on_devices(config, known, tmp_path / "dp")
+        result, there = on_boards(config, known, tmp_path / "dp")
     assert result.model_sha256 == alone.model_sha256
     kept = ("t", "clients", "bytes_up", "bytes_down", "epsilon", "delta", "loss")
     rounds = [[{k: e[k] for k in kept} for e in events if e["event"] == "round"] for events in (here, there)]  # fmt: skip

@@ -131,8 +131,8 @@ class ServerLink:
 
     def publish(self, messages: Sequence[Publication]) -> None:
         """Publish messages and count those that were queued; the others are repeated later."""
-        publish = self.transport.publish
-        self.session.record_sent([m for m in messages if publish(m.topic, m.payload, m.retain)])
+        queued = [m for m in messages if self.transport.publish(m.topic, m.payload, m.retain)]
+        self.session.record_sent(queued)
 
     def announce_end(self) -> None:
         """Wait for a connection, and tell the boards that the run has ended."""

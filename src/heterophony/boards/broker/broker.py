@@ -150,7 +150,6 @@ class Broker:
         """Write all files that Mosquitto reads, and the server's enrolment; return the latter."""
         with translate_disk_errors(self.folder):
             self.folder.chmod(0o700)
-            (self.folder / "process.db").unlink(missing_ok=True)  # of earlier versions
         # a new one at every start: it never expires, and contains the current addresses
         pair = authority.issue_for_broker(enrolment.list_reachable_hosts(settings.lan))
         self._write_private_file("broker.pem", pair.certificate)
