@@ -183,6 +183,7 @@ class Device:
             self.compute,
             precision=config.engine.precision,
             deterministic=config.engine.deterministic,
+            fast=config.engine.fast == "auto",
         )
         prepare_torch(self.compute)
         plan = local_config.build_device_plan(federation)

@@ -291,7 +291,7 @@ class Config:
             del sections["evaluation"]["share_personal"]
         if self.engine.device == "auto":  # a run stays on the kind of device that it began on
             sections["engine"]["device"] = self.engine.choose_compute().device.type
-        for key in ("precision", "deterministic"):
+        for key in ("precision", "deterministic", "fast"):
             if getattr(self.engine, key) == getattr(EngineSection, key):
                 del sections["engine"][key]
         if self.engine.name != "ray":

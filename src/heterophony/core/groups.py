@@ -23,10 +23,11 @@ from .direct import (
     compile_net,
 )
 from .net import Net, copy_module
-from .optimizers import SGD, Optimizer
+from .optimizers import SGD, Optimizer, create_optimizer
 from .samples import Samples, is_aligned
 from .tasks import Criterion
-from .tensors import Tensors
+from .tensors import Tensors, params
+from .training import Training
 
 Pull = Callable[[Tensors], Tensors]  # of the trained parameters
 
@@ -317,6 +318,16 @@ def check_pass(one: DirectPass) -> tuple[bool, int]:
         alone, unit = alone and VERDICTS[key][0], max(unit, VERDICTS[key][1])
         groups = groups and VERDICTS[key][1] > 0
     return alone, unit if groups else 0
+
+
+def try_training(net: Net, loss: Criterion, how: Training, samples: Samples) -> str:
+    """Try how a plain pass of such a net runs with the bits of autograd: in a group, direct, or neither."""
+    one = prepare_pass(net, loss, create_optimizer(params(net), how, {}, Tensors()), samples, None)
+    if one is None or how.clip_norm is not None:
+        return "autograd"
+    one.sizes = [min(how.batch, len(samples))]
+    alone, unit = check_pass(one)
+    return "groups" if alone and unit else "direct" if alone else "autograd"
 
 
 def try_shape(one: DirectPass, size: int) -> tuple[bool, int]:

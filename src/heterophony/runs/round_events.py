@@ -50,6 +50,7 @@ class ComputeFields(TypedDict, total=False):
     device: str
     deterministic: bool
     precision: str
+    training: str
 
 
 class PersonalBytes(TypedDict, total=False):
@@ -171,7 +172,7 @@ def make_start_event(plan: Plan, server: Server, compute: Compute = ON_CPU) -> S
     learned: TaskField = {} if plan.task.name == "classification" else {"task": plan.task.name}
     remark: RemarkField = {"data_remark": federation.remark} if federation.remark else {}
     files: FileDigests = {"files": plan.file_digests} if plan.file_digests else {}
-    where: ComputeFields = {} if plan.clients_on_devices else describe_compute(compute)
+    where: ComputeFields = {} if plan.clients_on_devices else describe_compute(plan, compute)
     return {
         "event": "start",
         "version": __version__,
@@ -195,13 +196,14 @@ def make_start_event(plan: Plan, server: Server, compute: Compute = ON_CPU) -> S
     }
 
 
-def describe_compute(compute: Compute) -> ComputeFields:
+def describe_compute(plan: Plan, compute: Compute) -> ComputeFields:
     """Describe where a run computes, and how, as far as it is not in the usual way."""
     found: ComputeFields = {"device": str(compute.device)}
     if not compute.is_cpu and not compute.deterministic:
         found["deterministic"] = False
     if compute.precision != "float32":
         found["precision"] = compute.precision
+    found["training"] = plan.try_training(compute)
     return found
 
 

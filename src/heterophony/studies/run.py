@@ -205,6 +205,7 @@ def run(
     device: str = "auto",
     precision: Precision = "float32",
     deterministic: bool = True,
+    fast: Literal["auto", "off"] = "auto",
     out: str | Path | None = None,
     resume: bool = False,
     on_event: Callable[[Event], None] = lambda event: None,
@@ -222,7 +223,8 @@ def run(
     a name, a module (its weights are the initial ones) or a function that builds one. Defaults are
     those of the command line; only the engine is "serial" here, which any script can use.
 
-    ``device`` is "auto", "cpu", "cuda", "cuda:1" or "mps": where clients' nets compute.
+    ``device`` is "auto", "cpu", "cuda", "cuda:1" or "mps": where clients' nets compute. With ``fast``
+    "off", every step of training is left to autograd, client by client; the bits are the same.
 
     ``loss`` is a function of output and targets, in place of the task's. ``metrics`` are measured
     beside the score: names (``"f1"``), or functions of all outputs and targets of a client.
@@ -265,6 +267,7 @@ def run(
                 "device": device,
                 "precision": precision,
                 "deterministic": deterministic,
+                "fast": fast,
             },
         }
     )
