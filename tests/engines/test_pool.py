@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
 import heterophony as hp
-from helpers.support import digits, identical, played
+from helpers.support import digits, identical, played, same
+from heterophony.core.algorithm import Reply
 from heterophony.core.errors import EngineError
 from heterophony.engines import wire as tensor_messages
 from heterophony.engines.pool import Pool
 from heterophony.engines.wire import (
     EncodeOnce,
+    JobBatch,
     ReplyBatch,
     TensorCache,
     decode_cached,
@@ -23,7 +25,7 @@ from heterophony.engines.wire import (
 )
 from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import Job
-from heterophony.jobs.work import work_together
+from heterophony.jobs.work import work, work_together
 
 SMALL, LARGE = hp.Tensors({"w": torch.ones(3)}), hp.Tensors({"w": torch.ones(20_000)})
 MANY = {"federation": digits(40, 1200), "participation": 1.0, "rounds": 2}
@@ -106,15 +108,61 @@ def test_a_receiver_decodes_shared_tensors_once_and_keeps_the_newest():
     assert decoded == ["a", "b", "c", "b"]
 
 
-def test_two_turns_of_a_client_in_one_batch_have_a_reply_each(tmp_path, monkeypatch):
+def test_two_turns_of_a_client_in_one_batch_keep_their_tensors_apart(tmp_path, monkeypatch):
     monkeypatch.setattr(tensor_messages, "INLINE_BYTES", 0)
     plan = played("fedavg", rounds=1).plan
     store = FolderClientStore(tmp_path / "kept", tmp_path / "scratch")
-    jobs = [
-        Job(kind="train", t=0, client="0", tensors=plan.create_initial_server().model, turn=turn)
-        for turn in (0, 1)
-    ]
+    model = plan.create_initial_server().model
+    jobs = [Job(kind="train", t=0, client="0", tensors=model, turn=turn) for turn in (0, 1)]
     replies = work_together(plan, jobs, store)
-    first, second = ReplyBatch.encode(replies, tmp_path / "replies").decode()
-    assert first.tensors.digest() == replies[0].tensors.digest()
-    assert second.tensors.digest() == replies[1].tensors.digest() != first.tensors.digest()
+    first, second = ReplyBatch.encode(replies, tmp_path / "up").decode()
+    assert (first.turn, second.turn) == (0, 1)
+    assert first.tensors.digest() == work(plan, jobs[0], store).tensors.digest()
+    assert second.tensors.digest() == work(plan, jobs[1], store).tensors.digest()
+    assert first.tensors.digest() != second.tensors.digest()
+
+
+@pytest.mark.parametrize("inline", [0, 1 << 16])
+def test_replies_of_a_batch_arrive_as_they_were_sent(tmp_path, monkeypatch, inline):
+    monkeypatch.setattr(tensor_messages, "INLINE_BYTES", inline)
+
+    def make(client: str, size: int) -> Reply:
+        up = hp.Tensors({"a": torch.rand(3, size), "n": torch.tensor(int(client))})
+        aside = hp.Tensors({"b": torch.rand(2, 3, 2, 2).to(memory_format=torch.channels_last)})
+        return Reply(client, "train", up, 7, 7.0, {"loss/main": 0.5}, aside, 1, 70, "digest")
+
+    for sizes in ((5, 5, 5), (5, 4, 5), (5,)):
+        replies = [make(str(i), size) for i, size in enumerate(sizes)]
+        arrived = ReplyBatch.encode(replies, tmp_path / "up").decode()
+        for sent, found in zip(replies, arrived, strict=True):
+            assert same(found.tensors, sent.tensors)
+            assert same(found.aside, sent.aside)
+            nothing = {"tensors": hp.Tensors(), "aside": hp.Tensors()}
+            assert replace(found, **nothing) == replace(sent, **nothing)
+        assert not list(tmp_path.iterdir())
+
+
+def test_jobs_of_a_batch_arrive_with_their_models(tmp_path):
+    models = [hp.Tensors({"w": torch.rand(4)}) for _ in range(2)]
+    jobs = [
+        Job(
+            kind="evaluate",
+            t=3,
+            client=str(i),
+            tensors=models[i % 2],
+            cost=i,
+            generic_model=models[0],
+        )
+        for i in range(5)
+    ]
+    batch = JobBatch.encode(
+        jobs,
+        EncodeOnce(
+            lambda tensors, key: encode_message({"down": tensors}, key, tmp_path / str(key))
+        ),
+    )
+    assert len(batch.models) == 2
+    for sent, found in zip(jobs, batch.decode(TensorCache()), strict=True):
+        assert (found.client, found.cost, found.t) == (sent.client, sent.cost, sent.t)
+        assert same(found.tensors, sent.tensors)
+        assert same(found.generic_model, sent.generic_model)

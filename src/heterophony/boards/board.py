@@ -234,6 +234,7 @@ class BoardRun:
             self.compute,
             precision=config.engine.precision,
             deterministic=config.engine.deterministic,
+            fast=config.engine.fast == "auto",
         )
         prepare_torch(self.compute)
         plan = local_config.build_board_plan(federation)

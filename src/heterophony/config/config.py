@@ -265,7 +265,7 @@ class Config:
         section = {"name": self.engine.name, **asdict(self.engine)}
         if self.engine.accelerator == "auto":
             section["accelerator"] = self.engine.choose_compute().device.type
-        for key in ("precision", "deterministic"):
+        for key in ("precision", "deterministic", "fast"):
             if getattr(self.engine, key) == getattr(EngineSection, key):
                 del section[key]
         if self.engine.name != "ray":

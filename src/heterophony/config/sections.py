@@ -235,6 +235,9 @@ class EngineSection(Cluster):
     )
     precision: Precision = setting("float32", "of forward pass and loss; bfloat16 changes results")
     deterministic: bool = setting(True, "on GPUs: the same bits every time; false is faster")
+    fast: Literal["auto", "off"] = setting(
+        "auto", "train plain nets without autograd, small ones together, with the same bits"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -268,7 +271,7 @@ class EngineSection(Cluster):
             device = torch.device("cuda" if on_gpu else "cpu")
         else:
             device = find_device(self.accelerator)
-        return Compute(device, self.precision, self.deterministic)
+        return Compute(device, self.precision, self.deterministic, self.fast == "auto")
 
 
 SECTIONS: dict[str, type] = {

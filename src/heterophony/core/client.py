@@ -285,8 +285,8 @@ class Client:
         if not order:
             return []
         one.places, one.sizes = cut_batches(order, how.batch)
-        has_same_bits, unit = check_pass(one)
-        if not has_same_bits or not train_directly(one, unit):
+        has_same_bits, packing = check_pass(one)
+        if not has_same_bits or not train_directly(one, packing):
             before.restore()
             return None
         self.examples += sum(one.sizes)

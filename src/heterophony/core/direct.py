@@ -24,7 +24,10 @@ from .tasks import TASKS
 
 Operation = Callable[[], object]
 Aten: Any = torch.ops.aten
-ALIGNED, PACKED = 16, 1  # floats: slices of a stack begin at multiples of so many
+# how a stack lies in memory: packed without gaps; the same, but SGD runs client by client where the last
+# entries of a tensor are no whole vector of the processor; or with slices that begin at 64 bytes besides
+PACKED, SPLIT, ALIGNED = 1, 2, 3
+ALIGNED_FLOATS = 16
 SMALL_PRODUCT = 400  # multiplications: below, torch's batched product has a loop of its own
 CASCADE_LEVELS = 8  # of torch's sum of losses
 
@@ -197,10 +200,13 @@ class Stack:
     """
 
     def __init__(
-        self, clients: Sequence[Mapping[str, nn.Parameter]], rates: Rates, unit: int
+        self, clients: Sequence[Mapping[str, nn.Parameter]], rates: Rates, packing: int
     ) -> None:
+        """``packing`` is how the slices lie in memory."""
         first, count = clients[0], len(clients)
-        self.unit, self.rates, self.like = unit, rates, next(iter(first.values()))
+        unit = ALIGNED_FLOATS if packing == ALIGNED else 1
+        self.unit, self.splits_updates = unit, packing != PACKED
+        self.rates, self.like = rates, next(iter(first.values()))
         self.values = {k: Slices(count, p.shape, unit, p) for k, p in first.items()}
         self.grads = {k: Slices(count, first[k].shape, unit, first[k]) for k in rates.names}
         buffers = rates.names if rates.momentum else ()
@@ -217,7 +223,10 @@ class Stack:
         for lr in dict.fromkeys(lr for _, lr in self.rates.by_name):
             names = [k for k, rate in self.rates.by_name if rate == lr]
             parts = (self.values, self.grads, self.momentum)
-            lists = [[part[k].between(first, last) for k in names if k in part] for part in parts]
+            lists = [
+                [v for k in names if k in part for v in self.list_updated(part[k], first, last)]
+                for part in parts
+            ]
             groups.append((lr, lists[0], lists[1], lists[2]))
         rates = self.rates
 
@@ -237,6 +246,13 @@ class Stack:
                 )
 
         return update
+
+    def list_updated(self, slices: Slices, first: int, last: int) -> list[Tensor]:
+        """List what SGD updates of one parameter: the memory of all clients, or of one after the other."""
+        whole = prod(slices.shape) % ALIGNED_FLOATS == 0
+        if whole or not self.splits_updates:
+            return [slices.between(first, last)]
+        return list(slices.each[first:last])
 
 
 # One step ---------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from .direct import (
     CLASS_LOSS,
     OWN_LOSSES,
     PACKED,
+    SPLIT,
     Aten,
     Frame,
     Layers,
@@ -23,10 +24,11 @@ from .direct import (
     compile_net,
 )
 from .net import Net, copy_module
-from .optimizers import SGD, Optimizer
+from .optimizers import SGD, Optimizer, create_optimizer
 from .samples import Samples, is_aligned
 from .tasks import Criterion
-from .tensors import Tensors
+from .tensors import Tensors, params
+from .training import Training
 
 Pull = Callable[[Tensors], Tensors]  # of the trained parameters
 
@@ -162,10 +164,10 @@ def gather_steps(passes: Sequence[DirectPass], first: int, last: int) -> tuple[T
 class GroupRun:
     """The training of some clients, the longest pass first: the stack shrinks as the others end."""
 
-    def __init__(self, passes: Sequence[DirectPass], unit: int) -> None:
+    def __init__(self, passes: Sequence[DirectPass], packing: int) -> None:
         self.passes = sorted(passes, key=lambda p: -len(p.sizes))
         one = self.passes[0]
-        self.stack = Stack([p.parameters for p in self.passes], one.rates, unit)
+        self.stack = Stack([p.parameters for p in self.passes], one.rates, packing)
         self.size, self.loss = one.places.shape[1], one.loss
         self.is_fresh = [not p.momentum for p in self.passes]
         for i, p in enumerate(self.passes):
@@ -288,10 +290,10 @@ class GroupRun:
         return self.updates[first, last]
 
 
-def run_passes(passes: Sequence[DirectPass], unit: int = PACKED) -> None:
+def run_passes(passes: Sequence[DirectPass], packing: int = PACKED) -> None:
     """Run passes of one key together; leave the momentum with their optimisers."""
     with torch.no_grad():
-        GroupRun(passes, unit).run()
+        GroupRun(passes, packing).run()
     for one in passes:
         one.optimiser.momentum.update(one.momentum)
 
@@ -305,18 +307,27 @@ VERDICTS = dict[tuple[object, ...], tuple[bool, int]]()  # of this process, by s
 def check_pass(one: DirectPass) -> tuple[bool, int]:
     """Try on random numbers whether a pass has the bits of autograd: alone, and in a group.
 
-    Return whether it has them alone, and how its slices must be aligned in a group, 0 if it has other
-    bits there. Each shape is tried once in a process.
+    Return whether it has them alone, and the packing that it needs in a group, 0 if none has its bits.
+    Each shape is tried once in a process.
     """
-    alone, unit = True, ALIGNED if not one.has_small_net else PACKED
-    groups = one.has_small_net
+    found = list[tuple[bool, int]]()
     for size in sorted(set(one.sizes)):
         key = (one.shape_key, size)
         if key not in VERDICTS:
             VERDICTS[key] = try_shape(one, size)
-        alone, unit = alone and VERDICTS[key][0], max(unit, VERDICTS[key][1])
-        groups = groups and VERDICTS[key][1] > 0
-    return alone, unit if groups else 0
+        found.append(VERDICTS[key])
+    packings = [packing for _, packing in found]
+    return all(alone for alone, _ in found), max(packings) if all(packings) else 0
+
+
+def try_training(net: Net, loss: Criterion, how: Training, samples: Samples) -> str:
+    """Try how a plain pass of such a net runs with the bits of autograd: in a group, direct, or neither."""
+    one = prepare_pass(net, loss, create_optimizer(params(net), how, {}, Tensors()), samples, None)
+    if one is None or how.clip_norm is not None:
+        return "autograd"
+    one.sizes = [min(how.batch, len(samples))]
+    alone, packing = check_pass(one)
+    return "groups" if alone and packing else "direct" if alone else "autograd"
 
 
 def try_shape(one: DirectPass, size: int) -> tuple[bool, int]:
@@ -324,17 +335,14 @@ def try_shape(one: DirectPass, size: int) -> tuple[bool, int]:
     count = GROUP_SIZE if one.has_small_net else 1
     trial = Trial(one, size, count)
     try:
-        alone = trial.has_same_bits([0], PACKED)
-        units = [
-            unit
-            for unit in (PACKED, ALIGNED)
-            if count > 1
-            and trial.has_same_bits(list(range(count)), unit)
-            and trial.has_same_bits([2, 0, 5], unit)
-        ]
+        if not trial.has_same_bits([0], PACKED):
+            return False, 0
+        for packing in (PACKED, SPLIT, ALIGNED) if count > 1 else ():
+            if all(trial.has_same_bits(group, packing) for group in (range(count), [2, 0, 5])):
+                return True, packing
     except (RuntimeError, NotImplementedError):  # a layer on a shape that it was not written for
         return False, 0
-    return alone, units[0] if alone and units else 0
+    return True, 0
 
 
 class Trial:
@@ -382,7 +390,7 @@ class Trial:
                 losses.append(value.item())
         return self.list_results(net, optimiser, losses)
 
-    def has_same_bits(self, members: Sequence[int], unit: int) -> bool:
+    def has_same_bits(self, members: Sequence[int], packing: int) -> bool:
         """Train some of the clients together; compare those that autograd has trained."""
         built = {i: self.build(i) for i in members}
         passes = []
@@ -392,7 +400,7 @@ class Trial:
             here.samples, here.places = self.samples, self.places[i]
             here.sizes = [self.size] * CHECKED_STEPS
             passes.append(here)
-        run_passes(passes, unit)
+        run_passes(passes, packing)
         return all(
             all(map(torch.equal, self.list_results(*built[i], here.losses), self.expected[i]))
             for i, here in zip(members, passes, strict=True)

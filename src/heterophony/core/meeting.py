@@ -22,10 +22,10 @@ MEETING = ContextVar["Meeting[object] | None"]("meeting", default=None)
 
 @dataclass(eq=False)
 class WaitingPass:
-    """A pass, how its slices must be aligned, and whether it has run."""
+    """A pass, how it must be packed, and whether it has run."""
 
     one: DirectPass
-    unit: int
+    packing: int
     has_run: bool = False
     error: Exception | None = None
 
@@ -58,9 +58,9 @@ class Meeting(Generic[Result]):
         except Exception as error:  # of this task alone: the client that waits goes on
             self.errors[number] = error
 
-    def join(self, one: DirectPass, unit: int) -> None:
+    def join(self, one: DirectPass, packing: int) -> None:
         """Let all other tasks start; run the pass with theirs."""
-        mine = WaitingPass(one, unit)
+        mine = WaitingPass(one, packing)
         self.waiting.append(mine)
         while self.left and not mine.has_run:
             self.start_next()
@@ -73,26 +73,26 @@ class Meeting(Generic[Result]):
         """Run all passes that wait: those of one key together."""
         groups = dict[tuple[object, ...], list[WaitingPass]]()
         for each in self.waiting:
-            groups.setdefault((each.one.key, each.unit), []).append(each)
+            groups.setdefault((each.one.key, each.packing), []).append(each)
         self.waiting.clear()
         for group in groups.values():
             error = None
             try:
-                run_passes([each.one for each in group], group[0].unit)
+                run_passes([each.one for each in group], group[0].packing)
             except Exception as problem:
                 error = problem
             for each in group:
                 each.has_run, each.error = True, error
 
 
-def train_directly(one: DirectPass, unit: int) -> bool:
+def train_directly(one: DirectPass, packing: int) -> bool:
     """Run a pass, with those of other clients if they meet; return False if it needs autograd."""
     meeting = MEETING.get()
     try:
-        if meeting is None or not unit:
+        if meeting is None or not packing:
             run_passes([one])
         else:
-            meeting.join(one, unit)
+            meeting.join(one, packing)
     except DrawingPullError:
         return False
     return True

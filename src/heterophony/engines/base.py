@@ -180,38 +180,42 @@ MAX_BLOCK_JOBS = 1024  # in a batch of evaluations that go through the net in bl
 MAX_BYTES = 16 << 20  # of models in a batch, unless a single model has more
 
 
+def batch_for(plan: Plan, compute: Compute, jobs: Sequence[Job], workers: int) -> list[list[Job]]:
+    """Batch the jobs of a run: clients that train or are evaluated together in as few as possible."""
+    in_blocks = compute.fast and compute.is_usual and evaluates_in_blocks(plan)
+    return batch_jobs(jobs, workers, compute.fast and plan.trains_in_groups, in_blocks)
+
+
 def batch_jobs(
-    jobs: Sequence[Job], workers: int, grouped: bool = False, most: int = MAX_JOBS
+    jobs: Sequence[Job], workers: int, in_groups: bool = False, in_blocks: bool = False
 ) -> list[list[Job]]:
     """Batch jobs, in the order in which they should start: training first, the longest first.
 
-    ``grouped`` is whether the clients of a batch train together: then batches are as large as possible.
-    ``most`` is the largest number of evaluations in a batch.
+    ``in_groups`` is whether clients of a batch train together, ``in_blocks`` whether they are evaluated
+    together: the larger a batch is, the better.
     """
     ordered = sort_jobs(jobs)
-    training = [j for j in ordered if j.kind == "train"]
-    evaluation = [j for j in ordered if j.kind not in ("train", "other")]
+    kinds = {kind: [j for j in ordered if j.kind == kind] for kind in ("train", "evaluate", "join")}
     alone = [[j] for j in ordered if j.kind == "other"]  # their cost is unknown
-    batches = (split_evenly if grouped else fill_batches)(training, workers)
-    return [*batches, *fill_batches(evaluation, workers, most), *alone]
+    if in_groups:
+        training = split_evenly(kinds["train"], workers, MAX_JOBS)
+    else:
+        training = fill_batches(kinds["train"], workers)
+    if in_blocks:
+        evaluation = split_evenly(kinds["evaluate"], 2 * workers, MAX_BLOCK_JOBS)
+    else:
+        evaluation = fill_batches(kinds["evaluate"], workers)
+    return [*training, *evaluation, *fill_batches(kinds["join"], workers), *alone]
 
 
-def batch_for(plan: Plan, compute: Compute, jobs: Sequence[Job], workers: int) -> list[list[Job]]:
-    """Batch the jobs of a run as its clients can be trained and evaluated together."""
-    if not compute.fast:
-        return batch_jobs(jobs, workers)
-    most = MAX_BLOCK_JOBS if compute.is_usual and evaluates_in_blocks(plan) else MAX_JOBS
-    return batch_jobs(jobs, workers, plan.trains_in_groups, most)
-
-
-def split_evenly(jobs: Sequence[Job], workers: int) -> Iterator[list[Job]]:
-    """Split jobs into as few batches as the workers allow, of about equal cost; neighbours stay together."""
-    rounds = -(-len(jobs) // (workers * MAX_JOBS))
-    share = sum(job.cost for job in jobs) / max(1, rounds * workers)
+def split_evenly(jobs: Sequence[Job], parts: int, most: int) -> Iterator[list[Job]]:
+    """Split jobs into a small multiple of ``parts`` batches, of about equal cost and ``most`` jobs each."""
+    times = -(-len(jobs) // (parts * most))
+    share = sum(job.cost for job in jobs) / max(1, times * parts)
     batch, end, before = list[Job](), share, 0
     for job in jobs:
         # a job belongs where its middle is
-        while batch and (before + job.cost / 2 > end or len(batch) == MAX_JOBS):
+        if batch and (before + job.cost / 2 > end or len(batch) == most):
             yield batch
             batch, end = [], max(end + share, before)
         batch.append(job)
@@ -220,7 +224,7 @@ def split_evenly(jobs: Sequence[Job], workers: int) -> Iterator[list[Job]]:
         yield batch
 
 
-def fill_batches(jobs: Sequence[Job], workers: int, most: int = MAX_JOBS) -> Iterator[list[Job]]:
+def fill_batches(jobs: Sequence[Job], workers: int) -> Iterator[list[Job]]:
     """Fill batches of about equal cost, within the limits; a longer job is a batch of its own."""
     share = sum(j.cost for j in jobs) / (workers * BATCHES_PER_WORKER)
     models = {id(j.tensors): j.tensors for j in jobs}  # many jobs have the same one
@@ -229,7 +233,7 @@ def fill_batches(jobs: Sequence[Job], workers: int, most: int = MAX_JOBS) -> Ite
     cost = size = 0
     for job in jobs:
         nbytes = sizes[id(job.tensors)]
-        full = len(batch) == most or cost + job.cost > share or size + nbytes > MAX_BYTES
+        full = len(batch) == MAX_JOBS or cost + job.cost > share or size + nbytes > MAX_BYTES
         if batch and full:
             yield batch
             batch, cost, size = [], 0, 0

@@ -25,6 +25,7 @@ from .plan import Job, Plan
 
 BLOCK_ROWS = 1000  # examples that go through the net at once
 ROWS_STEP = 250  # blocks have a multiple of so many rows, filled up: few sizes to try
+KEPT_BYTES = 16 << 20  # of clients' memories that are loaded at a time
 TASKS_BY_ROW = ("classification", "regression", "multilabel")  # whose scores are one per example
 
 
@@ -68,12 +69,23 @@ class EvaluatedClient:
 def evaluate_in_blocks(plan: Plan, jobs: Sequence[Job], client_store: ClientStore) -> list[Reply]:
     """Measure what ``evaluate`` measures, for all jobs; those that cannot share a block run alone."""
     parts = ("test", "validation") if plan.federation.validates else ("test",)
-    clients = list[EvaluatedClient]()
+    replies, clients, kept = list[Reply](), list[EvaluatedClient](), 0
     for job in jobs:
         samples = {part: plan.federation.samples(job.client, part) for part in parts}
         memory = client_store.load_memory(job.client, before=job.t)
         clients.append(EvaluatedClient(job, memory, samples))
-    groups = dict[tuple[object, ...], list[EvaluatedClient]]()
+        kept += sum(tensors.nbytes for tensors in memory.values())
+        if kept > KEPT_BYTES:
+            replies += evaluate_clients(plan, clients, client_store)
+            clients, kept = [], 0
+    return replies + evaluate_clients(plan, clients, client_store)
+
+
+def evaluate_clients(
+    plan: Plan, clients: Sequence[EvaluatedClient], client_store: ClientStore
+) -> list[Reply]:
+    """Evaluate clients whose memories are loaded, those with the same tensors in blocks."""
+    groups = dict[tuple[int, int], list[EvaluatedClient]]()
     for client in clients:
         if client.shares_base:
             key = id(client.job.tensors), id(client.job.generic_model)

@@ -11,11 +11,11 @@ from typing import Any, Literal
 import torch
 
 from ..algorithms import get_algorithm_name
-from ..core.accelerator import Compute, get_compute
+from ..core.accelerator import Compute, computing, get_compute
 from ..core.algorithm import POOLED_CLIENT, Algorithm, Reply, Server, build_parts, list_kinds
 from ..core.client import Client, count_examples
 from ..core.errors import ConfigError
-from ..core.groups import is_small_and_plain
+from ..core.groups import is_small_and_plain, try_training
 from ..core.net import Net, copy_module
 from ..core.randomness import derive_seed, seeded
 from ..core.samples import ClientData, Samples, place_data, place_samples
@@ -95,6 +95,21 @@ class Plan:
     def trains_in_groups(self) -> bool:
         """Return True if small plain nets can train together; whether their bits allow it is tried."""
         return self.training.optimizer == "sgd" and is_small_and_plain(self.template)
+
+    def try_training(self, compute: Compute) -> str:
+        """Try how plain passes of training run with the bits of autograd: "groups", "direct", "autograd"."""
+        name = next((c for c, n in self.federation.sizes().items() if n), None)
+        if not compute.fast or compute.precision != "float32" or name is None:
+            return "autograd"
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # as in every worker
+        try:
+            with computing(compute):
+                samples = self.load_data(name, compute).train
+                net = compute.place_net(copy_module(self.template))
+                return try_training(net, self.loss or self.task.loss, self.training, samples)
+        finally:
+            torch.set_num_threads(threads)
 
     def build_net(self) -> Net:
         """Build a new network, with what the algorithm adds to it."""

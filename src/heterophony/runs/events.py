@@ -100,6 +100,13 @@ class StartEvent(TypedDict):
         Annotated[bool, "false if `engine.deterministic = false` allows other bits every time"]
     ]
     precision: NotRequired[Annotated[str, "`engine.precision`, if it is not `float32`"]]
+    training: NotRequired[
+        Annotated[
+            str,
+            "how plain passes of training run: in `groups` of clients, `direct` (each client alone, without"
+            " autograd), or by `autograd`; all have the same bits",
+        ]
+    ]
     protection: NotRequired[
         Annotated[
             list[dict[str, Any]], "the protections that change something, with their settings"

@@ -56,6 +56,7 @@ class ComputeFields(TypedDict, total=False):
     device: str
     deterministic: bool
     precision: str
+    training: str
 
 
 class PersonalBytes(TypedDict, total=False):
@@ -178,7 +179,7 @@ def make_start_event(plan: Plan, server: Server, compute: Compute = ON_CPU) -> S
     remark: RemarkField = {"data_remark": federation.remark} if federation.remark else {}
     files: FileDigests = {"files": plan.file_digests} if plan.file_digests else {}
     best: KeepBest = {"keep_best": plan.choose_by} if plan.keep_best else {}
-    where: ComputeFields = {} if plan.clients_on_boards else describe_compute(compute)
+    where: ComputeFields = {} if plan.clients_on_boards else describe_compute(plan, compute)
     return {
         "event": "start",
         "version": __version__,
@@ -203,13 +204,14 @@ def make_start_event(plan: Plan, server: Server, compute: Compute = ON_CPU) -> S
     }
 
 
-def describe_compute(compute: Compute) -> ComputeFields:
+def describe_compute(plan: Plan, compute: Compute) -> ComputeFields:
     """Describe where and how a run computes; leave out what is usual."""
     found: ComputeFields = {"device": str(compute.device)}
     if not compute.is_cpu and not compute.deterministic:
         found["deterministic"] = False
     if compute.precision != "float32":
         found["precision"] = compute.precision
+    found["training"] = plan.try_training(compute)
     return found
 
 

@@ -89,6 +89,7 @@ def run(
     accelerator: str = "auto",
     precision: Precision = "float32",
     deterministic: bool = True,
+    fast: Literal["auto", "off"] = "auto",
     out: str | Path | None = None,
     resume: bool = False,
     on_event: Hook = lambda event: None,
@@ -140,6 +141,7 @@ def run(
             ``"auto"``.
         precision: Of the forward pass and the loss; ``"bfloat16"`` changes results.
         deterministic: On GPUs, compute the same bits every time; False is faster.
+        fast: ``"off"`` leaves every step to autograd, client by client; the bits are the same.
         out: The run folder. Default: a temporary one, deleted with the result.
         resume: Continue the run in ``out`` if there is one.
         on_event: Called with every event of the run; it may return ``hp.Stop("reason")`` to end the
