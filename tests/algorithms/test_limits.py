@@ -666,8 +666,7 @@ def test_pefll_of_one_embedding_is_pfedhn_of_one_embedding(monkeypatch):
         with seeded("equal"):
             return draws(*of)
 
-    for module in (pefll, pfedhn):
-        monkeypatch.setattr(module, "create_hypernetwork", create)
+    monkeypatch.setattr(hypernetworks, "create_hypernetwork", create)
     a, b = (played(x(embedding=2), training=MOMENTUM) for x in (PeFLL, PFedHN))
     assert same(model(a), model(b))
     assert counts(a, "P") == counts(b, "P")

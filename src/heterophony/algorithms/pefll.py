@@ -12,27 +12,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from ..core.algorithm import Algorithm, Client, Reply, Server, setting
+from ..core.algorithm import Client, Reply, Server
 from ..core.tensors import Tensors, load_into_net
-from .parts.hypernetworks import create_hypernetwork, make_model, train_hypernetwork
+from .parts.hypernetworks import HypernetworkOnServer, make_model
 
 PREFIX = "pefll/"
 FREQUENCIES = "pefll/frequencies"
 
 
 @dataclass(frozen=True)
-class PeFLL(Algorithm):
+class PeFLL(HypernetworkOnServer):
     """Let a hypernetwork make every client's model of an embedding of its data; new clients need no training."""
 
     paper = "Scott et al., ICLR 2024"
     needs_classes = True
-    server_lr: float = setting(0.1, "learning rate of hypernetwork and embedding", above=0)
-    server_momentum: float = setting(0.9, "their momentum", low=0, high=1)
-    embedding: int | None = setting(
-        None, "width of an embedding; default: a quarter of the number of clients, plus 1", low=1
-    )
-    hidden: int = setting(16, "units of its hidden layers; 100 in the authors' code", low=1)
-    layers: int = setting(4, "its layers before those that make the model", low=1)
 
     def send(self, server: Server, client: str) -> Tensors:
         w, known = server.memory.get("hypernetwork"), server.memory.get("frequencies", Tensors())
@@ -58,26 +51,15 @@ class PeFLL(Algorithm):
         told = {r.client: r.tensors[FREQUENCIES] for r in replies}
         known = server.memory.get("frequencies", Tensors()) | told
         server = server.update(frequencies=known)
-        w = server.memory.get("hypernetwork") or self.create(server)
-        after = train_hypernetwork(
-            server,
-            w,
-            lambda w, client: embed(w, known[client]),
-            replies,
-            lambda client: self.send(server, client),
-            self.server_lr,
-            self.server_momentum,
-        )
+        after = self.step(server, replies, lambda w, client: embed(w, known[client]))
         w, middle = after.memory["hypernetwork"], torch.stack(list(known.values())).mean(0)
         return after.update(make_model(w, embed(w, middle), server.learned))
 
     def create(self, server: Server) -> Tensors:
-        """Create the hypernetwork and the layer that embeds label frequencies."""
-        width = self.embedding or 1 + len(server.clients) // 4
         classes = len(next(iter(server.memory["frequencies"].values())))
-        layer = nn.Linear(classes, width)
-        w = create_hypernetwork(server.learned, width, self.hidden, self.layers)
-        return w | {f"embed.{k}": v.detach() for k, v in layer.named_parameters()}
+        layer = nn.Linear(classes, self.get_width(server))
+        made = {f"embed.{k}": v.detach() for k, v in layer.named_parameters()}
+        return super().create(server) | made
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
         self.adapt(client)  # a new client predicts when it arrives

@@ -251,6 +251,7 @@ def list_sections(how: Mapping[str, Any], metrics: list[str] | None) -> dict[str
             "accelerator": how["accelerator"],
             "precision": how["precision"],
             "deterministic": how["deterministic"],
+            "fast": how["fast"],
         },
     }
 

@@ -7,12 +7,13 @@ for each tensor of the model. The biases begin as the initial model and the weig
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from ...core.algorithm import Reply, Server, mean
+from ...core.algorithm import Algorithm, Reply, Server, mean, setting
 from ...core.tensors import Tensors
 from .distillation import on_one_thread
 
@@ -71,23 +72,37 @@ def compute_slopes(w: Tensors, embed: Embed, moves: Sequence[tuple[str, Tensors]
     return Tensors({k: torch.zeros_like(v) if g is None else g for (k, v), g in pairs})
 
 
-def train_hypernetwork(
-    server: Server,
-    w: Tensors,
-    embed: Embed,
-    replies: Sequence[Reply],
-    sent: Callable[[str], Tensors],
-    lr: float,
-    momentum: float,
-) -> Server:
-    """Make one step of SGD with momentum; running statistics are averaged as configured."""
-    learned = list(server.learned)
-    moves = [(r.client, sent(r.client).only(*learned) - r.tensors.only(*learned)) for r in replies]
-    with on_one_thread():
-        slopes = compute_slopes(w, embed, moves)
-    norm = float(slopes.square().double().sqrt())
-    slopes = slopes * min(1.0, LARGEST_NORM / max(norm, 1e-12))
-    speed = momentum * server.memory.get("momentum", slopes.zeros()) + slopes
-    after = server.update(hypernetwork=w - lr * speed, momentum=speed)
-    buffers = [k for k in server.model if k in server.statistics]
-    return after.update(mean(replies, *buffers)) if buffers else after
+@dataclass(frozen=True)
+class HypernetworkOnServer(Algorithm):
+    """The server makes every client's model, and steps along what the clients make of it."""
+
+    server_lr: float = setting(0.1, "learning rate of the hypernetwork", above=0)
+    server_momentum: float = setting(0.9, "its momentum", low=0, high=1)
+    embedding: int | None = setting(
+        None, "width of an embedding; default: a quarter of the number of clients, plus 1", low=1
+    )
+    hidden: int = setting(16, "units of its hidden layers; 100 in the authors' code", low=1)
+    layers: int = setting(4, "its layers before those that make the model", low=1)
+
+    def create(self, server: Server) -> Tensors:
+        """Create the hypernetwork; embeddings, or what makes them, are added to it."""
+        return create_hypernetwork(server.learned, self.get_width(server), self.hidden, self.layers)
+
+    def get_width(self, server: Server) -> int:
+        """Return the width of an embedding."""
+        return self.embedding or 1 + len(server.clients) // 4
+
+    def step(self, server: Server, replies: Sequence[Reply], embed: Embed) -> Server:
+        """Make one step of SGD with momentum; running statistics are averaged as configured."""
+        w, learned = server.memory.get("hypernetwork") or self.create(server), list(server.learned)
+        sent = {r.client: self.send(server, r.client).only(*learned) for r in replies}
+        moves = [(r.client, sent[r.client] - r.tensors.only(*learned)) for r in replies]
+        with on_one_thread():
+            slopes = compute_slopes(w, embed, moves)
+        norm = float(slopes.square().double().sqrt())
+        slopes = slopes * min(1.0, LARGEST_NORM / max(norm, 1e-12))
+        before = server.memory.get("momentum", slopes.zeros())
+        speed = self.server_momentum * before + slopes
+        after = server.update(hypernetwork=w - self.server_lr * speed, momentum=speed)
+        buffers = [k for k in server.model if k in server.statistics]
+        return after.update(mean(replies, *buffers)) if buffers else after
