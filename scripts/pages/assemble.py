@@ -36,7 +36,7 @@ OTHER_DOCUMENTS = {  # documents outside docs/, and their places on the site
 SECTIONS = ("tutorials", "how-to", "reference", "explanation", "project")
 TITLES = {"how-to": "How-to", "project/readme.md": "README"}
 ORDER = {  # first these, in this order; then all others by their title
-    "tutorials": ["first-run", "own-data", "own-algorithm", "devices-on-one-machine"],
+    "tutorials": ["first-run", "own-data", "own-algorithm", "boards-on-one-machine"],
     "reference": [
         "commands",
         "configuration",
