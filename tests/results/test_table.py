@@ -104,7 +104,7 @@ def test_a_page_has_texts_and_numbers():
         "bold": [1],
         "values": [None, 0.905, 2.0],
     }
-    assert (page["text"], page["notes"]) == (1, ["Bold: first."])
+    assert (page["title"], page["notes"]) == ("", ["Bold: first."])
 
 
 def test_columns_are_chosen_by_key_in_the_order_asked():

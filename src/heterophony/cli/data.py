@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from ..core.files import clean_line, sort_names
+from ..results.table import Column, ResultTable
 from . import terminal
 from .options import (
     ConfigArgument,
@@ -93,9 +95,11 @@ def show(
     title = f"{found.name}: {len(found.y)} examples of {shape} ({found.x.dtype})"
     title += f", the first {found.official} to train" if found.official else ""
     title += f", of {len(found.user_names)} users" if found.user_names else ""
-    terminal.print_table(title, ["class", "examples"], list(about["classes"].items()))
+    examples = Column("examples", form="d")
+    classes = list(about["classes"].items())
+    terminal.print_table(ResultTable.build(["class", examples], classes, title))
     if shown := list(about.get("clients", {}).items())[:SHOWN_CLIENTS]:
-        terminal.print_table("", ["client", "examples"], shown)
+        terminal.print_table(ResultTable.build(["client", examples], shown))
         if (more := len(about["clients"]) - len(shown)) > 0:
             terminal.print_note(f"and {more} more clients; --json has them all")
 
@@ -219,14 +223,12 @@ def print_label_table(federation: Federation) -> None:
     counts, labels = federation.counts(), federation.labels
     table = terminal.create_table()
     for name in ("client", *list_splits(federation), "entropy", "TV", "JS", *labels):
-        table.add_column(
-            terminal.format_cell_markup(clean_line(name)), justify="right", no_wrap=True
-        )
+        table.add_column(escape(clean_line(name)), justify="right", no_wrap=True)
     most = max(1, int(counts.max()))
     for client, row in zip(describe_clients(federation), counts.tolist(), strict=True):
         shades = [f"[on {get_shade(n / most)}]{n or '·'}[/]" if n else "[dim]·[/]" for n in row]
         measures = [client[k] for k in ("entropy", "total_variation", "jensen_shannon")]
-        name = terminal.format_cell_markup(clean_line(client["name"]))
+        name = escape(clean_line(client["name"]))
         sizes = [str(client[k]) for k in list_splits(federation)]
         table.add_row(name, *sizes, *(f"{m:.2f}" for m in measures), *shades)
     missing = [labels[i] for i, n in enumerate(counts.sum(axis=0)) if n == 0]

@@ -72,7 +72,8 @@ def report(
     from ..report.page.html import write_report
     from ..report.page.views import check_showable
     from ..results.board_rounds import write_device_rounds
-    from ..results.exports import TABLE_FORMATS, export_comparison
+    from ..results.comparison_tables import export_comparison
+    from ..results.render import TABLE_FORMATS
     from ..results.runs import load_runs
 
     path = out or folders[0] / "report.html"
@@ -108,7 +109,7 @@ def report(
 
 def is_page_or_table(path: Path) -> bool:
     """Tell whether the file is no figure."""
-    from ..results.exports import TABLE_FORMATS
+    from ..results.render import TABLE_FORMATS
 
     return path.suffix == ".html" or path.suffix in TABLE_FORMATS
 

@@ -127,6 +127,14 @@ def estimate_cell(table: str, row: str, column: str, scale: TableScale) -> float
     return estimate_seconds(config, REFERENCE_SPEED, 1)
 
 
+def format_duration(seconds: float) -> str:
+    """Format a duration: ``40 s``, ``12 min``, ``3 h``, ``5 days``."""
+    for size, word in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.0f} {word}"
+    return f"{max(1, seconds):.0f} s"
+
+
 def format_core_hours(hours: float | None) -> str:
     """Format core-hours: ``–`` if unknown, ``0.4``, ``12``, ``1,300``."""
     if hours is None:

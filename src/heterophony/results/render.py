@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape as escape_html
 from io import StringIO
 from typing import Any
@@ -43,7 +43,7 @@ def format_cell(cell: Cell, column: Column) -> str:
     scale = 100 if column.kind == "percent" else 1
 
     def number(value: float) -> str:
-        return f"{scale * value:{column.form}}".replace("-", "−")
+        return f"{scale * value:{cell.form or column.form}}".replace("-", "−")
 
     text, low_high = number(cell.value), cell.interval
     # bytes and seconds that are the same in all seeds have no deviation worth showing
@@ -172,9 +172,9 @@ def render_json(table: ResultTable) -> list[dict[str, Any]]:
 def render_page(table: ResultTable) -> dict[str, Any]:
     """Return what the script of a page shows: texts, bold cells, and the numbers behind them."""
     return {
+        "title": table.title,
         "columns": [c.name for c in table.columns],
         "titles": [c.title for c in table.columns],
-        "text": sum(c.kind == "text" for c in table.columns),
         "rows": [
             {
                 "cells": texts,
@@ -217,6 +217,7 @@ class FittedColumn:
 
     column: Column
     texts: list[str]
+    bold: list[bool]  # of each row
 
     @property
     def width(self) -> int:
@@ -235,12 +236,14 @@ class FittedTable:
 
 def fit_table(table: ResultTable, width: int) -> FittedTable:
     """Fit a table to a width: break titles, then cells before a bracket, then drop columns."""
-    texts = [[c.title for c in table.columns], *format_rows(table)]
+    rows = format_rows(table)
     plain = [
-        FittedColumn(column, [clean_text(text) for text in column_texts])
-        for column, column_texts in zip(
-            table.columns, map(list, zip(*texts, strict=True)), strict=True
+        FittedColumn(
+            column,
+            [clean_text(text) for text in (column.title, *(row[i] for row in rows))],
+            [row[i].mark in BOLD_MARKS for row in table.rows],
         )
+        for i, column in enumerate(table.columns)
     ]
     if add_widths([c.width for c in plain]) <= width:
         return FittedTable(plain, [], True)
@@ -262,7 +265,7 @@ def break_cells(column: FittedColumn) -> FittedColumn:
         return column
     title, *cells = column.texts
     broken = [cell.replace(" (", "\n(") for cell in cells]
-    return break_title(FittedColumn(column.column, [title, *broken]))
+    return break_title(replace(column, texts=[title, *broken]))
 
 
 def break_title(column: FittedColumn) -> FittedColumn:
@@ -272,7 +275,7 @@ def break_title(column: FittedColumn) -> FittedColumn:
     title, *cells = column.texts
     width = max(measure_lines(cells), measure_longest_word(title), 1)
     lines = textwrap.wrap(title, width, break_long_words=False, break_on_hyphens=False)
-    return FittedColumn(column.column, ["\n".join(lines), *cells])
+    return replace(column, texts=["\n".join(lines), *cells])
 
 
 def add_least_widths(columns: Sequence[FittedColumn], readable: int = 0) -> int:

@@ -47,9 +47,12 @@ class Cell:
     interval: Interval | None = None  # 95 %, of the mean
     note: str = ""  # in brackets after the value, such as "round 12"
     mark: Mark = ""
+    form: str = ""  # in place of the column's
 
 
 Value = Cell | float | str | None
+Columns = list[Column | str]
+Rows = list[list[Value]]
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...core.errors import ConfigError
+from ...results.comparison import index_measures_by_block
 from ...results.runs import Run, group_by_series, iterate_setting_texts, label_runs
 from ...results.statistics import ALPHA, RankComparison, compare_ranks
-from ...results.tables import index_measures_by_block
 from .style import MUTED_COLOR, STYLE, TEXT_COLOR, get_series_style
 
 MEASURES = {

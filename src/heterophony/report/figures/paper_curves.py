@@ -18,10 +18,10 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
+from ...papers.result_table import get_file_suffix
 from ...results.runs import Curve
 from ...runs.curves import compute_curves
 from ...runs.events import Event, get_start, select_rounds
-from ..paper_table import get_file_suffix
 from . import paper_sweeps
 from .paper_sweeps import (
     MEASURE_LABELS,

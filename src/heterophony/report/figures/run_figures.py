@@ -21,6 +21,7 @@ from ...algorithms import get_display_name
 from ...core.errors import ConfigError
 from ...core.files import write_atomically
 from ...core.scores import SCORES
+from ...results.comparison import compare_runs
 from ...results.label_distribution import (
     NO_REPLY,
     NOT_SELECTED,
@@ -30,7 +31,6 @@ from ...results.label_distribution import (
 )
 from ...results.runs import Run, compute_mean_curve, group_by_series
 from ...results.statistics import DifferenceCurve, compare_over_rounds, find_reference
-from ...results.tables import build_comparison_rows, get_deviation
 from ..page.sections import AuditRecord, describe_shown_rounds, select_images
 from .style import (
     GRID_COLOR,
@@ -109,12 +109,13 @@ def draw_trade_off(axes: Axes, runs: Sequence[Run]) -> None:
     """Draw P against G over the last ten evaluations; the upper right is best."""
     color = {name: get_series_style(i)["color"] for i, name in enumerate(group_by_series(runs))}
     points = []
-    for row in build_comparison_rows(runs):
-        if row["G"]:
-            g, p = (row[measure]["last10"]["mean"] for measure in "GP")
-            point = PointLabel(row["name"], g, p, color[row["name"]])
-            dx, dy = (get_deviation(row, f"{measure}.last10") for measure in "GP")
-            axes.errorbar(g, p, xerr=dx, yerr=dy, color=point.color, lw=1, alpha=0.45)
+    for row in compare_runs(runs):
+        g, p = (row.get_cell(f"{measure}.last10") for measure in "GP")
+        if isinstance(g.value, float) and isinstance(p.value, float):
+            point = PointLabel(row.name, g.value, p.value, color[row.name])
+            axes.errorbar(
+                g.value, p.value, xerr=g.std, yerr=p.std, color=point.color, lw=1, alpha=0.45
+            )
             points.append(point)
     for i, point in enumerate(points):
         # of points at the same place, the lower ones are larger: rings around the topmost
