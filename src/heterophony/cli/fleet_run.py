@@ -96,7 +96,7 @@ def run_on_fleet(prepared: Preparation, config: Config, folder: RunFolder, late:
     from ..algorithms import get_display_name
     from ..boards.fleet.run import name_run, serve_run
     from ..report.page.html import write_report
-    from ..results.board_rounds import write_device_rounds
+    from ..results.boards import write_device_rounds
     from ..results.runs import load_runs
     from ..studies.tasks import create_or_reopen
 

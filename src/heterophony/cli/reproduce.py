@@ -30,40 +30,46 @@ def register(app: typer.Typer) -> None:
     app.command(cls=SeedsCommand)(reproduce)
 
 
+NameArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="[TABLE]", help="Without it: list all tables and their cost here."),
+]
+SeedsOption = Annotated[
+    str | None,
+    typer.Option(help="As in 0 1, or 0-4; default: the paper's; quick: one, medium: five."),
+]
+ScaleOption = Annotated[
+    TableScale, typer.Option(help="Minutes on digits, orderings on small data, or as printed.")
+]
+VariantOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Other settings that the paper may have run; may be repeated."),
+]
+WorkersOption = Annotated[
+    int | None, typer.Option(min=1, help="Jobs at a time; default: one per core.")
+]
+
+
 def reproduce(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="[TABLE]", help="Without it: list all tables and their cost here."),
-    ] = None,
+    name: NameArgument = None,
     rows: Annotated[str, typer.Option(help="Only these, as in 'Fed*'.")] = "*",
     columns: Annotated[str, typer.Option(help="Only these, as in 'CIFAR-10*'.")] = "*",
-    seeds: Annotated[
-        str | None,
-        typer.Option(help="As in 0 1, or 0-4; default: the paper's; quick: one, medium: five."),
-    ] = None,
-    scale: Annotated[
-        TableScale, typer.Option(help="Minutes on digits, orderings on small data, or as printed.")
-    ] = TableScale.quick,
-    variant: Annotated[
-        list[str] | None,
-        typer.Option(help="Other settings that the paper may have run; may be repeated."),
-    ] = None,
+    seeds: SeedsOption = None,
+    scale: ScaleOption = TableScale.quick,
+    variant: VariantOption = None,
     variants: Annotated[
         bool, typer.Option("--variants", help="List the variants of the table, run nothing.")
     ] = False,
     out: Annotated[
         Path | None, typer.Option(help="The folder of its runs; default: runs/TABLE-SCALE.")
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Jobs at a time; default: one per core.")
-    ] = None,
+    workers: WorkersOption = None,
     pairs: EngineOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the cells and their cost, run nothing.")
     ] = False,
     claims: Annotated[
-        bool,
-        typer.Option("--claims", help="Show what was found out about every claim, run nothing."),
+        bool, typer.Option("--claims", help="Show the verdict on every claim, run nothing.")
     ] = False,
     page: Annotated[
         Path | None, typer.Option("-o", help="With --claims: write a page, .html or .md.")

@@ -35,7 +35,7 @@ def print_error(message: str) -> None:
 
 
 def print_note(message: str) -> None:
-    """Print to stderr what is good to know but not a result."""
+    """Print to stderr what a user should know but is not a result."""
     STDERR.print(escape(clean_text(message)), soft_wrap=True, highlight=False)
 
 

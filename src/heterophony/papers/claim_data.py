@@ -44,7 +44,7 @@ MARKS: tuple[Mark, ...] = ("good", "limited", "bad", "good", "limited", "bad", "
 
 @dataclass(frozen=True)
 class FindingVerdict:
-    """What was found out about the claims of a finding; its first claim says them all."""
+    """The verdicts on the claims of a finding; its first claim covers them all."""
 
     finding: Finding
     claims: tuple[ClaimVerdict, ...]
@@ -55,7 +55,7 @@ class FindingVerdict:
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing decides it."""
+        """Return True if nothing decides it."""
         return classify_verdict(self.verdict) in OPEN_VERDICTS
 
 
@@ -214,7 +214,7 @@ def name_claim(one: ClaimVerdict, finding: FindingVerdict) -> str:
 
 
 def describe_decision(case: CaseVerdict) -> str:
-    """Say what a case decides: nothing, on data that are not the paper's."""
+    """Name the decision of a case; data that are not the paper's decide nothing."""
     words = name_decision(case.decision, case.scale)
     standing = case.scale == STAND_IN and case.decision in SCALED_WORDS[STAND_IN]
     return f"undecided; {words}" if standing else words

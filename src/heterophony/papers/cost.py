@@ -1,4 +1,4 @@
-"""Estimate what a cell costs on this machine, and what it costs to decide a claim.
+"""Estimate the cost of a cell on this machine, and of deciding a claim.
 
 The estimate is from the arithmetic and the measured speed, and good to a factor of about two: it
 tells minutes from days before anything is run.
@@ -36,7 +36,7 @@ HOUR = 3600
 
 
 def estimate_seconds(raw: Mapping[str, Any], speed: float, cores: int) -> float:
-    """Estimate the seconds of one run, training and evaluation, on so many cores."""
+    """Estimate the seconds of one run, training and evaluation, on this number of cores."""
     config = resolve_config(dict(raw))
     size = SOURCES[config.data.name].size
     clients, rounds = config.data.clients, config.top.rounds

@@ -42,7 +42,7 @@ MEASURES = ("P.last10", "G.last10", "worst10", "MB_up", "MB_down", "work", "seco
 
 @dataclass(frozen=True)
 class SeedResult:
-    """What an entry claims for one seed."""
+    """The claims of an entry for one seed."""
 
     model_sha256: str
     data_sha256: str
@@ -272,7 +272,7 @@ def make_rank_cell(ranking: Ranking, row: RankedEntry, measure: str) -> Cell:
 
 
 def describe_ranks(ranking: Ranking) -> str:
-    """Say what the ranks can and cannot tell."""
+    """Say which ranks differ, and over how many seeds."""
     comparison, seeds = ranking.comparisons["P.last10"], len(ranking.common_seeds)
     if comparison is None:
         return "± is half of the 95 % interval; ranks need two entries with two seeds in common"

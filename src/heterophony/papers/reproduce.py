@@ -71,7 +71,7 @@ class CellRun:
         return {**self.cell.config, "seed": self.seed}
 
     def compute_selection_probabilities(self, clients: int) -> list[float]:
-        """Compute how likely each of so many clients is in one draw, in client order."""
+        """Compute the probability of each client in one draw, in client order."""
         rule, _ = parse_participation(self.cell.config.get("participation", {}))
         return [float(p) for p in rule.compute_probabilities(clients, self.seed)]
 
@@ -422,7 +422,7 @@ def run_due(
     progress: RunsProgress,
     warn: Callable[[str], None],
 ) -> dict[str, str]:
-    """Run what is due; return by folder name which runs diverged, and how."""
+    """Run what is due; return the reason of each run that diverged, by folder name."""
     labelled = {d.folder.path: (d.label, d.rounds) for d in due}
     if len(due) > 1 and engine.name == "ray":
         failed = run_on_cluster(labelled, engine, workers, progress, overrides, warn)

@@ -163,10 +163,7 @@ def build_metric_table(runs: Sequence[Run]) -> ResultTable | None:
     return ResultTable.build(
         ["algorithm", *(Column(f"{m} {get_metric_title(info)}") for info, m in infos)],
         [
-            [
-                series,
-                *(info.format(average_metric(group, info.name, m)) for info, m in infos),
-            ]
+            [series, *(info.format(average_metric(group, info.name, m)) for info, m in infos)]
             for series, group in group_by_series(measured).items()
         ],
         METRICS_TITLE,

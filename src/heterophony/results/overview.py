@@ -30,7 +30,7 @@ CostColumns = dict[str, list[float]]
 
 
 def compute_cumulative_costs(events: Sequence[Event], measured: Sequence[int]) -> CostColumns:
-    """Columns with one entry per evaluation; evaluation t is made before round t.
+    """Return columns with one entry per evaluation; evaluation t is made before round t.
 
     ``MB`` counts 10⁶ bytes, up and down. ``simulated`` exists if devices have a simulated clock.
     """
@@ -67,13 +67,13 @@ class RunProgress:
 
 
 def list_run_progress(path: Path) -> list[RunProgress]:
-    """The progress of all runs at or below the path, newest first."""
+    """List the progress of all runs at or below the path, newest first."""
     folders = sorted(find_runs(path), key=lambda folder: -find_change(folder / CONFIG_FILE))
     return [read_run_progress(folder) for folder in folders]
 
 
 def find_change(path: Path) -> int:
-    """When the file last changed, in nanoseconds; 0 if it cannot be seen."""
+    """Return when the file last changed, in nanoseconds; 0 if that is unknown."""
     try:
         return path.stat().st_mtime_ns
     except OSError:
@@ -103,14 +103,14 @@ def read_finished_run(folder: Path) -> RunProgress:
 
 
 def parse_accuracy(accuracy: dict[str, Any]) -> Accuracy:
-    """Parse an accuracy of result.json; raise if a number is none."""
+    """Parse an accuracy of result.json; raise if a number is not finite."""
     last10 = MeanStd(*(check_finite(accuracy["last10"][k]) for k in ("mean", "std")))
     best, last = (check_finite(accuracy[k]) for k in ("best", "last"))
     return Accuracy(best, int(accuracy["best_round"]), last, last10)
 
 
 def check_finite(number: Any) -> float:
-    """Return the number; raise for NaN, infinity and what is no number."""
+    """Return the number; raise FolderError if it is not finite."""
     if isinstance(number, bool) or not math.isfinite(number):
         raise FolderError(f"{RESULT_FILE} is damaged: {number} is not a finite number")
     return float(number)
@@ -136,7 +136,7 @@ QUIET_ROUNDS = 3.0  # the same, as a multiple of the seconds of a round
 
 @dataclass(frozen=True)
 class RunOverview:
-    """What a list shows of a run beside its accuracies; empty if nothing could be read."""
+    """What a list shows of a run beside its accuracies; empty if the events cannot be read."""
 
     rounds: int = 0
     done: int = 0
@@ -176,7 +176,7 @@ def summarise_lines(path: Path) -> RunOverview:
 
 
 def split_lines(path: Path) -> tuple[bytes, list[bytes], list[bytes]]:
-    """The lines of the start, the evaluations and the rounds, not parsed: most are not needed."""
+    """Return the lines of the start, the evaluations and the rounds, unparsed: most are not needed."""
     kinds: dict[str, list[bytes]] = {"start": [], "evaluation": [], "round": []}
     with translate_disk_errors(path), open_regular_file(path, MAX_EVENT_BYTES) as file:
         for line in file:
@@ -201,7 +201,7 @@ def read_small_curve(
 
 
 def is_running(folder: Path, overview: RunOverview, held_locks: set[int], now: float) -> bool:
-    """Whether a process works on the run: it holds the lock, or wrote an event not long ago.
+    """Return True if a process works on the run: it holds the lock, or wrote an event not long ago.
 
     The lock of a process on another machine cannot be seen, so its events have to show it.
     """
@@ -222,7 +222,7 @@ def is_running(folder: Path, overview: RunOverview, held_locks: set[int], now: f
 
 
 def read_held_locks(path: Path = Path("/proc/locks")) -> set[int]:
-    """The inodes of all files that a process on this machine has locked; nothing is locked for it.
+    """Return the inodes of all files that a process on this machine has locked; lock nothing.
 
     Trying the lock instead would disturb a run that starts at the same moment.
     """

@@ -46,8 +46,9 @@ def format_cell(cell: Cell, column: Column) -> str:
         return f"{scale * value:{cell.form or column.form}}".replace("-", "−")
 
     text, low_high = number(cell.value), cell.interval
-    # bytes and seconds that are the same in all seeds have no deviation worth showing
-    if column.show == "std" and cell.std is not None and (cell.std or scale == 100):
+    # bytes and work that are the same in all seeds have no deviation worth showing
+    varies = cell.std is not None and (scale == 100 or number(cell.std) != number(0.0))
+    if column.show == "std" and cell.std is not None and varies:
         text += f" ± {number(cell.std)}"
     elif column.show == "half" and low_high:
         text += f" ± {number((low_high[1] - low_high[0]) / 2)}"

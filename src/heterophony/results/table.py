@@ -95,15 +95,3 @@ class ResultTable:
         return replace(
             self, columns=columns, rows=tuple(tuple(r[i] for i in chosen) for r in self.rows)
         )
-
-    def without_empty(self) -> ResultTable:
-        """Return the table without the columns of numbers that have no value in any row."""
-        kept = [
-            i
-            for i, column in enumerate(self.columns)
-            if column.kind == "text" or any(row[i].value is not None for row in self.rows)
-        ]
-        columns = tuple(self.columns[i] for i in kept)
-        return replace(
-            self, columns=columns, rows=tuple(tuple(r[i] for i in kept) for r in self.rows)
-        )

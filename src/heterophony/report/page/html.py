@@ -129,7 +129,7 @@ def build_label_page_data(distribution: LabelDistribution) -> dict[str, Any]:
 
 
 def build_size_stacks(distribution: LabelDistribution) -> list[list[dict[str, Any]]]:
-    """One bar per client of its own examples and, if the algorithm rebalances, one of those after."""
+    """Build one bar per client of its own examples and, if the algorithm rebalances, one of those after."""
 
     def build_layer(colour: str, label: str, values: Any) -> dict[str, Any]:
         return {"colour": colour, "label": label, "values": values.tolist()}

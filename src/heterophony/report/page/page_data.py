@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.scores import SCORES
-from ...results.board_rounds import build_device_rounds_section
-from ...results.boards import build_devices_section
+from ...results.boards import build_device_rounds_section, build_devices_section
 from ...results.comparison import (
     ComparisonRow,
     compare_runs,
@@ -158,7 +157,7 @@ def format_count(numbers: Sequence[int], word: str) -> str:
 
 
 def build_series_data(name: str, group: Sequence[Run], order: Sequence[str], points: int) -> Json:
-    """The data of one series: its mean curves and its runs."""
+    """Collect the data of one series: its mean curves and its runs."""
     series, each = build_curves(group, points)
     return {
         "name": name,
@@ -174,7 +173,7 @@ def build_series_data(name: str, group: Sequence[Run], order: Sequence[str], poi
 
 
 def build_run_data(run: Run, federation: int, curves: CurvesByKind) -> Json:
-    """The data of one run: its result.json, with clients as columns of counts instead of objects."""
+    """Collect the data of one run: its result.json, with clients as columns of counts, not objects."""
     summary = run.current_summary
     result = summary.to_dict() if summary else None
     clients = result.pop("clients") if result else {}
@@ -195,7 +194,7 @@ def build_run_data(run: Run, federation: int, curves: CurvesByKind) -> Json:
 
 
 def build_label_distribution_section(run: Run, several: bool) -> Json:
-    """Training examples per client and class in the first run's federation."""
+    """Collect the training examples per client and class in the first run's federation."""
     start = run.start
     return {
         "run": run.label if several else "",
@@ -207,7 +206,7 @@ def build_label_distribution_section(run: Run, several: bool) -> Json:
 
 
 def build_settings_section(runs: Sequence[Run]) -> list[Json]:
-    """The value of every setting in every series."""
+    """Collect the value of every setting in every series."""
     groups = [
         [dict(iterate_setting_texts(r.config)) for r in group]
         for group in group_by_series(runs).values()

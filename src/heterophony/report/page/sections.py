@@ -1,4 +1,4 @@
-"""The curves of the report page: of every series and run, pooled and as the mean over clients."""
+"""Sections of the report page: curves, client means, protections and the privacy audit."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ def count_curve_points(runs: Sequence[Run]) -> int:
 
 
 def has_unequal_clients(run: Run) -> bool:
-    """Whether the mean over clients differs from the pooled accuracy: test sets differ in size."""
+    """Return True if test sets differ in size, so that the mean over clients is not the pooled accuracy."""
     return len({n for n in run.start["test"] if n}) > 1
 
 
 def average_over_clients(run: Run) -> Run:
-    """The run with curves in which each client counts the same, however many examples it has."""
+    """Return the run with curves in which each client counts the same, whatever its examples."""
     return replace(run, curves=run.client_mean_curves)
 
 
 def show_loss(run: Run) -> Run:
-    """The run with the curves of its test loss, pooled."""
+    """Return the run with the curves of its pooled test loss."""
     return replace(run, curves=run.loss_curves)
 
 
 def build_curves(group: Sequence[Run], points: int) -> tuple[CurvesByKind, list[CurvesByKind]]:
-    """The curves of one series and of each of its runs.
+    """Build the curves of one series and of each of its runs.
 
     The series has ``mean``, each run has ``curves``: pooled. If clients differ in their number of
     test examples, there is also ``client_mean`` and ``client_curves``: the means over clients.
@@ -91,7 +91,7 @@ def thin_curve(curve: Curve, points: int) -> list[list[float]]:
 
 
 def compute_stride(length: int, points: int) -> int:
-    """The distance between kept points; 1 keeps all."""
+    """Return the distance between kept points; 1 keeps all."""
     return -(-length // points) or 1
 
 
@@ -173,7 +173,7 @@ def build_protection_section(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 
 def find_epsilon_curve(group: Sequence[Run]) -> list[tuple[int, float]]:
-    """The largest ε of the series after every round, counted from 1; without unbounded ones."""
+    """Find the largest ε of the series after every round, counted from 1; leave out unbounded ones."""
     found: dict[int, float] = {}
     for run in group:
         for event in select_rounds(run.events):
@@ -200,7 +200,7 @@ MAX_IMAGES = 8  # rows of images
 
 
 def build_audit_section(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """The section of the audit that these runs belong to; None if they belong to none."""
+    """Build the section of the audit that these runs belong to; None if they belong to none."""
     folders = dict.fromkeys(r.folder.parent for r in runs)
     audited = [f for f in folders if (f / "audit.json").is_file()]
     return read_audit_section(audited[0]) if audited else None
@@ -263,7 +263,7 @@ def build_thumbnail(r: AuditRecord) -> dict[str, str]:
 def select_images(
     records: Sequence[AuditRecord],
 ) -> tuple[list[AuditRecord], list[tuple[str, str]], Any]:
-    """Images of the last round or level, one of each client first; columns; and attacks by key."""
+    """Return images of the last round or level, one of each client first; columns; and attacks by key."""
     start, attacks = records[0], collect_attacks(records)
     shown = choose_shown_rounds(records, attacks)
     by_key = {
