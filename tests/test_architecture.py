@@ -14,6 +14,7 @@ SOURCE = ROOT / "src" / "heterophony"
 MODULES = sorted(SOURCE.rglob("*.py"))
 ALGORITHMS = sorted(p for p in (SOURCE / "algorithms").glob("*.py") if p.name != "__init__.py")
 VOCABULARY = {
+    "adapters",
     "algorithm",
     "client",
     "errors",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heterophony.cli.leaderboard import describe_seed
-from heterophony.papers.leaderboard import Entry, read_entry, write_entry
+from heterophony.papers.leaderboard import Entry, read_board, write_entry
 from heterophony.papers.table import PublishedTable, load_table
 from heterophony.results.runs import Run, load_runs
 
@@ -39,9 +39,10 @@ def add_runs(folders: Sequence[Path]) -> None:
     table = load_table("own-method")
     curves = json.loads(CURVES.read_text()) if CURVES.exists() else {}
     finished = {run.folder.name: run for run in load_runs(folders, print) if run.summary}
+    stored = {entry.folder.name for entry in read_board(BOARD)}
     for cell in list_cells(table):
         runs = list(find_seeds(cell, table.measured.seeds, finished))
-        if len(runs) < len(table.measured.seeds) or (BOARD / cell.name).exists():
+        if len(runs) < len(table.measured.seeds) or cell.name in stored:
             continue
         config = (runs[0].folder / "config.toml").read_text(encoding="utf-8")
         write_entry(BOARD / cell.name, config, {run.seed: describe(run) for run in runs})
@@ -76,5 +77,5 @@ def average_curves(runs: Sequence[Run]) -> dict[str, list[list[float]]]:
 
 def read_final() -> dict[Cell, Entry]:
     """Read all stored cells, in the order of the table."""
-    cells = list_cells(load_table("own-method"))
-    return {c: read_entry(BOARD / c.name) for c in cells if (BOARD / c.name).exists()}
+    entries = {entry.folder.name: entry for entry in read_board(BOARD)}
+    return {c: entries[c.name] for c in list_cells(load_table("own-method")) if c.name in entries}

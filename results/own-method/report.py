@@ -40,7 +40,7 @@ DRAWN = ("FedAvg", "FedReG", "FedRoD", METHOD)
 HEAD = """\
 # FixHead: what was found
 
-Written from the stored runs by a script in [results/own-method](../../results/own-method/README.md). [The protocol](fixhead.md) says how all of this was done, and what of it was written before the final runs: the history cannot prove
+Written from the stored runs by a script in [results/own-method](../../results/own-method/README.md). [The protocol](fixhead.md) says how this was done, and which parts were written before the final runs: the history cannot prove
 the order.
 """
 HALF = f"{METHOD}, one epoch"
@@ -50,14 +50,14 @@ this table. *Better*: both intervals are above 0. *Worse*: both are below 0.
 """
 POOLED = """\
 All federations together: the mean difference ± half of its 95 % interval over the five seeds, each averaged over the federations; and p of sign flips of all pairs, as the
-protocol says. Federations share images and seeds, so their pairs are not independent, and this p is too small: the interval is the safer number.
+protocol says. Federations share images and seeds, so their pairs are not independent and this p is too small: the interval is the safer number.
 """
 
 
 SHARES = """\
 ## What of it is FedRoD's
 
-{method} is {parent} with another shared head. So its lead over {other} is {parent}'s lead and what the head adds, which is the table above, against {parent}. The mean ± half of its 95 % interval, in
+{method} is {parent} with another shared head. So its lead over {other} is {parent}'s lead plus what the head adds, which the table above shows against {parent}. The mean ± half of its 95 % interval, in
 points, paired by seed.
 """
 
@@ -128,14 +128,24 @@ def write_numbers(final: Mapping[Cell, Entry]) -> str:
     """Write what every method reached on every federation."""
     parts = [
         "## The final runs\n\nTest examples, seeds 0 to 4, mean of the last ten evaluations ± half of the 95 % interval, in %. *Worst tenth* is P of the worst tenth of clients after the last"
-        " round. *MB* is all that travelled, both ways. *Passes* is how often a selected client goes through its examples in a round; FedAvg-FT's fine-tuning before a measurement does not count. Its P is measured in every tenth round only, so it is the mean"
-        " of early rounds, too, and lower than it ends.\n"
+        " round. *MB* is all that travelled, both ways. *Passes* is how often a selected client goes through its examples in a round; the fine-tuning of FedAvg-FT and FedBABU before a measurement does not count. Their P is measured in every tenth round only, with 100 clients"
+        " in every twentieth, so it is the mean of early rounds, too, and lower than it ends: P after the last round is below each table.\n"
     ]
+    curves = json.loads(CURVES.read_text())
     for column in list_columns(final):
         rows = [[c.row, *write_row(e)] for c, e in final.items() if c.column == column]
         titles = ["", "G", "P", "worst tenth", "MB", "passes"]
         parts.append(f"### {column}\n\n{format_table(titles, rows)}")
+        cells = [c for c in final if c.column == column]
+        parts.append(write_last_round({c.row: curves[c.name] for c in cells}))
     return "\n".join(parts)
+
+
+def write_last_round(curves: Mapping[str, Mapping[str, list[list[float]]]]) -> str:
+    """Write P after the last round of methods that measure it rarely, beside that of the method."""
+    rare = [row for row, found in curves.items() if len(found["P"][0]) < len(found["G"][0])]
+    told = [f"{row} {curves[row]['P'][1][-1]:.1f}" for row in (*rare, METHOD)]
+    return f"P after the last round, mean over the seeds: {', '.join(told)}.\n"
 
 
 def write_seconds() -> str:

@@ -24,6 +24,7 @@ METHODS: dict[str, tuple[hp.Algorithm, int]] = {
     "FedReG with two layers": (hp.FedReG(), 1),
     "FedAvg": (hp.FedAvg(), 2),
     "FedPer": (hp.FedPer(), 2),
+    "FedBABU": (hp.FedBABU(), 2),
     "Ditto": (hp.Ditto(), 1),
     "FedProx": (hp.FedProx(), 2),
     "FedAvg-FT": (hp.FedAvgFT(tune_epochs=2, tune_every=10), 2),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from heterophony.algorithms import get_display_name
 
 from .numbers import Board, G, P, compare_with, is_one_model_for_all
-from .plan import DATA, OWN_RATES, OWN_SETTINGS, SEEDS, TUNED_ALPHA
+from .plan import DATA, OWN_RATES, OWN_SETTINGS, SEARCHED_MOMENTUM, SEEDS, TUNED_ALPHA
 
 BASELINES = ("centralized", "fedavg", "local")
 FACTOR = 4  # rounds of the longer runs over those of the board
@@ -84,6 +84,8 @@ def describe_tried(board: Board, name: str) -> str:
     """Say what was tried: the search, and a longer run if there was one."""
     if name in OWN_RATES:
         searched = "its own rates"
+    elif name in SEARCHED_MOMENTUM:
+        searched = "three rates, with momentum and without"
     elif name in OWN_SETTINGS:
         searched = f"three rates and two values of `{OWN_SETTINGS[name].partition('=')[0]}`"
     else:

@@ -13,6 +13,7 @@ from typing import Any
 
 from heterophony.cli.leaderboard import describe_seed
 from heterophony.core.files import write_atomically
+from heterophony.papers.leaderboard import open_board
 from heterophony.results.runs import load_runs
 from heterophony.studies.parallel_runs import run_in_parallel
 from heterophony.studies.tasks import build_comparison, prepare_run_folders
@@ -31,9 +32,14 @@ def run_longer(names: Sequence[str], board: Path, runs: Path, workers: int) -> N
     """Make the longer runs that are missing."""
     due = []
     overrides = [f"rounds={FACTOR * LONGER_DATA.rounds}", f"evaluation.every={EVERY}"]
-    for name in names:
-        entry = board / f"{LONGER_DATA.name}-dirichlet-{TUNED_ALPHA}-20-{name}"
-        configs = build_comparison([name], [SEED], entry / "config.toml", overrides)
+    prefix = f"{LONGER_DATA.name}-dirichlet-{TUNED_ALPHA}-20-"
+    with open_board(board) as entries:
+        found = {entry.folder.name: entry.folder / "config.toml" for entry in entries}
+        compared = {
+            name: build_comparison([name], [SEED], found[f"{prefix}{name}"], overrides)
+            for name in names
+        }
+    for name, configs in compared.items():
         (folder,) = prepare_run_folders(runs / "longer" / name, configs)
         ended = [(folder.path / name).exists() for name in ("result.json", DIVERGED_FILE)]
         due += [] if any(ended) else [folder.path]

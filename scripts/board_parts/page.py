@@ -17,32 +17,31 @@ from .printed import write_printed
 HEAD = """\
 # All algorithms, tuned alike and ranked
 
-Written by `scripts/leaderboard` from the entries in [results/leaderboard](../../results/leaderboard), which is a [leaderboard](../how-to/leaderboard.md): every entry has its configuration
+Written by `scripts/leaderboard` from the entries of a [leaderboard](../how-to/leaderboard.md), [results/leaderboard](../../results/leaderboard): every entry has its configuration
 and the `model_sha256` of each seed, so anyone can repeat it. These are short runs of small nets. They show who learns quickly with a small budget, not who wins after hundreds of rounds.
 
 **Data.** 20 clients, Dirichlet α = 0.1 and 0.5, three quarters of each client's examples to train on. {data}
 
 **Equal budgets.** [`heterophony tune`](../how-to/tune.md) tried {trials} combinations for every algorithm: six learning rates from 0.01 to 0.4; or three from 0.02 to 0.1 and
-two values of the one setting that decides most; or, for Per-FedAvg and pFedMe, their own rates. Budgets are equal in the number of trials, not in their range: in {edge} of {searches} searches with three rates the largest was
-the best, so that these methods may gain from larger ones. The combination with the highest P on validation examples is used: a fifth of each client's
-training examples, seed {tune_seed}, which no final run has. Test examples chose nothing. It was tuned at α = {alpha} and used for both. One local epoch in a round, momentum 0.9
-where an algorithm's local steps have momentum, and for everything else the defaults. [What was chosen](#chosen-settings) is below.
+two values of the setting that matters most; or, for Per-FedAvg and pFedMe, their own rates; or, for APPLE, three rates with and without momentum. Budgets are equal in the number of trials, not in their range: in {edge} of {searches} searches with three rates the largest was
+the best, so these methods may gain from larger ones. The combination with the highest P on validation examples is used: a fifth of each client's
+training examples, with seed {tune_seed}, which no final run has. Test examples chose nothing. Settings were tuned at α = {alpha} and used for both. One local epoch in a round, momentum 0.9
+where an algorithm's local steps have momentum and the search does not choose it, and defaults for everything else. The [chosen settings](#chosen-settings) are below.
 
-**Numbers.** G (the generic model) and P (each client's own) are right answers in %, over all clients' test examples, as the mean of the last ten rounds. *Worst tenth* is P of the two worst clients
+**Numbers.** G (the generic model) and P (each client's own) are accuracies in %, over all clients' test examples, as the mean of the last ten rounds. *Worst tenth* is P of the two worst clients
 after the last round. ± is half of the 95 % interval over {seeds} seeds. Each seed has its own partition, initial model and choice of clients, the same for all algorithms. So *P − Local* and
 *G − FedAvg* are paired: the mean difference with its 95 % interval. *Rank* is the average over seeds; two average ranks differ if they are further apart than the
-critical difference (Nemenyi, 5 %). *MB* is all that travelled, both ways. *Work* is how many examples clients went through to train, relative to
-FedAvg; fine-tuning before a measurement does not count (ten epochs of FedBABU, one of FedAvg-FT). Seconds are not here: other programs ran on the same cores. Intervals are not corrected for
-their number: if nothing differed, one of twenty would still exclude zero.
+critical difference (Nemenyi, 5 %). *MB* is all traffic, both ways. *Work* is the number of training examples that clients processed, relative to
+FedAvg; fine-tuning before a measurement does not count (ten epochs of FedBABU, one of FedAvg-FT). There are no seconds, because other programs ran on the same cores. Intervals are not corrected for
+their number: if nothing differed, one in twenty would still exclude zero.
 """
 NOTES = """\
-`fedbn` is `fedavg` here, as neither net has BatchNorm. `local` never communicates, and `centralized` trains on all data in one place: they are what others are compared with. FedBABU's P is measured in
+`fedbn` is `fedavg` here, as neither net has BatchNorm. `local` never communicates, and `centralized` trains on all data in one place: they are baselines. FedBABU's P is measured in
 every tenth round only, after its fine-tuning, so its P is the mean of those. `fixhead` is a method of this project; its length was chosen on validation examples of this Fashion-MNIST, beyond the six trials.
 
 **pFedGate's P is transductive**: a client's gates are computed from all of its test examples together, without labels. **CFL splits by stale updates**: it compares the last update of every client, and with half
 of the clients in a round (digits) or a quarter (Fashion-MNIST) most of these are of earlier rounds. In its paper all clients take part in each round, and in its authors' code nothing is split in the first 20, as many as the runs
-on Fashion-MNIST have (`wait`, here 0). The rules of **APPLE and FedFomo** were corrected
-after these runs, so their entries were removed; they are among those not run yet.
+on Fashion-MNIST have (`wait`, here 0). **APPLE** diverges easily with momentum, so its search has it with and without; what the search chose on Fashion-MNIST diverged with other seeds.
 """
 NEAR_CHANCE = 0.2  # with ten classes
 ALTERNATIVE = "Average ranks of P and G of all algorithms, with the critical difference of P"
@@ -53,7 +52,7 @@ COMMANDS = """\
 ```sh
 scripts/leaderboard
 ```
-tunes, runs, adds entries and writes this page, and continues what is missing. To look at the entries, and to repeat a seed of one and compare its hash:
+tunes, runs, adds entries and writes this page; it continues after an interruption. To show the entries, and to repeat a seed of one and compare its hash:
 ```sh
 heterophony leaderboard show results/leaderboard -o board.html
 heterophony leaderboard check results/leaderboard {entry}
@@ -209,7 +208,7 @@ def describe_unlearned(table: Ranking) -> str:
         return ""
     return (
         f"After so few rounds, P of {len(few)} of {len(table.rows)} is below {100 * NEAR_CHANCE:.0f} %, where"
-        " chance is about 10 %: they have hardly begun to learn. This table says who starts fast, not how they end."
+        " chance is about 10 %: they have hardly started to learn. This table shows who starts fast, not who ends best."
     )
 
 

@@ -22,13 +22,13 @@ OWN_RATES = {
     "perfedavg": ["perfedavg.alpha=0.01,0.05", "perfedavg.beta=0.05,0.1,0.2"],
     "pfedme": ["pfedme.own_lr=0.02,0.05,0.1", "pfedme.local_lr=0.02,0.06"],
 }
-# algorithms that diverge with momentum: theirs is 0. APPLE's core models all move along gradients of
-# the sum that they had when the round began, and its rates are multiplied by the number of clients.
-NO_MOMENTUM = ("apple",)
+# algorithms that momentum may make diverge: it is searched beside the rate, in place of a setting of
+# theirs. APPLE's core models all move along gradients of the sum that they had when the round began.
+SEARCHED_MOMENTUM = ("apple",)
+MOMENTA = "local.momentum=0.0,0.9"
 # the one setting of an algorithm that is searched beside the rate: two values each
 OWN_SETTINGS = {
     "apfl": "alpha=0.25,0.75",
-    "apple": "weight_lr=0.001,0.01",
     "cfl": "eps1=0.4,1.5",
     "ditto": "lam=0.1,1.0",
     "fedadam": "server_lr=0.01,0.03",
@@ -98,18 +98,15 @@ def list_searches(data: DataPlan) -> dict[str, tuple[list[str], list[str]]]:
 
     Each is a grid of ``TRIALS`` combinations.
     """
-    plain = [n for n in ALGORITHM_CLASSES if n not in OWN_SETTINGS and n not in OWN_RATES]
+    apart = {*OWN_SETTINGS, *OWN_RATES, *SEARCHED_MOMENTUM}
+    plain = [name for name in ALGORITHM_CLASSES if name not in apart]
     rounds = {"third": data.rounds // 3, "half": data.rounds // 2}
-    own = {name: f"{name}.{values.format(**rounds)}" for name, values in OWN_SETTINGS.items()}
-    usual = [name for name in own if name not in NO_MOMENTUM]
+    own = [f"{name}.{values.format(**rounds)}" for name, values in OWN_SETTINGS.items()]
     own_rates = [pair for pairs in OWN_RATES.values() for pair in pairs]
     return {
         f"{data.name}-tune": (plain, [RATES]),
-        f"{data.name}-tune-own": (usual, [FEWER_RATES, *(own[name] for name in usual)]),
-        f"{data.name}-tune-own-no-momentum": (
-            list(NO_MOMENTUM),
-            [FEWER_RATES, "local.momentum=0.0", *(own[name] for name in NO_MOMENTUM)],
-        ),
+        f"{data.name}-tune-own": (list(OWN_SETTINGS), [FEWER_RATES, *own]),
+        f"{data.name}-tune-momentum": (list(SEARCHED_MOMENTUM), [FEWER_RATES, MOMENTA]),
         f"{data.name}-tune-own-rates": (list(OWN_RATES), own_rates),
     }
 

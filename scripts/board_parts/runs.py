@@ -10,7 +10,7 @@ from typing import Any
 from heterophony.cli.leaderboard import describe_seed
 from heterophony.core.files import write_atomically
 from heterophony.engines.child_processes import start_fork_server
-from heterophony.papers.leaderboard import write_entry
+from heterophony.papers.leaderboard import read_board, write_entry
 from heterophony.results.runs import Run, group_by_series, load_runs
 from heterophony.results.search_tables import format_value, read_tune
 from heterophony.studies.parallel_runs import run_in_parallel
@@ -156,9 +156,10 @@ def list_finished(data: DataPlan, alpha: str, runs: Path) -> dict[str, tuple[int
 
 def add_to_board(data: DataPlan, alpha: str, runs: Path, board: Path) -> None:
     """Add what has all its seeds, as ``heterophony leaderboard add`` does, unless it is there."""
+    known = {entry.folder.name for entry in read_board(board)}
     for name, (place, folders) in list_finished(data, alpha, runs).items():
         entry = board / f"{data.name}-dirichlet-{alpha}-20-{name}"
-        if not entry.exists():
+        if entry.name not in known:
             add_entry(entry, folders, REMARK.format(place + 1) if place else "")
 
 

@@ -19,6 +19,7 @@ from .algorithms.fedcp import FedCP as FedCP
 from .algorithms.feddbe import FedDBE as FedDBE
 from .algorithms.feddecomp import FedDecomp as FedDecomp
 from .algorithms.feddistill import FedDistill as FedDistill
+from .algorithms.feddpa import FedDPA as FedDPA
 from .algorithms.feddyn import FedDyn as FedDyn
 from .algorithms.fedfomo import FedFomo as FedFomo
 from .algorithms.fedgen import FedGen as FedGen
@@ -32,12 +33,15 @@ from .algorithms.fedreg import FedReG as FedReG
 from .algorithms.fedrep import FedRep as FedRep
 from .algorithms.fedrep_full import FedRepFull as FedRepFull
 from .algorithms.fedrod import FedRoD as FedRoD
+from .algorithms.fedsa_lora import FedSALoRA as FedSALoRA
 from .algorithms.fedyogi import FedYogi as FedYogi
+from .algorithms.ffa_lora import FFALoRA as FFALoRA
 from .algorithms.fixhead import FixHead as FixHead
 from .algorithms.gpfl import GPFL as GPFL
 from .algorithms.heurfedamp import HeurFedAMP as HeurFedAMP
 from .algorithms.ifca import IFCA as IFCA
 from .algorithms.lgfedavg import LGFedAvg as LGFedAvg
+from .algorithms.linear_probe import LinearProbe as LinearProbe
 from .algorithms.local import Local as Local
 from .algorithms.moon import MOON as MOON
 from .algorithms.perfedavg import PerFedAvg as PerFedAvg
@@ -47,6 +51,10 @@ from .algorithms.pfedme import PFedMe as PFedMe
 from .algorithms.pfedpara import PFedPara as PFedPara
 from .algorithms.pfedsd import PFedSD as PFedSD
 from .algorithms.scaffold import Scaffold as Scaffold
+from .core.adapters import BiasOnly as BiasOnly
+from .core.adapters import Bottleneck as Bottleneck
+from .core.adapters import LastLayer as LastLayer
+from .core.adapters import LoRA as LoRA
 from .core.algorithm import Algorithm as Algorithm
 from .core.algorithm import Reply as Reply
 from .core.algorithm import Server as Server

@@ -4,8 +4,6 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from .cli import main  # only now: its imports must not find those files
-
 with suppress(OSError):  # the current folder was deleted
     # Python searches the current folder first, and would take any file there for a package
     if not sys.flags.safe_path and sys.path[0] == str(here := Path.cwd()):
@@ -13,5 +11,6 @@ with suppress(OSError):  # the current folder was deleted
         if here == Path(__file__).resolve().parents[1]:
             sys.path.append(str(here))  # it holds heterophony itself, which child processes import
 
+from .cli import main  # only now: its imports must not find those files
 
 main()

@@ -1,4 +1,4 @@
-"""APFL: what its paragraph of the specification promises."""
+"""APFL: the mixture of own and common model, its learned share, and its limits Local and FedAvg."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_common_model_is_fedavgs_whatever_the_share(algorithm, net):
     assert same(model(played(algorithm, **how)), model(played("fedavg", **how)))
 
 
-def test_one_round_is_the_specs():
+def test_one_round_is_the_papers():
     """By hand: w steps, then v along α times the slope at the mixture; α once, from its first."""
     one = digits(clients=1, examples=80)
     steps: list[tuple[torch.Tensor, torch.Tensor]] = []

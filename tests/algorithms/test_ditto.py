@@ -1,4 +1,4 @@
-"""Ditto: the invariants and pitfalls of the spec, section 4."""
+"""Ditto: FedAvg's common model, own models pulled towards it, and what absent clients keep."""
 
 from __future__ import annotations
 

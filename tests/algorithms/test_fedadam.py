@@ -1,4 +1,4 @@
-"""FedAdam, and what FedYogi shares with it: what their paragraph of the specification promises."""
+"""FedAdam, and what FedYogi shares with it: the server's steps without bias correction, buffers, and traffic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def step(how: hp.Algorithm, server: Server, by: float) -> Server:
     return how.merge(server, [Reply("a", "train", server.model.map(lambda v: v + by), 1, 1)])
 
 
-def test_the_first_adam_step_is_the_specs():
+def test_the_first_adam_step_is_the_papers():
     after = step(FedAdam(server_lr=0.1), START, 1.0)
     m, v = 0.1, 0.01 + 0.99e-6
     assert after.memory["m"]["w"].item() == pytest.approx(m, rel=1e-12)

@@ -1,4 +1,4 @@
-"""FedALA: what its paragraph of the specification promises."""
+"""FedALA: the learned mixture of own and common model, when it learns, and its limits."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_weights_stay_in_their_range_move_and_stay_at_home():
     assert not any(k.startswith("mixing") for k in model(result))
 
 
-def test_one_update_is_the_specs():
+def test_one_update_is_the_papers():
     """W - η ∇f(θ̂) ⊙ (θ_g - θ_old), clipped: lerp's gradient is that product."""
     old, new, slope = (
         torch.randn(4, 3, generator=torch.Generator().manual_seed(i)) for i in range(3)

@@ -1,4 +1,4 @@
-"""FedAvg2Rep: the invariants and pitfalls of the spec, section 11."""
+"""FedAvg2Rep: the switch from FedAvg to FedRep-full, with either phase left out, and its traffic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedAvgM: what its paragraph of the specification promises."""
+"""FedAvgM: heavy-ball momentum at the server; without momentum it is FedAvg, with FedAvg's traffic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedBABU: the invariants and pitfalls of the spec, section 7."""
+"""FedBABU: a head that never trains in the federation, fine-tuning for P alone, and what travels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedDyn: the invariants and pitfalls of the spec, section 3."""
+"""FedDyn: the clients' corrections, the server's state, the dynamic pull, and what is refused."""
 
 from __future__ import annotations
 

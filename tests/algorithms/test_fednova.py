@@ -1,4 +1,4 @@
-"""FedNova: what its paragraph of the specification promises."""
+"""FedNova: the work of momentum and proximal terms, moves normalised by work, and its limit FedAvg."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def close(a: hp.Tensors, b: hp.Tensors, within: float = 1e-6) -> bool:
     ("steps", "momentum", "work"),
     [(5, 0.9, 13.1441), (25, 0.9, 166.4611), (7, 0.0, 7.0), (0, 0.9, 0.0), (4, 1.0, 10.0)],
 )
-def test_work_of_momentum_is_the_specs(steps, momentum, work):
+def test_work_of_momentum_is_the_papers(steps, momentum, work):
     assert count_effective_steps(steps, momentum) == pytest.approx(work, abs=5e-5)
     if momentum < 1:
         formula = (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
         assert count_effective_steps(steps, momentum) == pytest.approx(formula)
 
 
-def test_work_of_a_pull_is_the_specs():
+def test_work_of_a_pull_is_the_papers():
     a = 0.0
     for _ in range(6):
         a = (1 - 0.05 * 2) * a + 1

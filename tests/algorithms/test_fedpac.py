@@ -1,4 +1,4 @@
-"""FedPAC: the invariants and pitfalls of the spec, section 15."""
+"""FedPAC: the optimal mixture of heads, class centres and variances, alignment, and what travels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def random(*shape: int) -> torch.Tensor:
 
 
 def forms(v: list[torch.Tensor], h: list[torch.Tensor]) -> list[torch.Tensor]:
-    """diag(V) + D_i, entry by entry as written in the spec."""
+    """diag(V) + D_i, entry by entry."""
     n = len(v)
     out = []
     for i in range(n):
@@ -260,7 +260,7 @@ def test_the_base_rests_while_the_head_learns_and_the_other_way_round():
     assert epochs == [1, 3] * 6
 
 
-def test_traffic_is_the_specs():
+def test_traffic_is_the_papers():
     net, table = 797_962, 10 * 192
     up = net + 2 * table + 10 + 1
     assert wire(FedPAC()) == [(net, up), (net + table, up)]

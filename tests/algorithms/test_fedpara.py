@@ -1,4 +1,4 @@
-"""FedPara: what its paragraph of the specification promises."""
+"""FedPara: ranks, shapes, products and initial values of the factors, and which layers stay plain."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def count(*shape: int) -> int:
         ((100, 64), 8, 2 * 8 * 164, 6_400),
     ],
 )
-def test_counts_are_the_specs(shape, r, values, of):
+def test_counts_are_the_papers(shape, r, values, of):
     assert choose_rank(shape, 0.1) == r
     assert count(*shape) == values
     assert prod(shape) == of
@@ -44,7 +44,7 @@ def test_the_larger_side_decides_for_convolutions_the_smaller_for_linear_layers(
     assert choose_rank((400, 16), 1e-6) == 4
 
 
-def test_shapes_and_products_are_the_specs():
+def test_shapes_and_products_are_the_papers():
     conv = HadamardProduct(torch.empty(6, 5, 3, 3), 0.5, 0.0)
     r = choose_rank((6, 5, 3, 3), 0.5)
     assert conv.shapes == [(r, r, 3, 3), (r, 6), (r, 5)] * 2

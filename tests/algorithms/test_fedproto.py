@@ -1,4 +1,4 @@
-"""FedProto: what its paragraph of the specification promises."""
+"""FedProto: prototypes per class, their distance in the loss, and classes that few or none hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedRep: the invariants and pitfalls of the spec, section 6a."""
+"""FedRep: head and base train in turn, each for its epochs, and only the base travels."""
 
 from __future__ import annotations
 

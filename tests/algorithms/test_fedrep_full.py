@@ -1,4 +1,4 @@
-"""FedRep-full: the invariants and pitfalls of the spec, section 6b."""
+"""FedRep-full: all steps but one train the head, nothing is personal, and its limit FedAvg."""
 
 from __future__ import annotations
 

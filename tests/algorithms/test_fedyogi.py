@@ -1,4 +1,4 @@
-"""FedYogi: what its paragraph of the specification promises; the rest is in test_fedadam.py."""
+"""FedYogi: its second moment moves additively, up and down; test_fedadam.py has what it shares with FedAdam."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPFL: the invariants and pitfalls of the spec, section 8."""
+"""GPFL: the conditional valve, embeddings, label shares and losses, and what travels and stays."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_valve_is_the_papers():
     assert torch.allclose(valve(z, c), (z * (gamma + 1) + beta).relu(), atol=1e-6)
 
 
-def test_what_travels_is_the_specs():
+def test_what_travels_is_the_papers():
     shared = 796_032 + 74_880 + 1_920
     assert wire(GPFL()) == [(shared, shared)] * 2
     assert round(shared / 797_962, 4) == 1.0938
@@ -110,7 +110,7 @@ def test_without_lambda_the_targets_do_not_matter(lam, equal):
     assert same(model(a), model(b)) is equal
 
 
-def test_the_loss_is_the_specs():
+def test_the_loss_is_the_papers():
     def check(client, fit, loss, **how):
         net, known = client.net, getclosurevars(loss).nonlocals
         x, y = client.data.train.batch(torch.arange(6))

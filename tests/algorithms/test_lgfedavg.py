@@ -1,4 +1,4 @@
-"""LG-FedAvg: what its paragraph of the specification promises."""
+"""LG-FedAvg: only the top layers travel; there is no generic model."""
 
 from __future__ import annotations
 

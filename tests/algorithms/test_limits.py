@@ -1,4 +1,4 @@
-"""The identities of the spec: an algorithm at its limit is another algorithm, bit for bit."""
+"""An algorithm at its limit is another algorithm, bit for bit."""
 
 from __future__ import annotations
 

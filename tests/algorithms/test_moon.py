@@ -1,4 +1,4 @@
-"""MOON: what its paragraph of the specification promises."""
+"""MOON: the contrastive loss, the frozen nets it compares with, the projection, and its limit FedAvg."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_equal_features_are_a_contrast_of_log_two_without_gradient():
     assert float(z.grad.abs().max()) < 1e-7
 
 
-def test_the_contrast_is_the_specs():
+def test_the_contrast_is_the_papers():
     draw = torch.Generator().manual_seed(0)
     z, near, far = (torch.randn(4, 6, generator=draw) for _ in range(3))
     cosines = [torch.cosine_similarity(z, o).double() / 0.5 for o in (near, far)]

@@ -1,4 +1,4 @@
-"""Per-FedAvg: what its paragraph of the specification promises."""
+"""Per-FedAvg: the first-order and the Hessian-free step, adaptation for P, and its limits."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_its_rate_is_beta_not_the_clients_and_it_trains_once_a_round():
     assert seen
 
 
-def test_one_first_order_step_is_the_specs():
+def test_one_first_order_step_is_the_papers():
     one, how = digits(clients=1, examples=80), replace(QUICK, steps=1)
 
     @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""PFAKD and PFAKD + AT: the invariants and pitfalls of the spec, sections 13 and 14."""
+"""PFAKD and PFAKD + AT: the teacher, the distillation distance, attention maps, and their limits FedPer and FedRep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pFedMe: what its paragraph of the specification promises."""
+"""pFedMe: the proximal inner steps, the moves of the local model and the server, and their limits."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_at_a_full_step_the_local_model_is_the_own_one(lam):
     assert result.summary.rounds == 3
 
 
-def test_one_round_is_the_specs():
+def test_one_round_is_the_papers():
     """By hand: K steps on each batch, from where the last batch ended; then w follows."""
     one = digits(clients=1, examples=80)
     how = PFedMe(lam=3.0, inner_steps=4, own_lr=0.05, local_lr=0.1, beta=0.5)

@@ -1,4 +1,4 @@
-"""pFedPara: what its paragraph of the specification promises."""
+"""pFedPara: which factors travel and which stay, in every layer."""
 
 from __future__ import annotations
 

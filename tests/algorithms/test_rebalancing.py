@@ -17,7 +17,7 @@ from heterophony.core.samples import Samples
 SHAPES = [(1, 8, 8), (3, 8, 8), (1, 28, 28), (3, 28, 28)]
 
 
-# Rebalancing (spec 10, 3A) --------------------------------------------------------------------
+# Rebalancing --------------------------------------------------------------------------------
 
 COUNTS = {0: 30, 2: 4, 3: 12, 7: 1}
 
@@ -49,7 +49,7 @@ def test_large_classes_are_cut_without_repetition_and_small_ones_kept_whole(coun
             assert set(got) <= set(had)
         else:
             assert set(got) == set(had), "all originals"
-    originals = sum(min(n, target) for n in counts.values())  # D^e of the spec
+    originals = sum(min(n, target) for n in counts.values())  # without copies
     assert len(set(list_image_bytes(made.get_all_stored()))) == originals
 
 

@@ -1,4 +1,4 @@
-"""SCAFFOLD: what its paragraph of the specification promises."""
+"""SCAFFOLD: control variates of clients and server, absent clients, the server's rate, and traffic."""
 
 from __future__ import annotations
 

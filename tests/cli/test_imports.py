@@ -1,6 +1,6 @@
 """What commands import: in a folder full of traps, and on a stranger's files, nothing that lies there.
 
-The list of `scripts/imports_table` is tried line by line, and is what SECURITY.md says.
+The list of `scripts/generated/imports.py` is tried line by line, and is what SECURITY.md says.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ THEIR_SETTINGS = (
 
 
 def load_script() -> ModuleType:
-    loader = SourceFileLoader("imports_table", str(ROOT / "scripts" / "imports_table"))
+    loader = SourceFileLoader("imports_table", str(ROOT / "scripts" / "generated" / "imports.py"))
     module = module_from_spec(spec_from_loader("imports_table", loader))
     sys.modules["imports_table"] = module  # its dataclass looks there
     loader.exec_module(module)
@@ -234,4 +234,4 @@ def test_every_command_is_in_the_list_and_is_tried():
 def test_security_says_what_the_list_says():
     page = (ROOT / "SECURITY.md").read_text()
     assert TABLE.write_table() in page
-    assert page == TABLE.put_table(page), "run scripts/imports_table"
+    assert page == TABLE.put_table(page), "run scripts/generate"

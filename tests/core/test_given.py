@@ -127,6 +127,25 @@ def test_a_net_is_left_as_it_was():
     assert hp.weights(net).keys() == dict(net.named_parameters()).keys()
 
 
+def test_frozen_parameters_stay_given_if_a_conversion_replaces_them():
+    """With this switch of torch, ``net.to`` makes new parameters, without the marks of the old ones."""
+    switch = torch.__future__.set_overwrite_module_params_on_conversion
+    before = torch.__future__.get_overwrite_module_params_on_conversion()
+    net = hp.split(nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 10)))
+    net.base.requires_grad_(False)
+    expected = played("ditto", model=net, rounds=2)
+    switch(True)
+    try:
+        result = played("ditto", model=net, rounds=2)
+    finally:
+        switch(before)
+    assert set(result.plan.given) == {
+        f"{own}base.0.{k}" for own in ("", "own.") for k in ("weight", "bias")
+    }
+    assert set(result._server.model) == {"head.0.weight", "head.0.bias"}
+    assert identical(expected, result)
+
+
 def test_weights_params_and_state_leave_out_what_is_given_also_while_other_parts_rest():
     seen = []
 
@@ -301,7 +320,7 @@ def test_every_algorithm_takes_tied_weights_or_refuses_them_in_one_line(name):
         return
     result = played(name, few, **how)
     net = result.personal("0").net
-    if name != "feddecomp":  # which adds a personal part to each use
+    if name not in ("feddecomp", "feddpa"):  # which add a personal part to each use
         assert net.base.again.weight is net.base.inner.weight
         assert name == "fixhead" or net.head.weight is net.base.embed.weight
     assert not {"base.again.weight", "head.weight"} & set(memory(result, "0").get("net", {}))

@@ -112,7 +112,7 @@ def test_the_seed_alone_decides(rule):
     assert not same(one, rule.deal(labels, 10, 20, draw(6)))
 
 
-# Dirichlet (spec B.2) -----------------------------------------------------------------------
+# Dirichlet ----------------------------------------------------------------------------------
 
 
 def test_500_clients_of_60_000_examples_at_alpha_one_tenth():
@@ -215,7 +215,7 @@ def test_a_class_without_examples_is_no_trouble():
     assert each_example_once(Classes(2).deal(labels, 4, 6, draw()), labels)
 
 
-# Classes (spec B.4) -------------------------------------------------------------------------
+# Classes ------------------------------------------------------------------------------------
 
 
 def test_balanced_classes_are_cut_equally_and_the_last_holder_takes_the_rest():
@@ -270,7 +270,7 @@ def test_a_class_that_nobody_may_hold_is_an_error_not_the_last_clients(
         Classes(per_client).deal(labels, classes, clients, draw())
 
 
-# The split of each client (spec B.3) --------------------------------------------------------
+# The split of each client -------------------------------------------------------------------
 
 
 @quick

@@ -22,6 +22,7 @@ import heterophony as hp
 from helpers.sources import ClassLabel, Image, Rows, install_hub, refused
 from heterophony.cli import app
 from heterophony.core.errors import DataError
+from heterophony.core.packed_folders import unpack as open_packed
 from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE
 from heterophony.data.source import Source
 from heterophony.data.sources import SOURCES, read_source
@@ -294,7 +295,7 @@ def test_a_missing_file_is_named(tmp_path):
 # Small versions -----------------------------------------------------------------------------
 
 SHARED = Path(__file__).parents[3] / "shared/data"
-STORED_RUN = Path(__file__).parents[2] / "results/fedreg-table5-medium/fedavg--cifar-10--3"
+STORED_RUNS = Path(__file__).parents[2] / "results/fedreg-table5-medium/runs.zip"
 needs_images = pytest.mark.skipif(
     not (SHARED / "cifar10_10k.npz").is_file(), reason="needs the images of the stored runs"
 )
@@ -383,10 +384,13 @@ def test_a_stored_run_begins_the_same_from_the_official_archive_and_from_a_copy_
     for key in ("x", "y"):
         assert np.array_equal(getattr(made, key), getattr(other, key))
     assert (made.labels, made.official) == (other.labels, other.official)
-    words = ["run", str(STORED_RUN / "config.toml"), f"-cdata.path={archive}", "-crounds=0"]
-    words += ["-cengine=serial", "--out", str(tmp_path / "run")]
-    assert CliRunner().invoke(app, words).exit_code == 0
-    stored, now = (list(read_events(f / "events.jsonl")) for f in (STORED_RUN, tmp_path / "run"))
+    with open_packed(STORED_RUNS) as folder:
+        config = folder / "fedavg--cifar-10--3" / "config.toml"
+        words = ["run", str(config), f"-cdata.path={archive}", "-crounds=0"]
+        words += ["-cengine=serial", "--out", str(tmp_path / "run")]
+        assert CliRunner().invoke(app, words).exit_code == 0
+        stored = list(read_events(config.with_name("events.jsonl")))
+    now = list(read_events(tmp_path / "run" / "events.jsonl"))
     for key in ("data_sha256", "start_sha256", "train", "test", "labels"):
         assert now[0][key] == stored[0][key]
     assert now[1]["G"] == stored[1]["G"], "correct answers of the initial model, by client"

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import heterophony as hp
+from helpers.commands import call, refused
 from helpers.crash import recorded
 from helpers.support import CALM, calm, identical, net_with_batch_norm, played, untimed
 from heterophony.algorithms import ALGORITHM_CLASSES
@@ -178,6 +179,32 @@ def test_an_algorithm_outside_the_package_has_the_serial_bits(nodes, tmp_path, m
     name = "beside_ray:Halfway"
     assert identical(played(name), on_ray(name))
     assert on_ray(name).summary.algorithm == name
+
+
+def test_a_trusted_entry_of_a_leaderboard_brings_its_algorithm_to_the_nodes(
+    nodes, tmp_path, monkeypatch
+):
+    """No node has the entry's folder on its path: the text of the file travels."""
+    own = tmp_path / "entry_on_ray.py"
+    own.write_text(
+        "import heterophony as hp\n\n"
+        "class Own(hp.Algorithm):\n"
+        "    def local(self, client):\n"
+        "        client.fit()\n"
+        "        return 2.0 * client.shared()\n"
+    )
+    small = ("rounds=2", "data.clients=3", "local.steps=2", "model.name=mlp", "engine.name=serial")
+    words = [word for setting in small for word in ("-c", setting)]
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        call("run", "entry_on_ray:Own", *words, "--out", tmp_path / "run")
+    assert (
+        call("leaderboard", "add", tmp_path / "b", tmp_path / "run", "--code", own).exit_code == 0
+    )
+    asked = ("leaderboard", "check", tmp_path / "b", "-c", "engine.name=ray", "--json")
+    assert "--trust" in refused(3, *asked)
+    done = call(*asked, "--trust")
+    assert (done.exit_code, [c["equal"] for c in json.loads(done.stdout)]) == (0, [True])
 
 
 def test_workers_do_not_search_the_drivers_folder_before_installed_packages(nodes):

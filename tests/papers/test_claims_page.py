@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from runpy import run_path
 
@@ -204,7 +205,8 @@ def test_runs_are_found_by_their_settings_and_stored_as_they_are(tmp_path):
     assert [(r.table, r.scale, r.row, r.column, r.variant, r.seed) for r in found] == [
         ("fedreg-table2-sota", "full", row, "Fashion-MNIST", "", 0) for row in ("FedAvg", "FedReG")
     ]
-    result = json.loads((FULL_RUNS / "fedreg--fashion-mnist--0" / "result.json").read_text())
+    with zipfile.ZipFile(FULL_RUNS / "runs.zip") as packed:
+        result = json.loads(packed.read("fedreg--fashion-mnist--0/result.json"))
     numbers = found[1].measure(found_rule())
     assert numbers["G"] == pytest.approx(100 * result["G"]["best"], abs=1e-3)
     assert numbers["P last10"] == pytest.approx(100 * result["P"]["last10"]["mean"], abs=1e-3)
@@ -369,6 +371,18 @@ def test_the_page_says_by_which_rules_it_decides(tmp_path):
         "for every algorithm alike",
     ):
         assert sentence in text
+
+
+def test_the_page_shows_what_is_decided_first_and_code_as_code(tmp_path):
+    page = tmp_path / "claims.html"
+    assert asked("feddecomp-table7", "--claims", "-o", str(page)).exit_code == 0
+    text = page.read_text()
+    places = [text.index(f"<h2>{t}") for t in ("What is decided", "How claims are", "FedDecomp, ")]
+    assert places == sorted(places)
+    assert "CIFAR-10: highest PSNR of FedPer is above FedDecomp" in text
+    assert '<td class="words">by <code>heterophony audit --preset medium</code></td>' in text
+    assert "a claim <em>holds</em> or" in text
+    assert "`" not in text
 
 
 def test_the_page_in_the_documents_is_current():

@@ -125,6 +125,16 @@ def test_without_a_common_model_there_is_no_score():
     assert measure_run(events, MeasurementRule()).keys() == {"P", "P last10"}
 
 
+@pytest.mark.parametrize(("rounds", "loss"), [("best", 1.2), ("last", 2.1), ("last10", 1.65)])
+def test_the_test_loss_is_pooled_and_its_best_round_is_the_lowest(rounds, loss):
+    losses = iter([[1.5, 2.5], [1.8, 0.8], [3.0, 1.5]])  # clients of 4 and 6 test examples
+    events = [
+        {**e, "loss": {"G": next(losses)}} if e["event"] == "evaluation" else e for e in EVENTS
+    ]
+    found = measure_run(events, MeasurementRule(rounds))
+    assert (found["G_loss"], found["G_loss last10"]) == pytest.approx((loss, 1.65), abs=1e-12)
+
+
 # Verdicts -----------------------------------------------------------------------------------
 
 
@@ -144,6 +154,12 @@ def test_without_a_common_model_there_is_no_score():
 )
 def test_a_verdict_compares_with_the_noise_of_both_means(printed, runs, ours, verdict):
     assert judge_number("P", printed, ours, "", runs)[0] == verdict
+
+
+def test_of_the_test_loss_less_is_better():
+    printed, ours = PrintedNumber(2.28), [2.00, 2.02]
+    assert judge_number("G_loss", printed, ours, "", 5)[0] == "better"
+    assert judge_number("G", printed, ours, "", 5)[0] == "worse"
 
 
 def test_a_verdict_says_its_band_and_what_is_assumed():
@@ -556,10 +572,11 @@ def test_a_run_that_diverges_is_a_cell_that_cannot_be_compared(tmp_path):
         ("pfakd-table2-at", "PFAKD + AT", "CIFAR-10, E = 5"),
         ("feddecomp-table5", "FedDecomp", "alpha 0.1"),
         ("fedavg2rep-figures", "gamma = 0.1", "CIFAR-100"),
+        ("fedavg2rep-fig1-schedules", "cosine", "CIFAR-100"),  # with its test loss
     ],
 )
 def test_a_cell_of_each_work_runs_at_quick_scale(name, row, column, tmp_path, monkeypatch):
-    monkeypatch.setattr(scale, "ROUND_BOUNDS", (2, 3))  # its own are for `scripts/quick_tables`
+    monkeypatch.setattr(scale, "ROUND_BOUNDS", (2, 3))  # its own take minutes
     words = [name, "--rows", row, "--columns", column, "--out", str(tmp_path), "--json"]
     found = asked(*words)
     assert found.exit_code == 0, found.output

@@ -21,6 +21,7 @@ from helpers.support import Fatal, digits, net_with_batch_norm, replies
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.cli import app
 from heterophony.core.errors import FolderError
+from heterophony.core.packed_folders import unpack
 from heterophony.core.tensors import Tensors
 from heterophony.data.sources import read_source
 from heterophony.engines.base import create_engine
@@ -170,7 +171,9 @@ def test_what_is_seen_is_the_recorded_traffic_and_gradients_of_it_can_be_compute
     x, y = plan.federation.data(job.client).train.batch(torch.arange(1))
     strangers = [make_stranger(plan, job, guess) for guess in GUESSES]
     for client in (make_insider(plan, job, place), *strangers) if names else ():
-        assert 0 < float(compute_gradients(client, names, x, y).square()) < math.inf
+        square = float(compute_gradients(client, names, x, y).square())
+        assert square > 0 or name == "fedsa_lora"  # B = 0 at first, so A has no gradient
+        assert square < math.inf
 
 
 def test_personal_parameters_are_not_seen(tmp_path):
@@ -525,7 +528,9 @@ def test_an_audit_that_lacks_something_is_refused_as_evidence(change, why, tmp_p
 
 
 def test_an_audit_of_other_runs_is_refused_as_evidence(tmp_path):
-    folder = shutil.copytree(MEDIUM_AUDITS / "seed-1", tmp_path / "a")
+    with unpack(MEDIUM_AUDITS / "seed-1" / "runs.zip") as runs:
+        folder = shutil.copytree(runs, tmp_path / "a")
+    shutil.copy(MEDIUM_AUDITS / "seed-1" / "audit.json", folder)
     config = folder / "fedper" / "config.toml"
     config.write_text(config.read_text().replace("lr = 0.1", "lr = 0.2"))
     with pytest.raises(FolderError, match=r"local\.lr is 0\.2; --preset medium has 0\.1"):

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from typer.testing import CliRunner
 
 import heterophony as hp
@@ -20,7 +22,7 @@ from heterophony.algorithms.fedreg import FedReG
 from heterophony.cli import app
 from heterophony.core.errors import ConfigError
 from heterophony.papers.reproduce import CellRun, ReproductionResult, TableSelection
-from heterophony.papers.table import Cell, TableScale, load_tables, parse_table
+from heterophony.papers.table import Cell, TableScale, load_table, load_tables, parse_table
 from heterophony.papers.verdicts import compare_numbers
 from heterophony.report.figures import augmentation
 from heterophony.report.figures import paper_curves as paper_figures
@@ -226,6 +228,19 @@ def test_a_sweep_over_powers_has_a_logarithmic_axis():
     assert [axes.xaxis.get_major_formatter()(x) for x in axes.get_xticks()] == ["0.1", "5"]
 
 
+def test_names_of_lines_that_end_side_by_side_do_not_overlap_although_they_have_two_lines():
+    names = ("a data set with a long name, and its net", "another set with a long name, its net")
+    text = SWEEP.replace("A = {}", f'"{names[0]}" = {{}}').replace("B = {", f'"{names[1]}" = {{')
+    ours = {("E = 2", n): {"P": (60.0,)} for n in names} | {
+        ("E = 10", n): {"P": (70.0 + i,)} for i, n in enumerate(names)
+    }
+    figure = paper_figures.draw_paper_figure(outcome(text, ours), [])
+    FigureCanvasAgg(figure).draw()
+    below, above = figure.axes[0].texts
+    assert {t.get_text().count("\n") for t in (below, above)} == {1}
+    assert Text.get_window_extent(below).y1 <= Text.get_window_extent(above).y0
+
+
 GRID = (
     'figure = "grid"\n'
     + SHARED
@@ -261,6 +276,14 @@ def test_a_grid_has_a_heat_map_for_each_data_set():
         found["X: P"].get_xticklabels(), found["X: P"].get_yticklabels())]  # fmt: skip
     assert ticks == [["0.4", "0.8"], ["0.2", "1.0"]]
     assert (found["X: P"].get_xlabel(), found["X: P"].get_ylabel()) == ("R_c", "R_l")
+
+
+def test_a_heat_map_names_all_data_sets_that_its_runs_stand_for():
+    table = TableSelection(load_table("pfakd-grid-gpfl"), TableScale.quick, "*", "*", (42,))
+    cells = table.selected_cells
+    result = ReproductionResult(table, compare_numbers(cells, {}, {}, table.stand_ins), [], [])
+    titles = [t.replace("\n", " ") for t in panels(paper_figures.draw_paper_figure(result, []))]
+    assert "digits, digitsnet in place of Fashion-MNIST, CIFAR-10: P" in titles
 
 
 # Rounds -------------------------------------------------------------------------------------

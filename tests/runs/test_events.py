@@ -57,10 +57,8 @@ def events(tmp_path_factory) -> list[dict[str, Any]]:
 
 
 def test_the_page_of_events_is_up_to_date():
-    page = runpy.run_path(str(ROOT / "scripts" / "events_page"))["page"]
-    assert (ROOT / "docs" / "reference" / "events.md").read_text() == page(), (
-        "run scripts/events_page"
-    )
+    page = runpy.run_path(str(ROOT / "scripts" / "generated" / "events.py"))["page"]
+    assert (ROOT / "docs" / "reference" / "events.md").read_text() == page(), "run scripts/generate"
 
 
 def test_every_kind_is_recorded_with_the_documented_keys_in_the_documented_order(events):
@@ -73,7 +71,7 @@ def test_every_kind_is_recorded_with_the_documented_keys_in_the_documented_order
 
 
 def test_keys_that_are_always_there_are_there(events):
-    page = runpy.run_path(str(ROOT / "scripts" / "events_page"))
+    page = runpy.run_path(str(ROOT / "scripts" / "generated" / "events.py"))
     for event in events:
         hints = get_type_hints(KINDS[event["event"]], include_extras=True)
         rows = {k: page["write_row"](k, hint) for k, hint in hints.items()}

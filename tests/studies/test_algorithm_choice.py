@@ -19,7 +19,9 @@ from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError
 from heterophony.core.settings import list_settings
 
-SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "public_names"))
+SCRIPT = runpy.run_path(
+    str(Path(__file__).parents[2] / "scripts" / "generated" / "public_names.py")
+)
 
 
 # The classes are public --------------------------------------------------------------------------
@@ -31,10 +33,10 @@ def test_every_algorithm_is_public_by_its_class(file, name):
 
 
 def test_the_stubs_lines_of_algorithms_are_those_of_the_registry():
-    """One that is missing works too; ``scripts/public_names`` adds it for editors."""
+    """One that is missing works too; ``scripts/generate`` adds it for editors."""
     stub = SCRIPT["STUB"].read_text().splitlines()
     lines = [line for line in stub if line.startswith(SCRIPT["PREFIX"])]
-    assert set(lines) <= set(SCRIPT["list_algorithm_lines"]()), "run scripts/public_names"
+    assert set(lines) <= set(SCRIPT["list_algorithm_lines"]()), "run scripts/generate"
 
 
 def test_the_script_writes_the_stub_as_it_is():

@@ -104,7 +104,9 @@ def test_an_entry_with_code_of_its_own_runs_only_if_it_is_trusted(tmp_path, monk
     assert call("leaderboard", "add", "b", "run", "--code", "mine_for_the_board.py").exit_code == 0
     Path("mine_for_the_board.py").unlink()
     assert "--trust" in refused(3, "leaderboard", "check", "b")
-    assert call("leaderboard", "check", "b", "--trust").exit_code == 0
+    for engine in ((), words("engine.name=pool", "engine.workers=2")):  # workers get its text
+        done = call("leaderboard", "check", "b", "--trust", *engine, "--json")
+        assert (done.exit_code, [c["equal"] for c in json.loads(done.stdout)]) == (0, [True])
 
 
 def test_what_is_no_board_is_one_line(board, tmp_path):

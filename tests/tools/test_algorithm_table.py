@@ -17,7 +17,7 @@ from heterophony.tools.algorithm_table import compute_row, list_algorithm_rows, 
 def test_a_stored_row_that_is_used_is_right(name):
     stored = read_stored_rows().get(name)
     assert stored is None or stored == json.loads(json.dumps(compute_row(name))), (
-        "run scripts/algorithms_page"
+        "run scripts/generate"
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.algorithms.fedrod import FedRoD
-from heterophony.core.algorithm import Algorithm
+from heterophony.core.algorithm import Algorithm, build_parts
 from heterophony.models import get_model_builder
 from heterophony.tools.algorithm_table import compute_row
 from heterophony.tools.tensor_table import (
@@ -86,7 +86,7 @@ ONLY_DOWN = {"fedgen": "generator.", "ifca": "clusters."}
 def test_bytes_follow_from_what_is_shared_and_sent(name):
     """Down: exactly the shared tensors, unless ``send`` adds to them. Up: at least those."""
     algorithm = get_algorithm_class(name)()
-    net = algorithm.build(make_reference_net(algorithm))
+    net = build_parts(algorithm, make_reference_net(algorithm))
     sizes = {k: 4 * net.state_dict()[k].numel() for k in algorithm.shared(net, 0)}
     shared = sum(sizes.values())
     back = sum(n for k, n in sizes.items() if not k.startswith(ONLY_DOWN.get(name, "/")))
@@ -126,7 +126,7 @@ def test_a_variant_is_measured_as_it_is():
     }
 
 
-PAGE = runpy.run_path(str(ROOT / "scripts" / "algorithms_page"))
+PAGE = runpy.run_path(str(ROOT / "scripts" / "generated" / "algorithms.py"))
 WRITTEN = (ROOT / "docs" / "reference" / "algorithms.md").read_text()
 
 
@@ -134,14 +134,14 @@ WRITTEN = (ROOT / "docs" / "reference" / "algorithms.md").read_text()
 def test_the_row_of_the_algorithms_page_is_up_to_date(name):
     """An algorithm without a row passes: the page is written by a command, when one likes."""
     if PAGE["row_start"](name) not in WRITTEN:
-        pytest.skip(f"docs/reference/algorithms.md has no {name} yet: run scripts/algorithms_page")
+        pytest.skip(f"docs/reference/algorithms.md has no {name} yet: run scripts/generate")
     described = compute_row(name)
-    assert PAGE["row"](described) in WRITTEN, "run scripts/algorithms_page"
-    assert PAGE["section"](described) in WRITTEN, "run scripts/algorithms_page"
+    assert PAGE["row"](described) in WRITTEN, "run scripts/generate"
+    assert PAGE["section"](described) in WRITTEN, "run scripts/generate"
 
 
 def test_the_algorithms_page_lists_only_algorithms_that_exist():
     listed = PAGE["list_names"](WRITTEN)
     assert listed
-    assert set(listed) <= set(ALGORITHM_CLASSES), "run scripts/algorithms_page"
-    assert WRITTEN.startswith(PAGE["HEAD"]), "run scripts/algorithms_page"
+    assert set(listed) <= set(ALGORITHM_CLASSES), "run scripts/generate"
+    assert WRITTEN.startswith(PAGE["HEAD"]), "run scripts/generate"

@@ -43,6 +43,7 @@ ALGORITHM_CLASSES = {  # file name, which is the name users write, and its class
     "feddbe": "FedDBE",
     "feddecomp": "FedDecomp",
     "feddistill": "FedDistill",
+    "feddpa": "FedDPA",
     "feddyn": "FedDyn",
     "fedfomo": "FedFomo",
     "fedgen": "FedGen",
@@ -56,12 +57,15 @@ ALGORITHM_CLASSES = {  # file name, which is the name users write, and its class
     "fedrep": "FedRep",
     "fedrep_full": "FedRepFull",
     "fedrod": "FedRoD",
+    "fedsa_lora": "FedSALoRA",
     "fedyogi": "FedYogi",
+    "ffa_lora": "FFALoRA",
     "fixhead": "FixHead",
     "gpfl": "GPFL",
     "heurfedamp": "HeurFedAMP",
     "ifca": "IFCA",
     "lgfedavg": "LGFedAvg",
+    "linear_probe": "LinearProbe",
     "local": "Local",
     "moon": "MOON",
     "perfedavg": "PerFedAvg",
@@ -76,7 +80,10 @@ DISPLAY_NAMES = {  # as their papers write them, where that is not the name of t
     "centralized": "Centralised",
     "fedavg_ft": "FedAvg-FT",
     "fedrep_full": "FedRep-full",
+    "fedsa_lora": "FedSA-LoRA",
+    "ffa_lora": "FFA-LoRA",
     "lgfedavg": "LG-FedAvg",
+    "linear_probe": "Linear probe",
     "perfedavg": "Per-FedAvg",
     "pfedgate": "pFedGate",
     "pfedme": "pFedMe",
@@ -99,7 +106,7 @@ def get_algorithm_class(name: str, trust: bool = False) -> type[Algorithm]:
 
 
 def find_algorithm_name(name: str) -> str:
-    """Return the registered name that is meant, as in ``fedreg`` for ``FedReG``."""
+    """Return the registered name that matches: ``fedreg`` for ``FedReG``."""
     if is_own_code(name):
         return name
     if hint := suggest_module_and_class(name):
@@ -108,7 +115,7 @@ def find_algorithm_name(name: str) -> str:
 
 
 def suggest_module_and_class(name: str) -> str:
-    """Say how a class outside the package is written, if a name looks like a module or a file."""
+    """Explain ``package.module:Class`` if a name looks like a module or a file."""
     path, colon, class_name = name.partition(":")
     module = path.removesuffix(".py").strip("./").replace("/", ".")
     if not colon and not path.endswith(".py"):
@@ -156,7 +163,7 @@ def label_algorithm(algorithm: Algorithm, name: str) -> str:
 
 
 def is_own_code(name: str) -> bool:
-    """Tell whether a name stands for code outside this package."""
+    """Return True if a name stands for code outside this package."""
     return ":" in name
 
 
@@ -219,7 +226,7 @@ def make_missing_error(module: str) -> ConfigError:
 
 
 def load_algorithm_file(name: str, path: Path) -> None:
-    """Load a file as the module of this name; one line if its code fails."""
+    """Load a file as the module with this name; raise ConfigError if its code fails."""
     try:
         load_module_file(name, path)
     except HeterophonyError:
@@ -230,7 +237,7 @@ def load_algorithm_file(name: str, path: Path) -> None:
 
 
 def make_import_error(name: str, error: Exception) -> ConfigError:
-    """Say why a module cannot be imported, and which of its lines failed."""
+    """Make the error for a module that cannot be imported, with the line that failed."""
     reason = " ".join(str(error).split())
     file = f"{name.replace('.', '/')}.py"
     lines = [f.lineno for f in extract_tb(error.__traceback__) if f.filename.endswith(f"/{file}")]
@@ -268,7 +275,7 @@ def check_complete(cls: type[Algorithm], name: str) -> None:
 
 
 def construct_algorithm(cls: type[Algorithm], settings: Mapping[str, Any]) -> Algorithm:
-    """Build an algorithm from what a user set; one whose file forgets a default is told its file."""
+    """Build an algorithm from a user's settings; a missing default is reported with the class's module."""
     required = [f.name for f in list_settings(cls) if is_required(f)]
     for name in [n for n in required if n not in settings]:
         raise ConfigError(

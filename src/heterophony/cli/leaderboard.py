@@ -12,7 +12,10 @@ from .options import EngineOption, JsonOption, TrustOption, check_only_engine_se
 
 board_app = typer.Typer(no_args_is_help=True, help="A table of results that anyone can check.")
 BoardArgument = Annotated[
-    Path, typer.Argument(metavar="BOARD", help="A folder with a folder for each entry.")
+    Path,
+    typer.Argument(
+        metavar="BOARD", help="A folder with a folder for each entry, or a .zip of one."
+    ),
 ]
 
 
@@ -81,12 +84,13 @@ def check(
     json: JsonOption = False,
 ) -> None:
     """Repeat one seed of each entry, and compare its hash. Exit code 1 if one differs."""
-    from ..papers.leaderboard import build_check_table, check_seed, choose_entries
+    from ..papers.leaderboard import build_check_table, check_seed, choose_entries, open_board
 
     check_only_engine_settings(pairs)
-    chosen = choose_entries(board, names or [], seed, trust)
-    with terminal.show_interruptible_progress("nothing is kept of a check", []) as progress:
-        found = [check_seed(entry, one, progress, pairs or []) for entry, one in chosen]
+    with open_board(board) as entries:
+        chosen = choose_entries(entries, names or [], seed, trust, str(board))
+        with terminal.show_interruptible_progress("nothing is kept of a check", []) as progress:
+            found = [check_seed(entry, one, progress, pairs or []) for entry, one in chosen]
     if json:
         terminal.print_json([{**vars(c), "equal": c.equal} for c in found])
     else:

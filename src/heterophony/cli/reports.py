@@ -38,7 +38,8 @@ def register(app: typer.Typer) -> None:
 
 
 FoldersArgument = Annotated[
-    list[Path], typer.Argument(metavar="DIR…", help="Runs, comparisons, folders of runs.")
+    list[Path],
+    typer.Argument(metavar="DIR…", help="Runs, comparisons, folders of runs, or a .zip of runs."),
 ]
 FileOption = Annotated[
     Path | None,
@@ -74,7 +75,8 @@ def report(
     from ..results.render import TABLE_FORMATS
     from ..results.runs import load_runs
 
-    path = out or folders[0] / "report.html"
+    first = folders[0]
+    path = out or (first.parent if first.suffix == ".zip" else first) / "report.html"
     is_table = path.suffix in TABLE_FORMATS
     if columns is not None and not is_table:
         raise ConfigError(

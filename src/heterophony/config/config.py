@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 import torch
 
 from ..algorithms import get_display_name
+from ..core.adapters import Adapter, build_adapter
 from ..core.algorithm import Algorithm
 from ..core.codec import BLOB_LIMIT, from_safetensors, to_safetensors
 from ..core.errors import CodecError, ConfigError, DataError
@@ -83,6 +85,19 @@ def begin_with_checkpoint(build: Callable[[], Net], path: str | None) -> Callabl
     build_with_weights = partial(build_from_checkpoint, build, checkpoint, path)
     build_with_weights()  # so that a mistake is reported here, not by a worker
     return build_with_weights
+
+
+def add_adapter(build: Callable[[], Net], table: Mapping[str, Any] | None) -> Callable[[], Net]:
+    """Return a builder of the same nets with an adapter; raise if the net has no layer for it."""
+    if table is None:
+        return build
+    build_adapted = partial(build_with_adapter, build, build_adapter(table))
+    build_adapted()  # so that a mistake is reported here, not by a worker
+    return build_adapted
+
+
+def build_with_adapter(build: Callable[[], Net], adapter: Adapter) -> Net:
+    return adapter.apply(build())
 
 
 def build_from_checkpoint(build: Callable[[], Net], checkpoint: Tensors, path: str) -> Net:
@@ -218,7 +233,7 @@ class Config:
         build = net or self.choose_net_builder(federation)
         return Plan(
             algorithm=self.algorithm,
-            model=begin_with_checkpoint(build, self.model.init),
+            model=add_adapter(begin_with_checkpoint(build, self.model.init), self.model.adapter),
             federation=federation,
             rounds=self.top.rounds,
             participation=self.participation,

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 
 from ..core.accelerator import Compute, Precision, check_device_name, find_device
+from ..core.adapters import build_adapter
 from ..core.errors import ConfigError, choose, match_name
 from ..core.scores import TaskName
 from ..core.settings import check_keys, check_settings, construct, list_settings, setting
@@ -163,9 +164,14 @@ class ModelSection:
         "local", "running statistics are personal, or shared and averaged"
     )
     init: str | None = setting(None, "a checkpoint (.safetensors) to begin with")
+    adapter: dict[str, Any] | None = setting(
+        None, "train only an adapter and the head: {kind = 'lora', rank = 8, alpha = 16}"
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if self.adapter is not None:
+            build_adapter(self.adapter)  # raises where it cannot be built
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Examples of clients that stay on a device between jobs, up to a number of bytes."""
+"""Where a job computes: CPU or GPU, its precision, its memory, and the examples kept there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CACHE_BYTES = 1 << 28  # of each worker; it holds all images of CIFAR-10, as byt
 
 
 class ResidentExamples:
-    """A cache of one worker. Beyond its bound, the examples that were not used for longest leave.
+    """A worker's cache of examples; above its limit, the least recently used leave.
 
     It serves one federation at a time: those of another one would have the same names.
     """
@@ -37,7 +37,7 @@ class ResidentExamples:
             self.owner, self.size = owner, 0  # type: ignore[assignment]
 
     def get(self, key: Hashable, copy: Callable[[], Tensor]) -> Tensor:
-        """Return the examples of that name; if they are not here, copy them to the device first."""
+        """Return the examples with this name, copied to the device if they are not there yet."""
         if key in self._entries:
             self._entries.move_to_end(key)
             return self._entries[key]
@@ -185,7 +185,7 @@ REPRODUCIBLE_CUBLAS = ":4096:8"  # must be in the environment before CUDA starts
 
 
 def check_device_name(name: str) -> None:
-    """Refuse what names no device, whether this machine has it or not."""
+    """Raise ConfigError if the text cannot name a device, present or not."""
     kind, _, number = name.partition(":")
     known = name in ("auto", "cpu", *KINDS)
     if not known and not (kind in KINDS and kind != "mps" and re.fullmatch(r"\d{1,4}", number)):
@@ -193,7 +193,7 @@ def check_device_name(name: str) -> None:
 
 
 def find_device(name: str) -> torch.device:
-    """Return the device of that name; ``auto`` is CUDA where torch sees it. Raise if it is not here."""
+    """Return the device with this name; ``auto`` is CUDA where torch sees it. Raise if it is missing."""
     check_device_name(name)
     if name == "auto":
         return torch.device("cuda" if count_devices("cuda") else "cpu")
@@ -227,7 +227,7 @@ def name_remedy(kind: str) -> str:
 def choose_compute(
     device: str = "auto", precision: Precision = "float32", deterministic: bool = True
 ) -> Compute:
-    """Return where and how jobs compute; raise if the device is not here."""
+    """Return where and how jobs compute; raise if the device is missing."""
     return Compute(find_device(device), precision, deterministic)
 
 
@@ -258,7 +258,7 @@ class WorkerPlace:
 
     @classmethod
     def describe(cls, compute: Compute) -> WorkerPlace:
-        """Describe the same for a worker on another machine, which finds its GPU there."""
+        """Describe the place for a worker on another machine, which finds its GPU there."""
         return cls(str(compute.device), compute.precision, compute.deterministic, 1)
 
     def prepare(self) -> Compute:
@@ -313,7 +313,7 @@ def prepared_torch(compute: Compute) -> Iterator[None]:
 
 @contextmanager
 def translate_device_errors(where: str) -> Iterator[None]:
-    """Turn what a device refuses into one line that says what to do."""
+    """Turn a device's errors into one line that says what to do."""
     try:
         yield
     except torch.OutOfMemoryError as error:

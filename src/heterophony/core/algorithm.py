@@ -205,7 +205,7 @@ def build_parts(algorithm: Algorithm, net: Net) -> Net:
 
 
 def check_ties(algorithm: Algorithm, net: Net) -> None:
-    """Refuse tied weights of which the algorithm would treat one name in another way than the other."""
+    """Raise ConfigError if the algorithm treats two names of one tied weight differently."""
     aliases = find_aliases(net)
     if not aliases:
         return
@@ -223,7 +223,7 @@ def check_ties(algorithm: Algorithm, net: Net) -> None:
 
 
 def list_kinds(algorithm: Algorithm, net: Net, t: int, buffers: bool = False) -> dict[str, Kind]:
-    """Say of each tensor of a net whether it is shared in round ``t``, personal or given.
+    """Return the kind of each tensor in round ``t``: shared, personal or given.
 
     A tensor with several names is listed once, by its first name. ``buffers`` is whether running
     statistics are shared; those of a frozen layer move as in plain PyTorch, so they are not given.
@@ -241,7 +241,7 @@ def list_kinds(algorithm: Algorithm, net: Net, t: int, buffers: bool = False) ->
 
 
 def as_agreed(reply: Reply) -> float:
-    """Weight a reply as the run is configured: by its training examples, or all the same."""
+    """Return a reply's weight as configured: its number of training examples, or 1."""
     return reply.weight
 
 

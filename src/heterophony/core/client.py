@@ -1,4 +1,4 @@
-"""One pass of a client's training: what ``Client.fit`` was called with, defaults filled in."""
+"""A client: its data, net, memory and random numbers, and ``fit``, the only training loop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Pull = Callable[[Tensors], Tensors]  # of the trained parameters
 
 @dataclass(frozen=True)
 class TrainingPass:
-    """A loss to minimise, over which parameters and examples, for how long, and in which way."""
+    """What one call of ``fit`` does: the loss, the parameters, the examples, how long and how."""
 
     loss: Loss
     named: Tensors  # the parameters that are trained, by name
@@ -51,7 +51,7 @@ class TrainingPass:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What its random draws depend on, beside client and round."""
+        """The part of the random key that is neither client nor round."""
         return (self.phase, self.turn) if self.turn else (self.phase,)
 
     def add_pull(self) -> None:

@@ -85,12 +85,12 @@ class StoppedError(HeterophonyError):
 
 
 def choose(choices: Mapping[str, T], name: str, where: str) -> T:
-    """Return the choice of that name, or raise with the nearest name: ``where: no 'x' here; …``."""
+    """Return the choice with this name; otherwise raise ConfigError and suggest the nearest one."""
     return choices[find_name(choices, name, where)]
 
 
 def find_name(known: Iterable[str], name: str, where: str) -> str:
-    """Return the known name that is meant, or raise: ``FedReG`` and ``fed-reg`` mean ``fedreg``."""
+    """Return the known name that matches, or raise ConfigError: ``FedReG`` and ``fed-reg`` match ``fedreg``."""
     names = list(known)
     if (found := match_name(names, name)) is None:
         raise ConfigError(f"{where}: no '{name}' here{suggest_or_list(name, names)}")
@@ -98,7 +98,7 @@ def find_name(known: Iterable[str], name: str, where: str) -> str:
 
 
 def match_name(known: Iterable[str], name: str) -> str | None:
-    """Return the known name that is meant; None if there is none, or more than one."""
+    """Return the only known name that matches; None if there is none or more than one."""
     names = list(known)
     if name in names:
         return name
@@ -107,7 +107,7 @@ def match_name(known: Iterable[str], name: str) -> str | None:
 
 
 def simplify_name(name: str) -> str:
-    """Return a name without what people write differently: upper case, hyphens, underscores."""
+    """Return a name in lower case without hyphens and underscores."""
     return name.casefold().translate(IGNORED_LETTERS)
 
 

@@ -1,4 +1,4 @@
-"""Read regular files up to a limit, write files atomically, lock folders; errors are one clear line."""
+"""Read regular files up to a limit, write files atomically, lock folders; check names and text for printing."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def open_regular_file(path: Path, limit: int | None = None) -> BinaryIO:
 
 
 def is_file(path: Path) -> bool:
-    """Tell whether a regular file is there; not if its folder cannot be read."""
+    """Return True if a regular file is there; not if its folder cannot be read."""
     try:
         return path.is_file()
     except OSError:
@@ -96,13 +96,13 @@ def read_text_file(path: Path, limit: int = TEXT_LIMIT) -> str:
 
 
 def check_expansion(compressed: int, expanded: int) -> None:
-    """Refuse a small file that becomes a huge one; real data are not so repetitive."""
+    """Refuse a file that expands beyond what real data do (a decompression bomb)."""
     if expanded > max(SMALL_BYTES, EXPANSION_LIMIT * compressed):
         raise UnsuitableFileError(f"its {compressed} bytes would become {expanded}")
 
 
 def decompress_gzip(blob: bytes) -> bytes:
-    """Decompress gzip; refuse a small file that becomes a huge one."""
+    """Decompress gzip; refuse a decompression bomb."""
     limit = max(SMALL_BYTES, EXPANSION_LIMIT * len(blob))
     with gzip.GzipFile(fileobj=BytesIO(blob)) as file:
         content = file.read(limit + 1)
@@ -219,7 +219,7 @@ def clean_text(text: str) -> str:
 
 
 def clean_line(text: str) -> str:
-    """Do the same, and make one line of it."""
+    """Clean the text and join it into one line."""
     return clean_text(" ".join(text.split("\n")))
 
 

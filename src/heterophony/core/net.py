@@ -1,4 +1,4 @@
-"""A network in two parts, base and head, which algorithms can share, keep and train separately."""
+"""A network in two parts, base and head, and fast copies of modules."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def copy_tensor(tensor: Tensor, memo: Memo) -> Tensor:
 
 @lru_cache(maxsize=256)
 def is_plain(kind: Any) -> bool:
-    """Tell whether ``deepcopy`` would copy a module of this class attribute by attribute."""
+    """Return True if ``deepcopy`` would copy a module of this class attribute by attribute."""
     return (
         not hasattr(kind, "__deepcopy__")
         and kind.__setstate__ in PLAIN_SETSTATES
@@ -150,7 +150,7 @@ def walk(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
 
 
 def is_loaded_plainly(module: nn.Module) -> bool:
-    """Tell whether ``load_state_dict`` only copies values into this module's own tensors."""
+    """Return True if ``load_state_dict`` only copies values into this module's own tensors."""
     return (
         type(module)._load_from_state_dict in PLAIN_LOADERS
         and type(module).load_state_dict is nn.Module.load_state_dict

@@ -1,4 +1,4 @@
-"""What every optimiser of the training loop has: named parameters, grouped by rate and type."""
+"""The optimisers of the training loop: SGD with torch's fused kernel, Adam and AdamW."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Optimizer(ABC):
 
 
 def part_by_dtype(named: Tensors) -> list[list[str]]:
-    """Part the names by the type of their tensors: the kernels take one type at a time."""
+    """Group the names by dtype: the kernels take one dtype at a time."""
     parts = dict[torch.dtype, list[str]]()
     for name, v in named.items():
         parts.setdefault(v.dtype, []).append(name)

@@ -20,7 +20,7 @@ LOADED: dict[str, tuple[str, str]] = {}  # the modules that this process has loa
 
 
 def find_module_file(name: str) -> str | None:
-    """Return the file that importing a module would run, without running anything; None: there is none.
+    """Return the file that importing a module would run, without running it; None if there is none.
 
     Of a package's module, it is the module's own file.
     """
@@ -54,7 +54,7 @@ def make_importable(name: str) -> None:
 
 
 def is_installed(name: str) -> bool:
-    """Tell whether ``sys.path`` has a module, or the package that it is a part of."""
+    """Return True if ``sys.path`` has a module, or the package that it is a part of."""
     top = name.partition(".")[0]
     return top in sys.modules or any(finder.find_spec(top, None) for finder in sys.meta_path)
 
@@ -91,6 +91,6 @@ def load_source(name: str, path: str, text: str) -> None:
 
 
 def load_sources(sources: Sources) -> None:
-    """Load what the process that made our plan has loaded by its path."""
+    """Load the modules that the plan's process loaded by path."""
     for name, (path, text) in sources.items():
         load_source(name, path, text)

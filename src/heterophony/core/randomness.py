@@ -79,7 +79,7 @@ class GeneratorStates:
 
 @contextmanager
 def drawing_again(states: GeneratorStates) -> Iterator[None]:
-    """Draw inside what was drawn after these states; outside, draws go on as before."""
+    """Repeat inside the block what was drawn after these states; later draws are unaffected."""
     now = GeneratorStates.save()
     states.restore()
     try:

@@ -1,4 +1,4 @@
-"""Random transforms of training images: crop, flip and rotation, drawn for each image."""
+"""Examples and targets: mini-batches, random image transforms, and copies on an accelerator."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ class Samples:
 
 
 def is_aligned(x: Tensor) -> bool:
-    """Tell whether a tensor begins where a new one could: matrix products may round by address."""
+    """Return True if a tensor begins where a new one could: matrix products may round by address."""
     return x.data_ptr() % ALIGNMENT == 0
 
 

@@ -33,7 +33,7 @@ def setting(
     below: float | None = None,
     infinite: bool = False,
 ) -> Any:
-    """Define a dataclass field with a description and a range; both first arguments are needed.
+    """Define a dataclass field with a default, a description and a range.
 
     ``above`` and ``below`` exclude their ends, ``low`` and ``high`` do not. ``infinite`` allows inf.
     """
@@ -51,7 +51,7 @@ def list_settings(cls: type) -> list[dataclasses.Field[Any]]:
 
 
 def construct(cls: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Build an instance from what a user wrote; an error begins with ``where`` and the key."""
+    """Build an instance from a user's settings; errors begin with ``where`` and the key."""
     check_keys(values, [f.name for f in list_settings(cls)], f"{where}.")
     missing = [f.name for f in list_settings(cls) if is_required(f) and f.name not in values]
     if missing:
@@ -63,7 +63,7 @@ def construct(cls: type[T], values: Mapping[str, Any], where: str) -> T:
 
 
 def check_keys(values: Mapping[str, Any], known: Collection[str], prefix: str = "") -> None:
-    """Refuse a key that is unknown, and name the nearest right one."""
+    """Raise ConfigError for an unknown key and suggest the nearest one."""
     for key in values:
         if key not in known:
             raise ConfigError(f"{prefix}{key}: unknown key{suggest_or_list(key, known)}")

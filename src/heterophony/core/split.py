@@ -38,7 +38,7 @@ class Origin:
     traced: nn.Module | None = None  # the module, which shares its parameters with the net
 
     def rebuild_module(self, net: Net) -> nn.Module | None:
-        """Rebuild the module, with the net's parameters of now; None if the split cannot be wrong."""
+        """Rebuild the module with the net's present parameters; None if the split cannot be wrong."""
         if self.cut.way != "replace":
             return self.traced
         copy = deepcopy(net)
@@ -172,7 +172,7 @@ class Record:
     returned: set[str]  # their output is the output of the whole
 
     def ends_with(self, head: str) -> bool:
-        """Tell whether the head is called once, with one tensor, and its output is returned."""
+        """Return True if the head is called once, with one tensor, and its output is returned."""
         return self.order.count(head) == 1 and head in self.with_one_tensor & self.returned
 
 
@@ -234,7 +234,7 @@ def verify_split(module: nn.Module, net: Net, example: Tensor) -> None:
 
 
 def verify_origin(net: Net, example: Tensor) -> None:
-    """Verify a net that ``split`` made without an example; others are what their user wrote."""
+    """Verify a net that ``split`` made without an example; other nets are used as written."""
     module = None if net.origin is None else net.origin.rebuild_module(net)
     if module is not None:
         verify_split(module, net, example)
@@ -263,7 +263,7 @@ def call_module(module: nn.Module, example: Tensor) -> Tensor:
 
 
 def have_same_bits(a: Tensor, b: Tensor) -> bool:
-    """Tell whether two tensors are equal; NaN equals NaN."""
+    """Return True if two tensors are equal; NaN equals NaN."""
     same = a.shape == b.shape and a.dtype == b.dtype
     return same and bool(((a == b) | ((a != a) & (b != b))).all())
 

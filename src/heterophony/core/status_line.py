@@ -26,7 +26,7 @@ Describe = Callable[[], str]  # what is going on; empty if there is nothing to s
 
 
 class LogLines:
-    """Prints a line to stderr when it is told to, and by a thread every 30 seconds.
+    """Prints a line to stderr on request, and every 30 seconds from a thread.
 
     The thread's first line comes after ``patience`` seconds.
     """
@@ -41,14 +41,14 @@ class LogLines:
         self._thread.start()
 
     def update(self) -> None:
-        """Do nothing: what changed is in the next line."""
+        """Do nothing: the next line shows the change."""
 
     def stop(self) -> None:
         """Print no more lines. A signal handler may call this, so it does not wait."""
         self._stopped.set()
 
     def print_line(self) -> None:
-        """Print what is going on now."""
+        """Print the present state."""
         if text := clean_text(self.describe()):
             if STDERR.is_terminal:
                 STDERR.print(text, soft_wrap=True, highlight=False, markup=False)
@@ -87,7 +87,7 @@ class NotebookLine:
         """Leave the line as it is."""
 
     def print_line(self) -> None:
-        """Show what is going on now, in place of what was shown before."""
+        """Replace the line by the present state."""
         text = self.describe()
         bar = f'<progress value="{self.compute_fraction():.4f}" max="1"></progress>'
         content = {"text/plain": text, "text/html": f"{bar} {escape(text)}"}
@@ -100,7 +100,7 @@ class NotebookLine:
 
 @contextmanager
 def name_slow_work(what: str) -> Iterator[None]:
-    """Say what is being done if it takes long: a terminal after 2 seconds, a log after 30."""
+    """Show what is being done if it takes longer than 2 seconds (terminal) or 30 (log)."""
     begun = time.monotonic()
     patience = PATIENCE_SECONDS if STDERR.is_terminal else LOG_SECONDS
     lines = LogLines(lambda: f"{what}, {format_seconds(time.monotonic() - begun)} so far", patience)

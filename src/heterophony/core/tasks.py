@@ -1,4 +1,4 @@
-"""The tasks: what the network's output means, the loss that clients minimise, the score that G and P are."""
+"""The tasks (loss, targets, the score that G and P are), and further metrics."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def score_classes(output: Tensor, y: Tensor, variance: Tensor) -> Tensor:
 
 
 def score_labels(output: Tensor, y: Tensor, variance: Tensor) -> Tensor:
-    """Return the share of the labels that are predicted rightly, of each example."""
+    """Return the fraction of correct labels of each example."""
     return ((output > 0) == (y > 0.5)).double().mean(1)
 
 
 def score_tokens(output: Tensor, y: Tensor, variance: Tensor) -> Tensor:
-    """Return the share of the tokens that are predicted rightly, of each example."""
+    """Return the fraction of correct tokens of each example."""
     counts = y != IGNORED_TOKEN
     right = (output.argmax(-1) == y) & counts
     return right.sum(1).double() / counts.sum(1).clamp(min=1)

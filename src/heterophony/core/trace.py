@@ -132,7 +132,7 @@ def list_calls(graph: fx.Graph) -> list[str]:
 
 
 def is_last_operation(graph: fx.Graph, head: str) -> bool:
-    """Tell whether the module returns what its child ``head`` returns, called once and unchanged."""
+    """Return True if the module returns what its child ``head`` returns, called once and unchanged."""
     calls = [n for n in graph.nodes if n.op == "call_module" and n.target == head]
     if len(calls) != 1 or len(calls[0].all_input_nodes) != 1 or calls[0].kwargs:
         return False

@@ -76,7 +76,7 @@ class Training:
         check_all_used(self)
 
     def compute_lr_factor(self, t: int, rounds: int) -> float:
-        """Return the factor of every learning rate in round ``t`` = 0, 1, … of so many rounds.
+        """Return the factor of every learning rate in round ``t`` = 0, 1, …, given the number of rounds.
 
         With w rounds of warm-up it is 1/(w+1), …, w/(w+1), and then the schedule begins. Training
         after the last round has the rate of the last round: clients that join, and tuning.

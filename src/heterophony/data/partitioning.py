@@ -1,4 +1,4 @@
-"""Hold out training examples for validation, so that no choice is made on test data."""
+"""Turn a data set into a federation: partition it, hold out test and validation examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Targets of every task: checked and converted to arrays, and cut into groups for label partitions."""
+"""A data set before it is partitioned: examples, targets of every task, and the names of its clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``data.transform``: how stored examples become network input, as published works do it."""
+"""How stored examples become network input (``data.transform``), and feature skew between clients."""
 
 from __future__ import annotations
 

@@ -12,7 +12,12 @@ from ..core.net import Net
 InputShape = tuple[int, ...]
 ModelBuilder = Callable[[InputShape, int, int], Net]
 
-MODULES = ("convnets", "resnets", "lstms")  # a model's name is that of its function in one of them
+MODULES = (
+    "convnets",
+    "resnets",
+    "lstms",
+    "transformers",
+)  # a model's name is that of its function in one of them
 MODEL_DESCRIPTIONS = {
     "charlstm": "two LSTM layers of 256 over characters (integers), and a linear layer",
     "convnet": "two 5x5 convolutions and three linear layers (FedDyn's CIFAR network)",
@@ -29,7 +34,9 @@ MODEL_DESCRIPTIONS = {
     "resnet8": "three residual stages and a linear layer (FedDecomp's for CIFAR-10)",
     "resnet8_small": "resnet8 with a quarter of the channels",
     "smallcnn": "three small convolutions and a linear layer, without normalisation (for privacy audits)",
+    "text_tiny": "a transformer of two layers over token numbers (integers below 1024; 0 pads)",
     "tokenlstm": "an LSTM layer of 128 and a linear layer, for a prediction at every token",
+    "vit_tiny": "a vision transformer of four layers of 64, patches of 4x4",
 }
 
 

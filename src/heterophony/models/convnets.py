@@ -1,4 +1,4 @@
-"""Build a net from feature layers and linear layers, split into base and head."""
+"""Convolutional networks and the MLP: feature layers, then linear layers, split into base and head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CharLSTM: predict the next character by two LSTM layers of 256 (FedAvg2Rep's Shakespeare model)."""
+"""Recurrent networks for text: characters and tokens."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""ResNet-8: ImageNet's stem and three residual stages, as in FedDecomp for CIFAR-10.
-
-Pooling comes before ReLU: the same values and gradients for a quarter of ReLU's work.
-"""
+"""Residual networks: ResNet-8 and -10 (FedDecomp), ResNet-18 for 32x32 and for ImageNet's images."""
 
 from __future__ import annotations
 

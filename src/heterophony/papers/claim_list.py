@@ -154,10 +154,9 @@ def describe_ordering(
     rows = [r for r in printed if r != ordering.above and fnmatchcase(r, ordering.below)]
     if ordering.above not in printed or not rows:
         return
-    below = "all others" if ordering.below == "*" else ordering.below
     yield PaperClaim(
         table=table,
-        says=f"{column}: {ordering.measure} of {ordering.above} is above {below}",
+        says=f"{column}: {ordering.describe()}",
         printed=describe_printed(printed, ordering, rows),
         how="every difference, paired by seed, is above 0",
         measure=ordering.measure,

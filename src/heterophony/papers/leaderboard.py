@@ -1,7 +1,8 @@
 """A leaderboard: a folder of entries, each a configuration with one result and hash per seed.
 
 An entry is a folder with ``config.toml`` and ``entry.json``, and with the algorithm's file where it is
-not built in. The hash of a seed is ``model_sha256`` of its run, so anyone can check it.
+not built in. A board may have entries packed in ``entries.zip``, without code. The hash of a seed is
+``model_sha256`` of its run, so anyone can check it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ..config.reading import read_config
 from ..core.errors import ConfigError, FolderError, choose
 from ..core.files import is_file, read_json, read_text_file, write_atomically, write_json
 from ..core.own_modules import forget_module
+from ..core.packed_folders import find_archive, unpack
 from ..engines.base import prepare_engine
 from ..results.comparison import extract_measures
 from ..results.runs import Run, group_by_series
@@ -31,6 +33,7 @@ from ..studies.progress import RunsProgress
 from ..studies.tasks import RunTask, read_federation, run_sequentially
 
 ENTRY_FILE, CONFIG_FILE, ALGORITHM_FILE = "entry.json", "config.toml", "algorithm.py"
+PACKED_ENTRIES = "entries.zip"  # holds entries of the board that it is in
 ALGORITHM_MODULE = "algorithm"  # the module of that file
 MIN_SEEDS = 5  # that an entry needs for its place on the board
 HASH_NOTE = (
@@ -88,12 +91,39 @@ class Entry:
         return values if len(values) == len(self.seeds) else []
 
 
-def read_board(folder: Path) -> list[Entry]:
-    """Read all entries of a board; raise if one of them is damaged."""
-    entries = [read_entry(path.parent) for path in sorted(folder.glob(f"*/{ENTRY_FILE}"))]
-    if not entries:
-        raise FolderError(f"{folder} is not a leaderboard: no folder in it has an {ENTRY_FILE}")
-    return entries
+def read_board(board: Path) -> list[Entry]:
+    """Read all entries of a board, a folder or a .zip; raise if one of them is damaged."""
+    with open_board(board) as entries:
+        return entries
+
+
+@contextmanager
+def open_board(board: Path) -> Iterator[list[Entry]]:
+    """Give all entries of a board; the folders of packed ones are there as long as it is open."""
+    archive = find_archive(board, PACKED_ENTRIES)
+    if archive is None:
+        yield list_entries(board, [board])
+        return
+    with unpack(archive) as folder:
+        try:
+            entries = list_entries(board, [folder, board])
+        except FolderError as error:
+            raise FolderError(str(error).replace(str(folder), str(archive))) from None
+        for entry in entries:
+            if entry.brings_code and entry.folder.parent == folder:
+                raise FolderError(
+                    f"{archive}: {entry.folder.name} brings code of its own; unpack the archive and"
+                    " read it first"
+                )
+        yield entries
+
+
+def list_entries(board: Path, parents: Sequence[Path]) -> list[Entry]:
+    """Read the entries in these folders, by name; one that is in two is read from the later."""
+    found = {path.parent.name: path.parent for p in parents for path in p.glob(f"*/{ENTRY_FILE}")}
+    if not found:
+        raise FolderError(f"{board} is not a leaderboard: no folder in it has an {ENTRY_FILE}")
+    return [read_entry(folder) for _, folder in sorted(found.items())]
 
 
 def read_entry(folder: Path) -> Entry:
@@ -105,7 +135,7 @@ def read_entry(folder: Path) -> Entry:
         seeds = {int(seed): read_seed(result) for seed, result in content["seeds"].items()}
         entry = Entry(folder, config, seeds, str(content.get("remark", "")))
         complete = bool(seeds) and bool(entry.setting) and bool(entry.algorithm)
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, FileNotFoundError):
         complete = False
     if not complete:
         raise FolderError(f"{path} is damaged: it is not the entry of a leaderboard")
@@ -310,9 +340,9 @@ def add_entries(
             raise FolderError(f"{run.folder} has not finished; resume it first")
     added = {}
     for group in group_by_series(runs).values():
-        folder = board / name_entry(group[0])
+        config, folder = prepare_config(group[0], code), board / name_entry(group[0])
         seeds = {run.seed: describe_seed(run) for run in group}
-        write_entry(folder, prepare_config(group[0], code), seeds, code, remark)
+        write_entry(folder, config, seeds, code, remark)
         added[folder] = len(group)
     return added
 
@@ -328,7 +358,10 @@ def name_entry(run: Run) -> str:
 
 def prepare_config(run: Run, code: Path | None) -> str:
     """Return the configuration of an entry; an algorithm that is not built in is in its own file."""
-    text = (run.folder / CONFIG_FILE).read_text(encoding="utf-8")
+    path = run.folder / CONFIG_FILE
+    if not path.is_file():
+        raise FolderError(f"{run.folder} is packed; unpack its runs.zip first")
+    text = path.read_text(encoding="utf-8")
     name = str(run.config["algorithm"]["name"])
     if not is_own_code(name):
         return text
@@ -367,14 +400,14 @@ def write_entry(
 
 
 def choose_entries(
-    board: Path, names: Sequence[str], seed: int | None, trust: bool
+    every: Sequence[Entry], names: Sequence[str], seed: int | None, trust: bool, board: str
 ) -> list[tuple[Entry, int]]:
     """Choose entries by name, or all, with the seed to repeat; default: the first of each.
 
     Raise ConfigError for an unknown name or seed, and for code of its own without ``trust``.
     """
-    entries = {entry.folder.name: entry for entry in read_board(board)}
-    chosen = [choose(entries, name, str(board)) for name in names or entries]
+    entries = {entry.folder.name: entry for entry in every}
+    chosen = [choose(entries, name, board) for name in names or entries]
     for entry in chosen:
         if entry.brings_code and not trust:
             raise ConfigError(

@@ -30,7 +30,16 @@ VARIANT_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")  # is part of the names of 
 VARIANT_SIGN = "+"  # between the names of variants that are chosen together
 NO_NUMBER = "-"  # in a list of printed numbers: the paper has no number there
 FigureKind = Literal["bars", "clients", "sweep", "grid", "curves", "difference", "participation"]
-MEASURES = ("G", "P", "score", "delta_sigma", "delta_tau", "psnr_mean", "psnr_max")
+GENERIC_LOSS = "G_loss"  # the test loss of the generic model
+MEASURES = (
+    *("G", "P", "score", GENERIC_LOSS),
+    *("delta_sigma", "delta_tau", "psnr_mean", "psnr_max"),
+)
+MEASURE_NAMES = {  # the others are called as in the files
+    GENERIC_LOSS: "test loss of G",
+    "psnr_mean": "mean PSNR",
+    "psnr_max": "highest PSNR",
+}
 
 
 @dataclass(frozen=True)
@@ -88,6 +97,11 @@ class Ordering:
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+    def describe(self) -> str:
+        """Say what is above what."""
+        below = "all others" if self.below == "*" else self.below
+        return f"{MEASURE_NAMES.get(self.measure, self.measure)} of {self.above} is above {below}"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import inf, log, sqrt
@@ -16,9 +16,17 @@ from ..results.statistics import (
     compute_t_quantile,
     count_pairs_needed,
 )
-from ..runs.curves import Curve, compute_curves, select_last_ten
+from ..runs.curves import Curve, compute_curves, compute_loss_curves, select_last_ten
 from ..runs.events import Event
-from .table import Cell, MeasurementRule, Ordering, PrintedNumber, PublishedTable
+from .table import (
+    GENERIC_LOSS,
+    MEASURE_NAMES,
+    Cell,
+    MeasurementRule,
+    Ordering,
+    PrintedNumber,
+    PublishedTable,
+)
 
 ACCURACY_MEASURES = ("G", "P")
 ROUNDING_ERROR = 1e-9  # gaps that differ by less are equal
@@ -73,7 +81,8 @@ class ComparedNumber:
     @property
     def measure_label(self) -> str:
         """The measure, marked where it rests on parameters that were averaged only for it."""
-        return f"{self.measure}{AVERAGED_MARK if self.averaged else ''}"
+        name = MEASURE_NAMES.get(self.measure, self.measure)
+        return f"{name}{AVERAGED_MARK if self.averaged else ''}"
 
     @property
     def mean(self) -> float | None:
@@ -97,7 +106,7 @@ def measure_run(events: Sequence[Event], rule: MeasurementRule) -> dict[str, flo
     lines = compute_curves(events, rule.clients)
     if rule.personal == "just_trained":
         lines["P"] = lines["P_local"]
-    return measure_curves(lines, rule)
+    return measure_curves({**lines, GENERIC_LOSS: compute_loss_curves(events)["G"]}, rule)
 
 
 def measure_curves(lines: Mapping[str, Curve], rule: MeasurementRule) -> dict[str, float]:
@@ -107,13 +116,17 @@ def measure_curves(lines: Mapping[str, Curve], rule: MeasurementRule) -> dict[st
         part = {m: 100 * aggregate_rounds(lines[m], rounds) for m in ACCURACY_MEASURES if lines[m]}
         if len(part) == len(ACCURACY_MEASURES) and all(part.values()):
             part["score"] = sum(log(part[m] / 10) for m in ACCURACY_MEASURES)
+        if losses := lines.get(GENERIC_LOSS):
+            part[GENERIC_LOSS] = aggregate_rounds(losses, rounds, best=min)
         out |= {f"{m}{suffix}": v for m, v in part.items()}
     return out
 
 
-def aggregate_rounds(curve: Curve, rounds: str) -> float:
+def aggregate_rounds(
+    curve: Curve, rounds: str, best: Callable[[list[float]], float] = max
+) -> float:
     values, last10 = [v for _, v in curve], select_last_ten(curve)
-    return {"best": max(values), "last": values[-1], "last10": fmean(last10)}[rounds]
+    return {"best": best(values), "last": values[-1], "last10": fmean(last10)}[rounds]
 
 
 def compare_numbers(
@@ -180,7 +193,8 @@ def judge_number(
     gap = fmean(ours) - printed.value
     if abs(gap) <= band + ROUNDING_ERROR:
         return "within noise", how
-    return ("better" if gap > 0 else "worse"), how
+    lower_is_better = measure == GENERIC_LOSS
+    return ("better" if (gap < 0) == lower_is_better else "worse"), how
 
 
 def compute_noise_band(
@@ -247,8 +261,7 @@ def check_claims(table: PublishedTable, numbers: Sequence[ComparedNumber]) -> li
 def check_ordering(ordering: Ordering, column: str, numbers: Sequence[ComparedNumber]) -> Claim:
     """Check one ordering in one column, by both rules."""
     here = {n.row: n for n in numbers if (n.column, n.measure) == (column, ordering.measure)}
-    below = "all others" if ordering.below == "*" else ordering.below
-    text = f"{name_place(column, numbers)}: {ordering.measure} of {ordering.above} is above {below}"
+    text = f"{name_place(column, numbers)}: {ordering.describe()}"
     as_printed = not any(n.in_place_of for n in numbers)
     rows = [r for r in here if r != ordering.above and fnmatchcase(r, ordering.below)]
     if ordering.above not in here or not rows:

@@ -1,4 +1,4 @@
-"""Read numbers for each client from a CSV or JSON file."""
+"""When clients are available and how fast they are, by rules or from a file."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ class Devices:
 
     @property
     def simulates_time(self) -> bool:
-        """Tell whether time is simulated."""
+        """Return True if time is simulated."""
         return bool(self.sample_seconds or self.bytes_per_second or self.file)
 
     @cached_property

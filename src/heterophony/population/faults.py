@@ -65,7 +65,7 @@ class Faults:
         return soonest if soonest < inf else 0.0
 
     def has_dropped_out(self, t: int, client: str, seed: int) -> bool:
-        """Tell whether the client, selected in round ``t``, sends no reply."""
+        """Return True if the client, selected in round ``t``, sends no reply."""
         return draw_uniform(seed, "dropout", t, client) < self.dropout
 
     def count_needed_replies(self, asked: int) -> int:

@@ -1,7 +1,4 @@
-"""How much privacy Gaussian noise has spent, computed by the library ``dp-accounting`` (PLD).
-
-The privacy loss distributions are rounded up to a grid, so that ε is an upper bound.
-"""
+"""Privacy accounting with ``dp-accounting`` (PLD, rounded up, so that ε is an upper bound), and Gaussian noise."""
 
 from __future__ import annotations
 

@@ -104,12 +104,12 @@ class Protection:
 
     @property
     def is_identity(self) -> bool:
-        """Tell whether the settings change nothing; then none of its code runs."""
+        """Return True if the settings change nothing; then none of its code runs."""
         return False
 
     @property
     def works_on_client(self) -> bool:
-        """Tell whether it has a half on the client."""
+        """Return True if it has a half on the client."""
         return type(self).leave is not Protection.leave
 
     @property
@@ -119,7 +119,7 @@ class Protection:
 
     @property
     def needs_secret(self) -> bool:
-        """Tell whether it draws noise that nobody else may know."""
+        """Return True if it draws noise that nobody else may know."""
         return False
 
     @property

@@ -1,8 +1,4 @@
-"""Moves as whole numbers of a small unit: sums and remainders of whole numbers are exact.
-
-A value that has been rounded to 24 significant bits is again a whole number of units, and a float32
-holds it exactly. So what is sent and what is remembered add up to what was moved, without an error.
-"""
+"""Error feedback: add what compression left out to the next reply, exactly, in whole numbers of a small unit."""
 
 from __future__ import annotations
 
@@ -91,7 +87,7 @@ class Compression(Protection):
         return apply_moves(Tensors(up), received, Tensors(moves))
 
     def compresses(self, name: str, tensor: Tensor) -> bool:
-        """Tell whether this tensor is compressed; the others are sent as they are."""
+        """Return True if this tensor is compressed; the others are sent as they are."""
         return is_movable(tensor, tensor)
 
     def list_parts(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Gradients of single examples, by Opacus, and the check that each depends on its example alone."""
+"""DP-SGD on a client: gradients of single examples by Opacus, clipped and noised; coupled examples are refused."""
 
 from __future__ import annotations
 

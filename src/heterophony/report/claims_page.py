@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
@@ -17,18 +18,21 @@ from ..papers.claim_data import (
     list_verdicts,
 )
 from ..papers.claim_verdicts import ClaimVerdict
-from ..results.render import escape_markdown, render_html, render_markdown
+from ..results.render import escape_html_text, escape_markdown, render_html, render_markdown
 
 TITLE = "What holds: the claims of five works"
-PLAIN = str.maketrans("", "", "*`")  # Markdown's signs are left out of HTML
+EMPHASIS = re.compile(r"\*([^*]+)\*")  # in Markdown
 DECIDED_TITLE = "What is decided"
+JUDGED_TITLE = "How claims are judged"
 INTRODUCTION = (
     "The orderings that the tables of these works print (which row is best, what falls or rises with what),"
     " and their claims in words; what was printed, and what our runs show. Claims that rest on the same"
     " comparison of the same settings, as a paper repeats its thesis, are one *finding*; so are a claim and"
-    " all its parts. Findings are counted, claims are listed. Differences are paired by seed, with intervals over"
-    " the seeds; the difference shown is the smallest of those that a claim compares. Over the rounds it is"
-    " paired by seed and round.",
+    " all its parts. Findings are counted, claims are listed."
+)
+EXPLANATION = (
+    "Differences are paired by seed, with intervals over the seeds; the difference shown is the smallest of"
+    " those that a claim compares. Over the rounds it is paired by seed and round.",
     "Only runs of a paper's own setting, the full scale, say that a claim *holds* or *does not hold*. The"
     " medium scale has fewer images, a smaller net, fewer rounds and, where clients have fewer images, larger"
     " learning rates: there a claim is *seen at medium scale* or *not seen at medium scale*, which says nothing"
@@ -64,9 +68,10 @@ INTRODUCTION = (
 
 def format_claims_markdown(found: Sequence[FindingVerdict], table: str | None = None) -> str:
     """Format all claims as Markdown, or those of a table: decided findings first, then every table."""
-    blocks = [f"# {TITLE}", f"**{count_findings(found)}.**", *INTRODUCTION]
+    blocks = [f"# {TITLE}", f"**{count_findings(found)}.**", INTRODUCTION]
     if (decided := build_decided_table(found)).rows:
         blocks += [f"## {DECIDED_TITLE}", render_markdown(decided).rstrip()]
+    blocks += [f"## {JUDGED_TITLE}", *EXPLANATION]
     for title, group in group_by_table(list_verdicts(found, table)):
         blocks += [f"## {title}", render_markdown(build_claim_table(group)).rstrip()]
         for one in group:
@@ -89,12 +94,14 @@ STYLE = """
 :root { color-scheme: light dark; --line: #8884; }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 78rem; padding: 0 1rem; }
 .wide { overflow-x: auto; margin-bottom: 1rem; }
-table { border-collapse: collapse; width: 100%; min-width: 44rem; }
-th, td { text-align: left; vertical-align: top; padding: .4rem .6rem; border-bottom: 1px solid var(--line); }
-th { font-weight: 600; } .number { text-align: right; }
-th.claim { width: 26%; } th.claims { width: 46%; } th.printed, th.verdict { width: 18%; } th.found { width: 26%; }
+table { border-collapse: collapse; width: 100%; min-width: 44rem; table-layout: fixed; }
+p { max-width: 60rem; } code { font-size: .93em; overflow-wrap: anywhere; }
+th, td { box-sizing: border-box; text-align: left; vertical-align: top; padding: .4rem .6rem; border-bottom: 1px solid var(--line); }
+th { font-weight: 600; } .number { text-align: right; white-space: nowrap; } th.number { white-space: normal; }
+th.claim { width: 25%; } th.claims { width: 50%; } th.printed { width: 18%; }
+th.verdict { width: 16%; } th.number { width: 15%; }
 td.claims br { display: block; content: ""; margin-top: .4rem; }
-td.found, details { font-size: 13px; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
+td.found, td.words, details { font-size: 13px; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 details { margin: .3rem .6rem; } summary { cursor: pointer; }
 .mark { font-weight: 600; } .open { font-weight: 400; opacity: .7; }
 .good { color: #1a7f37; } .limited { color: #9a6700; } .bad { color: #cf222e; }
@@ -107,19 +114,26 @@ def format_claims_html(found: Sequence[FindingVerdict], table: str | None = None
     body = [
         f"<h1>{escape(TITLE)}</h1>",
         f"<p><strong>{escape(count_findings(found))}.</strong></p>",
+        format_html_paragraph(INTRODUCTION),
     ]
-    body += [f"<p>{escape(text.translate(PLAIN))}</p>" for text in INTRODUCTION]
     if (decided := build_decided_table(found)).rows:
         body.append(f"<h2>{DECIDED_TITLE}</h2>{render_html(decided)}")
+    body += [f"<h2>{JUDGED_TITLE}</h2>", *map(format_html_paragraph, EXPLANATION)]
     for title, group in group_by_table(list_verdicts(found, table)):
         body.append(f"<h2>{escape(title)}</h2>{render_html(build_claim_table(group))}")
         for one in group:
             if one.cases:
-                summary = f"<summary>All runs: {escape(one.claim.says)}</summary>"
+                summary = f"<summary>All runs: {escape_html_text(one.claim.says)}</summary>"
                 body.append(f"<details>{summary}{render_html(build_case_table(one))}</details>")
     head = f'<meta charset="utf-8"><title>{escape(TITLE)}</title><style>{STYLE}</style>'
     view = '<meta name="viewport" content="width=device-width, initial-scale=1">'
     return f'<!doctype html><html lang="en"><head>{head}{view}</head><body>{"".join(body)}</body></html>\n'
+
+
+def format_html_paragraph(text: str) -> str:
+    """Format a paragraph of Markdown that has nothing but emphasis and code."""
+    marked = EMPHASIS.sub(r"<em>\1</em>", escape_html_text(text))
+    return f"<p>{marked}</p>"
 
 
 FORMATS = {".html": format_claims_html, ".md": format_claims_markdown}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,8 @@ from .table import Cell, Column, ResultTable
 EMPTY = "–"
 BOLD_MARKS = ("bold", "good", "limited", "bad")
 GAP = 2  # spaces between columns in a terminal
+NUMBERS = re.compile(r"[\d.,/–−+±…() ]+")  # a cell of numbers, or without any
+CODE = re.compile(r"`([^`]+)`")
 READABLE_WIDTH = 24  # of a column of text; a terminal drops columns before it goes below
 LATEX_ESCAPES = {
     **{c: f"\\{c}" for c in "%_&#${}"},
@@ -205,8 +208,15 @@ def render_html(table: ResultTable) -> str:
 
 def render_html_cell(name: str, cell: Cell, text: str) -> str:
     mark = f" mark {cell.mark}" if cell.mark else ""
-    lines = "<br>".join(map(escape_html, text.split("\n")))
+    if name == "number" and not NUMBERS.fullmatch(text):
+        name = "words"  # aligned to the left
+    lines = "<br>".join(map(escape_html_text, text.split("\n")))
     return f'<td class="{escape_html(name)}{mark}">{lines}</td>'
+
+
+def escape_html_text(text: str) -> str:
+    """Escape a text for HTML; what is between backticks becomes code."""
+    return CODE.sub(r"<code>\1</code>", escape_html(text))
 
 
 # Terminal -----------------------------------------------------------------------------------

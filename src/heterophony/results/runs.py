@@ -16,6 +16,7 @@ from typing import Any
 from ..algorithms import get_display_name
 from ..core.errors import FolderError, HeterophonyError
 from ..core.files import is_file, read_text_file, translate_disk_errors
+from ..core.packed_folders import find_archive, unpack
 from ..core.settings import flatten_config
 from ..runs.curves import compute_curves, compute_loss_curves
 from ..runs.events import Event, StartEvent, get_end, get_start
@@ -24,8 +25,9 @@ from ..runs.summary import Summary, describe_state, summarise, summarise_so_far
 from .boards import DeviceTable, read_device_table
 
 Curve = list[tuple[int, float]]
-# Runs that differ only in these are the same experiment (the algorithm is in the label anyway).
 DAMAGED = "cannot be shown: its files are damaged, or were written by another version"
+PACKED_RUNS = "runs.zip"  # holds run folders of the folder that it is in
+# Runs that differ only in these are the same experiment (the algorithm is in the label anyway).
 IGNORED_SETTINGS = ("seed", "algorithm.name", "engine.")
 
 
@@ -122,21 +124,38 @@ def load_runs(
     note: Callable[[str], None] = warnings.warn,
     check: Callable[[Run], object] = lambda run: None,
 ) -> list[Run]:
-    """Load the runs at these paths, each a run folder or a folder of run folders, and label them.
+    """Load the runs at these paths and label them.
 
-    A damaged run in a folder of runs is left out, and ``note`` receives the reason. ``check`` raises for a
-    run that cannot be shown.
+    A path is a run folder, a folder of run folders, or a .zip of run folders; a folder may have some of
+    them packed in its ``runs.zip``. A damaged run in a folder of runs is left out, and ``note``
+    receives the reason. ``check`` raises for a run that cannot be shown.
     """
     runs: dict[Path, Run] = {}
     for path in paths:
-        members = find_started_folders(path)
-        loaded, problems = load_readable_runs(members, check)
-        if problems and (not loaded or members == [path]):
+        loaded, problems = load_path(path, check)
+        if problems and (not loaded or is_file(path / CONFIG_FILE)):
             raise FolderError(problems[0])
         for problem in problems:
             note(f"left out: {problem}")
         runs |= loaded
     return label_runs(list(runs.values()))
+
+
+def load_path(path: Path, check: Callable[[Run], object]) -> tuple[dict[Path, Run], list[str]]:
+    """Load the runs at one path; those in an archive as if they were unpacked where it is."""
+    archive = None if is_file(path / CONFIG_FILE) else find_archive(path, PACKED_RUNS)
+    if archive is None:
+        return load_readable_runs(find_started_folders(path), check)
+    with unpack(archive) as folder:
+        loaded, problems = load_readable_runs(find_started_folders(path, folder), check)
+    place = archive.parent.resolve()
+    runs = [
+        replace(run, folder=place / run.folder.name) if run.folder.parent == folder else run
+        for run in loaded.values()
+    ]
+    return {run.folder: run for run in runs}, [
+        p.replace(str(folder), str(archive)) for p in problems
+    ]
 
 
 def load_readable_runs(
@@ -156,14 +175,19 @@ def load_readable_runs(
     return runs, problems
 
 
-def find_started_folders(path: Path) -> list[Path]:
-    """Return the path itself if it is a run folder, otherwise the run folders in it that have begun."""
+def find_started_folders(path: Path, unpacked: Path | None = None) -> list[Path]:
+    """Return the path itself if it is a run folder, otherwise the run folders in it that have begun.
+
+    ``unpacked`` has the content of its archive; a run that is in both is taken from the path.
+    """
     if is_file(path / CONFIG_FILE):
         return [path]
-    if not path.is_dir():
+    if unpacked is None and not path.is_dir():
         raise FolderError(f"{path} is not there; give a run folder, or a folder of run folders")
+    parents = [path] if unpacked is None else [unpacked, path]
     with translate_disk_errors(path):
-        begun = [f for f in list_member_runs(path) if has_begun(f / EVENTS_FILE)]
+        members = {f.name: f for parent in parents for f in list_member_runs(parent)}
+        begun = [f for f in members.values() if has_begun(f / EVENTS_FILE)]
     if not begun:
         raise FolderError(f"{path} holds no run that has begun; make one with `heterophony run`")
     return begun

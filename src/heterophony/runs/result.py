@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.adapters import merge_adapters
 from ..core.algorithm import Server
 from ..core.errors import ConfigError, DataError, FolderError
 from ..core.randomness import seeded
@@ -235,8 +236,10 @@ class Result:
         """The plan of the run, with its data."""
         return self._build_plan()
 
-    def personal(self, client: str | int, device: str | Path | None = None) -> Model:
-        """Return the personal model of a client.
+    def personal(
+        self, client: str | int, device: str | Path | None = None, merge: bool = False
+    ) -> Model:
+        """Return the personal model of a client; with ``merge``, low-rank adapters are in its weights.
 
         In a run on devices it is on the client's device: ``device`` is the folder of that device
         (``--folder``), or a copy of it.
@@ -246,15 +249,16 @@ class Result:
             raise DataError(f"there is no client '{name}'")
         if plan.clients_on_devices:
             memory = load_device_memory(self.folder, device, name, before=self._server.t)
-            return self._build_model(name, memory)
+            return self._build_model(name, memory, merge)
         joined = name in plan.federation.new  # new clients train after the last round
         if joined and not self.finished:
             raise DataError(f"client '{name}' joins after training, and the run is not finished")
         last = self._server.t + joined
-        return self._build_model(name, self._run_folder.client_store.load_memory(name, before=last))
+        memory = self._run_folder.client_store.load_memory(name, before=last)
+        return self._build_model(name, memory, merge)
 
-    def generic(self) -> Model:
-        """Return the generic model."""
+    def generic(self, merge: bool = False) -> Model:
+        """Return the generic model; with ``merge``, low-rank adapters are in its weights."""
         if not self.plan.algorithm.common:
             raise DataError(f"{self.algorithm} has no generic model")
         if self.plan.clients_on_devices and not self.curves["G"]:
@@ -263,7 +267,7 @@ class Result:
                 " the devices; see evaluation.share_personal"
             )
         server = self._server
-        return self._build_model(None, {"net": server.average | server.model})
+        return self._build_model(None, {"net": server.average | server.model}, merge)
 
     @property
     def _server(self) -> Server:
@@ -272,7 +276,7 @@ class Result:
             raise FolderError(f"{self.folder} has no trained model yet ({self.state})")
         return server
 
-    def _build_model(self, client: str | None, memory: Memory) -> Model:
+    def _build_model(self, client: str | None, memory: Memory, merge: bool) -> Model:
         plan, server = self.plan, self._server
         name = client or plan.federation.clients[0]
         received = plan.algorithm.send(server, client) if client is not None else Tensors()
@@ -287,6 +291,8 @@ class Result:
             if client is not None:
                 with seeded(plan.seed, "tune", server.t, client):  # as when P was measured
                     plan.algorithm.tune(built)
+            if merge:
+                merge_adapters(built.net)
             return Model(plan, built, generic=client is None)
         except ExamplesWithheldError:
             raise DataError(

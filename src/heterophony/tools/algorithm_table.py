@@ -2,7 +2,7 @@
 
 Importing torch and measuring the bytes of every algorithm takes seconds. So `table.json` beside the
 algorithms stores their rows, each with a digest of the algorithm's file. A new or changed algorithm
-has no stored row, and needs none. `scripts/algorithms_page` writes the table.
+has no stored row, and needs none. `scripts/generate` writes the table.
 """
 
 from __future__ import annotations

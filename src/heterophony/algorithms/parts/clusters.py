@@ -1,4 +1,4 @@
-"""Split clients in two so that the largest cosine between updates across is as small as can be."""
+"""Clusters of clients: splitting them in two (CFL), their initial models, and held-out examples to choose by."""
 
 from collections.abc import Sequence
 from itertools import combinations

@@ -1,4 +1,4 @@
-"""Attention transfer: Zagoruyko and Komodakis, ICLR 2017: compare the attention of two networks."""
+"""Terms and teachers for distillation: attention transfer, received models, MMD, FedGen's generator."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""The linear layers of a head: how wide features are, and what a head makes of them."""
+"""Layers that algorithms add to a net: linear layers to find, GPFL's valve, FixHead's fixed directions."""
 
 import numpy as np
 import torch

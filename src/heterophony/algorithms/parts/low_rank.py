@@ -1,4 +1,4 @@
-"""Split a client's round between two parts, so that both together are as much work as FedAvg."""
+"""Low-rank parts of layers (FedDecomp), and rounds split between two parts with FedAvg's work."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Blocks of parameters for pFedGate: some are kept and scaled, the others dropped."""
+"""Masks over parameters: pFedGate's blocks and gating layer, FedCAC's packed bits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Minimise a convex quadratic form on the simplex: Wolfe, Nearest point in a polytope, 1976."""
+"""Mixtures of clients' models: weights on the simplex, APPLE's core models, FedFomo's downloads, FedAMP."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

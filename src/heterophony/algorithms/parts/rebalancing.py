@@ -1,4 +1,4 @@
-"""How many examples FedReG balances every class of a client to."""
+"""FedReG's balanced copy of a client's data: its threshold, the copy, ablations and the order of phases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An adaptive step of the server along the mean client update, for FedAdam and FedYogi."""
+"""Server optimisers (FedAdam, FedYogi), and terms that pull a client towards what it received."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

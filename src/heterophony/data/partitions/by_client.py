@@ -1,4 +1,4 @@
-"""The natural partition: every client is one user, writer or role of the data set."""
+"""Partitions by client: natural users, and examples listed for each client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions without label skew: equal sizes (``iid``), or different sizes (``quantity``)."""
+"""Partitions by label: IID and quantity skew, classes per client, shards, Dirichlet."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def wrap_arrays(
 
 
 def has_channels_last(shape: tuple[int, ...]) -> bool:
-    """Tell whether numbers of this shape are an image H×W×C."""
+    """Return True if numbers of this shape are an image H×W×C."""
     if len(shape) != 3 or shape[2] > 4:
         return False
     return min(shape[:2]) > 4 or shape[0] == shape[1] != shape[2]

@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits: 8×8 images without a download."""
+"""Data sets that need no download: digits, patches of photographs, and the small image sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Download files: resume where a download was cut off, and check the md5."""
+"""Find a data set's files on this machine, or download and check them."""
 
 from __future__ import annotations
 

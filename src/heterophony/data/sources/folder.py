@@ -1,4 +1,4 @@
-"""Read image files (PNG, JPEG, …) as arrays of bytes, channels first."""
+"""Image files (PNG, JPEG, …) and folders with one subfolder per class."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def read_huggingface(name: str, users: str | None = None, classes: int | None = 
 
 
 def is_datasets_object(data: object) -> bool:
-    """Tell whether an object is a ``Dataset`` or ``DatasetDict`` of the ``datasets`` package."""
+    """Return True if an object is a ``Dataset`` or ``DatasetDict`` of the ``datasets`` package."""
     first = next(iter(data.values()), None) if isinstance(data, Mapping) else data
     return isinstance(getattr(first, "features", None), Mapping) and hasattr(first, "__len__")
 

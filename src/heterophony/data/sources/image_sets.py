@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100: the official archive, its folder, an ``.npz``, or a Hugging Face copy."""
+"""CIFAR-10, CIFAR-100 and Tiny ImageNet, read from their official archives."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def check_users_possible(name: str) -> None:
 
 
 def is_npz_data(name: str) -> bool:
-    """Tell whether a name is no data set with labels of its own, but may be a path to arrays."""
+    """Return True if a name is no data set with labels of its own, but may be a path to arrays."""
     at = Path(name).expanduser()
     known = name in SOURCES or name.startswith(huggingface.HF_PREFIX)
     return not known and not (at.is_dir() and not any(at.glob("*.npz")))

@@ -21,7 +21,7 @@ DELIMITERS = {".csv": (",", ";"), ".tsv": ("\t",)}
 
 
 def is_table(path: Path) -> bool:
-    """Tell whether a path has the name of a table."""
+    """Return True if a path has the name of a table."""
     return path.suffix.lower() in DELIMITERS
 
 

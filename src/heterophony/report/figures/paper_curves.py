@@ -17,8 +17,9 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
 from ...papers.result_table import get_file_suffix
+from ...papers.table import GENERIC_LOSS
 from ...results.runs import Curve
-from ...runs.curves import compute_curves
+from ...runs.curves import compute_curves, compute_loss_curves
 from ...runs.events import Event, get_start, select_rounds
 from . import paper_sweeps
 from .paper_sweeps import (
@@ -163,6 +164,7 @@ X_LABELS = {  # the others: rounds
 Y_LABELS = {
     "G": "G: the generic model",
     "P": "P: each client's own model",
+    GENERIC_LOSS: "test loss of G",
     MODEL_DIFFERENCE: "clients' distance from their mean",
     TIMES_SELECTED: "times selected",
     PROBABILITY: "probability in one draw",
@@ -170,8 +172,8 @@ Y_LABELS = {
 
 
 def draw_accuracy_curves(figure: Figure, result: ReproductionResult, runs: RunEvents) -> None:
-    """Draw G and P over the rounds."""
-    curves = gather_curves(runs, lambda _, events: compute_accuracy_curves(result, events))
+    """Draw G, P and the test loss of G over the rounds, where the table has them."""
+    curves = gather_curves(runs, lambda _, events: compute_paper_curves(result, events))
     measures = list(dict.fromkeys(line.measure for line in result.numbers if line.values))
     draw_round_panels(figure, result, curves, arrange_panels(list_columns(result), measures, 3))
 
@@ -199,7 +201,7 @@ def draw_participation(figure: Figure, result: ReproductionResult, runs: RunEven
         return {
             PROBABILITY: rank_values(likely),
             TIMES_SELECTED: count_selections_by_rank(events),
-            "G": compute_accuracy_curves(result, events)["G"],
+            "G": compute_paper_curves(result, events)["G"],
         }
 
     measures = (PROBABILITY, TIMES_SELECTED, "G")
@@ -214,9 +216,11 @@ def list_columns(result: ReproductionResult) -> list[str]:
     return list(dict.fromkeys(line.column for line in result.numbers if line.values))
 
 
-def compute_accuracy_curves(result: ReproductionResult, events: list[Event]) -> dict[str, Curve]:
+def compute_paper_curves(result: ReproductionResult, events: list[Event]) -> dict[str, Curve]:
+    """Return G and P as the paper computes them, and the test loss of G, which is pooled."""
     curves = compute_curves(events, result.table.published.measured.clients)
-    return {m: curves[m] for m in ACCURACY_MEASURES}
+    losses = compute_loss_curves(events)
+    return {**{m: curves[m] for m in ACCURACY_MEASURES}, GENERIC_LOSS: losses["G"]}
 
 
 def count_selections_by_rank(events: list[Event]) -> Curve:

@@ -186,8 +186,10 @@ def draw_grid(figure: Figure, result: ReproductionResult) -> None:
         draw_heatmap(
             axes, [[here.get((r, c)) for c in across] for r in rows], is_comparable(result)
         )
-        stand_in = next((x.setup for x in here.values() if x.in_place_of), None)
-        label = f"{stand_in} in place of {name}" if stand_in else name
+        label = name
+        if stand_in := next((x for x in here.values() if x.in_place_of), None):
+            sets_here = remove_duplicates(c.rpartition(", ")[0] for c in stand_in.in_place_of)
+            label = f"{stand_in.setup} in place of {', '.join(sets_here)}"
         axes.set_title(fill(f"{label}: {measure}", LABEL_LETTERS))
         axes.set_xticks(np.arange(len(across)) + 0.5, [parse_setting_label(c)[1] for c in across])
         axes.set_yticks(np.arange(len(rows)) + 0.5, [parse_setting_label(r)[1] for r in rows])

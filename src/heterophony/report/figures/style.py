@@ -176,7 +176,8 @@ def label_line_ends(axes: Axes, ends: Sequence[PointLabel]) -> None:
     """Write the name of each line right of the panel, with a thin line to its end."""
     ends = sorted(ends, key=lambda end: end.y)
     low, high = axes.get_ylim()
-    heights = spread_heights([(end.y - low) / (high - low) for end in ends], gap=0.064)
+    lines = max((end.name.count("\n") + 1 for end in ends), default=1)
+    heights = spread_heights([(end.y - low) / (high - low) for end in ends], gap=0.064 * lines)
     for end, height in zip(ends, heights, strict=True):
         connector = {"arrowstyle": "-", "color": end.color, "lw": 0.7, "shrinkA": 1, "shrinkB": 2}
         connector["relpos"] = (0, 0.5)  # end at the first letter, not across other names

@@ -1,0 +1,1 @@
+"""Pages, tables and stubs that are generated from the code; `scripts/generate` writes them."""

@@ -1,0 +1,61 @@
+"""FedDPA: Yang et al., Dual-Personalizing Adapter for Federated Foundation Models, NeurIPS 2024."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..core.algorithm import Client, Net, setting
+from ..core.tensors import Tensors
+from .parts.adapters import DualAdapter, LoRAAlgorithm, add_personal_adapters, mixing
+
+
+@dataclass(frozen=True)
+class FedDPA(LoRAAlgorithm):
+    """Train a common and a personal adapter; mix them by how near an example is to the client's."""
+
+    paper = "Yang et al., NeurIPS 2024"
+    personal = ("*.own.lora_A", "*.own.lora_B")
+    most: float = setting(0.5, "largest share of the personal adapter; 0: none", low=0, high=1)
+    train_mix: float = setting(0.5, "its share while it is trained", above=0, high=1)
+    anchors: int = setting(5, "training examples that an example is compared with", low=1)
+
+    def build(self, net: Net) -> Net:
+        return add_personal_adapters(super().build(net))
+
+    def local(self, client: Client) -> Tensors:
+        own = [m.own for m in client.net.modules() if isinstance(m, DualAdapter)]
+        personal = {id(p) for part in own for p in part.parameters()}
+        client.fit(train=[p for p in client.net.parameters() if trains(p, personal)])
+        if self.most:
+            with mixing(client.net, torch.tensor([self.train_mix])):
+                client.fit(train=own, phase="own")
+        return client.shared()
+
+    def predict(self, client: Client, x: Tensor) -> Tensor:
+        if not self.most:
+            return client.net(x)
+        with mixing(client.net, torch.ones(1)):
+            nearness = embed(client.net, x) @ self.embed_anchors(client).T
+        with mixing(client.net, self.most * nearness.mean(1)):
+            return client.net(x)
+
+    def generic(self, client: Client, x: Tensor) -> Tensor:
+        return client.net(x)
+
+    def embed_anchors(self, client: Client) -> Tensor:
+        """Embed random training examples of the client, the same for all batches of a test."""
+        data = client.data.train
+        with client.apart("anchors"):
+            chosen = torch.randperm(len(data))[: self.anchors]
+        return embed(client.net, data.batch(chosen)[0])
+
+
+def trains(parameter: Tensor, personal: set[int]) -> bool:
+    """Return True if a parameter is trained with the common adapter."""
+    return parameter.requires_grad and id(parameter) not in personal
+
+
+def embed(net: Net, x: Tensor) -> Tensor:
+    """Return the direction of each example's features."""
+    return nn.functional.normalize(net.base(x).flatten(1), dim=1)

@@ -1,0 +1,253 @@
+"""Adapters: small trainable parts in a frozen net (LoRA, bottlenecks, biases, the last layer).
+
+``apply`` changes a module in place: everything but the adapter and the head is frozen, so it is
+*given* in a run. The names of a net's own parameters stay as they are; LoRA adds ``lora_A`` and
+``lora_B`` beside the weight of each adapted layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from .errors import ConfigError, find_name
+from .net import Net, copy_module
+from .settings import check_settings, construct, setting
+from .tensors import matches_any
+
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+LORA_A, LORA_B = "*lora_A*", "*lora_B*"  # patterns that also match the names of ``peft``
+
+
+class LoRALinear(nn.Linear):
+    """A linear layer plus ``scale * B A x``: Hu et al., LoRA, ICLR 2022."""
+
+    def __init__(self, layer: nn.Linear, rank: int, scale: float) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        for name, parameter in layer._parameters.items():
+            self.register_parameter(name, parameter)
+        self.scale = scale
+        self.lora_A = nn.Parameter(layer.weight.new_empty(rank, layer.in_features))
+        self.lora_B = nn.Parameter(layer.weight.new_zeros(layer.out_features, rank))
+        nn.init.kaiming_uniform_(self.lora_A, a=math.sqrt(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.forward_plain(x) + self.forward_update(x)
+
+    def forward_plain(self, x: Tensor) -> Tensor:
+        """Compute the layer without its update."""
+        return super().forward(x)
+
+    def forward_update(self, x: Tensor) -> Tensor:
+        """Compute what the update adds."""
+        return self.scale * F.linear(F.linear(x, self.lora_A), self.lora_B)
+
+    def compute_merged_weight(self) -> Tensor:
+        """Return the weight of the plain layer that computes the same."""
+        return self.weight + self.scale * (self.lora_B @ self.lora_A)
+
+
+class LoRAConv2d(nn.Conv2d):
+    """A convolution plus a convolution to ``rank`` channels and a 1x1 convolution from them."""
+
+    def __init__(self, layer: nn.Conv2d, rank: int, scale: float) -> None:
+        nn.Module.__init__(self)
+        plain = {k: v for k, v in vars(layer).items() if not k.startswith("_")}
+        vars(self).update(plain)  # stride, padding and the other numbers of the layer
+        self._reversed_padding_repeated_twice = layer._reversed_padding_repeated_twice
+        for name, parameter in layer._parameters.items():
+            self.register_parameter(name, parameter)
+        self.scale = scale
+        out, into, *kernel = layer.weight.shape
+        self.lora_A = nn.Parameter(layer.weight.new_empty(rank, into, *kernel))
+        self.lora_B = nn.Parameter(layer.weight.new_zeros(out, rank, 1, 1))
+        nn.init.kaiming_uniform_(self.lora_A, a=math.sqrt(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.forward_plain(x) + self.forward_update(x)
+
+    def forward_plain(self, x: Tensor) -> Tensor:
+        """Compute the layer without its update."""
+        return super().forward(x)
+
+    def forward_update(self, x: Tensor) -> Tensor:
+        """Compute what the update adds."""
+        return self.scale * F.conv2d(self._conv_forward(x, self.lora_A, None), self.lora_B)
+
+    def compute_merged_weight(self) -> Tensor:
+        """Return the weight of the plain layer that computes the same."""
+        product = torch.einsum("or,rihw->oihw", self.lora_B[:, :, 0, 0], self.lora_A)
+        return self.weight + self.scale * product
+
+
+class BottleneckAdapter(nn.Module):
+    """A layer followed by a residual bottleneck: Houlsby et al., ICML 2019; zero at first."""
+
+    def __init__(self, layer: nn.Linear, width: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.down = nn.Linear(layer.out_features, width, device=layer.weight.device)
+        self.up = nn.Linear(width, layer.out_features, device=layer.weight.device)
+        nn.init.zeros_(self.up.weight)
+        nn.init.zeros_(self.up.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layer(x)
+        added: Tensor = self.up(F.relu(self.down(y)))
+        return y + added
+
+
+LORA_LAYERS = (LoRALinear, LoRAConv2d)
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """What of a net is trained. ``train`` lists further parameters by pattern; default: the head."""
+
+    kind: ClassVar[str] = ""
+    train: tuple[str, ...] | None = setting(None, "parameters trained too; default: the head")
+
+    def __post_init__(self) -> None:
+        for name in ("targets", "train"):  # a file holds a list
+            if isinstance(value := getattr(self, name, None), list):
+                object.__setattr__(self, name, tuple(value))
+        check_settings(self)
+
+    def apply(self, module: AnyModule) -> AnyModule:
+        """Freeze the module but for the adapter, which is added, and the head; return the module."""
+        head = list_head_parameters(module) if self.train is None else []
+        module.requires_grad_(False)
+        self.add_parts(module, {name.rpartition(".")[0] for name in head})
+        for name, parameter in module.named_parameters():
+            if name in head or matches_any(name, self.train or ()):
+                parameter.requires_grad_(True)
+        return module
+
+    def add_parts(self, module: nn.Module, head: set[str]) -> None:
+        """Add trainable parts to a frozen module, outside the layers of its head."""
+
+
+@dataclass(frozen=True)
+class LoRA(Adapter):
+    """Low-rank updates of linear layers and convolutions: Hu et al., ICLR 2022."""
+
+    kind = "lora"
+    rank: int = setting(8, "rank of the update", low=1)
+    alpha: float = setting(16.0, "the update is scaled by alpha / rank", above=0)
+    targets: tuple[str, ...] = setting(("*",), "patterns of the layers to adapt")
+
+    def add_parts(self, module: nn.Module, head: set[str]) -> None:
+        scale = self.alpha / self.rank
+        for parent, name, layer in find_targets(module, self.targets, head, nn.Linear, nn.Conv2d):
+            kind: Any = LoRALinear if isinstance(layer, nn.Linear) else LoRAConv2d
+            setattr(parent, name, kind(layer, self.rank, scale))
+
+
+@dataclass(frozen=True)
+class Bottleneck(Adapter):
+    """Residual bottlenecks after linear layers: Houlsby et al., ICML 2019."""
+
+    kind = "bottleneck"
+    width: int = setting(8, "units of the bottleneck", low=1)
+    targets: tuple[str, ...] = setting(("*",), "patterns of the linear layers to adapt")
+
+    def add_parts(self, module: nn.Module, head: set[str]) -> None:
+        for parent, name, layer in find_targets(module, self.targets, head, nn.Linear):
+            assert isinstance(layer, nn.Linear)
+            setattr(parent, name, BottleneckAdapter(layer, self.width))
+
+
+@dataclass(frozen=True)
+class BiasOnly(Adapter):
+    """Train biases alone: Ben Zaken et al., BitFit, ACL 2022."""
+
+    kind = "bias"
+
+    def add_parts(self, module: nn.Module, head: set[str]) -> None:
+        for name, parameter in module.named_parameters():
+            parameter.requires_grad_(name.rpartition(".")[2] == "bias")
+
+
+@dataclass(frozen=True)
+class LastLayer(Adapter):
+    """Train the head alone: linear probing."""
+
+    kind = "last_layer"
+
+
+ADAPTERS: dict[str, type[Adapter]] = {a.kind: a for a in (LoRA, Bottleneck, BiasOnly, LastLayer)}
+
+
+def build_adapter(table: Mapping[str, Any]) -> Adapter:
+    """Build an adapter from its configuration: ``{kind = "lora", rank = 8}``."""
+    settings = dict(table)
+    kind = settings.pop("kind", None)
+    if kind is None:
+        raise ConfigError(f"adapter.kind: missing; choose {', '.join(ADAPTERS)}")
+    cls = ADAPTERS[find_name(ADAPTERS, str(kind), "adapter.kind")]
+    return construct(cls, settings, "adapter")
+
+
+def list_head_parameters(module: nn.Module) -> list[str]:
+    """List the parameters of a net's head; of any other module, those of its last layer."""
+    if isinstance(module, Net):
+        return [f"head.{name}" for name, _ in module.head.named_parameters()]
+    owners = [name.rpartition(".")[0] for name, _ in module.named_parameters()]
+    return [k for k, _ in module.named_parameters() if k.rpartition(".")[0] == owners[-1]]
+
+
+def find_targets(
+    module: nn.Module, targets: tuple[str, ...], head: set[str], *kinds: type[nn.Module]
+) -> list[tuple[nn.Module, str, nn.Module]]:
+    """Find the plain layers of these kinds that the patterns match, outside the head."""
+    layers = {
+        path: layer
+        for path, layer in module.named_modules()
+        if type(layer) in kinds and path not in head and getattr(layer, "groups", 1) == 1
+    }
+    found = [(p, layer) for p, layer in layers.items() if matches_any(p, targets)]
+    if not found:
+        known = f"it has {', '.join(list(layers)[:12])}{' …' * (len(layers) > 12)}"
+        raise ConfigError(
+            f"model.adapter: no layer matches targets {list(targets)};"
+            f" {known if layers else 'it has no layer of a kind that can be adapted'}"
+        )
+    parts = [(path.rpartition("."), layer) for path, layer in found]
+    return [(module.get_submodule(parent), name, layer) for (parent, _, name), layer in parts]
+
+
+def iterate_lora_layers(module: nn.Module) -> Iterator[tuple[str, LoRALinear | LoRAConv2d]]:
+    """Iterate over the layers that ``LoRA`` adapted, with their names."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, LORA_LAYERS):
+            yield name, layer
+
+
+def merge_adapters(module: AnyModule) -> AnyModule:
+    """Fold low-rank updates into the weights, in place: the same outputs without the adapter."""
+    for path, layer in list(iterate_lora_layers(module)):
+        parent, _, name = path.rpartition(".")
+        setattr(module.get_submodule(parent), name, merge_layer(layer))
+    return module
+
+
+@torch.no_grad()
+def merge_layer(layer: LoRALinear | LoRAConv2d) -> nn.Module:
+    """Return a plain layer that computes the same."""
+    plain: Any = copy_module(layer)
+    plain.weight.copy_(layer.compute_merged_weight())
+    del plain.lora_A, plain.lora_B, plain.scale
+    plain.__class__ = type(layer).__base__
+    return plain  # type: ignore[no-any-return]
+
+
+def has_lora(module: nn.Module) -> bool:
+    """Return True if the module has low-rank adapters, ours or those of ``peft``."""
+    return any(matches_any(name, (LORA_A, LORA_B)) for name, _ in module.named_parameters())
