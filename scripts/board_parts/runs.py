@@ -12,11 +12,11 @@ from heterophony.core.files import write_atomically
 from heterophony.engines.child_processes import start_fork_server
 from heterophony.papers.leaderboard import read_board, write_entry
 from heterophony.results.runs import Run, group_by_series, load_runs
-from heterophony.results.search_tables import read_tune
+from heterophony.results.search_tables import format_value, read_tune
 from heterophony.studies.parallel_runs import run_in_parallel
 from heterophony.studies.progress import show_progress
 from heterophony.studies.search import run_search
-from heterophony.studies.sweep import Combination, format_value
+from heterophony.studies.sweep import Combination
 from heterophony.studies.tasks import build_comparison, prepare_run_folders
 from heterophony.studies.tune import (
     ConfigRunner,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 import tomllib
@@ -25,7 +24,7 @@ from ..core.randomness import make_generator
 from ..core.settings import list_settings
 from ..core.training import Training
 from ..engines.base import count_cores, count_gpu_workers
-from ..results.search_tables import SWEEP_FILE, read_sweep_file
+from ..results.search_tables import SWEEP_FILE, format_value, read_sweep_file, shorten_keys
 from ..runs.early_stops import read_stop
 from ..runs.folder import RunFolder
 from .execute import is_finished
@@ -122,23 +121,6 @@ def draw_value(values: Values, generator: np.random.Generator) -> Any:
     if isinstance(values, ValueRange):
         return values.draw(generator)
     return values[int(generator.integers(len(values)))]
-
-
-def format_value(value: Any) -> str:
-    """Format a value as TOML, on one line."""
-    if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{k} = {format_value(v)}' for k, v in value.items())} }}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(format_value, value))}]"
-    return json.dumps(value) if isinstance(value, bool | str) else repr(value)
-
-
-def shorten_keys(keys: Iterable[str]) -> dict[str, str]:
-    """Shorten keys to their last words where these differ: ``lr`` for ``local.lr``."""
-    keys = list(keys)
-    last = [k.rpartition(".")[2] for k in keys]
-    unclear = len(set(last)) < len(last) or "name" in last or "kind" in last
-    return {k: k if unclear else short for k, short in zip(keys, last, strict=True)}
 
 
 def is_training_key(key: str) -> bool:

@@ -15,6 +15,7 @@ from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, FolderError
 from ..core.files import read_json, write_atomically, write_json
 from ..core.settings import list_settings
+from ..results.search_tables import format_value
 from ..runs.folder import RunFolder
 from .member_runs import run_trials_on_cluster, run_trials_side_by_side
 from .progress import RunsProgress
@@ -25,7 +26,6 @@ from .sweep import (
     Combination,
     Values,
     count_width,
-    format_value,
     holds_out_nothing,
     is_training_key,
     make_label,
