@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heterophony.papers.leaderboard import BoardRow, BoardTable, Entry, build_board, read_board
+from heterophony.papers.leaderboard import Entry, RankedEntry, Ranking, build_board, read_board
 from heterophony.results.statistics import (
     PairedComparison,
     RankComparison,
@@ -24,15 +24,15 @@ TUNING_FILE, LONGER_FILE = "tuning.json", "longer.json"
 class Board:
     """All that the page is written from: a table for each setting, and what was tuned."""
 
-    tables: Mapping[tuple[str, str], BoardTable]  # by data set and alpha
+    tables: Mapping[tuple[str, str], Ranking]  # by data set and alpha
     tuning: Mapping[str, Mapping[str, Any]]  # by data set and algorithm
     longer: Mapping[str, Mapping[str, Any]]  # longer runs by algorithm
 
-    def find_row(self, key: tuple[str, str], name: str) -> BoardRow:
+    def find_row(self, key: tuple[str, str], name: str) -> RankedEntry:
         return next(row for row in self.tables[key].rows if get_name(row.entry) == name)
 
     @property
-    def complete(self) -> dict[tuple[str, str], BoardTable]:
+    def complete(self) -> dict[tuple[str, str], Ranking]:
         """The settings that have the most entries: all that is said of several is about these."""
         most = max(len(table.rows) for table in self.tables.values())
         return {key: table for key, table in self.tables.items() if len(table.rows) == most}
@@ -50,7 +50,7 @@ def read_numbers(folder: Path) -> Board:
         data = table.rows[0].entry.config["data"]
         rows = sorted(table.rows, key=lambda row: row.ranks[P] or 0.0)
         key = (data["name"], str(data["partition"]["alpha"]))
-        tables[key] = BoardTable(table.setting, rows, table.comparisons, table.common_seeds)
+        tables[key] = Ranking(table.setting, rows, table.comparisons, table.common_seeds)
     return Board(tables, read_plain(folder / TUNING_FILE), read_plain(folder / LONGER_FILE))
 
 
@@ -63,12 +63,12 @@ def get_name(entry: Entry) -> str:
     return str(entry.config["algorithm"]["name"])
 
 
-def is_one_model_for_all(row: BoardRow) -> bool:
+def is_one_model_for_all(row: RankedEntry) -> bool:
     """Tell whether P is G: all clients use the same model."""
     return row.means.get(G) == row.means[P]
 
 
-def compare_with(row: BoardRow, other: BoardRow, measure: str) -> PairedComparison | None:
+def compare_with(row: RankedEntry, other: RankedEntry, measure: str) -> PairedComparison | None:
     """Compare an entry with another one, seed by seed; None if one of them has no such measure."""
     mine, theirs = row.entry.list_values(measure), other.entry.list_values(measure)
     return compare_pairs(mine, theirs) if mine and theirs else None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from heterophony.algorithms import ALGORITHM_CLASSES, get_display_name
-from heterophony.papers.leaderboard import BoardRow, BoardTable
+from heterophony.papers.leaderboard import RankedEntry, Ranking
 from heterophony.results.statistics import PairedComparison
 
 from .behind import write_behind
@@ -166,7 +166,9 @@ def write_setting(board: Board, data: DataPlan, alpha: str) -> str:
     return f"## {data.title}, α = {alpha}\n\n{told}\n\n{table_of(titles, rows, 2)}"
 
 
-def write_cells(row: BoardRow, local: BoardRow | None, fedavg: BoardRow | None) -> list[str]:
+def write_cells(
+    row: RankedEntry, local: RankedEntry | None, fedavg: RankedEntry | None
+) -> list[str]:
     """Write the numbers of an entry."""
     travelled = row.means["MB_up"] + row.means["MB_down"]
     return [
@@ -182,7 +184,7 @@ def write_cells(row: BoardRow, local: BoardRow | None, fedavg: BoardRow | None) 
     ]
 
 
-def describe_ranks(table: BoardTable) -> str:
+def describe_ranks(table: Ranking) -> str:
     """Say how far apart ranks must be, and how many entries the first cannot be told from."""
     words = []
     for measure, letter in ((P, "P"), (G, "G")):
@@ -199,7 +201,7 @@ def describe_ranks(table: BoardTable) -> str:
     return " ".join(words)
 
 
-def describe_unlearned(table: BoardTable) -> str:
+def describe_unlearned(table: Ranking) -> str:
     """Say how many algorithms have hardly begun to learn when the rounds are over."""
     few = [row for row in table.rows if row.means[P] < NEAR_CHANCE]
     if not few:
@@ -291,7 +293,7 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f}"
 
 
-def interval(row: BoardRow, measure: str) -> str:
+def interval(row: RankedEntry, measure: str) -> str:
     """Format a mean with half of its 95 % interval."""
     if measure not in row.means:
         return "–"

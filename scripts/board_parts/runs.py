@@ -12,12 +12,12 @@ from heterophony.core.files import write_atomically
 from heterophony.engines.child_processes import start_fork_server
 from heterophony.papers.leaderboard import read_board, write_entry
 from heterophony.results.runs import Run, group_by_series, load_runs
-from heterophony.results.search_tables import read_tune
+from heterophony.results.search_tables import format_value, read_tune
 from heterophony.runs.folder import RunFolder
 from heterophony.studies.compare import build_comparison, create_comparison
 from heterophony.studies.many import RunOptions, run_many
 from heterophony.studies.progress import show_progress
-from heterophony.studies.search import Combination, format_value, run_search
+from heterophony.studies.search import Combination, run_search
 from heterophony.studies.spec import RunSpec
 from heterophony.studies.tune import TuneRequest, build_tune, write_chosen, write_request
 

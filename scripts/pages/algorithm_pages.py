@@ -11,7 +11,7 @@ from typing import Any
 
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class, get_display_name
 from heterophony.core.algorithm import Algorithm
-from heterophony.papers.leaderboard import BoardRow, Entry, build_row, read_board
+from heterophony.papers.leaderboard import Entry, RankedEntry, build_row, read_board
 from heterophony.tools.algorithm_table import list_algorithm_rows
 
 from .curve_drawing import draw_curves
@@ -179,7 +179,7 @@ def write_measurements(name: str) -> str:
     return "## Measured\n\n" + "\n".join(parts) if parts else ""
 
 
-def list_cells(row: BoardRow) -> tuple[str, ...]:
+def list_cells(row: RankedEntry) -> tuple[str, ...]:
     """List the cells of one setting."""
     travelled = row.means["MB_up"] + row.means["MB_down"]
     measures = ("P.last10", "G.last10", "worst10")
@@ -187,7 +187,7 @@ def list_cells(row: BoardRow) -> tuple[str, ...]:
     return (row.entry.setting, *(percent(row, m) for m in measures), f"{travelled:.1f}", work)
 
 
-def percent(row: BoardRow, measure: str) -> str:
+def percent(row: RankedEntry, measure: str) -> str:
     """Format a mean with half of its 95 % interval."""
     if measure not in row.means:
         return "–"

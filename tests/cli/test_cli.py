@@ -24,10 +24,10 @@ from helpers.commands import call, refused
 from helpers.forked import Forked
 from helpers.support import blobs, played
 from heterophony.algorithms import ALGORITHM_CLASSES
-from heterophony.cli.result_tables import explain_missing_g
 from heterophony.data.partitions import PARTITIONS
 from heterophony.data.sources import SOURCES
 from heterophony.models import MODEL_DESCRIPTIONS
+from heterophony.results.run_table import explain_missing_g
 from heterophony.runs.folder import RunFolder
 from heterophony.studies.progress import RunStatus
 

@@ -31,10 +31,10 @@ from heterophony.data.partitions import Share
 from heterophony.data.source import Source
 from heterophony.report.page.html import render_label_page
 from heterophony.report.page.page_data import build_page_data
-from heterophony.results.exports import export_comparison
+from heterophony.results.comparison import compare_runs
+from heterophony.results.comparison_tables import build_comparison_table, export_comparison
 from heterophony.results.label_distribution import compute_label_distribution
 from heterophony.results.runs import load_runs
-from heterophony.results.tables import build_comparison_rows, select_columns
 from heterophony.runs.curves import ValidationChoice, compute_curves
 from heterophony.runs.summary import summarise
 
@@ -453,11 +453,15 @@ def both(tmp_path_factory) -> Path:
 
 def test_tables_exports_and_the_page_have_a_column_where_a_run_has_it(both, tmp_path):
     runs = {r.algorithm: r for r in load_runs([both])}
-    told_by = build_comparison_rows([runs["fedavg"], runs["fedper"]])
-    assert {"G.chosen", "P.chosen"} <= set(select_columns(told_by))
-    assert select_columns(told_by)["P.chosen"] == "P at best validation"
+    rows = compare_runs([runs["fedavg"], runs["fedper"]])
+    titles = {c.name: c.title for c in build_comparison_table(rows).columns}
+    assert (titles["G.chosen"], titles["P.chosen"]) == (
+        "G at best validation",
+        "P at best validation",
+    )
     chosen = runs["fedavg"].summary.P.chosen.test
-    assert told_by[0]["over_seeds"]["P.chosen"] == {"mean": chosen, "std": 0.0, "ci95": None}
+    spread = rows[0].to_dict()["over_seeds"]["P.chosen"]
+    assert spread == {"mean": chosen, "std": 0.0, "ci95": None}
     page = build_page_data([runs["fedavg"], runs["fedper"]])["table"]
     at = page["titles"].index("P at best validation")
     assert page["titles"][at - 1] == "G at best validation"
@@ -466,7 +470,8 @@ def test_tables_exports_and_the_page_have_a_column_where_a_run_has_it(both, tmp_
     lines = list(csv.DictReader((tmp_path / "table.csv").read_text().splitlines()))
     numbers = [line["P.chosen mean %"] for line in lines]
     assert (float(numbers[0]), numbers[1]) == (pytest.approx(100 * chosen), "")
-    assert not any("chosen" in k for k in select_columns(build_comparison_rows([runs["fedper"]])))
+    plain = build_comparison_table(compare_runs([runs["fedper"]]))
+    assert not any("chosen" in column.name for column in plain.columns)
 
 
 def said(*words: str | Path) -> str:

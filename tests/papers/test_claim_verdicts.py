@@ -8,16 +8,17 @@ import pytest
 
 from heterophony.papers.claim_data import (
     FindingVerdict,
+    build_case_table,
     classify_verdict,
     count_findings,
     describe_found,
-    list_cases,
     summarise_verdict,
 )
 from heterophony.papers.claim_list import Finding, PaperClaim, compare_falls, compare_two
 from heterophony.papers.claim_verdicts import ClaimVerdict, Looks, decide_claim
 from heterophony.papers.evidence import ReferenceRuns, StoredRun, TrainingState, fit_line
 from heterophony.papers.table import load_table
+from heterophony.results.render import format_rows
 
 TABLE = load_table("fedreg-table2-sota")
 COLUMN = "Fashion-MNIST"
@@ -150,7 +151,10 @@ def test_the_papers_rule_decides_and_the_last_ten_are_said_beside_it(best, late,
     text = describe_found(found)
     assert ("; the last ten evaluations disagree: " in text) == (beside is not None)
     assert beside is None or beside in text
-    assert [row[1] for row in list_cases(found)] == ["best round", "last 10, beside"]
+    assert [row[1] for row in format_rows(build_case_table(found))] == [
+        "best round",
+        "last 10, beside",
+    ]
 
 
 def test_intervals_are_corrected_for_comparisons_settings_and_rules():
@@ -173,7 +177,7 @@ def test_a_control_of_ours_is_shown_and_decides_nothing():
         ("equal-work", "does not hold", True)
     }
     assert alone.verdict == "undecided"
-    assert list_cases(alone)[0][0] == "medium scale, equal work (our control)"
+    assert format_rows(build_case_table(alone))[0][0] == "medium scale, equal work (our control)"
     beside = decide(claim(), runs([9.0, 9.1, 8.9]) + more)
     assert beside.verdict == SEEN
 
@@ -244,7 +248,7 @@ def test_runs_on_stand_in_data_are_shown_and_decide_nothing():
     assert (found.verdict, found.scale) == ("undecided", "stand-in")
     assert describe_found(found).startswith("stand-in data, settings as in the text, best round: ")
     shown = ["undecided; seen on stand-in data"] * 2
-    assert [row[2] for row in list_cases(found)] == shown
+    assert [row[2] for row in format_rows(build_case_table(found))] == shown
     assert [case["verdict"] for case in summarise_verdict(found)["cases"]] == shown
     more = runs([4.0, 4.5, 3.5, 4.1], scale="stand-in")
     assert decide(claim(), runs([0.5, -0.5, 0.0]) + more).scale == "medium"
@@ -274,7 +278,7 @@ def test_differences_over_the_rounds_are_paired_by_seed_and_round():
     assert [(p.first_round, p.last_round, p.mean) for p in parts] == [
         *((1, 2, 2.0), (3, 5, 4.5), (6, 10, 8.5), (11, 15, 13.5), (16, 20, 18.5)),
     ]
-    by_best, by_last = list_cases(found)
+    by_best, by_last = format_rows(build_case_table(found))
     assert by_best[-1].startswith("rounds 1–2: +2.0 (−4.4 … +8.4), rounds 3–5")
     assert by_last[-1] == ""
 

@@ -380,7 +380,7 @@ def test_the_page_shows_what_is_decided_first_and_code_as_code(tmp_path):
     places = [text.index(f"<h2>{t}") for t in ("What is decided", "How claims are", "FedDecomp, ")]
     assert places == sorted(places)
     assert "CIFAR-10: highest PSNR of FedPer is above FedDecomp" in text
-    assert '<td class="found">by <code>heterophony audit --preset medium</code></td>' in text
+    assert '<td class="words">by <code>heterophony audit --preset medium</code></td>' in text
     assert "a claim <em>holds</em> or" in text
     assert "`" not in text
 

@@ -33,6 +33,13 @@ from heterophony.papers.reproduce import (
     create_run_folders,
     list_unfinished,
 )
+from heterophony.papers.result_table import (
+    NUMBER_COLUMNS,
+    TEXT_COLUMNS,
+    describe_diverged,
+    describe_paper_table,
+    list_cells,
+)
 from heterophony.papers.table import (
     TABLES,
     Cell,
@@ -54,8 +61,8 @@ from heterophony.papers.verdicts import (
     judge_number,
     measure_run,
 )
-from heterophony.report.paper_table import describe_diverged, describe_paper_table
-from heterophony.report.paper_table import format_table_row as shown
+from heterophony.results.render import format_rows
+from heterophony.results.table import ResultTable
 from heterophony.runs.folder import RunFolder
 from heterophony.studies import parallel_runs
 
@@ -272,7 +279,9 @@ def test_every_line_shows_the_last_ten_beside_the_number():
         1: {"G": 84.0, "G last10": 82.0},
     }
     (found,) = compare_numbers([cell], {("a", "c"): values}, {})
-    assert list(shown(found).values()) == [
+    columns = [*TEXT_COLUMNS.values(), *NUMBER_COLUMNS.values()]
+    (shown,) = format_rows(ResultTable.build(columns, [list(list_cells(found).values())]))
+    assert shown == [
         *("a", "c", "fmnist, convnet", "", "G, %", "84.27", "83.50 ± 0.71", "81.00 ± 1.41"),
         *("−0.77", "within noise"),
     ]

@@ -18,8 +18,8 @@ from heterophony.population.availability import Diurnal, RandomAvailability, Spe
 from heterophony.population.faults import Faults, RoundEnd, check_participation
 from heterophony.population.participation import Skewed, Uniform
 from heterophony.report.page.page_data import build_page_data
+from heterophony.results.comparison import compare_runs
 from heterophony.results.runs import load_runs
-from heterophony.results.tables import build_comparison_rows
 
 CLIENTS = [f"c{i}" for i in range(20)]
 SLOW = Speeds(sample_seconds=0.01, bytes_per_second=1e5, spread=1.0)
@@ -393,7 +393,7 @@ def test_tables_and_the_page_show_the_simulated_clock_where_there_is_one(tmp_pat
     played("fedavg", out=tmp_path / "timed", speeds=SLOW)
     played("fedavg", out=tmp_path / "plain")
     both = load_runs([tmp_path / "timed", tmp_path / "plain"])
-    timed, plain = build_comparison_rows(both)
+    timed, plain = (row.to_dict() for row in compare_runs(both))
     assert timed["simulated"] == both[0].summary.simulated_seconds > 0
     assert "simulated" not in plain
     assert build_page_data(both)["table"]["columns"][-1] == "simulated"

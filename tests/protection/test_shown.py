@@ -29,12 +29,13 @@ def test_the_page_shows_epsilon_over_the_rounds(tmp_path):
                     weights="uniform", evaluate_every=2, attack=attack, out=tmp_path / "run")  # fmt: skip
     run = load_run(tmp_path / "run")
     section = build_protection_section([run])
-    (row,), (curve,) = section["rows"], section["curves"]
+    (row,), (curve,) = section["table"]["rows"], section["curves"]
+    cells = row["cells"]
     spent = [round(e["epsilon"], 5) for e in result.events if e["event"] == "round"]
     assert curve["points"] == [[1, spent[0]], [2, spent[1]]]
-    assert row[1].startswith("client_dp (clip 1, noise 1,")
-    assert (row[2], row[3], row[-1]) == (f"{spent[1]:.3f}", "1e-05", "1")
-    assert "G and P of every client" in section["notes"][0]
+    assert cells[1].startswith("client_dp (clip 1, noise 1,")
+    assert (cells[2], cells[3], cells[-1]) == (f"{spent[1]:.3f}", "1e-05", "1")
+    assert "G and P of every client" in section["table"]["notes"][0]
     assert "ε over the rounds" in render_report([run])
     assert build_protection_section([load_run(plain(tmp_path))]) is None
 

@@ -220,7 +220,7 @@ def test_the_page_holds_the_numbers_that_the_figures_show():
     assert what.balanced is not None
     assert kept["values"] == what.balanced.num_kept.tolist()
     assert copies["values"] == what.balanced.num_copies.tolist()
-    assert data["table"]["rows"][0][:3] == ["c0", int(what.train_sizes[0]), 0]
+    assert data["table"]["rows"][0]["cells"][:3] == ["c0", str(what.train_sizes[0]), "0"]
 
 
 def test_a_cell_says_its_number_to_the_mouse_and_to_the_arrow_keys(tab, tmp_path):

@@ -16,8 +16,9 @@ import pytest
 from helpers.made_runs import HOSTILE, played, stored
 from heterophony.algorithms import get_display_name
 from heterophony.report.page import html, page_data
-from heterophony.results import exports, runs, tables
+from heterophony.results import comparison, runs
 from heterophony.results import overview as costs
+from heterophony.results.comparison_tables import export_comparison
 from heterophony.results.statistics import compute_confidence_interval
 from heterophony.runs.curves import compute_curves
 from heterophony.runs.summary import summarise
@@ -153,8 +154,8 @@ def test_the_scatter_places_every_series_at_its_G_and_P(tab: Any, found: list[ru
         marks = tab.locator("#scatter .mark").evaluate_all(
             "all => all.map(e => [+e.getAttribute('cx'), +e.getAttribute('cy')])"
         )
-        rows = [r["over_seeds"] for r in tables.build_comparison_rows(found)[:2]]
-        values = [(r[f"G.{of}"]["mean"], r[f"P.{of}"]["mean"]) for r in rows]
+        rows = [r.spreads for r in comparison.compare_runs(found)[:2]]
+        values = [(r[f"G.{of}"].mean, r[f"P.{of}"].mean) for r in rows]
         expected = [(place(G, across), place(P, up)) for G, P in values]
         assert [pytest.approx(e, abs=0.06) for e in expected] == [tuple(m) for m in marks]
     assert tab.locator("#scatter .seed-mark").count() == 4
@@ -539,7 +540,7 @@ def test_the_comparison_is_saved_as_the_command_writes_it(
         tab.locator("#save-table").click()
     download.value.save_as(tmp_path / "saved.csv")
     text = (tmp_path / "saved.csv").read_text()
-    exports.export_comparison(found, tmp_path / "written.csv")
+    export_comparison(found, tmp_path / "written.csv")
     assert text == (tmp_path / "written.csv").read_text()
     assert [row[:2] for row in csv.reader(text.splitlines())] == [
         ["algorithm", "name"],

@@ -18,9 +18,25 @@ from heterophony.report.figures import cd_diagram, run_figures, style
 from heterophony.report.figures import style as coinciding
 from heterophony.report.page import html, page_data
 from heterophony.report.page import sections as curve_data
-from heterophony.results import exports, runs, tables
-from heterophony.results import exports as statistics
+from heterophony.results import comparison, runs
 from heterophony.results import label_distribution as participation
+from heterophony.results.comparison_tables import (
+    COLUMNS,
+    IN_CSV,
+    build_comparison_table,
+    build_difference_table,
+    build_overview_tables,
+    export_comparison,
+)
+from heterophony.results.render import (
+    TABLE_FORMATS,
+    escape_latex,
+    format_cell,
+    format_rows,
+    render_csv,
+    render_latex,
+    render_markdown,
+)
 from heterophony.runs.summary import summarise
 
 
@@ -78,7 +94,7 @@ def test_namesakes_are_told_apart_by_what_differs(tmp_path: Path) -> None:
         stored(tmp_path / str(i), played(FIRST, "fedreg"), text)
     found = runs.load_runs([tmp_path])
     assert [r.series for r in found] == ["FedReG threshold=mean", "FedReG threshold=median"]
-    assert [r["seeds"] for r in tables.build_comparison_rows(found)] == [[0], [0]]
+    assert [r.seeds for r in comparison.compare_runs(found)] == [[0], [0]]
 
 
 def test_algorithms_are_shown_as_their_papers_write_them(tmp_path: Path) -> None:
@@ -87,7 +103,7 @@ def test_algorithms_are_shown_as_their_papers_write_them(tmp_path: Path) -> None
         stored(tmp_path / name.replace(":", "-"), played(FIRST, name))
     found = sorted(runs.load_runs([tmp_path]), key=lambda run: names.index(run.algorithm))
     assert [r.series for r in found] == ["FedAvg", "pFedMe", "SCAFFOLD", "FedNew", "headfirst"]
-    assert [r["algorithm"] for r in tables.build_comparison_rows(found)] == list(names)
+    assert [r.algorithm for r in comparison.compare_runs(found)] == list(names)
 
 
 def test_two_algorithms_of_one_display_name_are_two_series(tmp_path: Path) -> None:
@@ -102,14 +118,15 @@ def test_a_run_done_twice_is_not_another_seed(tmp_path: Path) -> None:
         stored(tmp_path / name, played(FIRST))
     found = runs.load_runs([tmp_path])
     assert [r.label for r in found] == ["FedAvg, seed 0", "FedAvg, seed 0, run 2"]
-    assert [r["seeds"] for r in tables.build_comparison_rows(found)] == [[0], [0]]
+    assert [r.seeds for r in comparison.compare_runs(found)] == [[0], [0]]
 
 
 # Tables -------------------------------------------------------------------------------------
 
 
 def test_seeds_are_aggregated(compared: Path) -> None:
-    row = tables.build_comparison_rows(runs.load_runs([compared]))[0]
+    found = comparison.compare_runs(runs.load_runs([compared]))[0]
+    row = found.to_dict()
     assert (row["algorithm"], row["seeds"], row["state"]) == ("fedavg", [0, 1], "finished")
     assert row["G"]["best"] == pytest.approx(0.8)  # 0.6 and 1.0
     assert row["G"]["last"] == pytest.approx(0.5)  # 0.4 and 0.6
@@ -121,18 +138,19 @@ def test_seeds_are_aggregated(compared: Path) -> None:
         assert spread["ci95"] == pytest.approx([mean - half, mean + half], abs=1e-4)
     assert row["std"] == pytest.approx(0.125)  # 0.25 and 0
     assert (row["MB_up"], row["MB_down"], row["seconds"]) == (3.0, 6.0, 3.0)
-    assert tables.format_cell(row, "G.best") == "80.00 ± 20.00"
-    assert tables.format_cell(row, "MB_up") == "3.0 ± 1.0"
+    assert format_cell(found.get_cell("G.best"), COLUMNS["G.best"]) == "80.00 ± 20.00"
+    assert format_cell(found.get_cell("MB_up"), COLUMNS["MB_up"]) == "3.0 ± 1.0"
 
 
 def test_one_seed_is_as_in_its_result(tmp_path: Path) -> None:
     events = played(FIRST)
-    (row,) = tables.build_comparison_rows(runs.load_runs([stored(tmp_path / "run", events)]))
+    (found,) = comparison.compare_runs(runs.load_runs([stored(tmp_path / "run", events)]))
+    row = found.to_dict()
     result = summarise(events).to_dict()
     for measure in "GP":
         assert row[measure] == {k: result[measure][k] for k in ("best", "last", "last10")}
-    assert tables.format_cell(row, "G.last10") == "50.00 ± 10.00"
-    assert tables.format_cell(row, "G.best") == "60.00"
+    assert format_cell(found.get_cell("G.last10"), COLUMNS["G.last10"]) == "50.00 ± 10.00"
+    assert format_cell(found.get_cell("G.best"), COLUMNS["G.best"]) == "60.00"
     assert row["difference"] is None
 
 
@@ -144,29 +162,31 @@ def test_the_last_ten_do_not_count_the_untrained_model() -> None:
 
 
 def test_differences_are_over_common_seeds(compared: Path) -> None:
-    first, second = tables.build_comparison_rows(runs.load_runs([compared]))
+    rows = comparison.compare_runs(runs.load_runs([compared]))
+    first, second = (row.to_dict() for row in rows)
     assert first["difference"] is None
     assert second["difference"]["to"] == "FedAvg"
     assert second["difference"]["seeds"] == [1]  # FIRST minus SECOND
     alone = {"std": 0.0, "ci95": None, "p": 1.0, "p_holm": 1.0}  # one pair shows nothing
     assert second["difference"]["G.best"] == {"mean": pytest.approx(-0.4), **alone}
     assert second["difference"]["P.last"] == {"mean": pytest.approx(-0.3), **alone}
-    assert tables.format_difference(second, "G.best") == "−40.00"
+    assert format_rows(build_difference_table(rows))[0][:3] == ["FedPer", "1", "−40.00"]
 
 
 def test_other_data_makes_no_pair(tmp_path: Path) -> None:
     other = played(SECOND, "fedper")
     other[0]["data_sha256"] = "other"
     folders = [stored(tmp_path / "a", played(FIRST)), stored(tmp_path / "b", other)]
-    assert tables.build_comparison_rows(runs.load_runs(folders))[1]["difference"] is None
+    assert comparison.compare_runs(runs.load_runs(folders))[1].differences is None
 
 
 def test_without_a_common_model_there_is_no_G(tmp_path: Path) -> None:
     local = stored(tmp_path / "a", played({**FIRST, "G": None}, "local"))
     found = runs.load_runs([local, stored(tmp_path / "b", played(FIRST))])
-    first, second = tables.build_comparison_rows(found)
+    rows = comparison.compare_runs(found)
+    first, second = (row.to_dict() for row in rows)
     assert first["G"] is None
-    assert tables.format_cell(first, "G.best") == "–"
+    assert format_cell(rows[0].get_cell("G.best"), COLUMNS["G.best"]) == "–"
     assert set(second["difference"]) == {"to", "seeds", "P.best", "P.last", "P.last10"}
     assert data_of(html.render_report(found))["series"][0]["runs"][0]["G"] is None
     run_figures.draw_comparison(found)
@@ -183,7 +203,7 @@ def test_P_that_is_measured_seldom_is_shown_where_it_was(tmp_path: Path) -> None
     sofar = found[0].current_summary
     assert (sofar.P.last, sofar.clients["b"].correct) == (1.0, 6)
     assert sofar.clients["b"].generic == 2 / 6  # of the same evaluation
-    assert tables.build_comparison_rows(found)[1]["P"] == {
+    assert comparison.compare_runs(found)[1].to_dict()["P"] == {
         "best": 1.0,
         "last": 0.5,
         "last10": {"mean": pytest.approx(0.75), "std": pytest.approx(0.25)},
@@ -213,42 +233,42 @@ def repeated(folder: Path, seeds: int, data: str = "digits", **rights: int | Non
 
 def test_differences_have_an_interval_and_p_is_corrected_for_the_rows(tmp_path: Path) -> None:
     found = runs.load_runs([repeated(tmp_path, 3, fedavg=5, fedper=7, ditto=4)])
-    _, fedavg, fedper = table = tables.build_comparison_rows(found)  # in the order of their folders
-    assert [row["name"] for row in table] == ["Ditto", "FedAvg", "FedPer"]
+    _, fedavg, fedper = rows = comparison.compare_runs(found)  # in the order of their folders
+    assert [row.name for row in rows] == ["Ditto", "FedAvg", "FedPer"]
     for row, mean in ((fedavg, 0.1), (fedper, 0.3)):
-        gap = row["difference"]["P.last10"]
-        assert [gap["mean"], *gap["ci95"]] == pytest.approx([mean] * 3)  # three times the same
-        assert (gap["p"], gap["p_holm"]) == (0.25, 0.5)
-    assert statistics.format_difference_interval(fedper, "P.last10") == "+30.00 (+30.00 … +30.00)"
-    assert statistics.format_difference_interval(table[0], "P.last10") == "–"
+        gap = row.get_difference("P.last10")
+        assert [gap.mean, *gap.ci95] == pytest.approx([mean] * 3)  # three times the same
+        assert (gap.p, gap.p_holm) == (0.25, 0.5)
+    (table,) = build_overview_tables(found)
+    at = [column.title for column in table.columns].index("ΔP last 10")
+    first, _, last = (line[at] for line in format_rows(table))
+    assert (first, last) == ("–", "+30.00 (+30.00 … +30.00)")
 
 
 def test_too_few_seeds_are_said_to_be_too_few(tmp_path: Path) -> None:
-    table = tables.build_comparison_rows(
-        runs.load_runs([repeated(tmp_path, 3, fedavg=5, fedper=7)])
-    )
-    (said,) = statistics.list_conclusions(table)  # of G and P the same
+    table = comparison.compare_runs(runs.load_runs([repeated(tmp_path, 3, fedavg=5, fedper=7)]))
+    (said,) = comparison.list_conclusions(table)  # of G and P the same
     assert said.startswith("G last 10 and P last 10: 3 pairs of runs with the same seed and data")
     assert "too few for p < 0.05: at least 6." in said
     assert "cannot give less than p = 0.25" in said
 
 
 def test_one_pair_cannot_tell_a_difference_from_chance(compared: Path) -> None:
-    (said,) = statistics.list_conclusions(tables.build_comparison_rows(runs.load_runs([compared])))
+    (said,) = comparison.list_conclusions(comparison.compare_runs(runs.load_runs([compared])))
     assert "one pair of runs" in said
     assert said.endswith("for p < 0.05 it takes at least 6 seeds.")
 
 
 def test_enough_seeds_are_told_as_who_is_higher_and_who_is_lower(tmp_path: Path) -> None:
     repeated(tmp_path, 7, a=5, b=7, c=4, local=None)
-    said = statistics.list_conclusions(tables.build_comparison_rows(runs.load_runs([tmp_path])))
+    said = comparison.list_conclusions(comparison.compare_runs(runs.load_runs([tmp_path])))
     assert said[0] == "G last 10: higher than a: b (p = 0.031); lower than a: c (p = 0.031)."
     assert said[1].startswith("P last 10: higher than a: b (p = 0.047), Local (p = 0.047); lower")
 
 
 def test_seeds_that_do_not_agree_show_no_difference(tmp_path: Path) -> None:
     repeated(tmp_path, 7, a=7, local=None)  # 6, 7, 8, 6, 7, 8, 6 against 7
-    (said,) = statistics.list_conclusions(tables.build_comparison_rows(runs.load_runs([tmp_path])))
+    (said,) = comparison.list_conclusions(comparison.compare_runs(runs.load_runs([tmp_path])))
     expected = "no difference to a is shown, which does not mean that there is none."
     assert said == f"P last 10: {expected}"
 
@@ -256,23 +276,22 @@ def test_seeds_that_do_not_agree_show_no_difference(tmp_path: Path) -> None:
 def test_the_page_has_the_statistics(tmp_path: Path, compared: Path) -> None:
     found = runs.load_runs([repeated(tmp_path / "three", 3, fedavg=5, fedper=7)])
     shown = data_of(html.render_report(found))["statistics"]
-    assert shown["conclusions"] == statistics.list_conclusions(tables.build_comparison_rows(found))
-    assert [m["title"] for m in shown["measures"]] == ["G last 10", "P last 10"]
-    first, second = shown["measures"][1]["rows"]
-    assert first["cells"] == ["50.00", "50.00 … 50.00", "–", "–", "–"]
-    assert second["cells"] == ["70.00", "70.00 … 70.00", "+20.00", "+20.00 … +20.00", "0.25"]
-    assert len(shown["titles"]) == len(second["cells"])
+    assert shown["conclusions"] == comparison.list_conclusions(comparison.compare_runs(found))
+    assert [m["title"] for m in shown["tables"]] == ["G last 10", "P last 10"]
+    first, second = (row["cells"][2:] for row in shown["tables"][1]["rows"])
+    assert first == ["50.00 (50.00 … 50.00)", "–", "–"]
+    assert second == ["70.00 (70.00 … 70.00)", "+20.00 (+20.00 … +20.00)", "0.25"]
     assert page_data.build_page_data(found[:1])["statistics"] is None  # one run alone
-    _, pair = page_data.build_page_data(runs.load_runs([compared]))["statistics"]["measures"][0][
+    _, pair = page_data.build_page_data(runs.load_runs([compared]))["statistics"]["tables"][0][
         "rows"
     ]
-    assert pair["cells"][2:] == ["−30.00", "–", "–"]
+    assert pair["cells"][3:] == ["−30.00", "–"]
 
 
 def test_best_is_never_shown_without_last_10(compared: Path) -> None:
-    table = tables.build_comparison_rows(runs.load_runs([compared]))
-    texts = [as_text(table, tables.COLUMNS) for as_text in exports.TABLE_FORMATS.values()]
-    for words in (list(tables.COLUMNS.values()), *(text.splitlines() for text in texts)):
+    table = build_comparison_table(comparison.compare_runs(runs.load_runs([compared])))
+    texts = [render(table) for render in TABLE_FORMATS.values()]
+    for words in ([c.title for c in COLUMNS.values()], *(text.splitlines() for text in texts)):
         head = " ".join(words).replace(".best", " best").replace(".last10", " last 10")
         for k in "GP":
             best, last10 = (head.count(f"{k} {part}") for part in ("best", "last 10"))
@@ -360,12 +379,12 @@ def test_the_page_holds_the_table(compared: Path) -> None:
     found = runs.load_runs([compared])
     data = data_of(html.render_report(found))
     assert data["title"] == "FedAvg and FedPer on digits"
-    shown = {row["name"]: row["cells"] for row in data["table"]["rows"]}
+    shown = {row["cells"][0]: row["cells"][2:] for row in data["table"]["rows"]}
     assert shown == {
-        r["name"]: [tables.format_cell(r, k) for k in tables.COLUMNS]
-        for r in tables.build_comparison_rows(found)
+        row.name: [format_cell(row.get_cell(k), COLUMNS[k]) for k in data["table"]["columns"][2:]]
+        for row in comparison.compare_runs(found)
     }
-    assert data["differences"]["rows"][0]["seeds"] == [1]
+    assert data["differences"]["rows"][0]["cells"][1] == "1"
     assert data["series"][0]["mean"]["G"][1] == [1, 0.8]
 
 
@@ -411,10 +430,10 @@ def test_an_unfinished_run_is_shown_as_far_as_it_got(tmp_path: Path) -> None:
         "FedAvg, seed 2, round 0 of 60",
     ]
     assert found[1].summary is None
-    finished, begun = tables.build_comparison_rows(found)  # the third has measured nothing yet
-    assert finished["seeds"] == [0]
-    assert (begun["state"], begun["G"]["last"]) == ("round 2 of 60", pytest.approx(0.6))
-    assert begun["difference"] is None
+    finished, begun = comparison.compare_runs(found)  # the third has measured nothing yet
+    assert finished.seeds == [0]
+    assert (begun.state, begun.differences) == ("round 2 of 60", None)
+    assert begun.spreads["G.last"].mean == pytest.approx(0.6)
     data = data_of(html.render_report(found))
     assert [s["name"] for s in data["series"]] == ["FedAvg", found[1].label, found[2].label]
     run_figures.draw_comparison(found)
@@ -447,7 +466,7 @@ def test_a_browser_draws_the_statistics(tmp_path: Path) -> None:
     assert " hidden" not in section.split(">")[0]
     assert section.count("too few for p &lt; 0.05: at least 6.") == 1
     assert section.count("<caption>") == 2
-    assert section.count("<td>+20.00 … +20.00</td><td>0.25</td>") == 2
+    assert section.count("<td>+20.00 (+20.00 … +20.00)</td><td>0.25</td>") == 2
 
 
 def test_a_browser_draws_it_all(tmp_path: Path) -> None:
@@ -573,17 +592,14 @@ def test_the_table_as_csv_has_every_number_in_full_and_in_percent(
     compared: Path, tmp_path: Path
 ) -> None:
     found, path = runs.load_runs([compared]), tmp_path / "t.csv"
-    exports.export_comparison(found, path)
-    for told, row in zip(
-        read_csv(path.read_text()), tables.build_comparison_rows(found), strict=True
-    ):
-        assert (told["algorithm"], told["name"]) == (row["algorithm"], row["name"])
-        assert told["seeds"] == " ".join(map(str, row["seeds"]))
-        for key in tables.COLUMNS:
-            spread = row["over_seeds"][key]
-            unit, scale = (" %", 100) if key in tables.PERCENT_COLUMNS else ("", 1)
+    export_comparison(found, path)
+    for told, row in zip(read_csv(path.read_text()), comparison.compare_runs(found), strict=True):
+        assert (told["algorithm"], told["name"]) == (row.algorithm, row.name)
+        assert told["seeds"] == " ".join(map(str, row.seeds))
+        for key, spread in row.spreads.items():
+            unit, scale = (" %", 100) if COLUMNS[key].kind == "percent" else ("", 1)
             names = [f"{key} {part}{unit}" for part in ("mean", "std", "low95", "high95")]
-            numbers = [spread["mean"], spread["std"], *spread["ci95"]]
+            numbers = [spread.mean, spread.std, *spread.ci95]
             assert [float(told[name]) for name in names] == [
                 pytest.approx(scale * number, rel=1e-11) for number in numbers
             ]
@@ -592,19 +608,17 @@ def test_the_table_as_csv_has_every_number_in_full_and_in_percent(
 
 def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
     stored(tmp_path / "one", played(FIRST))
-    table = tables.build_comparison_rows(runs.load_runs([tmp_path]))
-    (told,) = read_csv(exports.format_comparison_csv(table, tables.COLUMNS))
+    table = comparison.compare_runs(runs.load_runs([tmp_path]))
+    (told,) = read_csv(render_csv(build_comparison_table(table, names=IN_CSV)))
     assert told["P.best mean %"] == "100.0"
     assert {v for k, v in told.items() if " std" in k or "95" in k} == {""}
 
 
 def test_the_table_as_markdown_and_latex_says_what_the_page_says(tmp_path: Path) -> None:
-    table = tables.build_comparison_rows(
-        runs.load_runs([repeated(tmp_path, 6, fedavg=5, fedper=7)])
-    )
-    shown = [[tables.format_cell(row, k) for k in tables.COLUMNS] for row in table]
-    markdown = exports.format_comparison_markdown(table, tables.COLUMNS)
-    latex = exports.format_comparison_latex(table, tables.COLUMNS)
+    table = comparison.compare_runs(runs.load_runs([repeated(tmp_path, 6, fedavg=5, fedper=7)]))
+    written = build_comparison_table(table)
+    shown = [cells[1:] for cells in format_rows(written)]
+    markdown, latex = render_markdown(written), render_latex(written)
     for text in (markdown.replace("**", ""), latex):
         plain = re.sub(r"\\textbf\{(.*?)\}", r"\1", text).replace(r"$\pm$", "±")
         for cells in shown:
@@ -612,7 +626,7 @@ def test_the_table_as_markdown_and_latex_says_what_the_page_says(tmp_path: Path)
     assert "| G last 10 (%) |" in markdown
     assert r"& G last 10 (\%) &" in latex
     bold = [line.count("**") // 2 for line in markdown.splitlines()[2:4]]
-    assert bold == [0, len(table[1]["leads"])] == [0, latex.count(r"\textbf")]
+    assert bold == [0, len(table[1].leads)] == [0, latex.count(r"\textbf")]
 
 
 def test_columns_are_chosen_by_their_keys(compared: Path, tmp_path: Path) -> None:
@@ -622,16 +636,16 @@ def test_columns_are_chosen_by_their_keys(compared: Path, tmp_path: Path) -> Non
         (".md", "| algorithm | P last 10 (%) | G last 10 (%) |"),
         (".csv", "algorithm,name,seeds,P.last10 mean %,P.last10 std %,P.last10 low95 %"),
     ):
-        exports.export_comparison(found, tmp_path / f"t{suffix}", keys)
+        export_comparison(found, tmp_path / f"t{suffix}", keys)
         assert any(
             line.startswith(head) for line in (tmp_path / f"t{suffix}").read_text().splitlines()
         )
     with pytest.raises(ConfigError, match=r"--columns: no 'G.last11' here; did you mean 'G.last"):
-        exports.export_comparison(found, tmp_path / "t.tex", ["G.last11"])
+        export_comparison(found, tmp_path / "t.tex", ["G.last11"])
 
 
 def test_names_cannot_break_a_table() -> None:
-    assert exports.escape_latex(r"a_b & 50% {x} \y") == r"a\_b \& 50\% \{x\} \textbackslash{}y"
+    assert escape_latex(r"a_b & 50% {x} \y") == r"a\_b \& 50\% \{x\} \textbackslash{}y"
 
 
 def test_coinciding_lines_of_a_figure_alternate_in_colour(tmp_path: Path) -> None:

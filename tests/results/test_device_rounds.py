@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from heterophony.core.errors import ConfigError
-from heterophony.results.board_rounds import build_device_rounds_section, write_board_rounds
+from heterophony.results.boards import build_device_rounds_section, write_board_rounds
 
 GOOD = {"train": 2.0, "evaluate": 0.5, "transfer": 1.0, "wait": 4.0, "bytes_down": 1000, "bytes_up": 500,
         "peak_bytes": 3e8, "cpu_share": 0.5, "spans": [["train", "3", 1.0, 3.0]]}  # fmt: skip
@@ -28,8 +28,8 @@ def test_the_section_has_rounds_to_draw_and_averages():
     section = build_device_rounds_section(run)
     assert [d["name"] for d in section["rounds"][0]["devices"]] == ["pi-9", "pi-10"]
     assert [d["spans"] for d in section["rounds"][0]["devices"]] == [[], [[1, "3", 1.0, 3.0]]]
-    (row,) = section["rows"]
-    assert row["cells"] == [
+    (row,) = section["table"]["rows"]
+    assert row["cells"][1:] == [
         "3.00",
         "0.50",
         "1.00",

@@ -8,54 +8,55 @@ import pytest
 
 from helpers.made_runs import data_of, played, stored
 from heterophony.report.page import html
-from heterophony.results import exports, runs, tables
-from heterophony.results import tables as leads
+from heterophony.results import comparison as leads
+from heterophony.results import runs
+from heterophony.results.comparison import ComparisonRow
+from heterophony.results.comparison_tables import COLUMNS, build_comparison_table
+from heterophony.results.render import render_latex, render_markdown
 
-KEYS = tables.COLUMNS
 
-
-def make_table(folder: Path, **right: list[int]) -> list[tables.Row]:
+def make_table(folder: Path, **right: list[int]) -> list[ComparisonRow]:
     """Runs of each algorithm, one per seed, that answer so many of ten right in the end."""
     for name, counts in right.items():
         for seed, count in enumerate(counts):
             own = [min(4, count), max(0, count - 4)]
             events = played({"G": [[0, 0], own], "P": [[0, 0], own]}, name, seed)
             stored(folder / f"{name}-{seed}", events)
-    return tables.build_comparison_rows(runs.load_runs([folder]))
+    return leads.compare_runs(runs.load_runs([folder]))
 
 
-def list_bold(table: list[tables.Row]) -> list[str]:
+def list_bold(table: list[ComparisonRow]) -> list[str]:
     """The lines of the Markdown table that have a bold number."""
-    text = exports.format_comparison_markdown(table, KEYS)
-    latex = exports.format_comparison_latex(table, KEYS)
+    shown = build_comparison_table(table)
+    text, latex = render_markdown(shown), render_latex(shown)
     assert latex.count(r"\textbf") == text.count("**") / 2
     return [line.split("|")[1].strip() for line in text.splitlines() if "**" in line]
 
 
 def test_a_tie_is_not_bold(tmp_path: Path) -> None:
     table = make_table(tmp_path, fedavg=[5, 6, 7, 5, 6, 7], fedper=[6, 5, 7, 6, 5, 8])
-    means = [row["over_seeds"]["P.last10"]["mean"] for row in table]
+    means = [row.spreads["P.last10"].mean for row in table]
     assert means[1] > means[0]  # higher, but not beyond chance
     assert list_bold(table) == []
     note = "Nothing is bold: over 6 seeds, no row is higher than all others beyond chance."
-    assert leads.explain_highlighting(table, list(KEYS)) == note
-    assert exports.format_comparison_markdown(table, KEYS).endswith(f"\n{note}\n")
-    assert exports.format_comparison_latex(table, KEYS).startswith(f"% {note}\n")
+    assert leads.explain_bold(table, list(COLUMNS)) == note
+    assert render_markdown(build_comparison_table(table)).endswith(f"\n{note}\n")
+    assert render_latex(build_comparison_table(table)).startswith(f"% {note}\n")
 
 
 def test_a_clear_win_over_six_seeds_is_bold(tmp_path: Path) -> None:
     table = make_table(tmp_path, fedavg=[5, 6, 7, 5, 6, 7], fedper=[6, 7, 9, 6, 7, 8])
     assert list_bold(table) == ["FedPer"]
-    assert {"G.last10", "P.last10"} <= set(table[1]["leads"])
-    assert table[0]["leads"] == []
-    assert leads.explain_highlighting(table, list(KEYS)) == leads.BOLD_NOTE
+    assert {"G.last10", "P.last10"} <= set(table[1].leads)
+    assert table[0].leads == ()
+    assert leads.explain_bold(table, list(COLUMNS)) == leads.BOLD_NOTE
 
 
 @pytest.mark.parametrize(("seeds", "said"), [(1, "one seed"), (5, "5 seeds")])
 def test_too_few_seeds_highlight_nothing_and_say_why(tmp_path: Path, seeds: int, said: str) -> None:
     table = make_table(tmp_path, fedavg=[1] * seeds, fedper=[9] * seeds)
     assert list_bold(table) == []
-    assert leads.explain_highlighting(table, list(KEYS)) == (
+    assert leads.explain_bold(table, list(COLUMNS)) == (
         f"Nothing is bold: {said} cannot tell 2 rows apart from chance; it takes at least 6 seeds."
     )
 
@@ -88,9 +89,9 @@ def test_the_headline_of_the_page_names_nobody_within_noise(tmp_path: Path) -> N
     assert page["summary"].endswith(
         "No winner is shown: one seed cannot tell 2 rows apart from chance; it takes at least 6 seeds."
     )
-    assert not any(any(row["best"]) for row in page["table"]["rows"])
-    assert page["table"]["note"].startswith("Nothing is bold: one seed")
+    assert not any(row["bold"] for row in page["table"]["rows"])
+    assert page["table"]["notes"][0].startswith("Nothing is bold: one seed")
     make_table(tmp_path / "win", fedavg=[5] * 6, fedper=[6] * 6)
     page = data_of(html.render_report(runs.load_runs([tmp_path / "win"])))
     assert "FedPer has the highest G (60.00 %) and P (60.00 %)" in page["summary"]
-    assert [any(row["best"]) for row in page["table"]["rows"]] == [False, True]
+    assert [bool(row["bold"]) for row in page["table"]["rows"]] == [False, True]

@@ -37,7 +37,8 @@ from heterophony.engines import serial
 from heterophony.jobs.plan import Job
 from heterophony.jobs.work import train_locally
 from heterophony.report.page.html import render_report
-from heterophony.results.overview import build_new_clients_section as reported
+from heterophony.results.comparison_tables import build_new_client_table
+from heterophony.results.render import format_rows
 from heterophony.results.runs import load_runs
 
 ALGORITHMS = sorted(ALGORITHM_CLASSES)
@@ -366,15 +367,15 @@ def test_the_page_has_a_table_of_them_and_none_where_there_are_none(tmp_path):
     played("fedamp", held_back(), out=tmp_path / "b")
     runs = load_runs([tmp_path / "a", tmp_path / "b"])
     new = [r.summary.new_clients for r in runs]
-    shown = reported(runs)
-    assert [row["name"] for row in shown["rows"]] == ["FedPer", "FedAMP"]
-    for row, n in zip(shown["rows"], new, strict=True):
+    shown = format_rows(build_new_client_table(runs))
+    assert [row[0] for row in shown] == ["FedPer", "FedAMP"]
+    for row, n in zip(shown, new, strict=True):
         g = "–" if n.G is None else f"{100 * n.G:.2f}"
         accuracies = [f"{100 * v:.2f}" for v in (n.before, n.P, n.fairness.worst10)]
-        assert row["cells"] == ["2", "1", g, *accuracies]
-    assert '"new_clients":{"titles"' in render_report(runs)
+        assert row[2:] == ["2", "1", g, *accuracies]
+    assert '"new_clients":{"title"' in render_report(runs)
     played("fedper", without(), out=tmp_path / "c")
-    assert reported(load_runs([tmp_path / "c"])) is None
+    assert build_new_client_table(load_runs([tmp_path / "c"])) is None
     assert '"new_clients":null' in render_report(load_runs([tmp_path / "c"]))
 
 

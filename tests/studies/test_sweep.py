@@ -14,18 +14,23 @@ import pytest
 
 from helpers.commands import call
 from helpers.forked import Forked
-from heterophony.cli.sweep import show_sweep
 from heterophony.core.errors import ConfigError
 from heterophony.report.figures.search import draw_sweep
-from heterophony.results.search_tables import SweepMeasure, SweepRow, SweepTable, sort_rows
+from heterophony.results.search_tables import (
+    SweepMeasure,
+    SweepRow,
+    SweepTable,
+    build_sweep_table,
+    format_value,
+    shorten_keys,
+    sort_rows,
+)
 from heterophony.runs.curves import MeanStd
 from heterophony.studies.search import (
     ValueRange,
     combine,
-    format_value,
     make_label,
     parse_values,
-    shorten_keys,
 )
 from heterophony.studies.sweep import build_sweep
 
@@ -279,17 +284,17 @@ def test_without_validation_examples_the_table_keeps_its_order_and_says_how_to_h
     assert Path("p.svg").exists()
 
 
-def test_where_nothing_can_be_chosen_the_reason_is_said(capsys):
-    show_sweep(table(row(1, 0.5, 0.5)), Path("p.png"))
-    said = capsys.readouterr()
-    assert "chosen: lr=1" in said.err
+def test_where_nothing_can_be_chosen_the_reason_is_said():
+    assert "chosen: lr=1" in build_sweep_table(table(row(1, 0.5, 0.5))).notes
     without_g = replace(table(row(1, 0.5, 0.5), row(2, 0.6, 0.4)), by="G")
-    show_sweep(without_g, Path("p.png"))
-    said = capsys.readouterr()
-    assert "P valid" in said.out
-    assert "there is no G to choose by; leave out --by" in said.err
-    show_sweep(table(row(1, None, 0, "diverged")), Path("p.png"))
-    assert "nothing is chosen: no run has finished" in capsys.readouterr().err
+    shown = build_sweep_table(without_g)
+    assert [column.title for column in shown.columns] == [
+        "lr",
+        *(f"{measure} {part}" for measure in "PG" for part in ("valid", "test")),
+    ]
+    assert "nothing is chosen: there is no G to choose by; leave out --by" in shown.notes
+    none = build_sweep_table(table(row(1, None, 0, "diverged")))
+    assert "nothing is chosen: no run has finished" in none.notes
 
 
 def test_after_kill_9_the_same_command_continues_with_the_same_bits():

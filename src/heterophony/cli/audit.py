@@ -1,4 +1,4 @@
-"""Print the result of an audit: its table, and the orderings of the published one."""
+"""``audit``: recover training images from what algorithms send, and show how well that works."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..algorithms import get_display_name
 from ..core.errors import ConfigError
 from ..core.files import write_json
-from ..privacy.summary import AuditPreset, list_parts
+from ..privacy.summary import AuditPreset, build_audit_table, build_ordering_table
 from . import terminal
 from .options import JsonOption, SettingsOption, find_free_folder
 
@@ -21,65 +20,6 @@ if TYPE_CHECKING:
     from ..config.config import Config
     from ..privacy.attack_job import AttackSettings
     from ..privacy.audit import Victims
-
-
-YES_NO = {True: "yes", False: "no"}
-
-
-def show_audit(content: dict[str, Any], parent: Path) -> None:
-    """Print what was recovered, the references for no leak, and the orderings of the paper."""
-    how = content["asked"]["how"]
-    parts = list_parts(content)
-    titles = ["", "personal parameters", "images", "PSNR mean", "max", "SSIM mean", "max"]
-    titles += [part.title for part in parts]
-    rows = [
-        [
-            get_display_name(r["algorithm"]),
-            r["private"],
-            r["attacks"],
-            *format_metrics(r),
-            *(part.format_psnr(r) for part in parts),
-        ]
-        for r in content["rows"]
-    ]
-    empty = [""] * len(parts)
-    rows += [
-        [name, "", "", *format_metrics(r), *empty] for name, r in content["references"].items()
-    ]
-    title = f"Images recovered ({how['attack']}, {how['iterations']} iterations); higher leaks more"
-    terminal.print_table(title, titles, rows, text=2)
-    if content["orderings"]:
-        table = [
-            [
-                f"{o['above']} > {o['below']}",
-                "mean" if o["measure"] == "psnr_mean" else "max",
-                o["private"],
-                " > ".join(f"{v:.2f}" for v in o["printed"]),
-                ", ".join(f"{v:.2f}" for v in o["here"]),
-                YES_NO[o["holds"]],
-            ]
-            for o in content["orderings"]
-        ]
-        orderings = {(o["above"], o["below"], o["measure"]) for o in content["orderings"]}
-        terminal.print_table(
-            f"FedDecomp, Table 7: who leaks more, {len(orderings)} orderings under three attackers"
-            " (PSNR; read the order, not the level)",
-            ["", "PSNR", "personal parameters", "printed", "here", "holds"],
-            table,
-            text=3,
-        )
-    for note in content["notes"]:
-        terminal.print_note(note)
-    terminal.print_note(f"{parent}/audit.json, audit.png; a page: heterophony report {parent}")
-
-
-def format_metrics(r: dict[str, float]) -> list[str]:
-    return [
-        f"{r['psnr_mean']:.2f}",
-        f"{r['psnr_max']:.2f}",
-        f"{r['ssim_mean']:.3f}",
-        f"{r['ssim_max']:.3f}",
-    ]
 
 
 class AttackMethod(StrEnum):
@@ -102,51 +42,65 @@ def register(app: typer.Typer) -> None:
     app.command()(audit)
 
 
+AlgorithmsArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[ALGO…]", help="Default: those of the preset.")
+]
+RoundsOption = Annotated[
+    str | None, typer.Option(help="Attack after these rounds, as in 10,20; 0: untrained.")
+]
+LossesOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Compare at these training losses, as in 0.5,0.2: attack each algorithm after the first"
+        " of --rounds that reaches each. none: after all rounds."
+    ),
+]
+ClientsOption = Annotated[int | None, typer.Option(min=1, help="Number of clients to attack.")]
+ImagesOption = Annotated[
+    int | None, typer.Option(min=1, help="Number of images to attack per client.")
+]
+AttackOption = Annotated[
+    AttackMethod, typer.Option(help="Cosine distance and signed Adam, or DLG with L-BFGS.")
+]
+IterationsOption = Annotated[int | None, typer.Option(min=1, help="Steps of each attack.")]
+VariationOption = Annotated[
+    float | None,
+    typer.Option(min=0, help="Weight of total variation, which prefers smooth images."),
+]
+LabelsOption = Annotated[
+    LabelKnowledge,
+    typer.Option(
+        help="Known to the attacker, inferred from the last bias, or optimised with the images (dlg)."
+    ),
+]
+BatchOption = Annotated[int, typer.Option(min=1, help="Images in one gradient.")]
+StepsOption = Annotated[int, typer.Option(min=1, help="Local steps of the victim before it sends.")]
+RestartsOption = Annotated[
+    int, typer.Option(min=1, help="Attempts at each image; the best match counts.")
+]
+PresetOption = Annotated[
+    AuditPreset,
+    typer.Option(
+        help="Minutes on patches of photos, or FedDecomp's Table 7: small, or as printed."
+    ),
+]
+
+
 def audit(
-    algorithms: Annotated[
-        list[str] | None, typer.Argument(metavar="[ALGO…]", help="Default: those of the preset.")
-    ] = None,
+    algorithms: AlgorithmsArgument = None,
     pairs: SettingsOption = None,
-    rounds: Annotated[
-        str | None, typer.Option(help="Attack after so many rounds, as in 10,20; 0: untrained.")
-    ] = None,
-    losses: Annotated[
-        str | None,
-        typer.Option(
-            help="Compare at these training losses, as in 0.5,0.2: attack each algorithm after the first of --rounds that reaches each. none: after all rounds."
-        ),
-    ] = None,
-    clients: Annotated[int | None, typer.Option(min=1, help="Attack the first so many.")] = None,
-    images: Annotated[
-        int | None, typer.Option(min=1, help="Attack the first so many of each client.")
-    ] = None,
-    attack: Annotated[
-        AttackMethod, typer.Option(help="Cosine distance and signed Adam, or DLG with L-BFGS.")
-    ] = (AttackMethod.inverting),
-    iterations: Annotated[int | None, typer.Option(min=1, help="Steps of each attack.")] = None,
-    tv: Annotated[
-        float | None,
-        typer.Option(min=0, help="Weight of total variation, which prefers smooth images."),
-    ] = None,
-    labels: Annotated[
-        LabelKnowledge,
-        typer.Option(
-            help="Known to the attacker, inferred from the last bias, or optimised with the images (dlg)."
-        ),
-    ] = (LabelKnowledge.known),
-    batch: Annotated[int, typer.Option(min=1, help="Images in one gradient.")] = 1,
-    steps: Annotated[
-        int, typer.Option(min=1, help="Local steps of the victim before it sends.")
-    ] = 1,
-    restarts: Annotated[
-        int, typer.Option(min=1, help="Attempts at each image; the best match counts.")
-    ] = 1,
-    preset: Annotated[
-        AuditPreset,
-        typer.Option(
-            help="Minutes on patches of photos, or FedDecomp's Table 7: small, or as printed."
-        ),
-    ] = AuditPreset.quick,
+    rounds: RoundsOption = None,
+    losses: LossesOption = None,
+    clients: ClientsOption = None,
+    images: ImagesOption = None,
+    attack: AttackOption = AttackMethod.inverting,
+    iterations: IterationsOption = None,
+    tv: VariationOption = None,
+    labels: LabelsOption = LabelKnowledge.known,
+    batch: BatchOption = 1,
+    steps: StepsOption = 1,
+    restarts: RestartsOption = 1,
+    preset: PresetOption = AuditPreset.quick,
     out: Annotated[Path | None, typer.Option(help="Default: a new folder in runs/.")] = None,
     json: JsonOption = False,
 ) -> None:
@@ -162,31 +116,38 @@ def audit(
         images=images or base.victims.images,
         losses=base.victims.losses if losses is None else parse_losses(losses),
     )
-    default = 300 if attack is AttackMethod.dlg else base.attack_settings.iterations
+    if labels is LabelKnowledge.joint and attack is not AttackMethod.dlg:
+        raise ConfigError(
+            "--labels joint: only dlg optimises them with the images; add --attack dlg"
+        )
+    own = base.attack_settings
+    default = 300 if attack is AttackMethod.dlg else own.iterations
     how = replace(
-        base.attack_settings,
+        own,
         attack=attack.value,
         iterations=iterations or default,
-        tv=base.attack_settings.tv if tv is None else tv,
+        tv=own.tv if tv is None else tv,
         labels=labels.value,
         batch=batch,
         steps=steps,
         restarts=restarts,
     )
-    if labels is LabelKnowledge.joint and attack is not AttackMethod.dlg:
-        raise ConfigError(
-            "--labels joint: only dlg optimises them with the images; add --attack dlg"
-        )
     names = list(dict.fromkeys(algorithms or base.algorithms))
     settings, last = pairs or [], max(asked_rounds)
     configs = build_audit_configs(preset, base.settings, names, settings, last, terminal.print_note)
     first = next(iter(configs.values()))
     parent = out or find_free_folder(f"audit-{Path(first.data.name).stem}")
-    content = run_audit(configs, victims, how, parent)
+    show_audit(run_audit(configs, victims, how, parent), parent, json)
+
+
+def show_audit(content: dict[str, Any], parent: Path, json: bool) -> None:
+    """Print what was recovered, and the orderings of the published table."""
     if json:
         terminal.print_json(content)
-    else:
-        show_audit(content, parent)
+        return
+    orderings = build_ordering_table(content)
+    terminal.print_tables([build_audit_table(content), *([orderings] if orderings else [])])
+    terminal.print_note(f"{parent}/audit.json, audit.png; a page: heterophony report {parent}")
 
 
 def parse_rounds(text: str) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import ConfigError
+from ..results.table import Column, Columns, ResultTable
 from . import terminal
 from .options import JsonOption
 
@@ -119,4 +120,5 @@ def status(folder: FolderArgument = DEFAULT_FOLDER, json: JsonOption = False) ->
     reach = "this machine and others" if listen.lan else "this machine only"
     title = f"{state}; port {listen.port}, for {reach}"
     cells = [[d.name, f"{d.until:%Y-%m-%d}", ", ".join(d.clients) or "any"] for d in boards]
-    terminal.print_table(title, ["board", "valid until", "clients"], cells)
+    columns: Columns = ["board", Column("valid until"), Column("clients")]
+    terminal.print_table(ResultTable.build(columns, cells, title))

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from ..core.files import clean_line, sort_names
+from ..results.table import Column, Columns, ResultTable
 from . import terminal
 from .habits import SettingsCommand
 from .options import (
@@ -103,13 +105,13 @@ def show(
     title += f", of {len(found.user_names)} users" if found.user_names else ""
     title += f" · format: {about['format']}" if about["format"] else ""
     word = {"classification": "class", "multilabel": "label", "sequence": "token"}
-    terminal.print_table(
-        title, [word.get(found.task, "target"), "examples"], list(about["classes"].items())
-    )
+    head, examples = word.get(found.task, "target"), Column("examples", form="d")
+    classes = list(about["classes"].items())
+    terminal.print_table(ResultTable.build([head, examples], classes, title))
     if found.columns:
         print_columns(about["columns"])
     if shown := list(about.get("clients", {}).items())[:SHOWN_CLIENTS]:
-        terminal.print_table("", ["client", "examples"], shown)
+        terminal.print_table(ResultTable.build(["client", examples], shown))
         if (more := len(about["clients"]) - len(shown)) > 0:
             terminal.print_note(f"and {more} more clients; --json has them all")
 
@@ -159,7 +161,8 @@ def print_columns(columns: list[dict[str, Any]]) -> None:
         (c["name"], ", ".join(c["categories"][:8]) or "numbers", c["missing"] or "")
         for c in columns
     ]
-    terminal.print_table("", ["column", "values", "missing"], rows)
+    heads: Columns = ["column", "values", Column("missing", form="d")]
+    terminal.print_table(ResultTable.build(heads, rows))
 
 
 def partition(
@@ -296,14 +299,12 @@ def print_label_table(federation: Federation) -> None:
     counts, labels = federation.counts(), federation.labels
     table = terminal.create_table()
     for name in ("client", *list_splits(federation), "entropy", "TV", "JS", *labels):
-        table.add_column(
-            terminal.format_cell_markup(clean_line(name)), justify="right", no_wrap=True
-        )
+        table.add_column(escape(clean_line(name)), justify="right", no_wrap=True)
     most = max(1, int(counts.max()))
     for client, row in zip(describe_clients(federation), counts.tolist(), strict=True):
         shades = [f"[on {get_shade(n / most)}]{n or '·'}[/]" if n else "[dim]·[/]" for n in row]
         measures = [client[k] for k in ("entropy", "total_variation", "jensen_shannon")]
-        name = terminal.format_cell_markup(clean_line(client["name"]))
+        name = escape(clean_line(client["name"]))
         sizes = [str(client[k]) for k in list_splits(federation)]
         table.add_row(name, *sizes, *(f"{m:.2f}" for m in measures), *shades)
     missing = [labels[i] for i, n in enumerate(counts.sum(axis=0)) if n == 0]

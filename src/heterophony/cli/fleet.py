@@ -17,6 +17,7 @@ from rich.table import Table
 from ..boards.fleet.hosts import View
 from ..core.files import clean_line
 from ..core.status_line import STDERR
+from ..results.table import ResultTable
 from . import terminal
 from .broker import open_broker
 from .options import ConfigArgument, JsonOption, SettingsOption, read_settings
@@ -173,7 +174,9 @@ def check(context: typer.Context, json: JsonOption = False) -> None:
             boards = {name: asdict(facts) for name, facts in prepared.facts.items()}
             terminal.print_json({"boards": boards, "failed": outcome.failed})
         elif outcome.done:
-            terminal.print_list(["board", "state"], sorted_rows(prepared, outcome), 2)
+            terminal.print_list(
+                ResultTable.build(["board", "state"], sorted_rows(prepared, outcome))
+            )
     end(outcome)
 
 
@@ -254,7 +257,9 @@ def status(context: typer.Context, json: JsonOption = False) -> None:
         if json:
             terminal.print_json({"boards": found, "failed": outcome.failed})
         elif outcome.done:
-            terminal.print_list(["board", "state"], sorted_rows(prepared, outcome), 2)
+            terminal.print_list(
+                ResultTable.build(["board", "state"], sorted_rows(prepared, outcome))
+            )
     end(outcome)
 
 

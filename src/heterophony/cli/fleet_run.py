@@ -73,7 +73,7 @@ def table(
     from ..papers.reproduce import TableSelection, build_result, create_run_folders, list_unfinished
     from ..papers.table import load_table
     from ..runs.folder import RunFolder
-    from .paper_tables import show_table_result
+    from .reproduce import show_result
 
     require_all_boards(context.obj)
     published = replace(load_table(name), needs=None)  # what it needs are boards
@@ -89,7 +89,7 @@ def table(
                 run_on_fleet(prepared, read_config(folder.config_file), folder, late=False)
             except DivergedError as error:
                 failed[folder.path.name] = str(error)
-    show_table_result(build_result(selection, parent, failed), parent, json)
+    show_result(build_result(selection, parent, failed), parent, json)
 
 
 def require_all_boards(chosen: steps.Chosen) -> None:
@@ -104,7 +104,7 @@ def run_on_fleet(prepared: Preparation, config: Config, folder: RunFolder, late:
     from ..algorithms import get_display_name
     from ..boards.fleet.run import name_run, serve_run
     from ..report.page.html import write_report
-    from ..results.board_rounds import write_board_rounds
+    from ..results.boards import write_board_rounds
     from ..results.runs import load_runs
     from ..studies.spec import RunSpec
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from . import paper_tables, terminal
+from ..results.table import Column, ResultTable
+from . import terminal
 from .options import JsonOption
 
 
@@ -60,7 +61,7 @@ def list_(
         ListKind.datasets: list_datasets,
         ListKind.partitions: list_partitions,
         ListKind.protections: list_protections,
-        ListKind.papers: paper_tables.list_paper_tables,
+        ListKind.papers: list_papers,
         ListKind.runs: list_runs,
     }[what]()
     if json:
@@ -74,11 +75,16 @@ def list_(
     columns = [k for k in found[0] if k != "settings"]
     rows = [[format_list_cell(k, r) for k in columns] for r in found]
     if what is ListKind.runs:
-        terminal.print_list(columns, rows, text=3, optional=("G best", "P best"))
+        drops = {"G best": 1, "P best": 2}
+        heads = [
+            Column(c, kind="text" if i < 3 else "number", drop=drops.get(c, 0))
+            for i, c in enumerate(columns)
+        ]
+        terminal.print_list(ResultTable.build(heads, rows))
         return
-    titles = [c.replace("_", " ") for c in columns]
-    costs = ("bytes up", "bytes down", "stays")
-    terminal.print_table("", titles, rows, len(columns), optional=costs)
+    drops = {"bytes_up": 1, "bytes_down": 2, "stays": 3}
+    heads = [Column(c.replace("_", " "), kind="text", drop=drops.get(c, 0)) for c in columns]
+    terminal.print_table(ResultTable.build(heads, rows))
     if what is ListKind.algorithms:
         terminal.print_note(
             "bytes: of one client in one round, relative to FedAvg (convnet on CIFAR-10)"
@@ -96,7 +102,7 @@ def show_tensors(model: str, algorithm: str, json: bool) -> None:
         return
     rows = [[t.name, "×".join(map(str, t.shape)) or "one number", t.kind] for t in found]
     label = get_display_name(find_algorithm_name(algorithm))
-    terminal.print_table("", ["name", "shape", f"with {label}"], rows, 3)
+    terminal.print_table(ResultTable.build(["name", "shape", f"with {label}"], rows))
     terminal.print_note(
         "personal parameters are patterns of these names, such as head.* or *.bias; the shapes are"
         " those for 10 classes and, where it is a net for images, 3×32×32"
@@ -115,7 +121,7 @@ def format_list_cell(key: str, row: dict[str, Any]) -> str:
     if key.startswith("bytes"):
         return f"{value:.4f}"
     if isinstance(value, float):
-        return terminal.format_percent(value)
+        return f"{100 * value:.2f}"
     if isinstance(value, list):
         return ", ".join(value) or "–"
     return "–" if value is None else str(value)
@@ -138,6 +144,12 @@ def list_algorithms() -> list[dict[str, Any]]:
     from ..tools.algorithm_table import list_algorithm_rows
 
     return list_algorithm_rows()
+
+
+def list_papers() -> list[dict[str, Any]]:
+    from ..papers.listing import list_paper_tables
+
+    return list_paper_tables()
 
 
 def list_models() -> list[dict[str, Any]]:

@@ -37,24 +37,27 @@ def register(app: typer.Typer) -> None:
     app.command()(report)
 
 
+FoldersArgument = Annotated[
+    list[Path],
+    typer.Argument(metavar="DIR…", help="Runs, comparisons, folders of runs, or a .zip of runs."),
+]
+FileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "-o",
+        help="A page (.html; default: in the first folder), a figure or a table (.csv, .md, .tex).",
+    ),
+]
+KindOption = Annotated[
+    ReportFigure,
+    typer.Option(help="Which figure; a page has them all. devices: a .csv of each round."),
+]
+
+
 def report(
-    folders: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="DIR…", help="Runs, comparisons, folders of runs, or a .zip of runs."
-        ),
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            help="A page (.html; default: in the first folder), a figure or a table (.csv, .md, .tex).",
-        ),
-    ] = None,
-    kind: Annotated[
-        ReportFigure,
-        typer.Option(help="Which figure; a page has them all. devices: a .csv of each round."),
-    ] = ReportFigure.curves,
+    folders: FoldersArgument,
+    out: FileOption = None,
+    kind: KindOption = ReportFigure.curves,
     reference: Annotated[
         str | None,
         typer.Option(help="With --kind difference: the algorithm to compare with; default: first."),
@@ -65,27 +68,23 @@ def report(
     ] = None,
 ) -> None:
     """Write one self-contained HTML page with curves, table and clients; or a figure, or a table."""
-    from ..report.figures.cd_diagram import draw_cd_diagram
-    from ..report.figures.run_figures import (
-        draw_comparison,
-        draw_differences,
-        draw_participation,
-        save_figure,
-    )
     from ..report.page.html import write_report
     from ..report.page.views import check_showable
-    from ..results.board_rounds import write_board_rounds
-    from ..results.exports import TABLE_FORMATS, export_comparison
+    from ..results.boards import write_board_rounds
+    from ..results.comparison_tables import export_comparison
+    from ..results.render import TABLE_FORMATS
     from ..results.runs import load_runs
 
     first = folders[0]
     path = out or (first.parent if first.suffix == ".zip" else first) / "report.html"
-    if columns is not None and path.suffix not in TABLE_FORMATS:
+    is_table = path.suffix in TABLE_FORMATS
+    if columns is not None and not is_table:
         raise ConfigError(
             f"--columns {columns}: only a table has columns to choose; write one with -o table.tex,"
             " table.md or table.csv"
         )
-    if reference is not None and (kind is not ReportFigure.difference or is_page_or_table(path)):
+    drawn = not is_table and path.suffix != ".html"
+    if reference is not None and (kind is not ReportFigure.difference or not drawn):
         raise ConfigError(
             f"--reference {reference}: only for a figure of --kind difference, as in"
             " -o difference.svg --kind difference"
@@ -93,28 +92,32 @@ def report(
     runs = load_runs(folders, terminal.print_note, check_showable)
     if kind is ReportFigure.devices:
         write_board_rounds(runs, path)
-        terminal.print_note(f"wrote {path}")
-        return
-    if path.suffix == ".html":
-        write_report(runs, path)
-    elif path.suffix in TABLE_FORMATS:
+    elif is_table:
         export_comparison(runs, path, parse_columns(columns))
+    elif drawn:
+        draw(runs, kind, reference, path)
     else:
-        draw: dict[ReportFigure, Callable[[list[Run]], Figure]] = {
-            ReportFigure.curves: draw_comparison,
-            ReportFigure.difference: partial(draw_differences, reference=reference),
-            ReportFigure.participation: draw_participation,
-            ReportFigure.ranks: draw_cd_diagram,
-        }
-        save_figure(draw[kind](runs), path)
+        write_report(runs, path)
     terminal.print_note(f"wrote {path}")
 
 
-def is_page_or_table(path: Path) -> bool:
-    """Tell whether the file is no figure."""
-    from ..results.exports import TABLE_FORMATS
+def draw(runs: list[Run], kind: ReportFigure, reference: str | None, path: Path) -> None:
+    """Draw a figure of this kind, and save it."""
+    from ..report.figures.cd_diagram import draw_cd_diagram
+    from ..report.figures.run_figures import (
+        draw_comparison,
+        draw_differences,
+        draw_participation,
+        save_figure,
+    )
 
-    return path.suffix == ".html" or path.suffix in TABLE_FORMATS
+    functions: dict[ReportFigure, Callable[[list[Run]], Figure]] = {
+        ReportFigure.curves: draw_comparison,
+        ReportFigure.difference: partial(draw_differences, reference=reference),
+        ReportFigure.participation: draw_participation,
+        ReportFigure.ranks: draw_cd_diagram,
+    }
+    save_figure(functions[kind](runs), path)
 
 
 def parse_columns(text: str | None) -> list[str]:

@@ -27,7 +27,6 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..results.search_tables import SweepMeasure, SweepRow, SweepTable
     from ..runs.folder import RunFolder
     from ..studies.spec import RunSpec
 
@@ -116,7 +115,7 @@ def run_and_show(
     """Run what is left of a sweep; print its table and draw its picture."""
     from ..report.figures.run_figures import save_figure
     from ..report.figures.search import draw_sweep
-    from ..results.search_tables import read_sweep
+    from ..results.search_tables import build_sweep_table, read_sweep
     from ..studies.many import RunOptions
     from ..studies.search import run_sweep
 
@@ -132,99 +131,7 @@ def run_and_show(
     if json:
         terminal.print_json(table.to_dict())
     else:
-        show_sweep(table, path)
-
-
-# The table --------------------------------------------------------------------------------------
-
-
-def show_sweep(table: SweepTable, figure: Path) -> None:
-    """Print the table, what was chosen, and where everything is."""
-    from ..studies.search import shorten_keys
-
-    short = shorten_keys(table.keys)
-    parts = ("valid", "test") if table.validated else ("last 10",)
-    columns = [f"{measure} {part}" for measure in "PG" for part in parts]
-    lines = []
-    for row in table.rows:
-        values = [format_setting(row.settings[key]) for key in table.keys]
-        lines.append([*values, *format_row(row, table.validated, len(columns))])
-    order = f"sorted by {table.by} on validation examples" if table.chosen else "not sorted"
-    title = f"accuracy in %, {order}"
-    terminal.print_table(title, [*short.values(), *columns], lines, text=len(short))
-    if (seeds := len(table.rows[0].seeds)) > 1:
-        terminal.print_note(f"± over {seeds} seeds")
-    if table.validated:
-        terminal.print_note("test: in the round with the highest validation accuracy")
-    if table.chosen:
-        show_choice(table)
-    else:
-        terminal.print_note(explain_no_choice(table))
-    for row in table.rows:
-        if row.reason:
-            terminal.print_note(f"{describe(row, short)}: diverged: {row.reason}")
-    terminal.print_note(
-        f"{table.folder}; picture: {figure}; a page with curves: heterophony report {table.folder}"
-    )
-
-
-def explain_no_choice(table: SweepTable) -> str:
-    """Say why nothing was chosen, and how to have it chosen."""
-    if table.validated:
-        return f"nothing is chosen: there is no {table.by} to choose by; leave out --by"
-    if all(row.state != "finished" for row in table.rows):
-        return "nothing is chosen: no run has finished"
-    return (
-        "nothing is chosen on test data; to have the best one chosen, hold examples out:"
-        " -c data.validation_fraction=0.2"
-    )
-
-
-def show_choice(table: SweepTable) -> None:
-    """Say which settings were chosen, how sure that is, and how to train with them."""
-    from ..studies.search import shorten_keys
-
-    row, error = table.chosen, table.standard_error
-    assert row is not None
-    assert error is not None
-    close = len(table.close)
-    others = f"; {close} more within its standard error" if close else ""
-    points = f" ({100 * error:.2f} points)" if close else ""
-    terminal.print_note(f"chosen: {describe(row, shorten_keys(table.keys))}{others}{points}")
-    config = table.folder / row.folders[0] / "config.toml"
-    terminal.print_note(
-        f"train with it on all examples: heterophony run {config} -c data.validation_fraction=0"
-    )
-
-
-def describe(row: SweepRow, short: dict[str, str]) -> str:
-    return " ".join(f"{short[k]}={format_setting(v)}" for k, v in row.settings.items())
-
-
-def format_setting(value: object) -> str:
-    from ..studies.search import format_value
-
-    return value if isinstance(value, str) else format_value(value)
-
-
-def format_row(row: SweepRow, validated: bool, width: int) -> list[str]:
-    """Format the numbers of a row; of one that did not finish, its state."""
-    if row.state != "finished":
-        return [row.state, *[""] * (width - 1)]
-    out = []
-    for measure in (row.P, row.G):
-        out += format_measure(measure, validated, len(row.seeds) > 1)
-    return out
-
-
-def format_measure(measure: SweepMeasure | None, validated: bool, several: bool) -> list[str]:
-    if measure is None:
-        return ["–"] * (2 if validated else 1)
-    numbers = [measure.validation, measure.test] if validated else [measure.test]
-    out = []
-    for number in numbers:
-        mean = terminal.format_percent(number.mean if number else None)
-        out.append(
-            f"{mean} ± {terminal.format_percent(number.std)}" if number and several else mean
+        terminal.print_table(build_sweep_table(table))
+        terminal.print_note(
+            f"{parent}; picture: {path}; a page with curves: heterophony report {parent}"
         )
-    return out

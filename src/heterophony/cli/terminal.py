@@ -1,17 +1,15 @@
-"""Fit a table to a width: break titles and cells into lines, then leave out optional columns."""
+"""Print tables, notes and errors; show progress that Ctrl-C ends cleanly."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len, set_cell_size
@@ -23,101 +21,9 @@ from rich.table import Table
 from ..core.errors import StoppedError
 from ..core.files import clean_line, clean_text
 from ..core.status_line import STDERR, LogLines, format_seconds
+from ..results.render import fit_table
+from ..results.table import ResultTable
 from ..studies.progress import RunsProgress, show_progress
-
-GAP = 2  # spaces between columns
-READABLE_WIDTH = 24  # of a column of text; optional columns are left out rather than to go below
-
-
-class HighlightedCell(str):
-    """A cell that is printed in bold."""
-
-
-@dataclass(frozen=True)
-class FittedTable:
-    """A table whose first ``text`` columns are text, and what was left out to make it fit."""
-
-    titles: list[str]
-    rows: list[list[str]]
-    text: int
-    left_out: list[str]
-    fits: bool
-
-
-def fit_table(
-    titles: Sequence[str],
-    rows: Sequence[Sequence[object]],
-    text: int,
-    optional: Sequence[str],
-    width: int,
-) -> FittedTable:
-    """Fit a table to a width; of the ``optional`` columns the first is left out first."""
-    columns = [
-        [clean_text(title), *map(clean_cell, cells)]
-        for title, *cells in zip(titles, *rows, strict=True)
-    ]
-    left_out: list[str] = []
-    if add_widths([measure_lines(column) for column in columns]) > width:
-        plain = columns
-        columns = [c if i < text else break_title(c) for i, c in enumerate(plain)]
-        if add_least_widths(columns, text, READABLE_WIDTH) > width:
-            columns = [c if i < text else break_lines(c) for i, c in enumerate(plain)]
-        names = list(titles)
-        for name in optional:
-            if add_least_widths(columns, text, READABLE_WIDTH) <= width:
-                break
-            if name in names:
-                at = names.index(name)
-                del names[at], columns[at]
-                text -= at < text
-                left_out.append(name)
-    fits = add_least_widths(columns, text) <= width
-    heads, *body = ([*line] for line in zip(*columns, strict=True))
-    return FittedTable(heads, body, text, left_out, fits)
-
-
-def clean_cell(cell: object) -> str:
-    """Return a cell as text that a terminal prints and does not obey."""
-    text = clean_text(str(cell))
-    return HighlightedCell(text) if isinstance(cell, HighlightedCell) else text
-
-
-def break_lines(column: Sequence[str]) -> list[str]:
-    """Break numbers before a bracket, and the title at the width of the numbers below it."""
-    title, *cells = column
-    broken = [cell.replace(" (", "\n(") if " (" in cell else cell for cell in cells]
-    return break_title([title, *broken])
-
-
-def break_title(column: Sequence[str]) -> list[str]:
-    """Break the title at the width of the numbers below it, between words."""
-    title, *cells = column
-    width = max(measure_lines(cells), measure_longest_word(title), 1)
-    lines = textwrap.wrap(title, width, break_long_words=False, break_on_hyphens=False)
-    return ["\n".join(lines), *cells]
-
-
-def add_least_widths(columns: Sequence[Sequence[str]], text: int, readable: int = 0) -> int:
-    """The width that the table needs: text can be broken at spaces, names and numbers cannot."""
-    widths = [measure_lines(column) for column in columns]
-    for i in range(1, text):
-        words = max(map(measure_longest_word, columns[i]))
-        widths[i] = max(words, min(readable, widths[i]))
-    return add_widths(widths)
-
-
-def add_widths(widths: Sequence[int]) -> int:
-    return sum(widths) + GAP * (len(widths) - 1)
-
-
-def measure_lines(texts: Sequence[str]) -> int:
-    """The width of the longest line."""
-    return max((cell_len(line) for text in texts for line in text.splitlines()), default=0)
-
-
-def measure_longest_word(text: str) -> int:
-    return max(map(cell_len, text.split()), default=0)
-
 
 STDOUT = Console()
 
@@ -129,7 +35,7 @@ def print_error(message: str) -> None:
 
 
 def print_note(message: str) -> None:
-    """Print to stderr what is good to know but not a result."""
+    """Print to stderr what a user should know but is not a result."""
     STDERR.print(escape(clean_text(message)), soft_wrap=True, highlight=False)
 
 
@@ -138,60 +44,66 @@ def print_json(content: Any) -> None:
     print(json.dumps(content, indent=2))
 
 
-def print_table(
-    title: str,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[object]],
-    text: int = 1,
-    optional: Sequence[str] = (),
-) -> None:
-    """Print a table for people: ``text`` columns of text on the left, then numbers.
+def print_table(table: ResultTable) -> None:
+    """Print a table for people, and its notes to stderr."""
+    print_tables([table])
 
-    Where it is wider than the terminal, ``optional`` columns are left out, the first one first.
+
+def print_tables(tables: Sequence[ResultTable]) -> None:
+    """Print tables one below the other, then the notes of all.
+
+    Where a table is wider than the terminal, the columns that may be dropped are left out.
     """
-    fitted = fit_table(columns, rows, text, optional, Console().width)
-    table = create_table()
-    for i, name in enumerate(fitted.titles):
-        number = i >= fitted.text
-        whole = i == 0 or (number and fitted.fits)
-        table.add_column(escape(name), justify="right" if number else "left", no_wrap=whole)
-    for row in fitted.rows:
-        table.add_row(*map(format_cell_markup, row))
-    print_titled_table(title, table)
-    print_left_out(fitted)
+    left_out: list[str] = []
+    for table in tables:
+        fitted = fit_table(table, Console().width)
+        shown = create_table()
+        for i, c in enumerate(fitted.columns):
+            number = c.column.kind != "text"
+            whole = i == 0 or (number and fitted.fits)
+            align: Literal["left", "right"] = "right" if number else "left"
+            shown.add_column(escape(c.texts[0]), justify=align, no_wrap=whole)
+        for i in range(len(table.rows)):
+            shown.add_row(*(bold_if(c.bold[i], escape(c.texts[i + 1])) for c in fitted.columns))
+        print_titled_table(table.title, shown)
+        left_out += fitted.left_out
+    print_left_out(left_out)
+    for note in (note for table in tables for note in table.notes):
+        print_note(note)
 
 
-def format_cell_markup(cell: str) -> str:
-    return f"[bold]{escape(cell)}[/]" if isinstance(cell, HighlightedCell) else escape(cell)
+def bold_if(bold: bool, markup: str) -> str:
+    return f"[bold]{markup}[/]" if bold else markup
 
 
-def print_left_out(fitted: FittedTable) -> None:
+def print_left_out(titles: Sequence[str]) -> None:
     """Say which columns were left out, and how to get them."""
-    if fitted.left_out:
+    if titles:
         print_note(
-            f"left out, to fit {Console().width} columns: {', '.join(fitted.left_out)};"
+            f"left out, to fit {Console().width} columns: {', '.join(titles)};"
             " a wider terminal (or COLUMNS=200 before the command) and --json have them"
         )
 
 
-def print_list(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], text: int, optional: Sequence[str] = ()
-) -> None:
-    """Print very many rows, without line breaks in them; rich would need a second for a thousand."""
-    fitted = fit_table(columns, rows, text, optional, Console().width)
-    heads = [head.replace("\n", " ") for head in fitted.titles]
-    lines_of_cells = [[clean_line(cell) for cell in row] for row in fitted.rows]
-    widths = [max(map(cell_len, cells)) for cells in zip(heads, *lines_of_cells, strict=True)]
-    head, *lines = (
-        "  ".join(
-            set_cell_size(cell, width) if i < fitted.text else " " * (width - cell_len(cell)) + cell
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+def print_list(table: ResultTable) -> None:
+    """Print very many rows, one line each; rich would need a second for a thousand."""
+    fitted = fit_table(table, Console().width)
+    columns = []
+    for c in fitted.columns:
+        lines = [clean_line(text.replace("\n", " ")) for text in c.texts]
+        width = max(map(cell_len, lines))
+        columns.append(
+            [
+                set_cell_size(line, width)
+                if c.column.kind == "text"
+                else " " * (width - cell_len(line)) + line
+                for line in lines
+            ]
         )
-        for row in (heads, *lines_of_cells)
-    )
+    head, *rows = ("  ".join(cells) for cells in zip(*columns, strict=True))
     STDOUT.print(escape(head), style="bold", highlight=False, soft_wrap=True)
-    print("─" * cell_len(head), *lines, sep="\n")
-    print_left_out(fitted)
+    print("─" * cell_len(head), *rows, sep="\n")
+    print_left_out(fitted.left_out)
 
 
 def create_table() -> Table:
@@ -210,15 +122,6 @@ def print_titled_table(title: str, table: Table) -> None:
     if title:
         console.print(escape(clean_text(title)), style="bold", highlight=False, soft_wrap=True)
     console.print(table)
-
-
-def format_percent(value: float | None) -> str:
-    """Format an accuracy as people write it."""
-    return "–" if value is None else f"{100 * value:.2f}"
-
-
-def format_megabytes(n: float) -> str:
-    return f"{n / 1e6:.1f}"
 
 
 @contextmanager

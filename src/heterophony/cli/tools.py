@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ..results.table import Column, Columns, ResultTable, Rows
 from . import terminal
 from .options import JsonOption
 
@@ -36,8 +37,9 @@ def bench(
     if json:
         terminal.print_json(found)
         return
-    rows = [[k, f"{v:,.3f}" if isinstance(v, float) else str(v)] for k, v in found.items()]
-    terminal.print_table("convnet, Fashion-MNIST shapes, batch 20", ["", "measured"], rows)
+    rows: Rows = [[k, v if isinstance(v, float) else str(v)] for k, v in found.items()]
+    title = "convnet, Fashion-MNIST shapes, batch 20"
+    terminal.print_table(ResultTable.build(["", Column("measured", form=",.3f")], rows, title))
 
 
 def doctor(
@@ -61,7 +63,7 @@ def doctor(
         terminal.print_json(found)
     else:
         rows = [[c["name"], "ok" if c["ok"] else "missing", c["about"]] for c in found]
-        terminal.print_table("", ["part", "state", "about"], rows, text=3)
+        terminal.print_table(ResultTable.build(["part", "state", "about"], rows))
     if any(not c["ok"] and c["needed"] for c in found):
         raise typer.Exit(1)
 
@@ -77,21 +79,22 @@ def show_gpu_check(device: str, json: bool) -> None:
         rows = [asdict(t) for t in trials]
         terminal.print_json({"setup": setup, "trials": rows, "differences": differences})
     else:
+        columns: Columns = [
+            *("algorithm", Column("device"), Column("workers", form="d"), Column("model")),
+            *(Column("seconds", form=".1f"), Column("P %", kind="percent")),
+            Column("MB on the GPU", form=".1f"),
+        ]
         cells = [
             [
-                *(t.algorithm, t.device, str(t.workers), t.model_sha256[:12]),
-                *(f"{t.seconds:.1f}", f"{100 * t.accuracy:.2f} %", format_used(t.used_bytes)),
+                *(t.algorithm, t.device, t.workers, t.model_sha256[:12], t.seconds, t.accuracy),
+                "" if t.used_bytes is None else t.used_bytes / 1e6,
             ]
             for t in trials
         ]
-        head = ["algorithm", "device", "workers", "model", "seconds", "P", "MB on the GPU"]
-        terminal.print_table(", ".join(f"{k} {v}" for k, v in setup.items() if v), head, cells)
+        title = ", ".join(f"{k} {v}" for k, v in setup.items() if v)
+        terminal.print_table(ResultTable.build(columns, cells, title))
     for line in differences:
         terminal.print_note(line)
     if differences:
         terminal.print_note("please report this with the table above: the bits should be the same")
         raise typer.Exit(1)
-
-
-def format_used(used: int | None) -> str:
-    return "" if used is None else terminal.format_megabytes(used)

@@ -21,10 +21,10 @@ from .options import (
     format_same_command,
     parse_seeds,
 )
-from .sweep import SortKey, format_row, format_setting
+from .sweep import SortKey
 
 if TYPE_CHECKING:
-    from ..results.search_tables import TunedAlgorithm, TuneTable
+    from ..results.search_tables import TuneTable
     from ..studies.tune import Tune
 
 
@@ -165,68 +165,16 @@ def run_and_show(
         show_tune(plan, table, path)
 
 
-# The table --------------------------------------------------------------------------------------
-
-
 def show_tune(plan: Tune, table: TuneTable, figure: Path) -> None:
-    """Print what was chosen for every algorithm, and what it took."""
-    if plan.request.keep:
-        show_all(table)
-    else:
-        columns = ["algorithm", "P valid", "P test", "G valid", "G test"]
-        columns += ["trials", "stopped", "diverged", "rounds"]
-        lines = [format_algorithm(algorithm) for algorithm in table.algorithms]
-        title = f"accuracy in %, settings chosen by {table.by} on validation examples"
-        terminal.print_table(title, columns, lines, text=1)
-        for algorithm in table.algorithms:
-            terminal.print_note(f"{algorithm.label}: {describe_choice(algorithm)}")
-        terminal.print_note("test: in the round with the highest validation accuracy")
-    if (seeds := len(plan.search.seeds)) > 1:
-        terminal.print_note(f"± over {seeds} seeds")
-    for algorithm in table.algorithms:
-        if (tried := len(algorithm.sweep.rows)) < plan.search.trials:
-            terminal.print_note(f"{algorithm.label}: there are only {tried} combinations to try")
+    """Print what was chosen for every algorithm, and how to train with it."""
+    from ..results.search_tables import build_tune_table
+
+    keep = plan.request.keep
+    terminal.print_table(build_tune_table(table, plan.search.trials, keep))
     terminal.print_note(f"{table.folder}; picture: {figure}")
-    if not plan.request.keep and any(table.best.values()):
+    if not keep and any(table.best.values()):
         first = next(label for label, best in table.best.items() if best)
         terminal.print_note(
             "train with the chosen settings on all examples: heterophony run"
             f" {table.folder / 'chosen' / f'{first}.toml'}"
         )
-
-
-def show_all(table: TuneTable) -> None:
-    """Print every trial of every algorithm; nothing is chosen."""
-    lines = []
-    for algorithm in table.algorithms:
-        for row in algorithm.trials:
-            settings = format_settings(row.settings)
-            numbers = format_row(row, True, 4)
-            lines.append([algorithm.label, settings, *numbers])
-    columns = ["algorithm", "settings", "P valid", "P test", "G valid", "G test"]
-    terminal.print_table("accuracy in %, not sorted: nothing is chosen", columns, lines, text=2)
-
-
-def format_algorithm(algorithm: TunedAlgorithm) -> list[str]:
-    """Format the row of an algorithm."""
-    chosen = algorithm.sweep.chosen
-    counts = [len(algorithm.sweep.rows), algorithm.count("stopped"), algorithm.count("diverged")]
-    told = [str(n) for n in [*counts, algorithm.rounds]]
-    numbers = [""] * 4 if chosen is None else format_row(chosen, True, 4)
-    return [algorithm.label, *numbers, *told]
-
-
-def describe_choice(algorithm: TunedAlgorithm) -> str:
-    """Say which settings were chosen, and how many others are as good as far as is known."""
-    if algorithm.sweep.chosen is None:
-        return "nothing is chosen: no trial has finished"
-    close = len(algorithm.sweep.close)
-    others = f"; {close} more within its standard error" if close else ""
-    return f"chosen {format_settings(algorithm.sweep.chosen.settings)}{others}"
-
-
-def format_settings(settings: dict[str, object]) -> str:
-    from ..studies.search import shorten_keys
-
-    short = shorten_keys(settings)
-    return " ".join(f"{short[k]}={format_setting(v)}" for k, v in settings.items())

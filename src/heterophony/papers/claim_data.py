@@ -1,4 +1,4 @@
-"""Verdicts on claims and findings in the words that all pages share, and as plain data for programs."""
+"""Verdicts on claims and findings: in words, as tables, and as plain data for programs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..results.statistics import ConfidenceInterval
+from ..results.table import Cell, Column, Mark, ResultTable, Rows, Value
 from .claim_list import Finding, group_claims, list_claims
 from .claim_verdicts import (
     BY_METHOD,
@@ -38,11 +39,12 @@ VERDICTS = (
     *("not yet trained", "undecided"),
 )
 OPEN_VERDICTS = ("not yet trained", "undecided")
+MARKS: tuple[Mark, ...] = ("good", "limited", "bad", "good", "limited", "bad", "open", "open")
 
 
 @dataclass(frozen=True)
 class FindingVerdict:
-    """What was found out about the claims of a finding; its first claim says them all."""
+    """The verdicts on the claims of a finding; its first claim covers them all."""
 
     finding: Finding
     claims: tuple[ClaimVerdict, ...]
@@ -53,7 +55,7 @@ class FindingVerdict:
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing decides it."""
+        """Return True if nothing decides it."""
         return classify_verdict(self.verdict) in OPEN_VERDICTS
 
 
@@ -133,22 +135,86 @@ def describe_disagreement(found: ClaimVerdict, deciding: CaseVerdict) -> str:
     return ""
 
 
-def list_cases(found: ClaimVerdict) -> list[list[str]]:
-    """List what the runs say, in the columns of ``CASE_TITLES``: a row for each scale, variant and rule."""
-    return [
+def mark_verdict(verdict: str) -> Cell:
+    return Cell(verdict, mark=MARKS[VERDICTS.index(classify_verdict(verdict))])
+
+
+def build_claim_table(claims: Sequence[ClaimVerdict]) -> ResultTable:
+    """Build the table of claims: what was printed, the verdict, what was found, and what it costs."""
+    return ResultTable.build(
+        ["claim", "printed", "verdict", "found", Column("to decide, core-hours")],
         [
+            [
+                *(one.claim.says, one.claim.printed, mark_verdict(one.verdict)),
+                *(describe_found(one), describe_cost(one)),
+            ]
+            for one in claims
+        ],
+    )
+
+
+def build_claim_overview(claims: Sequence[ClaimVerdict]) -> ResultTable:
+    """Build the table of claims for a terminal, with the work that makes each."""
+    return ResultTable.build(
+        [
+            *("work", "claim", Column("printed", kind="text", drop=1), "verdict"),
+            Column("core-hours: medium / full"),
+        ],
+        [
+            [
+                f"{one.claim.table.paper}, {one.claim.table.where}",
+                *(one.claim.says, one.claim.printed, one.verdict, describe_cost(one)),
+            ]
+            for one in claims
+        ],
+    )
+
+
+def build_case_table(found: ClaimVerdict, rounds: bool = True) -> ResultTable:
+    """Build the table of all runs of a claim: a row for each scale, variant and rule.
+
+    ``rounds`` adds the difference over the rounds, which is too long for a terminal.
+    """
+    titles = CASE_TITLES if rounds else CASE_TITLES[:-1]
+    rows: Rows = []
+    for case in found.cases:
+        parts = describe_parts(case.parts) if case.rule == found.rule else ""
+        row: list[Value] = [
             f"{SCALE_WORDS[case.scale]}, {case.settings}{' (our control)' * case.control}",
             f"{RULE_NAMES[case.rule]}{'' if case.rule == found.rule else ', beside'}",
-            describe_decision(case),
+            mark_verdict(describe_decision(case)),
             case.why,
-            describe_parts(case.parts) if case.rule == found.rule else "",
+            parts,
         ]
-        for case in found.cases
-    ]
+        rows.append(row[: len(titles)])
+    return ResultTable.build(titles, rows)
+
+
+def build_decided_table(found: Sequence[FindingVerdict]) -> ResultTable:
+    """Build the table of the findings that something decides, with all their claims."""
+    return ResultTable.build(
+        ["verdict", "claims", "found"],
+        [
+            [
+                mark_verdict(one.verdict),
+                "\n".join(name_claim(claim, one) for claim in one.claims),
+                describe_found(one.claims[0]),
+            ]
+            for one in found
+            if not one.is_open
+        ],
+    )
+
+
+def name_claim(one: ClaimVerdict, finding: FindingVerdict) -> str:
+    """Name a claim beside others; with its verdict, if that is not the finding's."""
+    claim = one.claim
+    own = "" if one.verdict == finding.verdict else f": {one.verdict}"
+    return f"{claim.table.paper}, {claim.table.where}: {claim.says} ({claim.printed}){own}"
 
 
 def describe_decision(case: CaseVerdict) -> str:
-    """Say what a case decides: nothing, on data that are not the paper's."""
+    """Name the decision of a case; data that are not the paper's decide nothing."""
     words = name_decision(case.decision, case.scale)
     standing = case.scale == STAND_IN and case.decision in SCALED_WORDS[STAND_IN]
     return f"undecided; {words}" if standing else words

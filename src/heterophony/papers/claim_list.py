@@ -63,7 +63,7 @@ def compare_falls(row: str, other: str, before: str, after: str) -> Comparison:
 class PaperClaim:
     """A claim of a work. It holds if every comparison does.
 
-    ``least``: above by at least so much. ``within``: no further apart than this. A claim without
+    ``least``: above by at least this. ``within``: no further apart than this. A claim without
     comparisons cannot be decided from runs alone; ``how`` says how it is.
     """
 
@@ -85,7 +85,7 @@ class PaperClaim:
 
     @property
     def is_about_attacks(self) -> bool:
-        """Whether it is about attacks on what is sent, which `heterophony audit` makes."""
+        """Return True if it is about attacks on sent updates, which `heterophony audit` makes."""
         return self.measure in ATTACK_MEASURES
 
     @property
@@ -115,8 +115,8 @@ class WrittenClaim:
     rows: str = "*"
     best: list[str] = field(default_factory=list)
     falls_least: list[list[str]] = field(default_factory=list)
-    least: float | None = setting(None, "above by at least so many points")
-    within: float | None = setting(None, "no further apart than so many points")
+    least: float | None = setting(None, "above by at least this many points")
+    within: float | None = setting(None, "no further apart than this many points")
     command: str = ""
     follows: bool = False
 
@@ -166,7 +166,7 @@ def describe_ordering(
 
 
 def describe_printed(printed: dict[str, Any], ordering: Ordering, rows: Sequence[str]) -> str:
-    """Say the printed numbers: that of the first row, and the highest of the others."""
+    """Format the printed numbers: that of the first row, and the highest of the others."""
     values = {r: n.value for r in rows if (n := printed[r].get(ordering.measure))}
     top = printed[ordering.above].get(ordering.measure)
     if top is None or not values:
@@ -287,7 +287,7 @@ def describe_comparisons(claim: PaperClaim) -> frozenset[tuple[Any, ...]]:
 
 
 def describe_settings(config: dict[str, Any], *without: str) -> str:
-    """Describe settings so that equal ones are equal, in however many words they were written."""
+    """Describe settings as text; equal settings give equal text, however they are written."""
     kept = {k: v for k, v in config.items() if k not in without}
     participation = dict(kept["participation"])
     if "rate" in participation:

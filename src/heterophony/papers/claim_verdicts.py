@@ -50,7 +50,7 @@ def list_rules(claim: PaperClaim) -> list[str]:
 
 @dataclass(frozen=True)
 class SeedDifferences:
-    """What a comparison gave, paired by seed: its mean and its interval."""
+    """The differences of a comparison, paired by seed."""
 
     comparison: Comparison
     seeds: tuple[int, ...]
@@ -76,7 +76,7 @@ class RoundPart:
 
 @dataclass(frozen=True)
 class CaseVerdict:
-    """What the runs of one scale, with one variant and by one rule, say about a claim."""
+    """The verdict of the runs of one scale, with one variant and by one rule."""
 
     scale: str
     variant: str
@@ -106,7 +106,7 @@ class CaseVerdict:
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """What was found out about a claim."""
+    """The verdict on a claim."""
 
     claim: PaperClaim
     finding: str  # the id of the finding that it belongs to
@@ -119,7 +119,7 @@ class ClaimVerdict:
 
 @dataclass(frozen=True)
 class Looks:
-    """How often a claim is looked at, by which its intervals are corrected (Bonferroni)."""
+    """How many tests a claim takes, for the Bonferroni correction of its intervals."""
 
     comparisons: int  # of its finding
     settings: int  # variants with runs at this scale
@@ -127,7 +127,7 @@ class Looks:
 
     @property
     def confirming(self) -> float:
-        """The level of intervals that confirm: every comparison must, so these need no correction."""
+        """The level of intervals that confirm; all comparisons must, so their number needs no correction."""
         return 1 - ALPHA / (self.settings * self.rules)
 
     @property
@@ -160,7 +160,7 @@ def decide_findings(
 def decide_claim(
     claim: PaperClaim, runs: Sequence[StoredRun], finding: Finding, references: ReferenceRuns
 ) -> ClaimVerdict:
-    """Decide a claim by the largest scale that can; list what every scale and variant say."""
+    """Decide a claim by the largest scale that can; list the verdict of every scale and variant."""
 
     def conclude(
         verdict: str, scale: str | None, why: str, cases: tuple[CaseVerdict, ...] = ()
@@ -344,14 +344,14 @@ def name_cells(claim: PaperClaim, keys: Sequence[CellKey]) -> str:
 
 
 def is_confirmed(claim: PaperClaim, found: ConfidenceInterval) -> bool:
-    """Tell whether all differences in the interval are as claimed."""
+    """Return True if all differences in the interval are as claimed."""
     if claim.within is not None:
         return -claim.within <= found.low and found.high <= claim.within
     return found.low >= claim.least if claim.least is not None else found.low > 0
 
 
 def is_refuted(claim: PaperClaim, found: ConfidenceInterval) -> bool:
-    """Tell whether no difference in the interval is as claimed."""
+    """Return True if no difference in the interval is as claimed."""
     if claim.within is not None:
         return found.low > claim.within or found.high < -claim.within
     return found.high < (claim.least or 0)

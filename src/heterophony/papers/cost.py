@@ -1,4 +1,4 @@
-"""Estimate what a cell costs on this machine, and what it costs to decide a claim.
+"""Estimate the cost of a cell on this machine, and of deciding a claim.
 
 The estimate is from the arithmetic and the measured speed, and good to a factor of about two: it
 tells minutes from days before anything is run.
@@ -36,7 +36,7 @@ HOUR = 3600
 
 
 def estimate_seconds(raw: Mapping[str, Any], speed: float, cores: int) -> float:
-    """Estimate the seconds of one run, training and evaluation, on so many cores."""
+    """Estimate the seconds of one run, training and evaluation, on this number of cores."""
     config = resolve_config(dict(raw))
     size = SOURCES[config.data.name].size
     clients, rounds = config.data.clients, config.top.rounds
@@ -125,6 +125,14 @@ def estimate_cell(table: str, row: str, column: str, scale: TableScale) -> float
             return None
         config = small
     return estimate_seconds(config, REFERENCE_SPEED, 1)
+
+
+def format_duration(seconds: float) -> str:
+    """Format a duration: ``40 s``, ``12 min``, ``3 h``, ``5 days``."""
+    for size, word in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.0f} {word}"
+    return f"{max(1, seconds):.0f} s"
 
 
 def format_core_hours(hours: float | None) -> str:

@@ -64,7 +64,7 @@ class StoredRun:
 
     @property
     def key(self) -> tuple[str, str, str, str, str, int]:
-        """What is unique to a run: a later run with the same key replaces it."""
+        """Identifies a run: a later run with the same key replaces it."""
         return self.table, self.scale, self.row, self.column, self.variant, self.seed
 
     def to_dict(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class CellAtScale:
     variant: str
 
     def describe(self, run: Run) -> StoredRun:
-        """Return what a finished run of this cell shows."""
+        """Return a finished run of this cell as evidence."""
         summary, rule = run.summary, self.table.measured
         if summary is None:
             raise ValueError(f"{run.folder} is not finished")
@@ -220,7 +220,7 @@ def match_runs(runs: Sequence[Run], cells: Sequence[CellAtScale]) -> Iterator[St
 
 
 def is_run_of(cell: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
-    """Tell whether a run has the settings of a cell, and its algorithm no others of its own."""
+    """Return True if a run has the settings of a cell, and its algorithm has no other non-default ones."""
     if next(find_differences(cell, run), None) is not None:
         return False
     usual = asdict(resolve_config(dict(cell)).algorithm)
@@ -235,7 +235,7 @@ FEDAVG = "fedavg"
 
 @dataclass(frozen=True)
 class TrainingState:
-    """Whether the net of a cell has learned; None if nobody can tell. And why."""
+    """Whether the net of a cell has learned, and why; None if that is unknown."""
 
     learned: bool | None
     why: str

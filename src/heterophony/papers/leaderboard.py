@@ -7,9 +7,10 @@ not built in. A board may have entries packed in ``entries.zip``, without code. 
 
 from __future__ import annotations
 
+import re
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +18,15 @@ from typing import Any
 
 from ..algorithms import get_display_name, is_own_code, load_algorithm_file
 from ..config.reading import read_config
-from ..core.errors import ConfigError, DivergedError, FolderError
+from ..core.errors import ConfigError, DivergedError, FolderError, choose
 from ..core.files import is_file, read_json, read_text_file, write_atomically, write_json
 from ..core.own_modules import forget_module
 from ..core.packed_folders import find_archive, unpack
 from ..engines.base import prepare_engine
+from ..results.comparison import extract_measures
+from ..results.runs import Run, group_by_series
 from ..results.statistics import RankComparison, compare_ranks, compute_confidence_interval
+from ..results.table import Cell, Column, Columns, ResultTable, Rows, Value
 from ..runs.folder import RunFolder
 from ..runs.summary import summarise
 from ..studies.many import RunOptions, run_many
@@ -33,12 +37,16 @@ ENTRY_FILE, CONFIG_FILE, ALGORITHM_FILE = "entry.json", "config.toml", "algorith
 PACKED_ENTRIES = "entries.zip"  # holds entries of the board that it is in
 ALGORITHM_MODULE = "algorithm"  # the module of that file
 MIN_SEEDS = 5  # that an entry needs for its place on the board
+HASH_NOTE = (
+    "a hash depends on the kind of processor and on library versions: constraints.txt lists those"
+    " of the board"
+)
 MEASURES = ("P.last10", "G.last10", "worst10", "MB_up", "MB_down", "work", "seconds")
 
 
 @dataclass(frozen=True)
 class SeedResult:
-    """What an entry claims for one seed."""
+    """The claims of an entry for one seed."""
 
     model_sha256: str
     data_sha256: str
@@ -66,7 +74,7 @@ class Entry:
 
     @property
     def brings_code(self) -> bool:
-        """Tell whether the entry has an algorithm's file of its own."""
+        """Return True if the entry has an algorithm file of its own."""
         return is_own_code(self.algorithm_name)
 
     @property
@@ -154,7 +162,7 @@ def read_seed(result: Mapping[str, Any]) -> SeedResult:
 
 
 @dataclass(frozen=True)
-class BoardRow:
+class RankedEntry:
     """An entry's place: means with 95 % intervals, and average ranks within its setting."""
 
     entry: Entry
@@ -162,24 +170,50 @@ class BoardRow:
     intervals: Mapping[str, tuple[float, float] | None]
     ranks: Mapping[str, float | None]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the place as plain data for JSON."""
+        return {
+            "name": self.entry.folder.name,
+            "algorithm": self.entry.algorithm,
+            "remark": self.entry.remark,
+            "seeds": {str(s): r.model_sha256 for s, r in self.entry.seeds.items()},
+            "means": dict(self.means),
+            "intervals": dict(self.intervals),
+            "ranks": dict(self.ranks),
+        }
+
 
 @dataclass(frozen=True)
-class BoardTable:
+class Ranking:
     """All entries of one setting, by P; and the ranks over the seeds that all of them have."""
 
     setting: str
-    rows: list[BoardRow]
+    rows: list[RankedEntry]
     comparisons: Mapping[str, RankComparison | None]  # by measure
     common_seeds: list[int]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the ranking as plain data for JSON."""
+        compared = {
+            measure: c
+            and {"p": c.p, "critical_difference": c.critical_difference, "seeds": c.blocks}
+            for measure, c in self.comparisons.items()
+        }
+        return {
+            "setting": self.setting,
+            "common_seeds": self.common_seeds,
+            "ranks": compared,
+            "entries": [row.to_dict() for row in self.rows],
+        }
 
-def build_board(entries: Sequence[Entry]) -> list[BoardTable]:
+
+def build_board(entries: Sequence[Entry]) -> list[Ranking]:
     """Build a table for each setting."""
     settings = dict.fromkeys(entry.setting for entry in entries)
     return [build_table(s, [e for e in entries if e.setting == s]) for s in settings]
 
 
-def build_table(setting: str, entries: Sequence[Entry]) -> BoardTable:
+def build_table(setting: str, entries: Sequence[Entry]) -> Ranking:
     """Compare the entries of one setting, paired by seed and data."""
     common = [s for s in entries[0].seeds if all(has_same_data(e, entries[0], s) for e in entries)]
     comparisons = {m: rank_entries(entries, common, m) for m in ("P.last10", "G.last10")}
@@ -188,7 +222,7 @@ def build_table(setting: str, entries: Sequence[Entry]) -> BoardTable:
         for entry in entries
     ]
     rows.sort(key=lambda row: -row.means.get("P.last10", 0.0))
-    return BoardTable(setting, rows, comparisons, common)
+    return Ranking(setting, rows, comparisons, common)
 
 
 def has_same_data(entry: Entry, other: Entry, seed: int) -> bool:
@@ -218,10 +252,10 @@ def get_rank(
     return comparison.average_ranks[ranked.index(entry)] if comparison and entry in ranked else None
 
 
-def build_row(entry: Entry, ranks: Mapping[str, float | None]) -> BoardRow:
+def build_row(entry: Entry, ranks: Mapping[str, float | None]) -> RankedEntry:
     values = {m: v for m in MEASURES if (v := entry.list_values(m))}
     intervals = {m: compute_confidence_interval(v) for m, v in values.items()}
-    return BoardRow(
+    return RankedEntry(
         entry,
         {m: sum(v) / len(v) for m, v in values.items()},
         {m: (i.low, i.high) if i else None for m, i in intervals.items()},
@@ -229,7 +263,59 @@ def build_row(entry: Entry, ranks: Mapping[str, float | None]) -> BoardRow:
     )
 
 
-RUN_FILES = ("config.toml", "result.json")
+COLUMNS = {
+    "P.last10": Column("P %", "P.last10", "percent", show="half"),
+    "G.last10": Column("G %", "G.last10", "percent", show="half"),
+    "worst10": Column("worst tenth %", "worst10", "percent", show="half"),
+    "MB_up": Column("MB up", "MB_up", form=".1f"),
+    "MB_down": Column("MB down", "MB_down", form=".1f", drop=1),
+    "work": Column("work ×", "work", form=".1f"),
+    "seconds": Column("s", "seconds", form=".1f"),
+}
+RANKED = ("P.last10", "G.last10")
+ALWAYS_SHOWN = (*RANKED, "worst10")
+
+
+def build_ranking_table(ranking: Ranking) -> ResultTable:
+    """Build the table of one setting; a bold rank cannot be told from the best one."""
+    shown = [k for k in COLUMNS if k in ALWAYS_SHOWN or any(k in r.means for r in ranking.rows)]
+    columns: Columns = ["algorithm"]
+    for key in shown:
+        columns += [COLUMNS[key], *([Column("rank", form=".1f")] if key in RANKED else [])]
+    rows: Rows = []
+    for row in ranking.rows:
+        cells: list[Value] = [f"{row.entry.algorithm}{' *' if row.entry.remark else ''}"]
+        for key in shown:
+            cells.append(Cell(row.means.get(key), interval=row.intervals.get(key)))
+            cells += [make_rank_cell(ranking, row, key)] if key in RANKED else []
+        rows.append([*cells, len(row.entry.seeds)])
+    columns.append(Column("seeds", form="d"))
+    return ResultTable.build(columns, rows, ranking.setting, [describe_ranks(ranking)])
+
+
+def make_rank_cell(ranking: Ranking, row: RankedEntry, measure: str) -> Cell:
+    rank, compared = row.ranks[measure], ranking.comparisons[measure]
+    if rank is None or compared is None:
+        return Cell()
+    best = min(compared.average_ranks)
+    near = rank - best < compared.critical_difference
+    return Cell(rank, mark="bold" if near else "")
+
+
+def describe_ranks(ranking: Ranking) -> str:
+    """Say which ranks differ, and over how many seeds."""
+    comparison, seeds = ranking.comparisons["P.last10"], len(ranking.common_seeds)
+    if comparison is None:
+        return "± is half of the 95 % interval; ranks need two entries with two seeds in common"
+    few = f"; a place needs {MIN_SEEDS} seeds" if seeds < MIN_SEEDS else ""
+    return (
+        f"± is half of the 95 % interval over seeds; ranks over {seeds} common seeds: average ranks"
+        f" of P differ if they are {comparison.critical_difference:.1f} apart (Nemenyi, 5 %); those"
+        f" in bold cannot be told from the best{few}"
+    )
+
+
+# Adding and checking ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -246,6 +332,56 @@ class CheckedSeed:
         return self.claimed == self.found
 
 
+def add_entries(
+    board: Path, runs: Sequence[Run], code: Path | None = None, remark: str = ""
+) -> dict[Path, int]:
+    """Add finished runs as entries, one per series; return the seeds of each by folder."""
+    for run in runs:
+        if run.summary is None:
+            raise FolderError(f"{run.folder} has not finished; resume it first")
+    added = {}
+    for group in group_by_series(runs).values():
+        config, folder = prepare_config(group[0], code), board / name_entry(group[0])
+        seeds = {run.seed: describe_seed(run) for run in group}
+        write_entry(folder, config, seeds, code, remark)
+        added[folder] = len(group)
+    return added
+
+
+def name_entry(run: Run) -> str:
+    """Name the folder of an entry: data, heterogeneity and algorithm."""
+    data = run.config["data"]
+    rule = data.get("partition", {})
+    words = [data["name"], rule.get("kind", ""), rule.get("alpha", ""), data["clients"], run.series]
+    text = "-".join(str(word) for word in words if word != "").lower()
+    return re.sub(r"[^\w.+-]+", "-", text).strip("-")
+
+
+def prepare_config(run: Run, code: Path | None) -> str:
+    """Return the configuration of an entry; an algorithm that is not built in is in its own file."""
+    path = run.folder / CONFIG_FILE
+    if not path.is_file():
+        raise FolderError(f"{run.folder} is packed; unpack its runs.zip first")
+    text = path.read_text(encoding="utf-8")
+    name = str(run.config["algorithm"]["name"])
+    if not is_own_code(name):
+        return text
+    if code is None:
+        raise ConfigError(f"{name} is not built in: give its file with --code FILE.py")
+    return text.replace(f'"{name}"', f'"{ALGORITHM_MODULE}:{name.rpartition(":")[2]}"')
+
+
+def describe_seed(run: Run) -> dict[str, Any]:
+    """Return the claims of an entry for one seed."""
+    assert run.summary is not None
+    measures = extract_measures(run.summary)
+    return {
+        "model_sha256": run.summary.model_sha256,
+        "data_sha256": run.summary.data_sha256,
+        "measures": {k: v for k, v in measures.items() if k in MEASURES},
+    }
+
+
 def write_entry(
     folder: Path,
     config: str,
@@ -255,44 +391,72 @@ def write_entry(
 ) -> None:
     """Write an entry: its configuration, what each seed gave, and its algorithm's file if it has one."""
     if folder.exists():
-        raise FolderError(f"{folder} is there already; choose another --name, or remove it")
+        raise FolderError(f"{folder} exists already; remove it to add the entry again")
     folder.mkdir(parents=True)
-    write_atomically(folder / "config.toml", config.encode())
+    write_atomically(folder / CONFIG_FILE, config.encode())
     if code is not None:
-        write_atomically(folder / "algorithm.py", code.read_bytes())
+        write_atomically(folder / ALGORITHM_FILE, code.read_bytes())
     content = {"seeds": {str(s): dict(result) for s, result in sorted(seeds.items())}}
-    write_json(folder / "entry.json", {**content, **({"remark": remark} if remark else {})})
+    write_json(folder / ENTRY_FILE, {**content, **({"remark": remark} if remark else {})})
+
+
+def choose_entries(
+    every: Sequence[Entry], names: Sequence[str], seed: int | None, trust: bool, board: str
+) -> list[tuple[Entry, int]]:
+    """Choose entries by name, or all, with the seed to repeat; default: the first of each.
+
+    Raise ConfigError for an unknown name or seed, and for code of its own without ``trust``.
+    """
+    entries = {entry.folder.name: entry for entry in every}
+    chosen = [choose(entries, name, board) for name in names or entries]
+    for entry in chosen:
+        if entry.brings_code and not trust:
+            raise ConfigError(
+                f"{entry.folder} brings code of its own, {entry.folder / ALGORITHM_FILE}; read it,"
+                " then add --trust"
+            )
+        if seed is not None and seed not in entry.seeds:
+            known = ", ".join(map(str, entry.seeds))
+            raise ConfigError(f"--seed {seed}: {entry.folder.name} has seeds {known}")
+    return [(entry, min(entry.seeds) if seed is None else seed) for entry in chosen]
 
 
 def check_seed(
-    name: str,
-    folder: Path,
-    seed: int,
-    claimed: str,
-    progress: RunsProgress,
-    overrides: Sequence[str] = (),
-    warn: Callable[[str], None] = lambda text: None,
-    code: Path | None = None,
+    entry: Entry, seed: int, progress: RunsProgress, overrides: Sequence[str] = ()
 ) -> CheckedSeed:
     """Repeat one seed of an entry in a temporary folder; return the claimed and the found hash.
 
-    ``code`` is the entry's own file, which the user trusts; without it, none of its code runs.
+    The entry's own code runs, if it brings any: ``choose_entries`` asks for the user's trust.
     """
+    code = entry.folder / ALGORITHM_FILE if entry.brings_code else None
+    path = entry.folder / CONFIG_FILE
     with tempfile.TemporaryDirectory(prefix="heterophony-") as temporary, loaded(code):
-        config = read_config(folder / "config.toml", [*overrides, f"seed={seed}"])
+        config = read_config(path, [*overrides, f"seed={seed}"])
         if config.engine.address is not None and not names_address(overrides):
             raise ConfigError(
-                f"{folder / 'config.toml'} names a Ray cluster, which would receive your token; add"
+                f"{path} names a Ray cluster, which would receive your token; add"
                 " -c engine.name=pool"
             )
         prepare_engine(config.engine)
         spec, run = RunSpec(config).load_data(), RunFolder(Path(temporary) / "run")
         spec.open_folder(run)
         run.close()
-        for reason in run_many({run: spec}, RunOptions(progress, warn=warn)).values():
+        for reason in run_many({run: spec}, RunOptions(progress)).values():
             raise DivergedError(reason)
         summary = summarise(list(run.iterate_events()))
-    return CheckedSeed(name, seed, claimed, summary.model_sha256)
+    claimed = entry.seeds[seed].model_sha256
+    return CheckedSeed(entry.folder.name, seed, claimed, summary.model_sha256)
+
+
+def build_check_table(found: Sequence[CheckedSeed]) -> ResultTable:
+    """Build the table of repeated seeds."""
+    rows = [
+        [c.entry, str(c.seed), "equal" if c.equal else "differs", c.claimed[:12], c.found[:12]]
+        for c in found
+    ]
+    columns = ["entry", "seed", "hash", "claimed", "found"]
+    differs = None if all(c.equal for c in found) else HASH_NOTE
+    return ResultTable.build(columns, rows, "entries, each with one seed repeated", [differs])
 
 
 def names_address(overrides: Sequence[str]) -> bool:

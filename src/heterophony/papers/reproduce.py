@@ -10,16 +10,18 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..config.reading import resolve_config
+from ..config.reading import read_config, resolve_config
 from ..config.sections import EngineSection, parse_participation
 from ..core.errors import ConfigError, DataError, FolderError
 from ..data.sources import SOURCES
+from ..engines.base import check_engine_installed, count_cores
 from ..results.statistics import compute_confidence_interval
 from ..runs.events import Event, get_start
 from ..runs.folder import RunFolder
@@ -27,7 +29,7 @@ from ..studies.many import RunOptions, run_many
 from ..studies.progress import RunsProgress
 from ..studies.run import is_finished
 from ..studies.spec import RunSpec, read_spec
-from .cost import estimate_seconds, measure_speed
+from .cost import estimate_seconds, format_duration, measure_speed
 from .scaling import SHRINK_CONFIG
 from .table import Cell, PublishedTable, TableScale, describe_variants
 from .verdicts import (
@@ -38,6 +40,9 @@ from .verdicts import (
     compare_numbers,
     measure_run,
 )
+
+CellKey = tuple[str, str]  # row and column
+OpenProgress = Callable[[Sequence[RunFolder]], AbstractContextManager[RunsProgress]]
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ class CellRun:
         return {**self.cell.config, "seed": self.seed}
 
     def compute_selection_probabilities(self, clients: int) -> list[float]:
-        """Compute how likely each of so many clients is in one draw, in client order."""
+        """Compute the probability of each client in one draw, in client order."""
         rule, _ = parse_participation(self.cell.config.get("participation", {}))
         return [float(p) for p in rule.compute_probabilities(clients, self.seed)]
 
@@ -147,6 +152,16 @@ class TableSelection:
             return f"{name} is not on this machine: `heterophony data fetch {name}`"
         return None
 
+    def describe_duplicates(self) -> list[str]:
+        """Say which rows or columns become the same at this scale."""
+        pairs: dict[str, str] = {}
+        for (row, column), first in self.duplicates.items():
+            if column == first.column:
+                pairs.setdefault(row, first.row)
+            elif first.column not in self.stand_ins.get(column, ()):  # else the label names both
+                pairs.setdefault(column, first.column)
+        return [f"{a}: the same as {b} at this scale" for a, b in pairs.items()]
+
     @property
     def runs(self) -> list[CellRun]:
         """All runs that are possible here, cell by cell."""
@@ -218,6 +233,7 @@ class ReproductionResult:
     numbers: list[ComparedNumber]
     claims: list[Claim]
     diverged: list[str]  # which runs, and why: they are in no number
+    remarks: tuple[str, ...] = ()  # how the data differ from the published sets
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of ``table.json``."""
@@ -270,29 +286,14 @@ def build_result(
 
     ``failed`` maps the folder names of runs that failed to the reason.
     """
-    ours: dict[tuple[str, str], ValuesBySeed] = {}
-    reasons = {
-        get_cell_key(c): reason
-        for c in table.distinct_cells
-        if (reason := table.explain_unavailable(c))
-    }
-    for task in table.runs:
-        if task.folder_name in failed:
-            reasons[get_cell_key(task.cell)] = failed[task.folder_name]
-    for task, events in read_finished(table, parent):
-        measures = measure_run(events, table.published.measured)
-        if remark := get_start(events).get("data_remark"):
-            reasons.setdefault(get_cell_key(task.cell), remark)
-        ours.setdefault(get_cell_key(task.cell), {})[task.seed] = measures
-    if table.scale is not TableScale.full:
-        why = f"{table.scale} scale"
-        reasons = {get_cell_key(c): why for c in table.selected_cells} | reasons
+    measured, remarks = measure_cells(table, parent)
     for key, first in table.duplicates.items():
-        ours |= {key: ours[get_cell_key(first)]} if get_cell_key(first) in ours else {}
+        if get_cell_key(first) in measured:
+            measured[key] = measured[get_cell_key(first)]
     numbers = compare_numbers(
         table.selected_cells,
-        ours,
-        reasons,
+        measured,
+        explain_incomparable(table, failed, remarks),
         table.stand_ins,
         printed_seeds=len(table.published.measured.seeds),
     )
@@ -302,24 +303,48 @@ def build_result(
         for task in table.runs
         if task.folder_name in failed
     ]
-    return ReproductionResult(table, distinct, check_claims(table.published, numbers), diverged)
+    claims = check_claims(table.published, numbers)
+    return ReproductionResult(
+        table, distinct, claims, diverged, tuple(dict.fromkeys(remarks.values()))
+    )
 
 
-def get_cell_key(cell: Cell) -> tuple[str, str]:
+def measure_cells(
+    table: TableSelection, parent: Path
+) -> tuple[dict[CellKey, ValuesBySeed], dict[CellKey, str]]:
+    """Measure the finished runs of each cell; also return remarks on their data."""
+    measured: dict[CellKey, ValuesBySeed] = {}
+    remarks: dict[CellKey, str] = {}
+    for task, events in read_finished(table, parent):
+        key = get_cell_key(task.cell)
+        if remark := get_start(events).get("data_remark"):
+            remarks.setdefault(key, remark)
+        measured.setdefault(key, {})[task.seed] = measure_run(events, table.published.measured)
+    return measured, remarks
+
+
+def explain_incomparable(
+    table: TableSelection, failed: Mapping[str, str], remarks: Mapping[CellKey, str]
+) -> dict[CellKey, str]:
+    """Say why the cells that cannot be compared with the printed numbers cannot."""
+    reasons = dict[CellKey, str]()
+    if table.scale is not TableScale.full:
+        reasons = {get_cell_key(c): f"{table.scale} scale" for c in table.selected_cells}
+    reasons |= remarks
+    for cell in table.distinct_cells:
+        if reason := table.explain_unavailable(cell):
+            reasons[get_cell_key(cell)] = reason
+    for task in table.runs:
+        if task.folder_name in failed:
+            reasons[get_cell_key(task.cell)] = failed[task.folder_name]
+    return reasons
+
+
+def get_cell_key(cell: Cell) -> CellKey:
     return cell.row, cell.column
 
 
-def describe_duplicates(table: TableSelection) -> list[str]:
-    """Say which rows or columns became the same at this scale."""
-    pairs: dict[str, str] = {}
-    for (row, column), first in table.duplicates.items():
-        if column == first.column:
-            pairs.setdefault(row, first.row)
-        elif first.column not in table.stand_ins.get(column, ()):  # else the label names both
-            pairs.setdefault(column, first.column)
-    return [f"{a}: the same as {b} at this scale" for a, b in pairs.items()]
-
-
+CONTINUE_HINT = "run the same command again to continue"
 SHORT_RUN_SECONDS = 60  # runs that are all shorter are run side by side, one core each
 
 
@@ -336,6 +361,31 @@ class DueRun:
     def rounds(self) -> int:
         rounds: int = self.cell_run.cell.config["rounds"]
         return rounds
+
+
+def run_table(
+    table: TableSelection,
+    parent: Path,
+    overrides: Sequence[str],
+    workers: int | None,
+    open_progress: OpenProgress,
+    note: Callable[[str], None],
+) -> ReproductionResult:
+    """Run what is left of a table in this folder, and compare its numbers with the printed ones.
+
+    ``overrides`` are settings of the engine. ``open_progress`` shows the progress of run folders;
+    ``note`` receives how long it will take, and warnings.
+    """
+    engine, cores = read_config(None, overrides).engine, workers or count_cores()
+    check_engine_installed(engine.name)
+    engine.choose_compute()  # raises if the accelerator is not here
+    due = prepare_due_runs(table, parent, cores)
+    if due:
+        time = format_duration(sum(d.seconds for d in due))
+        note(f"{len(due)} run{'s' * (len(due) > 1)}, about {time} on this machine; {CONTINUE_HINT}")
+    with open_progress([d.folder for d in due]) as progress:
+        failed = run_due(due, engine, overrides, cores, workers, progress, note)
+    return build_result(table, parent, failed)
 
 
 def prepare_due_runs(table: TableSelection, parent: Path, cores: int) -> list[DueRun]:

@@ -64,7 +64,7 @@ def reduce_quick_rounds(small: dict[str, Any], local: Mapping[str, Any]) -> None
 
 
 def scale_round_settings(algorithm: dict[str, Any], after: int, before: int) -> None:
-    """Scale the settings of an algorithm that count rounds to so many rounds."""
+    """Scale the settings of an algorithm that count rounds, from ``before`` to ``after`` rounds."""
     for key in (
         *ROUND_SETTINGS,
         *(FEDCAC_ROUND_SETTING[1:] if algorithm["name"] == FEDCAC_ROUND_SETTING[0] else ()),
@@ -205,7 +205,7 @@ def limit_own_images(partition: dict[str, Any], small: str) -> None:
 
 
 def keeps_dataset(full: str, small: str) -> bool:
-    """Tell whether a small data set is the paper's own, and no stand-in."""
+    """Return True if a small data set is the paper's own, and not a stand-in."""
     own = f"{full.removesuffix('-balanced')}-small"
     return full in TEXT_DATASETS or small in (full, own)
 
@@ -227,7 +227,7 @@ def raise_learning_rate(small: dict[str, Any], full: str) -> None:
 
 
 def shares_images(small: Mapping[str, Any]) -> bool:
-    """Tell whether clients share the images, and train on all of theirs in a round."""
+    """Return True if clients share the images, and train on all of theirs in a round."""
     own_size = small["data"].get("partition", {}).get("kind") == OWN_SIZE_PARTITION
     steps, pooled = "steps" in small["local"], small["algorithm"]["name"] == CENTRALISED
     return not (own_size or steps or pooled)
@@ -249,7 +249,7 @@ def reduce_medium_rounds(small: dict[str, Any]) -> None:
 
 
 def choose_most_epochs(small: Mapping[str, Any]) -> int:
-    """Return how many epochs a client may train for in all rounds: fewer where they take longer."""
+    """Return the limit on a client's epochs over all rounds: lower where epochs take longer."""
     name = small["data"]["name"]
     if name in TEXT_DATASETS:
         return MAX_EPOCHS_OF_TEXT
@@ -264,14 +264,11 @@ def extend_seeds(own: tuple[int, ...]) -> tuple[int, ...]:
 
 
 SHRINK_CONFIG = {TableScale.quick: shrink_to_quick, TableScale.medium: shrink_to_medium}
-SCALE_NOTES = {
-    TableScale.quick: QUICK_SCALE_NOTE,
-    TableScale.medium: MEDIUM_SCALE_NOTE,
-}
+SCALE_NOTES = {TableScale.quick: QUICK_SCALE_NOTE, TableScale.medium: MEDIUM_SCALE_NOTE}
 
 
 def choose_seeds(published: PublishedTable, scale: TableScale) -> tuple[int, ...]:
-    """Return the seeds that a table is run with, if nobody names them."""
+    """Return the default seeds of a table at a scale."""
     own = tuple(published.measured.seeds)
     if scale is TableScale.medium:
         return extend_seeds(own)

@@ -1,4 +1,4 @@
-"""At which scale a published table is run. Imports no torch, so that --help is quick."""
+"""Published tables: rows, columns, settings, printed numbers and claims. Imports no torch, so that --help is quick."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MEASURE_NAMES = {  # the others are called as in the files
 
 @dataclass(frozen=True)
 class MeasurementRule:
-    """How the paper computes one number from a run, and from several runs."""
+    """How the paper computes a number from one or several runs."""
 
     rounds: Literal["best", "last", "last10"] = setting("best", "which rounds of a run count")
     clients: Literal["pooled", "mean"] = setting("pooled", "all test examples, or clients, alike")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -10,19 +10,48 @@ from typing import Any
 from ..core.errors import FolderError
 from ..core.files import read_json
 from ..papers.claim_list import ATTACK_MEASURES
-from ..papers.evidence import CellAtScale, StoredRun, digest_settings, shrink_cell
+from ..papers.evidence import (
+    CellAtScale,
+    StoredRun,
+    digest_settings,
+    list_cells_at_scales,
+    match_runs,
+    shrink_cell,
+)
 from ..papers.reproduce import find_differences
-from ..papers.table import load_table
+from ..papers.table import TableScale, load_table, load_tables
 from ..results.runs import Run, load_runs
 from .run_audit import LEAKAGE_TABLE, get_preset
 from .summary import PRIVATE_KNOWLEDGE, AuditPreset
 
 AUDIT_FILE = "audit.json"
+RUNS_FOLDER = Path("runs")  # where `reproduce` and `audit` put runs by default
 DIGITS = 3  # of stored numbers, in dB
 
 
+def read_own_runs(folder: Path | None, note: Callable[[str], None]) -> list[StoredRun]:
+    """Read the user's runs and audits of published tables: in this folder, or below ``runs/``.
+
+    ``note`` receives which folders were left out, and why.
+    """
+    judged = (TableScale.medium, TableScale.full)
+    folders = [folder] if folder else [p for s in judged for p in RUNS_FOLDER.glob(f"*-{s}")]
+    audits: list[StoredRun] = []
+    for candidate in [folder] if folder else sorted(RUNS_FOLDER.glob("*")):
+        if is_audit(candidate):
+            try:
+                audits += describe_audit(candidate)
+            except FolderError as error:
+                note(f"left out: {error}")
+    if not folders:
+        return audits
+    # all tables: a claim may rest on another table's FedAvg, or on centralised training
+    cells = list_cells_at_scales(load_tables())
+    return [*match_runs(load_runs(folders, note), cells), *audits]
+
+
 def is_audit(folder: Path) -> bool:
-    """Tell whether a folder holds a finished audit."""
+    """Return True if a folder holds a finished audit."""
     return (folder / AUDIT_FILE).is_file()
 
 

@@ -54,11 +54,7 @@ class AuditSetup:
 
 QUICK_AUDIT = AuditSetup(
     {
-        "data": {
-            "name": "photos",
-            "clients": 4,
-            "partition": {"kind": "dirichlet", "alpha": 0.5},
-        },
+        "data": {"name": "photos", "clients": 4, "partition": {"kind": "dirichlet", "alpha": 0.5}},
         "model": {"name": "smallcnn", "head_depth": 1},
         "local": {"epochs": 3, "batch": 20, "lr": 0.02},
         "participation": {"rate": 1.0},
@@ -105,7 +101,7 @@ class Audit:
         return [s.folder for s in self.snapshots.values()]
 
     def train(self, progress: RunsProgress) -> None:
-        """Run what is left of every run, keep the states to attack, and record what is sent."""
+        """Finish every run, keep the states to attack, and record what is sent."""
         for name, snapshots in self.snapshots.items():
             engine, plan = self.configs[name].engine, snapshots.plan
             status = progress.begin_run(get_display_name(name), plan.rounds)

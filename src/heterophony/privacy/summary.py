@@ -1,4 +1,4 @@
-"""Names of audit presets, for the command line. Imports no torch, so that --help is quick."""
+"""Summarise an audit: the numbers of ``audit.json``, and its tables. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from enum import StrEnum
 from statistics import fmean
 from typing import Any
 
+from ..algorithms import get_display_name
 from ..papers.table import PublishedTable
+from ..results.table import Column, Columns, ResultTable, Rows
 
 
 class AuditPreset(StrEnum):
@@ -42,7 +44,7 @@ def collect_losses(records: Iterable[Record]) -> dict[str, dict[int, float]]:
 
 
 def lists_sent_parameters(record: Record) -> bool:
-    """Tell whether a record lists parameters that an algorithm sends."""
+    """Return True if a record lists parameters that an algorithm sends."""
     return bool(record["event"] == "visible" and record["names"])
 
 
@@ -158,10 +160,10 @@ class AuditPart:
         when = f"after round {self.key}" if self.kind == "rounds" else f"at loss {self.key}"
         return f"PSNR {when}"
 
-    def format_psnr(self, row: Record) -> str:
-        """Format the mean PSNR of a row in this part."""
+    def find_psnr(self, row: Record) -> float | None:
+        """Return the mean PSNR of a row in this part; None if it was not attacked there."""
         found = row[self.kind].get(self.key)
-        return f"{found['psnr_mean']:.2f}" if found else "–"
+        return found["psnr_mean"] if found else None
 
 
 def list_parts(content: Record) -> list[AuditPart]:
@@ -176,6 +178,69 @@ def list_parts(content: Record) -> list[AuditPart]:
     else:
         parts = [AuditPart("rounds", str(t)) for t in content["asked"]["victims"]["rounds"]]
     return parts if len(parts) > 1 else []
+
+
+QUALITY_COLUMNS = {
+    "psnr_mean": Column("PSNR mean"),
+    "psnr_max": Column("PSNR max"),
+    "ssim_mean": Column("SSIM mean", form=".3f"),
+    "ssim_max": Column("SSIM max", form=".3f"),
+}
+
+
+def build_audit_table(content: Record) -> ResultTable:
+    """Build the table of what was recovered, with reference images for no leak below."""
+    how, parts = content["asked"]["how"], list_parts(content)
+    rows: Rows = [
+        [
+            *(get_display_name(r["algorithm"]), r["private"], r["attacks"]),
+            *(r[key] for key in QUALITY_COLUMNS),
+            *(part.find_psnr(r) for part in parts),
+        ]
+        for r in content["rows"]
+    ]
+    rows += [
+        [name, "", "", *(r[key] for key in QUALITY_COLUMNS), *[""] * len(parts)]
+        for name, r in content["references"].items()
+    ]
+    columns: Columns = ["algorithm", "personal parameters", Column("images", form="d")]
+    return ResultTable.build(
+        [*columns, *QUALITY_COLUMNS.values(), *(Column(part.title) for part in parts)],
+        rows,
+        f"Images recovered ({how['attack']}, {how['iterations']} iterations); higher leaks more",
+        content["notes"],
+    )
+
+
+def build_ordering_table(content: Record) -> ResultTable | None:
+    """Build the table of the paper's orderings, printed and here; None without any."""
+    found = content["orderings"]
+    if not found:
+        return None
+    rows: Rows = [
+        [
+            f"{o['above']} > {o['below']}",
+            "mean" if o["measure"] == "psnr_mean" else "max",
+            o["private"],
+            " > ".join(f"{v:.2f}" for v in o["printed"]),
+            ", ".join(f"{v:.2f}" for v in o["here"]),
+            "yes" if o["holds"] else "no",
+        ]
+        for o in found
+    ]
+    distinct = {(o["above"], o["below"], o["measure"]) for o in found}
+    columns: Columns = [
+        "ordering",
+        "PSNR",
+        "personal parameters",
+        *map(Column, ("printed", "here", "holds")),
+    ]
+    return ResultTable.build(
+        columns,
+        rows,
+        f"FedDecomp, Table 7: who leaks more, {len(distinct)} orderings under three attackers"
+        " (PSNR; read the order, not the level)",
+    )
 
 
 def summarise_references(found: Sequence[Record]) -> dict[str, dict[str, float]]:

@@ -10,25 +10,19 @@ from pathlib import Path
 from ..core.errors import ConfigError
 from ..core.files import write_atomically
 from ..papers.claim_data import (
-    CASE_TITLES,
-    OPEN_VERDICTS,
     FindingVerdict,
-    classify_verdict,
+    build_case_table,
+    build_claim_table,
+    build_decided_table,
     count_findings,
-    describe_cost,
-    describe_found,
-    list_cases,
     list_verdicts,
 )
 from ..papers.claim_verdicts import ClaimVerdict
-from ..results.exports import escape_markdown
+from ..results.render import escape_html_text, escape_markdown, render_html, render_markdown
 
 TITLE = "What holds: the claims of five works"
-COLUMNS = ("claim", "printed", "verdict", "found", "to decide, core-hours")
-NUMBERS = re.compile(r"[\d.,/– ]+")  # a cell of numbers, or without any
-CODE, EMPHASIS = re.compile(r"`([^`]+)`"), re.compile(r"\*([^*]+)\*")  # in Markdown
+EMPHASIS = re.compile(r"\*([^*]+)\*")  # in Markdown
 DECIDED_TITLE = "What is decided"
-DECIDED_COLUMNS = ("verdict", "claims", "found")
 JUDGED_TITLE = "How claims are judged"
 INTRODUCTION = (
     "The orderings that the tables of these works print (which row is best, what falls or rises with what),"
@@ -74,59 +68,17 @@ EXPLANATION = (
 
 def format_claims_markdown(found: Sequence[FindingVerdict], table: str | None = None) -> str:
     """Format all claims as Markdown, or those of a table: decided findings first, then every table."""
-    lines = [f"# {TITLE}", "", f"**{count_findings(found)}.**", "", INTRODUCTION, ""]
-    if decided := list_decided(found):
-        rows = [[v, "<br>".join(map(escape_markdown, claims)), f] for v, claims, f in decided]
-        lines += [f"## {DECIDED_TITLE}", ""]
-        lines += format_markdown_table(DECIDED_COLUMNS, rows, escaped=1)
-    lines += [f"## {JUDGED_TITLE}", ""]
-    for paragraph in EXPLANATION:
-        lines += [paragraph, ""]
+    blocks = [f"# {TITLE}", f"**{count_findings(found)}.**", INTRODUCTION]
+    if (decided := build_decided_table(found)).rows:
+        blocks += [f"## {DECIDED_TITLE}", render_markdown(decided).rstrip()]
+    blocks += [f"## {JUDGED_TITLE}", *EXPLANATION]
     for title, group in group_by_table(list_verdicts(found, table)):
-        rows = [list_texts(one) for one in group]
-        lines += [f"## {title}", "", *format_markdown_table(COLUMNS, rows, numbers=1)]
+        blocks += [f"## {title}", render_markdown(build_claim_table(group)).rstrip()]
         for one in group:
             if one.cases:
-                lines += [f"All runs: *{escape_markdown(one.claim.says)}*", ""]
-                lines += format_markdown_table(CASE_TITLES, list_cases(one))
-    return "\n".join(lines)
-
-
-def format_markdown_table(
-    titles: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    numbers: int = 0,
-    escaped: int | None = None,
-) -> list[str]:
-    """Format a table whose last ``numbers`` columns are aligned to the right; decided verdicts are bold.
-
-    The column ``escaped`` is Markdown already.
-    """
-    marks = ["---"] * (len(titles) - numbers) + ["--:"] * numbers
-    lines = [f"| {' | '.join(titles)} |", f"|{'|'.join(marks)}|"]
-    place = titles.index("verdict")
-    for row in rows:
-        cells = [cell if i == escaped else escape_markdown(cell) for i, cell in enumerate(row)]
-        if classify_verdict(row[place]) not in OPEN_VERDICTS:
-            cells[place] = f"**{cells[place]}**"
-        lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, ""]
-
-
-def list_decided(found: Sequence[FindingVerdict]) -> list[tuple[str, list[str], str]]:
-    """List the findings that something decides: the verdict, their claims, and what was found."""
-    return [
-        (one.verdict, [name_claim(c, one) for c in one.claims], describe_found(one.claims[0]))
-        for one in found
-        if not one.is_open
-    ]
-
-
-def name_claim(one: ClaimVerdict, finding: FindingVerdict) -> str:
-    """Name a claim where others are beside it; with its verdict, if that is not the finding's."""
-    claim = one.claim
-    own = "" if one.verdict == finding.verdict else f": {one.verdict}"
-    return f"{claim.table.paper}, {claim.table.where}: {claim.says} ({claim.printed}){own}"
+                blocks.append(f"All runs: *{escape_markdown(one.claim.says)}*")
+                blocks.append(render_markdown(build_case_table(one)).rstrip())
+    return "\n\n".join(blocks) + "\n"
 
 
 def group_by_table(found: Sequence[ClaimVerdict]) -> Iterator[tuple[str, list[ClaimVerdict]]]:
@@ -136,18 +88,6 @@ def group_by_table(found: Sequence[ClaimVerdict]) -> Iterator[tuple[str, list[Cl
         group = [one for one in found if one.claim.table.name == name]
         table = group[0].claim.table
         yield f"{table.paper}, {table.where}: {table.what}", group
-
-
-def list_texts(one: ClaimVerdict) -> list[str]:
-    """List the cells of a claim's row, in the order of ``COLUMNS``."""
-    claim = one.claim
-    return [
-        claim.says,
-        claim.printed,
-        one.verdict,
-        describe_found(one),
-        describe_cost(one),
-    ]
 
 
 STYLE = """
@@ -161,22 +101,12 @@ th { font-weight: 600; } .number { text-align: right; white-space: nowrap; } th.
 th.claim { width: 25%; } th.claims { width: 50%; } th.printed { width: 18%; }
 th.verdict { width: 16%; } th.number { width: 15%; }
 td.claims br { display: block; content: ""; margin-top: .4rem; }
-td.found, details { font-size: 13px; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
+td.found, td.words, details { font-size: 13px; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
 details { margin: .3rem .6rem; } summary { cursor: pointer; }
-.kind { font-weight: 600; } .undecided { font-weight: 400; opacity: .7; }
-.holds { color: #1a7f37; } .condition { color: #9a6700; } .fails { color: #cf222e; }
-@media (prefers-color-scheme: dark) { .holds { color: #3fb950; } .condition { color: #d29922; } .fails { color: #f85149; } }
+.mark { font-weight: 600; } .open { font-weight: 400; opacity: .7; }
+.good { color: #1a7f37; } .limited { color: #9a6700; } .bad { color: #cf222e; }
+@media (prefers-color-scheme: dark) { .good { color: #3fb950; } .limited { color: #d29922; } .bad { color: #f85149; } }
 """
-CLASSES = {
-    "holds": "holds",
-    "holds under condition": "condition",
-    "does not hold": "fails",
-    "seen at medium scale": "holds",
-    "seen at medium scale under condition": "condition",
-    "not seen at medium scale": "fails",
-    "not yet trained": "undecided",
-    "undecided": "undecided",
-}
 
 
 def format_claims_html(found: Sequence[FindingVerdict], table: str | None = None) -> str:
@@ -186,53 +116,24 @@ def format_claims_html(found: Sequence[FindingVerdict], table: str | None = None
         f"<p><strong>{escape(count_findings(found))}.</strong></p>",
         format_html_paragraph(INTRODUCTION),
     ]
-    if decided := list_decided(found):
-        rows = [[v, "\n".join(claims), f] for v, claims, f in decided]
-        body.append(f"<h2>{DECIDED_TITLE}</h2>{format_html_table(DECIDED_COLUMNS, rows)}")
+    if (decided := build_decided_table(found)).rows:
+        body.append(f"<h2>{DECIDED_TITLE}</h2>{render_html(decided)}")
     body += [f"<h2>{JUDGED_TITLE}</h2>", *map(format_html_paragraph, EXPLANATION)]
     for title, group in group_by_table(list_verdicts(found, table)):
-        rows = [list_texts(one) for one in group]
-        body.append(f"<h2>{escape(title)}</h2>{format_html_table(COLUMNS, rows, numbers=1)}")
+        body.append(f"<h2>{escape(title)}</h2>{render_html(build_claim_table(group))}")
         for one in group:
             if one.cases:
-                cases = format_html_table(CASE_TITLES, list_cases(one))
-                summary = f"<summary>All runs: {escape(one.claim.says)}</summary>"
-                body.append(f"<details>{summary}{cases}</details>")
+                summary = f"<summary>All runs: {escape_html_text(one.claim.says)}</summary>"
+                body.append(f"<details>{summary}{render_html(build_case_table(one))}</details>")
     head = f'<meta charset="utf-8"><title>{escape(TITLE)}</title><style>{STYLE}</style>'
     view = '<meta name="viewport" content="width=device-width, initial-scale=1">'
     return f'<!doctype html><html lang="en"><head>{head}{view}</head><body>{"".join(body)}</body></html>\n'
 
 
-def format_html_table(
-    titles: Sequence[str], rows: Sequence[Sequence[str]], numbers: int = 0
-) -> str:
-    """Format a table whose last ``numbers`` columns are aligned to the right; verdicts have colours."""
-    names = [*titles[: len(titles) - numbers], *["number"] * numbers]
-    heads = zip(names, titles, strict=True)
-    lines = ["".join(f'<th class="{name.split()[0]}">{escape(t)}</th>' for name, t in heads)]
-    for row in rows:
-        cells = zip(names, row, strict=True)
-        lines.append("".join(format_html_cell(name, text) for name, text in cells))
-    return f'<div class="wide"><table>{"".join(f"<tr>{line}</tr>" for line in lines)}</table></div>'
-
-
-def format_html_cell(column: str, text: str) -> str:
-    kind = f" kind {CLASSES[classify_verdict(text)]}" if column == "verdict" else ""
-    if column == "number" and not NUMBERS.fullmatch(text):
-        column = "found"  # words: small, and aligned to the left
-    lines = "<br>".join(map(mark_code, text.split("\n")))
-    return f'<td class="{column.split()[0]}{kind}">{lines}</td>'
-
-
 def format_html_paragraph(text: str) -> str:
     """Format a paragraph of Markdown that has nothing but emphasis and code."""
-    marked = EMPHASIS.sub(r"<em>\1</em>", mark_code(text))
+    marked = EMPHASIS.sub(r"<em>\1</em>", escape_html_text(text))
     return f"<p>{marked}</p>"
-
-
-def mark_code(text: str) -> str:
-    """Escape a text for HTML; what is between backticks is code."""
-    return CODE.sub(r"<code>\1</code>", escape(text))
 
 
 FORMATS = {".html": format_claims_html, ".md": format_claims_markdown}

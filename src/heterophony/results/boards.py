@@ -1,7 +1,7 @@
-"""The table of boards that a run's server writes: state, activity and cost of each board.
+"""The boards of a run: their state as the server writes it, and what each did in its rounds.
 
-The file repeats what boards sent, so nothing in it is trusted: a file that does not have the
-expected form becomes a one-line problem.
+Both repeat what boards sent, so nothing is trusted: a file without the expected form becomes a
+one-line problem, and numbers without it are left out.
 """
 
 from __future__ import annotations
@@ -9,14 +9,19 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, Protocol
 
-from ..core.files import UnsuitableFileError, read_regular_file
+from ..core.errors import ConfigError
+from ..core.files import UnsuitableFileError, read_regular_file, sort_names, write_atomically
+from ..runs.events import Event, RoundEvent, select_rounds
 from ..runs.run_index import BOARDS_FILE
+from .render import render_csv, render_page
+from .table import Column, ResultTable, Rows, Value
 
 FORMAT_VERSION = 1
 MAX_FILE_BYTES = 8 << 20
@@ -113,7 +118,7 @@ def parse_device_row(name: str, device: Json, written: float) -> DeviceRow:
 
 # Texts --------------------------------------------------------------------------------------
 def build_devices_section(table: DeviceTable, label: str = "", now: float | None = None) -> Json:
-    """The section of the page; it says if the server has written nothing for long before ``now``."""
+    """Build the section of the page; it says if the server has been silent for long before ``now``."""
     if table.problem:
         return {"run": label, "summary": table.problem, "caption": "", "titles": [], "rows": []}
     ended = table.state == "ended"
@@ -184,3 +189,141 @@ def require_number(value: Any) -> float:
     if type(value) not in (int, float) or not math.isfinite(value):
         raise ValueError("not a number")
     return float(value)
+
+
+# Rounds -------------------------------------------------------------------------------------
+
+MAX_DRAWN_ROUNDS = 30  # of a run; with more, the page would be slow
+MAX_DRAWN_SPANS = 400  # of one board in one round
+ACTIVITIES = ("receive", "train", "evaluate", "send")
+SECONDS = ("train", "evaluate", "transfer", "wait")
+NUMBERS = (
+    *(*SECONDS, "bytes_down", "bytes_up", "peak_bytes", "cpu_share", "celsius", "joules"),
+    "clients_possible",
+)
+ROUND_COLUMNS = (
+    *(Column(f"{activity} s") for activity in SECONDS),
+    *map(Column, ("down", "up", "memory", "CPU", "°C", "J", "clients possible")),
+)
+
+
+class LabelledRun(Protocol):
+    """A run with its label and events."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def events(self) -> list[Event]: ...
+
+
+def iterate_device_rounds(event: RoundEvent) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Iterate over the boards of a round."""
+    devices = event.get("boards")
+    if isinstance(devices, dict):
+        known = {str(name): values for name, values in devices.items() if isinstance(values, dict)}
+        yield from ((name, known[name]) for name in sort_names(known))
+
+
+def get_number(values: Mapping[str, Any], key: str) -> float | None:
+    """Return a finite number, or None."""
+    value = values.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+# The page -----------------------------------------------------------------------------------
+def build_device_rounds_section(run: LabelledRun) -> Json | None:
+    """Return the drawn rounds and the table of averages; None if the run has no boards."""
+    rounds = [e for e in select_rounds(run.events) if any(iterate_device_rounds(e))]
+    if not rounds:
+        return None
+    return {
+        "run": run.label,
+        "rounds": [describe_round(e) for e in select_evenly(rounds, MAX_DRAWN_ROUNDS)],
+        "left_out": max(0, len(rounds) - MAX_DRAWN_ROUNDS),
+        "table": render_page(build_round_table(rounds)),
+    }
+
+
+def select_evenly(rounds: Sequence[RoundEvent], count: int) -> list[RoundEvent]:
+    """Return the first, the last and evenly spaced rounds between them."""
+    if len(rounds) <= count:
+        return list(rounds)
+    places = {round(i * (len(rounds) - 1) / (count - 1)) for i in range(count)}
+    return [rounds[i] for i in sorted(places)]
+
+
+def describe_round(event: RoundEvent) -> Json:
+    return {
+        "t": event["t"],
+        "seconds": event["seconds"],
+        "devices": [
+            {"name": name, "spans": list_spans(values.get("spans"))}
+            for name, values in iterate_device_rounds(event)
+        ],
+    }
+
+
+def list_spans(spans: Any) -> list[list[Any]]:
+    """Return the spans that have their form, as [activity, client, begin, end]."""
+    found = []
+    for span in spans[:MAX_DRAWN_SPANS] if isinstance(spans, list) else []:
+        if isinstance(span, list) and len(span) == 4 and span[0] in ACTIVITIES:
+            ends = [get_number({"": n}, "") for n in span[2:]]
+            if None not in ends:
+                found.append([ACTIVITIES.index(span[0]), str(span[1])[:64], *ends])
+    return found
+
+
+def build_round_table(rounds: Sequence[RoundEvent]) -> ResultTable:
+    """Build the table of averages over the rounds, one row per board."""
+    values: dict[str, dict[str, list[float]]] = {}
+    for event in rounds:
+        for name, device in iterate_device_rounds(event):
+            for key in NUMBERS:
+                if (number := get_number(device, key)) is not None:
+                    values.setdefault(name, {}).setdefault(key, []).append(number)
+    rows = [[name, *list_round_cells(values[name], len(rounds))] for name in sort_names(values)]
+    return ResultTable.build(["board", *ROUND_COLUMNS], rows)
+
+
+def list_round_cells(found: Mapping[str, list[float]], rounds: int) -> list[Value]:
+    def average(key: str) -> float:
+        return sum(found.get(key, [])) / rounds
+
+    def combine(key: str, how: Callable[[list[float]], float], form: str = "{:.0f}") -> str | None:
+        return form.format(how(found[key])) if key in found else None
+
+    peak = found.get("peak_bytes")
+    return [
+        *(average(key) for key in SECONDS),
+        *(format_bytes(round(average(key))) for key in ("bytes_down", "bytes_up")),
+        format_bytes(round(max(peak))) if peak else None,
+        combine("cpu_share", lambda shares: 100 * fmean(shares), "{:.0f} %"),
+        combine("celsius", max),
+        combine("joules", sum),
+        combine("clients_possible", lambda counts: counts[-1]),
+    ]
+
+
+def write_board_rounds(runs: Sequence[LabelledRun], path: Path) -> None:
+    """Write one line per run, round and board as CSV."""
+    if path.suffix != ".csv":
+        raise ConfigError(f"--kind devices: write a .csv, as in -o devices.csv, not {path.name}")
+    rows: Rows = [
+        [
+            *(run.label, event["t"], event["seconds"], name),
+            *(None if n is None else n if n % 1 else int(n) for n in list_numbers(values)),
+        ]
+        for run in runs
+        for event in select_rounds(run.events)
+        for name, values in iterate_device_rounds(event)
+    ]
+    table = ResultTable.build(["run", "round", "round_seconds", "board", *NUMBERS], rows)
+    write_atomically(path, render_csv(table).encode())
+
+
+def list_numbers(values: Mapping[str, Any]) -> list[float | None]:
+    return [get_number(values, key) for key in NUMBERS]

@@ -107,7 +107,7 @@ class ParticipationMatrix:
 
 
 def collect_participation(runs: Sequence[Run]) -> list[ParticipationMatrix]:
-    """The participation of every run; runs with the same one, such as those of one seed, share it."""
+    """Collect the participation of every run; runs with the same one, as of one seed, share it."""
     matrices: dict[tuple[str, bytes], ParticipationMatrix] = {}
     for run in runs:
         clients, sha = tuple(run.start["clients"]), str(run.start["data_sha256"])

@@ -1,4 +1,4 @@
-"""Cumulative costs of a run at each evaluation: bytes and seconds of all rounds before it."""
+"""Progress of runs: cumulative costs, state and small curves for lists, and whether a run is alive."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean
 from typing import Any
 
 from ..core.errors import FolderError, StorageError
 from ..core.files import open_regular_file, read_json, translate_disk_errors
-from ..core.scores import get_metric_info
-from ..runs.curves import Accuracy, MeanStd, NewClients, compute_curves
+from ..runs.curves import Accuracy, MeanStd, compute_curves
 from ..runs.events import MEASURES, Event, Measure, select_rounds
 from ..runs.run_index import (
     CONFIG_FILE,
@@ -25,13 +24,13 @@ from ..runs.run_index import (
     parse_json_line,
     read_last_event,
 )
-from .runs import Run, group_by_series, load_run
+from .runs import load_run
 
 CostColumns = dict[str, list[float]]
 
 
 def compute_cumulative_costs(events: Sequence[Event], measured: Sequence[int]) -> CostColumns:
-    """Columns with one entry per evaluation; evaluation t is made before round t.
+    """Return columns with one entry per evaluation; evaluation t is made before round t.
 
     ``MB`` counts 10⁶ bytes, up and down. ``simulated`` exists if devices have a simulated clock.
     """
@@ -57,105 +56,6 @@ def compute_cumulative_costs(events: Sequence[Event], measured: Sequence[int]) -
 
 
 @dataclass(frozen=True)
-class MetricRow:
-    """The metrics of one series, as text: means over its seeds."""
-
-    series: str
-    seeds: list[int]
-    cells: list[str]
-
-
-def build_metric_table(runs: Sequence[Run]) -> tuple[list[str], list[MetricRow]]:
-    """Return the titles of columns, and the rows; both are empty if no run measured any."""
-    measured = [(r, r.current_summary.metrics) for r in runs if r.current_summary]
-    names = list(dict.fromkeys(name for _, metrics in measured for name in metrics))
-    columns = [(get_metric_info(name), measure) for name in names for measure in "GP"]
-    rows = [
-        MetricRow(
-            series,
-            [r.seed for r in group],
-            [info.format(average_metric(group, info.name, m)) for info, m in columns],
-        )
-        for series, group in group_by_series([r for r, metrics in measured if metrics]).items()
-    ]
-    titles = [f"{m} {info.title or info.name.replace('_', ' ')}" for info, m in columns]
-    return titles, rows
-
-
-def average_metric(group: Sequence[Run], name: str, measure: str) -> float | None:
-    """Average a metric over the seeds; None if a seed does not have it."""
-    summaries = [s for r in group if (s := r.current_summary)]
-    found = [s.metrics.get(name, {}).get(measure) for s in summaries]
-    known = [v for v in found if v is not None]
-    return fmean(known) if known and len(known) == len(group) else None
-
-
-MEASURE_TITLES = {
-    "G": "G",
-    "before": "P on arrival",
-    "P": "P in the end",
-    "worst10": "P worst 10 %",
-}
-
-
-def build_new_clients_section(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """The section of the page, with a row per series that has new clients; None if none has."""
-    groups = {name: collect_new_clients(group) for name, group in group_by_series(runs).items()}
-    rows = [
-        {
-            "name": name,
-            "seeds": [seed for seed, _ in new],
-            "cells": format_new_client_cells([n for _, n in new]),
-        }
-        for name, new in groups.items()
-        if new
-    ]
-    return (
-        {"titles": ["clients", "rounds", *MEASURE_TITLES.values()], "rows": rows} if rows else None
-    )
-
-
-def collect_new_clients(group: Sequence[Run]) -> list[tuple[int, NewClients]]:
-    """New clients of the finished runs, with their seeds."""
-    summaries = [run.summary for run in group if run.summary]
-    return [(s.seed, s.new_clients) for s in summaries if s.new_clients]
-
-
-def average_new_clients(group: Sequence[Run]) -> dict[str, float | None] | None:
-    """Average their accuracies over the seeds; None if there are no new clients."""
-    several = [new for _, new in collect_new_clients(group)]
-    if not several:
-        return None
-    values = {
-        k: [v for n in several if (v := get_measure(n, k)) is not None] for k in MEASURE_TITLES
-    }
-    return {k: fmean(known) if known else None for k, known in values.items()}
-
-
-def format_new_client_cells(several: Sequence[NewClients]) -> list[str]:
-    """Number of clients, rounds each trained alone, and accuracies in percent; ± is over the seeds."""
-    sizes = [
-        ", ".join(dict.fromkeys(str(v) for v in values))
-        for values in ([len(n.clients) for n in several], [n.rounds for n in several])
-    ]
-    return sizes + [
-        format_percent_mean([get_measure(n, k) for n in several]) for k in MEASURE_TITLES
-    ]
-
-
-def get_measure(new: NewClients, key: str) -> float | None:
-    value: float | None = new.fairness.worst10 if key == "worst10" else getattr(new, key)
-    return value
-
-
-def format_percent_mean(values: Sequence[float | None]) -> str:
-    known = [100 * v for v in values if v is not None]
-    if not known:
-        return "–"
-    return f"{fmean(known):.2f}" + (f" ± {pstdev(known):.2f}" if len(known) > 1 else "")
-
-
-@dataclass(frozen=True)
 class RunProgress:
     """The progress of one run."""
 
@@ -167,13 +67,13 @@ class RunProgress:
 
 
 def list_run_progress(path: Path) -> list[RunProgress]:
-    """The progress of all runs at or below the path, newest first."""
+    """List the progress of all runs at or below the path, newest first."""
     folders = sorted(find_runs(path), key=lambda folder: -find_change(folder / CONFIG_FILE))
     return [read_run_progress(folder) for folder in folders]
 
 
 def find_change(path: Path) -> int:
-    """When the file last changed, in nanoseconds; 0 if it cannot be seen."""
+    """Return when the file last changed, in nanoseconds; 0 if that is unknown."""
     try:
         return path.stat().st_mtime_ns
     except OSError:
@@ -203,14 +103,14 @@ def read_finished_run(folder: Path) -> RunProgress:
 
 
 def parse_accuracy(accuracy: dict[str, Any]) -> Accuracy:
-    """Parse an accuracy of result.json; raise if a number is none."""
+    """Parse an accuracy of result.json; raise if a number is not finite."""
     last10 = MeanStd(*(check_finite(accuracy["last10"][k]) for k in ("mean", "std")))
     best, last = (check_finite(accuracy[k]) for k in ("best", "last"))
     return Accuracy(best, int(accuracy["best_round"]), last, last10)
 
 
 def check_finite(number: Any) -> float:
-    """Return the number; raise for NaN, infinity and what is no number."""
+    """Return the number; raise FolderError if it is not finite."""
     if isinstance(number, bool) or not math.isfinite(number):
         raise FolderError(f"{RESULT_FILE} is damaged: {number} is not a finite number")
     return float(number)
@@ -236,7 +136,7 @@ QUIET_ROUNDS = 3.0  # the same, as a multiple of the seconds of a round
 
 @dataclass(frozen=True)
 class RunOverview:
-    """What a list shows of a run beside its accuracies; empty if nothing could be read."""
+    """What a list shows of a run beside its accuracies; empty if the events cannot be read."""
 
     rounds: int = 0
     done: int = 0
@@ -276,7 +176,7 @@ def summarise_lines(path: Path) -> RunOverview:
 
 
 def split_lines(path: Path) -> tuple[bytes, list[bytes], list[bytes]]:
-    """The lines of the start, the evaluations and the rounds, not parsed: most are not needed."""
+    """Return the lines of the start, the evaluations and the rounds, unparsed: most are not needed."""
     kinds: dict[str, list[bytes]] = {"start": [], "evaluation": [], "round": []}
     with translate_disk_errors(path), open_regular_file(path, MAX_EVENT_BYTES) as file:
         for line in file:
@@ -301,7 +201,7 @@ def read_small_curve(
 
 
 def is_running(folder: Path, overview: RunOverview, held_locks: set[int], now: float) -> bool:
-    """Whether a process works on the run: it holds the lock, or wrote an event not long ago.
+    """Return True if a process works on the run: it holds the lock, or wrote an event not long ago.
 
     The lock of a process on another machine cannot be seen, so its events have to show it.
     """
@@ -322,7 +222,7 @@ def is_running(folder: Path, overview: RunOverview, held_locks: set[int], now: f
 
 
 def read_held_locks(path: Path = Path("/proc/locks")) -> set[int]:
-    """The inodes of all files that a process on this machine has locked; nothing is locked for it.
+    """Return the inodes of all files that a process on this machine has locked; lock nothing.
 
     Trying the lock instead would disturb a run that starts at the same moment.
     """
@@ -331,22 +231,3 @@ def read_held_locks(path: Path = Path("/proc/locks")) -> set[int]:
     except OSError:  # not Linux
         return set()
     return {int(parts[5].rsplit(":", 1)[1]) for parts in fields if parts[1:2] == ["FLOCK"]}
-
-
-def describe_lone_clients(events: Iterable[Event]) -> str | None:
-    """Say that every round had one client of several, so that nothing was averaged; else None."""
-    known: list[str] = []
-    rounds = 0
-    for event in events:
-        if event["event"] == "start":
-            known = event["clients"]
-        elif event["event"] == "round":
-            if len(event["clients"]) != 1 or event["clients"][0] not in known:
-                return None
-            rounds += 1
-    if len(known) < 2 or not rounds:
-        return None
-    return (
-        f"one of {len(known)} clients trained in each round, so nothing was averaged;"
-        " with a higher participation.rate more of them train"
-    )

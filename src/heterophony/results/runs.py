@@ -127,8 +127,8 @@ def load_runs(
     """Load the runs at these paths and label them.
 
     A path is a run folder, a folder of run folders, or a .zip of run folders; a folder may have some of
-    them packed in its ``runs.zip``. A damaged run in a folder of runs is left out, and ``note`` is told
-    why. ``check`` raises for a run that cannot be shown.
+    them packed in its ``runs.zip``. A damaged run in a folder of runs is left out, and ``note``
+    receives the reason. ``check`` raises for a run that cannot be shown.
     """
     runs: dict[Path, Run] = {}
     for path in paths:
@@ -161,7 +161,7 @@ def load_path(path: Path, check: Callable[[Run], object]) -> tuple[dict[Path, Ru
 def load_readable_runs(
     folders: Iterable[Path], check: Callable[[Run], object]
 ) -> tuple[dict[Path, Run], list[str]]:
-    """Load those runs that can be read and shown; say of each of the others what is wrong."""
+    """Load the runs that can be read and shown; also return what is wrong with the others."""
     runs, problems = {}, []
     for folder in folders:
         try:
@@ -194,7 +194,7 @@ def find_started_folders(path: Path, unpacked: Path | None = None) -> list[Path]
 
 
 def has_begun(events: Path) -> bool:
-    """Tell whether a run has an event, or a file of events that cannot be read."""
+    """Return True if a run has an event, or a file of events that cannot be read."""
     try:
         return any(True for _ in read_events(events))
     except HeterophonyError:
@@ -226,7 +226,7 @@ def label_runs(runs: Sequence[Run]) -> list[Run]:
 
 
 def build_base_labels(runs: Sequence[Run]) -> list[str]:
-    """Each run's algorithm, and the settings in which it differs from other runs of it."""
+    """Name each run by its algorithm, and the settings in which it differs from other runs of it."""
     settings = [select_experiment_settings(run) for run in runs]
     by_algorithm: dict[str, list[dict[str, str]]] = {}
     for run, own in zip(runs, settings, strict=True):
@@ -240,14 +240,14 @@ def build_base_labels(runs: Sequence[Run]) -> list[str]:
 
 
 def choose_distinct_names(algorithms: Iterable[str]) -> dict[str, str]:
-    """The display name of each algorithm; two of the same name, as of a lab's FedAvg, differ."""
+    """Return a distinct display name for each algorithm, even for a lab's own FedAvg."""
     names = {algorithm: get_display_name(algorithm) for algorithm in algorithms}
     uses = Counter(names.values())
     return {k: name if uses[name] == 1 else f"{name} ({k})" for k, name in names.items()}
 
 
 def find_differing_settings(runs: Sequence[dict[str, str]]) -> set[str]:
-    """The keys whose values are not the same in all runs."""
+    """Return the keys whose values are not the same in all runs."""
     keys = {k for settings in runs for k in settings}
     return {k for k in keys if len({settings.get(k) for settings in runs}) > 1}
 
@@ -257,14 +257,14 @@ def format_settings(settings: dict[str, str], keys: set[str]) -> list[str]:
 
 
 def select_experiment_settings(run: Run) -> dict[str, str]:
-    """The settings that define the experiment: all but IGNORED_SETTINGS."""
+    """Return the settings that define the experiment: all but IGNORED_SETTINGS."""
     return {
         k: v for k, v in iterate_setting_texts(run.config) if not k.startswith(IGNORED_SETTINGS)
     }
 
 
 def iterate_setting_texts(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Every setting as text, with its dotted key."""
+    """Yield every setting as text, with its dotted key."""
     for key, value in flatten_config(config):
         yield key, value if isinstance(value, str) else json.dumps(value, default=str)
 

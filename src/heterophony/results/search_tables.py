@@ -1,4 +1,4 @@
-"""The table of a sweep: what each setting came to, sorted by validation examples and never by test."""
+"""Results of sweeps and tunes, sorted by validation accuracy and never by test accuracy."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ..runs.curves import Accuracy, MeanStd
 from ..runs.events import Event, get_end, get_start, select_rounds
 from ..runs.run_index import EVENTS_FILE, EarlyStop, describe_stop, read_events, read_stop
 from ..runs.summary import Summary, summarise
+from .table import Cell, Column, Columns, ResultTable, Rows, Value
 
 SWEEP_FILE = "sweep.json"
 Measure = Literal["G", "P"]
@@ -34,7 +35,7 @@ class SweepMeasure:
 
 @dataclass(frozen=True)
 class SweepRow:
-    """One combination of settings, and what its runs came to."""
+    """One combination of settings, and the results of its runs."""
 
     settings: dict[str, Any]
     seeds: list[int]
@@ -68,7 +69,7 @@ class SweepTable:
 
     @property
     def validated(self) -> bool:
-        """Tell whether there are validation examples."""
+        """Return True if there are validation examples."""
         return any(row.P is not None and row.P.validation is not None for row in self.rows)
 
     @property
@@ -78,7 +79,7 @@ class SweepTable:
 
     @property
     def standard_error(self) -> float | None:
-        """How far the chosen row's validation accuracy may be off, as it was counted on few examples."""
+        """The standard error of the chosen row's validation accuracy, from the number of examples."""
         if self.chosen is None or not self.examples:
             return None
         p = -self.chosen.rank(self.by)
@@ -86,7 +87,7 @@ class SweepTable:
 
     @property
     def close(self) -> list[SweepRow]:
-        """The other rows within one standard error of the chosen one: as good, as far as is known."""
+        """The other rows within one standard error of the chosen one."""
         if self.chosen is None or self.standard_error is None:
             return []
         limit = self.chosen.rank(self.by) + self.standard_error
@@ -247,7 +248,7 @@ class TuneTable:
 
 
 def read_tune(folder: Path, labels: Iterable[str], by: Measure) -> TuneTable:
-    """Read what a tune has tried so far."""
+    """Read the trials of a tune so far."""
     found = []
     for label in labels:
         if not (folder / label / SWEEP_FILE).is_file():
@@ -257,3 +258,145 @@ def read_tune(folder: Path, labels: Iterable[str], by: Measure) -> TuneTable:
         events = (read_events(folder / label / name / EVENTS_FILE) for name in names)
         found.append(TunedAlgorithm(label, sweep, sum(len(select_rounds(e)) for e in events)))
     return TuneTable(folder, by, found)
+
+
+# Tables -------------------------------------------------------------------------------------
+
+
+def format_value(value: Any) -> str:
+    """Format a value as TOML, on one line."""
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{k} = {format_value(v)}' for k, v in value.items())} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(format_value, value))}]"
+    return json.dumps(value) if isinstance(value, bool | str) else repr(value)
+
+
+def shorten_keys(keys: Iterable[str]) -> dict[str, str]:
+    """Shorten keys to their last words where these differ: ``lr`` for ``training.lr``."""
+    keys = list(keys)
+    last = [k.rpartition(".")[2] for k in keys]
+    unclear = len(set(last)) < len(last) or "name" in last or "kind" in last
+    return {k: k if unclear else short for k, short in zip(keys, last, strict=True)}
+
+
+def format_settings(settings: Mapping[str, Any]) -> str:
+    """Format settings in short: ``lr=0.01 batch=20``."""
+    short = shorten_keys(settings)
+    return " ".join(f"{short[k]}={format_setting(v)}" for k, v in settings.items())
+
+
+def format_setting(value: Any) -> str:
+    return value if isinstance(value, str) else format_value(value)
+
+
+def build_sweep_table(sweep: SweepTable) -> ResultTable:
+    """Build the table of a sweep, with the choice and how sure it is in its notes."""
+    parts = ("valid", "test") if sweep.validated else ("last 10",)
+    measured = [Column(f"{m} {p}", kind="percent", show="std") for m in "PG" for p in parts]
+    rows: Rows = [
+        [
+            *(format_setting(row.settings[key]) for key in sweep.keys),
+            *list_measure_cells(row, sweep.validated),
+        ]
+        for row in sweep.rows
+    ]
+    order = f"sorted by {sweep.by} on validation examples" if sweep.chosen else "not sorted"
+    seeds = len(sweep.rows[0].seeds)
+    notes = [f"± over {seeds} seeds"] if seeds > 1 else []
+    if sweep.validated:
+        notes.append("test: in the round with the highest validation accuracy")
+    notes += describe_choice(sweep) if sweep.chosen else [explain_no_choice(sweep)]
+    notes += [
+        f"{format_settings(r.settings)}: diverged: {r.reason}" for r in sweep.rows if r.reason
+    ]
+    columns: Columns = [*shorten_keys(sweep.keys).values(), *measured]
+    return ResultTable.build(columns, rows, f"accuracy in %, {order}", notes)
+
+
+def list_measure_cells(row: SweepRow, validated: bool) -> list[Cell]:
+    """List the numbers of a row; of one that did not finish, its state."""
+    if row.state != "finished":
+        return [Cell(row.state), *[Cell("")] * (3 if validated else 1)]
+    several, cells = len(row.seeds) > 1, []
+    for measure in (row.P, row.G):
+        numbers = [measure.validation, measure.test] if measure else [None, None]
+        for of in numbers if validated else numbers[1:]:
+            cells.append(Cell(of.mean, of.std if several else None) if of else Cell())
+    return cells
+
+
+def explain_no_choice(sweep: SweepTable) -> str:
+    """Say why nothing was chosen, and how to have it chosen."""
+    if sweep.validated:
+        return f"nothing is chosen: there is no {sweep.by} to choose by; leave out --by"
+    if all(row.state != "finished" for row in sweep.rows):
+        return "nothing is chosen: no run has finished"
+    return (
+        "nothing is chosen on test data; to have the best one chosen, hold examples out:"
+        " -c data.validation_fraction=0.2"
+    )
+
+
+def describe_choice(sweep: SweepTable) -> list[str]:
+    """Say which settings were chosen, how sure that is, and how to train with them."""
+    row, error = sweep.chosen, sweep.standard_error
+    if row is None or error is None:
+        return []
+    close = len(sweep.close)
+    others = f"; {close} more within its standard error" if close else ""
+    points = f" ({100 * error:.2f} points)" if close else ""
+    config = sweep.folder / row.folders[0] / "config.toml"
+    return [
+        f"chosen: {format_settings(row.settings)}{others}{points}",
+        f"train with it on all examples: heterophony run {config} -c data.validation_fraction=0",
+    ]
+
+
+def build_tune_table(tune: TuneTable, trials: int, keep: bool) -> ResultTable:
+    """Build the table of a tune: the choice for every algorithm or, with ``keep``, all trials."""
+    measured = [
+        Column(t, kind="percent", show="std") for t in ("P valid", "P test", "G valid", "G test")
+    ]
+    seeds = max((len(r.seeds) for a in tune.algorithms for r in a.sweep.rows), default=1)
+    spread = f"± over {seeds} seeds" if seeds > 1 else None
+    few = [
+        f"{a.label}: there are only {tried} combinations to try"
+        for a in tune.algorithms
+        if (tried := len(a.sweep.rows)) < trials
+    ]
+    if keep:
+        rows: Rows = [
+            [a.label, format_settings(row.settings), *list_measure_cells(row, True)]
+            for a in tune.algorithms
+            for row in a.trials
+        ]
+        title = "accuracy in %, not sorted: nothing is chosen"
+        return ResultTable.build(["algorithm", "settings", *measured], rows, title, [spread, *few])
+    counted = [Column(t, form="d") for t in ("trials", "stopped", "diverged", "rounds")]
+    rows = [[a.label, *list_tuned_cells(a)] for a in tune.algorithms]
+    notes = [f"{a.label}: {describe_tuned(a)}" for a in tune.algorithms]
+    notes.append("test: in the round with the highest validation accuracy")
+    title = f"accuracy in %, settings chosen by {tune.by} on validation examples"
+    columns: Columns = ["algorithm", *measured, *counted]
+    return ResultTable.build(columns, rows, title, [*notes, spread, *few])
+
+
+def list_tuned_cells(algorithm: TunedAlgorithm) -> list[Value]:
+    chosen = algorithm.sweep.chosen
+    return [
+        *([""] * 4 if chosen is None else list_measure_cells(chosen, True)),
+        len(algorithm.sweep.rows),
+        algorithm.count("stopped"),
+        algorithm.count("diverged"),
+        algorithm.rounds,
+    ]
+
+
+def describe_tuned(algorithm: TunedAlgorithm) -> str:
+    """Say which settings were chosen, and how many others are within the standard error."""
+    if algorithm.sweep.chosen is None:
+        return "nothing is chosen: no trial has finished"
+    close = len(algorithm.sweep.close)
+    others = f"; {close} more within its standard error" if close else ""
+    return f"chosen {format_settings(algorithm.sweep.chosen.settings)}{others}"

@@ -1,4 +1,4 @@
-"""What a few repetitions can and cannot show: intervals, paired tests, and ranks."""
+"""Statistics of a few repetitions: intervals, paired tests, and ranks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ConfidenceInterval:
 
 @dataclass(frozen=True)
 class PairedComparison:
-    """The mean difference of pairs, its interval, and how easily chance alone gives as much."""
+    """The mean difference of pairs, its interval, and its p."""
 
     pairs: int
     mean: float
@@ -58,7 +58,7 @@ class RankComparison:
 def compute_confidence_interval(
     values: Sequence[float], level: float = CONFIDENCE
 ) -> ConfidenceInterval | None:
-    """Student's interval of the mean; None with one value, which says nothing about others."""
+    """Compute Student's interval of the mean; None with one value."""
     n = len(values)
     if n < 2:
         return None
@@ -68,7 +68,7 @@ def compute_confidence_interval(
 
 
 def compute_t_quantile(freedom: float, level: float = CONFIDENCE) -> float:
-    """How many standard errors from 0 a two-sided interval of Student's t reaches."""
+    """Compute how many standard errors from 0 a two-sided interval of Student's t reaches."""
     return float(stdtrit(min(freedom, MANY_DEGREES), (1 + level) / 2))
 
 
@@ -78,7 +78,7 @@ def compute_t_quantile(freedom: float, level: float = CONFIDENCE) -> float:
 def compare_pairs(
     a: Sequence[float], b: Sequence[float], level: float = CONFIDENCE
 ) -> PairedComparison:
-    """``a`` minus ``b``, pair by pair: the i-th of both come from the same seed and data."""
+    """Compare ``a`` minus ``b``, pair by pair: the i-th of both come from the same seed and data."""
     if len(a) == 0 or len(a) != len(b):
         raise ValueError(f"pairs need as many values on both sides: {len(a)} and {len(b)}")
     deltas = np.asarray(a, float) - np.asarray(b, float)
@@ -91,9 +91,9 @@ def compare_pairs(
 
 
 def compute_sign_flip_p(deltas: NDArray[np.float64]) -> float:
-    """The share of sign patterns whose sum is as far from 0: two-sided, exact up to 20 pairs.
+    """Compute the share of sign patterns whose sum is as far from 0: two-sided, exact up to 20 pairs.
 
-    If only chance told the sides of each pair apart, either sign were as likely. Unlike
+    If only chance told the sides of each pair apart, both signs would be equally likely. Unlike
     Student's test it assumes no distribution, and unlike Wilcoxon's it uses the sizes as they
     are and needs no rule for ties and zeros.
     """
@@ -112,18 +112,18 @@ def compute_sign_flip_p(deltas: NDArray[np.float64]) -> float:
 
 
 def count_extreme_sums(sums: NDArray[np.float64], deltas: NDArray[np.float64]) -> int:
-    """How many sums are at least as far from 0 as that of the differences as they came out."""
+    """Count the sums that are at least as far from 0 as that of the differences."""
     least = abs(deltas.sum()) - ROUNDING_TOLERANCE * np.abs(deltas).sum()
     return int(np.count_nonzero(np.abs(sums) >= least))
 
 
 def compute_smallest_p(pairs: int) -> float:
-    """What the exact test gives when all pairs point the same way: it can give no less."""
+    """Return the p of the exact test when all pairs point the same way, the smallest possible."""
     return 2.0 ** (1 - pairs)
 
 
 def count_pairs_needed(comparisons: int = 1, alpha: float = ALPHA) -> int:
-    """Fewer pairs cannot give p < alpha, corrected for so many comparisons, whatever they show."""
+    """Return the fewest pairs that can give p < alpha, corrected for the number of comparisons."""
     pairs = 1
     while comparisons * compute_smallest_p(pairs) >= alpha:
         pairs += 1
@@ -131,7 +131,7 @@ def count_pairs_needed(comparisons: int = 1, alpha: float = ALPHA) -> int:
 
 
 def apply_holm_correction(p_values: Sequence[float]) -> list[float]:
-    """Each p corrected for there being several (Holm's step-down), in the order given."""
+    """Correct p values for their number (Holm's step-down), in the order given."""
     out, highest = [0.0] * len(p_values), 0.0
     for place, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         highest = max(highest, min(1.0, (len(p_values) - place) * p_values[i]))
@@ -143,7 +143,7 @@ def apply_holm_correction(p_values: Sequence[float]) -> list[float]:
 
 
 def compare_ranks(table: Sequence[Sequence[float]], alpha: float = ALPHA) -> RankComparison:
-    """Of a table with a row per block and a column per contender; higher values are better."""
+    """Compare contenders, one column each, over blocks, one row each; higher values are better."""
     values = np.asarray(table, float)
     if values.ndim != 2 or values.shape[0] < 2 or values.shape[1] < 2:
         raise ValueError("ranks need two or more blocks of two or more values each")
@@ -169,7 +169,7 @@ def rank_rows(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def compute_critical_difference(contenders: int, blocks: int, alpha: float = ALPHA) -> float:
-    """Nemenyi's: average ranks at least so far apart differ, all pairs looked at together."""
+    """Compute Nemenyi's critical difference: average ranks at least this far apart differ."""
     from scipy.stats import studentized_range  # slow to import
 
     q = float(studentized_range.ppf(1 - alpha, contenders, inf)) / sqrt(2)
@@ -179,7 +179,7 @@ def compute_critical_difference(contenders: int, blocks: int, alpha: float = ALP
 def find_indistinguishable_groups(
     average: Sequence[float], critical: float
 ) -> tuple[tuple[int, ...], ...]:
-    """The largest groups within which all average ranks are nearer than ``critical``."""
+    """Find the largest groups within which all average ranks are nearer than ``critical``."""
     order = sorted(range(len(average)), key=lambda i: average[i])
     found: list[tuple[int, ...]] = []
     reach = 0
@@ -226,7 +226,7 @@ def compare_over_rounds(
 ) -> list[DifferenceCurve]:
     """Compare every other series with the reference; those without a common seed are left out.
 
-    Each difference is the mean over so many evaluations around it.
+    Each difference is the mean over ``smoothing`` evaluations around it.
     """
     series = group_by_series(runs)
     base = {pair_key(run): dict(run.curves[measure]) for run in series[reference]}

@@ -7,7 +7,6 @@ that is killed and continued, or that has more workers, proposes the same settin
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 import tomllib
@@ -23,7 +22,14 @@ from ..config.reading import parse_toml_value
 from ..core.errors import ConfigError, FolderError
 from ..core.files import write_json
 from ..core.randomness import derive_seed, make_generator
-from ..results.search_tables import SWEEP_FILE, group_runs, read_sweep, read_sweep_file
+from ..results.search_tables import (
+    SWEEP_FILE,
+    format_value,
+    group_runs,
+    read_sweep,
+    read_sweep_file,
+    shorten_keys,
+)
 from ..runs.events import Measure, get_end
 from ..runs.folder import RunFolder
 from ..runs.run_index import EVENTS_FILE, read_events, read_stop
@@ -106,23 +112,6 @@ def draw_value(values: Values, generator: np.random.Generator) -> Any:
     if isinstance(values, ValueRange):
         return values.draw(generator)
     return values[int(generator.integers(len(values)))]
-
-
-def format_value(value: Any) -> str:
-    """Format a value as TOML, on one line."""
-    if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{k} = {format_value(v)}' for k, v in value.items())} }}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(format_value, value))}]"
-    return json.dumps(value) if isinstance(value, bool | str) else repr(value)
-
-
-def shorten_keys(keys: Iterable[str]) -> dict[str, str]:
-    """Shorten keys to their last words, as ``lr`` for ``training.lr``, if these differ."""
-    keys = list(keys)
-    last = [k.rpartition(".")[2] for k in keys]
-    unclear = len(set(last)) < len(last) or "name" in last or "kind" in last
-    return {k: k if unclear else short for k, short in zip(keys, last, strict=True)}
 
 
 def make_label(values: Combination) -> str:

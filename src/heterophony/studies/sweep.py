@@ -21,7 +21,7 @@ from ..core.settings import construct, list_settings
 from ..core.training import Training
 from ..data.federation import Federation
 from ..engines.child_processes import end_if_script_is_imported
-from ..results.search_tables import SweepTable, read_sweep
+from ..results.search_tables import SweepTable, format_value, read_sweep
 from .hooks import Hook
 from .many import RunOptions
 from .progress import show_progress
@@ -32,7 +32,6 @@ from .search import (
     check_values,
     combine,
     create_sweep,
-    format_value,
     parse_values,
     run_sweep,
 )

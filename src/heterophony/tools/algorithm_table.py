@@ -1,4 +1,4 @@
-"""What `heterophony list algorithms` shows: read from a stored table, computed where that is out of date.
+"""Rows of `heterophony list algorithms`: read from a stored table, computed where that is out of date.
 
 Importing torch and measuring the bytes of every algorithm takes seconds. So `table.json` beside the
 algorithms stores their rows, each with a digest of the algorithm's file. A new or changed algorithm

@@ -69,7 +69,7 @@ def count_phase_flops(
 ) -> int:
     """Count the operations of a phase of one step or more on images, forward and backward.
 
-    It computes nothing, and counts what training would do, also to make weights out of others
+    Nothing is computed. The count is that of training, including weights made out of others
     (parametrisations). ``trained`` are patterns of parameters; the others are frozen.
     """
     patterns, copy = tuple(trained), deepcopy(net).to("meta").train()

@@ -30,7 +30,7 @@ def check_installation() -> list[CheckResult]:
 
 
 def run_check(name: str, needed: bool, check: Callable[[], str]) -> CheckResult:
-    """Check one part; an exception means that it does not work, and its text says why."""
+    """Check one part; an exception means that it does not work, and its message says why."""
     try:
         return {"name": name, "ok": True, "needed": needed, "about": check()}
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Prove in a minute what this project cannot test without a GPU: the same bits for any workers."""
+"""Check a GPU in a minute: the same bits for any number of workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IMAGES, CLIENTS, ROUNDS = 2000, 8, 2
 
 @dataclass(frozen=True)
 class Trial:
-    """One short run: where, with how many workers, its hash, its seconds, and its peak of memory."""
+    """One short run: device, workers, hash, seconds, and peak memory."""
 
     algorithm: str
     device: str

@@ -24,7 +24,7 @@ from ...algorithms.parts.rebalancing import (
 from ...core.errors import ConfigError, choose
 from ...core.randomness import seeded
 from ...data.federation import Federation
-from .style import STYLE, TEXT_COLOR
+from .style import STYLE, TEXT_COLOR, set_figure_title
 
 ORIGINAL = "original"
 IMAGE_INCHES = 0.8  # side of an image
@@ -122,13 +122,7 @@ def draw_augmented_copies(copies: AugmentedCopies, name: str) -> Figure:
         for i, column in enumerate(columns):
             grid[0, i * (few + 1)].set_title(column)
         title = f"{name}, client {copies.client}: examples + augmented copies of each class,"
-        figure.suptitle(
-            f"{title}\nbalanced by FedReG to {copies.target_rule}",
-            x=0.01,
-            ha="left",
-            fontweight="bold",
-            fontsize=13,
-        )
+        set_figure_title(figure, f"{title}\nbalanced by FedReG to {copies.target_rule}")
     return figure
 
 

@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...core.errors import ConfigError
+from ...results.comparison import index_measures_by_block
 from ...results.runs import Run, group_by_series, iterate_setting_texts, label_runs
 from ...results.statistics import ALPHA, RankComparison, compare_ranks
-from ...results.tables import index_measures_by_block
 from .style import MUTED_COLOR, STYLE, TEXT_COLOR, get_series_style
 
 MEASURES = {
@@ -62,7 +62,7 @@ def collect_common_blocks(runs: Sequence[Run]) -> BlockMeasures:
 
 
 def collect_measures_by_series(runs: Sequence[Run]) -> dict[str, dict[BlockKey, dict[str, float]]]:
-    """The measures of each series by block.
+    """Collect the measures of each series by block.
 
     Series are labelled on each data set separately, so that the same algorithm has the same name
     on all of them.
@@ -90,7 +90,7 @@ class RankPanel:
     right: float  # where the last rank is
 
     def rank_to_x(self, rank: float) -> float:
-        """The horizontal position of a rank."""
+        """Return the horizontal position of a rank."""
         return self.left + (self.right - self.left) * (rank - 1) / (len(self.names) - 1)
 
     def draw_line(self, x: Sequence[float], y: Sequence[float], **style: Any) -> None:
@@ -159,7 +159,7 @@ def draw_rank_panel(panel: RankPanel, title: str) -> None:
 
 
 def describe_friedman_test(ranks: RankComparison) -> str:
-    """The result of Friedman's test, and how to read the bars."""
+    """Describe the result of Friedman's test, and how to read the bars."""
     p = "< 0.001" if ranks.p < 0.001 else f"= {ranks.p:.2g}"
     if ranks.p >= ALPHA:
         return f"Friedman p {p}: no difference is shown"

@@ -22,6 +22,7 @@ from .style import (
     STYLE,
     TEXT_COLOR,
     label_ticks,
+    set_figure_title,
 )
 
 ChartKind = Literal["all", "heat", "bubbles", "sizes", "histograms"]
@@ -75,7 +76,7 @@ def draw_histograms(figure: Figure, distribution: LabelDistribution) -> None:
         axes.tick_params(length=0, labelsize=8)
     few = len(clients) < len(distribution.clients)
     title = f"{distribution.title}{f': the first {len(clients)}' if few else ''}"
-    figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=13)
+    set_figure_title(figure, title)
     figure.supylabel("training examples", fontsize=11)
 
 
@@ -95,11 +96,11 @@ def draw_all_charts(figure: Figure, distribution: LabelDistribution) -> None:
     draw_client_sizes(axes["s"], distribution)
     axes["h"].set_title("Training examples")
     axes["b"].set_title("The same as bubbles")
-    figure.suptitle(distribution.title, x=0.01, ha="left", fontweight="bold", fontsize=15)
+    set_figure_title(figure, distribution.title, 15)
 
 
 def compute_panel_size(distribution: LabelDistribution) -> tuple[float, float]:
-    """Width and height of a panel of clients × classes, in inches, up to a large page."""
+    """Return width and height of a panel of clients × classes, in inches, up to a large page."""
     width = min(12.0, max(4.5, 0.42 * len(distribution.clients)))
     return width, min(11.0, max(3.0, 0.27 * len(distribution.classes)))
 

@@ -1,4 +1,4 @@
-"""Numbers of a published table as bars: the printed value beside ours."""
+"""Figures of a reproduced table: bars beside the printed values, and curves over the rounds."""
 
 from __future__ import annotations
 
@@ -6,23 +6,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean, pstdev
 from textwrap import fill
 from typing import TYPE_CHECKING
 
 import matplotlib as mpl
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
+from ...papers.result_table import get_file_suffix
 from ...papers.table import GENERIC_LOSS
 from ...results.runs import Curve
 from ...runs.curves import compute_curves, compute_loss_curves
 from ...runs.events import Event, get_start, select_rounds
-from ..paper_table import get_file_suffix
 from . import paper_sweeps
 from .paper_sweeps import (
     MEASURE_LABELS,
@@ -39,13 +37,12 @@ from .style import (
     PALETTE,
     STYLE,
     TEXT_COLOR,
-    DrawnLine,
-    PointLabel,
     arrange_panels,
     create_panels,
+    draw_mean_curves,
     draw_stripes,
-    get_series_style,
     label_line_ends,
+    set_figure_title,
     set_percent_axes,
     set_whole_number_axis,
 )
@@ -227,7 +224,7 @@ def compute_paper_curves(result: ReproductionResult, events: list[Event]) -> dic
 
 
 def count_selections_by_rank(events: list[Event]) -> Curve:
-    """(rank, times selected) of the clients, most often first; twice in a round counts twice."""
+    """Return (rank, times selected) of the clients, most often first; twice in a round counts twice."""
     counts = Counter(dict.fromkeys(get_start(events)["clients"], 0))
     for event in select_rounds(events):
         counts.update(event.get("asked", event["clients"]))
@@ -235,7 +232,7 @@ def count_selections_by_rank(events: list[Event]) -> Curve:
 
 
 def rank_values(values: Iterable[float]) -> Curve:
-    """(rank, value) of the values, the largest first."""
+    """Return (rank, value) of the values, the largest first."""
     return [(i + 1, v) for i, v in enumerate(sorted(values, reverse=True))]
 
 
@@ -273,19 +270,7 @@ def draw_round_panel(
     axes: Axes, lines: Mapping[str, tuple[int, Sequence[Curve]]], measure: str
 ) -> None:
     """Draw the mean over the seeds, with ± one std and its name at the end."""
-    ends, drawn = [], []
-    for row, (i, seeds) in lines.items():
-        by_seed = [dict(curve) for curve in seeds]
-        at = [x for x in by_seed[0] if all(x in other for other in by_seed)]
-        mean = np.array([fmean(curve[x] for curve in by_seed) for x in at])
-        std = np.array([pstdev([curve[x] for curve in by_seed]) for x in at])
-        axes.plot(at, mean, label=row, linewidth=LINE_WIDTH, **get_series_style(i))
-        drawn.append(DrawnLine(at, mean.tolist(), get_series_style(i)["color"]))
-        if std.any():
-            axes.fill_between(
-                at, mean - std, mean + std, alpha=0.15, color=get_series_style(i)["color"], lw=0
-            )
-        ends.append(PointLabel(row, at[-1], mean[-1], get_series_style(i)["color"]))
+    drawn, ends = draw_mean_curves(axes, lines)
     axes.margins(x=0)
     set_whole_number_axis(axes.xaxis)
     axes.yaxis.grid(color=GRID_COLOR, linewidth=0.8)
@@ -327,19 +312,12 @@ def draw_paper_figure(
         paragraphs = [
             fill(p, int(LETTERS_PER_INCH * figure.get_figwidth())) for p in describe_figure(result)
         ]
-        figure.suptitle(
-            "\n".join(paragraphs),
-            x=0.01,
-            ha="left",
-            fontweight="bold",
-            fontsize=14,
-            linespacing=1.4,
-        )
+        set_figure_title(figure, "\n".join(paragraphs), 14, linespacing=1.4)
     return figure
 
 
 def describe_figure(result: ReproductionResult) -> list[str]:
-    """The title, the variant and, below full scale, that the numbers are not comparable with the paper's."""
+    """Describe the figure: title, variant and, below full scale, that its numbers are not the paper's."""
     experiment = result.table.published
     lines = [f"{experiment.paper}, {experiment.where}: {experiment.what}"]
     if experiment.variant:

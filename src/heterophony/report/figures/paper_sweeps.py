@@ -16,13 +16,12 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from ...papers.table import TableScale
 from .style import (
     GRID_COLOR,
-    HEATMAP_COLORMAP,
     MUTED_COLOR,
     PALETTE,
-    TEXT_COLOR,
     PointLabel,
     arrange_panels,
     create_panels,
+    draw_number_grid,
     label_line_ends,
 )
 
@@ -41,7 +40,7 @@ LOG_SPAN = 50  # a setting whose values span this factor has a logarithmic axis
 
 
 def is_comparable(result: ReproductionResult) -> bool:
-    """Whether our numbers can be compared with the printed ones: only at full scale."""
+    """Return True if our numbers can be compared with the printed ones: only at full scale."""
     return result.table.scale is TableScale.full
 
 
@@ -50,7 +49,7 @@ def remove_duplicates(values: Iterable[str]) -> list[str]:
 
 
 def get_column_label(numbers: Iterable[ComparedNumber], column: str) -> str:
-    """What was run for a column of the paper, in lines that fit above a panel."""
+    """Name what was run for a column of the paper, in lines that fit above a panel."""
     label = next((x.label for x in numbers if x.column == column), column)
     return fill(label, LABEL_LETTERS)
 
@@ -200,21 +199,13 @@ def draw_grid(figure: Figure, result: ReproductionResult) -> None:
 def draw_heatmap(axes: Axes, cells: Sequence[Sequence[ComparedNumber | None]], both: bool) -> None:
     """Draw ours as colour and number, the printed number below it in brackets."""
     means = [[np.nan if x is None or x.mean is None else x.mean for x in row] for row in cells]
-    values = np.ma.masked_invalid(np.array(means, dtype=float))
-    axes.pcolormesh(values, cmap=HEATMAP_COLORMAP, edgecolor="white", linewidth=1.5)
-    low, high = (float(values.min()), float(values.max())) if values.count() else (0.0, 0.0)
-    for i, row in enumerate(cells):
-        for j, number in enumerate(row):
-            if number is None:
-                continue
-            text = (
-                [] if number.mean is None else [f"{number.mean:.{get_decimals(number.measure)}f}"]
-            )
-            if both and number.printed is not None:
-                text.append(f"({number.printed.value:.{get_decimals(number.measure)}f})")
-            dark = number.mean is not None and number.mean - low > 0.45 * (high - low) > 0
-            color, center = "white" if dark else TEXT_COLOR, (j + 0.5, i + 0.5)
-            axes.text(*center, "\n".join(text), ha="center", va="center", color=color, fontsize=10)
+    texts = [[format_pair(x, both) if x else "" for x in row] for row in cells]
+    draw_number_grid(axes, means, texts, fontsize=10)
     axes.set_aspect("equal")
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
+
+
+def format_pair(number: ComparedNumber, both: bool) -> str:
+    digits = get_decimals(number.measure)
+    ours = [] if number.mean is None else [f"{number.mean:.{digits}f}"]
+    printed = number.printed if both else None
+    return "\n".join([*ours, *([f"({printed.value:.{digits}f})"] if printed else [])])

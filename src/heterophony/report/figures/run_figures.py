@@ -6,7 +6,6 @@ import base64
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from statistics import pstdev
 
 import matplotlib as mpl
 import numpy as np
@@ -21,6 +20,7 @@ from ...algorithms import get_display_name
 from ...core.errors import ConfigError
 from ...core.files import write_atomically
 from ...core.scores import SCORES
+from ...results.comparison import compare_runs
 from ...results.label_distribution import (
     NO_REPLY,
     NOT_SELECTED,
@@ -28,9 +28,8 @@ from ...results.label_distribution import (
     ParticipationMatrix,
     collect_participation,
 )
-from ...results.runs import Run, compute_mean_curve, group_by_series
+from ...results.runs import Run, group_by_series
 from ...results.statistics import DifferenceCurve, compare_over_rounds, find_reference
-from ...results.tables import build_comparison_rows, get_deviation
 from ..page.sections import AuditRecord, describe_shown_rounds, select_images
 from .style import (
     GRID_COLOR,
@@ -39,13 +38,14 @@ from .style import (
     PALETTE,
     STYLE,
     TEXT_COLOR,
-    DrawnLine,
     PointLabel,
+    draw_mean_curves,
     draw_stripes,
     get_series_style,
     label_line_ends,
     label_points,
     label_ticks,
+    set_figure_title,
     set_percent_axes,
     set_whole_number_axis,
 )
@@ -72,28 +72,16 @@ def draw_comparison(runs: Sequence[Run]) -> Figure:
 
 
 def can_label_directly(runs: Sequence[Run]) -> bool:
-    """Whether names fit beside the lines; otherwise there is a legend."""
+    """Return True if names fit beside the lines; otherwise there is a legend."""
     names = list(group_by_series(runs))
     return len(names) <= MAX_DIRECT_LABELS and max(map(len, names)) <= MAX_LABEL_LENGTH
 
 
 def draw_accuracy_panel(axes: Axes, runs: Sequence[Run], measure: str, title: str) -> None:
     """Draw one line per series, with ± one std over its seeds and its name at the end."""
-    ends, lines = [], []
-    for i, (name, group) in enumerate(group_by_series(runs).items()):
-        line = compute_mean_curve(group, measure)
-        if not line:
-            continue
-        at, mean = np.array(line).T
-        axes.plot(at, mean, label=name, linewidth=LINE_WIDTH, **get_series_style(i))
-        lines.append(DrawnLine(at, mean, get_series_style(i)["color"]))
-        values = [dict(r.curves[measure]) for r in group]
-        std = np.array([pstdev([v[t] for v in values]) for t in at])
-        if std.any():
-            axes.fill_between(
-                at, mean - std, mean + std, alpha=0.15, color=get_series_style(i)["color"], lw=0
-            )
-        ends.append(PointLabel(name, at[-1], mean[-1], get_series_style(i)["color"]))
+    groups = group_by_series(runs).items()
+    curves = {name: (i, [r.curves[measure] for r in own]) for i, (name, own) in enumerate(groups)}
+    lines, ends = draw_mean_curves(axes, curves)
     lowest = min((v for line in lines for v in line.y), default=0)
     score = SCORES.get(runs[0].start.get("task", "classification"), "score")
     axes.set(title=title, xlabel="round", ylabel=score, ylim=(min(0, lowest), 1.02))
@@ -109,22 +97,19 @@ def draw_trade_off(axes: Axes, runs: Sequence[Run]) -> None:
     """Draw P against G over the last ten evaluations; the upper right is best."""
     color = {name: get_series_style(i)["color"] for i, name in enumerate(group_by_series(runs))}
     points = []
-    for row in build_comparison_rows(runs):
-        if row["G"]:
-            g, p = (row[measure]["last10"]["mean"] for measure in "GP")
-            point = PointLabel(row["name"], g, p, color[row["name"]])
-            dx, dy = (get_deviation(row, f"{measure}.last10") for measure in "GP")
-            axes.errorbar(g, p, xerr=dx, yerr=dy, color=point.color, lw=1, alpha=0.45)
+    for row in compare_runs(runs):
+        g, p = (row.get_cell(f"{measure}.last10") for measure in "GP")
+        if isinstance(g.value, float) and isinstance(p.value, float):
+            point = PointLabel(row.name, g.value, p.value, color[row.name])
+            axes.errorbar(
+                g.value, p.value, xerr=g.std, yerr=p.std, color=point.color, lw=1, alpha=0.45
+            )
             points.append(point)
     for i, point in enumerate(points):
         # of points at the same place, the lower ones are larger: rings around the topmost
         above = sum(np.hypot(point.x - p.x, point.y - p.y) < SAME_PLACE for p in points[i + 1 :])
         axes.plot(point.x, point.y, "o", markersize=9 + 5 * min(3, above), color=point.color)
-    axes.set(
-        title="P against G, last 10",
-        xlabel="G last 10 (± std)",
-        ylabel="P last 10 (± std)",
-    )
+    axes.set(title="P against G, last 10", xlabel="G last 10 (± std)", ylabel="P last 10 (± std)")
     axes.margins(0.15)
     set_percent_axes(axes, "x", "y")
     if can_label_directly(runs):
@@ -301,13 +286,11 @@ def draw_contact_sheet(records: Sequence[AuditRecord]) -> Figure:
         ]
         for axes, title in zip(grid[0], titles, strict=True):
             axes.set_title(title, fontsize=10, loc="center")
-        figure.suptitle(
+        set_figure_title(
+            figure,
             f"{records[0]['data']} {describe_shown_rounds(records)}: images recovered from what clients send;"
             "\nthe attacker draws the personal parameters anew (fresh), takes their initial values, or knows them",
-            x=0.01,
-            ha="left",
-            fontweight="bold",
-            fontsize=12,
+            12,
         )
     return figure
 

@@ -14,11 +14,12 @@ from ...results.search_tables import SweepRow, SweepTable, TunedAlgorithm, TuneT
 from ...runs.curves import MeanStd
 from .style import (
     GRID_COLOR,
-    HEATMAP_COLORMAP,
     PALETTE,
     STYLE,
     TEXT_COLOR,
+    draw_number_grid,
     get_series_style,
+    set_figure_title,
     set_percent_axes,
 )
 
@@ -37,7 +38,7 @@ def draw_sweep(table: SweepTable) -> Figure:
             draw_heatmap(figure.subplots(), table, rows)
         else:
             draw_panels(figure, table, rows)
-        figure.suptitle(describe_measure(table), x=0.02, ha="left", fontweight="bold")
+        set_figure_title(figure, describe_measure(table))
     return figure
 
 
@@ -55,7 +56,7 @@ def get_value(row: SweepRow, table: SweepTable) -> MeanStd | None:
 
 
 def is_grid(table: SweepTable) -> bool:
-    """Tell whether every value of one setting was combined with every value of the other."""
+    """Return True if every value of one setting was combined with every value of the other."""
     sizes = [len(list_values(table, key)) for key in table.keys]
     return len(table.rows) == sizes[0] * sizes[1]
 
@@ -109,19 +110,11 @@ def draw_heatmap(axes: Axes, table: SweepTable, rows: Sequence[SweepRow]) -> Non
         x, y = (row.settings[key] for key in table.keys)
         if number := get_value(row, table):
             cells[up.index(y), across.index(x)] = number.mean
-    shown = np.ma.masked_invalid(cells)
-    axes.pcolormesh(shown, cmap=HEATMAP_COLORMAP, edgecolor="white", linewidth=1.5)
-    low, high = (float(shown.min()), float(shown.max())) if shown.count() else (0.0, 0.0)
-    for (i, j), value in np.ndenumerate(cells):
-        text = "–" if np.isnan(value) else f"{100 * value:.1f}"
-        dark = value - low > 0.45 * (high - low) > 0
-        color = "white" if dark else TEXT_COLOR
-        axes.text(j + 0.5, i + 0.5, text, ha="center", va="center", color=color)
+    texts = [["–" if np.isnan(v) else f"{100 * v:.1f}" for v in line] for line in cells]
+    draw_number_grid(axes, cells.tolist(), texts)
     axes.set_xticks(np.arange(len(across)) + 0.5, [str(v) for v in across])
     axes.set_yticks(np.arange(len(up)) + 0.5, [str(v) for v in up])
     axes.set(xlabel=table.keys[0], ylabel=table.keys[1])
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
 
 
 def draw_panels(figure: Figure, table: SweepTable, rows: Sequence[SweepRow]) -> None:
@@ -160,11 +153,8 @@ def draw_tune(table: TuneTable) -> Figure:
         for axes, algorithm in zip(panels, table.algorithms, strict=False):
             draw_trials(axes, algorithm, table.by)
         figure.supxlabel("trial (×: stopped early or diverged)", fontsize=9)
-        figure.suptitle(
-            f"{table.by} on validation examples: every trial, and the best so far",
-            x=0.02,
-            ha="left",
-            fontweight="bold",
+        set_figure_title(
+            figure, f"{table.by} on validation examples: every trial, and the best so far"
         )
     return figure
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import LinearSegmentedColormap
@@ -14,6 +16,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from ...core.files import clean_line
+from ...results.runs import Curve
 
 # Distinguishable with any colour vision, and by lightness in grey print.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#D9920A", "#56B4E9", "#882255", "#555555")
@@ -42,6 +45,14 @@ STYLE: Any = {  # matplotlib types the keys as literals
 }
 
 
+class DrawnLine(NamedTuple):
+    """A line in data coordinates."""
+
+    x: Sequence[float]
+    y: Sequence[float]
+    color: str
+
+
 class PointLabel(NamedTuple):
     """A point in data coordinates, and the name to write beside it."""
 
@@ -51,8 +62,51 @@ class PointLabel(NamedTuple):
     color: str
 
 
+def set_figure_title(figure: Figure, text: str, size: float = 13, **style: Any) -> None:
+    """Write a bold title at the upper left of a figure."""
+    figure.suptitle(text, x=0.01, ha="left", fontweight="bold", fontsize=size, **style)
+
+
+def draw_mean_curves(
+    axes: Axes, series: Mapping[str, tuple[int, Sequence[Curve]]]
+) -> tuple[list[DrawnLine], list[PointLabel]]:
+    """Draw the mean over the seeds of each series, with ± one std; return lines and their ends.
+
+    ``series`` has the place of each in the palette, and a curve for every seed.
+    """
+    lines, ends = [], []
+    for name, (i, seeds) in series.items():
+        by_seed, style = [dict(curve) for curve in seeds], get_series_style(i)
+        at = [x for x in by_seed[0] if all(x in other for other in by_seed)]
+        if not at:
+            continue
+        mean = np.array([fmean(curve[x] for curve in by_seed) for x in at])
+        std = np.array([pstdev([curve[x] for curve in by_seed]) for x in at])
+        axes.plot(at, mean, label=name, linewidth=LINE_WIDTH, **style)
+        if std.any():
+            axes.fill_between(at, mean - std, mean + std, alpha=0.15, color=style["color"], lw=0)
+        lines.append(DrawnLine(at, mean.tolist(), style["color"]))
+        ends.append(PointLabel(name, at[-1], mean[-1], style["color"]))
+    return lines, ends
+
+
+def draw_number_grid(
+    axes: Axes, values: Sequence[Sequence[float]], texts: Sequence[Sequence[str]], **style: Any
+) -> None:
+    """Draw a heat map with a text in each cell; NaN cells have no colour."""
+    shown = np.ma.masked_invalid(np.array(values, dtype=float))
+    axes.pcolormesh(shown, cmap=HEATMAP_COLORMAP, edgecolor="white", linewidth=1.5)
+    low, high = (float(shown.min()), float(shown.max())) if shown.count() else (0.0, 0.0)
+    for (i, j), value in np.ndenumerate(shown.filled(low)):
+        if text := texts[i][j]:
+            color = "white" if value - low > 0.45 * (high - low) > 0 else TEXT_COLOR
+            axes.text(j + 0.5, i + 0.5, text, ha="center", va="center", color=color, **style)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
 def get_series_style(i: int) -> dict[str, Any]:
-    """Colour and dashes of the i-th series."""
+    """Return colour and dashes of the i-th series."""
     return {
         "color": PALETTE[i % len(PALETTE)],
         "linestyle": DASHES[i // len(PALETTE) % len(DASHES)],
@@ -181,7 +235,7 @@ def spread_heights(rising: Sequence[float], gap: float) -> list[float]:
 
 
 def compute_cluster_bottom(cluster: Sequence[float], gap: float) -> float:
-    """The height of a cluster's lowest name, inside the panel if the cluster fits."""
+    """Return the height of a cluster's lowest name, inside the panel if the cluster fits."""
     length = gap * (len(cluster) - 1)
     return max(0.0, min(sum(cluster) / len(cluster) - length / 2, 1.0 - length))
 
@@ -192,14 +246,6 @@ def compute_cluster_top(cluster: Sequence[float], gap: float) -> float:
 
 COINCIDING_FRACTION = 0.004  # of the panel's height; lines that are closer cover each other
 STRIPE_WIDTHS = 5.0  # length of a stripe, in widths of the line
-
-
-class DrawnLine(NamedTuple):
-    """A line in data coordinates."""
-
-    x: Sequence[float]
-    y: Sequence[float]
-    color: str
 
 
 class Stretch(NamedTuple):

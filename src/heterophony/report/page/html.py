@@ -13,9 +13,11 @@ from string import Template
 from typing import Any
 
 from ...core.files import write_atomically
-from ...papers.leaderboard import MEASURES, BoardRow, BoardTable
+from ...papers.leaderboard import MEASURES, Ranking, build_ranking_table
 from ...results.label_distribution import LabelDistribution
+from ...results.render import render_page as render_table
 from ...results.runs import Run
+from ...results.table import Column, ResultTable, Value
 from .page_data import build_page_data
 
 # The scripts of a page are joined into one; its first file says "use strict".
@@ -122,12 +124,12 @@ def build_label_page_data(distribution: LabelDistribution) -> dict[str, Any]:
         "classes": distribution.classes,
         "counts": distribution.label_counts.tolist(),
         "stacks": build_size_stacks(distribution),
-        "table": build_client_table(distribution),
+        "table": render_table(build_client_table(distribution)),
     }
 
 
 def build_size_stacks(distribution: LabelDistribution) -> list[list[dict[str, Any]]]:
-    """One bar per client of its own examples and, if the algorithm rebalances, one of those after."""
+    """Build one bar per client of its own examples and, if the algorithm rebalances, one of those after."""
 
     def build_layer(colour: str, label: str, values: Any) -> dict[str, Any]:
         return {"colour": colour, "label": label, "values": values.tolist()}
@@ -139,24 +141,24 @@ def build_size_stacks(distribution: LabelDistribution) -> list[list[dict[str, An
     return stacks
 
 
-def build_client_table(distribution: LabelDistribution) -> dict[str, Any]:
-    """One row per client: sizes, number of classes, and the largest class."""
+def build_client_table(distribution: LabelDistribution) -> ResultTable:
+    """Build the table of clients: sizes, number of classes, and the largest class."""
     balanced, validation = distribution.balanced, distribution.validation_sizes
-    titles = ["client", "training", *(["validation"] if validation is not None else []), "test"]
+    titles = ["training", *(["validation"] if validation is not None else []), "test"]
     titles += ["classes", "largest class", "its share"]
     titles += ["balanced", "of it augmented"] if balanced else []
-    rows = []
+    rows: list[list[Value]] = []
     for i, (name, counts) in enumerate(
         zip(distribution.clients, distribution.label_counts, strict=True)
     ):
         largest, n = int(counts.argmax()), int(counts.sum())
         share = f"{100 * counts[largest] / n:.0f} %" if n else "–"
-        row = [name, n, *([int(validation[i])] if validation is not None else [])]
+        row: list[Value] = [name, n, *([int(validation[i])] if validation is not None else [])]
         row += [int(distribution.test_sizes[i]), int((counts > 0).sum())]
         row += [distribution.classes[largest], share]
         row += [int(balanced.train_sizes[i]), int(balanced.num_copies[i])] if balanced else []
         rows.append(row)
-    return {"titles": titles, "rows": rows}
+    return ResultTable.build(["client", *(Column(title, form="d") for title in titles)], rows)
 
 
 def describe_sizes(distribution: LabelDistribution) -> str:
@@ -180,53 +182,33 @@ def describe_colors(distribution: LabelDistribution) -> str:
     )
 
 
-def write_leaderboard_page(tables: Sequence[BoardTable], path: Path) -> None:
+def write_leaderboard_page(rankings: Sequence[Ranking], path: Path) -> None:
     """Write the page as one file."""
-    write_atomically(path, render_leaderboard_page(tables).encode())
+    write_atomically(path, render_leaderboard_page(rankings).encode())
 
 
-def render_leaderboard_page(tables: Sequence[BoardTable]) -> str:
+def render_leaderboard_page(rankings: Sequence[Ranking]) -> str:
     """Render the page as text."""
-    entries = sum(len(table.rows) for table in tables)
-    settings = f"{len(tables)} setting{'s' * (len(tables) != 1)}"
+    entries = sum(len(ranking.rows) for ranking in rankings)
+    settings = f"{len(rankings)} setting{'s' * (len(rankings) != 1)}"
     return render_page(
         "leaderboard.html",
         ("leaderboard.js", "elements.js"),
-        build_leaderboard_data(tables),
+        {"measures": list(MEASURES), "settings": [describe_ranking(r) for r in rankings]},
         title="Leaderboard",
         summary=f"{entries} entries in {settings}, each with the hash of its models, by which anyone can check it.",
     )
 
 
-def build_leaderboard_data(tables: Sequence[BoardTable]) -> dict[str, Any]:
-    """Collect the numbers of all settings as plain data."""
-    return {"measures": list(MEASURES), "settings": [describe_table(table) for table in tables]}
-
-
-def describe_table(table: BoardTable) -> dict[str, Any]:
-    """Describe the entries of one setting."""
-    compared = {
-        measure: None
-        if c is None
-        else {"p": c.p, "critical_difference": c.critical_difference, "seeds": c.blocks}
-        for measure, c in table.comparisons.items()
-    }
+def describe_ranking(ranking: Ranking) -> dict[str, Any]:
+    """Collect the table of one setting, the hashes of its rows, and its remarks."""
+    table, entries = build_ranking_table(ranking), [row.entry for row in ranking.rows]
+    hashes = (
+        "\n".join(f"seed {seed}: {r.model_sha256}" for seed, r in e.seeds.items()) for e in entries
+    )
+    names = (str(row[0].value) for row in table.rows)
     return {
-        "setting": table.setting,
-        "common_seeds": table.common_seeds,
-        "ranks": compared,
-        "entries": [describe_row(row) for row in table.rows],
-    }
-
-
-def describe_row(row: BoardRow) -> dict[str, Any]:
-    """Describe one entry."""
-    return {
-        "name": row.entry.folder.name,
-        "algorithm": row.entry.algorithm,
-        "remark": row.entry.remark,
-        "seeds": {str(s): r.model_sha256 for s, r in row.entry.seeds.items()},
-        "means": dict(row.means),
-        "intervals": {m: list(i) if i else None for m, i in row.intervals.items()},
-        "ranks": dict(row.ranks),
+        "table": render_table(table),
+        "hashes": dict(zip(names, hashes, strict=True)),
+        "remarks": [f"{e.algorithm}: {e.remark}" for e in entries if e.remark],
     }

@@ -7,32 +7,33 @@ from pathlib import Path
 from typing import Any
 
 from ...core.scores import SCORES
-from ...results.board_rounds import build_device_rounds_section
-from ...results.boards import build_devices_section
-from ...results.exports import build_statistics_section, format_comparison_csv
-from ...results.label_distribution import collect_participation
-from ...results.overview import (
-    build_metric_table,
-    build_new_clients_section,
-    compute_cumulative_costs,
+from ...results.boards import build_device_rounds_section, build_devices_section
+from ...results.comparison import (
+    ComparisonRow,
+    compare_runs,
+    explain_missing_lead,
+    list_conclusions,
 )
+from ...results.comparison_tables import (
+    IN_CSV,
+    ON_PAGES,
+    build_comparison_table,
+    build_difference_table,
+    build_metric_table,
+    build_new_client_table,
+    build_statistics_tables,
+)
+from ...results.label_distribution import collect_participation
+from ...results.overview import compute_cumulative_costs
+from ...results.render import render_csv, render_page
 from ...results.runs import Run, group_by_series, iterate_setting_texts
 from ...results.statistics import compute_t_quantile
-from ...results.tables import (
-    ACCURACY_COLUMNS,
-    Row,
-    build_comparison_rows,
-    explain_highlighting,
-    explain_missing_lead,
-    format_cell,
-    format_difference,
-    select_columns,
-)
+from ...results.table import ResultTable
 from ...runs.events import find_last_evaluation
 from .sections import (
     CurvesByKind,
     build_audit_section,
-    build_client_means_section,
+    build_client_mean_table,
     build_curves,
     build_protection_section,
     compute_stride,
@@ -45,27 +46,27 @@ MAX_HEATMAP_CLIENTS = 1000  # more columns would be narrower than a pixel
 
 def build_page_data(runs: Sequence[Run]) -> Json:
     """Collect all data of the page, ready for JSON."""
-    table = build_comparison_rows(runs)
+    rows = compare_runs(runs)
     federations = {str(r.start["data_sha256"]): r.start for r in reversed(runs)}
     order = list(reversed(federations))
     points = count_curve_points(runs)
     return {
         "title": format_title(runs),
         "score": format_score(runs),
-        "summary": describe_runs(runs, table),
+        "summary": describe_runs(runs, rows),
         "series": [
             build_series_data(name, group, order, points)
             for name, group in group_by_series(runs).items()
         ],
         "student95": list_student_factors(max(map(len, group_by_series(runs).values()))),
         "stride": max(compute_stride(len(r.curves[k]), points) for r in runs for k in "GP"),
-        "table": build_comparison_section(table),
-        "client_means": build_client_means_section(runs, table),
-        "metrics": build_metrics_section(runs),
-        "csv": format_comparison_csv(table, select_columns(table)),
-        "differences": build_differences_section(table),
-        "statistics": build_statistics_section(table),
-        "new_clients": build_new_clients_section(runs),
+        "table": render_page(build_comparison_table(rows, names=ON_PAGES)),
+        "client_means": render_optional(build_client_mean_table(runs, rows)),
+        "metrics": render_optional(build_metric_table(runs)),
+        "csv": render_csv(build_comparison_table(rows, names=IN_CSV)),
+        "differences": render_optional(build_difference_table(rows)),
+        "statistics": build_statistics_section(rows),
+        "new_clients": render_optional(build_new_client_table(runs)),
         "audit": build_audit_section(runs),
         "protection": build_protection_section(runs),
         "federations": [
@@ -93,11 +94,16 @@ def list_student_factors(seeds: int) -> list[float]:
     return [0.0, *(round(compute_t_quantile(n - 1), 5) for n in range(2, seeds + 1))]
 
 
-def build_metrics_section(runs: Sequence[Run]) -> Json | None:
-    """Metrics beside the score; None if no run measured any."""
-    titles, rows = build_metric_table(runs)
-    cells = [{"name": r.series, "seeds": r.seeds, "cells": r.cells} for r in rows]
-    return {"titles": titles, "rows": cells} if rows else None
+def render_optional(table: ResultTable | None) -> Json | None:
+    return render_page(table) if table else None
+
+
+def build_statistics_section(rows: Sequence[ComparisonRow]) -> Json | None:
+    """Collect conclusions, means, intervals and p values; None for a single run."""
+    if len(rows) < 2 and all(len(row.seeds) < 2 for row in rows):
+        return None
+    tables = [render_page(table) for table in build_statistics_tables(rows)]
+    return {"conclusions": list_conclusions(rows), "tables": tables}
 
 
 def format_score(runs: Sequence[Run]) -> str:
@@ -118,28 +124,28 @@ def format_title(runs: Sequence[Run]) -> str:
     return " on ".join(filter(None, (algorithms, ", ".join(filter(None, data)))))
 
 
-def describe_runs(runs: Sequence[Run], table: Sequence[Row]) -> str:
+def describe_runs(runs: Sequence[Run], rows: Sequence[ComparisonRow]) -> str:
     """Summarise the page: what is compared, and which series leads in G or P beyond chance."""
     sizes = [
         format_count([len(r.start["clients"]) for r in runs], "clients"),
         format_count([r.start["rounds"] for r in runs], "rounds"),
         format_count([len(group) for group in group_by_series(runs).values()], "seeds"),
     ]
-    return " ".join(filter(None, (f"{', '.join(sizes)}.", describe_leaders(table))))
+    return " ".join(filter(None, (f"{', '.join(sizes)}.", describe_leaders(rows))))
 
 
-def describe_leaders(table: Sequence[Row]) -> str:
+def describe_leaders(rows: Sequence[ComparisonRow]) -> str:
     """Say who leads in G or P over the last ten evaluations, or why nobody can be said to."""
     leading: dict[str, list[str]] = {}
     for key in ("G.last10", "P.last10"):
-        for row in table:
-            if key in row["leads"]:
-                value = f"{key[0]} ({100 * row['over_seeds'][key]['mean']:.2f} %)"
-                leading.setdefault(row["name"], []).append(value)
+        for row in rows:
+            if key in row.leads:
+                value = f"{key[0]} ({100 * row.spreads[key].mean:.2f} %)"
+                leading.setdefault(row.name, []).append(value)
     leaders = [f"{name} has the highest {' and '.join(values)}" for name, values in leading.items()]
     if leaders:
         return f"Over the last ten evaluations {' and '.join(leaders)}: more than chance over the seeds."
-    reason = explain_missing_lead(table)
+    reason = explain_missing_lead(rows)
     return f"No winner is shown: {reason}." if reason else ""
 
 
@@ -151,7 +157,7 @@ def format_count(numbers: Sequence[int], word: str) -> str:
 
 
 def build_series_data(name: str, group: Sequence[Run], order: Sequence[str], points: int) -> Json:
-    """The data of one series: its mean curves and its runs."""
+    """Collect the data of one series: its mean curves and its runs."""
     series, each = build_curves(group, points)
     return {
         "name": name,
@@ -167,7 +173,7 @@ def build_series_data(name: str, group: Sequence[Run], order: Sequence[str], poi
 
 
 def build_run_data(run: Run, federation: int, curves: CurvesByKind) -> Json:
-    """The data of one run: its result.json, with clients as columns of counts instead of objects."""
+    """Collect the data of one run: its result.json, with clients as columns of counts, not objects."""
     summary = run.current_summary
     result = summary.to_dict() if summary else None
     clients = result.pop("clients") if result else {}
@@ -187,45 +193,8 @@ def build_run_data(run: Run, federation: int, curves: CurvesByKind) -> Json:
     }
 
 
-def build_comparison_section(table: Sequence[Row]) -> Json:
-    columns = select_columns(table)
-    return {
-        "note": explain_highlighting(table, list(columns)) or "",
-        "columns": list(columns),
-        "titles": list(columns.values()),
-        "rows": [
-            {
-                "name": row["name"],
-                "seeds": row["seeds"],
-                "cells": [format_cell(row, k) for k in columns],
-                "best": [k in row["leads"] for k in columns],
-                "values": [row["over_seeds"].get(k, {}).get("mean") for k in columns],
-            }
-            for row in table
-        ],
-    }
-
-
-def build_differences_section(table: Sequence[Row]) -> Json | None:
-    compared = [row for row in table if row["difference"]]
-    if not compared:
-        return None
-    return {
-        "to": table[0]["name"],
-        "titles": list(ACCURACY_COLUMNS.values()),
-        "rows": [
-            {
-                "name": row["name"],
-                "seeds": row["difference"]["seeds"],
-                "cells": [format_difference(row, k) for k in ACCURACY_COLUMNS],
-            }
-            for row in compared
-        ],
-    }
-
-
 def build_label_distribution_section(run: Run, several: bool) -> Json:
-    """Training examples per client and class in the first run's federation."""
+    """Collect the training examples per client and class in the first run's federation."""
     start = run.start
     return {
         "run": run.label if several else "",
@@ -237,7 +206,7 @@ def build_label_distribution_section(run: Run, several: bool) -> Json:
 
 
 def build_settings_section(runs: Sequence[Run]) -> list[Json]:
-    """The value of every setting in every series."""
+    """Collect the value of every setting in every series."""
     groups = [
         [dict(iterate_setting_texts(r.config)) for r in group]
         for group in group_by_series(runs).values()

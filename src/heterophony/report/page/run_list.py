@@ -45,7 +45,7 @@ class RunListEntry:
 
 
 def stamp_folder(run: Path) -> FolderStamp:
-    """Stamps that change when the run folder changes; nothing is read."""
+    """Return stamps that change when the run folder changes; read nothing."""
     return tuple(stamp_file(run / name) for name in (EVENTS_FILE, CONFIG_FILE, RESULT_FILE))
 
 
@@ -59,7 +59,7 @@ def stamp_file(path: Path) -> FileStamp:
 
 
 def list_entries(folder: Path) -> list[RunListEntry]:
-    """Every entry below a folder, newest first; the runs of a folder follow it."""
+    """List every entry below a folder, newest first; the runs of a folder follow it."""
     groups = sorted(
         find_entry_groups(folder, "", MAX_DEPTH), key=lambda group: -group[0].last_changed
     )
@@ -83,13 +83,13 @@ def find_entry_groups(folder: Path, prefix: str, depth: int) -> Iterator[list[Ru
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Tell whether a folder holds a run; a configuration that is no regular file counts too."""
+    """Return True if a folder holds a run, even if its configuration is not a regular file."""
     file = folder / CONFIG_FILE
     return is_file(file) or (os.path.lexists(file) and not file.is_dir())
 
 
 def list_subfolders(folder: Path) -> list[Path]:
-    """Visible subfolders by name. Links are not followed, so a search cannot run in circles."""
+    """List visible subfolders by name. Links are not followed, so a search cannot run in circles."""
     try:
         with os.scandir(folder) as children:
             names = [e.name for e in children if e.is_dir(follow_symlinks=False)]
@@ -125,7 +125,7 @@ def read_listed_run(run: Path) -> ListedRun:
 
 
 def find_running(runs: dict[Path, ListedRun], now: float) -> frozenset[Path]:
-    """The runs that a process works on."""
+    """Find the runs that a process works on."""
     unfinished = {run: listed for run, listed in runs.items() if listed.is_unfinished}
     locks = read_held_locks() if unfinished else set()
     return frozenset(r for r, own in unfinished.items() if is_running(r, own.overview, locks, now))
@@ -134,7 +134,7 @@ def find_running(runs: dict[Path, ListedRun], now: float) -> frozenset[Path]:
 def build_run_list_rows(
     entries: Iterable[RunListEntry], runs: dict[Path, ListedRun], running: Container[Path]
 ) -> list[RunListRow]:
-    """One row for each entry, with the address of its page."""
+    """Build one row for each entry, with the address of its page."""
     return [
         {
             "name": decode_name(entry.name),
@@ -149,7 +149,7 @@ def build_run_list_rows(
 
 
 def build_row(run: ListedRun, running: bool) -> RunListRow:
-    """The row of one run. ``activity`` says in one word what it does."""
+    """Build the row of one run; ``activity`` is its state in one word."""
     progress, overview = run.progress, run.overview
     activity = progress.state
     if run.is_unfinished:
@@ -170,7 +170,7 @@ def build_row(run: ListedRun, running: bool) -> RunListRow:
 
 
 def merge_rows(rows: Sequence[RunListRow]) -> RunListRow:
-    """The row of one run as it is; of several runs, their algorithms and how many are finished."""
+    """Merge the rows of several runs: their algorithms, and how many are finished."""
     if len(rows) == 1:
         return rows[0]
     names = list(dict.fromkeys(r["algorithm"] for r in rows if r["algorithm"] != "–"))
@@ -193,5 +193,5 @@ def merge_rows(rows: Sequence[RunListRow]) -> RunListRow:
 
 
 def decode_name(name: str) -> str:
-    """A file's name as valid text; bytes that are not UTF-8 are replaced."""
+    """Return a file's name as valid text; bytes that are not UTF-8 are replaced."""
     return os.fsencode(name).decode(errors="replace")

@@ -1,4 +1,4 @@
-"""The curves of the report page: of every series and run, pooled and as the mean over clients."""
+"""Sections of the report page: curves, client means, protections and the privacy audit."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from ...algorithms import get_display_name
 from ...core.files import read_json
 from ...privacy.summary import (
     PRIVATE_KNOWLEDGE,
+    build_audit_table,
     collect_attacks,
     collect_matched_rounds,
     list_common_levels,
-    list_parts,
 )
+from ...results.comparison import ComparisonRow
+from ...results.render import render_page
 from ...results.runs import Curve, Run, compute_mean_curve, group_by_series
-from ...results.tables import Row, format_cell
+from ...results.table import Cell, Column, ResultTable, Rows
 from ...runs.curves import MeanStd, select_last_ten
 from ...runs.events import select_rounds
 from ...runs.run_index import read_json_lines
@@ -36,22 +38,22 @@ def count_curve_points(runs: Sequence[Run]) -> int:
 
 
 def has_unequal_clients(run: Run) -> bool:
-    """Whether the mean over clients differs from the pooled accuracy: test sets differ in size."""
+    """Return True if test sets differ in size, so that the mean over clients is not the pooled accuracy."""
     return len({n for n in run.start["test"] if n}) > 1
 
 
 def average_over_clients(run: Run) -> Run:
-    """The run with curves in which each client counts the same, however many examples it has."""
+    """Return the run with curves in which each client counts the same, whatever its examples."""
     return replace(run, curves=run.client_mean_curves)
 
 
 def show_loss(run: Run) -> Run:
-    """The run with the curves of its test loss, pooled."""
+    """Return the run with the curves of its pooled test loss."""
     return replace(run, curves=run.loss_curves)
 
 
 def build_curves(group: Sequence[Run], points: int) -> tuple[CurvesByKind, list[CurvesByKind]]:
-    """The curves of one series and of each of its runs.
+    """Build the curves of one series and of each of its runs.
 
     The series has ``mean``, each run has ``curves``: pooled. If clients differ in their number of
     test examples, there is also ``client_mean`` and ``client_curves``: the means over clients.
@@ -89,60 +91,58 @@ def thin_curve(curve: Curve, points: int) -> list[list[float]]:
 
 
 def compute_stride(length: int, points: int) -> int:
-    """The distance between kept points; 1 keeps all."""
+    """Return the distance between kept points; 1 keeps all."""
     return -(-length // points) or 1
 
 
-TITLES = [f"{m} last 10, {kind}" for m in "GP" for kind in ("pooled", "mean over clients")]
-
-
-def build_client_means_section(runs: Sequence[Run], table: Sequence[Row]) -> dict[str, Any] | None:
-    """G and P of the last ten evaluations, pooled and as the mean over clients.
+def build_client_mean_table(
+    runs: Sequence[Run], rows: Sequence[ComparisonRow]
+) -> ResultTable | None:
+    """Build the table of G and P of the last ten evaluations, pooled and as the mean over clients.
 
     None if both are the same, because all clients have equally many test examples.
     """
     if not any(map(has_unequal_clients, runs)):
         return None
     groups = group_by_series(runs)
-    rows = [
-        {
-            "name": row["name"],
-            "seeds": row["seeds"],
-            "cells": [
-                text
-                for m in "GP"
-                for text in (
-                    format_cell(row, f"{m}.last10"),
-                    format_spread(compute_last_ten(groups[row["name"]], m)),
-                )
-            ],
-        }
-        for row in table
+    kinds = ("pooled", "mean over clients")
+    columns = [
+        Column(f"{m} last 10, {kind}", kind="percent", show="std") for m in "GP" for kind in kinds
     ]
-    return {"titles": TITLES, "rows": rows}
+    cells = [
+        [
+            cell
+            for m in "GP"
+            for cell in (
+                replace(row.get_cell(f"{m}.last10"), mark=""),
+                average_last_ten(groups[row.name], m),
+            )
+        ]
+        for row in rows
+    ]
+    lines: Rows = [[row.name, *own] for row, own in zip(rows, cells, strict=True)]
+    return ResultTable.build(["algorithm", *columns], lines)
 
 
-def compute_last_ten(group: Sequence[Run], measure: str) -> MeanStd | None:
-    """The mean of the last ten evaluations over clients, and its spread as in the other tables.
+def average_last_ten(group: Sequence[Run], measure: str) -> Cell:
+    """Average the last ten evaluations over clients, with the deviation over the seeds.
 
-    That is over the seeds or, with one seed, over the evaluations.
+    With one seed, the deviation is over the evaluations.
     """
     last = [select_last_ten(run.client_mean_curves[measure]) for run in group]
     if not all(last):
-        return None
-    return MeanStd.from_values([fmean(ten) for ten in last] if len(last) > 1 else last[0])
-
-
-def format_spread(spread: MeanStd | None) -> str:
-    return f"{100 * spread.mean:.2f} ± {100 * spread.std:.2f}" if spread else "–"
+        return Cell()
+    spread = MeanStd.from_values([fmean(ten) for ten in last] if len(last) > 1 else last[0])
+    return Cell(spread.mean, spread.std)
 
 
 MAX_POINTS = 500  # of one curve
 
 
 def build_protection_section(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """The protections of every series; None if no run has protections or bad clients."""
-    rows, curves, notes = [], [], dict[str, list[str]]()
+    """Collect the protections of every series; None if no run has protections or bad clients."""
+    rows: Rows = []
+    curves, notes = [], dict[str, list[str]]()
     for name, group in group_by_series(runs).items():
         start = group[0].start
         if not start.get("protection") and not start.get("bad_clients"):
@@ -155,7 +155,7 @@ def build_protection_section(runs: Sequence[Run]) -> dict[str, Any] | None:
                 ", ".join(map(format_protection, start.get("protection", []))) or "–",
                 format_epsilon(curve) if privacy else "–",
                 f"{privacy['delta']:g}" if privacy else "–",
-                str(len(start.get("bad_clients", []))),
+                len(start.get("bad_clients", [])),
             ]
         )
         if privacy:
@@ -164,13 +164,16 @@ def build_protection_section(runs: Sequence[Run]) -> dict[str, Any] | None:
             notes.setdefault(note, []).append(name)
         if curve:
             curves.append({"name": name, "points": thin_curve(curve, MAX_POINTS)})
-    titles = ["protection", "ε", "δ", "bad clients"]
+    if not rows:
+        return None
+    columns = ("series", "protection", Column("ε"), Column("δ"), Column("bad clients", form="d"))
     texts = [f"{', '.join(names)}: {note}" for note, names in notes.items()]
-    return {"titles": titles, "rows": rows, "curves": curves, "notes": texts} if rows else None
+    table = ResultTable.build(columns, rows, notes=texts)
+    return {"table": render_page(table), "curves": curves}
 
 
 def find_epsilon_curve(group: Sequence[Run]) -> list[tuple[int, float]]:
-    """The largest ε of the series after every round, counted from 1; without unbounded ones."""
+    """Find the largest ε of the series after every round, counted from 1; leave out unbounded ones."""
     found: dict[int, float] = {}
     for run in group:
         for event in select_rounds(run.events):
@@ -197,7 +200,7 @@ MAX_IMAGES = 8  # rows of images
 
 
 def build_audit_section(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """The section of the audit that these runs belong to; None if they belong to none."""
+    """Build the section of the audit that these runs belong to; None if they belong to none."""
     folders = dict.fromkeys(r.folder.parent for r in runs)
     audited = [f for f in folders if (f / "audit.json").is_file()]
     return read_audit_section(audited[0]) if audited else None
@@ -211,25 +214,10 @@ def read_audit_section(folder: Path) -> dict[str, Any] | None:
     if not content["rows"]:
         return None
     originals, columns, attacks = select_images(records)
-    parts = list_parts(content)
-    rows = [
-        [
-            f"{get_display_name(r['algorithm'])}, {r['private']}",
-            *format_metrics(r),
-            *(part.format_psnr(r) for part in parts),
-        ]
-        for r in content["rows"]
-    ]
-    empty = [""] * len(parts)
-    rows += [[name, *format_metrics(r), *empty] for name, r in content["references"].items()]
     how = content["asked"]["how"]
     return {
         "attack": f"Attack: {how['attack']}, {how['iterations']} iterations, labels {how['labels']}",
-        "titles": [
-            *("PSNR mean", "PSNR max", "SSIM mean", "SSIM max"),
-            *(part.title for part in parts),
-        ],
-        "rows": rows,
+        "table": render_page(build_audit_table(content)),
         "shape": content["asked"]["shape"],
         "when": describe_shown_rounds(records),
         "columns": [
@@ -246,7 +234,6 @@ def read_audit_section(folder: Path) -> dict[str, Any] | None:
             ]
             for o in originals
         ],
-        "notes": content["notes"],
     }
 
 
@@ -273,15 +260,10 @@ def build_thumbnail(r: AuditRecord) -> dict[str, str]:
     return {"pixels": r["picture"], "caption": f"{r['psnr']:.1f} dB"}
 
 
-def format_metrics(r: AuditRecord) -> list[str]:
-    levels = [f"{r[k]:.2f}" for k in ("psnr_mean", "psnr_max")]
-    return levels + [f"{r[k]:.3f}" for k in ("ssim_mean", "ssim_max")]
-
-
 def select_images(
     records: Sequence[AuditRecord],
 ) -> tuple[list[AuditRecord], list[tuple[str, str]], Any]:
-    """Images of the last round or level, one of each client first; columns; and attacks by key."""
+    """Return images of the last round or level, one of each client first; columns; and attacks by key."""
     start, attacks = records[0], collect_attacks(records)
     shown = choose_shown_rounds(records, attacks)
     by_key = {

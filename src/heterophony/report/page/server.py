@@ -1,4 +1,4 @@
-"""One thread that polls the folder for all open pages and sends them what changed."""
+"""The server of the dashboard, and the thread that polls the folder for all open pages."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class DashboardRequestHandler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def _parse_target(self) -> tuple[str, tuple[str, ...]]:
-        """The path, and the names in the query; an empty path for any other target."""
+        """Return the path, and the names in the query; an empty path for any other target."""
         try:
             target = urlsplit(self.path)
             query = parse_qsl(

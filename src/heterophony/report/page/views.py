@@ -78,7 +78,7 @@ class ViewLoader:
         self.lock = Lock()
 
     def load_view(self, *names: str) -> View | None:
-        """The current view of these entries, or of the whole folder; None for an unknown name.
+        """Load the current view of these entries, or of the whole folder; None for an unknown name.
 
         Errors in the folder become a note, because the next read may succeed.
         """
@@ -135,7 +135,7 @@ class ViewLoader:
 
 
 def list_run_folders(folder: Path) -> list[Path]:
-    """The folder itself if it is a run or gone, otherwise the runs in it."""
+    """Return the folder itself if it is a run or gone, otherwise the runs in it."""
     if (folder / CONFIG_FILE).is_file() or not folder.is_dir():
         return [folder]
     return list_member_runs(folder)
@@ -164,7 +164,7 @@ def build_comparison_view(title: str, folders: Iterable[Path], old: View | None)
 
 
 def update_devices(view: View, devices: DeviceTables) -> View:
-    """The view with the current devices; the same object if nothing changed."""
+    """Return the view with the current devices; the same object if nothing changed."""
     if not devices:
         return view
     labels = {run.folder: run.label for run in view.runs}
@@ -196,7 +196,7 @@ def create_view(name: str, note: str, **fields: Any) -> View:
 
 
 def load_run_or_reason(folder: Path) -> Run | str:
-    """The run, or why it cannot be shown. A half-written file may raise any error."""
+    """Load a run, or say why it cannot be shown; a half-written file may raise any error."""
     events = stamp_folder(folder)[0]
     if not events or not events[0]:
         return "has not begun yet"
@@ -222,7 +222,7 @@ def describe_error(error: Exception) -> str:
 def read_changed_folders(
     folders: Iterable[Path], old: View | None, read: Callable[[Path], Any]
 ) -> FolderContents:
-    """The content of each folder; only folders that changed are read again."""
+    """Return the content of each folder; only folders that changed are read again."""
     before, out = old.folder_contents if old else {}, {}
     for folder in folders:
         # stamp before reading: a change in between is then noticed at the next read
@@ -232,7 +232,7 @@ def read_changed_folders(
 
 
 def read_changed_devices(folders: Iterable[Path], old: View | None) -> DeviceTables:
-    """The devices of those runs that have any; only files that changed are read again."""
+    """Return the devices of those runs that have any; only files that changed are read again."""
     before, out = old.devices if old else {}, {}
     for folder in folders:
         stamp, known = stamp_file(folder / BOARDS_FILE), before.get(folder)

@@ -3,15 +3,13 @@
 function drawAudit() {
   byId("audit").hidden = !data.audit;
   if (!data.audit) return;
-  const { attack, titles, rows, columns, images, shape, when, notes } = data.audit;
-  const createRow = ([name, ...cells]) =>
-    html("tr", {}, html("th", { scope: "row" }, name), ...cells.map((cell) => html("td", {}, cell)));
-  byId("audit-table").replaceChildren(createTable(["algorithm, personal parameters", ...titles], rows.map(createRow)));
+  const { attack, table, columns, images, shape, when } = data.audit;
+  byId("audit-table").replaceChildren(createResultTable(table));
   const createCell = ({ pixels, caption }, i) =>
     html("td", {}, createPixelImage(pixels, shape, `${columns[i]}, ${caption}`), html("br"), caption);
   const imageTable = createTable(columns, images.map((row) => html("tr", {}, ...row.map(createCell))));
   byId("audit-images").replaceChildren(imageTable);
-  byId("audit-notes").textContent = [`${attack}. The images were recovered ${when}.`, ...notes.map((n) => `${n}.`)].join(" ");
+  byId("audit-notes").textContent = [`${attack}. The images were recovered ${when}.`, ...table.notes.map((n) => `${n}.`)].join(" ");
 }
 
 // Draw on a canvas: the page's security policy forbids images, even inline ones.

@@ -28,6 +28,24 @@ function createTable(titles, rows) {
   return html("table", {}, html("thead", {}, html("tr", {}, ...head)), html("tbody", {}, ...rows));
 }
 
+// A table as results/render.py writes it: texts, and which of them are bold. Series have their colour.
+function createResultTable({ titles, rows }) {
+  const createRow = ({ cells: [name, ...cells], bold }) => html("tr", {},
+    html("th", { scope: "row" }, ...createSeriesSwatch(name), name),
+    ...cells.map((text, i) => html("td", bold.includes(i + 1) ? { class: "best" } : {}, ...splitDeviation(text))));
+  return createTable(titles, rows.map(createRow));
+}
+
+function createSeriesSwatch(name) {
+  const i = data.series ? findSeriesIndex(name) : -1;
+  return i < 0 ? [] : [createSwatch(i)];
+}
+
+function splitDeviation(text) {
+  const [mean, std] = text.split(" ± ");
+  return std ? [mean, html("small", {}, ` ± ${std}`)] : [mean];
+}
+
 // The first items of a long list; the button #…-more shows the others.
 function limitItems(id, items, redraw) {
   const button = byId(`${id}-more`);

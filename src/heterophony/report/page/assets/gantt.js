@@ -12,9 +12,7 @@ function drawDeviceRounds() {
   fillChoice("gantt-run", runs.map((r, i) => [i, r.run]), runs.indexOf(run), (value) => { chosenRound.run = value; });
   fillChoice("gantt-round", run.rounds.map(({ t }) => [t, String(t + 1)]), round.t, (value) => { chosenRound.t = value; });
   drawGantt(byId("gantt"), round);
-  const rows = run.rows.map(({ name, cells }) => html("tr", {}, html("th", { scope: "row" }, name),
-    ...cells.map((text) => html("td", {}, text))));
-  byId("device-rounds-table").replaceChildren(createTable(run.titles, rows));
+  byId("device-rounds-table").replaceChildren(createResultTable(run.table));
 }
 
 function fillChoice(id, options, chosen, choose) {

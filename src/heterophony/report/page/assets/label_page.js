@@ -11,15 +11,9 @@ function drawFigures() {
   drawClientBars(byId("sizes"), data.clients, data.stacks, 260, "Training examples of each client");
 }
 
-function drawClientTable({ titles, rows }) {
-  const createRow = ([name, ...cells]) =>
-    html("tr", {}, html("th", { scope: "row" }, name), ...cells.map((cell) => html("td", {}, String(cell))));
-  byId("clients").replaceChildren(createTable(titles, rows.map(createRow)));
-}
-
 document.addEventListener("DOMContentLoaded", () => {
   data = JSON.parse(byId("data").textContent);
   drawFigures();
-  drawClientTable(data.table);
+  byId("clients").replaceChildren(createResultTable(data.table));
   addEventListener("resize", () => { if (innerWidth !== drawnWidth) drawFigures(); });
 });

@@ -3,80 +3,35 @@
 
 let data;
 
-const COLUMNS = {
-  "P.last10": { title: "P %", percent: true, higher: true },
-  "G.last10": { title: "G %", percent: true, higher: true },
-  worst10: { title: "worst tenth %", percent: true, higher: true },
-  MB_up: { title: "MB up", higher: false },
-  MB_down: { title: "MB down", higher: false },
-  work: { title: "work ×", higher: false },
-  seconds: { title: "seconds", higher: false },
-};
-const RANKED = ["P.last10", "G.last10"];
+const isLowerBetter = (key) => ["MB_up", "MB_down", "work", "seconds"].includes(key);
+const getSetting = () => data.settings[Number(byId("setting").value)];
 
-function formatMeasure(entry, key) {
-  if (!(key in entry.means)) return ["–"];
-  const scale = COLUMNS[key].percent ? 100 : 1;
-  const digits = COLUMNS[key].percent ? 2 : 1;
-  const interval = COLUMNS[key].percent && entry.intervals[key];
-  const mean = (scale * entry.means[key]).toFixed(digits);
-  return interval ? [mean, html("small", {}, ` ± ${((scale * (interval[1] - interval[0])) / 2).toFixed(digits)}`)] : [mean];
-}
-
-// The measures that some entry of this setting has.
-const listShown = ({ entries }) => Object.keys(COLUMNS).filter((key) => entries.some(({ means }) => key in means));
-
-// A rank in bold cannot be told from the best one.
-function createRankCell(setting, key, rank) {
-  if (rank == null) return html("td", {}, "–");
-  const best = Math.min(...setting.entries.map(({ ranks }) => ranks[key] ?? Infinity));
-  const near = setting.ranks[key] && rank - best < setting.ranks[key].critical_difference;
-  return html("td", {}, near ? html("strong", {}, rank.toFixed(1)) : rank.toFixed(1));
-}
-
-function sortEntries(entries, key) {
-  const worst = COLUMNS[key].higher ? -Infinity : Infinity;
-  const sign = COLUMNS[key].higher ? -1 : 1;
-  return [...entries].sort((a, b) => sign * ((a.means[key] ?? worst) - (b.means[key] ?? worst)));
-}
-
-function createRow(setting, entry) {
-  const hashes = Object.entries(entry.seeds).map(([seed, hash]) => `seed ${seed}: ${hash}`).join("\n");
-  return html("tr", {},
-    html("th", { scope: "row" }, entry.algorithm, entry.remark ? " *" : ""),
-    ...listShown(setting).flatMap((key) => [
-      html("td", {}, ...formatMeasure(entry, key)),
-      ...(RANKED.includes(key) ? [createRankCell(setting, key, entry.ranks[key])] : []),
-    ]),
-    html("td", { title: hashes }, String(Object.keys(entry.seeds).length)));
-}
-
-function describeRanks(setting) {
-  const notes = ["± is half of the 95 % interval over seeds."];
-  const compared = RANKED.filter((key) => setting.ranks[key]);
-  const distances = compared.map((key) => `${key[0]} if they are ${setting.ranks[key].critical_difference.toFixed(1)} apart`);
-  notes.push(compared.length ? `Ranks are averages over ${setting.common_seeds.length} common seeds. They differ for ${distances.join(", for ")} (Nemenyi, 5 %); those in bold cannot be told from the best.`
-    : "Ranks need two entries with two seeds in common.");
-  const shown = listShown(setting);
-  if (shown.includes("work")) notes.push("Work is how many examples clients went through to train, relative to FedAvg.");
-  if (shown.includes("seconds")) notes.push("Seconds depend on the machine.");
-  return [...notes, "Point at the number of seeds for the hashes."].join(" ");
+function sortRows({ columns, rows }, key) {
+  const i = columns.indexOf(key);
+  const sign = isLowerBetter(key) ? 1 : -1;
+  return [...rows].sort((a, b) => sign * ((a.values[i] ?? -sign * Infinity) - (b.values[i] ?? -sign * Infinity)));
 }
 
 function drawBoard() {
-  const setting = data.settings[Number(byId("setting").value)];
-  const titles = listShown(setting).flatMap((key) => (RANKED.includes(key) ? [COLUMNS[key].title, "rank"] : [COLUMNS[key].title]));
-  const rows = sortEntries(setting.entries, byId("order").value).map((entry) => createRow(setting, entry));
-  byId("board").replaceChildren(createTable(["algorithm", ...titles, "seeds"], rows));
-  byId("note").textContent = describeRanks(setting);
-  const remarked = setting.entries.filter(({ remark }) => remark);
-  byId("remarks").replaceChildren(...remarked.map(({ algorithm, remark }) => html("p", { class: "hint" }, `* ${algorithm}: ${remark}`)));
+  const { table, hashes, remarks } = getSetting();
+  const board = createResultTable({ ...table, rows: sortRows(table, byId("order").value) });
+  for (const row of board.tBodies[0].rows) row.lastChild.title = hashes[row.firstChild.textContent] ?? "";
+  byId("board").replaceChildren(board);
+  byId("note").textContent = [...table.notes, "Point at the number of seeds for the hashes."].join(" ");
+  byId("remarks").replaceChildren(...remarks.map((remark) => html("p", { class: "hint" }, `* ${remark}`)));
+}
+
+function drawOrders() {
+  const { columns, titles } = getSetting().table;
+  const measures = columns.map((key, i) => [key, titles[i]]).filter(([key]) => data.measures.includes(key));
+  byId("order").replaceChildren(...measures.map(([key, title]) => html("option", { value: key }, title)));
+  drawBoard();
 }
 
 document.addEventListener("DOMContentLoaded", () => {
   data = JSON.parse(byId("data").textContent);
-  byId("setting").append(...data.settings.map(({ setting }, i) => html("option", { value: i }, setting)));
-  byId("order").append(...Object.entries(COLUMNS).map(([key, { title }]) => html("option", { value: key }, title)));
-  for (const id of ["setting", "order"]) byId(id).addEventListener("change", drawBoard);
-  drawBoard();
+  byId("setting").append(...data.settings.map(({ table }, i) => html("option", { value: i }, table.title)));
+  byId("setting").addEventListener("change", drawOrders);
+  byId("order").addEventListener("change", drawBoard);
+  drawOrders();
 });

@@ -3,11 +3,9 @@
 function drawProtection() {
   byId("protection").hidden = !data.protection;
   if (!data.protection) return;
-  const { titles, rows, curves, notes } = data.protection;
-  const createRow = ([name, ...cells]) =>
-    html("tr", {}, html("th", { scope: "row" }, name), ...cells.map((cell) => html("td", {}, cell)));
-  byId("protection-table").replaceChildren(createTable(["series", ...titles], rows.map(createRow)));
-  byId("protection-notes").textContent = notes.join(" ");
+  const { table, curves } = data.protection;
+  byId("protection-table").replaceChildren(createResultTable(table));
+  byId("protection-notes").textContent = table.notes.join(" ");
   byId("epsilon").hidden = !curves.length;
   if (curves.length) drawEpsilon(curves);
 }

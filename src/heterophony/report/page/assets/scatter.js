@@ -29,7 +29,7 @@ function drawScatter() {
 // The mean over the seeds from the comparison table, and every seed's value from its result.
 // value is "last10" or "best".
 function computeMarks(value) {
-  const rows = new Map(data.table.rows.map((row) => [row.name, row]));
+  const rows = new Map(data.table.rows.map((row) => [row.cells[0], row]));
   const [g, p] = ["G", "P"].map((m) => data.table.columns.indexOf(`${m}.${value}`));
   const select = (accuracy) => (value === "best" ? accuracy.best : accuracy.last10.mean);
   return getVisibleSeries().filter((s) => rows.has(s.name)).map((s) => {

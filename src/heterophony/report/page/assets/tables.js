@@ -1,36 +1,21 @@
 // Tables of the comparison, differences, new clients and settings; bars of fairness and cost.
 
-function createComparisonRow({ name, seeds, cells, best = [] }) {
-  return html("tr", {},
-    html("th", { scope: "row" }, createSwatch(findSeriesIndex(name)), name),
-    html("td", {}, seeds.join(", ")),
-    ...cells.map((text, i) => html("td", best[i] ? { class: "best" } : {}, ...splitDeviation(text))));
+// Show a table in the element of this id, and its section, if there is one.
+function showTable(section, id, table) {
+  byId(section).hidden = !table;
+  if (table) byId(id).replaceChildren(createResultTable(table));
 }
-
-function splitDeviation(text) {
-  const [mean, std] = text.split(" ± ");
-  return std ? [mean, html("small", {}, ` ± ${std}`)] : [mean];
-}
-
-const createComparisonTable = ({ titles, rows }) => createTable(["algorithm", "seed", ...titles], rows.map(createComparisonRow));
 
 function drawTables() {
-  byId("table").replaceChildren(createComparisonTable(data.table));
-  byId("table-note").textContent = data.table.note;
-  byId("client-means").hidden = !data.client_means;
-  if (data.client_means) byId("client-means-table").replaceChildren(createComparisonTable(data.client_means));
-  byId("metrics").hidden = !data.metrics;
-  if (data.metrics) byId("metrics-table").replaceChildren(createComparisonTable(data.metrics));
-  byId("differences").hidden = !data.differences;
-  if (!data.differences) return;
-  byId("h-differences").textContent = `Paired differences to ${data.differences.to}`;
-  byId("difference-table").replaceChildren(createComparisonTable(data.differences));
+  byId("table").replaceChildren(createResultTable(data.table));
+  byId("table-note").textContent = data.table.notes.join(" ");
+  showTable("client-means", "client-means-table", data.client_means);
+  showTable("metrics", "metrics-table", data.metrics);
+  showTable("differences", "difference-table", data.differences);
+  if (data.differences) byId("h-differences").textContent = `Paired differences to ${data.differences.title}`;
 }
 
-function drawNewClients() {
-  byId("new-clients").hidden = !data.new_clients;
-  if (data.new_clients) byId("new-client-table").replaceChildren(createComparisonTable(data.new_clients));
-}
+const drawNewClients = () => showTable("new-clients", "new-client-table", data.new_clients);
 
 // Fairness and cost -----------------------------------------------------------------------------
 
@@ -41,7 +26,8 @@ function drawBars() {
   byId("bars").replaceChildren(...Object.entries(panels).map(([key, title]) => {
     const column = data.table.columns.indexOf(key);
     const most = greatest([0, ...data.table.rows.map((r) => r.values[column])]) || 1;
-    const items = rows.flatMap(({ name, cells, values }) => {
+    const items = rows.flatMap(({ cells, values }) => {
+      const name = cells[0];
       const bar = html("span", { class: getColourClass(findSeriesIndex(name)), "aria-hidden": "true" });
       bar.style.width = `${(45 * values[column]) / most}%`;
       return [html("dt", {}, name), html("dd", {}, bar, cells[column])];

@@ -1,0 +1,362 @@
+"""Compare series of runs: means over seeds, paired differences, and leads beyond chance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import fmean
+from typing import Any
+
+from ..runs.curves import MeanStd, NewClients
+from ..runs.summary import Summary
+from .runs import Run, group_by_series
+from .statistics import (
+    ALPHA,
+    apply_holm_correction,
+    compare_pairs,
+    compute_confidence_interval,
+    compute_smallest_p,
+    count_pairs_needed,
+)
+from .table import Cell, Interval
+
+# measures of one series by seed and data; runs with the same key form a pair
+MeasuresByBlock = Mapping[tuple[int, str], Mapping[str, float]]
+ACCURACIES = tuple(f"{m}.{part}" for m in "GP" for part in ("best", "last", "last10"))
+HIGHER_IS_BETTER = (*ACCURACIES, "G.chosen", "P.chosen", "worst10")
+HEADLINES = {"G.last10": "G last 10", "P.last10": "P last 10"}
+NEW_CLIENT_MEASURES = ("G", "before", "P", "worst10")
+BOLD_NOTE = (
+    f"Bold: higher than every other row beyond chance (paired by seed, p < {ALPHA} after Holm)."
+)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean, population standard deviation and 95 % interval of the mean; one value has no interval."""
+
+    mean: float
+    std: float
+    ci95: Interval | None
+
+    @classmethod
+    def from_values(cls, values: Sequence[float]) -> Spread:
+        of, interval = MeanStd.from_values(values), compute_confidence_interval(values)
+        return cls(of.mean, of.std, (interval.low, interval.high) if interval else None)
+
+    def to_cell(self) -> Cell:
+        """Return the cell of a table; a single value has no deviation."""
+        return Cell(self.mean, self.std if self.ci95 else None, self.ci95)
+
+
+@dataclass(frozen=True)
+class PairedDifference(Spread):
+    """A spread of paired differences, with its p and the p corrected for the number of rows."""
+
+    p: float = 1.0
+    p_holm: float = 1.0
+
+
+@dataclass(frozen=True)
+class Differences:
+    """The paired differences of a series to the first one, over the seeds that both have."""
+
+    to: str
+    seeds: list[int]
+    measures: dict[str, PairedDifference]
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """One series: its measures over the seeds, and how it compares with the others."""
+
+    name: str
+    algorithm: str
+    seeds: list[int]
+    state: str
+    spreads: dict[str, Spread]
+    evaluation_std: dict[str, float]  # of the last ten evaluations, mean over the seeds, by G and P
+    differences: Differences | None
+    new_clients: dict[str, float | None] | None
+    leads: tuple[str, ...] = ()  # measures in which it is higher than all others, beyond chance
+
+    def get_cell(self, key: str) -> Cell:
+        """Return a measure with its deviation over the seeds.
+
+        With one seed, that of the last ten evaluations is shown beside their mean.
+        """
+        if key not in self.spreads:
+            return Cell()
+        cell = self.spreads[key].to_cell()
+        if len(self.seeds) == 1 and key.endswith(".last10"):
+            cell = replace(cell, std=self.evaluation_std[key[0]])
+        return replace(cell, mark="bold") if key in self.leads else cell
+
+    def get_difference(self, key: str) -> PairedDifference | None:
+        """Return the paired difference to the first series; None without a pair."""
+        return self.differences.measures.get(key) if self.differences else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as plain data for JSON."""
+        plain = ("G.", "P.")
+        gaps = self.differences
+        return {
+            "name": self.name,
+            "algorithm": self.algorithm,
+            "seeds": self.seeds,
+            "state": self.state,
+            **{m: self._describe_accuracy(m) for m in "GP"},
+            **{k: s.mean for k, s in self.spreads.items() if not k.startswith(plain)},
+            "over_seeds": {k: asdict(spread) for k, spread in self.spreads.items()},
+            "difference": gaps
+            and {
+                "to": gaps.to,
+                "seeds": gaps.seeds,
+                **{k: asdict(gap) for k, gap in gaps.measures.items()},
+            },
+            "new_clients": self.new_clients,
+            "leads": list(self.leads),
+        }
+
+    def _describe_accuracy(self, measure: str) -> dict[str, Any] | None:
+        if measure not in self.evaluation_std:
+            return None
+        best, last, mean = (self.spreads[f"{measure}.{p}"].mean for p in ("best", "last", "last10"))
+        std = self.evaluation_std[measure]
+        return {"best": best, "last": last, "last10": {"mean": mean, "std": std}}
+
+
+def compare_runs(runs: Sequence[Run]) -> list[ComparisonRow]:
+    """Return one row per series; a series with a run that was never evaluated has none."""
+    groups = group_by_series(runs).values()
+    series = [group for group in groups if all(run.current_summary for run in group)]
+    return mark_leads(correct_p_values([build_row(group, series[0]) for group in series]), series)
+
+
+def build_row(group: Sequence[Run], first: Sequence[Run]) -> ComparisonRow:
+    summaries = list_summaries(group)
+    measures = [extract_measures(s) for s in summaries]
+    common = [k for k in measures[0] if all(k in m for m in measures)]
+    ten = {m: [a.last10.std for s in summaries if (a := getattr(s, m))] for m in "GP"}
+    return ComparisonRow(
+        name=group[0].series,
+        algorithm=group[0].algorithm,
+        seeds=[r.seed for r in group],
+        state=group[0].state,
+        spreads={k: Spread.from_values([m[k] for m in measures]) for k in common},
+        evaluation_std={m: fmean(stds) for m, stds in ten.items() if f"{m}.last10" in common},
+        differences=None if group is first else compute_differences(group, first),
+        new_clients=average_new_clients(group),
+    )
+
+
+# Measures -----------------------------------------------------------------------------------
+
+
+def list_summaries(group: Iterable[Run]) -> list[Summary]:
+    return [s for s in (run.current_summary for run in group) if s]
+
+
+def extract_measures(summary: Summary) -> dict[str, float]:
+    """Return the numbers of one run by key; without G if there is no generic model."""
+    out: dict[str, float] = {}
+    for name, a in (("G", summary.G), ("P", summary.P)):
+        if a:
+            out |= {f"{name}.best": a.best, f"{name}.last": a.last, f"{name}.last10": a.last10.mean}
+    if fairness := summary.fairness["P"]:
+        out |= {"worst10": fairness.worst10, "std": fairness.std}
+    out |= {f"MB_{way}": count / 1e6 for way, count in summary.bytes.items()}
+    out["seconds"] = summary.seconds
+    for name, a in (("G", summary.G), ("P", summary.P)):
+        if a and a.chosen:
+            out[f"{name}.chosen"] = a.chosen.test
+    optional = {
+        **{f"{m}.loss": summary.loss.get(m) for m in "GP"},
+        "examples": summary.examples_per_round,
+        "work": summary.relative_work,
+        "simulated": summary.simulated_seconds,
+    }
+    return out | {k: v for k, v in optional.items() if v is not None}
+
+
+def index_measures_by_block(group: Iterable[Run]) -> dict[tuple[int, str], dict[str, float]]:
+    """Return measures by seed and data; runs with the same key form a pair."""
+    return {(s.seed, s.data_sha256): extract_measures(s) for s in list_summaries(group)}
+
+
+def collect_new_clients(group: Sequence[Run]) -> list[tuple[int, NewClients]]:
+    """Return the new clients of finished runs, with the seeds of the runs."""
+    summaries = [run.summary for run in group if run.summary]
+    return [(s.seed, s.new_clients) for s in summaries if s.new_clients]
+
+
+def average_new_clients(group: Sequence[Run]) -> dict[str, float | None] | None:
+    """Average the accuracies of new clients over the seeds; None if there are none."""
+    several = [new for _, new in collect_new_clients(group)]
+    if not several:
+        return None
+    values = {k: list_new_client_values(several, k) for k in NEW_CLIENT_MEASURES}
+    return {k: fmean(known) if known else None for k, known in values.items()}
+
+
+def list_new_client_values(several: Sequence[NewClients], key: str) -> list[float]:
+    """List one of ``NEW_CLIENT_MEASURES`` over the seeds that have it."""
+    values = [n.fairness.worst10 if key == "worst10" else getattr(n, key) for n in several]
+    return [v for v in values if v is not None]
+
+
+# Differences and leads ----------------------------------------------------------------------
+
+
+def compute_differences(group: Sequence[Run], first: Sequence[Run]) -> Differences | None:
+    """Compute paired differences to ``first`` over the seeds that both have with the same data."""
+    own, other = index_measures_by_block(group), index_measures_by_block(first)
+    common = [key for key in own if key in other]
+    if not common or any(r.state != "finished" for r in (*group, *first)):
+        return None
+    pairs = [(own[key], other[key]) for key in common]
+    both = [k for k in ACCURACIES if all(k in a and k in b for a, b in pairs)]
+    gaps = {k: compute_difference([a[k] for a, _ in pairs], [b[k] for _, b in pairs]) for k in both}
+    return Differences(first[0].series, [seed for seed, _ in common], gaps)
+
+
+def compute_difference(own: Sequence[float], other: Sequence[float]) -> PairedDifference:
+    spread = Spread.from_values([a - b for a, b in zip(own, other, strict=True)])
+    return PairedDifference(spread.mean, spread.std, spread.ci95, compare_pairs(own, other).p)
+
+
+def correct_p_values(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
+    """Set ``p_holm`` of every difference: its p corrected for the number of rows."""
+    corrected: dict[str, dict[str, PairedDifference]] = {row.name: {} for row in rows}
+    for key in ACCURACIES:
+        gaps = {row.name: gap for row in rows if (gap := row.get_difference(key))}
+        p_values = apply_holm_correction([gap.p for gap in gaps.values()])
+        for (name, gap), p in zip(gaps.items(), p_values, strict=True):
+            corrected[name][key] = replace(gap, p_holm=p)
+    return [
+        replace(row, differences=replace(row.differences, measures=corrected[row.name]))
+        if row.differences
+        else row
+        for row in rows
+    ]
+
+
+def mark_leads(
+    rows: Sequence[ComparisonRow], series: Sequence[Sequence[Run]]
+) -> list[ComparisonRow]:
+    """Set the leads of every row; only finished runs are compared."""
+    measured = {
+        row.name: index_measures_by_block(group)
+        for row, group in zip(rows, series, strict=True)
+        if row.state == "finished"
+    }
+    leaders = {key: find_clear_leader(measured, key) for key in HIGHER_IS_BETTER}
+    return [
+        replace(row, leads=tuple(key for key, name in leaders.items() if name == row.name))
+        for row in rows
+    ]
+
+
+def find_clear_leader(series: Mapping[str, MeasuresByBlock], key: str) -> str | None:
+    """Find the series whose measure is higher than that of all others, beyond chance.
+
+    The highest is compared with each other one over the seeds and data that both have. All
+    p values, corrected for their number (Holm), must be below ALPHA.
+    """
+    known = {
+        name: {block: measures[key] for block, measures in blocks.items()}
+        for name, blocks in series.items()
+        if blocks and all(key in measures for measures in blocks.values())
+    }
+    if len(known) < 2:
+        return None
+    leader = max(known, key=lambda name: fmean(known[name].values()))
+    p_values = []
+    for name, values in known.items():
+        if name == leader:
+            continue
+        common = [block for block in known[leader] if block in values]
+        if not common:
+            return None
+        pairs = compare_pairs([known[leader][b] for b in common], [values[b] for b in common])
+        if pairs.mean <= 0:
+            return None
+        p_values.append(pairs.p)
+    return leader if max(apply_holm_correction(p_values)) < ALPHA else None
+
+
+# In words -----------------------------------------------------------------------------------
+
+
+def explain_bold(rows: Sequence[ComparisonRow], keys: Sequence[str]) -> str | None:
+    """Say what bold means in these columns, or why nothing is bold; None if nothing is compared."""
+    if any(key in row.leads for row in rows for key in keys):
+        return BOLD_NOTE
+    reason = explain_missing_lead(rows)
+    return reason and f"Nothing is bold: {reason}."
+
+
+def explain_missing_lead(rows: Sequence[ComparisonRow]) -> str | None:
+    """Say why no row leads beyond chance; None if fewer than two are finished."""
+    finished = [row for row in rows if row.state == "finished"]
+    if len(finished) < 2:
+        return None
+    common = set.intersection(*(set(row.seeds) for row in finished))
+    needed = count_pairs_needed(len(finished) - 1)
+    if not common:
+        return f"the rows have no seed in common; comparing them takes at least {needed}"
+    if len(common) < needed:
+        seeds = "one seed" if len(common) == 1 else f"{len(common)} seeds"
+        return (
+            f"{seeds} cannot tell {len(finished)} rows apart from chance; it takes at least"
+            f" {needed} seeds"
+        )
+    return f"over {len(common)} seeds, no row is higher than all others beyond chance"
+
+
+def list_conclusions(rows: Sequence[ComparisonRow]) -> list[str]:
+    """List what the seeds show about G and P; the same conclusion about both is one sentence."""
+    titles: dict[str, list[str]] = {}
+    for key, title in HEADLINES.items():
+        if conclusion := describe_conclusion(rows, key):
+            titles.setdefault(conclusion, []).append(title)
+    return [f"{' and '.join(of)}: {conclusion}" for conclusion, of in titles.items()]
+
+
+def describe_conclusion(rows: Sequence[ComparisonRow], key: str) -> str | None:
+    """Say which rows differ from the first, or why that cannot be decided; None without a pair."""
+    gaps = {row.name: gap for row in rows if (gap := row.get_difference(key))}
+    if not gaps:
+        return None
+    pairs = max(len(row.differences.seeds) for row in rows if row.name in gaps and row.differences)
+    needed = count_pairs_needed(len(gaps))
+    if pairs < needed:
+        return explain_too_few_pairs(pairs, needed, len(gaps) - 1)
+    return describe_significant_differences(gaps, rows[0].name)
+
+
+def explain_too_few_pairs(pairs: int, needed: int, others: int) -> str:
+    beside = f" beside {others} other comparison{'s' * (others > 1)}" if others else ""
+    if pairs == 1:
+        return (
+            "one pair of runs with the same seed and data, which cannot tell a difference from"
+            f" chance; for p < {ALPHA}{beside} it takes at least {needed} seeds."
+        )
+    return (
+        f"{pairs} pairs of runs with the same seed and data are too few for p < {ALPHA}"
+        f"{beside}: at least {needed}. With {pairs} the exact paired test cannot give less than"
+        f" p = {compute_smallest_p(pairs):.2g}, whatever they show; the intervals say which differences"
+        " are plausible."
+    )
+
+
+def describe_significant_differences(gaps: Mapping[str, PairedDifference], first: str) -> str:
+    sides: dict[str, list[str]] = {"higher": [], "lower": []}
+    for name, gap in gaps.items():
+        if gap.p_holm < ALPHA:
+            sides["higher" if gap.mean > 0 else "lower"].append(f"{name} (p = {gap.p_holm:.2g})")
+    parts = [f"{side} than {first}: {', '.join(who)}" for side, who in sides.items() if who]
+    if not parts:
+        return f"no difference to {first} is shown, which does not mean that there is none."
+    rest = len(gaps) - sum(map(len, sides.values()))
+    return "; ".join([*parts, *([f"of {rest} more, no difference is shown"] if rest else [])]) + "."
