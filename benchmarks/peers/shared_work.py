@@ -9,6 +9,7 @@ import torch
 from small_work import CLIENTS, EXAMPLES, TEST_FROM, TRAINED, make_examples
 from torch import Tensor, nn
 
+
 class Examples:
     """The examples of all clients as network input, so that no platform spends time on that."""
 

@@ -186,7 +186,8 @@ class StackedTensors:
         path = Path(self.content)
         with translate_disk_errors(path), path.open("rb") as file:
             flat = torch.empty(path.stat().st_size, dtype=torch.uint8)
-            file.readinto(memoryview(flat.numpy()))
+            place: Any = flat.numpy()
+            file.readinto(place)
             path.unlink()
         return flat
 
