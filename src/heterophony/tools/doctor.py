@@ -79,14 +79,14 @@ def try_engine(name: str) -> str:
 
 def try_fast_training() -> str:
     """Say how plain passes of training run with the bits of autograd, for a small net and a larger one."""
+    from ..runs.events import get_start
     from ..studies.federate import federate
     from ..studies.run import run
 
-    federation = federate("digits", clients=2, seed=0)
-    found = [
-        f"{model} {run('fedavg', federation, model=model, rounds=1).events[0]['training']}"
-        for model in ("mlp", "digitsnet")
-    ]
+    federation, found = federate("digits", clients=2, seed=0), list[str]()
+    for model in ("mlp", "digitsnet"):
+        events = run("fedavg", federation, model=model, rounds=1, progress=False).events
+        found.append(f"{model} {get_start(events).get('training', 'autograd')}")
     return f"with the bits of autograd: {', '.join(found)}"
 
 
