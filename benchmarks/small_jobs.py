@@ -1,13 +1,14 @@
 """Measure rounds with many small clients, on this code, on that of before and on other platforms in turn.
 
 python benchmarks/small_jobs.py [--before PATH/TO/src] [--flower VENV] [--pfl VENV]
-                                [--repeats 3] [--workers 2] [--rounds 20]
+                                [--fedjax VENV] [--off] [--repeats 3] [--workers 2] [--rounds 20]
 
 Prints one JSON object. ``training`` and ``evaluated`` are rounds of 50 clients out of 1,000 with 50
 examples each, without and with an evaluation of all clients in every round; ``first`` is the time
 until the end of the first round with 10,000 clients of 12 examples. ``seconds`` are wall time, ``cpu``
 the seconds of all processes together, which other work on the machine disturbs less. ``--flower`` and
-``--pfl`` name virtual environments with these platforms, which do the work of ``training``.
+``--pfl`` and ``--fedjax`` name virtual environments with these platforms, which do the work of ``training``.
+``--off`` measures this code with ``engine.fast = "off"`` besides.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def measure_cpu() -> float:
     return sum(t.user + t.system for t in times)
 
 
-def run_case(case: str, model: str, workers: int, rounds: int, momentum: float) -> dict[str, Any]:
+def run_case(
+    case: str, model: str, workers: int, rounds: int, momentum: float, **how: str
+) -> dict[str, Any]:
     """Run one case in this process, and return seconds and CPU seconds, by round where there are many."""
     import heterophony as hp
 
@@ -64,6 +67,7 @@ def run_case(case: str, model: str, workers: int, rounds: int, momentum: float) 
         engine="pool",
         workers=workers,
         on_event=mark_round,
+        **how,
     )
     # rounds are counted from the end of the first, in which workers start and all clients are evaluated
     first, last, number = (
@@ -74,9 +78,11 @@ def run_case(case: str, model: str, workers: int, rounds: int, momentum: float) 
     return {"seconds": seconds, "cpu": cpu, "accuracy": accuracy, "sha256": result.model_sha256}
 
 
-def run_elsewhere(source: Path, case: str, options: argparse.Namespace) -> dict[str, Any]:
+def run_elsewhere(
+    source: Path, case: str, options: argparse.Namespace, fast: list[str]
+) -> dict[str, Any]:
     """Run one case in a new process with the code in ``source``."""
-    how = ["--case", case, "--model", options.model, "--workers", str(options.workers)]
+    how = [*fast, "--case", case, "--model", options.model, "--workers", str(options.workers)]
     how += ["--rounds", str(options.rounds), "--momentum", str(options.momentum)]
     out = subprocess.run(
         [sys.executable, __file__, *how],
@@ -92,16 +98,19 @@ def run_elsewhere(source: Path, case: str, options: argparse.Namespace) -> dict[
 def compare_codes(options: argparse.Namespace) -> dict[str, Any]:
     """Measure all cases with each code in turn; of the repeats, the best counts."""
     codes = {"now": Path(__file__).parents[1] / "src"}
+    if options.off:
+        codes["off"] = codes["now"]
     if options.before:
         codes = {"before": Path(options.before), **codes}
-    peers = {"flower": options.flower, "pfl": options.pfl}
+    peers = {"flower": options.flower, "pfl": options.pfl, "fedjax": options.fedjax}
     peers = {name: venv for name, venv in peers.items() if venv}
     report: dict[str, Any] = {"model": options.model, "workers": options.workers}
     for case in options.cases:
         runs: dict[str, list[dict[str, Any]]] = {code: [] for code in codes}
         for _ in range(options.repeats):
             for code, source in codes.items():
-                runs[code].append(run_elsewhere(source, case, options))
+                how = ["--fast", "off"] if code == "off" else []
+                runs[code].append(run_elsewhere(source, case, options, how))
             for name, venv in peers.items() if case == "training" else ():
                 runs.setdefault(name, []).append(run_peer(name, Path(venv), options))
         report[case] = summarise_case(runs)
@@ -117,6 +126,7 @@ def run_peer(name: str, venv: Path, options: argparse.Namespace) -> dict[str, An
             *(venv / "bin" / "torchrun", f"--nproc_per_node={workers}"),
             *(PEERS / "pfl_rounds.py", rounds),
         ],
+        "fedjax": [venv / "bin" / "python", PEERS / "fedjax_rounds.py", rounds, options.model],
     }[name]
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     out = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
@@ -148,6 +158,9 @@ def main() -> None:
     parser.add_argument("--before", help="the folder src of the code to compare with")
     parser.add_argument("--flower", help="a virtual environment with flwr[simulation] and torch")
     parser.add_argument("--pfl", help="a virtual environment with pfl and torch")
+    parser.add_argument("--fedjax", help="a virtual environment with fedjax")
+    parser.add_argument("--off", action="store_true", help="measure engine.fast = off besides")
+    parser.add_argument("--fast", choices=("auto", "off"), help="of one case")
     parser.add_argument("--cases", nargs="*", choices=CASES, default=CASES)
     parser.add_argument("--case", choices=CASES, help="run one case in this process")
     parser.add_argument("--model", default="mlp")
@@ -156,8 +169,9 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     if options.case:
+        fast = {"fast": options.fast} if options.fast else {}  # code of before has no such option
         how = (options.model, options.workers, options.rounds, options.momentum)
-        print(json.dumps(run_case(options.case, *how)))
+        print(json.dumps(run_case(options.case, *how, **fast)))
     else:
         print(json.dumps(compare_codes(options), indent=2))
 

@@ -240,11 +240,31 @@ def test_a_layer_on_a_shape_that_it_was_not_written_for_is_left_to_autograd():
 # Passes -------------------------------------------------------------------------------------
 
 
+def odd_net() -> hp.Net:
+    """A net whose parameters end anywhere."""
+    return perceptron(64, 33, 10)
+
+
 class DrawingPull(hp.Algorithm):
     """An algorithm whose ``pull`` draws random numbers between the epochs' orders."""
 
     def local(self, client):
         client.fit(pull=lambda w: w.map(lambda v: 0.01 * torch.rand_like(v)))
+        return client.shared()
+
+
+class UsesNetBetween(hp.Algorithm):
+    """After a plain pass, and in a ``pull``, autograd uses the net that a group has trained."""
+
+    def local(self, client):
+        net, (x, y) = client.net, client.data.train.batch(torch.arange(5))
+
+        def pull(w: Tensors) -> Tensors:
+            grads = torch.autograd.grad(client.loss(net(x), y), list(params(net).values()))
+            return Tensors(zip(params(net), grads, strict=True))
+
+        client.fit(pull=pull)
+        client.fit(lambda x, y: 2 * client.loss(net(x), y), phase="own")
         return client.shared()
 
 
@@ -260,11 +280,13 @@ class SeveralPasses(hp.Algorithm):
         return client.shared()
 
 
-@pytest.mark.parametrize("algorithm", [DrawingPull(), SeveralPasses()])
+@pytest.mark.parametrize("algorithm", [DrawingPull(), SeveralPasses(), UsesNetBetween()])
 @pytest.mark.parametrize("how", [{}, {"drop_last": False, "weight_decay": 0.01}, {"momentum": 0.0}])
 def test_passes_of_any_kind_have_the_same_bits(algorithm, how):
     training = hp.Training(**{"epochs": 2, "batch": 12, "lr": 0.05, **how})
-    runs = [played(algorithm, training=training, fast=fast) for fast in ("auto", "off")]
+    model = odd_net if algorithm.__class__ is UsesNetBetween else "mlp"
+    settings = {"training": training, "model": model, "participation": 1.0}
+    runs = [played(algorithm, fast=fast, **settings) for fast in ("auto", "off")]
     assert runs[0].model_sha256 == runs[1].model_sha256
     losses = [[e["loss"] for e in r.events if e["event"] == "round"] for r in runs]
     assert losses[0] == losses[1]

@@ -13,6 +13,7 @@ import heterophony as hp
 from helpers.support import digits, identical, played, same
 from heterophony.core.algorithm import Reply
 from heterophony.core.errors import EngineError
+from heterophony.core.samples import is_aligned
 from heterophony.engines import wire as tensor_messages
 from heterophony.engines.pool import Pool
 from heterophony.engines.wire import (
@@ -137,6 +138,7 @@ def test_replies_of_a_batch_arrive_as_they_were_sent(tmp_path, monkeypatch, inli
         for sent, found in zip(replies, arrived, strict=True):
             assert same(found.tensors, sent.tensors)
             assert same(found.aside, sent.aside)
+            assert all(is_aligned(v) for v in (*found.tensors.values(), *found.aside.values()))
             nothing = {"tensors": hp.Tensors(), "aside": hp.Tensors()}
             assert replace(found, **nothing) == replace(sent, **nothing)
         assert not list(tmp_path.iterdir())

@@ -31,9 +31,9 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_g_is_the_same_whether_or_not_the_generic_model_is_built(name, monkeypatch):
-    short = played(name, **CASES[name])
+    short = played(name, fast="off", **CASES[name])
     monkeypatch.setattr(evaluation, "is_generic_model", lambda *_: False)
-    assert identical(short, played(name, **CASES[name]))
+    assert identical(short, played(name, fast="off", **CASES[name]))
 
 
 def count_builds(monkeypatch, name: str, **how) -> int:
@@ -44,7 +44,7 @@ def count_builds(monkeypatch, name: str, **how) -> int:
         return build(plan, job, *rest)
 
     monkeypatch.setattr(evaluation, "build_generic_model", record)
-    played(name, **how)
+    played(name, fast="off", **how)
     return len(built)
 
 

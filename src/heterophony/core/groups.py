@@ -69,7 +69,8 @@ class DirectPass:
         shapes = tuple((k, tuple(p.shape), p.stride()) for k, p in self.parameters.items())
         device = str(next(iter(self.parameters.values())).device)
         how = (self.rates.names, self.rates.momentum, self.rates.weight_decay)
-        return self.layers, shapes, how, self.loss, tuple(self.samples.x.shape[1:]), device
+        data = (tuple(self.samples.x.shape[1:]), device)
+        return self.layers, shapes, how, self.loss, data, self.pull is None
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -193,6 +194,9 @@ class GroupRun:
         for i, p in enumerate(self.passes):
             p.losses = [self.found[i][s] for s in range(len(p.sizes))]
             p.momentum.update({k: v.each[i] for k, v in self.stack.momentum.items()})
+            for parameter in p.parameters.values():  # products round by address
+                if not is_aligned(parameter):
+                    parameter.data = parameter.detach().clone()
 
     def run_steps(self, x: Tensor, y: Tensor, count: int, steps: range) -> None:
         """Run some steps on the examples that were gathered for them, for the first ``count`` clients."""
@@ -337,7 +341,9 @@ def try_shape(one: DirectPass, size: int) -> tuple[bool, int]:
     try:
         if not trial.has_same_bits([0], PACKED):
             return False, 0
-        for packing in (PACKED, SPLIT, ALIGNED) if count > 1 else ():
+        # a pull may use the net, so its parameters must be aligned
+        packings = (PACKED, SPLIT, ALIGNED) if one.pull is None else (ALIGNED,)
+        for packing in packings if count > 1 else ():
             if all(trial.has_same_bits(group, packing) for group in (range(count), [2, 0, 5])):
                 return True, packing
     except (RuntimeError, NotImplementedError):  # a layer on a shape that it was not written for

@@ -157,7 +157,10 @@ def describe_layout(groups: Memory) -> Layout:
 
 @dataclass(frozen=True)
 class StackedTensors:
-    """Groups of tensors with one layout: each tensor of all of them, one behind the other, as bytes."""
+    """Groups of tensors with one layout as bytes: each tensor of all groups, one behind the other.
+
+    Every tensor begins where a new one could, as products of matrices may round by address.
+    """
 
     layout: Layout
     content: bytes | str  # or the path of a file that holds them
@@ -167,8 +170,8 @@ class StackedTensors:
         parts = list[Tensor]()
         for group, name, _, _ in layout:
             stacked = torch.stack([one[group][name] for one in groups]).contiguous()
-            flat = stacked.flatten().view(torch.uint8)
-            parts.append(nn.functional.pad(flat, (0, -len(flat) % ALIGNMENT)))
+            rows = stacked.view(len(groups), -1).view(torch.uint8)
+            parts.append(nn.functional.pad(rows, (0, -rows.shape[1] % ALIGNMENT)).flatten())
         content = torch.cat(parts).numpy().tobytes()
         if len(content) <= INLINE_BYTES:
             return cls(layout, content)
@@ -177,22 +180,30 @@ class StackedTensors:
 
     def decode(self, count: int) -> list[Memory]:
         """Return the groups, of which there are ``count``; delete the file, if there is one."""
-        if isinstance(self.content, str):
-            path = Path(self.content)
-            with translate_disk_errors(path):
-                flat = torch.from_numpy(np.fromfile(path, np.uint8))
-                path.unlink()
-        else:
-            flat = torch.frombuffer(bytearray(self.content), dtype=torch.uint8)
+        flat = self.read()
         found: list[dict[str, dict[str, Tensor]]] = [{"up": {}, "aside": {}} for _ in range(count)]
         begin = 0
         for group, name, shape, dtype in self.layout:
-            size = count * shape.numel() * dtype.itemsize
-            stacked = flat[begin : begin + size].view(dtype).view(count, *shape)
-            for one, v in zip(found, stacked.unbind(), strict=True):
-                one[group][name] = v
-            begin += size + -size % ALIGNMENT
+            size = shape.numel() * dtype.itemsize
+            step = size + -size % ALIGNMENT
+            rows = flat[begin : begin + count * step].view(count, step)[:, :size]
+            for one, row in zip(found, rows.unbind(), strict=True):
+                one[group][name] = row.view(dtype).view(shape)
+            begin += count * step
         return [{g: Tensors(part) for g, part in one.items()} for one in found]
+
+    def read(self) -> Tensor:
+        if isinstance(self.content, bytes):
+            flat = torch.empty(len(self.content), dtype=torch.uint8)
+            flat.numpy()[:] = np.frombuffer(self.content, np.uint8)
+            return flat
+        path = Path(self.content)
+        with translate_disk_errors(path), path.open("rb") as file:
+            flat = torch.empty(path.stat().st_size, dtype=torch.uint8)
+            place: Any = flat.numpy()
+            file.readinto(place)
+            path.unlink()
+        return flat
 
 
 def decode_cached(cache: TensorCache[int], message: TensorMessage | None) -> Tensors:

@@ -23,6 +23,7 @@ def check_installation() -> list[CheckResult]:
         run_check("engine serial", True, lambda: try_engine("serial")),
         run_check("engine pool", True, lambda: try_engine("pool")),
         run_check("engine ray", False, lambda: try_engine("ray")),
+        run_check("training", True, try_fast_training),
         run_check("broker", False, find_broker_program),
         run_check("data digits", True, lambda: try_data_set("digits")),
         run_check("data fmnist", False, find_local_fmnist),
@@ -74,6 +75,19 @@ def try_engine(name: str) -> str:
     federation = federate("digits", clients=2, seed=0)
     digest = run("fedavg", federation, rounds=1, engine=name, workers=2).model_sha256
     return f"ran one round, model {digest[:12]}"
+
+
+def try_fast_training() -> str:
+    """Say how plain passes of training run with the bits of autograd, for a small net and a larger one."""
+    from ..runs.events import get_start
+    from ..studies.federate import federate
+    from ..studies.run import run
+
+    federation, found = federate("digits", clients=2, seed=0), list[str]()
+    for model in ("mlp", "digitsnet"):
+        events = run("fedavg", federation, model=model, rounds=1, progress=False).events
+        found.append(f"{model} {get_start(events).get('training', 'autograd')}")
+    return f"with the bits of autograd: {', '.join(found)}"
 
 
 def find_broker_program() -> str:
