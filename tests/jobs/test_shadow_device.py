@@ -172,7 +172,7 @@ def test_a_run_that_continues_on_another_kind_of_device_says_so(tmp_path):
     with pytest.raises(StopError):
         played("fedavg", device="shadow", on_event=stop_after_first_round, **how)
     with pytest.warns(UserWarning, match="began on shadow and continues on cpu: .* last bits"):
-        played("fedavg", device="cpu", **how)
+        played("fedavg", accelerator="cpu", **how)
 
 
 class Hungry(hp.FedAvg):
