@@ -156,9 +156,9 @@ def test_own_data_from_an_npz():
         ("data.name=no.npz", "data.name: cannot read no.npz: no such file"),
         ("data.clients=5000", "5000 clients cannot share 1797 examples of digits; lower data.cl"),
         ("algorithm.name=fedregg", "algorithm.name: no 'fedregg' here; did you mean 'fedreg'?"),
-        ("local.lrr=1", "local.lrr: unknown key; did you mean 'lr'?"),
+        ("local.lrr=1", "training.lrr: unknown key; did you mean 'lr'?"),
         ("training.lr=fast", "training.lr: must be a number, not 'fast'"),
-        ("lokal.lr=1", "lokal: unknown key; did you mean 'local'?"),
+        ("trainin.lr=1", "trainin: unknown key; did you mean 'training'?"),
         ("rounds", "-c rounds: must be key=value, as in -c training.lr=0.01"),
         ("participation.count=5", "participation.count: 5 clients are to take part in a round, "),
         ("model.name=convnet", "model.name: convnet needs "),
@@ -187,7 +187,7 @@ def test_a_data_set_that_is_not_on_this_machine_is_one_line(monkeypatch):
 def test_a_mistake_in_a_file_is_said_with_its_line():
     Path("my.toml").write_text("[training]\n\nlrr = 1\n")
     said = refused(3, "run", "my.toml")
-    assert said == "my.toml:3: local.lrr: unknown key; did you mean 'lr'?"
+    assert said == "my.toml:3: training.lrr: unknown key; did you mean 'lr'?"
 
 
 def test_a_used_or_foreign_folder_is_refused(finished):

@@ -161,7 +161,7 @@ def test_the_command_says_once_what_a_short_key_was_taken_for():
     done = call(*words, "--out", "both")
     assert done.exit_code == 0
     assert done.stderr.splitlines().count("lr=0.2: taken as training.lr=0.2") == 1
-    assert config("both/fedavg-1")["local"]["lr"] == 0.2
+    assert config("both/fedavg-1")["training"]["lr"] == 0.2
 
 
 # Seeds -------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,8 +31,11 @@ from heterophony.core.accelerator import (
 from heterophony.core.errors import ConfigError, EngineError
 from heterophony.engines import base
 from heterophony.engines.ray.remote_job import prepare_on_node
-from heterophony.studies import parallel_runs, tasks
-from heterophony.studies.sweep import build_sweep, list_due_runs, prepare_sweep, run_due_sweep
+from heterophony.studies import many
+from heterophony.studies.many import RunOptions, run_many
+from heterophony.studies.search import create_sweep, list_due_folders
+from heterophony.studies.spec import read_spec
+from heterophony.studies.sweep import build_sweep
 from heterophony.tools.gpu_check import Trial, find_differences
 
 CUDA = Compute(torch.device("cuda"))
@@ -225,7 +229,8 @@ def test_a_device_over_mqtt_chooses_where_it_computes_and_nothing_else(pretend):
 def begun_sweep(tmp_path) -> Path:
     """A sweep whose two runs have not begun."""
     pairs = ["rounds=1", "data.clients=2", "model.name=mlp", "engine.accelerator=cpu"]
-    prepare_sweep(build_sweep(None, pairs, ["training.lr=0.01,0.1"]), tmp_path / "sweep")
+    plan = build_sweep(None, pairs, ["training.lr=0.01,0.1"])
+    create_sweep(tmp_path / "sweep", plan.combinations, plan.seeds, plan.maker.make)
     return tmp_path / "sweep"
 
 
@@ -236,35 +241,35 @@ def test_a_sweep_is_resumed_where_the_command_says(begun_sweep, pretend):
     assert not list(begun_sweep.glob("*/events.jsonl"))
 
 
-def test_the_process_of_each_run_computes_where_the_command_says(begun_sweep, pretend, monkeypatch):
+def test_the_process_of_each_run_computes_where_the_command_says(begun_sweep, pretend):
     pretend(3)
-    computed = []
-    monkeypatch.setattr(parallel_runs, "execute_plan", lambda *_, **how: computed.append(how))
-    path, pipe = next(begun_sweep.glob("lr=*")), SimpleNamespace(send=print)
-    parallel_runs.run_in_child_process(pipe, path, ["engine.accelerator=cuda"], None)  # type: ignore[arg-type]
-    assert computed[0]["compute"].device == torch.device("cuda", os.getpid() % 3)
+    folder, *_ = list_due_folders(begun_sweep)
+    spec = read_spec(folder, ["engine.accelerator=cuda"])
+    assert many.place_on_gpu(spec, 7).config.engine.accelerator == "cuda:1"
+    assert many.place_on_gpu(read_spec(folder), 7).config.engine.accelerator == "cpu"
 
 
 def test_runs_side_by_side_say_that_they_continue_elsewhere(begun_sweep, pretend, monkeypatch):
     pretend(1)
-    said, labels, asked = [], [], []
+    said, labels, widths = [], [], []
 
-    def run(folders, width, on_event, share, overrides):
-        asked.append((width, overrides))
-        on_event(folders[0], {"event": "start", "test": [1]})
+    def supervise(work, width, receive):
+        widths.append(width)
+        receive(next(iter(work)), {"event": "start", "test": [1]})
         return {}
 
-    monkeypatch.setattr(tasks, "run_in_parallel", run)
+    monkeypatch.setattr(many, "supervise", supervise)
     monkeypatch.setattr(base, "count_cores", lambda: 9)
-    for path in begun_sweep.glob("lr=*"):
+    due = list_due_folders(begun_sweep)
+    for folder in due:
         start = {"event": "start", "device": "cpu"}
-        (path / "events.jsonl").write_text(json.dumps(start) + "\n")
+        folder.events_file.write_text(json.dumps(start) + "\n")
     progress = SimpleNamespace(
         begin_run=lambda label, rounds: labels.append(label) or (lambda event: None)
     )
-    due = list_due_runs(begun_sweep)
-    run_due_sweep(begun_sweep, due, progress, None, ["engine.accelerator=cuda"], said.append)  # type: ignore[arg-type]
-    assert asked == [(4, ["engine.accelerator=cuda"])]
+    runs = {f: replace(read_spec(f, ["engine.accelerator=cuda"]), name=f.path.name) for f in due}
+    run_many(runs, RunOptions(progress, side_by_side=True, warn=said.append))  # type: ignore[arg-type]
+    assert widths == [4]
     assert labels == [f"{due[0].path.name} on cuda"]
     assert len(said) == 2
     assert all("began on cpu and continues on cuda" in line for line in said)

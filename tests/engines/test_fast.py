@@ -67,7 +67,7 @@ def run_small(name: str, model: Any, federation: hp.Federation, **how: Any) -> l
 
 @pytest.mark.parametrize(("number", "name"), list(enumerate(sorted(ALGORITHM_CLASSES))))
 def test_every_algorithm_has_the_same_bits_with_and_without(number, name):
-    """``scripts/fast_page`` tries every algorithm with every one of these models."""
+    """Every algorithm is tried with one of these models, in turn."""
     numbers = 4 + (not get_algorithm_class(name).needs_classes)
     model, make = MODELS[number % numbers]
     fast, off = (run_small(name, model, make(), fast=fast) for fast in ("auto", "off"))

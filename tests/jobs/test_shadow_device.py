@@ -57,7 +57,7 @@ def test_every_algorithm_has_the_bits_of_the_cpu_there(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["apfl", "ditto", "fedbn", "pfakd", "pfedsd"])
 def test_batch_norm_has_the_bits_of_the_cpu_there(name):
-    assert identical(played(name, device="shadow", **NORMALISED), played(name, **NORMALISED))
+    assert identical(played(name, accelerator="shadow", **NORMALISED), played(name, **NORMALISED))
 
 
 OTHER_SETTINGS = {
@@ -116,7 +116,7 @@ def test_the_generator_of_the_device_is_seeded_with_that_of_the_cpu(monkeypatch)
 
 @pytest.mark.parametrize("name", ["fedreg", "moon"])
 def test_the_pool_has_the_bits_of_the_cpu_there(name):
-    pooled = played(name, device="shadow", engine="pool", workers=2, **NORMALISED)
+    pooled = played(name, accelerator="shadow", engine="pool", workers=2, **NORMALISED)
     assert identical(pooled, played(name, **NORMALISED))
 
 
@@ -131,7 +131,9 @@ def test_without_workers_the_first_jobs_decide_how_many_there_are(monkeypatch):
             return super().run_jobs(jobs)
 
     monkeypatch.setattr(pool_module, "Pool", Counting)
-    pooled = played("fedavg", few(), device="shadow", engine="pool", workers=None, **NORMALISED)
+    pooled = played(
+        "fedavg", few(), accelerator="shadow", engine="pool", workers=None, **NORMALISED
+    )
     assert counts[0] == (2, {"train", "evaluate"}, 1, 1)
     assert [c[2:] for c in counts[1:]] == [(3, 3)] * (len(counts) - 1)
     assert identical(pooled, played("fedavg", few(), **NORMALISED))
@@ -157,7 +159,7 @@ def test_examples_stay_on_the_device_between_jobs(monkeypatch):
 
 
 def test_the_first_event_names_the_device():
-    result = played("fedavg", rounds=1, device="shadow", deterministic=False)
+    result = played("fedavg", rounds=1, accelerator="shadow", deterministic=False)
     assert result.events[0]["device"] == "shadow"
     assert result.events[0]["deterministic"] is False
     assert result.summary.to_dict()["compute"] == {"device": "shadow", "deterministic": False}
@@ -170,9 +172,9 @@ def test_the_first_event_names_the_device():
 def test_a_run_that_continues_on_another_kind_of_device_says_so(tmp_path):
     how = {"rounds": 2, "out": tmp_path / "run", "resume": True}
     with pytest.raises(StopError):
-        played("fedavg", device="shadow", on_event=stop_after_first_round, **how)
+        played("fedavg", accelerator="shadow", on_event=stop_after_first_round, **how)
     with pytest.warns(UserWarning, match="began on shadow and continues on cpu: .* last bits"):
-        played("fedavg", device="cpu", **how)
+        played("fedavg", accelerator="cpu", **how)
 
 
 class Hungry(hp.FedAvg):
@@ -200,7 +202,7 @@ def test_after_lack_of_memory_nothing_is_lost(tmp_path, monkeypatch):
 
 
 def test_models_of_a_result_are_on_the_cpu():
-    result = played("fedper", rounds=1, device="shadow")
+    result = played("fedper", rounds=1, accelerator="shadow")
     assert all(p.device.type == "cpu" for p in result.personal("0").parameters())
     assert all(v.device.type == "cpu" for v in result._server.model.values())
 
@@ -217,5 +219,5 @@ class MoonWithAMistake(hp.MOON):
 def test_a_tensor_on_the_wrong_side_is_an_error_that_names_the_line():
     played(MoonWithAMistake(), rounds=1)  # on the CPU nobody notices
     with pytest.raises(RuntimeError, match="a tensor of the CPU among") as caught:
-        played(MoonWithAMistake(), rounds=1, device="shadow")
+        played(MoonWithAMistake(), rounds=1, accelerator="shadow")
     assert any("# the mistake" in (f.line or "") for f in traceback.extract_tb(caught.tb))

@@ -64,7 +64,9 @@ from heterophony.papers.verdicts import (
 from heterophony.results.render import format_rows
 from heterophony.results.table import ResultTable
 from heterophony.runs.folder import RunFolder
-from heterophony.studies import parallel_runs
+from heterophony.studies.many import RunOptions, run_side_by_side
+from heterophony.studies.progress import show_progress
+from heterophony.studies.spec import read_spec
 
 SMALLEST = ["fedavg2rep-table4-hybrid", "--rows", "FedRep, N_C = ?", "--columns", "J = 16"]
 
@@ -510,6 +512,15 @@ def test_the_same_command_again_runs_nothing_and_shows_the_same_table(done):
     assert {p: p.stat().st_mtime_ns for p in folder.glob("*/events.jsonl")} == before
 
 
+def run_in_process(path: Path, on_event: Any) -> dict[Path, str]:
+    """Run what a folder holds in a process of its own."""
+    folder = RunFolder(path)
+    with show_progress(False) as shown:
+        return run_side_by_side(
+            {folder: read_spec(folder)}, RunOptions(shown, on_event=on_event), 1
+        )
+
+
 def test_a_killed_run_process_is_replaced_and_the_bits_are_the_same(done, tmp_path):
     folder, _ = done
     small = table("fedavg2rep-table4-hybrid", "FedRep, N_C = 1", "J = 16")
@@ -517,17 +528,17 @@ def test_a_killed_run_process_is_replaced_and_the_bits_are_the_same(done, tmp_pa
     label = small.runs[0].folder_name
     killed = []
 
-    def kill_once(path: Path, event: dict[str, Any]) -> None:
+    def kill_once(event: dict[str, Any]) -> None:
         if event["event"] == "round" and event["t"] == 3 and not killed:
             runner = next(
                 p
                 for p in psutil.Process().children(recursive=True)
-                if any(f.path == str(path / "lock") for f in p.open_files())
+                if any(f.path == str(tmp_path / label / "lock") for f in p.open_files())
             )
             killed.append(runner.pid)
             os.kill(runner.pid, signal.SIGKILL)
 
-    assert parallel_runs.run_in_parallel([tmp_path / label], 1, kill_once) == {}
+    assert run_in_process(tmp_path / label, kill_once) == {}
     assert killed
     assert list_unfinished(small, tmp_path) == []
     hashes = {
@@ -541,13 +552,15 @@ def test_a_run_that_kills_every_process_ends_the_table_with_a_clear_line(tmp_pat
     small = table("fedavg2rep-table4-hybrid", "FedRep, N_C = 1", "J = 16")
     create_run_folders(small, tmp_path)
 
-    def kill(path: Path, event: dict[str, Any]) -> None:
+    path = tmp_path / small.runs[0].folder_name
+
+    def kill(event: dict[str, Any]) -> None:
         for p in psutil.Process().children(recursive=True):
             if any(f.path == str(path / "lock") for f in p.open_files()):
                 os.kill(p.pid, signal.SIGKILL)
 
     with pytest.raises(EngineError, match="3 processes died on this run"):
-        parallel_runs.run_in_parallel([tmp_path / small.runs[0].folder_name], 1, kill)
+        run_in_process(path, kill)
 
 
 def test_a_run_that_diverges_is_a_cell_that_cannot_be_compared(tmp_path):

@@ -124,33 +124,6 @@ def test_an_unchanged_run_is_continued_with_the_same_bits(run):
     assert resume(run).model_sha256 == played(ALGORITHM, **HOW).model_sha256
 
 
-def test_a_commit_of_an_early_version_is_continued(run):
-    """Commits that do not say what they rest on are accepted, and the next ones say it."""
-    plain = RunFolder(run.path)
-    samples = {str(i): 1 for i in range(6)}
-    server = plain.load_newest_commit(samples)
-    assert server is not None
-    for path in plain.commits_folder.glob("0*"):
-        path.unlink()
-    commit_as_before(plain, server)
-    assert resume(run).model_sha256 == played(ALGORITHM, **HOW).model_sha256
-    header = run._decode_commit(run.commits_folder / "0000003")[1]
-    assert len(header["events_sha256"]) == len(header["settings_sha256"]) == 64
-
-
-def commit_as_before(folder: RunFolder, server: Any) -> None:
-    """Write a commit as the first version did."""
-    whole = [json.loads(line) for line in folder.events_file.read_text().splitlines()]
-    rounds = [i for i, e in enumerate(whole) if e["event"] == "round" and e["t"] == server.t - 1]
-    lines = folder.events_file.read_bytes().splitlines(keepends=True)[: rounds[0] + 1]
-    groups = {"model": server.model, "average": server.average}
-    groups |= {f"memory/{k}": v for k, v in server.memory.items()}
-    header = {"format": 1, "t": server.t, "events": sum(map(len, lines))}
-    blob = encode_groups(groups, header)
-    path = folder.commits_folder / f"{server.t:07d}"
-    path.write_bytes(blob + hashlib.sha256(blob).digest())
-
-
 # Settings ---------------------------------------------------------------------------------------
 
 

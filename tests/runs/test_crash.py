@@ -53,7 +53,7 @@ def storm(out: Path | None = None) -> hp.Result:
     """With clients drawn twice in a round, dropped out and late."""
     how = {"participation": hp.Skewed(count=5, gamma=0.5), "rounds": 6}
     how |= {"faults": hp.Faults(availability=0.9, dropout=0.3, deadline=40.0)}
-    how |= {"devices": hp.Speeds(sample_seconds=0.5, spread=0.5)}
+    how |= {"speeds": hp.Speeds(sample_seconds=0.5, spread=0.5)}
     return played("fedper", out=out, resume=out is not None, **how)
 
 

@@ -142,11 +142,10 @@ def test_every_combination_has_every_seed():
     sweep = build_sweep(
         None, ["algorithm.name=fedprox"], ["lr=0.1,0.2", "mu=0,1"], [3, 4], note=notes.append
     )
-    assert sweep.keys == ("training.lr", "algorithm.mu")
-    assert list(sweep.runs)[:3] == ["lr=0.1_mu=0-3", "lr=0.1_mu=0-4", "lr=0.1_mu=1-3"]
-    assert len(sweep.runs) == 8
-    run = sweep.runs["lr=0.2_mu=1-4"]
-    assert (run.config.training.lr, run.config.algorithm.mu, run.config.top.seed) == (0.2, 1, 4)
+    found = [spec.config for spec in sweep.list_specs()]
+    assert [(c.training.lr, c.algorithm.mu, c.top.seed) for c in found] == [
+        (lr, mu, seed) for lr in (0.1, 0.2) for mu in (0, 1) for seed in (3, 4)
+    ]
     assert notes == [
         "lr=0.1,0.2: taken as training.lr=0.1,0.2",
         "mu=0,1: taken as algorithm.mu=0,1",

@@ -63,7 +63,7 @@ def try_run(algorithm: str, federation: Federation, device: str, workers: int) -
         training=Training(epochs=1),
         engine="pool",
         workers=workers,
-        device=device,
+        accelerator=device,
         progress=False,
         on_event=lambda event: lowest.extend(filter(None, [read_free_bytes(device)])),
     )
