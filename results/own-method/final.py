@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from heterophony.cli.leaderboard import describe_seed
-from heterophony.papers.leaderboard import Entry, read_board, write_entry
+from heterophony.papers.leaderboard import Entry, describe_seed, read_board, write_entry
 from heterophony.papers.table import PublishedTable, load_table
 from heterophony.results.runs import Run, load_runs
 

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from heterophony.cli.leaderboard import describe_seed
 from heterophony.core.files import write_atomically
-from heterophony.papers.leaderboard import open_board
+from heterophony.papers.leaderboard import describe_seed, open_board
 from heterophony.results.runs import load_runs
 from heterophony.runs.folder import RunFolder
 from heterophony.studies.compare import build_comparison, create_comparison

@@ -7,10 +7,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from heterophony.cli.leaderboard import describe_seed
 from heterophony.core.files import write_atomically
 from heterophony.engines.child_processes import start_fork_server
-from heterophony.papers.leaderboard import read_board, write_entry
+from heterophony.papers.leaderboard import describe_seed, read_board, write_entry
 from heterophony.results.runs import Run, group_by_series, load_runs
 from heterophony.results.search_tables import format_value, read_tune
 from heterophony.runs.folder import RunFolder

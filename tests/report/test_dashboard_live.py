@@ -19,7 +19,7 @@ from helpers.forked import Forked
 from helpers.live_browser import until
 from helpers.made_runs import FIRST, SECOND, played, stored
 from heterophony.core.files import lock_folder
-from heterophony.results import runs, tables
+from heterophony.results import comparison, comparison_tables, render, runs
 from heterophony.runs.folder import RunFolder
 
 REFUSED = "Failed to load resource: net::ERR_CONNECTION_REFUSED"
@@ -106,11 +106,10 @@ def test_the_page_follows_a_run_through_kill_and_resume_and_its_own_restart(
     shown = tab.evaluate("() => data.series[0].runs[0].result")
     assert clients == [c["correct"] for c in result.pop("clients").values()]
     assert shown == result
-    (row,) = tables.build_comparison_rows(runs.load_runs([out]))
-    assert first_row(tab) == [
-        "0",
-        *(tables.format_cell(row, k) for k in tables.select_columns([row])),
-    ]
+    rows = comparison.compare_runs(runs.load_runs([out]))
+    table = comparison_tables.build_comparison_table(rows, names=comparison_tables.ON_PAGES)
+    ((_, *cells),) = render.format_rows(table)
+    assert first_row(tab) == cells
     assert tab.evaluate("() => data.series[0].mean.P.at(-1)") == [20, round(result["P"]["last"], 5)]
     assert tab.locator("#curve-P path.curve").get_attribute("d").count("L") == 20
     assert tab.evaluate("() => document.documentElement.dataset.theme") == theme
