@@ -417,7 +417,7 @@ def test_a_dry_run_shows_what_is_different_in_each_cell():
     result = CliRunner().invoke(app, asked)
     assert "algorithm.lam=0.0001" in result.stdout
     assert "training.batch" not in result.stdout
-    assert "training.batch = 128" in result.stderr
+    assert "local.batch = 128" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -533,7 +533,7 @@ def test_an_audit_of_other_runs_is_refused_as_evidence(tmp_path):
     shutil.copy(MEDIUM_AUDITS / "seed-1" / "audit.json", folder)
     config = folder / "fedper" / "config.toml"
     config.write_text(config.read_text().replace("lr = 0.1", "lr = 0.2"))
-    with pytest.raises(FolderError, match=r"local\.lr is 0\.2; --preset medium has 0\.1"):
+    with pytest.raises(FolderError, match=r"training\.lr is 0\.2; --preset medium has 0\.1"):
         list(describe_audit(folder))
     shutil.rmtree(folder / "fedper")
     with pytest.raises(FolderError, match="the run of fedper is missing"):
@@ -559,7 +559,7 @@ def test_the_page_carries_the_audit(tmp_path):
         (("centralized",), (), "centralized: it pools all data"),
         (("fedavg", "--labels", "joint"), (), "only dlg optimises them with the images"),
         (("fedavg",), ("rounds=3",), "name algorithms and --rounds in the command itself"),
-        (("fedavg",), ("local.lrr=3",), "local.lrr: unknown key"),
+        (("fedavg",), ("local.lrr=3",), "training.lrr: unknown key"),
     ],
 )
 def test_a_mistake_is_one_line(words, also, why, tmp_path):

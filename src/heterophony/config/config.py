@@ -251,7 +251,9 @@ class Config:
         """Return the section [data]; of a program's own data, what says something about them."""
         section = asdict(self.data)
         if own:
-            section = {k: section[k] for k in ("name", "clients", "transform", "task")}
+            section = {
+                k: section[k] for k in ("name", "clients", "transform", "frozen_augment", "task")
+            }
         if not self.data.validation_fraction:
             section.pop("validation_fraction", None)
         if self.data.task == "classification":

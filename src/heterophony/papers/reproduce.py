@@ -19,6 +19,7 @@ from typing import Any
 
 from ..config.reading import read_config, resolve_config
 from ..config.sections import EngineSection, parse_participation
+from ..config.short_keys import rename_sections
 from ..core.errors import ConfigError, DataError, FolderError
 from ..data.sources import SOURCES
 from ..engines.base import check_engine_installed, count_cores
@@ -200,6 +201,8 @@ def find_differences(
     expected: Mapping[str, Any], written: Any, prefix: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
     """Find settings that differ from the expected; others may have their defaults."""
+    if not prefix:
+        expected, written = rename_sections(expected), rename_sections(written)
     for key, value in expected.items():
         found = written.get(key) if isinstance(written, dict) else None
         if isinstance(value, dict):

@@ -262,7 +262,9 @@ def describe_data(federation: Federation) -> DataSection:
         return DataSection(**federation.recipe)
     known: dict[str, Any] = {"name": federation.name, "clients": len(federation.clients)}
     if federation.transform is not None:
+        moves = federation.transform.moves
         known["transform"] = federation.transform.name
+        known["frozen_augment"] = moves is not None and moves.frozen
     return DataSection(**known, task=federation.task)
 
 
