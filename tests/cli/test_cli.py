@@ -517,7 +517,8 @@ def test_data_show_tells_the_official_split_and_the_users():
     found = data("data", "show", ".")
     assert (found["examples"], found["official"], found["users"]) == (40, 30, 2)
     title = good("data", "show", ".").stdout.splitlines()[0]
-    assert title.endswith("40 examples of 5 (float32), the first 30 to train, of 2 users")
+    told = "40 examples of 5 (float32), the first 30 to train, of 2 users"
+    assert title.endswith(f"{told} · format: arrays of each client")
     said = refused(3, "data", "show", "cifar10", "--path", ".")
     assert said.startswith(
         "data.path: . does not hold cifar10: it lacks cifar-10-python.tar.gz; or"
