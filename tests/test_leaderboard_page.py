@@ -46,7 +46,7 @@ def test_the_page_says_how_cfl_splits_and_that_apples_momentum_is_searched(parts
         "with half\nof the clients in a round (digits) or a quarter (Fashion-MNIST) most of these are of earlier rounds"
         in page
     )
-    assert "for APPLE, three rates with momentum and without" in page
+    assert "for APPLE, three rates with and without momentum" in page
     for data, searches in board.tuning.items():
         momenta = {settings["local.momentum"] for settings, _, _ in searches["apple"]["trials"]}
         assert momenta == {0.0, 0.9}, data

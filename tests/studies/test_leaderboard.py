@@ -121,3 +121,15 @@ def test_what_is_no_board_is_one_line(board, tmp_path):
     (broken / "entry.json").write_text('{"seeds": {"0": {}}}')
     (broken / "config.toml").write_text("seed = 0")
     assert "is damaged" in refused(3, "leaderboard", "show", tmp_path / "b")
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "1e308", "1" + "0" * 400])
+def test_an_entry_with_an_absurd_measure_is_damaged_in_one_line(board, tmp_path, value):
+    shutil.copytree(board, tmp_path / "board")
+    path = tmp_path / "board" / "digits-dirichlet-0.1-3-fedper" / "entry.json"
+    entry = json.loads(path.read_text())
+    entry["seeds"]["0"]["measures"]["P.last10"] = "HERE"
+    path.write_text(json.dumps(entry).replace('"HERE"', value))
+    done = call("leaderboard", "show", tmp_path / "board")
+    assert "is damaged" in done.stderr
+    assert done.exit_code == 3

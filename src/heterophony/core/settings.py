@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from .errors import ConfigError, suggest_or_list, suggest_similar
 
 T = TypeVar("T")
+LARGEST_INTEGER = 1 << 63  # TOML's integers have 64 bits
 FINITE = "a finite number"
 TYPE_DESCRIPTIONS = {
     int: "a whole number",
@@ -78,6 +79,10 @@ def check_settings(instance: Any) -> None:
         if not is_of_type(value, hint):
             raise ConfigError(
                 f"{f.name}: {describe_type(hint)}, not {value!r}{suggest_choice(value, hint)}"
+            )
+        if isinstance(value, int) and abs(value) >= LARGEST_INTEGER:
+            raise ConfigError(
+                f"{f.name}: must be below 2**63, not a number of {len(str(value))} digits"
             )
         bounds = describe_range(f)
         if (

@@ -33,6 +33,7 @@ from ..studies.many import RunOptions, run_many
 from ..studies.progress import RunsProgress
 from ..studies.spec import RunSpec
 
+LARGEST_MEASURE = 1e15  # of an entry: bytes, seconds or a share
 ENTRY_FILE, CONFIG_FILE, ALGORITHM_FILE = "entry.json", "config.toml", "algorithm.py"
 PACKED_ENTRIES = "entries.zip"  # holds entries of the board that it is in
 ALGORITHM_MODULE = "algorithm"  # the module of that file
@@ -136,7 +137,7 @@ def read_entry(folder: Path) -> Entry:
         seeds = {int(seed): read_seed(result) for seed, result in content["seeds"].items()}
         entry = Entry(folder, config, seeds, str(content.get("remark", "")))
         complete = bool(seeds) and bool(entry.setting) and bool(entry.algorithm)
-    except (KeyError, TypeError, ValueError, AttributeError, FileNotFoundError):
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError, FileNotFoundError):
         complete = False
     if not complete:
         raise FolderError(f"{path} is damaged: it is not the entry of a leaderboard")
@@ -155,6 +156,8 @@ def read_seed(result: Mapping[str, Any]) -> SeedResult:
     hashes = [result["model_sha256"], result["data_sha256"]]
     if not all(isinstance(h, str) and len(h) == 64 for h in hashes):
         raise ValueError("not a sha256")
+    if not all(abs(v) < LARGEST_MEASURE for v in measures.values()):  # NaN is not below it either
+        raise ValueError("not a measure")
     return SeedResult(hashes[0], hashes[1], measures)
 
 

@@ -31,7 +31,7 @@ from ..population.participation import Uniform
 from ..runs.loop import run_round
 
 IMAGE_SHAPE, SEQUENCE_SHAPE = (3, 32, 32), (80,)  # of an example; names do not depend on it
-TOKEN_MODELS = ("charlstm", "tokenlstm")  # of which an example is a row of tokens
+TOKEN_MODELS = ("charlstm", "text_tiny", "tokenlstm")  # of which an example is a row of tokens
 
 
 class NamedTensor(NamedTuple):
