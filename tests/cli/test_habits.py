@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 
 import pytest
@@ -13,7 +14,8 @@ from heterophony.cli import app
 from heterophony.cli.habits import complete_setting, translate_habits
 from heterophony.config.reading import resolve_config
 from heterophony.config.schema import SCHEMA_FILE, build_schema, find_setting
-from heterophony.core.errors import ConfigError
+from heterophony.core.errors import BusyError, ConfigError
+from heterophony.core.files import lock_folder
 
 OPTIONS = {"-c": True, "--config": True, "--out": True, "--json": False, "--seeds": True}
 
@@ -24,7 +26,7 @@ OPTIONS = {"-c": True, "--config": True, "--out": True, "--json": False, "--seed
         ("--rounds 5", "-c rounds=5"),
         ("--rounds=5 --json", "-c rounds=5 --json"),
         ("--lr 0.1 --clients 10", "-c lr=0.1 -c clients=10"),
-        ("--local.lr 1e-3", "-c local.lr=1e-3"),
+        ("--training.lr 1e-3", "-c training.lr=1e-3"),
         ("--mu 0.1 --alpha -1", "-c mu=0.1 -c alpha=-1"),
         ("fedprox lr=0.1 data=fmnist", "fedprox -c lr=0.1 -c data=fmnist"),
         ("-c lr=0.1 --out a=b", "-c lr=0.1 --out a=b"),
@@ -73,7 +75,7 @@ def test_run_and_compare_understand_them(tmp_path):
     call("run", "fedavg", *SMALL.split(), "--rounds", "1", "lr=0.5", "--seed", "3",
          "--out", str(tmp_path / "run"))  # fmt: skip
     config = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
-    assert (config["rounds"], config["seed"], config["local"]["lr"]) == (1, 3, 0.5)
+    assert (config["rounds"], config["seed"], config["training"]["lr"]) == (1, 3, 0.5)
     call("compare", "fedavg", "fedper", *SMALL.split(), "--rounds", "0", "--seed", "1", "2",
          "--out", str(tmp_path / "all"))  # fmt: skip
     assert len(list((tmp_path / "all").rglob("config.toml"))) == 4
@@ -89,11 +91,14 @@ def test_ambiguous_keys_are_answered_with_the_full_ones():
 
 
 def test_shells_complete_keys_and_values():
-    assert complete_setting("local.mom") == ["local.momentum=", "local.momentum_state="]
-    assert "local.lr=" in complete_setting("lr")
+    assert complete_setting("training.mom") == ["training.momentum=", "training.momentum_state="]
+    assert "training.lr=" in complete_setting("lr")
     assert complete_setting("engine.name=p") == ["engine.name=pool"]
     assert complete_setting("algorithm=fedro") == ["algorithm=fedrod"]
-    assert complete_setting("local.drop_last=") == ["local.drop_last=true", "local.drop_last=false"]
+    assert complete_setting("training.drop_last=") == [
+        "training.drop_last=true",
+        "training.drop_last=false",
+    ]
     assert complete_setting("data.partition.kind=d") == ["data.partition.kind=dirichlet"]
     assert complete_setting("rounds=") == []
 
@@ -121,8 +126,8 @@ def test_the_schema_admits_every_default_configuration_and_refuses_mistakes():
         {"rounds": "many"},
         {"rounds": -1},
         {"rond": 5},
-        {"local": {"optimizer": "rmsprop"}},
-        {"local": {"learning_rate": 0.1}},
+        {"training": {"optimizer": "rmsprop"}},
+        {"training": {"learning_rate": 0.1}},
         {"algorithm": {"name": "fedavg", "mu": 0.1}},
         {"data": {"partition": {"kind": "iid", "alpha": 1}}},
         {"protection": [{"kind": "top_k", "part": 1}]},
@@ -138,3 +143,14 @@ def test_a_new_study_names_its_schema(tmp_path):
     first = (tmp_path / "study" / "study.toml").read_text().splitlines()[0]
     assert first == f"#:schema ./{SCHEMA_FILE}"
     assert json.loads((tmp_path / "study" / SCHEMA_FILE).read_text()) == build_schema()
+
+
+def test_compare_has_workers_and_refuses_a_folder_in_use(tmp_path):
+    words = ["compare", "fedavg", *SMALL.split(), "--rounds", "0", "--out", str(tmp_path / "all")]
+    call(*words, "--workers", "1")
+    lock = lock_folder(tmp_path / "all")
+    for command in (words, ["resume", str(tmp_path / "all")]):
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == BusyError.exit_code
+        assert "is in use by another process" in " ".join(done.output.split())
+    os.close(lock)

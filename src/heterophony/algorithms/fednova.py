@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..core.algorithm import Algorithm, Client, Reply, Server, mean, setting
+from ..core.errors import ConfigError
 from ..core.tensors import Tensors, mix, weights
+from ..core.training import Training
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,12 @@ class FedNova(Algorithm):
     optimizers = ("sgd",)  # the count of work is that of SGD with momentum
     mu: float = setting(0.0, "strength of the proximal term towards the received model", low=0)
     server_momentum: float = setting(0.0, "momentum of the server", low=0, high=1)
+
+    def check_training(self, training: Training) -> None:
+        if training.nesterov:
+            raise ConfigError(
+                "training.nesterov: FedNova counts the steps of plain momentum; leave it out"
+            )
 
     def local(self, client: Client) -> Tensors:
         received = weights(client.net)

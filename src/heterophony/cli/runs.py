@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..core.errors import FolderError
-from ..core.files import write_atomically, write_json
+from ..core.files import hold_folder, write_atomically, write_json
 from . import terminal
 from .habits import SettingsCommand
 from .options import (
@@ -39,6 +40,11 @@ if TYPE_CHECKING:
     from ..runs.folder import RunFolder
     from ..runs.summary import Summary
     from ..studies.spec import RunSpec
+
+
+WorkersOption = Annotated[
+    int | None, typer.Option(min=1, help="Jobs at a time; does not change the result.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -82,9 +88,7 @@ def resume(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="Of a run, comparison, sweep or tune.")
     ],
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Jobs at a time; does not change the result.")
-    ] = None,
+    workers: WorkersOption = None,
     pairs: EngineOption = None,
     trust: TrustOption = False,
     track: TrackOption = None,
@@ -110,7 +114,8 @@ def resume(
     for spec in specs.values():
         prepare_engine(spec.config.engine)
     hint = format_resume_hint(folder, [s.config.algorithm_name for s in specs.values()])
-    run_and_wait(specs, hint, workers, track)
+    with hold_folder(folder) if members else nullcontext():
+        run_and_wait(specs, hint, workers, track)
     if members:
         show_comparison(folder, json)
     else:
@@ -129,6 +134,7 @@ def compare(
     pairs: SettingsOption = None,
     seeds: SeedsOption = None,
     file: Annotated[Path | None, typer.Option(help="A CONFIG.toml to start from.")] = None,
+    workers: WorkersOption = None,
     out: OutOption = None,
     track: TrackOption = None,
     json: JsonOption = False,
@@ -136,7 +142,7 @@ def compare(
     """Run several algorithms on the same clients and seeds. Re-run with the same --out to continue."""
     start_fork_server_early(None if file is None else str(file), pairs or [])
     from ..engines.base import prepare_engine
-    from ..studies.compare import build_comparison, create_comparison
+    from ..studies.compare import build_comparison, open_comparison
 
     check_trackers(track)
     chosen = None if seeds is None else parse_seeds(seeds)
@@ -144,9 +150,9 @@ def compare(
     first = next(iter(specs.values())).config
     prepare_engine(first.engine)
     parent = out or find_free_folder(f"compare-{Path(first.data.name).stem}")
-    runs = create_comparison(parent, specs)
     hint = format_resume_hint(parent, [spec.config.algorithm_name for spec in specs.values()])
-    run_and_wait(runs, hint, None, track)
+    with open_comparison(parent, specs) as runs:
+        run_and_wait(runs, hint, workers, track)
     show_comparison(parent, json)
 
 

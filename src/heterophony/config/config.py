@@ -297,6 +297,8 @@ def check_training(algorithm: Algorithm, name: str, training: Training, rounds: 
             f"training.clip_norm: the rule of {shown} does not hold for clipped gradients; leave it"
             " out"
         )
+    if training.nesterov and not training.momentum:
+        raise ConfigError("training.nesterov: needs training.momentum above 0; raise it")
     algorithm.check_training(training)
     if training.warmup and training.warmup >= rounds:
         raise ConfigError(

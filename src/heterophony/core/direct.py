@@ -185,6 +185,7 @@ class Rates:
 
     by_name: tuple[tuple[str, float], ...]
     momentum: float
+    nesterov: bool
     weight_decay: float
 
     @property
@@ -240,7 +241,7 @@ class Stack:
                     momentum=rates.momentum,
                     lr=lr,
                     dampening=0.0,
-                    nesterov=False,
+                    nesterov=rates.nesterov,
                     maximize=False,
                     is_first_step=fresh,
                 )

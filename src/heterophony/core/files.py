@@ -186,6 +186,18 @@ def lock_folder(folder: Path) -> int:
     return lock
 
 
+@contextmanager
+def hold_folder(folder: Path) -> Iterator[None]:
+    """Lock a folder inside the block; create it if it does not exist."""
+    with translate_disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    lock = lock_folder(folder)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file atomically, indented for people."""
     write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())

@@ -59,8 +59,8 @@ class DirectPass:
     def __post_init__(self) -> None:
         rates = {k: lr for lr, names in self.optimiser.groups for k in names}
         by_name = tuple((k, rates[k]) for k in self.parameters if k in rates)
-        how, factor = self.optimiser.how, self.optimiser.momentum_factor
-        self.rates = Rates(by_name, factor, how.weight_decay)
+        sgd = self.optimiser
+        self.rates = Rates(by_name, sgd.momentum_factor, sgd.nesterov, sgd.how.weight_decay)
         self.momentum = {k: v for k, v in self.optimiser.momentum.items() if k in self.rates.names}
 
     @property
@@ -68,7 +68,8 @@ class DirectPass:
         """What decides which kernels run, beside the size of the mini-batch."""
         shapes = tuple((k, tuple(p.shape), p.stride()) for k, p in self.parameters.items())
         device = str(next(iter(self.parameters.values())).device)
-        how = (self.rates.names, self.rates.momentum, self.rates.weight_decay)
+        rates = self.rates
+        how = (rates.names, rates.momentum, rates.nesterov, rates.weight_decay)
         data = (tuple(self.samples.x.shape[1:]), device)
         return self.layers, shapes, how, self.loss, data, self.pull is None
 

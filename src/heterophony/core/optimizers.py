@@ -72,6 +72,7 @@ class SGD(Optimizer):
         """``kept`` has momentum buffers to begin with."""
         super().__init__(named, how, rates, factor)
         self.momentum, self.momentum_factor = self.copy_buffers(kept), how.momentum or 0.0
+        self.nesterov = bool(how.nesterov and self.momentum_factor)
 
     def state(self) -> Mapping[str, Tensor]:
         return self.momentum if self.momentum_factor else {}
@@ -104,7 +105,7 @@ class SGD(Optimizer):
                 momentum=self.momentum_factor,
                 lr=lr,
                 dampening=0.0,
-                nesterov=False,
+                nesterov=self.nesterov,
                 maximize=False,
                 is_first_step=first,
             )

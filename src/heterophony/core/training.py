@@ -12,7 +12,7 @@ from .settings import check_settings, list_settings, setting
 
 # the settings that only some optimisers or schedules use, with their defaults
 OPTIMIZER_SETTINGS: dict[str, dict[str, Any]] = {
-    "sgd": {"lr": 0.01, "momentum": 0.9, "weight_decay": 0.0},
+    "sgd": {"lr": 0.01, "momentum": 0.9, "nesterov": False, "weight_decay": 0.0},
     "adam": {"lr": 0.001, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0},
     "adamw": {"lr": 0.001, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01},
 }
@@ -37,6 +37,7 @@ class Training:
     batch: int = setting(20, "examples in a mini-batch", low=1)
     lr: float = setting(None, "learning rate; default: 0.01, with adam and adamw 0.001", low=0)
     momentum: float | None = setting(None, "sgd: momentum; default: 0.9", low=0, high=1)
+    nesterov: bool | None = setting(None, "sgd: Nesterov's momentum; default: false")
     weight_decay: float = setting(None, "weight decay; default: 0, with adamw 0.01", low=0)
     momentum_state: Literal["persist", "reset"] = setting(
         "persist", "keep a client's momentum, or Adam's moments, between rounds, or reset them"
@@ -116,7 +117,7 @@ class Training:
         of runs begun before them can resume.
         """
         plain = asdict(self) | {"betas": None if self.betas is None else list(self.betas)}
-        newer = {"optimizer": "sgd", "schedule": "constant", "warmup": 0}
+        newer = {"optimizer": "sgd", "schedule": "constant", "warmup": 0, "nesterov": False}
         return {k: v for k, v in plain.items() if v is not None and newer.get(k) != v}
 
 

@@ -50,6 +50,7 @@ class Plan:
     rounds: int
     participation: Participation
     training: Training = Training()
+    training_of: Mapping[str, Training] = field(default_factory=dict)  # of clients with their own
     seed: int = 0
     evaluate_every: int = 1  # rounds between evaluations
     weights: Literal["samples", "uniform"] = "samples"  # of a client's reply in averages
@@ -94,7 +95,8 @@ class Plan:
     @cached_property
     def trains_in_groups(self) -> bool:
         """Return True if small plain nets can train together; whether their bits allow it is tried."""
-        return self.training.optimizer == "sgd" and is_small_and_plain(self.template)
+        used = (self.training, *self.training_of.values())
+        return all(h.optimizer == "sgd" for h in used) and is_small_and_plain(self.template)
 
     def try_training(self, compute: Compute) -> str:
         """Try how plain passes of training run with the bits of autograd: "groups", "direct", "autograd"."""
@@ -107,7 +109,8 @@ class Plan:
             with computing(compute):
                 samples = self.load_data(name, compute).train
                 net = compute.place_net(copy_module(self.template))
-                return try_training(net, self.loss or self.task.loss, self.training, samples)
+                how = self.get_training(name)
+                return try_training(net, self.loss or self.task.loss, how, samples)
         finally:
             torch.set_num_threads(threads)
 
@@ -202,8 +205,12 @@ class Plan:
             reachable = self.faults.list_reachable(t, clients, clock, self.seed)
             trained = select_from_reachable(self.participation, t, clients, reachable, self.seed)
         sizes, net = self.federation.sizes(), self.template
-        counts = Counter(sizes[c] for c in trained)
-        return sum(count_examples(net, n, self.training) * k for n, k in counts.items())
+        counts = Counter((sizes[c], self.get_training(c)) for c in trained)
+        return sum(count_examples(net, n, how) * k for (n, how), k in counts.items())
+
+    def get_training(self, client: str) -> Training:
+        """Return how a client trains."""
+        return self.training_of.get(client, self.training)
 
     def derive_draw_seed(self, turn: int) -> int:
         """Return the seed of a client's random draws; it differs if it trains again in a round."""
@@ -291,7 +298,7 @@ class Plan:
             data=data,
             received=compute.place(job.tensors),
             memory=compute.place_memory(memory),
-            training=self.training,
+            training=self.get_training(job.client),
             seed=self.seed,
             rounds=self.rounds,
             list_kinds=self.list_kinds_of_copy,

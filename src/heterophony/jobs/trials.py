@@ -52,7 +52,7 @@ def make_dry_plan(plan: Plan, y: Tensor, batch: int | None = None) -> Plan:
         task=plan.federation.task,
     )
     training = replace(plan.training, epochs=1, steps=None, batch=batch or len(y))
-    return replace(plan, federation=dummy, training=training, attack=Attack())
+    return replace(plan, federation=dummy, training=training, training_of={}, attack=Attack())
 
 
 def simulate_reply(plan: Plan, y: Tensor, batch: int | None = None) -> tuple[Reply, Tensors]:

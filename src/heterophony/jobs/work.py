@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import isfinite
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -189,7 +190,7 @@ def train_unprotected(
     client = plan.build_client(job, memory, client_store, choose_client(plan))
     update = train_locally(plan, job, client)
     personal, samples = bring_back(client.stays()), len(client.data.train)
-    metrics = dict(client.metrics)
+    metrics = {name: parse_metric(name, value) for name, value in client.metrics.items()}
     # with tuning, the model before it is not the one that P measures
     if plan.is_evaluated(job.t + 1) and not adapts_models(plan.algorithm):
         own = partial(plan.algorithm.predict, client)
@@ -200,6 +201,23 @@ def train_unprotected(
     weight = samples if plan.weights == "samples" else 1
     reply = Reply(job.client, "train", update, samples, weight, metrics, aside)
     return replace(reply, turn=job.turn, examples=client.examples), new_memory
+
+
+def parse_metric(name: str, value: Any) -> float:
+    """Return a metric of an algorithm as a plain number; a tensor may hold one.
+
+    Raise ConfigError for anything else.
+    """
+    if isinstance(value, int | float):
+        return value
+    try:
+        return float(value.item() if hasattr(value, "item") else value)
+    except (TypeError, ValueError, RuntimeError):
+        shape = getattr(value, "shape", None)
+        what = type(value).__name__ if shape is None else f"{type(value).__name__} {tuple(shape)}"
+        raise ConfigError(
+            f"client.metrics['{name}']: must be a number, not {what}; record its mean, or float(…)"
+        ) from None
 
 
 def choose_client(plan: Plan) -> Callable[..., Client]:

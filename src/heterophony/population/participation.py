@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -132,6 +132,31 @@ class Poisson(RandomParticipation):
             c for c, u in zip(clients, draws, strict=True) if u < self.compute_rate(len(clients))
         }
         return [c for c in reachable if c in chosen]
+
+
+Selection = Callable[[int, Sequence[str], int], Sequence[str]]
+
+
+class FunctionParticipation:
+    """Selects clients by a function of the user's own: ``select(t, clients, seed)``."""
+
+    def __init__(self, select: Selection) -> None:
+        self.select = select
+
+    def chosen(self, t: int, clients: Sequence[str], seed: int) -> list[str]:
+        found = self.select(t, clients, seed)
+        if isinstance(found, str) or not isinstance(found, Sequence):
+            raise ConfigError(
+                f"participation: the function returned {found!r}; it must return a list of clients"
+            )
+        places = {client: i for i, client in enumerate(clients)}
+        for client in found:
+            if not isinstance(client, str) or client not in places:
+                raise ConfigError(
+                    f"participation: the function returned {client!r}, which is not among the clients"
+                    f" of round {t}"
+                )
+        return sorted(found, key=places.__getitem__)
 
 
 def select_from_reachable(

@@ -71,7 +71,7 @@ def make_stranger(plan: Plan, job: Job, guess: str) -> RecordingClient:
         data=make_blank_data(plan.federation.data(job.client), plan.federation.shape),
         received=job.tensors,
         memory={"net": guess_personal_parameters(plan, job, guess)},
-        training=plan.training,
+        training=plan.get_training(job.client),
         seed=plan.seed,
         rounds=plan.rounds,
         list_kinds=plan.list_kinds,

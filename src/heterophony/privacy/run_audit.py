@@ -23,7 +23,7 @@ from ..runs.folder import RunFolder
 from ..studies.compare import create_comparison, label_algorithms
 from ..studies.progress import RunsProgress
 from ..studies.run import execute_plan
-from ..studies.spec import RunSpec, read_federation
+from ..studies.spec import RunSpec, complete_specs, read_federation
 from .attack_job import AttackCase, AttackSettings
 from .audit import (
     AttackLog,
@@ -181,7 +181,8 @@ def open_audit(
     if victims.clients > len(federation.clients):
         raise ConfigError(f"--clients {victims.clients}: there are {len(federation.clients)}")
     labels = label_algorithms(list(configs))
-    folders = create_comparison(parent, {labels[n]: RunSpec(c) for n, c in configs.items()})
+    specs = complete_specs({labels[n]: RunSpec(c) for n, c in configs.items()})
+    folders = create_comparison(parent, specs)
     asked = {
         "algorithms": list(configs),
         "victims": victims.describe(),

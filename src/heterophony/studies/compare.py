@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from ..algorithms import find_algorithm_name, get_class_name, shorten_name
 from ..config.reading import read_config, read_toml
 from ..config.short_keys import expand_overrides, ignore_note
 from ..core.errors import DivergedError
-from ..core.files import write_json
+from ..core.files import hold_folder, write_json
 from ..data.federation import Federation
 from ..engines.child_processes import end_if_script_is_imported
 from ..runs.folder import RunFolder
@@ -20,7 +21,7 @@ from .hooks import Hook
 from .many import RunOptions, run_many
 from .progress import show_progress
 from .run import AlgorithmLike, make_spec
-from .spec import RunSpec, create_folders
+from .spec import RunSpec, complete_specs, create_folders
 from .sweep import open_parent
 
 
@@ -61,8 +62,7 @@ def compare(
         for name, algorithm in named.items()
     }
     with open_parent(out) as (parent, temporary):
-        runs = create_comparison(parent, specs)
-        with show_progress(progress) as shown:
+        with open_comparison(parent, specs) as runs, show_progress(progress) as shown:
             run_all(runs, RunOptions(shown, workers, on_event=on_event))
         found = Comparison({f.path.name: Result(f, spec.build_plan) for f, spec in runs.items()})
         found.folder = parent
@@ -77,10 +77,23 @@ def name_algorithm(algorithm: AlgorithmLike) -> str:
     return get_class_name(algorithm if isinstance(algorithm, type) else type(algorithm))
 
 
-def create_comparison(parent: Path, specs: dict[str, RunSpec]) -> dict[RunFolder, RunSpec]:
-    """Write the folder of every run and ``compare.json``, so that all can be resumed."""
-    runs = create_folders(parent, specs)
-    write_json(parent / "compare.json", {"runs": list(specs)})
+@contextmanager
+def open_comparison(
+    parent: Path, specs: Mapping[str, RunSpec]
+) -> Iterator[dict[RunFolder, RunSpec]]:
+    """Create or reopen a comparison, and lock its folder inside the block.
+
+    Raise BusyError if another process runs the comparison.
+    """
+    complete = complete_specs(specs)
+    with hold_folder(parent):
+        yield create_comparison(parent, complete)
+
+
+def create_comparison(parent: Path, complete: Mapping[str, RunSpec]) -> dict[RunFolder, RunSpec]:
+    """Write the folder of every complete run and ``compare.json``, so that all can be resumed."""
+    runs = create_folders(parent, complete)
+    write_json(parent / "compare.json", {"runs": list(complete)})
     return runs
 
 

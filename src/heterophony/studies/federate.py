@@ -108,7 +108,12 @@ def federate(
     federation = federation.encode_table()
     if client is not None or not isinstance(data, str | Path):
         return federation
-    rest = {"split": split, "users": users, "path": path, "train_fraction": train_fraction}
+    rest = {
+        "split": split or "merged",
+        "users": users,
+        "path": path,
+        "train_fraction": train_fraction,
+    }
     recipe = {
         **shares,
         **rest,

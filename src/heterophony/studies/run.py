@@ -37,7 +37,12 @@ from ..jobs.plan import Plan, describe_plan
 from ..population.attacks import Attack
 from ..population.availability import Speeds
 from ..population.faults import Faults
-from ..population.participation import Participation, Uniform
+from ..population.participation import (
+    FunctionParticipation,
+    Participation,
+    Selection,
+    Uniform,
+)
 from ..protection import get_kind
 from ..protection.base import Protection
 from ..runs.events import Event, get_end, get_start, is_event, select_rounds
@@ -55,6 +60,7 @@ from .spec import Metrics, RunSpec
 
 AlgorithmLike = str | Algorithm | type[Algorithm]
 Model = str | OwnModel
+TrainingLike = Training | Mapping[Any, Training] | Callable[[str], Training]
 # keywords of hp.run by the names they had before
 RENAMED_KEYWORDS = {"devices": "speeds", "device": "accelerator"}
 
@@ -65,8 +71,8 @@ def run(
     *,
     model: Model | None = None,
     rounds: int = 100,
-    participation: float | int | Participation = DEFAULT_RATE,
-    training: Training | None = None,
+    participation: float | int | Participation | Selection = DEFAULT_RATE,
+    training: TrainingLike | None = None,
     loss: Criterion | None = None,
     metrics: Metrics | None = None,
     seed: int = 0,
@@ -110,9 +116,11 @@ def run(
         model: A name, as in ``heterophony list models``; a module, whose weights are the initial
             ones; or a function that builds a module. Default: chosen by the shape of the data.
         rounds: Number of communication rounds.
-        participation: The share (float) or number (int) of clients selected per round, or a rule
-            such as ``hp.Poisson(rate=0.1)``.
-        training: The settings of local training, as in ``hp.Training(lr=0.1)``. Default: those of
+        participation: The share (float) or number (int) of clients selected per round; a rule such
+            as ``hp.Poisson(rate=0.1)``; or a function of (t, clients, seed) that returns the
+            clients of round t.
+        training: The settings of local training, as in ``hp.Training(lr=0.1)``; a dict of them by
+            client, where others have the default; or a function of the client. Default: those of
             the data set.
         loss: A function of output and targets, in place of the loss of the task.
         metrics: What to measure beside the score: names such as ``"f1"``, or functions of all
@@ -202,13 +210,15 @@ def make_spec(
     model, metrics = how["model"], how["metrics"]
     named_metrics = metrics is not None and all(isinstance(m, str) for m in metrics)
     config = resolve_config(list_sections(how, list(metrics) if named_metrics else None))
+    usual = choose_default_training(federation.name, federation.shape)
+    training, training_of = resolve_training(how["training"], usual, federation)
     given_rule = not isinstance(how["participation"], int | float)
     config = replace(
         config,
         algorithm=chosen,
         algorithm_name=name,
         data=describe_data(federation),
-        training=how["training"] or choose_default_training(federation.name, federation.shape),
+        training=training,
         participation=make_participation(how["participation"], len(federation.clients)),
         faults=how["faults"] or Faults(),
         speeds=how["speeds"] or Speeds(),
@@ -219,8 +229,8 @@ def make_spec(
     check_kind_chosen(config.protections, kind)
     own_model = None if isinstance(model, str) else model
     own_metrics = None if named_metrics else metrics
-    spec = RunSpec(settle_protections(config), federation, own_model, how["loss"], own_metrics)
-    return spec.load_data()
+    own = (own_model, how["loss"], own_metrics, training_of)
+    return RunSpec(settle_protections(config), federation, *own).load_data()
 
 
 def list_sections(how: Mapping[str, Any], metrics: list[str] | None) -> dict[str, Any]:
@@ -329,12 +339,52 @@ def check_federation(federation: object) -> None:
         )
 
 
-def make_participation(participation: float | int | Participation, clients: int) -> Participation:
-    """Turn a share or a number of clients into a rule; return a rule as it is."""
+def resolve_training(
+    training: TrainingLike | None, usual: Training, federation: Federation
+) -> tuple[Training, dict[str, Training]]:
+    """Return the training of clients in general, and that of each client with its own."""
+    if training is None or isinstance(training, Training):
+        return training or usual, {}
+    if isinstance(training, Mapping):
+        named = {str(client): how for client, how in training.items()}
+    elif callable(training) and not isinstance(training, type):
+        named = {client: training(client) for client in federation.train}
+    else:
+        raise ConfigError(
+            "training: must be hp.Training(…), a dict of them by client or a function of the client,"
+            f" not {training!r}"
+        )
+    for client, how in named.items():
+        if client not in federation.train:
+            near = suggest_or_list(client, federation.train)
+            raise ConfigError(f"training: there is no client '{client}'{near}")
+        if not isinstance(how, Training):
+            raise ConfigError(f"training of client '{client}': must be hp.Training(…), not {how!r}")
+    return usual, named
+
+
+def wrap_own_rule(rule: Any) -> Participation:
+    """Turn a function into a rule; return a rule as it is, and raise ConfigError for anything else."""
+    if not isinstance(rule, type):
+        if hasattr(rule, "chosen"):
+            found: Participation = rule
+            return found
+        if callable(rule):
+            return FunctionParticipation(rule)
+    raise ConfigError(
+        "participation: must be a share, a number, a rule such as hp.Uniform(count=5) or a function"
+        f" of (t, clients, seed), not {rule!r}"
+    )
+
+
+def make_participation(
+    participation: float | int | Participation | Selection, clients: int
+) -> Participation:
+    """Turn a share or number of clients, or a function, into a rule; return a rule as it is."""
     if isinstance(participation, bool):
         raise ConfigError("participation: must be a share, a number or a rule, not a truth value")
     if not isinstance(participation, int | float):
-        return participation
+        return wrap_own_rule(participation)
     if isinstance(participation, int) and participation == 1 < clients:
         warnings.warn(
             "participation=1 means one client in every round; give 1.0 for all clients, or"

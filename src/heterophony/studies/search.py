@@ -35,7 +35,7 @@ from ..runs.folder import RunFolder
 from ..runs.run_index import EVENTS_FILE, read_events, read_stop
 from .hooks import Limits, MedianRule, compute_limits
 from .many import RunOptions, run_many
-from .spec import RunSpec, create_folders
+from .spec import RunSpec, complete_specs, create_folders
 
 Combination = dict[str, Any]  # a value for every key
 MakeSpec = Callable[[str, Combination, int], RunSpec]  # from a label, settings and a seed
@@ -355,7 +355,7 @@ def propose_next_batch(
     for settings in propose_batch(search.sampler, space, tried, left, search.seed):
         names = {f"{make_label(settings)}-{seed}": seed for seed in search.seeds}
         specs = {n: search.make_spec(label, settings, seed) for n, seed in names.items()}
-        create_folders(folder, specs)
+        create_folders(folder, complete_specs(specs))
         plain = {key: to_plain(value) for key, value in settings.items()}
         content["runs"] |= {n: {"settings": plain, "seed": seed} for n, seed in names.items()}
     folder.mkdir(parents=True, exist_ok=True)
@@ -433,7 +433,7 @@ def create_sweep(
     if not names:
         raise ConfigError("seeds: must list at least one seed, as in (0, 1, 2)")
     specs = {n: replace(make_spec("", *of), name=n) for n, of in names.items()}
-    folders = create_folders(parent, specs)
+    folders = create_folders(parent, complete_specs(specs))
     failed = read_sweep_file(parent)["failed"] if (parent / SWEEP_FILE).exists() else {}
     runs = {
         n: {"settings": {k: to_plain(v) for k, v in c.items()}, "seed": seed}

@@ -5,25 +5,26 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 from types import NoneType
 from typing import Any
 
 from ..algorithms import ALGORITHM_CLASSES, get_algorithm_class, is_own_code, label_algorithm
-from ..config.config import Config
+from ..config.config import Config, check_training
 from ..config.reading import read_config
 from ..config.sections import AVAILABILITY_RULES
 from ..config.short_keys import rename_key, rename_sections
-from ..core.errors import FolderError
+from ..core.errors import ConfigError, FolderError
 from ..core.files import TEXT_LIMIT, read_regular_file, translate_disk_errors
 from ..core.status_line import name_slow_work
 from ..core.tasks import Criterion, MetricFunction
+from ..core.training import Training
 from ..data.federation import Federation
 from ..engines.base import AUTO_ADDRESS
-from ..jobs.plan import Plan
-from ..population.participation import Poisson, Skewed, Uniform
+from ..jobs.plan import Plan, describe_plan
+from ..population.participation import FunctionParticipation, Poisson, Skewed, Uniform
 from ..protection import PROTECTION_CLASSES
 from ..runs.folder import RunFolder
 from .own import OwnModel, check_own_functions, name_function, prepare_own_net
@@ -44,6 +45,7 @@ class RunSpec:
     model: OwnModel | None = None  # default: as [model] says
     loss: Criterion | None = None  # default: that of the task
     metrics: Metrics | None = None  # default: as [evaluation] says
+    training_of: Mapping[str, Training] = field(default_factory=dict)  # default: as [training] says
     name: str = ""  # shown while the run is in progress; default: algorithm and seed
 
     @property
@@ -68,6 +70,9 @@ class RunSpec:
         if self.model is not None:
             net = prepare_own_net(self.model, config.algorithm, federation, config.top.seed)
         plan = config.build_plan(federation, net, self.loss, self.metrics)
+        if self.training_of:
+            plan = replace(plan, training_of=self.training_of)
+            check_training_by_client(plan)
         check_own_functions(plan, self.loss, self.metrics)
         return plan
 
@@ -81,7 +86,11 @@ class RunSpec:
         if not is_named_algorithm(config):
             found["algorithm"] = type(config.algorithm).__name__
         rule, available = config.participation, config.faults.availability
-        if type(rule) not in (Uniform, Skewed, Poisson):
+        if self.training_of:
+            found["training"] = describe_training_by_client(self.training_of)
+        if isinstance(rule, FunctionParticipation):
+            found["participation"] = name_function(rule.select)
+        elif type(rule) not in (Uniform, Skewed, Poisson):
             found["participation"] = type(rule).__name__
         elif not isinstance(available, (float, int, NoneType, *AVAILABILITY_RULES.values())):
             found["participation"] = type(available).__name__
@@ -115,6 +124,30 @@ class RunSpec:
             raise FolderError(
                 f"{folder.path} holds a run with other settings; choose another {option}"
             )
+
+
+def check_training_by_client(plan: Plan) -> None:
+    """Raise ConfigError if clients must not train differently, or one of them not in its way."""
+    if plan.algorithm.pooled:
+        raise ConfigError(
+            f"training: {plan.algorithm_name} trains on pooled data; give one hp.Training"
+        )
+    for how in set(plan.training_of.values()):
+        check_training(plan.algorithm, plan.algorithm_name, how, plan.rounds)
+    promises = [p.promise(describe_plan(plan)) for p in plan.protections]
+    if any(p is not None and p.unit == "example" for p in promises):
+        raise ConfigError(
+            "training: the privacy of examples is accounted for one training of all clients; give one"
+            " hp.Training"
+        )
+
+
+def describe_training_by_client(training_of: Mapping[str, Training]) -> str:
+    """Describe how clients train, each way once with its clients."""
+    clients = dict[Training, list[str]]()
+    for client, how in training_of.items():
+        clients.setdefault(how, []).append(client)
+    return "; ".join(f"{how!r} of {', '.join(names)}" for how, names in clients.items())
 
 
 def is_named_algorithm(config: Config) -> bool:
@@ -213,24 +246,31 @@ def find_objects(text: str) -> dict[str, str]:
     return objects if isinstance(objects, dict) else {}
 
 
-def create_folders(parent: Path, specs: Mapping[str, RunSpec]) -> dict[RunFolder, RunSpec]:
-    """Write the folder of every run, by label, before any begins; return the runs by folder.
+def complete_specs(specs: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
+    """Return the runs with their data read and default models chosen; raise if one cannot begin."""
+    cache = FederationCache()
+    complete = {label: cache.load_data(spec) for label, spec in specs.items()}
+    for spec in complete.values():
+        spec.build_plan()  # raises if the model does not fit the data
+    return complete
 
-    Raise if a run cannot begin, or if a folder holds a run with other settings.
+
+def create_folders(parent: Path, complete: Mapping[str, RunSpec]) -> dict[RunFolder, RunSpec]:
+    """Write the folder of every complete run, by label, before any begins; return runs by folder.
+
+    Raise FolderError if a folder holds a run with other settings.
     """
     if (parent / "config.toml").exists():
         raise FolderError(f"{parent} is a single run; choose another --out")
-    cache, runs = FederationCache(), dict[RunFolder, RunSpec]()
-    for label, spec in specs.items():
-        complete = cache.load_data(spec)
-        complete.build_plan()  # raises if the model does not fit the data
+    runs = dict[RunFolder, RunSpec]()
+    for label, spec in complete.items():
         folder = RunFolder(parent / label)
         if not folder.config_file.exists():
-            folder.create(complete.to_toml())
+            folder.create(spec.to_toml())
             folder.close()
-        elif parse_settings(folder.read_config_text()) != parse_settings(complete.to_toml()):
+        elif parse_settings(folder.read_config_text()) != parse_settings(spec.to_toml()):
             raise FolderError(
                 f"{folder.path} holds a run with other settings; choose another --out"
             )
-        runs[folder] = complete
+        runs[folder] = spec
     return runs

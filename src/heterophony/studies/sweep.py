@@ -141,6 +141,8 @@ class CallMaker:
         own = {k: v for k, v in how.items() if k not in SPEC_KEYWORDS}
         base, name = choose_algorithm(algorithm, own, SPEC_KEYWORDS)
         training = how.get("training") or Training()
+        if not isinstance(training, Training):
+            raise ConfigError("training: must be one hp.Training for all clients, to vary it")
         return cls(base, name, federation, training, {k: how[k] for k in how if k not in own})
 
     @property

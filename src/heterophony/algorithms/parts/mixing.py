@@ -142,6 +142,7 @@ class CoreWeights:
         self.p = kept.get("p", self.p0).clone().requires_grad_()
         self.momentum = kept.get("momentum", torch.zeros_like(self.p0)).clone()
         self.factor = client.training.momentum or 0.0
+        self.nesterov = client.training.nesterov
 
     def step(self, rate: float, pull: float) -> None:
         """Step along the gradient of the loss, and towards p0."""
@@ -149,7 +150,8 @@ class CoreWeights:
             return
         slope = self.p.grad + pull * (self.p.detach() - self.p0)
         self.momentum.mul_(self.factor).add_(slope)
-        self.p.data.add_(self.momentum, alpha=-rate)
+        step = slope.add(self.momentum, alpha=self.factor) if self.nesterov else self.momentum
+        self.p.data.add_(step, alpha=-rate)
         self.p.grad = None
 
     def keep(self, client: Client) -> None:
