@@ -43,6 +43,6 @@ def test_shells_complete_commands_choices_and_algorithms(monkeypatch):
 
 def test_files_of_settings_are_completed_beside_algorithms(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "fedstudy.toml").touch()
-    assert complete_run_argument("feds") == ["fedstudy.toml"]
+    (tmp_path / "study.toml").touch()
+    assert complete_run_argument("stu") == ["study.toml"]
     assert complete_algorithm("") == list(ALGORITHM_CLASSES)

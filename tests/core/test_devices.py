@@ -214,14 +214,14 @@ def test_a_job_that_ray_gave_a_gpu_needs_a_torch_that_sees_it(pretend):
     assert prepare_on_node(WorkerPlace.describe(ON_CPU)) == ON_CPU
 
 
-def test_a_device_over_mqtt_chooses_where_it_computes_and_nothing_else(pretend):
+def test_a_board_chooses_where_it_computes_and_nothing_else(pretend):
     pretend(0)
-    words = ("device", "--enrolment", "missing.toml", "--clients", "0", "-c")
+    words = ("board", "--enrolment", "missing.toml", "--clients", "0", "-c")
     assert refused(3, *words, "engine.accelerator=cuda").startswith(
         "engine.accelerator = 'cuda': torch "
     )
     assert refused(3, *words, "training.lr=1").startswith(
-        "-c training.lr=1: only engine.accelerator"
+        "-c training.lr=1: a board chooses only engine.accelerator"
     )
 
 
