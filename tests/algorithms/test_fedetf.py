@@ -69,7 +69,7 @@ def test_the_personalisation_trains_in_turns_and_one_part_at_a_time():
     client = client_after(played(FedETF(), digits(clients=1, examples=80), rounds=1))
     fit = client.fit
     client.fit = lambda loss, **how: check(client, fit, loss, **how)
-    FedETF(tune_turns=2).tune(client)
+    FedETF(tune_turns=2).adapt(client)
     projection = {"head.1.projection.weight", "head.1.projection.bias"}
     whole = set(hp.weights(client.net)) - {"own.weight"}
     assert seen == [("tune", 0, whole)] + [
@@ -90,7 +90,7 @@ def test_personal_logits_have_no_prior():
             losses.append((loss(x, y), cross_entropy(client.net(x), y)))
 
     client.fit = watch
-    FedETF(tune_turns=1).tune(client)
+    FedETF(tune_turns=1).adapt(client)
     assert torch.allclose(*losses[0])
 
 

@@ -67,10 +67,10 @@ def test_one_neighbour_alone_answers_with_its_class():
 def test_a_new_client_has_its_datastore_when_it_arrives():
     federation = replace(digits(), new=("0", "3"))
     result = played(KNNPer(lam=1.0), federation, new_client_rounds=0)
-    (event,) = [e for e in result.events if e["event"] == "newcomers"]
+    (event,) = [e for e in result.events if e["event"] == "new_clients"]
     assert event["before"] == event["P"]
     fedavg = played("fedavg", federation, new_client_rounds=0)
-    (plain,) = [e for e in fedavg.events if e["event"] == "newcomers"]
+    (plain,) = [e for e in fedavg.events if e["event"] == "new_clients"]
     assert event["before"] != plain["before"]
 
 

@@ -621,7 +621,7 @@ def test_pfedfda_without_sharing_is_a_local_gaussian_head():
     x, _ = client.data.test.batch(torch.arange(len(client.data.test)))
     with torch.inference_mode():
         features = client.net.base(x).double().numpy()
-        how.tune(client)
+        how.adapt(client)
         found = how.predict(client, x).double().log_softmax(1)
     away = features[:, None] - means
     squares = np.einsum("ncd,de,nce->nc", away, np.linalg.inv(covariance), away)

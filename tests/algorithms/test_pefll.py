@@ -72,7 +72,7 @@ def test_a_client_makes_the_model_that_the_server_would_make():
 
 def test_a_new_client_is_served_in_one_pass():
     result = played(PeFLL(), replace(digits(), new=("0", "3")), rounds=4, **ALL)
-    (event,) = [e for e in result.events if e["event"] == "newcomers"]
+    (event,) = [e for e in result.events if e["event"] == "new_clients"]
     assert event["before"] == event["P"]
     client, x = client_after(result, "0", kept={}), torch.rand(4, 1, 8, 8)
     client.net.eval()

@@ -206,7 +206,9 @@ class Stack:
         """``packing`` is how the slices lie in memory."""
         first, count = clients[0], len(clients)
         unit = ALIGNED_FLOATS if packing == ALIGNED else 1
-        self.unit, self.splits_updates = unit, packing != PACKED
+        # the kernel rounds momentum and weight decay otherwise at the end of a tensor than within it
+        rounds_by_place = bool(rates.momentum or rates.weight_decay)
+        self.unit, self.splits_updates = unit, packing != PACKED or rounds_by_place
         self.rates, self.like = rates, next(iter(first.values()))
         self.values = {k: Slices(count, p.shape, unit, p) for k, p in first.items()}
         self.grads = {k: Slices(count, first[k].shape, unit, first[k]) for k in rates.names}

@@ -273,6 +273,8 @@ class GroupRun:
             if one.pull is None:
                 continue
             before = torch.default_generator.get_state() if step == 0 else None
+            for k, parameter in one.optimiser.named.items():  # a pull may read the gradients
+                parameter.grad = self.stack.grads[k].each[i] if k in self.stack.grads else None
             with torch.enable_grad():
                 terms = one.pull(one.optimiser.named.map(Tensor.detach))
             if before is not None and not torch.equal(before, torch.default_generator.get_state()):
