@@ -153,8 +153,8 @@ def test_the_server_holds_boards_to_their_enrolments(enrolled, tmp_path, monkeyp
     """What the command hands to the server, and what the server makes of it."""
     asked = {}
 
-    def open_session(**how):
-        asked.update(how)
+    def open_session(control, text, check_admission, *_):
+        asked["check_admission"] = check_admission
         raise StoppedError("enough is seen")
 
     monkeypatch.setattr(server, "ServerSession", open_session)

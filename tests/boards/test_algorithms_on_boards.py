@@ -28,7 +28,7 @@ def known(tmp_path_factory) -> Iterator[dict[str, Enrolment]]:
 
 def told(events: Sequence[Event]) -> list[Event]:
     """What happened, but for G, where and how long it was computed, and the digest of data on boards."""
-    beside = ("G", "seconds", "work", "data_sha256", "device", "boards")
+    beside = ("G", "seconds", "work", "data_sha256", "device", "boards", "training")
     kept = [{k: v for k, v in e.items() if k not in beside} for e in events]
     for e in kept:
         if e["event"] == "evaluation":

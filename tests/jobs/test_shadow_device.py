@@ -49,7 +49,7 @@ def stop_after_first_round(event):
 @pytest.mark.parametrize("name", sorted(ALGORITHM_CLASSES))
 def test_every_algorithm_has_the_bits_of_the_cpu_there(name, tmp_path):
     """With an interruption: what is kept and sent comes back from the CPU."""
-    there = {**DIGITS_NET, "device": "shadow", "out": tmp_path / "run", "resume": True}
+    there = {**DIGITS_NET, "accelerator": "shadow", "out": tmp_path / "run", "resume": True}
     with pytest.raises(StopError):
         played(name, few(), on_event=stop_after_first_round, **there)
     assert identical(played(name, few(), **there), played(name, few(), **DIGITS_NET))
@@ -69,7 +69,7 @@ OTHER_SETTINGS = {
 
 @pytest.mark.parametrize("how", OTHER_SETTINGS.values(), ids=OTHER_SETTINGS)
 def test_other_settings_have_the_bits_of_the_cpu_there(how):
-    there, here = (played("fedreg", rounds=2, device=d, **how) for d in ("shadow", "cpu"))
+    there, here = (played("fedreg", rounds=2, accelerator=d, **how) for d in ("shadow", "cpu"))
     assert identical(there, here)
     assert untimed(there)[1:] == untimed(here)[1:]  # the first event names the device
 
@@ -84,13 +84,13 @@ def test_augmented_images_have_the_bits_of_the_cpu_there():
         validation_fraction=0.2,
         feature_skew=hp.Rotation(30),
     )
-    there, here = (played("fedavg", federation, rounds=1, device=d) for d in ("shadow", "cpu"))
+    there, here = (played("fedavg", federation, rounds=1, accelerator=d) for d in ("shadow", "cpu"))
     assert identical(there, here)
 
 
 def test_new_clients_have_the_bits_of_the_cpu_there():
     federation = digits().keeping_out(0.3, 0)
-    there, here = (played("fedper", federation, rounds=1, device=d) for d in ("shadow", "cpu"))
+    there, here = (played("fedper", federation, rounds=1, accelerator=d) for d in ("shadow", "cpu"))
     assert untimed(there)[1:] == untimed(here)[1:]
 
 
@@ -101,7 +101,7 @@ def test_dropout_draws_the_same_for_both_models_there():
         base = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 16), torch.nn.Dropout())
         return hp.Net(base, torch.nn.Linear(16, 10))
 
-    there, here = (played("apfl", model=net, rounds=1, device=d) for d in ("shadow", "cpu"))
+    there, here = (played("apfl", model=net, rounds=1, accelerator=d) for d in ("shadow", "cpu"))
     assert identical(there, here)
 
 
@@ -149,7 +149,7 @@ def test_examples_stay_on_the_device_between_jobs(monkeypatch):
         return true_copy(tensor, device)
 
     monkeypatch.setattr(device_samples, "copy_to_device", copy)
-    how = {**DIGITS_NET, "rounds": 3, "participation": 1.0, "device": "shadow"}
+    how = {**DIGITS_NET, "rounds": 3, "participation": 1.0, "accelerator": "shadow"}
     there = played("fedavg", few(), **how)
     assert sum(dim > 1 for dim in copied) == 8  # labels have one dimension
     copied.clear()
@@ -190,7 +190,7 @@ class Hungry(hp.FedAvg):
 
 def test_after_lack_of_memory_nothing_is_lost(tmp_path, monkeypatch):
     how = {**DIGITS_NET, "rounds": 3}
-    there = {**how, "device": "shadow", "out": tmp_path / "run", "resume": True}
+    there = {**how, "accelerator": "shadow", "out": tmp_path / "run", "resume": True}
     with pytest.raises(
         EngineError, match=r"round 1: the device is out of memory .*engine\.workers"
     ):

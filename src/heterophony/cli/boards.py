@@ -154,6 +154,7 @@ def board(
             raise ConfigError(
                 f"-c {pair}: a board chooses only engine.accelerator; the run decides the rest"
             )
+    accelerator = find_device(read_config(None, pairs or []).engine.accelerator)
     credentials = read_enrolment(enrolment)
     names = [c.strip() for c in clients.split(",") if c.strip()]
     own = None if data is None else find_client_data(data, names, credentials.name)
@@ -164,7 +165,7 @@ def board(
         shares=shares,
         slowdown=simulate_slow,
         memory_limit=memory_limit * 1_000_000 if memory_limit else None,
-        accelerator=find_device(read_config(None, pairs or []).engine.accelerator),
+        accelerator=accelerator,
         trust=trust,
     )
     note, held = terminal.print_note, list(own or names)

@@ -271,7 +271,7 @@ def make_board_words(
     words += ["--run", run] if run else []
     words += ["--memory-limit", str(board.memory_mb)] if board.memory_mb else []
     words += ["--trust"] if trust else []
-    return [*words, "-c", f"engine.device={board.accelerator}"]
+    return [*words, "-c", f"engine.accelerator={board.accelerator}"]
 
 
 def make_unit(board: Board, words: Sequence[str]) -> str:
