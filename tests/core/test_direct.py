@@ -13,7 +13,7 @@ from torch.nn.utils.parametrizations import weight_norm
 import heterophony as hp
 from helpers.support import digits, played
 from heterophony.core import direct, groups
-from heterophony.core.direct import PACKED, add_as_torch, compile_net
+from heterophony.core.direct import PACKED, Rates, Stack, add_as_torch, compile_net
 from heterophony.core.groups import check_pass, cut_batches, prepare_pass, try_training
 from heterophony.core.meeting import Meeting
 from heterophony.core.optimizers import create_optimizer
@@ -323,3 +323,20 @@ def test_clients_of_a_round_train_as_one_group(monkeypatch):
     monkeypatch.setattr("heterophony.core.meeting.run_passes", run)
     played("fedavg", digits(), participation=1.0, rounds=2)
     assert sizes == [6, 6]
+
+
+def test_sgd_rounds_in_a_group_as_it_does_alone():
+    """The last entries of a tensor, which fill no vector of the processor, round in another way."""
+    draw = torch.Generator().manual_seed(0)
+    start, grads = torch.rand(2, 64, 30, generator=draw).sub_(0.5)
+    rates = Rates((("bias", 0.05),), 0.9, False, 1e-3)
+
+    def update(members: Tensor) -> Tensor:
+        stack = Stack([{"bias": nn.Parameter(start[i].clone())} for i in members], rates, PACKED)
+        for is_first in (True, False, False):
+            stack.grads["bias"].each.copy_(grads[members])
+            stack.make_update(0, len(members))(is_first)
+        return stack.values["bias"].each.clone()
+
+    everyone = torch.arange(64)
+    assert torch.equal(update(everyone), torch.cat([update(i) for i in everyone.split(1)]))
