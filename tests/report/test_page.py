@@ -40,7 +40,9 @@ EVENTS = {
 for event in EVENTS["local", 0]:
     if event["event"] == "round":
         event["clock"] = 10.0 * (event["t"] + 1)
-CONFIG = 'seed = {seed}\n[data]\nname = "digits"\n[algorithm]\nname = "{name}"\n[training]\nlr = 0.1\n'
+CONFIG = (
+    'seed = {seed}\n[data]\nname = "digits"\n[algorithm]\nname = "{name}"\n[training]\nlr = 0.1\n'
+)
 
 
 def percent(value: float) -> str:
@@ -554,7 +556,9 @@ def test_the_comparison_is_saved_as_the_command_writes_it(
 
 
 def test_hostile_names_do_no_harm(visit: Open, tmp_path: Path) -> None:
-    config = f"seed = 0\n[data]\nname = '{HOSTILE}'\n[training]\nlr = nan\nnote = '$css {HOSTILE}'\n"
+    config = (
+        f"seed = 0\n[data]\nname = '{HOSTILE}'\n[training]\nlr = nan\nnote = '$css {HOSTILE}'\n"
+    )
     events = played(RIGHT["fedavg", 0], HOSTILE + "\x01", clients=(HOSTILE, "b"))
     stored(tmp_path / "one", events, config)
     stored(tmp_path / "two", played(RIGHT["fedper", 0], "fedper", clients=(HOSTILE, "b")))
