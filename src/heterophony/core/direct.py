@@ -24,9 +24,8 @@ from .tasks import TASKS
 
 Operation = Callable[[], object]
 Aten: Any = torch.ops.aten
-# how a stack lies in memory: packed without gaps; the same, but SGD runs client by client where the last
-# entries of a tensor are no whole vector of the processor; or with slices that begin at 64 bytes besides
-PACKED, SPLIT, ALIGNED = 1, 2, 3
+# how a stack lies in memory: without gaps, or with slices that begin at 64 bytes
+PACKED, ALIGNED = 1, 2
 ALIGNED_FLOATS = 16
 SMALL_PRODUCT = 400  # multiplications: below, torch's batched product has a loop of its own
 CASCADE_LEVELS = 8  # of torch's sum of losses
@@ -205,8 +204,7 @@ class Stack:
     ) -> None:
         """``packing`` is how the slices lie in memory."""
         first, count = clients[0], len(clients)
-        unit = ALIGNED_FLOATS if packing == ALIGNED else 1
-        self.unit, self.splits_updates = unit, packing != PACKED
+        unit = self.unit = ALIGNED_FLOATS if packing == ALIGNED else 1
         self.rates, self.like = rates, next(iter(first.values()))
         self.values = {k: Slices(count, p.shape, unit, p) for k, p in first.items()}
         self.grads = {k: Slices(count, first[k].shape, unit, first[k]) for k in rates.names}
@@ -225,7 +223,7 @@ class Stack:
             names = [k for k, rate in self.rates.by_name if rate == lr]
             parts = (self.values, self.grads, self.momentum)
             lists = [
-                [v for k in names if k in part for v in self.list_updated(part[k], first, last)]
+                [v for k in names if k in part for v in list_updated(part[k], first, last)]
                 for part in parts
             ]
             groups.append((lr, lists[0], lists[1], lists[2]))
@@ -248,12 +246,16 @@ class Stack:
 
         return update
 
-    def list_updated(self, slices: Slices, first: int, last: int) -> list[Tensor]:
-        """List what SGD updates of one parameter: the memory of all clients, or of one after the other."""
-        whole = prod(slices.shape) % ALIGNED_FLOATS == 0
-        if whole or not self.splits_updates:
-            return [slices.between(first, last)]
-        return list(slices.each[first:last])
+
+def list_updated(slices: Slices, first: int, last: int) -> list[Tensor]:
+    """List what SGD updates of one parameter: the memory of all clients, or of one after the other.
+
+    Entries at the end of a tensor that fill no vector of the processor round in another way, though
+    rarely to other bits: they must be at the end for a client in a group, too.
+    """
+    if prod(slices.shape) % ALIGNED_FLOATS == 0:
+        return [slices.between(first, last)]
+    return list(slices.each[first:last])
 
 
 # One step ---------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from .direct import (
     CLASS_LOSS,
     OWN_LOSSES,
     PACKED,
-    SPLIT,
     Aten,
     Frame,
     Layers,
@@ -343,7 +342,7 @@ def try_shape(one: DirectPass, size: int) -> tuple[bool, int]:
         if not trial.has_same_bits([0], PACKED):
             return False, 0
         # a pull may use the net, so its parameters must be aligned
-        packings = (PACKED, SPLIT, ALIGNED) if one.pull is None else (ALIGNED,)
+        packings = (PACKED, ALIGNED) if one.pull is None else (ALIGNED,)
         for packing in packings if count > 1 else ():
             if all(trial.has_same_bits(group, packing) for group in (range(count), [2, 0, 5])):
                 return True, packing
