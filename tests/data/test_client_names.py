@@ -254,13 +254,13 @@ def test_files_about_clients_name_them_as_the_data_do(tmp_path: Path) -> None:
     (tmp_path / "when.csv").write_text("client,start,end\nsite 2,0,1\n")
     (tmp_path / "fast.json").write_text('{"A": [0.5, null]}')
     federation = from_npz(tmp_path)
-    pairs = [f"data.name={tmp_path / 't.npz'}", "rate=1", f"devices.file={tmp_path / 'fast.json'}"]
+    pairs = [f"data.name={tmp_path / 't.npz'}", "rate=1", f"speeds.file={tmp_path / 'fast.json'}"]
     pairs += ["participation.availability.kind=trace"]
     config = read_config(None, [*pairs, f"participation.availability.file={tmp_path / 'when.csv'}"])
     plan = config.build_plan(federation)
     assert plan.select_clients(0) == ORDER
     assert plan.select_clients(1) == ["A", "B", "site 10"]
-    assert plan.devices.get_speed("A", 0)[0] == 0.5
+    assert plan.speeds.get_speed("A", 0)[0] == 0.5
     (tmp_path / "when.csv").write_text("client,start,end\n2,0,1\n")
     again = read_config(None, [*pairs, f"participation.availability.file={tmp_path / 'when.csv'}"])
     with pytest.raises(DataError, match="there is no client '2'"):

@@ -498,9 +498,7 @@ def test_the_committed_audits_are_the_shipped_evidence():
     ]
     shipped = {run.key: run for run in read_stored_runs() if run.numbers}
     assert {run.key: run for run in found} == shipped
-    tried = {(run.row, run.variant) for run in found}
-    assert ("FedPer", "personal-parameters-initial") not in tried  # not run yet
-    assert len(found) == (4 * len(PRIVATE_KNOWLEDGE) - 1) * len([*MEDIUM_AUDITS.glob("seed-*")])
+    assert len(found) == 4 * len(PRIVATE_KNOWLEDGE) * len([*MEDIUM_AUDITS.glob("seed-*")])
 
 
 def change_row(content: dict) -> None:

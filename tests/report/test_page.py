@@ -40,7 +40,9 @@ EVENTS = {
 for event in EVENTS["local", 0]:
     if event["event"] == "round":
         event["clock"] = 10.0 * (event["t"] + 1)
-CONFIG = 'seed = {seed}\n[data]\nname = "digits"\n[algorithm]\nname = "{name}"\n[local]\nlr = 0.1\n'
+CONFIG = (
+    'seed = {seed}\n[data]\nname = "digits"\n[algorithm]\nname = "{name}"\n[training]\nlr = 0.1\n'
+)
 
 
 def percent(value: float) -> str:
@@ -56,7 +58,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[runs.Run]:
     folder = tmp_path_factory.mktemp("runs")
     for (name, seed), events in EVENTS.items():
         own = "mu = 0.5\n" if name == "fedper" else ""
-        text = CONFIG.format(name=name, seed=seed).replace("[local]", f"{own}[local]")
+        text = CONFIG.format(name=name, seed=seed).replace("[training]", f"{own}[training]")
         stored(folder / f"{name}-{seed}", events, text)
     return runs.load_runs([folder])
 
@@ -554,7 +556,9 @@ def test_the_comparison_is_saved_as_the_command_writes_it(
 
 
 def test_hostile_names_do_no_harm(visit: Open, tmp_path: Path) -> None:
-    config = f"seed = 0\n[data]\nname = '{HOSTILE}'\n[local]\nlr = nan\nnote = '$css {HOSTILE}'\n"
+    config = (
+        f"seed = 0\n[data]\nname = '{HOSTILE}'\n[training]\nlr = nan\nnote = '$css {HOSTILE}'\n"
+    )
     events = played(RIGHT["fedavg", 0], HOSTILE + "\x01", clients=(HOSTILE, "b"))
     stored(tmp_path / "one", events, config)
     stored(tmp_path / "two", played(RIGHT["fedper", 0], "fedper", clients=(HOSTILE, "b")))
