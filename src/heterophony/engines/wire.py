@@ -321,6 +321,7 @@ def unpickle_from_parent(content: bytes, sources: Sources | None = None) -> Any:
 def make_pickling_error(value: object, dumps: Copy, engine: str) -> EngineError:
     """Name the innermost object that cannot be pickled, and say what to do."""
     where, reason = find_unpicklable(value, "", dumps)
+    where = where.removeprefix("config.")  # users give the algorithm itself
     return EngineError(
         f"the {engine} engine cannot send {where or 'this algorithm or model'} to its workers ({reason});"
         " create it inside the method that uses it, or use the serial engine"

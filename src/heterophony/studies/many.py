@@ -165,7 +165,9 @@ def pack_spec(spec: RunSpec, shared: Path, share: ClusterShare | None) -> tuple[
     if share is None:
         engine = EngineSection(
             name="serial",
-            **{k: getattr(engine, k) for k in ("accelerator", "precision", "deterministic")},
+            **{
+                k: getattr(engine, k) for k in ("accelerator", "precision", "deterministic", "fast")
+            },
         )
     else:
         engine = replace(engine, workers=share.workers, **asdict(share.cluster))
