@@ -4,7 +4,7 @@ const ACTIVITIES = ["receive", "train", "evaluate", "send"];
 const chosenRound = { run: 0, t: null }; // t: the number of the round; null: the last one
 
 function drawDeviceRounds() {
-  const runs = data.device_rounds;
+  const runs = data.board_rounds;
   byId("device-rounds").hidden = !runs.length;
   if (!runs.length) return;
   const run = runs[chosenRound.run] ?? runs[0];
