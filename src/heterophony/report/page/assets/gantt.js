@@ -1,4 +1,4 @@
-// A round over the devices: one lane per device, a bar for each transfer and job.
+// A round over the boards: one lane per board, a bar for each transfer and job.
 
 const ACTIVITIES = ["receive", "train", "evaluate", "send"];
 const chosenRound = { run: 0, t: null }; // t: the number of the round; null: the last one
