@@ -83,7 +83,7 @@ def build_page_data(runs: Sequence[Run]) -> Json:
             for p in collect_participation(runs)
         ],
         "devices": [build_devices_section(r.devices, r.label) for r in runs if r.devices],
-        "device_rounds": [s for r in runs if (s := build_device_rounds_section(r)) is not None],
+        "board_rounds": [s for r in runs if (s := build_device_rounds_section(r)) is not None],
         "label_distribution": build_label_distribution_section(runs[0], several=len(order) > 1),
         "settings": build_settings_section(runs),
     }

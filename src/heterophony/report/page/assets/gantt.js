@@ -1,10 +1,10 @@
-// A round over the devices: one lane per device, a bar for each transfer and job.
+// A round over the boards: one lane per board, a bar for each transfer and job.
 
 const ACTIVITIES = ["receive", "train", "evaluate", "send"];
 const chosenRound = { run: 0, t: null }; // t: the number of the round; null: the last one
 
 function drawDeviceRounds() {
-  const runs = data.device_rounds;
+  const runs = data.board_rounds;
   byId("device-rounds").hidden = !runs.length;
   if (!runs.length) return;
   const run = runs[chosenRound.run] ?? runs[0];
