@@ -110,7 +110,7 @@ def check_what_is_reported(folder: Path) -> None:
     lines = (folder / "boards.csv").read_text().splitlines()
     assert len(lines) == 1 + 2 * 3
     assert (
-        '"device_rounds":[{"run":"FedReG","rounds":[{"t":0,' in (folder / "report.html").read_text()
+        '"board_rounds":[{"run":"FedReG","rounds":[{"t":0,' in (folder / "report.html").read_text()
     )
     assert sorted(p.name for p in (folder / "boards/board-1").iterdir()) == [
         "board.json",
