@@ -360,7 +360,7 @@ def test_a_second_program_with_a_copied_enrolment_is_refused_and_costs_only_time
     assert "the server refuses this board: board 'one' started in another folder" in run.refused(
         "elsewhere"
     )
-    assert "another process connected as one" in run.said("one")
+    run.until(lambda: "another process connected as one" in run.said("one"))
     run.board("two")
     assert same(run.finished(), alone)
 
