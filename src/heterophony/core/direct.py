@@ -4,7 +4,7 @@
 other, and a ``Frame`` the operations of one training step on some of them: the kernels that autograd would
 call, with the backward pass written out. Products of matrices run for all clients at once, other layers
 client by client. So a step costs a fraction of the time, and its bits are those of autograd for each client
-alone: ``direct_check`` tries that before any of it is used.
+alone: ``groups.check_pass`` tries that before any of it is used.
 """
 
 from __future__ import annotations
