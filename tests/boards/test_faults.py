@@ -360,7 +360,9 @@ def test_a_second_program_with_a_copied_enrolment_is_refused_and_costs_only_time
     assert "the server refuses this board: board 'one' started in another folder" in run.refused(
         "elsewhere"
     )
-    run.until(lambda: "another process connected as one" in run.said("one"))
+    # a broker's last word to a connection that it closes may be lost on the way
+    heard = ("another process connected as one", "no connection to the broker")
+    run.until(lambda: any(words in run.said("one") for words in heard))
     run.board("two")
     assert same(run.finished(), alone)
 
