@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from heterophony.core.packed_folders import extract, pack_folders
+from heterophony.core.files import extract, pack_folders
 from heterophony.papers.leaderboard import ENTRY_FILE, PACKED_ENTRIES
 from heterophony.results.runs import PACKED_RUNS
 from heterophony.runs.run_index import EVENTS_FILE

@@ -12,7 +12,7 @@ from typing import Any
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class, get_display_name
 from heterophony.core.algorithm import Algorithm
 from heterophony.papers.leaderboard import Entry, RankedEntry, build_row, read_board
-from heterophony.tools.algorithm_table import list_algorithm_rows
+from heterophony.tools.tables import list_algorithm_rows
 
 from .curve_drawing import draw_curves
 from .reference import write_default, write_table

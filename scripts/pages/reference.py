@@ -25,7 +25,7 @@ from heterophony.core.settings import (
     list_admitted_types,
     list_settings,
 )
-from heterophony.population.faults import Faults
+from heterophony.population.attacks import Faults
 from heterophony.population.participation import Uniform
 
 GROUPS = {  # the parts of the Python page, by the package that defines a name

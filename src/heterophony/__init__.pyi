@@ -98,24 +98,24 @@ from .data.transforms import Noise as Noise
 from .data.transforms import Rotation as Rotation
 from .engines.base import Cluster as Cluster
 from .population.attacks import Attack as Attack
+from .population.attacks import Faults as Faults
 from .population.availability import Availability as Availability
 from .population.availability import Diurnal as Diurnal
 from .population.availability import Speeds as Speeds
 from .population.availability import Trace as Trace
-from .population.faults import Faults as Faults
 from .population.participation import Poisson as Poisson
 from .population.participation import Skewed as Skewed
 from .population.participation import Uniform as Uniform
 from .protection.base import Protection as Protection
 from .protection.client_dp import ClientDP as ClientDP
+from .protection.compression import Quantize as Quantize
+from .protection.compression import TopK as TopK
 from .protection.example_dp import ExampleDP as ExampleDP
-from .protection.krum import Krum as Krum
 from .protection.masked_sum import MaskedSum as MaskedSum
-from .protection.median import Median as Median
-from .protection.norm_bound import NormBound as NormBound
-from .protection.quantize import Quantize as Quantize
-from .protection.top_k import TopK as TopK
-from .protection.trimmed_mean import TrimmedMean as TrimmedMean
+from .protection.robust import Krum as Krum
+from .protection.robust import Median as Median
+from .protection.robust import NormBound as NormBound
+from .protection.robust import TrimmedMean as TrimmedMean
 from .report.figures.search import draw_sweep as draw_sweep
 from .report.figures.search import draw_tune as draw_tune
 from .results.search_tables import SweepTable as SweepTable
@@ -130,6 +130,6 @@ from .studies.load import load as load
 from .studies.run import run as run
 from .studies.sweep import sweep as sweep
 from .studies.tune import tune as tune
-from .tools.tensor_table import list_tensors as list_tensors
+from .tools.tables import list_tensors as list_tensors
 
 __version__: str

@@ -90,7 +90,7 @@ from heterophony.algorithms.local import Local
 from heterophony.algorithms.parts import clusters as held_out
 from heterophony.algorithms.parts import hypernetworks
 from heterophony.algorithms.parts.clusters import compute_loss
-from heterophony.algorithms.parts.masks import forward_gated, pack_bits, split_into_blocks
+from heterophony.algorithms.parts.layers import forward_gated, pack_bits, split_into_blocks
 from heterophony.algorithms.parts.mixing import CoreWeights, choose_downloads
 from heterophony.algorithms.parts.rebalancing import compute_statistic
 from heterophony.algorithms.pefll import PeFLL

@@ -8,7 +8,7 @@ import torch
 import heterophony as hp
 from helpers.support import counts, digits, memory, model, net_with_batch_norm, played, same
 from heterophony.algorithms.fedcac import FedCAC, compute_overlaps
-from heterophony.algorithms.parts.masks import pack_bits, unpack_bits
+from heterophony.algorithms.parts.layers import pack_bits, unpack_bits
 from heterophony.core.randomness import seeded
 
 WHOLE = {"participation": 1.0}

@@ -29,7 +29,7 @@ from heterophony.core.tensors import matches_any
 from heterophony.engines import serial
 from heterophony.models import get_model_builder
 from heterophony.tools.bench import count_phase_flops, count_training_flops
-from heterophony.tools.tensor_table import list_tensors, measure_relative_to_fedavg
+from heterophony.tools.tables import list_tensors, measure_relative_to_fedavg
 
 PAPER = {"weights": "uniform", "buffers": "average", "participation": 1.0}
 HOW = replace(QUICK, epochs=3, momentum_state="reset", drop_last=False)

@@ -10,7 +10,7 @@ from helpers.support import identical, played, watching
 from heterophony.algorithms.fedreg import FedReG
 from heterophony.core import client as client_module
 from heterophony.core.errors import ConfigError
-from heterophony.core.optimizers import create_optimizer
+from heterophony.core.training import create_optimizer
 
 TWO = hp.Training(epochs=2, batch=16, lr=0.05)
 TURNS = {"augment": "copy", "phases": "interleaved"}

@@ -298,7 +298,7 @@ def test_fedreg_heads_count_by_the_balanced_examples():
 
 def test_fedreg_balanced_to_the_minimum_augments_nothing(monkeypatch):
     monkeypatch.setattr(
-        "heterophony.algorithms.parts.augmentation.augment_images",
+        "heterophony.algorithms.parts.rebalancing.augment_images",
         lambda *_: pytest.fail("augmented"),
     )
     assert played(FedReG(threshold="min"), rounds=1).summary.rounds == 1

@@ -10,7 +10,7 @@ from torch import nn
 
 import heterophony as hp
 from helpers.support import QUICK, counts, digits, memory, model, net_with_batch_norm, played, same
-from heterophony.algorithms.parts.masks import (
+from heterophony.algorithms.parts.layers import (
     GatingLayer,
     ParameterBlocks,
     SwitchableNorm,

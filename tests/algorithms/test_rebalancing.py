@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.images import list_image_bytes, make_client_samples, make_images
-from heterophony.algorithms.parts.augmentation import AUTO_AUGMENTATIONS, augment_images
-from heterophony.algorithms.parts.rebalancing import rebalance
+from heterophony.algorithms.parts.rebalancing import AUTO_AUGMENTATIONS, augment_images, rebalance
 from heterophony.core.errors import DataError
 from heterophony.core.randomness import seeded
 from heterophony.core.samples import Samples
@@ -65,7 +64,7 @@ def test_the_originals_of_a_small_class_are_unaltered_among_augmented_copies():
 
 def test_a_balanced_client_keeps_its_data_and_nothing_is_augmented(monkeypatch):
     monkeypatch.setattr(
-        "heterophony.algorithms.parts.augmentation.augment_images",
+        "heterophony.algorithms.parts.rebalancing.augment_images",
         lambda *_: pytest.fail("augmented"),
     )
     mine = make_client_samples({1: 15, 4: 15, 5: 15})
@@ -169,7 +168,7 @@ class Mark(torch.nn.Module):
 def test_every_image_of_a_batch_draws_a_sub_policy_of_its_own(monkeypatch):
     """kornia alone would give one sub-policy to all of them."""
     marks = torch.nn.ModuleList(map(Mark, range(25)))
-    monkeypatch.setattr("heterophony.algorithms.parts.augmentation.AutoAugment", lambda name: marks)
+    monkeypatch.setattr("heterophony.algorithms.parts.rebalancing.AutoAugment", lambda name: marks)
     with seeded("policies"):
         out = augment_images(make_images(200, (3, 8, 8)), "auto", 255.0)
     assert torch.equal(out, out[:, :1, :1, :1].expand_as(out)), "one for the whole image"

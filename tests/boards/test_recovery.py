@@ -38,7 +38,7 @@ from heterophony.boards.protocol.topics import (
 from heterophony.boards.server import ServerHooks, serve
 from heterophony.boards.transport.mqtt_transport import MqttTransport
 from heterophony.core.errors import StoppedError
-from heterophony.population.faults import Faults
+from heterophony.population.attacks import Faults
 
 
 @pytest.fixture(scope="module")

@@ -35,8 +35,7 @@ from heterophony.boards.status import StatusWriter, build_status
 from heterophony.core.errors import CodecError
 from heterophony.report.page import html, page_data, views
 from heterophony.report.page.server import Dashboard
-from heterophony.results import boards as boards
-from heterophony.results import runs
+from heterophony.results import boards, runs
 
 BOARDS = {"pi-1": ["a", "b"], "pi-2": ["c"]}
 

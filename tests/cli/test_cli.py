@@ -27,7 +27,7 @@ from heterophony.algorithms import ALGORITHM_CLASSES
 from heterophony.data.partitions import PARTITIONS
 from heterophony.data.sources import SOURCES
 from heterophony.models import MODEL_DESCRIPTIONS
-from heterophony.results.run_table import explain_missing_g
+from heterophony.results.overview import explain_missing_g
 from heterophony.runs.folder import RunFolder
 from heterophony.studies.progress import RunStatus
 

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from heterophony.algorithms import ALGORITHM_CLASSES
 from heterophony.cli import app
-from heterophony.cli.habits import complete_setting, translate_habits
+from heterophony.cli.options import complete_setting, translate_habits
+from heterophony.config.keys import SCHEMA_FILE, build_schema, find_setting
 from heterophony.config.reading import resolve_config
-from heterophony.config.schema import SCHEMA_FILE, build_schema, find_setting
 from heterophony.core.errors import BusyError, ConfigError
 from heterophony.core.files import lock_folder
 

@@ -7,9 +7,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from heterophony.core.optimizers import SGD, Adam, create_optimizer
 from heterophony.core.tensors import Tensors, params, state
-from heterophony.core.training import Training
+from heterophony.core.training import SGD, Adam, Training, create_optimizer
 from heterophony.models.convnets import digitsnet
 
 THEIRS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}

@@ -36,7 +36,7 @@ from heterophony.studies.many import RunOptions, run_many
 from heterophony.studies.search import create_sweep, list_due_folders
 from heterophony.studies.spec import read_spec
 from heterophony.studies.sweep import build_sweep
-from heterophony.tools.gpu_check import Trial, find_differences
+from heterophony.tools.doctor import Trial, find_differences
 
 CUDA = Compute(torch.device("cuda"))
 

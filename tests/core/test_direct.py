@@ -16,10 +16,10 @@ from heterophony.core import direct, groups
 from heterophony.core.direct import PACKED, Rates, Stack, add_as_torch, compile_net
 from heterophony.core.groups import check_pass, cut_batches, prepare_pass, try_training
 from heterophony.core.meeting import Meeting
-from heterophony.core.optimizers import create_optimizer
 from heterophony.core.samples import Samples
 from heterophony.core.tasks import TASKS
 from heterophony.core.tensors import Tensors, params
+from heterophony.core.training import create_optimizer
 
 CLASSES = TASKS["classification"].loss
 

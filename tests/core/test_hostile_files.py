@@ -21,10 +21,10 @@ from heterophony.core import files
 from heterophony.core.algorithm import Server
 from heterophony.core.errors import ConfigError, DataError, FolderError
 from heterophony.core.tensors import Tensors
-from heterophony.data.partitions.file import read_partition
+from heterophony.data.partitions.by_client import read_partition
 from heterophony.data.source import parse_class_names
 from heterophony.data.sources.arrays import read_npz
-from heterophony.data.sources.idx import read_idx
+from heterophony.data.sources.image_sets import read_idx
 from heterophony.data.sources.reading import load_npz, open_archive
 from heterophony.runs import run_index
 from heterophony.runs.folder import RunFolder

@@ -16,7 +16,7 @@ import pytest
 from helpers.commands import call, refused
 from helpers.made_runs import FIRST, SECOND, data_of, played, stored
 from heterophony.core.errors import FolderError, HeterophonyError
-from heterophony.core.packed_folders import ARCHIVE_LIMIT, pack_folders, unpack
+from heterophony.core.files import ARCHIVE_LIMIT, pack_folders, unpack
 from heterophony.papers.leaderboard import PACKED_ENTRIES, read_board, write_entry
 from heterophony.report.page import html
 from heterophony.results.runs import PACKED_RUNS, load_runs

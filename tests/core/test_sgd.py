@@ -7,9 +7,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from heterophony.core.optimizers import SGD
 from heterophony.core.tensors import Tensors, params, state
-from heterophony.core.training import Training
+from heterophony.core.training import SGD, Training
 from heterophony.models.convnets import digitsnet
 
 

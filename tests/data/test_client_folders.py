@@ -32,7 +32,7 @@ from heterophony.config.sections import EngineSection
 from heterophony.core import codec
 from heterophony.core.errors import ConfigError, DataError
 from heterophony.core.files import sort_names
-from heterophony.data.client_folders import (
+from heterophony.data.folders import (
     ExampleSpec,
     find_client_data,
     load_own_federation,

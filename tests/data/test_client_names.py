@@ -18,7 +18,7 @@ from heterophony.boards.board_data import load_known_summaries
 from heterophony.boards.fleet.hosts import assign_clients, read_fleet
 from heterophony.boards.server import find_membership_objection
 from heterophony.cli import app
-from heterophony.cli.testbed import list_default_settings
+from heterophony.cli.boards import list_default_settings
 from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError, DataError, FolderError
 from heterophony.core.files import sort_names

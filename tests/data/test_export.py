@@ -14,8 +14,8 @@ import heterophony as hp
 from helpers.formats import read_as_pfllib, write_leaf, write_pfllib
 from heterophony.cli import app
 from heterophony.core.errors import ConfigError, DataError, FolderError
-from heterophony.data.export import export_federation
 from heterophony.data.federation import Federation
+from heterophony.data.folders import export_federation
 
 
 def export(folder: Path, to: str, *settings: str) -> str:

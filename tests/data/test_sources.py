@@ -22,7 +22,13 @@ from heterophony.core.errors import DataError
 from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
 from heterophony.data.source import Source
 from heterophony.data.sources import read_npz, read_source, wrap_arrays
-from heterophony.data.sources.idx import EMNIST_SPLITS, FMNIST_MD5, IDX_FILES, read_fmnist, read_idx
+from heterophony.data.sources.image_sets import (
+    EMNIST_SPLITS,
+    FMNIST_MD5,
+    IDX_FILES,
+    read_fmnist,
+    read_idx,
+)
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 

@@ -22,7 +22,7 @@ import requests
 from helpers.sources import DEBIAN, mnist_folder, refused
 from heterophony.core.errors import DataError
 from heterophony.data import sources
-from heterophony.data.sources import SOURCES, fetch_dataset, idx
+from heterophony.data.sources import SOURCES, fetch_dataset, image_sets
 from heterophony.data.sources import download as search_path
 from heterophony.data.sources.download import (
     CHUNK_BYTES,
@@ -75,7 +75,9 @@ def test_given_path_then_own_folder_then_cache_then_system(cache, offline, tmp_p
     for folder in (system, xdg, cache, given):
         folder.mkdir(parents=True)
         mnist_folder(folder, gz=folder != cache)
-        assert find_or_download(idx.FMNIST_FILES, None if folder != given else given) == folder
+        assert (
+            find_or_download(image_sets.FMNIST_FILES, None if folder != given else given) == folder
+        )
     assert fetch_dataset("fmnist") == cache, "what is here is not downloaded"
 
 
@@ -86,11 +88,11 @@ def test_a_folder_with_some_of_the_files_is_passed_over(cache, offline, tmp_path
         mnist_folder(folder, gz=True)
     file = cache / "train-labels-idx1-ubyte.gz"
     file.rename(f"{file}.part")
-    assert find_or_download(idx.FMNIST_FILES, None) == system
+    assert find_or_download(image_sets.FMNIST_FILES, None) == system
 
 
 def test_without_a_network_there_is_one_clear_answer(cache, offline, tmp_path):
-    said = refused(find_or_download, idx.FMNIST_FILES, None)
+    said = refused(find_or_download, image_sets.FMNIST_FILES, None)
     system = tmp_path / "system" / "fashion-mnist"
     for words in (str(cache), str(tmp_path / "xdg"), str(system), "ConnectionError"):
         assert words in said
@@ -315,7 +317,8 @@ def test_progress_is_shown_only_on_a_terminal(server, tmp_path, capsys, monkeypa
 def test_packed_files_with_other_content_are_refused_and_removed(server, cache, content):
     server.content = content
     wanted = replace(
-        idx.FMNIST_FILES, remote_files=(RemoteFile(server.url, MD5, md5_is_of_decompressed=True),)
+        image_sets.FMNIST_FILES,
+        remote_files=(RemoteFile(server.url, MD5, md5_is_of_decompressed=True),),
     )
     assert "its checksum is not the published one" in refused(find_or_download, wanted, None)
     assert list(cache.iterdir()) == []
@@ -328,4 +331,4 @@ def test_packed_files_with_the_published_content_are_kept(server, tmp_path):
 
 
 def test_debians_package_is_looked_for():
-    assert idx.FMNIST_FILES.list_search_paths()[-1] == DEBIAN
+    assert image_sets.FMNIST_FILES.list_search_paths()[-1] == DEBIAN

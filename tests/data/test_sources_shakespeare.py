@@ -15,7 +15,7 @@ from helpers.support import counts
 from heterophony.core.samples import Scale
 from heterophony.data.source import Source
 from heterophony.data.sources import read_source
-from heterophony.data.sources.shakespeare import (
+from heterophony.data.sources.leaf import (
     ALPHABET,
     collect_lines_by_role,
     encode_text,

@@ -49,7 +49,7 @@ from heterophony.core.errors import ConfigError, HeterophonyError
 from heterophony.data.federation import Federation
 from heterophony.engines import child_processes
 from heterophony.engines.serial import Serial
-from heterophony.population.faults import Faults
+from heterophony.population.attacks import Faults
 from heterophony.runs import loop
 from heterophony.runs.events import Event
 from heterophony.runs.folder import RunFolder

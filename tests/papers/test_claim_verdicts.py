@@ -18,7 +18,7 @@ from heterophony.papers.claim_list import Finding, PaperClaim, compare_falls, co
 from heterophony.papers.claim_verdicts import ClaimVerdict, Looks, decide_claim
 from heterophony.papers.evidence import ReferenceRuns, StoredRun, TrainingState, fit_line
 from heterophony.papers.table import load_table
-from heterophony.results.render import format_rows
+from heterophony.results.table import format_rows
 
 TABLE = load_table("fedreg-table2-sota")
 COLUMN = "Fashion-MNIST"

@@ -28,7 +28,6 @@ from heterophony.papers.claim_list import (
     group_claims,
     list_claims,
 )
-from heterophony.papers.cost import estimate_core_hours
 from heterophony.papers.evidence import (
     STAND_IN,
     ReferenceRuns,
@@ -40,6 +39,7 @@ from heterophony.papers.evidence import (
     read_stored_runs,
     write_stored_runs,
 )
+from heterophony.papers.scaling import estimate_core_hours
 from heterophony.papers.table import load_table, load_tables
 from heterophony.privacy.evidence import digest_audit
 from heterophony.results.runs import load_runs

@@ -24,7 +24,7 @@ from heterophony.core.tensors import Tensors, state
 from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.evaluation import needs_personal_parameters
 from heterophony.jobs.plan import Job
-from heterophony.papers import cost
+from heterophony.papers import scaling
 from heterophony.papers import scaling as scale
 from heterophony.papers.reproduce import (
     CellRun,
@@ -61,8 +61,7 @@ from heterophony.papers.verdicts import (
     judge_number,
     measure_run,
 )
-from heterophony.results.render import format_rows
-from heterophony.results.table import ResultTable
+from heterophony.results.table import ResultTable, format_rows
 from heterophony.runs.folder import RunFolder
 from heterophony.studies.many import RunOptions, run_side_by_side
 from heterophony.studies.progress import show_progress
@@ -418,14 +417,16 @@ def test_costs_follow_the_arithmetic():
             "fedreg-table2-sota", columns="CIFAR-10", size=TableScale.full
         ).distinct_cells
     }
-    one = cost.estimate_seconds(full["FedAvg"].config, 90e9, 1)
-    work = one - cost.SECONDS_TO_START
-    assert cost.estimate_seconds(
+    one = scaling.estimate_seconds(full["FedAvg"].config, 90e9, 1)
+    work = one - scaling.SECONDS_TO_START
+    assert scaling.estimate_seconds(
         full["FedAvg"].config, 90e9, 2
-    ) - cost.SECONDS_TO_START == pytest.approx(work / 2)
+    ) - scaling.SECONDS_TO_START == pytest.approx(work / 2)
     longer = {**full["FedAvg"].config, "rounds": 300}
-    assert cost.estimate_seconds(longer, 90e9, 1) - cost.SECONDS_TO_START == pytest.approx(3 * work)
-    assert cost.estimate_seconds(full["FedReG"].config, 90e9, 1) > 2.5 * one
+    assert scaling.estimate_seconds(longer, 90e9, 1) - scaling.SECONDS_TO_START == pytest.approx(
+        3 * work
+    )
+    assert scaling.estimate_seconds(full["FedReG"].config, 90e9, 1) > 2.5 * one
 
 
 def test_a_dry_run_tells_settings_and_costs_and_writes_nothing(tmp_path, monkeypatch):

@@ -14,8 +14,8 @@ from helpers.support import QUICK, Turns, digits, identical, memory, model, play
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.config.reading import read_config
 from heterophony.core.errors import ConfigError, DataError, FolderError
+from heterophony.population.attacks import Faults, RoundEnd, check_participation
 from heterophony.population.availability import Diurnal, RandomAvailability, Speeds, Trace
-from heterophony.population.faults import Faults, RoundEnd, check_participation
 from heterophony.population.participation import Skewed, Uniform
 from heterophony.report.page.page_data import build_page_data
 from heterophony.results.comparison import compare_runs

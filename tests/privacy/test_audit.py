@@ -21,7 +21,7 @@ from helpers.support import Fatal, digits, net_with_batch_norm, replies
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.cli import app
 from heterophony.core.errors import FolderError
-from heterophony.core.packed_folders import unpack
+from heterophony.core.files import unpack
 from heterophony.core.tensors import Tensors
 from heterophony.data.sources import read_source
 from heterophony.engines.base import EngineSpec, create_engine
@@ -38,10 +38,16 @@ from heterophony.privacy.attacks import (
     InvertingGradients,
     Reconstruction,
     StartingPoint,
+    compute_gradients,
+    compute_update,
     cosine_distance,
     draw_noise,
+    find_last_bias,
     infer_labels,
+    list_sent_parameters,
+    make_insider,
     make_reference_images,
+    make_stranger,
     psnr,
     select_best,
     squared_distance,
@@ -50,14 +56,6 @@ from heterophony.privacy.attacks import (
 )
 from heterophony.privacy.audit import match_images, match_labels
 from heterophony.privacy.evidence import describe_audit, is_audit
-from heterophony.privacy.gradients import (
-    compute_gradients,
-    compute_update,
-    find_last_bias,
-    list_sent_parameters,
-    make_insider,
-    make_stranger,
-)
 from heterophony.privacy.run_audit import get_preset
 from heterophony.privacy.snapshots import Snapshots
 from heterophony.privacy.summary import (

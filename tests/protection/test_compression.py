@@ -12,7 +12,7 @@ from heterophony.core.errors import CodecError, ConfigError
 from heterophony.core.tensors import Tensors
 from heterophony.jobs.plan import Job
 from heterophony.protection.base import Departure
-from heterophony.protection.error_feedback import UNIT, to_units
+from heterophony.protection.compression import UNIT, to_units
 
 COMPRESSIONS = [hp.TopK(ratio=0.1), hp.Quantize(bits=8), hp.Quantize(bits=1)]
 RECEIVED = Tensors(

@@ -16,7 +16,7 @@ from heterophony.core.errors import ConfigError
 from heterophony.core.tensors import Tensors
 from heterophony.jobs.client_store import FolderClientStore
 from heterophony.jobs.plan import Job
-from heterophony.privacy.gradients import observe_update
+from heterophony.privacy.attacks import observe_update
 from heterophony.protection import PROTECTION_CLASSES
 from heterophony.report.page.html import render_report
 from heterophony.report.page.sections import build_protection_section

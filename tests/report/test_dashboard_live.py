@@ -19,7 +19,8 @@ from helpers.forked import Forked
 from helpers.live_browser import until
 from helpers.made_runs import FIRST, SECOND, played, stored
 from heterophony.core.files import lock_folder
-from heterophony.results import comparison, comparison_tables, render, runs
+from heterophony.results import comparison, comparison_tables, runs
+from heterophony.results.table import format_rows
 from heterophony.runs.folder import RunFolder
 
 REFUSED = "Failed to load resource: net::ERR_CONNECTION_REFUSED"
@@ -108,7 +109,7 @@ def test_the_page_follows_a_run_through_kill_and_resume_and_its_own_restart(
     assert shown == result
     rows = comparison.compare_runs(runs.load_runs([out]))
     table = comparison_tables.build_comparison_table(rows, names=comparison_tables.ON_PAGES)
-    ((_, *cells),) = render.format_rows(table)
+    ((_, *cells),) = format_rows(table)
     assert [" ".join(text.split()) for text in first_row(tab)] == cells
     assert tab.evaluate("() => data.series[0].mean.P.at(-1)") == [20, round(result["P"]["last"], 5)]
     assert tab.locator("#curve-P path.curve").get_attribute("d").count("L") == 20

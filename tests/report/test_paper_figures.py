@@ -24,7 +24,7 @@ from heterophony.core.errors import ConfigError
 from heterophony.papers.reproduce import CellRun, ReproductionResult, TableSelection
 from heterophony.papers.table import Cell, TableScale, load_table, load_tables, parse_table
 from heterophony.papers.verdicts import compare_numbers
-from heterophony.report.figures import augmentation
+from heterophony.report.figures import label_distribution
 from heterophony.report.figures import paper_curves as paper_figures
 from heterophony.report.figures.paper_curves import count_selections_by_rank
 from heterophony.report.figures.style import arrange_panels
@@ -396,8 +396,8 @@ def test_a_figure_that_does_not_exist_is_an_error(text, message):
 
 
 @pytest.fixture(scope="module")
-def copies() -> augmentation.AugmentedCopies:
-    return augmentation.make_augmented_copies(digits(), FedReG(), 0, None, 3)
+def copies() -> label_distribution.AugmentedCopies:
+    return label_distribution.make_augmented_copies(digits(), FedReG(), 0, None, 3)
 
 
 @pytest.mark.parametrize("way", ["simple", "auto"])
@@ -427,12 +427,12 @@ def test_beside_them_stand_the_images_they_were_made_of(copies):
         label = digits().labels.index(copied.label)
         mine = train.get_all_stored()[train.labels == label]
         assert len(mine) == copied.num_examples
-        for image in copied.images[augmentation.ORIGINAL]:
+        for image in copied.images[label_distribution.ORIGINAL]:
             assert any(image.equal(other) for other in mine)
 
 
 def test_every_image_is_drawn_in_its_row(copies):
-    figure = augmentation.draw_augmented_copies(copies, "digits")
+    figure = label_distribution.draw_augmented_copies(copies, "digits")
     shown = [axes.images[0].get_array() for axes in figure.axes if axes.images]
     expected = [image for c in copies.classes for images in c.images.values() for image in images]
     assert len(shown) == len(expected)
@@ -442,13 +442,13 @@ def test_every_image_is_drawn_in_its_row(copies):
 
 def test_a_client_that_is_not_there_is_named_with_the_nearest():
     with pytest.raises(ConfigError, match="--client: no '55' here"):
-        augmentation.make_augmented_copies(digits(), FedReG(), 0, "55", 3)
+        label_distribution.make_augmented_copies(digits(), FedReG(), 0, "55", 3)
 
 
 def test_balanced_clients_have_no_copies():
     train = replace(digits(), train={c: r[:1] for c, r in digits().train.items()})
     with pytest.raises(ConfigError, match="nothing is copied"):
-        augmentation.make_augmented_copies(train, FedReG(), 0, None, 3)
+        label_distribution.make_augmented_copies(train, FedReG(), 0, None, 3)
 
 
 def test_one_command_draws_them(tmp_path):

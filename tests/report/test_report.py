@@ -28,7 +28,7 @@ from heterophony.results.comparison_tables import (
     build_overview_tables,
     export_comparison,
 )
-from heterophony.results.render import (
+from heterophony.results.table import (
     TABLE_FORMATS,
     escape_latex,
     format_cell,

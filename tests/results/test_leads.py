@@ -12,7 +12,7 @@ from heterophony.results import comparison as leads
 from heterophony.results import runs
 from heterophony.results.comparison import ComparisonRow
 from heterophony.results.comparison_tables import COLUMNS, build_comparison_table
-from heterophony.results.render import render_latex, render_markdown
+from heterophony.results.table import render_latex, render_markdown
 
 
 def make_table(folder: Path, **right: list[int]) -> list[ComparisonRow]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from heterophony.core.errors import ConfigError
-from heterophony.results.render import (
+from heterophony.results.table import (
+    Cell,
+    Column,
     FittedTable,
+    ResultTable,
     fit_table,
     format_cell,
     measure_lines,
@@ -17,7 +20,6 @@ from heterophony.results.render import (
     render_markdown,
     render_page,
 )
-from heterophony.results.table import Cell, Column, ResultTable
 
 TABLE = ResultTable.build(
     [

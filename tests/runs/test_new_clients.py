@@ -38,8 +38,8 @@ from heterophony.jobs.plan import Job
 from heterophony.jobs.work import train_locally
 from heterophony.report.page.html import render_report
 from heterophony.results.comparison_tables import build_new_client_table
-from heterophony.results.render import format_rows
 from heterophony.results.runs import load_runs
+from heterophony.results.table import format_rows
 
 ALGORITHMS = sorted(ALGORITHM_CLASSES)
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)

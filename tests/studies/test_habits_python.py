@@ -12,8 +12,8 @@ import torch
 import heterophony as hp
 from heterophony.core.errors import BusyError, ConfigError, FolderError
 from heterophony.core.files import hold_folder
-from heterophony.core.optimizers import create_optimizer
 from heterophony.core.tensors import Tensors
+from heterophony.core.training import create_optimizer
 
 
 @pytest.fixture(scope="module")

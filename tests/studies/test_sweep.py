@@ -26,12 +26,7 @@ from heterophony.results.search_tables import (
     sort_rows,
 )
 from heterophony.runs.curves import MeanStd
-from heterophony.studies.search import (
-    ValueRange,
-    combine,
-    make_label,
-    parse_values,
-)
+from heterophony.studies.search import ValueRange, combine, make_label, parse_values
 from heterophony.studies.sweep import build_sweep
 
 SMALL = ("rounds=2", "data.clients=3", "training.steps=2", "model.name=mlp")

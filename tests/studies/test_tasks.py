@@ -17,7 +17,7 @@ import heterophony as hp
 from helpers.support import digits, identical, played, untimed
 from helpers.tasks import OTHER_TASKS, SMALL, federated, make_arrays, run_task
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
-from heterophony.algorithms.parts.adapters import LoRAAlgorithm
+from heterophony.algorithms.parts.low_rank import LoRAAlgorithm
 from heterophony.cli import app
 from heterophony.core.errors import ConfigError, DataError
 from heterophony.data.source import group_examples

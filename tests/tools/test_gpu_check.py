@@ -10,7 +10,7 @@ import torch
 import heterophony as hp
 from helpers import shadow_device  # noqa: F401  # makes the device known
 from helpers.commands import call
-from heterophony.tools import gpu_check
+from heterophony.tools import doctor
 
 
 @pytest.fixture
@@ -20,9 +20,9 @@ def few_examples(monkeypatch):
     def run(*given, **how):
         return hp.run(*given, **{**how, "engine": "serial", "model": "mlp"})
 
-    monkeypatch.setattr(gpu_check, "run", run)
-    monkeypatch.setattr(gpu_check, "IMAGES", 80)
-    monkeypatch.setattr(gpu_check, "CLIENTS", 2)
+    monkeypatch.setattr(doctor, "run", run)
+    monkeypatch.setattr(doctor, "IMAGES", 80)
+    monkeypatch.setattr(doctor, "CLIENTS", 2)
     swaps = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)
     yield
@@ -40,7 +40,7 @@ def test_it_compares_hashes_of_three_algorithms_and_numbers_of_workers(few_examp
 
 
 def test_bits_that_depend_on_the_workers_are_exit_1(few_examples, monkeypatch):
-    monkeypatch.setattr(gpu_check, "find_differences", lambda trials: ["fedavg differs"])
+    monkeypatch.setattr(doctor, "find_differences", lambda trials: ["fedavg differs"])
     done = call("doctor", "--gpu", "--device", "shadow")
     assert done.exit_code == 1
     assert "fedavg differs" in done.stderr

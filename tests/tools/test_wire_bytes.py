@@ -11,8 +11,8 @@ from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.algorithms.fedrod import FedRoD
 from heterophony.core.algorithm import Algorithm, build_parts
 from heterophony.models import get_model_builder
-from heterophony.tools.algorithm_table import compute_row
-from heterophony.tools.tensor_table import (
+from heterophony.tools.tables import (
+    compute_row,
     make_reference_net,
     measure_relative_to_fedavg,
     measure_wire_bytes,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..core.algorithm import Algorithm, Client, Net, Reply, Server, mean, setting
 from ..core.tensors import Tensors, mix, weights
-from .parts.masks import pack_bits, unpack_bits
+from .parts.layers import pack_bits, unpack_bits
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ..core.algorithm import Client, Net, setting
 from ..core.tensors import Tensors
-from .parts.adapters import DualAdapter, LoRAAlgorithm, add_personal_adapters, mixing
+from .parts.low_rank import DualAdapter, LoRAAlgorithm, add_personal_adapters, mixing
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from ..core.adapters import LORA_B
 from ..core.algorithm import Net, setting
-from .parts.adapters import LoRAAlgorithm
+from .parts.low_rank import LoRAAlgorithm
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ..core.adapters import LORA_A
 from ..core.algorithm import Net
 from ..core.tensors import matches_any
-from .parts.adapters import LoRAAlgorithm
+from .parts.low_rank import LoRAAlgorithm
 
 
 @dataclass(frozen=True)

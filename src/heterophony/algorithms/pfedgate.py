@@ -9,7 +9,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from ..core.algorithm import Algorithm, Client, Net, setting
 from ..core.tensors import Tensors, params, state
-from .parts.masks import Blocks, GatingLayer, forward_gated, select_blocks, split_into_blocks
+from .parts.layers import Blocks, GatingLayer, forward_gated, select_blocks, split_into_blocks
 
 
 @dataclass(frozen=True)

@@ -24,21 +24,27 @@ from ..core.accelerator import CPU, Compute, prepare_torch
 from ..core.algorithm import Reply
 from ..core.errors import ConfigError, DivergedError, HeterophonyError
 from ..core.files import load_secret, lock_folder, translate_disk_errors, write_atomically
-from ..data.client_folders import OWN_DATA
 from ..data.federation import Federation
+from ..data.folders import OWN_DATA
 from ..jobs.client_store import ID_FILE, FolderClientStore
 from ..jobs.plan import Job, Plan
 from ..jobs.work import work
 from ..population.availability import Speeds
 from ..population.participation import Uniform
-from .board_data import load_shares, summarize_client
+from .board_data import (
+    BoardSensors,
+    MemoryGuard,
+    load_shares,
+    read_free_bytes,
+    reset_peak,
+    summarize_client,
+)
 from .broker.enrolment import Enrolment, make_endpoint
 from .protocol import job_codec, topics
 from .protocol.blobs import ReplyStore
 from .protocol.board_session import BoardSession
 from .protocol.messages import Control, decode_message
 from .protocol.topics import Publication
-from .sensors import BoardSensors, MemoryGuard, read_free_bytes, reset_peak
 from .transport.mqtt_transport import MqttTransport
 from .transport.queues import ConnectionEvent, ReceivedMessage, Will
 

@@ -11,7 +11,7 @@ from ..core.errors import CodecError, DivergedError, EngineError, HeterophonyErr
 from ..core.tensors import Tensors
 from ..engines.base import Engine
 from ..jobs.plan import Job, Plan
-from ..population.faults import Faults
+from ..population.attacks import Faults
 from ..runs.events import BoardRound
 from .broker.broker import Broker
 from .protocol import topics

@@ -14,7 +14,7 @@ from .. import __version__
 from ..config.config import Config
 from ..core.errors import ConfigError, FolderError
 from ..core.files import NAME_PATTERN, read_json, sort_names, write_json
-from ..data.client_folders import OWN_DATA, ExampleSpec
+from ..data.folders import OWN_DATA, ExampleSpec
 from ..jobs.client_store import BOARDS_RECORD
 from ..jobs.trials import check_merge
 from ..runs.events import Event

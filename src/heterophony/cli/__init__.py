@@ -1,4 +1,4 @@
-"""Examples of the commands people use most: they end a command's help, and are on its page."""
+"""The command line: its commands, their examples, and how errors are printed."""
 
 from __future__ import annotations
 
@@ -12,25 +12,7 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..core.errors import HeterophonyError, StorageError
-from . import (
-    audit,
-    boards,
-    broker,
-    data,
-    fleet_run,
-    leaderboard,
-    lists,
-    reports,
-    reproduce,
-    runs,
-    sweep,
-    testbed,
-    tools,
-    tune,
-)
-from . import reports as dashboard
-from . import runs as new
-from . import runs as pretrain
+from . import boards, broker, data, fleet_run, lists, reports, reproduce, runs, search
 from .terminal import print_error
 
 EXAMPLES: dict[str, tuple[str, ...]] = {  # command lines, each with what it does after a #
@@ -137,23 +119,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Personalised federated learning: one generic model, and for every client one of its own.",
 )
-runs.register(app)
-sweep.register(app)
-tune.register(app)
-leaderboard.register(app)
-new.register_new(app)
-pretrain.register_pretrain(app)
-reproduce.register(app)
-audit.register(app)
-lists.register(app)
-reports.register(app)
-dashboard.register_dashboard(app)
-data.register(app)
-broker.register(app)
-boards.register(app)
-testbed.register(app)
-fleet_run.register(app)
-tools.register(app)
+for module in (runs, search, reproduce, lists, reports, data, broker, boards, fleet_run):
+    module.register(app)
 add_examples(app)
 
 

@@ -12,10 +12,10 @@ from rich.markup import escape
 from ..core.files import clean_line, sort_names
 from ..results.table import Column, Columns, ResultTable
 from . import terminal
-from .habits import SettingsCommand
 from .options import (
     ConfigArgument,
     JsonOption,
+    SettingsCommand,
     SettingsOption,
     find_named_algorithm,
     locate_settings,
@@ -209,7 +209,7 @@ def export(
     pairs: SettingsOption = None,
 ) -> None:
     """Write the clients of a configuration in the format of another platform."""
-    from ..data.export import export_federation
+    from ..data.folders import export_federation
 
     federation = read_data_settings(file, pairs).build_federation()
     export_federation(federation, to.value, folder)
@@ -229,7 +229,7 @@ def augment(
 ) -> None:
     """Draw the augmented copies that FedReG makes of a client's images, as in a run."""
     from ..algorithms.fedreg import FedReG
-    from ..report.figures.augmentation import draw_augmented_copies, make_augmented_copies
+    from ..report.figures.label_distribution import draw_augmented_copies, make_augmented_copies
     from ..report.figures.run_figures import save_figure
 
     config = read_data_settings(file, pairs)

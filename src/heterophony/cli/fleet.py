@@ -144,7 +144,7 @@ def load_run(prepared: Preparation, config: Config) -> None:
     from ..algorithms import is_own_code
     from ..boards.fleet.run import assign
     from ..boards.server import check_boards_can_run
-    from ..data.client_folders import OWN_DATA
+    from ..data.folders import OWN_DATA
     from ..studies.spec import read_federation
 
     check_boards_can_run(config)

@@ -13,7 +13,7 @@ from ..papers.table import TableScale
 from . import fleet as steps
 from . import terminal
 from .options import SAME_COMMAND, ConfigArgument, JsonOption, SettingsOption, read_settings
-from .result_tables import show_run
+from .terminal import show_run
 
 if TYPE_CHECKING:
     from ..boards.fleet.run import Preparation

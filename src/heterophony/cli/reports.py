@@ -1,24 +1,32 @@
-"""``report``: write a page of results, a figure or a table."""
+"""The commands ``report`` and ``audit``."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from threading import Thread
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..core.errors import ConfigError, FolderError
+from ..core.files import write_json
+from ..privacy.summary import AuditPreset, build_audit_table, build_ordering_table
 from . import terminal
+from .options import JsonOption, SettingsOption, find_free_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from matplotlib.figure import Figure
 
+    from ..config.config import Config
+    from ..privacy.attack_job import AttackSettings
+    from ..privacy.audit import Victims
     from ..results.runs import Run
 
 
@@ -33,8 +41,10 @@ class ReportFigure(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the app."""
+    """Add the commands to the app."""
     app.command()(report)
+    app.command()(dashboard)
+    app.command()(audit)
 
 
 FoldersArgument = Annotated[
@@ -72,8 +82,8 @@ def report(
     from ..report.page.views import check_showable
     from ..results.boards import write_board_rounds
     from ..results.comparison_tables import export_comparison
-    from ..results.render import TABLE_FORMATS
     from ..results.runs import load_runs
+    from ..results.table import TABLE_FORMATS
 
     first = folders[0]
     path = out or (first.parent if first.suffix == ".zip" else first) / "report.html"
@@ -126,11 +136,6 @@ def parse_columns(text: str | None) -> list[str]:
     return list(dict.fromkeys(keys)) if text is not None else []
 
 
-def register_dashboard(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command()(dashboard)
-
-
 def dashboard(
     folder: Annotated[
         Path, typer.Argument(metavar="[DIR]", help="A run, a comparison, a folder of runs.")
@@ -160,3 +165,178 @@ def dashboard(
             )
         terminal.print_note("Ctrl-C ends it")
         server.serve_forever()
+
+
+class AttackMethod(StrEnum):
+    """How gradients are inverted."""
+
+    inverting = "inverting"
+    dlg = "dlg"
+
+
+class LabelKnowledge(StrEnum):
+    """What the attacker knows about the labels."""
+
+    known = "known"
+    inferred = "inferred"
+    joint = "joint"
+
+
+AlgorithmsArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[ALGO…]", help="Default: those of the preset.")
+]
+RoundsOption = Annotated[
+    str | None, typer.Option(help="Attack after these rounds, as in 10,20; 0: untrained.")
+]
+LossesOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Compare at these training losses, as in 0.5,0.2: attack each algorithm after the first"
+        " of --rounds that reaches each. none: after all rounds."
+    ),
+]
+ClientsOption = Annotated[int | None, typer.Option(min=1, help="Number of clients to attack.")]
+ImagesOption = Annotated[
+    int | None, typer.Option(min=1, help="Number of images to attack per client.")
+]
+AttackOption = Annotated[
+    AttackMethod, typer.Option(help="Cosine distance and signed Adam, or DLG with L-BFGS.")
+]
+IterationsOption = Annotated[int | None, typer.Option(min=1, help="Steps of each attack.")]
+VariationOption = Annotated[
+    float | None,
+    typer.Option(min=0, help="Weight of total variation, which prefers smooth images."),
+]
+LabelsOption = Annotated[
+    LabelKnowledge,
+    typer.Option(
+        help="Known to the attacker, inferred from the last bias, or optimised with the images (dlg)."
+    ),
+]
+BatchOption = Annotated[int, typer.Option(min=1, help="Images in one gradient.")]
+StepsOption = Annotated[int, typer.Option(min=1, help="Local steps of the victim before it sends.")]
+RestartsOption = Annotated[
+    int, typer.Option(min=1, help="Attempts at each image; the best match counts.")
+]
+PresetOption = Annotated[
+    AuditPreset,
+    typer.Option(
+        help="Minutes on patches of photos, or FedDecomp's Table 7: small, or as printed."
+    ),
+]
+
+
+def audit(
+    algorithms: AlgorithmsArgument = None,
+    pairs: SettingsOption = None,
+    rounds: RoundsOption = None,
+    losses: LossesOption = None,
+    clients: ClientsOption = None,
+    images: ImagesOption = None,
+    attack: AttackOption = AttackMethod.inverting,
+    iterations: IterationsOption = None,
+    tv: VariationOption = None,
+    labels: LabelsOption = LabelKnowledge.known,
+    batch: BatchOption = 1,
+    steps: StepsOption = 1,
+    restarts: RestartsOption = 1,
+    preset: PresetOption = AuditPreset.quick,
+    out: Annotated[Path | None, typer.Option(help="Default: a new folder in runs/.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Recover training images from what each algorithm sends. Re-run with the same --out to continue."""
+    from ..privacy.run_audit import build_audit_configs, get_preset
+
+    base = get_preset(preset)
+    asked_rounds = base.victims.rounds if rounds is None else parse_rounds(rounds)
+    victims = replace(
+        base.victims,
+        rounds=asked_rounds,
+        clients=clients or base.victims.clients,
+        images=images or base.victims.images,
+        losses=base.victims.losses if losses is None else parse_losses(losses),
+    )
+    if labels is LabelKnowledge.joint and attack is not AttackMethod.dlg:
+        raise ConfigError(
+            "--labels joint: only dlg optimises them with the images; add --attack dlg"
+        )
+    own = base.attack_settings
+    default = 300 if attack is AttackMethod.dlg else own.iterations
+    how = replace(
+        own,
+        attack=attack.value,
+        iterations=iterations or default,
+        tv=own.tv if tv is None else tv,
+        labels=labels.value,
+        batch=batch,
+        steps=steps,
+        restarts=restarts,
+    )
+    names = list(dict.fromkeys(algorithms or base.algorithms))
+    settings, last = pairs or [], max(asked_rounds)
+    configs = build_audit_configs(preset, base.settings, names, settings, last, terminal.print_note)
+    first = next(iter(configs.values()))
+    parent = out or find_free_folder(f"audit-{Path(first.data.name).stem}")
+    show_audit(run_audit(configs, victims, how, parent), parent, json)
+
+
+def show_audit(content: dict[str, Any], parent: Path, json: bool) -> None:
+    """Print what was recovered, and the orderings of the published table."""
+    if json:
+        terminal.print_json(content)
+        return
+    orderings = build_ordering_table(content)
+    terminal.print_tables([build_audit_table(content), *([orderings] if orderings else [])])
+    terminal.print_note(f"{parent}/audit.json, audit.png; a page: heterophony report {parent}")
+
+
+def parse_rounds(text: str) -> tuple[int, ...]:
+    """Parse ``10,20``: each round once, ascending."""
+    try:
+        rounds = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        rounds = [-1]
+    if rounds[0] < 0:
+        raise ConfigError(f"--rounds {text}: must be whole numbers from 0, as in 10,20")
+    return tuple(rounds)
+
+
+def parse_losses(text: str) -> tuple[float, ...]:
+    """Parse ``0.5,0.2``: each loss once, descending; ``none``: no losses."""
+    if text == "none":
+        return ()
+    try:
+        losses = sorted({float(part) for part in text.split(",")}, reverse=True)
+    except ValueError:
+        losses = [0.0]
+    if not all(isfinite(v) and v > 0 for v in losses):
+        raise ConfigError(f"--losses {text}: must be numbers above 0, as in 0.5,0.2, or none")
+    return tuple(losses)
+
+
+def run_audit(
+    configs: dict[str, Config], victims: Victims, how: AttackSettings, parent: Path
+) -> dict[str, Any]:
+    """Train and attack what is left, write audit.json and audit.png, and return the summary."""
+    from ..papers.table import load_table
+    from ..privacy.run_audit import LEAKAGE_TABLE, open_audit
+    from ..privacy.summary import summarise_audit
+    from ..report.figures.run_figures import draw_contact_sheet, save_figure
+
+    opened = open_audit(configs, victims, how, parent)
+    hint = f"run the same command with --out {parent} to continue"
+    with terminal.show_interruptible_progress(hint, opened.folders) as shown:
+        opened.train(shown)
+    cases = opened.list_open_cases()
+    total = sum(map(len, cases.values()))
+    with (
+        terminal.show_counter("inverting gradients", total) as counter,
+        terminal.exit_on_interrupt(hint, counter.stop, opened.folders),
+    ):
+        opened.attack(cases, counter)
+    records = opened.log.read_records()
+    content = summarise_audit(records, load_table(LEAKAGE_TABLE))
+    write_json(parent / "audit.json", content)
+    if any(r["event"] == "attack" for r in records):
+        save_figure(draw_contact_sheet(records), parent / "audit.png")
+    return content

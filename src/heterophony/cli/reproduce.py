@@ -1,4 +1,4 @@
-"""``reproduce``: run a published table, list tables, cells and variants, or show all claims."""
+"""The commands ``reproduce`` and ``leaderboard``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from .options import (
     EngineOption,
     JsonOption,
     SeedsCommand,
+    TrustOption,
     check_only_engine_settings,
     parse_seeds,
 )
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the app."""
+    """Add the commands to the app."""
     app.command(cls=SeedsCommand)(reproduce)
+    app.add_typer(board_app, name="leaderboard")
 
 
 NameArgument = Annotated[
@@ -157,7 +159,7 @@ def show_cells(table: TableSelection, json: bool) -> None:
 def show_variants(table: PublishedTable, json: bool) -> None:
     """Print the variants of a table: what each changes, why, and by which source."""
     from ..papers.listing import build_variant_table
-    from ..results.render import render_json
+    from ..results.table import render_json
 
     found = build_variant_table(table)
     if json:
@@ -193,7 +195,7 @@ def show_claims(name: str | None, own_runs: Path | None, page: Path | None, json
         )
     claims = list_verdicts(found, name)
     if page is not None:
-        from ..report.claims_page import save_claims
+        from ..report.page.claims_page import save_claims
 
         save_claims(found, page, name)
         terminal.print_note(f"wrote {page}")
@@ -209,3 +211,87 @@ def show_claims(name: str | None, own_runs: Path | None, page: Path | None, json
         if one.cases:
             terminal.print_table(build_case_table(one, rounds=False))
     terminal.print_note(count_findings(found))
+
+
+board_app = typer.Typer(no_args_is_help=True, help="A table of results that anyone can check.")
+BoardArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="BOARD", help="A folder with a folder for each entry, or a .zip of one."
+    ),
+]
+
+
+@board_app.command()
+def show(
+    board: BoardArgument,
+    page: Annotated[
+        Path | None, typer.Option("-o", help="Write a self-contained HTML page.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Show the entries of each setting with intervals and ranks."""
+    from ..papers.leaderboard import MEASURES, build_board, build_ranking_table, read_board
+
+    rankings = build_board(read_board(board))
+    if page is not None:
+        from ..report.page.html import write_leaderboard_page
+
+        write_leaderboard_page(rankings, page)
+    if json:
+        settings = [ranking.to_dict() for ranking in rankings]
+        terminal.print_json({"measures": list(MEASURES), "settings": settings})
+        return
+    for ranking in rankings:
+        terminal.print_table(build_ranking_table(ranking))
+    if page is not None:
+        terminal.print_note(f"page: {page}")
+
+
+@board_app.command()
+def add(
+    board: BoardArgument,
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN…", help="Run folders, or folders of them.")
+    ],
+    code: Annotated[
+        Path | None, typer.Option(help="The file of an algorithm that is not built in.")
+    ] = None,
+    remark: Annotated[str, typer.Option(help="A sentence beside the entry.")] = "",
+) -> None:
+    """Add finished runs: runs that differ only in their seed become one entry."""
+    from ..papers.leaderboard import add_entries
+    from ..results.runs import load_runs
+
+    loaded = load_runs(runs, terminal.print_note)
+    for folder, seeds in add_entries(board, loaded, code, remark).items():
+        terminal.print_note(f"{folder}: {seeds} seed{'s' * (seeds > 1)}")
+
+
+@board_app.command()
+def check(
+    board: BoardArgument,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="ENTRY…", help="Default: all entries.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="The seed to repeat; default: the first of each entry.")
+    ] = None,
+    trust: TrustOption = False,
+    pairs: EngineOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Repeat one seed of each entry, and compare its hash. Exit code 1 if one differs."""
+    from ..papers.leaderboard import build_check_table, check_seed, choose_entries, open_board
+
+    check_only_engine_settings(pairs)
+    with open_board(board) as entries:
+        chosen = choose_entries(entries, names or [], seed, trust, str(board))
+        with terminal.show_interruptible_progress("nothing is kept of a check", []) as progress:
+            found = [check_seed(entry, one, progress, pairs or []) for entry, one in chosen]
+    if json:
+        terminal.print_json([{**vars(c), "equal": c.equal} for c in found])
+    else:
+        terminal.print_table(build_check_table(found))
+    if not all(c.equal for c in found):
+        raise SystemExit(1)

@@ -12,7 +12,6 @@ import typer
 from ..core.errors import FolderError
 from ..core.files import hold_folder, write_atomically, write_json
 from . import terminal
-from .habits import SettingsCommand
 from .options import (
     SAME_COMMAND,
     ConfigArgument,
@@ -21,6 +20,7 @@ from .options import (
     OutOption,
     SeedsCommand,
     SeedsOption,
+    SettingsCommand,
     SettingsOption,
     TrackOption,
     TrustOption,
@@ -32,9 +32,8 @@ from .options import (
     read_settings,
     start_fork_server_early,
 )
-from .result_tables import show_comparison, show_run
-from .sweep import resume_sweep
-from .tune import resume_tune
+from .search import resume_sweep, resume_tune
+from .terminal import show_comparison, show_run
 
 if TYPE_CHECKING:
     from ..runs.folder import RunFolder
@@ -52,6 +51,8 @@ def register(app: typer.Typer) -> None:
     app.command(cls=SettingsCommand)(run)
     app.command()(resume)
     app.command(cls=SeedsCommand)(compare)
+    app.command(cls=SettingsCommand)(pretrain)
+    app.command()(new)
 
 
 def run(
@@ -184,11 +185,6 @@ def check_trackers(track: list[str] | None) -> None:
     select_trackers(track or [])
 
 
-def register_pretrain(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command(cls=SettingsCommand)(pretrain)
-
-
 def pretrain(
     out: Annotated[Path, typer.Option("-o", help="The checkpoint to write (.safetensors).")],
     file: ConfigArgument = None,
@@ -212,16 +208,11 @@ def pretrain(
 TEMPLATE = files(__package__) / "new_study"  # files of Python end in .txt there
 
 
-def register_new(app: typer.Typer) -> None:
-    """Add the command to the app."""
-    app.command()(new)
-
-
 def new(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write.")],
 ) -> None:
     """Write a folder to start a study from: settings, an algorithm, data, and a test that passes."""
-    from ..config.schema import SCHEMA_FILE, build_schema
+    from ..config.keys import SCHEMA_FILE, build_schema
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FolderError(f"{folder} exists already; name a new folder")

@@ -8,8 +8,9 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len, set_cell_size
@@ -21,9 +22,12 @@ from rich.table import Table
 from ..core.errors import StoppedError
 from ..core.files import clean_line, clean_text
 from ..core.status_line import STDERR, LogLines, format_seconds
-from ..results.render import fit_table
-from ..results.table import ResultTable
+from ..results.table import ResultTable, fit_table
 from ..studies.progress import RunsProgress, show_progress
+
+if TYPE_CHECKING:
+    from ..runs.summary import Summary
+
 
 STDOUT = Console()
 
@@ -218,3 +222,27 @@ class Counter:
         return (
             f"{self.label}: {self.done}/{self.total}, {format_seconds(spent)} so far, {left} left"
         )
+
+
+def show_run(summary: Summary, folder: Path, json: bool, trained: bool = False) -> None:
+    """Print the table of a run; with ``trained``, also P of clients right after they trained."""
+    from ..results.overview import build_run_tables
+
+    if json:
+        print_json(summary.to_dict())
+    else:
+        print_tables(build_run_tables(summary, folder, trained))
+
+
+def show_comparison(parent: Path, json: bool) -> None:
+    """Print the table of a comparison, and what can be concluded from it."""
+    from ..results.comparison import compare_runs
+    from ..results.comparison_tables import build_overview_tables
+    from ..results.runs import load_runs
+
+    runs = load_runs([parent], print_note)
+    if json:
+        print_json([row.to_dict() for row in compare_runs(runs)])
+        return
+    print_tables(build_overview_tables(runs))
+    print_note(f"{parent}; a page with curves: heterophony report {parent}")

@@ -19,8 +19,8 @@ from ..core.randomness import seeded
 from ..core.scores import TaskName
 from ..core.tasks import Criterion, MetricFunction, choose_metrics, get_task
 from ..core.training import Training
-from ..data.client_folders import OWN_DATA, ExampleSpec, find_client_data, load_own_federation
 from ..data.federation import Federation
+from ..data.folders import OWN_DATA, ExampleSpec, find_client_data, load_own_federation
 from ..data.partitioning import partition_source
 from ..data.partitions import build_partition
 from ..data.sources import read_source
@@ -28,9 +28,8 @@ from ..data.transforms import build_skew
 from ..jobs.plan import Plan, collect_run_facts
 from ..jobs.trials import check_merge
 from ..models import get_default_head_depth, get_model_builder
-from ..population.attacks import Attack
+from ..population.attacks import Attack, Faults, check_participation
 from ..population.availability import Speeds
-from ..population.faults import Faults, check_participation
 from ..population.participation import Participation, Poisson, RandomParticipation
 from ..protection import describe_protections, get_kind
 from ..protection.base import Protection, RunFacts

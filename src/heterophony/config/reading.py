@@ -19,14 +19,7 @@ from ..models import find_model_name
 from ..population.attacks import Attack
 from ..protection import PROTECTION_CLASSES, build_protections
 from .config import Config, check_kind_chosen, settle_protections
-from .sections import (
-    SECTIONS,
-    TopSection,
-    drop_cluster_settings,
-    fill_data_defaults,
-    parse_participation,
-)
-from .short_keys import (
+from .keys import (
     ROOTS,
     TOP_KEYS,
     expand_overrides,
@@ -35,6 +28,13 @@ from .short_keys import (
     rename_key,
     rename_sections,
     restore_old_name,
+)
+from .sections import (
+    SECTIONS,
+    TopSection,
+    drop_cluster_settings,
+    fill_data_defaults,
+    parse_participation,
 )
 
 

@@ -14,16 +14,16 @@ from ..core.errors import ConfigError, choose, match_name
 from ..core.scores import TaskName
 from ..core.settings import check_keys, check_settings, construct, list_settings, setting
 from ..core.training import Training
-from ..data.client_folders import OWN_DATA, ExampleSpec
+from ..data.folders import OWN_DATA, ExampleSpec
 from ..data.partitions import PARTITIONS, build_partition
 from ..data.source import parse_class_names
 from ..data.sources import find_dataset_name
+from ..data.sources.arrays import Request
 from ..data.sources.registry import check_request
-from ..data.sources.request import Request
 from ..data.transforms import SKEWS, build_skew
 from ..engines.base import LOCAL_CLUSTER, Cluster
+from ..population.attacks import Faults
 from ..population.availability import Availability, Diurnal, Speeds, Trace
-from ..population.faults import Faults
 from ..population.participation import Participation, Poisson, Skewed, Uniform
 
 DEFAULT_RATE = 0.2  # of the clients, that is selected per round

@@ -16,7 +16,6 @@ from .errors import ConfigError, DivergedError
 from .groups import Pull, check_pass, cut_batches, prepare_pass
 from .meeting import train_directly
 from .net import BATCH_NORMS, Net, list_state
-from .optimizers import Optimizer, create_optimizer
 from .randomness import GeneratorStates, derive_seed, drawing_again, seeded
 from .samples import (
     ClientData,
@@ -28,7 +27,7 @@ from .samples import (
 )
 from .tasks import TASKS, Criterion
 from .tensors import Kind, Memory, Tensors, is_given, load_into_net, mark_given, params
-from .training import Training
+from .training import Optimizer, Training, create_optimizer
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # of input and labels of a mini-batch
 

@@ -23,11 +23,10 @@ from .direct import (
     compile_net,
 )
 from .net import Net, copy_module
-from .optimizers import SGD, Optimizer, create_optimizer
 from .samples import Samples, is_aligned
 from .tasks import Criterion
 from .tensors import Tensors, params
-from .training import Training
+from .training import SGD, Optimizer, Training, create_optimizer
 
 Pull = Callable[[Tensors], Tensors]  # of the trained parameters
 

@@ -25,7 +25,7 @@ from ..core.tasks import compute_target_variance
 from ..core.tensors import tensor_to_bytes
 from .columns import Column, Columns, encode_columns, fit_columns
 from .partitions import Share
-from .partitions.file import digest_examples, write_partition
+from .partitions.by_client import digest_examples, write_partition
 from .source import count_targets
 from .transforms import (
     UNCHANGED,

@@ -14,7 +14,7 @@ from ..core.randomness import make_generator
 from .federation import Federation
 from .partitions import Partition, Terms, compute_shares, split_train_test
 from .partitions.base import SplitMode
-from .partitions.file import FromFile
+from .partitions.by_client import FromFile
 from .source import Source, group_examples, name_own_clients
 from .transforms import Skew
 

@@ -23,9 +23,8 @@ from ..core.tasks import Criterion, Metric, Task, get_task
 from ..core.tensors import Kind, Memory, Tensors, mark_given, matches_any, state
 from ..core.training import Training
 from ..data.federation import Federation
-from ..population.attacks import Attack
+from ..population.attacks import Attack, Faults
 from ..population.availability import Speeds, hash_file
-from ..population.faults import Faults
 from ..population.participation import (
     Participation,
     Poisson,

@@ -15,8 +15,7 @@ ModelBuilder = Callable[[InputShape, int, int], Net]
 MODULES = (
     "convnets",
     "resnets",
-    "lstms",
-    "transformers",
+    "sequences",
 )  # a model's name is that of its function in one of them
 MODEL_DESCRIPTIONS = {
     "charlstm": "two LSTM layers of 256 over characters (integers), and a linear layer",

@@ -20,8 +20,8 @@ from .claim_verdicts import (
     decide_findings,
     name_decision,
 )
-from .cost import estimate_core_hours, explain_missing_cost, format_core_hours
 from .evidence import FULL, MEDIUM, STAND_IN, StoredRun
+from .scaling import estimate_core_hours, explain_missing_cost, format_core_hours
 from .verdicts import RULE_NAMES
 
 SCALE_WORDS = {

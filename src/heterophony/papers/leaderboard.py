@@ -19,9 +19,16 @@ from typing import Any
 from ..algorithms import get_display_name, is_own_code, load_algorithm_file
 from ..config.reading import read_config
 from ..core.errors import ConfigError, DivergedError, FolderError, choose
-from ..core.files import is_file, read_json, read_text_file, write_atomically, write_json
+from ..core.files import (
+    find_archive,
+    is_file,
+    read_json,
+    read_text_file,
+    unpack,
+    write_atomically,
+    write_json,
+)
 from ..core.own_modules import forget_module
-from ..core.packed_folders import find_archive, unpack
 from ..engines.base import prepare_engine
 from ..results.comparison import extract_measures
 from ..results.runs import Run, group_by_series

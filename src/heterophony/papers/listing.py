@@ -9,10 +9,9 @@ from typing import Any
 from ..core.settings import flatten_config
 from ..engines.base import count_cores
 from ..results.table import Column, Columns, ResultTable, Rows, Value
-from .cost import estimate_seconds, format_duration, measure_speed
 from .reproduce import TableSelection
 from .result_table import format_title, list_scale_notes
-from .scaling import choose_seeds
+from .scaling import choose_seeds, estimate_seconds, format_duration, measure_speed
 from .table import Cell, PublishedTable, TableScale, describe_variants, load_tables
 
 

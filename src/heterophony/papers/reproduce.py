@@ -17,9 +17,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ..config.keys import rename_sections
 from ..config.reading import read_config, resolve_config
 from ..config.sections import EngineSection, parse_participation
-from ..config.short_keys import rename_sections
 from ..core.errors import ConfigError, DataError, FolderError
 from ..data.sources import SOURCES
 from ..engines.base import check_engine_installed, count_cores
@@ -30,8 +30,7 @@ from ..studies.many import RunOptions, run_many
 from ..studies.progress import RunsProgress
 from ..studies.run import is_finished
 from ..studies.spec import RunSpec, read_spec
-from .cost import estimate_seconds, format_duration, measure_speed
-from .scaling import SHRINK_CONFIG
+from .scaling import SHRINK_CONFIG, estimate_seconds, format_duration, measure_speed
 from .table import Cell, PublishedTable, TableScale, describe_variants
 from .verdicts import (
     Claim,

@@ -8,8 +8,16 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from ..core.files import write_atomically, write_json
-from ..results.render import render_csv, render_latex, render_markdown
-from ..results.table import Cell, Column, ResultTable, Rows, Value
+from ..results.table import (
+    Cell,
+    Column,
+    ResultTable,
+    Rows,
+    Value,
+    render_csv,
+    render_latex,
+    render_markdown,
+)
 from .reproduce import ReproductionResult, TableSelection
 from .scaling import SCALE_NOTES
 from .table import PublishedTable, describe_variants

@@ -27,21 +27,19 @@ from .attacks import (
     AttackTarget,
     InvertingGradients,
     Reconstruction,
-    StartingPoint,
-    draw_noise,
-    infer_labels,
-    select_best,
-    to_classes,
-    to_probabilities,
-)
-from .gradients import (
     RecordingClient,
+    StartingPoint,
     compute_gradients,
     compute_update,
+    draw_noise,
     find_last_bias,
+    infer_labels,
     make_insider,
     make_stranger,
     observe_update,
+    select_best,
+    to_classes,
+    to_probabilities,
 )
 from .summary import GUESSED_FRESH, GUESSED_INITIAL, PRIVATE_KNOWN
 

@@ -30,8 +30,7 @@ from ..engines.base import Engine
 from ..jobs.plan import Job, Plan
 from ..runs.run_index import read_json_lines
 from .attack_job import AttackCase, AttackSettings, GradientInversion, compute_bounds, unpack_reply
-from .attacks import Reconstruction, make_reference_images, psnr, ssim
-from .gradients import list_sent_parameters
+from .attacks import Reconstruction, list_sent_parameters, make_reference_images, psnr, ssim
 from .snapshots import Snapshots, measure_loss
 from .summary import (
     PRIVATE_KNOWLEDGE,

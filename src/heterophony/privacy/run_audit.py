@@ -11,8 +11,8 @@ from typing import Any
 
 from ..algorithms import find_algorithm_name, get_algorithm_class, get_display_name
 from ..config.config import Config
+from ..config.keys import expand_overrides, ignore_note
 from ..config.reading import apply_override, resolve_config
-from ..config.short_keys import expand_overrides, ignore_note
 from ..core.errors import ConfigError
 from ..engines.base import EngineSpec, create_engine, prepare_engine
 from ..papers.scaling import shrink_to_medium

@@ -1,4 +1,4 @@
-"""Protections: each is one file and one line here; configurations name them by ``kind``."""
+"""Protections: each is a class and one line here; configurations name them by ``kind``."""
 
 from __future__ import annotations
 
@@ -13,29 +13,32 @@ if TYPE_CHECKING:
     from .base import Protection
 
 
-PROTECTION_CLASSES = {  # file name, which is the kind that users write, and its class
-    "client_dp": "ClientDP",
-    "example_dp": "ExampleDP",
-    "krum": "Krum",
-    "masked_sum": "MaskedSum",
-    "median": "Median",
-    "norm_bound": "NormBound",
-    "quantize": "Quantize",
-    "top_k": "TopK",
-    "trimmed_mean": "TrimmedMean",
+PROTECTION_CLASSES = {  # the kind that users write: its module and class
+    "client_dp": "client_dp.ClientDP",
+    "example_dp": "example_dp.ExampleDP",
+    "krum": "robust.Krum",
+    "masked_sum": "masked_sum.MaskedSum",
+    "median": "robust.Median",
+    "norm_bound": "robust.NormBound",
+    "quantize": "compression.Quantize",
+    "top_k": "compression.TopK",
+    "trimmed_mean": "robust.TrimmedMean",
 }
 
 
 def get_protection_class(kind: str) -> type[Protection]:
     """Return the class of a kind of protection."""
     name = find_name(PROTECTION_CLASSES, kind, "protection.kind")
-    cls: type[Protection] = getattr(import_module(f".{name}", __name__), PROTECTION_CLASSES[name])
+    module, class_name = PROTECTION_CLASSES[name].split(".")
+    cls: type[Protection] = getattr(import_module(f".{module}", __name__), class_name)
     return cls
 
 
 def get_kind(protection: Protection) -> str:
     """Return the name by which configurations choose a protection."""
-    return type(protection).__module__.rpartition(".")[2]
+    cls = type(protection)
+    path = f"{cls.__module__.rpartition('.')[2]}.{cls.__name__}"
+    return next((k for k, p in PROTECTION_CLASSES.items() if p == path), cls.__name__)
 
 
 def build_protections(given: object) -> tuple[Protection, ...]:

@@ -17,11 +17,10 @@ from ..core.accelerator import autocast, read_loss
 from ..core.client import Client, Loss, TrainingPass, count_per_epoch
 from ..core.errors import ConfigError
 from ..core.net import BATCH_NORMS
-from ..core.optimizers import Optimizer
 from ..core.randomness import GeneratorStates, drawing_again
 from ..core.samples import ClientData, Samples
 from ..core.tensors import Tensors, match_memory_format
-from ..core.training import Training
+from ..core.training import Optimizer, Training
 from .accounting import draw_normal_like, draw_uniform
 from .base import PREFIX
 

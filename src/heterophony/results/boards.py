@@ -20,8 +20,7 @@ from ..core.errors import ConfigError
 from ..core.files import UnsuitableFileError, read_regular_file, sort_names, write_atomically
 from ..runs.events import Event, RoundEvent, select_rounds
 from ..runs.run_index import BOARDS_FILE
-from .render import render_csv, render_page
-from .table import Column, ResultTable, Rows, Value
+from .table import Column, ResultTable, Rows, Value, render_csv, render_page
 
 FORMAT_VERSION = 1
 MAX_FILE_BYTES = 8 << 20

@@ -22,10 +22,9 @@ from .comparison import (
     list_conclusions,
     list_new_client_values,
 )
-from .render import TABLE_FORMATS
-from .run_table import METRICS_TITLE, describe_lone_clients, get_metric_title
+from .overview import METRICS_TITLE, describe_lone_clients, get_metric_title
 from .runs import Run, group_by_series
-from .table import Cell, Column, Columns, ResultTable, Rows, Value
+from .table import TABLE_FORMATS, Cell, Column, Columns, ResultTable, Rows, Value
 
 NameColumns = Mapping[str, Callable[[ComparisonRow], str]]
 

@@ -15,8 +15,7 @@ from typing import Any
 
 from ..algorithms import get_display_name
 from ..core.errors import FolderError, HeterophonyError
-from ..core.files import is_file, read_text_file, translate_disk_errors
-from ..core.packed_folders import find_archive, unpack
+from ..core.files import find_archive, is_file, read_text_file, translate_disk_errors, unpack
 from ..core.settings import flatten_config
 from ..runs.curves import compute_curves, compute_loss_curves
 from ..runs.events import Event, StartEvent, get_end, get_start

@@ -1,15 +1,23 @@
 """The table of results that every command, file and page shows: typed columns and cells.
 
-``results/render.py`` writes it for a terminal, as CSV, Markdown, LaTeX, JSON, or for a page.
+``results/table.py`` writes it for a terminal, as CSV, Markdown, LaTeX, JSON, or for a page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import csv
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from html import escape as escape_html
+from io import StringIO
+from typing import Any, Literal
+
+from rich.cells import cell_len
 
 from ..core.errors import choose
+from ..core.files import clean_text, quote_formula
 
 Interval = tuple[float, float]
 # bold: leads beyond chance; good, limited, bad: a verdict; open: no verdict
@@ -95,3 +103,298 @@ class ResultTable:
         return replace(
             self, columns=columns, rows=tuple(tuple(r[i] for i in chosen) for r in self.rows)
         )
+
+
+EMPTY = "–"
+BOLD_MARKS = ("bold", "good", "limited", "bad")
+GAP = 2  # spaces between columns in a terminal
+NUMBERS = re.compile(r"[\d.,/–−+±…() ]+")  # a cell of numbers, or without any
+CODE = re.compile(r"`([^`]+)`")
+READABLE_WIDTH = 24  # of a column of text; a terminal drops columns before it goes below
+LATEX_ESCAPES = {
+    **{c: f"\\{c}" for c in "%_&#${}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "–": "--",
+    "\n": " ",
+}
+
+
+# Text ---------------------------------------------------------------------------------------
+
+
+def format_cell(cell: Cell, column: Column) -> str:
+    """Format a cell for people: the value, then its spread as the column shows it, then its note."""
+    if cell.value is None:
+        return EMPTY
+    if isinstance(cell.value, str):
+        return cell.value
+    scale = 100 if column.kind == "percent" else 1
+
+    def number(value: float) -> str:
+        return f"{scale * value:{cell.form or column.form}}".replace("-", "−")
+
+    text, low_high = number(cell.value), cell.interval
+    # bytes and work that are the same in all seeds have no deviation worth showing
+    varies = cell.std is not None and (scale == 100 or number(cell.std) != number(0.0))
+    if column.show == "std" and cell.std is not None and varies:
+        text += f" ± {number(cell.std)}"
+    elif column.show == "half" and low_high:
+        text += f" ± {number((low_high[1] - low_high[0]) / 2)}"
+    elif column.show == "interval" and low_high:
+        text += f" ({number(low_high[0])} … {number(low_high[1])})"
+    return f"{text} ({cell.note})" if cell.note else text
+
+
+def format_rows(table: ResultTable) -> list[list[str]]:
+    """Format all cells for people."""
+    return [
+        [format_cell(cell, column) for cell, column in zip(row, table.columns, strict=True)]
+        for row in table.rows
+    ]
+
+
+def list_full_titles(table: ResultTable) -> list[str]:
+    """List the titles for a table that stands alone: percentages have their unit."""
+    return [f"{c.title} (%)" if c.kind == "percent" else c.title for c in table.columns]
+
+
+def mark_rows(
+    table: ResultTable, escape: Callable[[str], str], bold: Callable[[str], str]
+) -> list[list[str]]:
+    """Format and escape all cells; those with a mark are bold."""
+    return [
+        [
+            bold(escape(text)) if cell.mark in BOLD_MARKS else escape(text)
+            for cell, text in zip(cells, texts, strict=True)
+        ]
+        for cells, texts in zip(table.rows, format_rows(table), strict=True)
+    ]
+
+
+# Files --------------------------------------------------------------------------------------
+
+
+def render_csv(table: ResultTable) -> str:
+    """Write every number in full; a column with a spread becomes four: mean, std, low95, high95.
+
+    Percentages are multiplied by 100. Deviation and interval are empty without an interval.
+    """
+    out = StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([quote_formula(head) for c in table.columns for head in list_csv_heads(c)])
+    for row in table.rows:
+        pairs = zip(row, table.columns, strict=True)
+        writer.writerow([quote_formula(v) for cell, c in pairs for v in list_csv_values(cell, c)])
+    return out.getvalue()
+
+
+def list_csv_heads(column: Column) -> list[str]:
+    unit = " %" if column.kind == "percent" else ""
+    if column.show == "value":
+        return [f"{column.name}{unit}"]
+    return [f"{column.name} {part}{unit}" for part in ("mean", "std", "low95", "high95")]
+
+
+def list_csv_values(cell: Cell, column: Column) -> list[float | str]:
+    def number(value: float) -> float:  # without the bits that the product adds
+        return float(f"{100 * value:.12g}") if column.kind == "percent" else value
+
+    value = cell.value
+    own = "" if value is None else value if isinstance(value, str) else number(value)
+    if column.show == "value":
+        return [own]
+    if cell.interval is None or cell.std is None:
+        return [own, "", "", ""]
+    return [own, *map(number, (cell.std, *cell.interval))]
+
+
+def render_markdown(table: ResultTable) -> str:
+    """Write a Markdown table; marked cells are bold, notes are paragraphs below it."""
+    rule = ["---" if c.kind == "text" else "--:" for c in table.columns]
+    heads = [escape_markdown(title) for title in list_full_titles(table)]
+    lines = [heads, rule, *mark_rows(table, escape_markdown, "**{}**".format)]
+    notes = [f"\n{note}\n" for note in table.notes]
+    return "".join([*(f"| {' | '.join(line)} |\n" for line in lines), *notes])
+
+
+def escape_markdown(text: str) -> str:
+    """Escape text for a cell of a Markdown table."""
+    return text.replace("|", "\\|").replace("\n", "<br>")
+
+
+def render_latex(table: ResultTable) -> str:
+    """Write a tabular with booktabs rules; marked cells are bold, notes are comments above it."""
+    rows = mark_rows(table, escape_latex, r"\textbf{{{}}}".format)
+    head = " & ".join(map(escape_latex, list_full_titles(table)))
+    body = "".join(f"  {' & '.join(row)} \\\\\n" for row in rows)
+    align = "".join("l" if c.kind == "text" else "r" for c in table.columns)
+    notes = "".join(f"% {note}\n" for note in table.notes)
+    return (
+        f"{notes}% \\usepackage{{booktabs}}\n\\begin{{tabular}}{{{align}}}\n"
+        f"  \\toprule\n  {head} \\\\\n  \\midrule\n{body}  \\bottomrule\n\\end{{tabular}}\n"
+    )
+
+
+def escape_latex(text: str) -> str:
+    """Escape text for LaTeX."""
+    return "".join(LATEX_ESCAPES.get(c, c) for c in text)
+
+
+TABLE_FORMATS: Mapping[str, Callable[[ResultTable], str]] = {
+    ".csv": render_csv,
+    ".md": render_markdown,
+    ".tex": render_latex,
+}
+
+
+# JSON and pages -----------------------------------------------------------------------------
+
+
+def render_json(table: ResultTable) -> list[dict[str, Any]]:
+    """Return the rows by the keys of their columns, as plain data; numbers are not scaled."""
+    return [
+        {column.name: cell.value for cell, column in zip(row, table.columns, strict=True)}
+        for row in table.rows
+    ]
+
+
+def render_page(table: ResultTable) -> dict[str, Any]:
+    """Return what the script of a page shows: texts, bold cells, and the numbers behind them."""
+    return {
+        "title": table.title,
+        "columns": [c.name for c in table.columns],
+        "titles": [c.title for c in table.columns],
+        "rows": [
+            {
+                "cells": texts,
+                "bold": [i for i, cell in enumerate(row) if cell.mark in BOLD_MARKS],
+                "values": [None if isinstance(c.value, str) else c.value for c in row],
+            }
+            for row, texts in zip(table.rows, format_rows(table), strict=True)
+        ],
+        "notes": list(table.notes),
+    }
+
+
+def render_html(table: ResultTable) -> str:
+    """Write an HTML table without a script; cells have the class of their column and their mark."""
+    classes = [c.name.split()[0] if c.kind == "text" else "number" for c in table.columns]
+    heads = [
+        f'<th class="{escape_html(name)}">{escape_html(c.title)}</th>'
+        for name, c in zip(classes, table.columns, strict=True)
+    ]
+    lines = ["".join(heads)]
+    for row, texts in zip(table.rows, format_rows(table), strict=True):
+        cells = zip(classes, row, texts, strict=True)
+        lines.append("".join(render_html_cell(name, cell, text) for name, cell, text in cells))
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div class="wide"><table>{body}</table></div>'
+
+
+def render_html_cell(name: str, cell: Cell, text: str) -> str:
+    mark = f" mark {cell.mark}" if cell.mark else ""
+    if name == "number" and not NUMBERS.fullmatch(text):
+        name = "words"  # aligned to the left
+    lines = "<br>".join(map(escape_html_text, text.split("\n")))
+    return f'<td class="{escape_html(name)}{mark}">{lines}</td>'
+
+
+def escape_html_text(text: str) -> str:
+    """Escape a text for HTML; what is between backticks becomes code."""
+    return CODE.sub(r"<code>\1</code>", escape_html(text))
+
+
+# Terminal -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FittedColumn:
+    """A column of texts with line breaks: the title first, then a cell for each row."""
+
+    column: Column
+    texts: list[str]
+    bold: list[bool]  # of each row
+
+    @property
+    def width(self) -> int:
+        """The width of the longest line."""
+        return measure_lines(self.texts)
+
+
+@dataclass(frozen=True)
+class FittedTable:
+    """The columns of a table that a terminal of some width shows, and the titles it leaves out."""
+
+    columns: list[FittedColumn]
+    left_out: list[str]
+    fits: bool
+
+
+def fit_table(table: ResultTable, width: int) -> FittedTable:
+    """Fit a table to a width: break titles, then cells before a bracket, then drop columns."""
+    rows = format_rows(table)
+    plain = [
+        FittedColumn(
+            column,
+            [clean_text(text) for text in (column.title, *(row[i] for row in rows))],
+            [row[i].mark in BOLD_MARKS for row in table.rows],
+        )
+        for i, column in enumerate(table.columns)
+    ]
+    if add_widths([c.width for c in plain]) <= width:
+        return FittedTable(plain, [], True)
+    columns = [break_title(c) for c in plain]
+    if add_least_widths(columns, READABLE_WIDTH) > width:
+        columns = [break_cells(c) for c in plain]
+    left_out: list[str] = []
+    for column in sorted((c for c in table.columns if c.drop), key=lambda c: c.drop):
+        if add_least_widths(columns, READABLE_WIDTH) <= width:
+            break
+        columns = [c for c in columns if c.column is not column]
+        left_out.append(column.title)
+    return FittedTable(columns, left_out, add_least_widths(columns) <= width)
+
+
+def break_cells(column: FittedColumn) -> FittedColumn:
+    """Break numbers before a bracket, and the title at their width."""
+    if column.column.kind == "text":
+        return column
+    title, *cells = column.texts
+    broken = [cell.replace(" (", "\n(") for cell in cells]
+    return break_title(replace(column, texts=[title, *broken]))
+
+
+def break_title(column: FittedColumn) -> FittedColumn:
+    """Break the title of a column of numbers at their width, between words."""
+    if column.column.kind == "text":
+        return column
+    title, *cells = column.texts
+    width = max(measure_lines(cells), measure_longest_word(title), 1)
+    lines = textwrap.wrap(title, width, break_long_words=False, break_on_hyphens=False)
+    return replace(column, texts=["\n".join(lines), *cells])
+
+
+def add_least_widths(columns: Sequence[FittedColumn], readable: int = 0) -> int:
+    """Return the least width of a table: text can be broken at spaces, names and numbers cannot."""
+    widths = [c.width for c in columns]
+    for i, c in enumerate(columns):
+        if i and c.column.kind == "text":
+            widths[i] = max(*map(measure_longest_word, c.texts), min(readable, widths[i]))
+    return add_widths(widths)
+
+
+def add_widths(widths: Sequence[int]) -> int:
+    return sum(widths) + GAP * (len(widths) - 1)
+
+
+def measure_lines(texts: Sequence[str]) -> int:
+    """Return the width of the longest line."""
+    return max((cell_len(line) for text in texts for line in text.splitlines()), default=0)
+
+
+def measure_longest_word(text: str) -> int:
+    return max(map(cell_len, text.split()), default=0)

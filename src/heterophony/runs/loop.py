@@ -14,7 +14,7 @@ from ..core.tensors import Tensors
 from ..engines.base import Engine
 from ..jobs.plan import Job, Plan
 from ..jobs.work import announce_to_clients
-from ..population.faults import RoundEnd
+from ..population.attacks import RoundEnd
 from ..protection import get_kind
 from .events import (
     EvaluationEvent,

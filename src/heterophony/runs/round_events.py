@@ -15,7 +15,7 @@ from ..core.tensors import Tensors
 from ..jobs.client_store import ClientStore
 from ..jobs.plan import Plan, describe_plan
 from ..jobs.trials import list_unprotected
-from ..population.faults import RoundEnd
+from ..population.attacks import RoundEnd
 from ..protection import describe_protection
 from .events import (
     VALIDATION_MEASURES,

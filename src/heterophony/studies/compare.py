@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..algorithms import find_algorithm_name, get_class_name, shorten_name
+from ..config.keys import expand_overrides, ignore_note
 from ..config.reading import read_config, read_toml
-from ..config.short_keys import expand_overrides, ignore_note
 from ..core.errors import DivergedError
 from ..core.files import hold_folder, write_json
 from ..data.federation import Federation

@@ -23,7 +23,7 @@ from ..data.partitions import PARTITIONS, Dirichlet, Natural, Partition
 from ..data.partitions.base import SplitMode
 from ..data.source import Source, decide_classes, name_own_clients, name_users
 from ..data.sources import find_named_clients, read_source, wrap_arrays
-from ..data.sources.arrays import unpack_datasets
+from ..data.sources.arrays import NamedClients, Request, unpack_datasets
 from ..data.sources.huggingface import (
     get_splits,
     is_datasets_object,
@@ -31,7 +31,6 @@ from ..data.sources.huggingface import (
     read_flower_data,
     read_splits,
 )
-from ..data.sources.request import NamedClients, Request
 from ..data.sources.tables import read_frame
 from ..data.transforms import Skew, describe_skew
 

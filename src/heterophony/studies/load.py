@@ -17,8 +17,8 @@ from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, DataError, FolderError
 from ..core.files import read_json
 from ..core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
-from ..data.client_folders import OWN_DATA, ExampleSpec
 from ..data.federation import Federation
+from ..data.folders import OWN_DATA, ExampleSpec
 from ..jobs.client_store import BOARDS_RECORD
 from ..jobs.plan import Plan
 from ..runs.events import StartEvent, get_start

@@ -34,15 +34,9 @@ from ..data.sources import choose_default_training
 from ..engines.base import Cluster, Engine, EngineSpec, create_engine, prepare_engine
 from ..engines.child_processes import end_if_script_is_imported
 from ..jobs.plan import Plan, describe_plan
-from ..population.attacks import Attack
+from ..population.attacks import Attack, Faults
 from ..population.availability import Speeds
-from ..population.faults import Faults
-from ..population.participation import (
-    FunctionParticipation,
-    Participation,
-    Selection,
-    Uniform,
-)
+from ..population.participation import FunctionParticipation, Participation, Selection, Uniform
 from ..protection import get_kind
 from ..protection.base import Protection
 from ..runs.events import Event, get_end, get_start, is_event, select_rounds

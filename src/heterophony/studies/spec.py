@@ -13,9 +13,9 @@ from typing import Any
 
 from ..algorithms import ALGORITHM_CLASSES, get_algorithm_class, is_own_code, label_algorithm
 from ..config.config import Config, check_training
+from ..config.keys import rename_key, rename_sections
 from ..config.reading import read_config
 from ..config.sections import AVAILABILITY_RULES
-from ..config.short_keys import rename_key, rename_sections
 from ..core.errors import ConfigError, FolderError
 from ..core.files import TEXT_LIMIT, read_regular_file, translate_disk_errors
 from ..core.status_line import name_slow_work
@@ -25,7 +25,7 @@ from ..data.federation import Federation
 from ..engines.base import AUTO_ADDRESS
 from ..jobs.plan import Plan, describe_plan
 from ..population.participation import FunctionParticipation, Poisson, Skewed, Uniform
-from ..protection import PROTECTION_CLASSES
+from ..protection import PROTECTION_CLASSES, get_kind
 from ..runs.folder import RunFolder
 from .own import OwnModel, check_own_functions, name_function, prepare_own_net
 
@@ -94,8 +94,8 @@ class RunSpec:
             found["participation"] = type(rule).__name__
         elif not isinstance(available, (float, int, NoneType, *AVAILABILITY_RULES.values())):
             found["participation"] = type(available).__name__
-        known = PROTECTION_CLASSES.values()
-        foreign = [n for p in config.protections if (n := type(p).__name__) not in known]
+        kinds = (get_kind(p) for p in config.protections)
+        foreign = [kind for kind in kinds if kind not in PROTECTION_CLASSES]
         if foreign:
             found["protection"] = ", ".join(foreign)
         if self.loss is not None:

@@ -13,8 +13,8 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from ..config.keys import expand_overrides, find_choice, ignore_note, rename_key
 from ..config.reading import read_config, read_toml
-from ..config.short_keys import expand_overrides, find_choice, ignore_note, rename_key
 from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, suggest_or_list
 from ..core.settings import construct, list_settings

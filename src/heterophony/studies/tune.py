@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..algorithms import find_algorithm_name, get_algorithm_class
+from ..config.keys import expand_overrides, ignore_note, rename_pair
 from ..config.reading import read_config, read_toml
-from ..config.short_keys import expand_overrides, ignore_note, rename_pair
 from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError, FolderError
 from ..core.files import read_json, write_atomically, write_json

@@ -248,7 +248,7 @@ def test_a_process_is_started_once_its_end_is_known_and_a_foreign_id_is_never_be
 
 
 def test_memory_that_a_measured_job_needs_is_said_before_it_runs_out():
-    from heterophony.boards.sensors import RESERVE, MemoryGuard
+    from heterophony.boards.board_data import RESERVE, MemoryGuard
     from heterophony.core.errors import ConfigError
 
     used, mb = [300_000_000], 1_000_000
@@ -267,7 +267,7 @@ def test_memory_that_a_measured_job_needs_is_said_before_it_runs_out():
 
 
 def test_sensors_are_read_where_the_board_has_them(tmp_path):
-    from heterophony.boards.sensors import BoardSensors
+    from heterophony.boards.board_data import BoardSensors
 
     def write(path: str, text: str) -> Path:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)

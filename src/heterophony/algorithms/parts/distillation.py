@@ -9,9 +9,8 @@ from torch.nn.functional import cross_entropy, linear, mse_loss, normalize, one_
 
 from ...core.errors import ConfigError
 from ...core.net import BATCH_NORMS, Net
-from ...core.optimizers import Adam
 from ...core.tensors import Tensors, frozen, sum_scalars
-from ...core.training import Training
+from ...core.training import Adam, Training
 
 LAYERS_AFTER_CONV = (nn.MaxPool2d, nn.ReLU, nn.BatchNorm2d, nn.GroupNorm)
 

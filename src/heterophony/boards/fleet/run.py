@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from ...config.config import Config
 from ...core.errors import ConfigError, EngineError, HeterophonyError
 from ...core.files import read_json, write_json
-from ...data.client_folders import OWN_DATA
 from ...data.federation import Federation
+from ...data.folders import OWN_DATA
 from ...data.source import check_names_on_boards
 from ...runs.events import Event
 from ...runs.folder import RunFolder

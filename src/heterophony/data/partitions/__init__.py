@@ -17,9 +17,8 @@ from .base import (
     compute_shares,
     split_train_test,
 )
-from .by_client import Natural, PerClientDirichlet
+from .by_client import FromFile, Natural, PerClientDirichlet
 from .by_label import IID, Classes, Dirichlet, Quantity, Shards
-from .file import FromFile
 
 __all__ = [
     "IID",

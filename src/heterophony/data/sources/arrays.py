@@ -1,8 +1,9 @@
-"""Data of users: arrays, torch ``Dataset`` objects, and ``.npz`` files."""
+"""What a configuration asks of users' data, and the clients that data name."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile
@@ -25,7 +26,27 @@ from ..source import (
     parse_targets,
 )
 from .reading import load_npz, summarise_error
-from .request import Request
+
+
+@dataclass(frozen=True)
+class Request:
+    """The settings ``data.classes``, ``data.task`` and ``data.users``."""
+
+    classes: int | Sequence[str] | None = None
+    task: TaskName = "classification"
+    users: str | None = None  # the column or array that names each example's client
+
+
+@dataclass(frozen=True)
+class NamedClients:
+    """The clients that data name."""
+
+    names: tuple[str, ...]
+    has_split: bool = False  # each of them has training and test examples of its own
+
+
+NO_CLIENTS = NamedClients(())
+
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -12,7 +12,7 @@ from ...core.errors import DataError
 from ...core.files import make_natural_sort_key, open_regular_file, read_regular_file
 from ...core.samples import BYTES_TO_PLUS_MINUS_ONE
 from ..source import Source, check_client_name
-from .request import NamedClients
+from .arrays import NamedClients
 
 IMAGE_SUFFIXES = frozenset(
     [".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"]

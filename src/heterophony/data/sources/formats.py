@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ...core.errors import DataError
 from ..source import Source, decide_classes
-from . import arrays, folder, har, huggingface, leaf, pfllib, tables
-from .request import NO_CLIENTS, NamedClients, Request
+from . import arrays, client_files, folder, huggingface, leaf, tables
+from .arrays import NO_CLIENTS, NamedClients, Request
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,9 @@ FORMATS = (
     Format(
         "PFLlib",
         "train/0.npz, test/0.npz, …",
-        pfllib.is_pfllib,
-        pfllib.read_pfllib,
-        pfllib.list_clients,
+        client_files.is_pfllib,
+        client_files.read_pfllib,
+        client_files.list_pfllib_clients,
         ("classes", "task"),
     ),
     Format(
@@ -105,9 +105,9 @@ FORMATS = (
     Format(
         "UCI HAR",
         "train/X_train.txt, y_train.txt, subject_train.txt, and the same for test",
-        har.is_har,
-        har.read_har,
-        har.list_clients,
+        client_files.is_har,
+        client_files.read_har,
+        client_files.list_har_clients,
     ),
     Format(
         "arrays of each client",

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from ...core.errors import DataError
 from ..source import CLIENT, Source, decide_classes, name_users, number_clients
-from .arrays import wrap_arrays
+from .arrays import NO_CLIENTS, NamedClients, Request, wrap_arrays
+from .leaf import build_source, parse_windows, split_in_order
 from .reading import summarise_error
-from .request import NO_CLIENTS, NamedClients, Request
-from .shakespeare import build_source, parse_windows, split_in_order
 from .tables import LABEL, Table, read_columns
 
 HF_PREFIX = "hf:"

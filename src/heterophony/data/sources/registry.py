@@ -13,9 +13,8 @@ from ...core.errors import ConfigError, DataError, match_name, suggest_or_list
 from ...core.scores import TaskName
 from ...core.training import Training
 from ..source import Source
-from . import huggingface, idx, shakespeare
-from . import image_sets as cifar
-from . import image_sets as tinyimagenet
+from . import huggingface, image_sets, leaf
+from .arrays import NO_CLIENTS, NamedClients, Request
 from .builtin import (
     LISTED_IMAGES,
     TEST_PER_CLASS,
@@ -26,7 +25,6 @@ from .builtin import (
 )
 from .download import DatasetFiles, download_to_cache
 from .formats import find_format, make_unknown_error
-from .request import NO_CLIENTS, NamedClients, Request
 
 
 @dataclass(frozen=True)
@@ -165,12 +163,15 @@ def fetch_dataset(name: str) -> Path:
 
 def make_emnist_entry(name: str, split: str) -> NamedDataset:
     """Describe one of EMNIST's splits."""
-    labels, count, what = idx.EMNIST_SPLITS[split]
+    labels, count, what = image_sets.EMNIST_SPLITS[split]
     spaced = f"{count:,}".replace(",", " ")
     about = f"{spaced} {what} (EMNIST, {split}), 28x28 grey, {len(labels)} classes"
     size = DatasetSize(count, GREY_SHAPE, len(labels))
     return NamedDataset(
-        about, size, partial(idx.read_emnist, split=split, name=name), idx.make_emnist_files(split)
+        about,
+        size,
+        partial(image_sets.read_emnist, split=split, name=name),
+        image_sets.make_emnist_files(split),
     )
 
 
@@ -203,55 +204,55 @@ SOURCES = {
     "fmnist": NamedDataset(
         "70 000 articles of clothing (Fashion-MNIST), 28x28 grey, 10 classes",
         DatasetSize(70_000, GREY_SHAPE, 10),
-        idx.read_fmnist,
-        idx.FMNIST_FILES,
+        image_sets.read_fmnist,
+        image_sets.FMNIST_FILES,
     ),
     "mnist": NamedDataset(
         "70 000 handwritten digits (MNIST), 28x28 grey, 10 classes",
         DatasetSize(70_000, GREY_SHAPE, 10),
-        idx.read_mnist,
-        idx.MNIST_FILES,
+        image_sets.read_mnist,
+        image_sets.MNIST_FILES,
     ),
     "emnist": make_emnist_entry("emnist", "balanced"),
     **{
         f"emnist-{split}": make_emnist_entry(f"emnist-{split}", split)
-        for split in idx.EMNIST_SPLITS
+        for split in image_sets.EMNIST_SPLITS
     },
     "cifar10": NamedDataset(
         "60 000 photographs (CIFAR-10), 32x32 colour, 10 classes",
         DatasetSize(60_000, COLOUR_SHAPE, 10),
-        cifar.read_cifar10,
-        cifar.CIFAR10_LAYOUT.dataset_files,
+        image_sets.read_cifar10,
+        image_sets.CIFAR10_LAYOUT.dataset_files,
     ),
     "cifar100": NamedDataset(
         "60 000 photographs (CIFAR-100), 32x32 colour, 100 classes",
         DatasetSize(60_000, COLOUR_SHAPE, 100),
-        cifar.read_cifar100,
-        cifar.CIFAR100_LAYOUT.dataset_files,
+        image_sets.read_cifar100,
+        image_sets.CIFAR100_LAYOUT.dataset_files,
     ),
     "cifar100-coarse": NamedDataset(
         "the same with 20 coarse classes",
         DatasetSize(60_000, COLOUR_SHAPE, 20),
-        cifar.read_cifar100_coarse,
-        cifar.CIFAR100_LAYOUT.dataset_files,
+        image_sets.read_cifar100_coarse,
+        image_sets.CIFAR100_LAYOUT.dataset_files,
     ),
     "tinyimagenet": NamedDataset(
         "110 000 photographs (Tiny ImageNet), 64x64 colour, 200 classes",
         DatasetSize(110_000, (3, 64, 64), 200),
-        tinyimagenet.read_tinyimagenet,
-        tinyimagenet.TINYIMAGENET_FILES,
+        image_sets.read_tinyimagenet,
+        image_sets.TINYIMAGENET_FILES,
     ),
     "tinyimagenet-32": NamedDataset(
         "the same, resized to 32x32",
         DatasetSize(110_000, COLOUR_SHAPE, 200),
-        partial(tinyimagenet.read_tinyimagenet, side=32, name="tinyimagenet-32"),
-        tinyimagenet.TINYIMAGENET_FILES,
+        partial(image_sets.read_tinyimagenet, side=32, name="tinyimagenet-32"),
+        image_sets.TINYIMAGENET_FILES,
     ),
     "shakespeare": NamedDataset(
         "plays (LEAF): 80 characters, which of 80 comes next; by speaking role",
         DatasetSize(4_226_158, (80,), 80),  # as LEAF counts its samples
-        shakespeare.read_shakespeare,
-        shakespeare.SHAKESPEARE_FILES,
+        leaf.read_shakespeare,
+        leaf.SHAKESPEARE_FILES,
     ),
 }
 for full_name in ("fmnist", "emnist", "cifar10", "cifar100"):

@@ -14,8 +14,7 @@ from ...core.errors import ConfigError, DataError
 from ...core.files import read_regular_file
 from ..columns import Columns, is_missing, list_columns, parse_column, parse_number
 from ..source import CLIENT, Source, decide_classes, name_users, number_clients
-from .arrays import wrap_arrays
-from .request import Request
+from .arrays import Request, wrap_arrays
 
 LABEL = "label"  # the column to be predicted
 BYTES_LIMIT = 1 << 31

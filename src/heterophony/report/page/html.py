@@ -15,9 +15,9 @@ from typing import Any
 from ...core.files import write_atomically
 from ...papers.leaderboard import MEASURES, Ranking, build_ranking_table
 from ...results.label_distribution import LabelDistribution
-from ...results.render import render_page as render_table
 from ...results.runs import Run
 from ...results.table import Column, ResultTable, Value
+from ...results.table import render_page as render_table
 from .page_data import build_page_data
 
 # The scripts of a page are joined into one; its first file says "use strict".

@@ -25,10 +25,9 @@ from ...results.comparison_tables import (
 )
 from ...results.label_distribution import collect_participation
 from ...results.overview import compute_cumulative_costs
-from ...results.render import render_csv, render_page
 from ...results.runs import Run, group_by_series, iterate_setting_texts
 from ...results.statistics import compute_t_quantile
-from ...results.table import ResultTable
+from ...results.table import ResultTable, render_csv, render_page
 from ...runs.events import find_last_evaluation
 from .sections import (
     CurvesByKind,

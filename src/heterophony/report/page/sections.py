@@ -18,9 +18,8 @@ from ...privacy.summary import (
     list_common_levels,
 )
 from ...results.comparison import ComparisonRow
-from ...results.render import render_page
 from ...results.runs import Curve, Run, compute_mean_curve, group_by_series
-from ...results.table import Cell, Column, ResultTable, Rows
+from ...results.table import Cell, Column, ResultTable, Rows, render_page
 from ...runs.curves import MeanStd, select_last_ten
 from ...runs.events import select_rounds
 from ...runs.run_index import read_json_lines

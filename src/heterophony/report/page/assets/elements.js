@@ -28,7 +28,7 @@ function createTable(titles, rows) {
   return html("table", {}, html("thead", {}, html("tr", {}, ...head)), html("tbody", {}, ...rows));
 }
 
-// A table as results/render.py writes it: texts, and which of them are bold. Series have their colour.
+// A table as results/table.py writes it: texts, and which of them are bold. Series have their colour.
 function createResultTable({ titles, rows }) {
   const createRow = ({ cells: [name, ...cells], bold }) => html("tr", {},
     html("th", { scope: "row" }, ...createSeriesSwatch(name), name),

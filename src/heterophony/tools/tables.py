@@ -1,23 +1,27 @@
-"""The tensors of a net by name, and which of them an algorithm keeps on the client."""
+"""Tables of what there is: algorithms, and the tensors of one."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tempfile
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
 
-from ..algorithms import construct_algorithm, get_algorithm_class
+from .. import algorithms
+from ..algorithms import ALGORITHM_CLASSES, construct_algorithm, get_algorithm_class
 from ..core.algorithm import Algorithm, build_parts, list_kinds
 from ..core.errors import ConfigError
 from ..core.net import Net, find_aliases
 from ..core.samples import BYTES_TO_PLUS_MINUS_ONE
+from ..core.settings import describe_settings
 from ..core.split import split
 from ..core.tensors import Kind
 from ..core.training import Training
@@ -29,6 +33,66 @@ from ..models import find_model_name, get_default_head_depth, get_model_builder
 from ..models.convnets import convnet
 from ..population.participation import Uniform
 from ..runs.loop import run_round
+
+Row = dict[str, Any]
+ALGORITHMS_FOLDER = Path(algorithms.__file__).parent
+TABLE_FILE = ALGORITHMS_FOLDER / "table.json"
+
+
+def list_algorithm_rows() -> list[Row]:
+    """List a row for every algorithm, by name."""
+    stored = read_stored_rows()
+    return [stored.get(name) or compute_row(name) for name in sorted(ALGORITHM_CLASSES)]
+
+
+def read_stored_rows() -> dict[str, Row]:
+    """Read the rows of those algorithms whose file has not changed since."""
+    table = json.loads(TABLE_FILE.read_text()) if TABLE_FILE.exists() else {}
+    return {
+        name: entry["row"]
+        for name, entry in table.items()
+        if name in ALGORITHM_CLASSES and entry["source_sha256"] == digest_source(name)
+    }
+
+
+def write_table() -> None:
+    """Compute all rows and store them."""
+    table = {
+        name: {"source_sha256": digest_source(name), "row": compute_row(name)}
+        for name in sorted(ALGORITHM_CLASSES)
+    }
+    TABLE_FILE.write_text(json.dumps(table, indent=1) + "\n")
+
+
+def digest_source(name: str) -> str:
+    """Return the sha256 of an algorithm's file."""
+    return hashlib.sha256((ALGORITHMS_FOLDER / f"{name}.py").read_bytes()).hexdigest()
+
+
+def compute_row(name: str) -> Row:
+    """Describe one algorithm, and measure its bytes."""
+
+    cls = get_algorithm_class(name)
+    wire_bytes = measure_relative_to_fedavg(construct_algorithm(cls, {}))
+    return {
+        "name": name,
+        "about": (cls.__doc__ or "").splitlines()[0],
+        "paper": cls.paper,
+        "stays": describe_personal_parameters(cls),
+        "bytes_down": round(wire_bytes["down"], 4),
+        "bytes_up": round(wire_bytes["up"], 4),
+        "settings": describe_settings(cls),
+    }
+
+
+def describe_personal_parameters(cls: type[Algorithm]) -> str:
+    """Describe which parameters never leave a device."""
+    from ..core.algorithm import Algorithm
+
+    if cls.stays is not Algorithm.stays:
+        return "parts of layers"
+    return "everything" if cls.personal == ("*",) else ", ".join(cls.personal) or "nothing"
+
 
 IMAGE_SHAPE, SEQUENCE_SHAPE = (3, 32, 32), (80,)  # of an example; names do not depend on it
 TOKEN_MODELS = ("charlstm", "text_tiny", "tokenlstm")  # of which an example is a row of tokens

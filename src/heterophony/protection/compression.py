@@ -1,16 +1,18 @@
-"""Error feedback: add what compression left out to the next reply, exactly, in whole numbers of a small unit."""
+"""Compressed replies: quantisation and top-k, with error feedback."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
-from typing import ClassVar
+from dataclasses import dataclass, field
+from math import ceil, prod
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.errors import CodecError, DivergedError
-from ..core.tensors import Tensors, apply_moves, is_movable, list_moves
+from ..core.errors import CodecError, ConfigError, DivergedError
+from ..core.settings import setting
+from ..core.tensors import Tensors, apply_moves, is_movable, list_moves, matches_any
 from .base import PREFIX, Departed, Departure, Protection
 
 UNIT = 2.0**-40  # finer than float32 for all values above 2^-17
@@ -121,3 +123,103 @@ def get_part(parts: dict[str, Tensor], part: str, dtype: torch.dtype, numel: int
 def get_float_units(parts: dict[str, Tensor], part: str, numel: int) -> Tensor:
     """Return the units of a part of float32 values."""
     return from_float32(get_part(parts, part, torch.float32, numel))
+
+
+STEPS = 127  # of 8 bits, in each direction
+
+
+@dataclass(frozen=True, repr=False)
+class Quantize(Compression):
+    """Send every change with 8 bits, or 1, and a scale per tensor; remember the rounding error."""
+
+    bits: Literal[1, 8, 32] = setting(8, "bits of every value; 32 changes nothing")
+
+    @property
+    def is_identity(self) -> bool:
+        return self.bits == 32
+
+    def compresses(self, name: str, tensor: Tensor) -> bool:
+        return super().compresses(name, tensor) and tensor.numel() > 0
+
+    def list_parts(self) -> tuple[str, ...]:
+        return ("levels", "scale") if self.bits == 8 else ("signs", "scale")
+
+    def compress(self, name: str, units: Tensor) -> dict[str, Tensor]:
+        if self.bits == 8:
+            step = keep_significant_bits(max(1, -(-int(units.abs().max()) // STEPS)))
+            levels = torch.round(units.double() / step).clamp(-STEPS, STEPS).to(torch.int8)
+            return {"levels": levels, "scale": make_scale(step)}
+        mean = int(units.abs().double().mean())
+        return {"signs": pack_signs(units >= 0), "scale": make_scale(keep_significant_bits(mean))}
+
+    def count_units(self, parts: dict[str, Tensor], numel: int) -> Tensor:
+        scale = get_float_units(parts, "scale", 1)
+        if self.bits == 8:
+            return get_part(parts, "levels", torch.int8, numel).long() * scale
+        signs = unpack_signs(get_part(parts, "signs", torch.uint8, -(-numel // 8)), numel)
+        return torch.where(signs, scale, -scale)
+
+
+def make_scale(units: int) -> Tensor:
+    return round_to_float32(torch.tensor([units]))
+
+
+def pack_signs(positive: Tensor) -> Tensor:
+    """Pack eight truth values into a byte."""
+    return torch.from_numpy(np.packbits(positive.numpy()))
+
+
+def unpack_signs(packed: Tensor, numel: int) -> Tensor:
+    return torch.from_numpy(np.unpackbits(packed.numpy(), count=numel)).bool()
+
+
+@dataclass(frozen=True, repr=False)
+class TopK(Compression):
+    """Send only the largest changes of every tensor; remember the others and send them later."""
+
+    ratio: float = setting(0.1, "share of each tensor's values that is sent", above=0, high=1)
+    ratios: dict[str, Any] = field(
+        default_factory=dict,
+        metadata={"doc": "shares of tensors whose names match a pattern, as in { 'head.*' = 1.0 }"},
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for pattern, ratio in self.ratios.items():
+            if type(ratio) not in (int, float) or not 0 < ratio <= 1:
+                raise ConfigError(
+                    f"ratios: that of '{pattern}' must be above 0 and at most 1, not {ratio!r}"
+                )
+
+    @property
+    def is_identity(self) -> bool:
+        return all(r == 1 for r in (self.ratio, *self.ratios.values()))
+
+    def get_ratio(self, name: str) -> float:
+        """Return the share of a tensor: that of the first pattern that matches its name."""
+        found = [r for pattern, r in self.ratios.items() if matches_any(name, [pattern])]
+        return float(found[0]) if found else self.ratio
+
+    def compresses(self, name: str, tensor: Tensor) -> bool:
+        return super().compresses(name, tensor) and self.get_ratio(name) < 1 and tensor.numel() > 0
+
+    def list_parts(self) -> tuple[str, ...]:
+        return ("values", "positions")
+
+    def compress(self, name: str, units: Tensor) -> dict[str, Tensor]:
+        k = ceil(self.get_ratio(name) * units.numel() - 1e-9)
+        # the largest first; of equal ones, the first: so that every machine sends the same
+        order = torch.argsort(units.abs(), descending=True, stable=True)
+        positions = order[: max(1, k)].sort().values
+        values = round_to_float32(units[positions])
+        return {"values": values, "positions": positions.to(torch.int32)}
+
+    def count_units(self, parts: dict[str, Tensor], numel: int) -> Tensor:
+        k = parts.get("positions", torch.empty(0)).numel()
+        positions = get_part(parts, "positions", torch.int32, k).long()
+        rising = bool((positions[1:] > positions[:-1]).all())
+        if not k or not rising or int(positions[0]) < 0 or int(positions[-1]) >= numel:
+            raise CodecError("the positions of a sparse tensor must rise within its size")
+        out = torch.zeros(numel, dtype=torch.int64)
+        out[positions] = get_float_units(parts, "values", k)
+        return out

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from ..core.errors import ConfigError
-from ..core.files import write_atomically
-from ..papers.claim_data import (
+from ...core.errors import ConfigError
+from ...core.files import write_atomically
+from ...papers.claim_data import (
     FindingVerdict,
     build_case_table,
     build_claim_table,
@@ -17,8 +17,8 @@ from ..papers.claim_data import (
     count_findings,
     list_verdicts,
 )
-from ..papers.claim_verdicts import ClaimVerdict
-from ..results.render import escape_html_text, escape_markdown, render_html, render_markdown
+from ...papers.claim_verdicts import ClaimVerdict
+from ...results.table import escape_html_text, escape_markdown, render_html, render_markdown
 
 TITLE = "What holds: the claims of five works"
 EMPHASIS = re.compile(r"\*([^*]+)\*")  # in Markdown
