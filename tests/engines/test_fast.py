@@ -15,6 +15,7 @@ import heterophony as hp
 from helpers.support import digits, played
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.core import groups
+from heterophony.core.accelerator import Compute, WorkerPlace
 from heterophony.engines.child_processes import CONTEXT, start_fork_server
 from heterophony.jobs import blocks
 from heterophony.runs.events import Event
@@ -133,6 +134,12 @@ def test_a_run_killed_in_the_middle_of_a_group_resumes_with_the_same_bits(tmp_pa
     assert again.model_sha256 == calm.model_sha256
     rounds = [e["t"] for e in again.events if e["event"] == "round"]
     assert rounds == [0, 1, 2]
+
+
+def test_workers_compute_as_the_run_says():
+    for compute in (Compute(), Compute(fast=False)):
+        assert WorkerPlace.choose(compute, 1, 2).prepare() == compute
+        assert WorkerPlace.describe(compute).prepare() == compute
 
 
 def test_how_training_runs_is_recorded():
