@@ -99,8 +99,25 @@ def test_blocks_measure_what_clients_measure_alone(name, monkeypatch):
     assert sum(blocked) > 0
 
 
+@pytest.mark.parametrize("model", ["mlp", "digitsnet"])
+def test_clients_with_few_examples_are_measured_in_stacks(model, monkeypatch):
+    """Products of one to three rows round differently than those of a block."""
+    sizes, right = set[int](), blocks.multiply_stacked
+
+    def multiply(layer, size, x):
+        sizes.add(size)
+        return right(layer, size, x)
+
+    monkeypatch.setattr(blocks, "multiply_stacked", multiply)
+    monkeypatch.setattr(blocks.BlockEvaluation, "has_same_rows", lambda *_: False)
+    fast, off = (run_small("fedavg", model, make_images(8), fast=fast) for fast in ("auto", "off"))
+    assert fast == off
+    assert sizes == {3, 4, 5}
+
+
 def test_a_block_with_other_bits_is_not_used(monkeypatch):
     monkeypatch.setattr(blocks.BlockEvaluation, "has_same_rows", lambda *_: False)
+    monkeypatch.setattr(blocks.BlockEvaluation, "has_same_stack", lambda *_: False)
     monkeypatch.setattr(blocks.BlockEvaluation, "measure_block", None)  # would fail
     assert played("fedavg", rounds=1).G.last == played("fedavg", rounds=1, fast="off").G.last
 
