@@ -161,7 +161,7 @@ class BlockEvaluation:
         forms = self.plan.block_forms
         if size not in forms:
             forms[size] = "alone"
-            if size == 0 or size <= EVALUATION_BATCH and self.has_same_rows(size):
+            if size == 0 or (size <= EVALUATION_BATCH and self.has_same_rows(size)):
                 forms[size] = "rows"
             elif size <= EVALUATION_BATCH and self.has_same_stack(size):
                 forms[size] = "stack"
