@@ -15,6 +15,7 @@ import heterophony as hp
 from helpers.support import digits, played
 from heterophony.algorithms import ALGORITHM_CLASSES, get_algorithm_class
 from heterophony.core import groups
+from heterophony.core.accelerator import Compute, WorkerPlace
 from heterophony.engines.child_processes import CONTEXT, start_fork_server
 from heterophony.jobs import blocks
 from heterophony.runs.events import Event
@@ -98,8 +99,25 @@ def test_blocks_measure_what_clients_measure_alone(name, monkeypatch):
     assert sum(blocked) > 0
 
 
+@pytest.mark.parametrize("model", ["mlp", "digitsnet"])
+def test_clients_with_few_examples_are_measured_in_stacks(model, monkeypatch):
+    """Products of one to three rows round differently than those of a block."""
+    sizes, right = set[int](), blocks.multiply_stacked
+
+    def multiply(layer, size, x):
+        sizes.add(size)
+        return right(layer, size, x)
+
+    monkeypatch.setattr(blocks, "multiply_stacked", multiply)
+    monkeypatch.setattr(blocks.BlockEvaluation, "has_same_rows", lambda *_: False)
+    fast, off = (run_small("fedavg", model, make_images(8), fast=fast) for fast in ("auto", "off"))
+    assert fast == off
+    assert sizes == {3, 4, 5}
+
+
 def test_a_block_with_other_bits_is_not_used(monkeypatch):
     monkeypatch.setattr(blocks.BlockEvaluation, "has_same_rows", lambda *_: False)
+    monkeypatch.setattr(blocks.BlockEvaluation, "has_same_stack", lambda *_: False)
     monkeypatch.setattr(blocks.BlockEvaluation, "measure_block", None)  # would fail
     assert played("fedavg", rounds=1).G.last == played("fedavg", rounds=1, fast="off").G.last
 
@@ -133,6 +151,12 @@ def test_a_run_killed_in_the_middle_of_a_group_resumes_with_the_same_bits(tmp_pa
     assert again.model_sha256 == calm.model_sha256
     rounds = [e["t"] for e in again.events if e["event"] == "round"]
     assert rounds == [0, 1, 2]
+
+
+def test_workers_compute_as_the_run_says():
+    for compute in (Compute(), Compute(fast=False)):
+        assert WorkerPlace.choose(compute, 1, 2).prepare() == compute
+        assert WorkerPlace.describe(compute).prepare() == compute
 
 
 def test_how_training_runs_is_recorded():

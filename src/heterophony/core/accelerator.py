@@ -253,6 +253,7 @@ class WorkerPlace:
     device: str
     precision: Precision
     deterministic: bool
+    fast: bool
     sharing: int  # the workers that share its GPU
 
     @classmethod
@@ -261,16 +262,18 @@ class WorkerPlace:
         there = assign_gpu(compute, worker)
         gpus = count_devices(there.device.type) if there != compute else 1
         here = len(range(worker % gpus, workers, gpus))
-        return cls(str(there.device), compute.precision, compute.deterministic, here)
+        return replace(cls.describe(there), sharing=here)
 
     @classmethod
     def describe(cls, compute: Compute) -> WorkerPlace:
         """Describe the place for a worker on another machine, which finds its GPU there."""
-        return cls(str(compute.device), compute.precision, compute.deterministic, 1)
+        how = (compute.precision, compute.deterministic, compute.fast)
+        return cls(str(compute.device), *how, sharing=1)
 
     def prepare(self) -> Compute:
         """Set torch up in this process, which must not have used the device yet."""
-        compute = Compute(torch.device(self.device), self.precision, self.deterministic)
+        how = (self.precision, self.deterministic, self.fast)
+        compute = Compute(torch.device(self.device), *how)
         prepare_torch(compute)
         limit_memory(compute, self.sharing)
         return compute

@@ -1,20 +1,24 @@
 """Evaluate many clients at once: the examples of clients with one model go through it in large blocks.
 
 Clients with personal heads on a common base share its features. The outputs have the bits of an evaluation
-client by client: ``has_same_bits`` tries that for each size before it is used.
+client by client: ``find_form`` tries that for each size before it is used. Matrix products of very few rows
+round differently than those of many: clients with so few examples are stacked, a product for each of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import isfinite
+from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.algorithm import Algorithm, Reply
+from ..core.direct import ALIGNED_FLOATS, Slices
 from ..core.net import Net, find_aliases, iterate_tensors
 from ..core.samples import Samples, is_aligned
 from ..core.scores import LOSS_PREFIX
@@ -23,6 +27,7 @@ from .client_store import ClientStore, digest_memory
 from .evaluation import EVALUATION_BATCH, NO_VARIANCE, adapts_models, evaluate
 from .plan import Job, Plan
 
+Form = Literal["rows", "stack", "alone"]  # how clients with so many examples are evaluated
 BLOCK_ROWS = 1000  # examples that go through the net at once
 ROWS_STEP = 250  # blocks have a multiple of so many rows, filled up: few sizes to try
 KEPT_BYTES = 16 << 20  # of clients' memories that are loaded at a time
@@ -137,11 +142,11 @@ class BlockEvaluation:
 
     def run(self) -> list[EvaluatedClient]:
         """Measure all clients whose examples fit into blocks; return these."""
-        done = [client for client in self.clients if self.fits(client)]
         with torch.inference_mode():
+            done = [client for client in self.clients if self.fits(client)]
             for part in done[0].samples if done else ():
-                for block in self.split_clients(done, part):
-                    self.measure_block(block, part, "" if part == "test" else "_valid")
+                for size, block in self.split_clients(done, part):
+                    self.measure_block(block, part, size)
         return done
 
     def fits(self, client: EvaluatedClient) -> bool:
@@ -149,30 +154,47 @@ class BlockEvaluation:
         if client.personal and client.personal.keys() != self.personal_names:
             return False
         sizes = [len(samples) for samples in client.samples.values()]
-        return all(size <= EVALUATION_BATCH and self.has_same_bits(size) for size in sizes)
+        return all(self.find_form(size) != "alone" for size in sizes)
 
-    def has_same_bits(self, size: int) -> bool:
-        """Try on random examples whether a block changes the bits of some of its rows."""
-        verdicts = self.plan.block_verdicts
-        if size and size not in verdicts:
-            shape, draw = self.plan.federation.shape, torch.Generator().manual_seed(0)
-            x = torch.rand((BLOCK_ROWS, *shape), generator=draw).mul_(2).sub_(1)
-            samples = Samples(x, torch.zeros(BLOCK_ROWS))
-            with torch.inference_mode():
-                verdicts[size] = all(
-                    self.has_same_rows(samples, rows, size)
-                    for rows in range(ROWS_STEP, BLOCK_ROWS + 1, ROWS_STEP)
-                )
-        return not size or verdicts[size]
+    def find_form(self, size: int) -> Form:
+        """Try on random examples which kind of block leaves the bits of clients of one size."""
+        forms = self.plan.block_forms
+        if size not in forms:
+            forms[size] = "alone"
+            if size == 0 or (size <= EVALUATION_BATCH and self.has_same_rows(size)):
+                forms[size] = "rows"
+            elif size <= EVALUATION_BATCH and self.has_same_stack(size):
+                forms[size] = "stack"
+        return forms[size]
 
-    def has_same_rows(self, samples: Samples, rows: int, size: int) -> bool:
-        whole = self.run_parts(samples.batch(torch.arange(rows))[0])
-        for begin in {0, 7 % (rows - size + 1), rows - size}:
-            alone = self.run_parts(samples.batch(torch.arange(begin, begin + size))[0])
-            parts = [part[begin : begin + size] for part in whole]
-            if not all(map(torch.equal, parts, alone)):
-                return False
+    def has_same_rows(self, size: int) -> bool:
+        """Return True if the rows of a client have their bits anywhere in a block of any length."""
+        samples = self.draw_samples()
+        for rows in range(ROWS_STEP, BLOCK_ROWS + 1, ROWS_STEP):
+            whole = self.run_parts(samples.batch(torch.arange(rows))[0])
+            for begin in {0, 7 % (rows - size + 1), rows - size}:
+                if not self.has_bits_alone(samples, range(begin, begin + size), whole):
+                    return False
         return True
+
+    def has_same_stack(self, size: int) -> bool:
+        """Return True if each client of a stack has its bits."""
+        samples, rows = self.draw_samples(), count_stacked_rows(size)
+        with stacking(self.net, size):
+            whole = self.run_parts(samples.batch(torch.arange(rows))[0])
+        return all(
+            self.has_bits_alone(samples, range(begin, begin + size), whole)
+            for begin in range(0, rows, size)
+        )
+
+    def draw_samples(self) -> Samples:
+        shape, draw = self.plan.federation.shape, torch.Generator().manual_seed(0)
+        x = torch.rand((BLOCK_ROWS, *shape), generator=draw).mul_(2).sub_(1)
+        return Samples(x, torch.zeros(BLOCK_ROWS))
+
+    def has_bits_alone(self, samples: Samples, rows: range, whole: Sequence[Tensor]) -> bool:
+        alone = self.run_parts(samples.batch(torch.tensor(rows))[0])
+        return all(map(torch.equal, (part[rows.start : rows.stop] for part in whole), alone))
 
     def run_parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
         features = self.net.base(x)
@@ -180,28 +202,47 @@ class BlockEvaluation:
 
     def split_clients(
         self, clients: Sequence[EvaluatedClient], part: str
-    ) -> Iterator[list[EvaluatedClient]]:
-        """Part the clients into blocks."""
-        block, rows = list[EvaluatedClient](), 0
+    ) -> Iterator[tuple[int, list[EvaluatedClient]]]:
+        """Part the clients into blocks: 0 and clients of any size, or a size and a stack of clients."""
+        blocks, rows = dict[int, list[EvaluatedClient]](), dict[int, int]()
         for client in clients:
             size = len(client.samples[part])
-            if rows + size > BLOCK_ROWS:
-                yield block
-                block, rows = [], 0
-            block.append(client)
-            rows += size
-        if block:
-            yield block
+            key = size if self.find_form(size) == "stack" else 0
+            if rows.get(key, 0) + size > BLOCK_ROWS:
+                yield key, blocks.pop(key)
+                rows[key] = 0
+            blocks.setdefault(key, []).append(client)
+            rows[key] = rows.get(key, 0) + size
+        yield from blocks.items()
 
-    def measure_block(self, block: Sequence[EvaluatedClient], part: str, suffix: str) -> None:
-        """Run the models on the examples of some clients, and measure each client's outputs."""
+    def measure_block(self, block: Sequence[EvaluatedClient], part: str, size: int) -> None:
+        """Run the models on the examples of some clients, and measure each client's outputs.
+
+        ``size`` is the number of examples of each client of a stack, else 0.
+        """
         samples = [client.samples[part] for client in block]
         rows = torch.cat([one.rows for one in samples if one.rows is not None])
-        sizes = [len(one) for one in samples]
         filled = -(-max(1, len(rows)) // ROWS_STEP) * ROWS_STEP
+        if size:
+            filled = count_stacked_rows(size)
         places = torch.nn.functional.pad(rows, (0, filled - len(rows)))
         whole = replace(samples[0], rows=None)
         x, y = whole.batch(places)[0], whole.y[rows]
+        sizes = [len(one) for one in samples]
+        with stacking(self.net, size), stacking(self.generic, size):
+            outputs = self.compute_outputs(x, block, sizes)
+        suffix = "" if part == "test" else "_valid"
+        measured = dict[int, list[dict[str, float]]]()
+        for name, output in outputs.items():
+            if id(output) not in measured:
+                measured[id(output)] = measure_rows(self.plan, output[: len(y)], y, sizes)
+            for client, found in zip(block, measured[id(output)], strict=True):
+                client.metrics |= rename(found, name + suffix)
+
+    def compute_outputs(
+        self, x: Tensor, block: Sequence[EvaluatedClient], sizes: Sequence[int]
+    ) -> dict[str, Tensor]:
+        """Compute the outputs of the clients' own models (P) and of the generic model (G)."""
         features = self.net.base(x)
         outputs = dict[str, Tensor]()
         if "P" in self.measures:
@@ -213,12 +254,7 @@ class BlockEvaluation:
                 outputs["G"] = self.generic.head(features)
             else:
                 outputs["G"] = self.generic(x)
-        measured = dict[int, list[dict[str, float]]]()
-        for name, output in outputs.items():
-            if id(output) not in measured:
-                measured[id(output)] = measure_rows(self.plan, output[: len(y)], y, sizes)
-            for client, found in zip(block, measured[id(output)], strict=True):
-                client.metrics |= rename(found, name + suffix)
+        return outputs
 
     def compute_own(
         self, features: Tensor, block: Sequence[EvaluatedClient], sizes: Sequence[int]
@@ -240,6 +276,38 @@ class BlockEvaluation:
                 parts.append(common[begin : begin + size])
             begin += size
         return torch.cat(parts)
+
+
+def count_stacked_rows(size: int) -> int:
+    """Return the rows of a stack of clients with ``size`` examples, always the same."""
+    return BLOCK_ROWS // size * size
+
+
+@contextmanager
+def stacking(net: Net, size: int) -> Iterator[None]:
+    """Let linear layers compute a product for every ``size`` rows inside the ``with`` block; 0: for all."""
+    layers = [m for m in net.modules() if type(m) is nn.Linear] if size else []
+    for layer in layers:
+        layer.forward = partial(multiply_stacked, layer, size)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward
+
+
+def multiply_stacked(layer: nn.Linear, size: int, x: Tensor) -> Tensor:
+    """Compute the output of a linear layer with a product for every ``size`` rows."""
+    count = len(x) // size
+    rows = Slices(count, (size, layer.in_features), ALIGNED_FLOATS, x).each
+    out = Slices(count, (size, layer.out_features), ALIGNED_FLOATS, x).each
+    rows.copy_(x.view(rows.shape))
+    weight = layer.weight.t().expand(count, -1, -1)
+    if layer.bias is None:
+        torch.bmm(rows, weight, out=out)
+    else:
+        torch.baddbmm(layer.bias, rows, weight, out=out)
+    return out.reshape(len(x), layer.out_features)
 
 
 def has_same_tensors(a: torch.nn.Module, b: torch.nn.Module) -> bool:

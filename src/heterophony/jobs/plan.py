@@ -145,7 +145,7 @@ class Plan:
         return self.clients_on_boards and not self.share_personal
 
     def __getstate__(self) -> dict[str, Any]:
-        computed = ("template", "kinds_of_round", "block_verdicts")
+        computed = ("template", "kinds_of_round", "block_forms")
         return {k: v for k, v in self.__dict__.items() if k not in computed}
 
     def create_initial_server(self) -> Server:
@@ -246,8 +246,8 @@ class Plan:
         return {}
 
     @cached_property
-    def block_verdicts(self) -> dict[int, bool]:
-        """By number of examples, whether evaluating them in a block leaves their bits the same."""
+    def block_forms(self) -> dict[int, Literal["rows", "stack", "alone"]]:
+        """By number of examples, in which block clients can be evaluated with their bits."""
         return {}
 
     def list_names(self, net: Net, t: int, kind: Kind) -> list[str]:
