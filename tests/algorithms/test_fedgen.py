@@ -11,6 +11,7 @@ from helpers.support import digits, model, played, same, watching
 from heterophony.algorithms import fedgen
 from heterophony.algorithms.fedgen import FedGen
 from heterophony.algorithms.parts.distillation import (
+    GeneratorTraining,
     compute_likeness,
     generate,
     make_generator,
@@ -29,8 +30,8 @@ def heads() -> hp.Tensors:
 
 
 def trained(steps: int, kept: hp.Tensors, w: hp.Tensors) -> tuple[hp.Tensors, hp.Tensors]:
-    return train_generator(w, heads(), LABELS, steps=steps, batch=16, noise=4, lr=0.01,
-                           diversity=0.0, kept=kept)  # fmt: skip
+    how = GeneratorTraining(steps, batch=16, noise=4, lr=0.01, diversity=0.0)
+    return train_generator(w, heads(), LABELS, how, kept)
 
 
 def test_the_generator_learns_the_labels_of_the_heads_and_goes_on_where_it_was():

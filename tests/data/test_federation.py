@@ -12,7 +12,7 @@ from heterophony.core.errors import ConfigError, DataError, StorageError
 from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
 from heterophony.data.federation import Federation
 from heterophony.data.partitioning import partition_source, split_into_clients
-from heterophony.data.partitions import IID, Dirichlet
+from heterophony.data.partitions import IID, Dirichlet, Terms
 from heterophony.data.source import Source
 
 
@@ -26,7 +26,7 @@ def source(
 
 
 def made(seed: int = 0, clients: int = 6, **kwargs) -> Federation:
-    return partition_source(source(**kwargs), clients, Dirichlet(1.0, 2), 0.75, seed)
+    return partition_source(source(**kwargs), Dirichlet(1.0, 2), Terms(clients, seed=seed))
 
 
 def equal(a: Federation, b: Federation) -> bool:
@@ -106,18 +106,18 @@ def test_the_seed_decides_who_holds_what():
 
 def test_more_clients_than_examples_is_a_clear_error():
     with pytest.raises(DataError, match=r"121 clients cannot share 120 examples of made"):
-        partition_source(source(), 121, IID(), 0.75, 0)
+        partition_source(source(), IID(), Terms(121))
 
 
 @pytest.mark.parametrize("clients", [0, -1])
 def test_no_clients_is_a_wrong_setting(clients):
     with pytest.raises(ConfigError, match=f"data.clients: must be at least 1, not {clients}"):
-        partition_source(source(), clients, IID(), 0.75, 0)
+        partition_source(source(), IID(), Terms(clients))
 
 
 def test_one_example_each_is_not_enough():
     with pytest.raises(DataError, match=r"client 0 got 1 example; it needs at least 2"):
-        partition_source(source(), 120, IID(), 0.75, 0)
+        partition_source(source(), IID(), Terms(120))
 
 
 def test_a_client_that_got_nothing_is_told_so():
@@ -126,11 +126,11 @@ def test_a_client_that_got_nothing_is_told_so():
             return [np.arange(len(labels)), np.zeros(0, np.int64)]
 
     with pytest.raises(DataError, match=r"client 1 got 0 examples; it needs at least 2"):
-        partition_source(source(), 2, Nothing(), 0.75, 0)
+        partition_source(source(), Nothing(), Terms(2))
 
 
 def test_one_client_may_hold_everything():
-    f = partition_source(source(), 1, IID(), 0.75, 0)
+    f = partition_source(source(), IID(), Terms(1))
     assert f.sizes() == {"0": 90}
     assert f.sizes("test") == {"0": 30}
 

@@ -10,7 +10,7 @@ import pytest
 from heterophony.core.errors import DataError
 from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE
 from heterophony.data.partitioning import partition_source
-from heterophony.data.partitions import IID, Dirichlet, FromFile, Natural, PerClientDirichlet
+from heterophony.data.partitions import IID, Dirichlet, FromFile, Natural, PerClientDirichlet, Terms
 from heterophony.data.source import Source
 
 
@@ -30,9 +30,9 @@ def source(n: int = 60, official: int | None = None) -> Source:
 )
 def test_a_saved_partition_is_read_again_whatever_the_seed(tmp_path, ending, rule):
     path, data = tmp_path / f"who.{ending}", source(60, 45)
-    federation = partition_source(data, 3, rule, 0.75, 1)
+    federation = partition_source(data, rule, Terms(3, seed=1))
     federation.save_partition(path)
-    again = partition_source(data, 3, FromFile(str(path)), 0.5, 2)
+    again = partition_source(data, FromFile(str(path)), Terms(3, 0.5, seed=2))
     assert again.sha256 == federation.sha256
     assert again.clients == federation.clients
     again.save_partition(tmp_path / f"again.{ending}")
@@ -42,7 +42,7 @@ def test_a_saved_partition_is_read_again_whatever_the_seed(tmp_path, ending, rul
 def test_a_file_written_by_hand_needs_only_rows_and_its_names_are_kept(tmp_path):
     path = tmp_path / "mine.json"
     path.write_text('{"ward": {"train": [5, 3], "test": [1]}, "lab": {"train": [2], "test": [3]}}')
-    federation = partition_source(source(), 2, FromFile(str(path)), 0.75, 0)
+    federation = partition_source(source(), FromFile(str(path)), Terms(2))
     assert federation.clients == ("lab", "ward")
     assert federation.train["ward"].tolist() == [5, 3]
     assert federation.test["lab"].tolist() == [3], "two clients may hold the same example"
@@ -51,25 +51,25 @@ def test_a_file_written_by_hand_needs_only_rows_and_its_names_are_kept(tmp_path)
 def test_a_client_that_a_file_lists_twice_is_refused(tmp_path):
     share = '{"train": [0], "test": [1]}'
     (tmp_path / "mine.json").write_text(f'{{"A": {share}, "B": {share}, "A": {share}}}')
-    federation = partition_source(source(), 2, IID(), 0.75, 0)
+    federation = partition_source(source(), IID(), Terms(2))
     federation.save_partition(tmp_path / "who.npz")
     arrays = dict(np.load(tmp_path / "who.npz")) | {"clients": np.array([1, 1])}
     np.savez(tmp_path / "mine.npz", **arrays)
     for name, key in (("mine.json", "A"), ("mine.npz", "1")):
         words = f"^data.partition.path: the file has '{key}' twice; keep one of them$"
         with pytest.raises(DataError, match=words):
-            partition_source(source(), 2, FromFile(str(tmp_path / name)), 0.75, 0)
+            partition_source(source(), FromFile(str(tmp_path / name)), Terms(2))
 
 
 def test_names_that_files_of_before_have_beside_numbered_clients_change_nothing(tmp_path):
     """Clients 0, 1, … of such a file stay what they are, and so do the bits of a run."""
-    federation = partition_source(source(), 3, IID(), 0.75, 0)
+    federation = partition_source(source(), IID(), Terms(3))
     federation.save_partition(tmp_path / "who.json")
     content = json.loads((tmp_path / "who.json").read_text())
     for client, share in content["clients"].items():
         share["name"] = f"site {client}"
     (tmp_path / "old.json").write_text(json.dumps(content))
-    again = partition_source(source(), 3, FromFile(str(tmp_path / "old.json")), 0.75, 0)
+    again = partition_source(source(), FromFile(str(tmp_path / "old.json")), Terms(3))
     assert (again.clients, again.sha256) == (("0", "1", "2"), federation.sha256)
 
 
@@ -98,33 +98,33 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path, content, words):
     path = tmp_path / "who.json"
     path.write_text(json.dumps(content))
     with pytest.raises(DataError, match=words) as caught:
-        partition_source(source(), 2, FromFile(str(path)), 0.75, 0)
+        partition_source(source(), FromFile(str(path)), Terms(2))
     assert "\n" not in str(caught.value)
 
 
 def test_another_data_set_of_the_same_size_is_noticed(tmp_path):
     path, data = tmp_path / "who.npz", source()
-    partition_source(data, 3, Dirichlet(1.0, 2), 0.75, 0).save_partition(path)
+    partition_source(data, Dirichlet(1.0, 2), Terms(3)).save_partition(path)
     other = source()
     other.x[0, 0, 0, 0] ^= 1
     with pytest.raises(DataError, match="data_sha256 differs"):
-        partition_source(other, 3, FromFile(str(path)), 0.75, 0)
+        partition_source(other, FromFile(str(path)), Terms(3))
 
 
 @pytest.mark.parametrize("name", ["no.json", "no.npz"])
 def test_a_missing_file_is_said(tmp_path, name):
     with pytest.raises(DataError, match=r"data\.partition\.path: there is no .*no\."):
-        partition_source(source(), 2, FromFile(str(tmp_path / name)), 0.75, 0)
+        partition_source(source(), FromFile(str(tmp_path / name)), Terms(2))
 
 
 @pytest.mark.parametrize("name", ["who.json", "who.npz"])
 def test_a_damaged_file_is_said(tmp_path, name):
     (tmp_path / name).write_bytes(b"PK\x03\x04 and nothing more")
     with pytest.raises(DataError, match="cannot read"):
-        partition_source(source(), 2, FromFile(str(tmp_path / name)), 0.75, 0)
+        partition_source(source(), FromFile(str(tmp_path / name)), Terms(2))
 
 
 def test_a_pickle_in_an_npz_is_not_read(tmp_path):
     np.savez(tmp_path / "who.npz", clients=np.array([{"a": 1}], dtype=object))
     with pytest.raises(DataError, match="cannot read"):
-        partition_source(source(), 1, FromFile(str(tmp_path / "who.npz")), 0.75, 0)
+        partition_source(source(), FromFile(str(tmp_path / "who.npz")), Terms(1))

@@ -102,7 +102,7 @@ def test_500_clients_at_alpha_one_tenth_end_with_a_clear_error_that_knows_a_way(
 
 def test_200_clients_hold_rows_of_one_pool_and_nothing_else():
     source = made(np.arange(20_000) % 10)
-    federation = partition_source(source, 200, Dirichlet(0.1, 2, top_up=True), 0.75, 0)
+    federation = partition_source(source, Dirichlet(0.1, 2, top_up=True), Terms(200))
     rows = [*federation.train.values(), *federation.test.values()]
     assert sum(r.numel() for r in rows) == 20_000
     each = [federation.data(c) for c in federation.clients]
@@ -286,11 +286,11 @@ def test_with_exact_sizes_the_last_class_takes_what_is_missing(seed):
 
 def test_the_partitions_own_seed_comes_before_the_runs():
     source = official(4, 500, 200)
-    a = partition_source(source, 5, PerClientDirichlet(0.5, 100, 50, seed=3), 0.75, 8)
-    b = partition_source(source, 5, PerClientDirichlet(0.5, 100, 50), 0.75, 3)
-    c = partition_source(source, 5, PerClientDirichlet(0.5, 100, 50), 0.75, 8)
+    a = partition_source(source, PerClientDirichlet(0.5, 100, 50, seed=3), Terms(5, seed=8))
+    b = partition_source(source, PerClientDirichlet(0.5, 100, 50), Terms(5, seed=3))
+    c = partition_source(source, PerClientDirichlet(0.5, 100, 50), Terms(5, seed=8))
     assert a.sha256 == b.sha256 != c.sha256
-    d, e = (partition_source(source, 5, IID(seed=3), 0.75, s) for s in (8, 9))
+    d, e = (partition_source(source, IID(seed=3), Terms(5, seed=s)) for s in (8, 9))
     assert d.sha256 == e.sha256
 
 
@@ -385,7 +385,7 @@ def test_the_iid_variant_pools_everybodys_examples_first():
 
 
 def test_a_federation_knows_the_users_behind_its_clients():
-    federation = partition_source(writers(), 5, Natural(), 0.75, 0)
+    federation = partition_source(writers(), Natural(), Terms(5))
     numbers = [int(name.removeprefix("writer ")) for name in federation.clients]
     assert (len(numbers), numbers) == (5, sorted(numbers))
     rows = {
@@ -439,7 +439,7 @@ def test_every_test_example_of_a_class_somebody_holds_is_given_once_in_proportio
 @pytest.mark.parametrize("rule", [Classes(2), Shards(2), IID(), Shards(2, "overlapping")], ids=repr)
 def test_clients_are_tested_on_the_classes_they_train_on(rule):
     source = official(4, 60, 20)
-    federation = partition_source(source, 4, rule, 0.75, 0, "official")
+    federation = partition_source(source, rule, Terms(4, split="official"))
     train, test = federation.counts(), federation.counts("test")
     assert ((train > 0) == (test > 0)).all()
     assert test.sum() == sum(20 for c in train.sum(axis=0) if c)
@@ -449,13 +449,13 @@ def test_clients_are_tested_on_the_classes_they_train_on(rule):
 
 def test_without_an_official_test_set_it_is_said():
     with pytest.raises(DataError, match=r"data\.split = 'official' needs .* made has none"):
-        partition_source(made([0, 1] * 10), 2, IID(), 0.75, 0, "official")
+        partition_source(made([0, 1] * 10), IID(), Terms(2, split="official"))
 
 
 def test_a_client_without_test_examples_is_said():
     source = official(2, 50, 3)
     with pytest.raises(DataError, match=r"client \d got \d+ examples to train and 0 to test"):
-        partition_source(source, 8, IID(), 0.75, 0, "official")
+        partition_source(source, IID(), Terms(8, split="official"))
 
 
 # A user's own -------------------------------------------------------------------------------
@@ -467,7 +467,7 @@ def test_a_users_rule_may_say_itself_what_trains_and_what_tests():
             rows = [np.arange(i, len(source.y), terms.clients) for i in range(terms.clients)]
             return [hp.Share(r[:-1], r[-1:], f"site {i}") for i, r in enumerate(rows)]
 
-    federation = partition_source(made([0, 1] * 6), 3, Alternating(), 0.75, 0)
+    federation = partition_source(made([0, 1] * 6), Alternating(), Terms(3))
     assert federation.clients == ("site 0", "site 1", "site 2")
     assert federation.train["site 1"].tolist() == [1, 4, 7]
     assert federation.test["site 1"].tolist() == [10]
@@ -480,7 +480,7 @@ def test_a_rule_that_forgets_a_client_is_told_so():
             return np.array_split(np.arange(len(labels)), clients - 1)
 
     with pytest.raises(DataError, match=r"the partition made 2 clients, but data\.clients is 3"):
-        partition_source(made([0, 1] * 6), 3, Forgetful(), 0.75, 0)
+        partition_source(made([0, 1] * 6), Forgetful(), Terms(3))
 
 
 def test_the_library_takes_partition_split_and_feature_skew():

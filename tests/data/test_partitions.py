@@ -11,7 +11,7 @@ from heterophony.core.errors import ConfigError, DataError
 from heterophony.core.randomness import make_generator
 from heterophony.core.samples import Scale
 from heterophony.data.partitioning import partition_source
-from heterophony.data.partitions import IID, Classes, Dirichlet, split_train_test
+from heterophony.data.partitions import IID, Classes, Dirichlet, Terms, split_train_test
 from heterophony.data.source import Source
 
 quick = settings(derandomize=True, deadline=None, max_examples=50)
@@ -309,4 +309,4 @@ def test_a_client_with_one_example_cannot_be_split():
     x, y = np.zeros((10, 2), np.float32), np.arange(10) % 2
     source = Source("tiny", x, y.astype(np.int64), Scale(), ("a", "b"))
     with pytest.raises(DataError, match=r"client 1 got 1 example; it needs at least 2"):
-        partition_source(source, 2, Unfair(), 0.75, seed=0)
+        partition_source(source, Unfair(), Terms(2))

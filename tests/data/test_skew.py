@@ -14,7 +14,7 @@ from heterophony.core.errors import DataError
 from heterophony.core.samples import BYTES_TO_PLUS_MINUS_ONE, Scale
 from heterophony.data.federation import Federation
 from heterophony.data.partitioning import partition_source
-from heterophony.data.partitions import IID, Dirichlet
+from heterophony.data.partitions import IID, Dirichlet, Terms
 from heterophony.data.source import Source
 from heterophony.data.transforms import Noise, Rotation
 
@@ -25,7 +25,7 @@ def source(n: int = 60, shape=(1, 8, 8), dtype=np.uint8, scale=BYTES_TO_PLUS_MIN
 
 
 def made(skew, seed: int = 0, rule=None, **kwargs) -> Federation:
-    return partition_source(source(**kwargs), 4, rule or IID(), 0.75, seed, "merged", skew)
+    return partition_source(source(**kwargs), rule or IID(), Terms(4, seed=seed), skew)
 
 
 def all_of(federation: Federation, client: str) -> torch.Tensor:

@@ -26,7 +26,7 @@ from heterophony.core.randomness import make_generator
 from heterophony.core.samples import Scale
 from heterophony.data.federation import Federation
 from heterophony.data.partitioning import draw_held_out, partition_source
-from heterophony.data.partitions import Share
+from heterophony.data.partitions import Share, Terms
 from heterophony.data.source import Source
 from heterophony.report.page.html import render_label_page
 from heterophony.report.page.page_data import build_page_data
@@ -124,7 +124,7 @@ RULES = {
 @quick
 @given(fraction=st.floats(0.01, 0.99), seed=st.integers(0, 2**32 - 1))
 def test_held_out_is_so_much_of_each_clients_training_and_nothing_else(kind, way, fraction, seed):
-    how = (source(), 5, RULES[kind], 0.75, seed, way)
+    how = (source(), RULES[kind], Terms(5, split=way, seed=seed))
     whole, part = partition_source(*how), partition_source(*how, validation_fraction=fraction)
     assert part.clients == whole.clients == tuple(part.validation)
     for c in whole.clients:
@@ -162,10 +162,12 @@ def test_shares_are_rounded_down_and_one_stays():
 def test_the_partitions_own_seed_decides_who_validates():
     held, free = hp.IID(seed=7), hp.IID()
     fixed = [
-        partition_source(source(), 5, held, 0.75, s, validation_fraction=0.2).sha256 for s in (0, 1)
+        partition_source(source(), held, Terms(5, seed=s), validation_fraction=0.2).sha256
+        for s in (0, 1)
     ]
     varied = [
-        partition_source(source(), 5, free, 0.75, s, validation_fraction=0.2).sha256 for s in (0, 1)
+        partition_source(source(), free, Terms(5, seed=s), validation_fraction=0.2).sha256
+        for s in (0, 1)
     ]
     assert fixed[0] == fixed[1]
     assert varied[0] != varied[1]
@@ -205,23 +207,23 @@ def test_the_configuration_says_it_and_reads_it_back(tmp_path):
 
 @pytest.mark.parametrize("ending", [".json", ".npz"])
 def test_a_partition_in_a_file_keeps_them(tmp_path, ending):
-    part = partition_source(source(), 4, hp.IID(), 0.75, 0, validation_fraction=0.2)
+    part = partition_source(source(), hp.IID(), Terms(4), validation_fraction=0.2)
     file = hp.FromFile(str(tmp_path / f"who{ending}"))
     part.save_partition(Path(file.path))
-    assert partition_source(source(), 4, file, 0.75, 9).sha256 == part.sha256
+    assert partition_source(source(), file, Terms(4, seed=9)).sha256 == part.sha256
     with pytest.raises(ConfigError, match="the partition itself lists validation examples"):
-        partition_source(source(), 4, file, 0.75, 9, validation_fraction=0.2)
+        partition_source(source(), file, Terms(4, seed=9), validation_fraction=0.2)
 
 
 @pytest.mark.parametrize("ending", [".json", ".npz"])
 def test_of_a_file_without_them_a_share_is_held_out(tmp_path, ending):
-    whole = partition_source(source(), 4, hp.IID(), 0.75, 0)
+    whole = partition_source(source(), hp.IID(), Terms(4))
     file = hp.FromFile(str(tmp_path / f"who{ending}"))
     whole.save_partition(Path(file.path))
-    part = partition_source(source(), 4, file, 0.75, 0, validation_fraction=0.2)
+    part = partition_source(source(), file, Terms(4), validation_fraction=0.2)
     assert (
         part.sha256
-        == partition_source(source(), 4, hp.IID(), 0.75, 0, validation_fraction=0.2).sha256
+        == partition_source(source(), hp.IID(), Terms(4), validation_fraction=0.2).sha256
     )
 
 
@@ -229,7 +231,7 @@ def test_a_file_in_which_a_client_trains_on_its_validation_is_refused(tmp_path):
     who = {"0": {"train": [0, 1], "validation": [1], "test": [2]}}
     (tmp_path / "who.json").write_text(json.dumps(who))
     with pytest.raises(DataError, match="client 0 has row 1 more than once"):
-        partition_source(source(), 1, hp.FromFile(str(tmp_path / "who.json")), 0.75, 0)
+        partition_source(source(), hp.FromFile(str(tmp_path / "who.json")), Terms(1))
 
 
 def test_a_rule_of_ones_own_may_say_who_validates():
@@ -237,7 +239,7 @@ def test_a_rule_of_ones_own_may_say_who_validates():
         def allot(self, source, terms):
             return [Share(np.arange(5), np.arange(5, 7), validation=np.arange(7, 10))]
 
-    federation = partition_source(source(), 1, Mine(), 0.75, 0)
+    federation = partition_source(source(), Mine(), Terms(1))
     assert federation.validation["0"].tolist() == [7, 8, 9]
 
 

@@ -16,7 +16,13 @@ from torch import Tensor
 from ..core.algorithm import Algorithm, Client, Net, Reply, Server, equally, mean, setting
 from ..core.errors import ConfigError
 from ..core.tensors import Tensors, params
-from .parts.distillation import draw_labels, generate, make_generator, train_generator
+from .parts.distillation import (
+    GeneratorTraining,
+    draw_labels,
+    generate,
+    make_generator,
+    train_generator,
+)
 from .parts.layers import list_linear_layers
 
 
@@ -75,16 +81,10 @@ class FedGen(Algorithm):
         counts = torch.stack([r.tensors["fedgen/counts"] for r in replies]).sum(0)
         labels = counts / counts.sum()
         heads = mean(replies, "head.*", weight=equally)  # 1/K Σ g(z; θ_k), as all are linear
-        made, kept = train_generator(
-            server.model.below("generator."),
-            heads,
-            labels,
-            steps=self.generator_steps,
-            batch=self.generated,
-            noise=self.noise,
-            lr=self.generator_lr,
-            diversity=self.diversity,
-            kept=server.memory.get("adam", Tensors()),
+        how = GeneratorTraining(
+            self.generator_steps, self.generated, self.noise, self.generator_lr, self.diversity
         )
+        generator, kept = server.model.below("generator."), server.memory.get("adam", Tensors())
+        made, kept = train_generator(generator, heads, labels, how, kept)
         model = mean(replies, *server.model.without("generator.*")) | made.under("generator.")
         return server.update(model, labels=Tensors({"fedgen/labels": labels}), adam=kept)

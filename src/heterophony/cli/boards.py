@@ -105,44 +105,45 @@ def names_own_algorithm(file: str | None, pairs: list[str], begun: Path) -> bool
     return find_named_algorithm(settings, [*chosen, *pairs]) == name
 
 
+ClientsOption = Annotated[
+    str,
+    typer.Option(help="The clients on this board, as in 0,1,2; default with --data: all in it."),
+]
+DataOption = Annotated[
+    Path | None,
+    typer.Option(help="Local data: one client's folder or .npz, or a folder with one per client."),
+]
+SharesOption = Annotated[
+    Path | None,
+    typer.Option(help="A folder with the clients' shares of the data set, as `fleet data` writes."),
+]
+FolderOption = Annotated[
+    Path, typer.Option(help="Where clients keep personal parameters, which are never sent.")
+]
+RunOption = Annotated[
+    str | None,
+    typer.Option(help="Name of the run; default: the first that a connected server announces."),
+]
+MemoryLimitOption = Annotated[
+    int | None,
+    typer.Option(min=64, help="Memory limit in MB; default: what the board has."),
+]
+PairsOption = Annotated[
+    list[str] | None,
+    typer.Option("-c", "--config", help="Where its jobs compute, as in engine.accelerator=cuda."),
+]
+
+
 def board(
     enrolment: EnrolmentOption,
-    clients: Annotated[
-        str,
-        typer.Option(
-            help="The clients on this board, as in 0,1,2; default with --data: all in it."
-        ),
-    ] = "",
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="Local data: one client's folder or .npz, or a folder with one per client."
-        ),
-    ] = None,
-    shares: Annotated[
-        Path | None,
-        typer.Option(
-            help="A folder with the clients' shares of the data set, as `fleet data` writes."
-        ),
-    ] = None,
-    folder: Annotated[
-        Path, typer.Option(help="Where clients keep personal parameters, which are never sent.")
-    ] = Path("board"),
-    run: Annotated[
-        str | None,
-        typer.Option(help="Name of the run; default: the first that a connected server announces."),
-    ] = None,
+    clients: ClientsOption = "",
+    data: DataOption = None,
+    shares: SharesOption = None,
+    folder: FolderOption = Path("board"),
+    run: RunOption = None,
     simulate_slow: Annotated[float, typer.Option(min=1.0, help="Slowdown factor.")] = 1.0,
-    memory_limit: Annotated[
-        int | None,
-        typer.Option(min=64, help="Memory limit in MB; default: what the board has."),
-    ] = None,
-    pairs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-c", "--config", help="Where its jobs compute, as in engine.accelerator=cuda."
-        ),
-    ] = None,
+    memory_limit: MemoryLimitOption = None,
+    pairs: PairsOption = None,
     trust: TrustOption = False,
 ) -> None:
     """Take part in a run, until it ends. Started again after any interruption, it continues."""

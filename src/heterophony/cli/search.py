@@ -148,27 +148,49 @@ class SamplerChoice(StrEnum):
     grid = "grid"
 
 
+AlgorithmsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="ALGO…", help="As in `heterophony list algorithms`, or package.module:Class."
+    ),
+]
+SearchedOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-s",
+        "--set",
+        help="What to search, as in training.lr=0.005..0.1, training.batch=10,20 or, of one algorithm,"
+        " fedprox.mu=0.001..1.0; repeatable.",
+    ),
+]
+TrialsOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Of every algorithm; default: 20, with grid all combinations."),
+]
+StopEarlyOption = Annotated[
+    bool,
+    typer.Option(
+        "--stop-early/--no-stop-early",
+        help="Stop a trial that is below the median of earlier ones.",
+    ),
+]
+KeepOption = Annotated[
+    bool, typer.Option("--keep", help="Run everything to its end, and choose nothing.")
+]
+WorkersOption = Annotated[
+    int | None, typer.Option(min=1, help="Runs at a time; default: one per core.")
+]
+FigureOption = Annotated[
+    Path | None,
+    typer.Option("-o", help="The picture (.png, .svg, .pdf); default: tune.png in --out."),
+]
+
+
 def tune(
-    algorithms: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="ALGO…", help="As in `heterophony list algorithms`, or package.module:Class."
-        ),
-    ],
-    searched: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-s",
-            "--set",
-            help="What to search, as in training.lr=0.005..0.1, training.batch=10,20 or, of one algorithm,"
-            " fedprox.mu=0.001..1.0; repeatable.",
-        ),
-    ] = None,
+    algorithms: AlgorithmsArgument,
+    searched: SearchedOption = None,
     pairs: SettingsOption = None,
-    trials: Annotated[
-        int | None,
-        typer.Option(min=1, help="Of every algorithm; default: 20, with grid all combinations."),
-    ] = None,
+    trials: TrialsOption = None,
     sampler: Annotated[SamplerChoice, typer.Option(help="Who proposes settings.")] = (
         SamplerChoice.tpe
     ),
@@ -176,25 +198,12 @@ def tune(
     by: Annotated[SortKey, typer.Option(help="Choose by P or G, on validation examples.")] = (
         SortKey.P
     ),
-    stop_early: Annotated[
-        bool,
-        typer.Option(
-            "--stop-early/--no-stop-early",
-            help="Stop a trial that is below the median of earlier ones.",
-        ),
-    ] = True,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Run everything to its end, and choose nothing.")
-    ] = False,
+    stop_early: StopEarlyOption = True,
+    keep: KeepOption = False,
     file: Annotated[Path | None, typer.Option(help="A CONFIG.toml to start from.")] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time; default: one per core.")
-    ] = None,
+    workers: WorkersOption = None,
     out: OutOption = None,
-    figure: Annotated[
-        Path | None,
-        typer.Option("-o", help="The picture (.png, .svg, .pdf); default: tune.png in --out."),
-    ] = None,
+    figure: FigureOption = None,
     json: JsonOption = False,
 ) -> None:
     """Give every algorithm the same number of trials, and choose its settings on validation examples.

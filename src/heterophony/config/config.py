@@ -22,10 +22,10 @@ from ..core.training import Training
 from ..data.federation import Federation
 from ..data.folders import OWN_DATA, ExampleSpec, find_client_data, load_own_federation
 from ..data.partitioning import partition_source
-from ..data.partitions import build_partition
+from ..data.partitions import Terms, build_partition
 from ..data.sources import read_source
 from ..data.transforms import build_skew
-from ..jobs.plan import Plan, collect_run_facts
+from ..jobs.plan import Plan, describe_selection
 from ..jobs.trials import check_merge
 from ..models import get_default_head_depth, get_model_builder
 from ..population.attacks import Attack, Faults, check_participation
@@ -85,11 +85,8 @@ class Config:
         else:
             federation = partition_source(
                 read_source(data.name, data.path, data.classes, data.task, data.users),
-                data.clients,
                 build_partition(data.partition),
-                data.train_fraction,
-                seed,
-                data.split,
+                Terms(data.clients, data.train_fraction, data.split, seed),
                 None if data.feature_skew is None else build_skew(data.feature_skew),
                 data.validation_fraction,
             ).transformed(data.transform, data.frozen_augment)
@@ -432,16 +429,18 @@ def check_size(config: Config, protection: Protection) -> None:
 
 def describe_run(config: Config, active: tuple[Protection, ...]) -> RunFacts:
     """Collect the facts of the run that protections depend on."""
-    return collect_run_facts(
+    clients = config.data.clients
+    kind, rate = describe_selection(config.algorithm, config.participation, clients)
+    return RunFacts(
         rounds=config.top.rounds,
-        clients=config.data.clients,
-        algorithm=config.algorithm,
-        participation=config.participation,
+        clients=clients,
+        participation_kind=kind,
+        rate=rate,
         weights=config.aggregation.weights,
         batch=config.training.batch,
-        buffers=config.model.buffers,
-        faults=config.faults,
-        attack=config.attack,
+        shares_buffers=config.model.buffers == "average",
+        unreliable=config.faults.is_unreliable,
+        attacked=config.attack.is_active,
         protections=active,
     )
 

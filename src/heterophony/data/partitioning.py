@@ -13,7 +13,6 @@ from ..core.errors import ConfigError, DataError
 from ..core.randomness import make_generator
 from .federation import Federation
 from .partitions import Partition, Terms, compute_shares, split_train_test
-from .partitions.base import SplitMode
 from .partitions.by_client import FromFile
 from .source import Source, group_examples, name_own_clients
 from .transforms import Skew
@@ -55,11 +54,8 @@ def draw_held_out(rows: Tensor, fraction: float, draw: np.random.Generator) -> T
 
 def partition_source(
     source: Source,
-    clients: int,
     partition: Partition,
-    train_fraction: float,
-    seed: int,
-    split: SplitMode = "merged",
+    terms: Terms,
     feature_skew: Skew | None = None,
     validation_fraction: float = 0.0,
 ) -> Federation:
@@ -68,6 +64,7 @@ def partition_source(
     Clients have the names that the partition gives them, or are numbered; they are in natural order.
     ``validation_fraction`` of each client's training examples is held out for validation.
     """
+    clients, seed = terms.clients, terms.seed
     if clients < 1:
         raise ConfigError(f"data.clients: must be at least 1, not {clients}")
     if clients > len(source.y):
@@ -76,7 +73,8 @@ def partition_source(
             " lower data.clients"
         )
     own_seed = getattr(partition, "seed", None)
-    terms = Terms(clients, train_fraction, split, seed if own_seed is None else own_seed)
+    if own_seed is not None:
+        terms = replace(terms, seed=own_seed)
     by_file = isinstance(partition, FromFile)  # it compares a digest of the targets themselves
     grouped = source if by_file else replace_targets_by_groups(source)
     found = compute_shares(partition, grouped, terms)

@@ -338,52 +338,33 @@ def check_personal_patterns(algorithm: Algorithm, net: Net) -> None:
 KINDS: dict[type, str] = {Poisson: "poisson", Uniform: "uniform", Skewed: "skewed"}
 
 
-def collect_run_facts(
-    *,
-    rounds: int,
-    clients: int,
-    algorithm: Algorithm,
-    participation: Participation,
-    weights: str,
-    batch: int,
-    buffers: str,
-    faults: Faults,
-    attack: Attack,
-    protections: tuple[Protection, ...],
-) -> RunFacts:
-    """Collect the facts of a run with these settings."""
-    rate, kind = 1.0 if algorithm.everybody else None, "everybody"
-    if not algorithm.everybody:
-        kind = KINDS.get(type(participation), "own")
-        if isinstance(participation, Poisson):
-            rate = participation.compute_rate(clients)
-        elif isinstance(participation, RandomParticipation):
-            rate = participation.compute_sample_size(clients) / clients
-    return RunFacts(
-        rounds=rounds,
-        clients=clients,
-        participation_kind=kind,
-        rate=rate,
-        weights=weights,
-        batch=batch,
-        shares_buffers=buffers == "average",
-        unreliable=faults.dropout > 0 or faults.deadline is not None,
-        attacked=attack.is_active,
-        protections=protections,
-    )
+def describe_selection(
+    algorithm: Algorithm, participation: Participation, clients: int
+) -> tuple[str, float | None]:
+    """Return how clients are selected, and the share of them in a round; None if it varies."""
+    if algorithm.everybody:
+        return "everybody", 1.0
+    rate = None
+    if isinstance(participation, Poisson):
+        rate = participation.compute_rate(clients)
+    elif isinstance(participation, RandomParticipation):
+        rate = participation.compute_sample_size(clients) / clients
+    return KINDS.get(type(participation), "own"), rate
 
 
 def describe_plan(plan: Plan) -> RunFacts:
     """Collect the facts of a plan."""
-    return collect_run_facts(
+    clients = len(plan.federation.clients)
+    kind, rate = describe_selection(plan.algorithm, plan.participation, clients)
+    return RunFacts(
         rounds=plan.rounds,
-        clients=len(plan.federation.clients),
-        algorithm=plan.algorithm,
-        participation=plan.participation,
+        clients=clients,
+        participation_kind=kind,
+        rate=rate,
         weights=plan.weights,
         batch=plan.training.batch,
-        buffers=plan.buffers,
-        faults=plan.faults,
-        attack=plan.attack,
+        shares_buffers=plan.buffers == "average",
+        unreliable=plan.faults.is_unreliable,
+        attacked=plan.attack.is_active,
         protections=plan.protections,
     )

@@ -161,6 +161,11 @@ class Faults:
                 f"quorum: must be a fraction of at most 1 or a whole number, not {self.quorum}"
             )
 
+    @property
+    def is_unreliable(self) -> bool:
+        """True if a selected client's reply may be missing."""
+        return self.dropout > 0 or self.deadline is not None
+
     def get_availability_rule(self) -> Availability | None:
         """Return the rule that decides who can be reached; None if everybody always can."""
         given = self.availability

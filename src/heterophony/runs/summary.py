@@ -14,6 +14,7 @@ from .curves import Accuracy, Fairness, NewClients, compute_curves, compute_loss
 from .events import (
     Counts,
     EndEvent,
+    EvaluationEvent,
     Event,
     RoundEvent,
     StartEvent,
@@ -154,25 +155,10 @@ def build_summary(events: Sequence[Event]) -> Summary:
     rounds, new, lines = select_rounds(events), get_new_clients(events), compute_curves(events)
     by_client = compute_curves(events, "mean")
     timed = [*rounds, *([new] if new else []), end]
-    correct = require_counts(last["P"])
-    own = [c / n for c, n in zip(correct, start["test"], strict=True)]
-    generic: list[float] | None = None
-    if last["G"]:
-        counts = require_counts(last["G"])
-        generic = [c / n for c, n in zip(counts, start["test"], strict=True)]
     examples_per_round, relative_work = summarise_examples(rounds)
-    participations = Counter(c for e in rounds for c in e["clients"])
-    clients = {
-        c: ClientResult(
-            accuracy=own[i],
-            correct=correct[i],
-            total=start["test"][i],
-            generic=generic[i] if generic else None,
-            train=start["train"][i],
-            participations=participations[c],
-        )
-        for i, c in enumerate(start["clients"])
-    }
+    clients = build_client_results(start, last, rounds)
+    own = [c.accuracy for c in clients.values()]
+    generic = [c.generic for c in clients.values() if c.generic is not None]
     return Summary(
         algorithm=start["algorithm"],
         seed=start["seed"],
@@ -217,6 +203,26 @@ def build_summary(events: Sequence[Event]) -> Summary:
         kept_round=find_kept_round(events),
         stopped=end.get("stopped", ""),
     )
+
+
+def build_client_results(
+    start: StartEvent, last: EvaluationEvent, rounds: Sequence[RoundEvent]
+) -> dict[str, ClientResult]:
+    """Return each client's result in the last evaluation; ``generic`` only if G was measured."""
+    assert last["P"] is not None
+    correct, counts = require_counts(last["P"]), last["G"] and require_counts(last["G"])
+    participations = Counter(c for e in rounds for c in e["clients"])
+    return {
+        c: ClientResult(
+            accuracy=correct[i] / start["test"][i],
+            correct=correct[i],
+            total=start["test"][i],
+            generic=counts[i] / start["test"][i] if counts else None,
+            train=start["train"][i],
+            participations=participations[c],
+        )
+        for i, c in enumerate(start["clients"])
+    }
 
 
 def summarise_losses(events: Sequence[Event]) -> dict[str, float | None]:

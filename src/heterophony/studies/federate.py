@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..core.status_line import name_slow_work
 from ..data.columns import is_frame
 from ..data.federation import Federation
 from ..data.partitioning import partition_source, split_into_clients
-from ..data.partitions import PARTITIONS, Dirichlet, Natural, Partition
+from ..data.partitions import PARTITIONS, Dirichlet, Natural, Partition, Terms
 from ..data.partitions.base import SplitMode
 from ..data.source import Source, decide_classes, name_own_clients, name_users
 from ..data.sources import find_named_clients, read_source, wrap_arrays
@@ -77,16 +77,14 @@ def federate(
     """
     shares = {"new_clients": new_clients, "validation_fraction": validation_fraction, "task": task}
     construct(DataSection, shares, "data")
+    request = Request(classes, task, users)
+    terms = Terms(20 if clients is None else clients, train_fraction, split or "merged", seed)
     if isinstance(data, list | dict) and not is_datasets_object(data):
         if client is not None or users is not None:
             raise ConfigError(
                 "client: (x, y) of every client say already whose they are; leave out client and users"
             )
-        pairs = data.items() if isinstance(data, dict) else enumerate(data)
-        own = name_own_clients((c, unpack_datasets(d, task)) for c, d in pairs)
-        names = list(own) if isinstance(data, dict) else ()
-        how_much = (train_fraction, seed, validation_fraction)
-        federation = federate_own_data(own, classes, task, how_much, names)
+        federation = federate_own_data(data, request, terms, validation_fraction)
     else:
         with name_slow_work(f"reading {data}" if isinstance(data, str | Path) else "partitioning"):
             source = resolve_source(data, path, classes, task, users)
@@ -96,28 +94,26 @@ def federate(
             if partition is None and (client is not None or named.names):
                 partition = Natural()
                 count = len(named.names or source.user_names)
-                clients = count if clients is None else clients
-                split = "official" if named.has_split and split is None else split
+                official = named.has_split and split is None
+                terms = replace(
+                    terms,
+                    clients=count if clients is None else clients,
+                    split="official" if official else terms.split,
+                )
             rule = resolve_partition(partition)
-            how = (rule, train_fraction, seed, split or "merged", feature_skew, validation_fraction)
-            federation = partition_source(source, 20 if clients is None else clients, *how)
+            federation = partition_source(source, rule, terms, feature_skew, validation_fraction)
     if federation.remark:
         warnings.warn(federation.remark, stacklevel=2)
     federation = federation.transformed(transform, frozen_augment).keeping_out(new_clients, seed)
     federation = federation.encode_table()
     if client is not None or not isinstance(data, str | Path):
         return federation
-    rest = {
-        "split": split or "merged",
-        "users": users,
-        "path": path,
-        "train_fraction": train_fraction,
-    }
     recipe = {
         **shares,
-        **rest,
+        **asdict(terms),
+        "users": users,
+        "path": path,
         "name": str(data),
-        "seed": seed,
         "clients": len(federation.train),
         "transform": transform,
         "frozen_augment": frozen_augment,
@@ -197,16 +193,14 @@ def resolve_source(
 
 
 def federate_own_data(
-    own: Mapping[str, Sequence[Any]],
-    classes: int | Sequence[str] | None,
-    task: TaskName,
-    how_much: tuple[float, int, float],
-    names: Sequence[str],
+    data: Sequence[Any] | Mapping[str, Any],
+    request: Request,
+    terms: Terms,
+    validation_fraction: float,
 ) -> Federation:
-    """Build a federation of clients that have their own arrays; without names, they are numbered.
-
-    ``how_much`` is the share to train on, the seed that draws it, and the share held out of it.
-    """
+    """Build a federation of clients that have their own arrays; without names, they are numbered."""
+    pairs = data.items() if isinstance(data, dict) else enumerate(data)
+    own = name_own_clients((c, unpack_datasets(d, request.task)) for c, d in pairs)
     parts = list(own.values())
     if not parts or any(isinstance(p, Mapping) or len(p) not in (2, 4) for p in parts):
         raise DataError("every client needs (x, y) or (x_train, y_train, x_test, y_test)")
@@ -220,9 +214,11 @@ def federate_own_data(
                 f" client {first} of {usual[0]} and {usual[1]}"
             )
     x, y = (np.concatenate([b[i] for b in both]) for i in (0, 1))
-    whole = decide_classes(wrap_arrays(x, y, task=task), classes)
+    whole = decide_classes(wrap_arrays(x, y, task=request.task), request.classes)
     trains = [len(p[1]) if len(p) == 4 else None for p in parts]
     sizes = [len(y) for _, y in both]
+    how_much = (terms.train_fraction, terms.seed, validation_fraction)
+    names = list(own) if isinstance(data, dict) else ()
     return split_into_clients(whole, sizes, trains, *how_much, names)
 
 

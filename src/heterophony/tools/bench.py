@@ -26,7 +26,7 @@ from ..core.tensors import matches_any
 from ..core.training import Training
 from ..data.federation import Federation
 from ..data.partitioning import partition_source
-from ..data.partitions import IID, Dirichlet, Partition
+from ..data.partitions import IID, Dirichlet, Partition, Terms
 from ..data.source import Source
 from ..engines.base import EngineSpec
 from ..engines.child_processes import CONTEXT, start_fork_server
@@ -208,7 +208,7 @@ def measure_pool_rate(workers: int, samples: int, compute: Compute) -> float:
     """Measure the samples per second of the pool: two equal clients per worker, after a warm-up."""
     clients = 2 * workers
     federation = partition_source(
-        make_random_images(round(samples / 2 / 0.75) * clients), clients, IID(), 0.75, 0
+        make_random_images(round(samples / 2 / 0.75) * clients), IID(), Terms(clients)
     )
     with open_pool(federation, convnet, workers, 1, compute) as (plan, engine):
         list(engine.run(make_training_jobs(plan, plan.federation.clients[:workers])))
@@ -229,7 +229,7 @@ def measure_evaluation_share(compute: Compute) -> float:
     It uses a fifth of Fashion-MNIST's number of images, so that it takes seconds.
     """
     dirichlet: Partition = Dirichlet(0.5, min_size=20)
-    federation = partition_source(make_random_images(14_000), 50, dirichlet, 0.75, 0)
+    federation = partition_source(make_random_images(14_000), dirichlet, Terms(50))
     with open_pool(federation, convnet, 2, 5, compute) as (plan, engine):
         tests = build_evaluation_jobs(plan, plan.create_initial_server())
         jobs = [*make_training_jobs(plan, plan.federation.clients[::5]), *tests]
@@ -245,7 +245,7 @@ def measure_idle_cost(compute: Compute) -> float:
     """Measure the time of a round with 1000 clients relative to 20, where ten train in both."""
     times = {20: list[float](), 1000: list[float]()}
     for clients, taken in times.items():
-        federation = partition_source(make_random_images(clients * 40), clients, IID(), 0.75, 0)
+        federation = partition_source(make_random_images(clients * 40), IID(), Terms(clients))
         with open_pool(federation, mlp, 2, 20, compute) as (plan, engine):
             for _ in range(1 + REPEATS):
                 jobs = make_training_jobs(plan, plan.federation.clients[:10])

@@ -19,7 +19,7 @@ from ..core.errors import ConfigError
 from ..core.training import Training
 from ..data.federation import Federation
 from ..data.partitioning import partition_source
-from ..data.partitions import IID
+from ..data.partitions import IID, Terms
 from ..studies.run import run
 from .bench import make_random_images
 
@@ -152,7 +152,7 @@ def check_gpu(device: str, say: Callable[[str], None]) -> list[Trial]:
         raise ConfigError(
             f"doctor --gpu: torch {torch.__version__} sees no GPU here; nothing to check"
         )
-    federation = partition_source(make_random_images(IMAGES), CLIENTS, IID(), 0.75, 0)
+    federation = partition_source(make_random_images(IMAGES), IID(), Terms(CLIENTS))
     trials = []
     for algorithm in ALGORITHMS:
         for where, workers in (("cpu", 2), *((device, n) for n in WORKERS)):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -114,30 +115,32 @@ def on_one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@dataclass(frozen=True)
+class GeneratorTraining:
+    """How a generator is trained: ``noise`` numbers beside each label, likeness costs ``diversity``."""
+
+    steps: int
+    batch: int
+    noise: int
+    lr: float
+    diversity: float
+
+
 def train_generator(
-    w: Tensors,
-    heads: Tensors,
-    labels: Tensor,
-    *,
-    steps: int,
-    batch: int,
-    noise: int,
-    lr: float,
-    diversity: float,
-    kept: Tensors,
+    w: Tensors, heads: Tensors, labels: Tensor, how: GeneratorTraining, kept: Tensors
 ) -> tuple[Tensors, Tensors]:
     """Train the generator so that the mean head answers its labels; return it and Adam's moments."""
     w = w.map(lambda v: v.detach().clone().requires_grad_())
     weight, bias = (next((v for v in heads.values() if v.dim() == d), None) for d in (2, 1))
     assert weight is not None
-    adam = Adam(w, Training(optimizer="adam", lr=lr), {}, kept)
+    adam = Adam(w, Training(optimizer="adam", lr=how.lr), {}, kept)
     with on_one_thread():
-        for _ in range(steps):
-            y, eps = draw_labels(labels, batch), torch.randn(batch, noise)
+        for _ in range(how.steps):
+            y, eps = draw_labels(labels, how.batch), torch.randn(how.batch, how.noise)
             z = generate(w, y, eps)
             loss = cross_entropy(linear(z, weight, bias), y)
-            if diversity:
-                loss = loss + diversity * compute_likeness(z, eps)
+            if how.diversity:
+                loss = loss + how.diversity * compute_likeness(z, eps)
             adam.zero_grad()
             loss.backward()
             adam.step()
