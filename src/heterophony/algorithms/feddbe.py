@@ -24,6 +24,7 @@ class FedDBE(Algorithm):
 
     paper = "Zhang et al., NeurIPS 2023"
     personal = ("shift",)
+    uses_features = True
     kappa: float = setting(50.0, "weight of the distance between mean features", low=0)
     momentum: float = setting(
         1.0, "share of a batch in the moving average of mean features", above=0, high=1

@@ -16,6 +16,7 @@ class FedDPA(LoRAAlgorithm):
 
     paper = "Yang et al., NeurIPS 2024"
     personal = ("*.own.lora_A", "*.own.lora_B")
+    uses_features = True
     most: float = setting(0.5, "largest share of the personal adapter; 0: none", low=0, high=1)
     train_mix: float = setting(0.5, "its share while it is trained", above=0, high=1)
     anchors: int = setting(5, "training examples that an example is compared with", low=1)

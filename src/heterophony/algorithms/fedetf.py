@@ -20,6 +20,7 @@ class FedETF(Algorithm):
     paper = "Li et al., ICCV 2023"
     needs_classes = True
     personal = ("own.*",)
+    uses_features = True
     temperature: float = setting(10.0, "initial norm of the features; it is learned", above=0)
     tune_turns: int = setting(5, "turns of directions and projection in the personalisation", low=0)
     tune_epochs: int = setting(3, "epochs of either in a turn", low=0)

@@ -18,6 +18,7 @@ class FedProto(Algorithm):
     paper = "Tan et al., AAAI 2022"
     needs_classes = True
     personal = ("*",)
+    uses_features = True
     common = False
     lam: float = setting(1.0, "weight of the distance to the prototypes", low=0)
     weight: Literal["equal", "counts"] = setting("equal", "weight of a client in a prototype")

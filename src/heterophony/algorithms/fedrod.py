@@ -19,6 +19,7 @@ class FedRoD(Algorithm):
     paper = "Chen and Chao, ICLR 2022"
     needs_classes = True
     personal = ("own.*",)
+    uses_features = True
     head: Literal["linear", "hyper"] = setting(
         "linear", "the personal head is a layer, or made by a shared network from label frequencies"
     )

@@ -23,6 +23,7 @@ class Floco(Algorithm):
     """Train a simplex of last layers; each client trains in its own region of it, found by its updates."""
 
     paper = "Grinwald et al., NeurIPS 2024"
+    uses_features = True
     vertices: int = setting(6, "corners of the simplex, M", low=1)
     tau: int = setting(10, "rounds in which all clients train the whole simplex", low=1)
     rho: float = setting(0.1, "radius of a client's region, in the L1 norm", low=0)

@@ -20,6 +20,7 @@ class KNNPer(Algorithm):
     """Train FedAvg; mix its predictions with those of the nearest features of the client's own data."""
 
     paper = "Marfoq et al., ICML 2022"
+    uses_features = True
     needs_classes = True
     lam: float = setting(0.5, "share of the nearest neighbours in the prediction", low=0, high=1)
     neighbours: int = setting(10, "examples of the datastore that are asked, k", low=1)

@@ -16,6 +16,7 @@ class MOON(Algorithm):
     """Pull features towards those of the received model, away from the client's previous ones."""
 
     paper = "Li et al., CVPR 2021"
+    uses_features = True
     mu: float = setting(1.0, "weight of the contrastive loss", low=0)
     temperature: float = setting(0.5, "temperature of the contrastive loss", above=0)
     projection: bool = setting(False, "add two layers, 256 wide, between base and head")

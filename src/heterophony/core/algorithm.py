@@ -92,6 +92,7 @@ class Algorithm:
     personal: ClassVar[tuple[str, ...]] = ()  # patterns of parameters that never leave the client
     head_depth: ClassVar[int | None] = None  # how many layers the head has, if the paper says so
     separates_head: ClassVar[bool] = False  # is the head treated apart, beside ``personal``?
+    uses_features: ClassVar[bool] = False  # does it read or change what is between base and head?
     everybody: ClassVar[bool] = False  # do all clients train in every round?
     common: ClassVar[bool] = True  # do all clients have a model in common? Else there is no G
     needs_classes: ClassVar[bool] = False  # is it for classification alone?
@@ -106,6 +107,12 @@ class Algorithm:
         super().__init_subclass__()
         if "__repr__" not in vars(cls):  # @dataclass would write one with all settings
             cls.__repr__ = Algorithm.__repr__  # type: ignore[method-assign]
+
+    @property
+    def needs_head(self) -> bool:
+        """True if a net must have a head of its own; else any module will do."""
+        apart = any(p.startswith(("head.", "base.")) for p in self.personal)
+        return apart or self.separates_head or self.uses_features
 
     def __repr__(self) -> str:
         """Name the settings that are not at their default."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -24,10 +24,13 @@ class Cut:
 
     ``index``: a ``Sequential`` in front of a layer. ``replace``: the child called last becomes the
     head, and an ``Identity`` takes its place. ``trace``: the head is a child and all that follows it.
+    ``whole``: the module is the base, and nothing follows it. ``logits``: it returns an object that
+    has the logits.
     """
 
     head: str | int
-    way: Literal["index", "replace", "trace"]
+    way: Literal["index", "replace", "trace", "whole"]
+    logits: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +49,18 @@ class Origin:
         return copy.base
 
 
+class Logits(nn.Module):
+    """Calls a module that returns an object, as those of transformers do, and takes its logits."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.module(x).logits
+        return logits
+
+
 def split(module: nn.Module, head: str | int | None = None, example: Tensor | None = None) -> Net:
     """Split a copy of any module into base and head.
 
@@ -57,6 +72,9 @@ def split(module: nn.Module, head: str | int | None = None, example: Tensor | No
     module. Without it, ``hp.run`` verifies the split.
     """
     module = deepcopy(module)
+    if example is not None and returns_logits(module, example):
+        module = Logits(module)
+        head = f"module.{head}" if isinstance(head, str) else head
     cut = find_cut(module, head, example)
     if example is None:
         net = cut_module(module, cut)
@@ -69,6 +87,10 @@ def split(module: nn.Module, head: str | int | None = None, example: Tensor | No
 
 def cut_module(module: nn.Module, cut: Cut) -> Net:
     """Cut a module into base and head. The module itself becomes a part of the net."""
+    if cut.logits:
+        module = Logits(module)
+    if cut.way == "whole":
+        return Net(module, nn.Identity())
     if cut.way == "index":
         assert isinstance(module, nn.Sequential)
         layers = list(module)  # a slice would call the constructor of a subclass
@@ -214,6 +236,27 @@ def record_calls(module: nn.Module, example: Tensor) -> Record:
     return record
 
 
+def find_verified_cut(module: nn.Module, example: Tensor, needs_head: bool) -> Cut:
+    """Find the cut of a module, and verify it; leave the module whole if no head is needed."""
+    logits = returns_logits(module, example)
+    whole = Logits(deepcopy(module)) if logits else module
+    call_module(deepcopy(whole), example)
+    try:
+        cut = find_cut(whole, example=example)
+        verify_split(whole, cut_module(deepcopy(whole), cut), example)
+    except ConfigError:
+        if needs_head:
+            raise
+        cut = Cut("", "whole")
+    return replace(cut, logits=logits)
+
+
+def returns_logits(module: nn.Module, example: Tensor) -> bool:
+    """Return True if a module returns an object that has the logits, as those of transformers do."""
+    output = call_any_module(deepcopy(module), example)
+    return isinstance(getattr(output, "logits", None), Tensor)
+
+
 # Verify it --------------------------------------------------------------------------------------
 
 
@@ -241,7 +284,18 @@ def verify_origin(net: Net, example: Tensor) -> None:
 
 
 def call_module(module: nn.Module, example: Tensor) -> Tensor:
-    """Call a module on a mini-batch, always with the same random draws."""
+    """Call a module that returns a tensor on a mini-batch, always with the same random draws."""
+    output = call_any_module(module, example)
+    if not isinstance(output, Tensor):
+        raise ConfigError(
+            f"{type(module).__name__} returns {type(output).__name__}, not a tensor;"
+            " return the logits alone"
+        )
+    return output
+
+
+def call_any_module(module: nn.Module, example: Tensor) -> Any:
+    """Call a module on a mini-batch; name it in the error if that fails."""
     name = type(module).__name__
     # BatchNorm cannot train on one example
     batch = torch.cat([example, example]) if len(example) == 1 else example.clone()
@@ -255,10 +309,6 @@ def call_module(module: nn.Module, example: Tensor) -> Tensor:
         shape = "×".join(map(str, example.shape[1:]))
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise ConfigError(f"{name} cannot take examples of {shape}: {reason}") from None
-    if not isinstance(output, Tensor):
-        raise ConfigError(
-            f"{name} returns {type(output).__name__}, not a tensor; return the logits alone"
-        )
     return output
 
 

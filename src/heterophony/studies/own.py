@@ -15,7 +15,7 @@ from ..core.algorithm import Algorithm
 from ..core.errors import ConfigError
 from ..core.net import Net, copy_module
 from ..core.randomness import seeded
-from ..core.split import Cut, call_module, cut_module, find_cut, verify_origin, verify_split
+from ..core.split import Cut, call_module, cut_module, find_verified_cut, verify_origin
 from ..core.tasks import Criterion, MetricFunction, get_task
 from ..data.federation import Federation
 from ..engines.wire import find_unpicklable
@@ -43,9 +43,8 @@ def prepare_own_net(
         cut, net = None, module
         verify_origin(net, x)
     else:
-        cut = find_cut(module, example=x)
+        cut = find_verified_cut(module, x, algorithm.needs_head)
         net = cut_module(deepcopy(module), cut)
-        verify_split(module, net, x)
     if uses_logits(algorithm):
         check_output(net, x, federation, type(module).__name__)
     return partial(build_own_net, model, cut)
