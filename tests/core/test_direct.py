@@ -211,16 +211,17 @@ def test_a_wrong_kernel_is_found_and_not_used(monkeypatch):
     assert found.model_sha256 == expected.model_sha256
 
 
-def test_a_kernel_that_is_wrong_in_groups_runs_alone(monkeypatch):
+@pytest.mark.parametrize(("place", "entry"), [(0, 0), (20, 3), (31, 9)])
+def test_a_kernel_that_is_wrong_for_one_client_of_a_group_runs_alone(place, entry, monkeypatch):
     expected = played("fedavg", fast="off")
     right, sizes = groups.run_passes, list[int]()
 
     def run(passes, packing=PACKED):
         right(passes, packing)
         sizes.append(len(passes))
-        if len(passes) > 1:
+        if len(passes) > place and len(passes) > 1:
             with torch.no_grad():
-                passes[0].parameters["head.0.bias"].mul_(1 + 2**-23)
+                passes[place].parameters["head.0.bias"][entry].mul_(1 + 2**-22)
 
     monkeypatch.setattr(groups, "run_passes", run)  # as the self-test calls it
     monkeypatch.setattr("heterophony.core.meeting.run_passes", run)
