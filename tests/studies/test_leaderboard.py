@@ -142,6 +142,27 @@ def test_what_a_killed_add_left_is_no_entry_and_is_replaced(board, tmp_path):
     assert [p.name for p in other.iterdir()] == [name]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('name = "digits"\n', "", "does not name an algorithm, data and clients"),
+        ('name = "fedavg"\n', "", "does not name an algorithm, data and clients"),
+        ("[data]\n", "[other]\n", "does not name an algorithm, data and clients"),
+        ("[data]\n", f"[data]\n{'.'.join('a' * 5000)} = 1\n", "sections are nested too deep"),
+    ],
+)
+def test_a_run_without_data_or_with_5000_dots_is_refused_in_one_line(
+    board, tmp_path, old, new, said
+):
+    run = shutil.copytree(board.parent / "runs" / "fedavg-0", tmp_path / "run")
+    text = (run / "config.toml").read_text()
+    assert old in text
+    (run / "config.toml").write_text(text.replace(old, new))
+    line = refused(3, "leaderboard", "add", tmp_path / "b", run)
+    assert line.startswith(f"{run}/config.toml is damaged: ")
+    assert said in line
+
+
 def test_what_is_no_board_is_one_line(board, tmp_path):
     assert "is not a leaderboard" in refused(3, "leaderboard", "show", tmp_path)
     assert "has seeds 0, 1, 2" in refused(3, "leaderboard", "check", board, "--seed", "7")

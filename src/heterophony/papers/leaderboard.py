@@ -352,6 +352,10 @@ def add_entries(
     for run in runs:
         if run.summary is None:
             raise FolderError(f"{run.folder} has not finished; resume it first")
+        if not names_federation(run.config):
+            raise FolderError(
+                f"{run.folder / CONFIG_FILE} is damaged: it does not name an algorithm, data and clients"
+            )
     added: dict[Path, int] = {}
     try:
         for group in group_by_series(runs).values():
@@ -364,6 +368,15 @@ def add_entries(
             shutil.rmtree(folder)
         raise
     return added
+
+
+def names_federation(config: Mapping[str, Any]) -> bool:
+    """Return True if a run's configuration has what describes an entry."""
+    algorithm, data = config.get("algorithm"), config.get("data")
+    if not isinstance(algorithm, dict) or not isinstance(data, dict):
+        return False
+    rule = data.get("partition", {})
+    return "name" in algorithm and {"name", "clients"} <= set(data) and isinstance(rule, dict)
 
 
 def name_entry(run: Run) -> str:
