@@ -116,6 +116,11 @@ DAMAGES: dict[str, Damage] = {
     },
     "deep settings": replace(CONFIG, b"a = " + b"[" * 99_999),
     "a number of 9999 digits": replace(EVENTS, b"9" * 9999 + b"\n"),
+    "5000 dots in the settings": replace(CONFIG, ".".join("a" * 5000).encode() + b" = 1"),
+    **{
+        f"labels are {value!r}": set_key(0, "labels", value)
+        for value in ([[float("-inf"), 1], [1, 1]], [[float("inf"), float("-inf")]] * 2)
+    },
     "events swapped": change_events(list.reverse),
     "no start": change_events(lambda events: events.pop(0)),
     "only an end": change_events(lambda events: events.__delitem__(slice(0, -1))),
@@ -165,6 +170,7 @@ def test_a_damaged_folder_hides_no_other(kind):
     assert not view.note
     assert {row["name"] for row in view.rows or []} == {"good", "bad"}
     assert b"NaN" not in view.message
+    assert b"Infinity" not in view.message
     assert call("report", "runs", "-o", "table.csv").exit_code == 0
     with open("table.csv") as file:
         assert "FedAvg" in [row["name"].split(",")[0] for row in csv.DictReader(file)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -107,6 +109,58 @@ def test_an_entry_with_code_of_its_own_runs_only_if_it_is_trusted(tmp_path, monk
     for engine in ((), words("engine.name=pool", "engine.workers=2")):  # workers get its text
         done = call("leaderboard", "check", "b", "--trust", *engine, "--json")
         assert (done.exit_code, [c["equal"] for c in json.loads(done.stdout)]) == (0, [True])
+
+
+@pytest.mark.parametrize("room", [0, 1, 3, 7, 11])  # of 12 calls of fsync for three entries
+def test_a_full_disk_adds_nothing_and_the_same_command_works_later(
+    board, tmp_path, monkeypatch, room
+):
+    calls = iter(range(100))
+
+    def sync(fd: int) -> None:
+        if next(calls) >= room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    other, runs = tmp_path / "other", board.parent / "runs"
+    with monkeypatch.context() as patch:
+        patch.setattr("heterophony.core.files.os.fsync", sync)
+        said = refused(74, "leaderboard", "add", other, runs)
+    assert said.startswith(f"cannot write {other}/digits-dirichlet-0.1-3-")
+    assert said.endswith(
+        "No space left on device; nothing was added (make room or fix the permissions, then try"
+        " again)"
+    )
+    assert list(other.iterdir()) == []
+    assert call("leaderboard", "add", other, runs).exit_code == 0
+
+
+def test_what_a_killed_add_left_is_no_entry_and_is_replaced(board, tmp_path):
+    other, name = tmp_path / "other", "digits-dirichlet-0.1-3-fedavg"
+    shutil.copytree(board / name, other / f".{name}.new")
+    assert "is not a leaderboard" in refused(3, "leaderboard", "show", other)
+    assert call("leaderboard", "add", other, board.parent / "runs" / "fedavg-0").exit_code == 0
+    assert [p.name for p in other.iterdir()] == [name]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('name = "digits"\n', "", "does not name an algorithm, data and clients"),
+        ('name = "fedavg"\n', "", "does not name an algorithm, data and clients"),
+        ("[data]\n", "[other]\n", "does not name an algorithm, data and clients"),
+        ("[data]\n", f"[data]\n{'.'.join('a' * 5000)} = 1\n", "sections are nested too deep"),
+    ],
+)
+def test_a_run_without_data_or_with_5000_dots_is_refused_in_one_line(
+    board, tmp_path, old, new, said
+):
+    run = shutil.copytree(board.parent / "runs" / "fedavg-0", tmp_path / "run")
+    text = (run / "config.toml").read_text()
+    assert old in text
+    (run / "config.toml").write_text(text.replace(old, new))
+    line = refused(3, "leaderboard", "add", tmp_path / "b", run)
+    assert line.startswith(f"{run}/config.toml is damaged: ")
+    assert said in line
 
 
 def test_what_is_no_board_is_one_line(board, tmp_path):

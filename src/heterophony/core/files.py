@@ -9,11 +9,12 @@ import json
 import os
 import re
 import secrets
+import shutil
 import stat
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path, PurePosixPath
@@ -143,6 +144,31 @@ def write_atomically(
             sync_folder(path.parent)
 
 
+def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write a new folder with these files: all of it or nothing, even after a crash.
+
+    The files are written to a hidden folder beside it, which the next attempt replaces.
+    """
+    new = written = folder.with_name(f".{folder.name}.new")
+    try:
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
+        for name, content in files.items():
+            with (new / name).open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        sync_folder(new)
+        written = new.rename(folder)
+        sync_folder(folder.parent)
+    except OSError as error:
+        shutil.rmtree(written, ignore_errors=True)
+        raise StorageError(
+            f"cannot write {folder}: {error.strerror}; nothing was added (make room or fix the"
+            " permissions, then try again)"
+        ) from error
+
+
 def open_for_owner_only(path: str, flags: int) -> int:
     """Open a file; if it is created, only its owner can read it. Links are not followed."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
@@ -203,7 +229,12 @@ def hold_folder(folder: Path) -> Iterator[None]:
 
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file atomically, indented for people."""
-    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+    write_atomically(path, encode_json(content))
+
+
+def encode_json(content: Any) -> bytes:
+    """Return content as a JSON file, indented for people."""
+    return (json.dumps(content, indent=2) + "\n").encode()
 
 
 def read_json(path: Path) -> Any:

@@ -8,6 +8,7 @@ not built in. A board may have entries packed in ``entries.zip``, without code. 
 from __future__ import annotations
 
 import re
+import shutil
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,15 +19,15 @@ from typing import Any
 
 from ..algorithms import get_display_name, is_own_code, load_algorithm_file
 from ..config.reading import read_config
-from ..core.errors import ConfigError, DivergedError, FolderError, choose
+from ..core.errors import ConfigError, DivergedError, FolderError, HeterophonyError, choose
 from ..core.files import (
+    encode_json,
     find_archive,
     is_file,
     read_json,
     read_text_file,
     unpack,
-    write_atomically,
-    write_json,
+    write_folder,
 )
 from ..core.own_modules import forget_module
 from ..engines.base import prepare_engine
@@ -129,7 +130,9 @@ def open_board(board: Path) -> Iterator[list[Entry]]:
 
 def list_entries(board: Path, parents: Sequence[Path]) -> list[Entry]:
     """Read the entries in these folders, by name; one that is in two is read from the later."""
-    found = {path.parent.name: path.parent for p in parents for path in p.glob(f"*/{ENTRY_FILE}")}
+    found = {
+        path.parent.name: path.parent for p in parents for path in p.glob(f"[!.]*/{ENTRY_FILE}")
+    }
     if not found:
         raise FolderError(f"{board} is not a leaderboard: no folder in it has an {ENTRY_FILE}")
     return [read_entry(folder) for _, folder in sorted(found.items())]
@@ -345,17 +348,35 @@ class CheckedSeed:
 def add_entries(
     board: Path, runs: Sequence[Run], code: Path | None = None, remark: str = ""
 ) -> dict[Path, int]:
-    """Add finished runs as entries, one per series; return the seeds of each by folder."""
+    """Add finished runs as entries, one per series, or none; return the seeds of each by folder."""
     for run in runs:
         if run.summary is None:
             raise FolderError(f"{run.folder} has not finished; resume it first")
-    added = {}
-    for group in group_by_series(runs).values():
-        config, folder = prepare_config(group[0], code), board / name_entry(group[0])
-        seeds = {run.seed: describe_seed(run) for run in group}
-        write_entry(folder, config, seeds, code, remark)
-        added[folder] = len(group)
+        if not names_federation(run.config):
+            raise FolderError(
+                f"{run.folder / CONFIG_FILE} is damaged: it does not name an algorithm, data and clients"
+            )
+    added: dict[Path, int] = {}
+    try:
+        for group in group_by_series(runs).values():
+            config, folder = prepare_config(group[0], code), board / name_entry(group[0])
+            seeds = {run.seed: describe_seed(run) for run in group}
+            write_entry(folder, config, seeds, code, remark)
+            added[folder] = len(group)
+    except HeterophonyError:
+        for folder in added:
+            shutil.rmtree(folder)
+        raise
     return added
+
+
+def names_federation(config: Mapping[str, Any]) -> bool:
+    """Return True if a run's configuration has what describes an entry."""
+    algorithm, data = config.get("algorithm"), config.get("data")
+    if not isinstance(algorithm, dict) or not isinstance(data, dict):
+        return False
+    rule = data.get("partition", {})
+    return "name" in algorithm and {"name", "clients"} <= set(data) and isinstance(rule, dict)
 
 
 def name_entry(run: Run) -> str:
@@ -402,12 +423,13 @@ def write_entry(
     """Write an entry: its configuration, what each seed gave, and its algorithm's file if it has one."""
     if folder.exists():
         raise FolderError(f"{folder} exists already; remove it to add the entry again")
-    folder.mkdir(parents=True)
-    write_atomically(folder / CONFIG_FILE, config.encode())
+    content: dict[str, Any] = {"seeds": {str(s): dict(r) for s, r in sorted(seeds.items())}}
+    if remark:
+        content["remark"] = remark
+    files = {CONFIG_FILE: config.encode(), ENTRY_FILE: encode_json(content)}
     if code is not None:
-        write_atomically(folder / ALGORITHM_FILE, code.read_bytes())
-    content = {"seeds": {str(s): dict(result) for s, result in sorted(seeds.items())}}
-    write_json(folder / ENTRY_FILE, {**content, **({"remark": remark} if remark else {})})
+        files[ALGORITHM_FILE] = code.read_bytes()
+    write_folder(folder, files)
 
 
 def choose_entries(

@@ -113,9 +113,13 @@ def read_run(folder: Path) -> Run:
 def read_config_table(path: Path) -> dict[str, Any]:
     try:
         with translate_disk_errors(path):
-            return tomllib.loads(read_text_file(path))
+            table = tomllib.loads(read_text_file(path))
+        list(flatten_config(table))  # as labels and comparisons will
     except ValueError as error:
         raise FolderError(f"{path} is damaged: {error}") from None
+    except RecursionError:
+        raise FolderError(f"{path} is damaged: its sections are nested too deep") from None
+    return table
 
 
 def load_runs(
