@@ -45,7 +45,7 @@ ROWS = (
         ),
     ),
     Row(
-        ("compare", "tune", "audit", "list"),
+        ("compare", "tune", "slurm", "audit", "list"),
         "the modules that the command names; what a file of settings names is not imported",
         (
             (0, "compare fedavg --file THEIRS/settings.toml SMALL --out mine-compared"),
@@ -53,6 +53,7 @@ ROWS = (
                 0,
                 "tune fedavg -s training.lr=0.1,0.2 --sampler grid --file THEIRS/settings.toml SMALL --out mine-tuned",
             ),
+            (0, "slurm compare fedavg --file THEIRS/settings.toml SMALL --out mine-queued"),
             (3, "audit centralized"),
             (0, "list algorithms"),
             (0, "list runs"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from heterophony.results import statistics as significance
+from heterophony.results.comparison import Spread
 from heterophony.results.statistics import (
     ConfidenceInterval,
     apply_holm_correction,
@@ -54,6 +55,12 @@ def test_the_interval_of_three_values_is_as_by_hand() -> None:
     half = 4.302653 / sqrt(3)  # t with 2 degrees of freedom; the std of 1, 2, 3 is 1
     found = compute_confidence_interval([1.0, 2.0, 3.0])
     assert (found.low, found.high) == pytest.approx((2 - half, 2 + half), abs=1e-6)
+
+
+def test_the_interval_of_accuracies_ends_at_100_percent() -> None:
+    free, limited = (Spread.from_values([0.9, 1.0], *highest) for highest in ((), (1.0,)))
+    assert free.ci95[1] > 1
+    assert limited.ci95 == (free.ci95[0], 1.0)
 
 
 def test_one_value_has_no_interval() -> None:

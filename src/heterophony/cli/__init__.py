@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..core.errors import HeterophonyError, StorageError
-from . import boards, broker, data, fleet_run, lists, reports, reproduce, runs, search
+from . import boards, broker, data, fleet_run, lists, reports, reproduce, runs, search, slurm
 from .terminal import print_error
 
 EXAMPLES: dict[str, tuple[str, ...]] = {  # command lines, each with what it does after a #
@@ -48,6 +48,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {  # command lines, each with what it doe
     "reproduce": (
         "heterophony reproduce                    # list the published tables, with their cost",
         "heterophony reproduce fedreg-table2-sota --rows 'Fed*'",
+    ),
+    "slurm": (
+        "heterophony slurm compare fedavg fedper --seeds 0-4 --out runs/two --partition cpu --time 4:00:00",
+        "heterophony slurm sweep fedprox -s mu=0,0.1 --out runs/mu --nodes 4    # then: sbatch runs/mu/slurm.sh",
     ),
     "audit": (
         "heterophony audit                        # five algorithms, patches of two photographs",
@@ -119,7 +123,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Personalised federated learning: one generic model, and for every client one of its own.",
 )
-for module in (runs, search, reproduce, lists, reports, data, broker, boards, fleet_run):
+for module in (runs, search, reproduce, slurm, lists, reports, data, broker, boards, fleet_run):
     module.register(app)
 add_examples(app)
 

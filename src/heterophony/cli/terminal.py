@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -130,9 +131,9 @@ def print_titled_table(title: str, table: Table) -> None:
 
 @contextmanager
 def handle_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle Ctrl-C and SIGTERM, unless the process that started us ignores them."""
-    both = (signal.SIGINT, signal.SIGTERM)
-    active = [s for s in both if signal.getsignal(s) is not signal.SIG_IGN]
+    """Handle Ctrl-C, SIGTERM and SIGUSR1, unless the process that started us ignores them."""
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    active = [s for s in ending if signal.getsignal(s) is not signal.SIG_IGN]
     before = {s: signal.signal(s, handler) for s in active}
     try:
         yield
@@ -145,7 +146,7 @@ def handle_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator
 def exit_on_interrupt(
     hint: str, clean_up: Callable[[], None], folders: Sequence[ClosableFolder] = ()
 ) -> Iterator[None]:
-    """End the process at once on Ctrl-C and SIGTERM, and print ``hint``: how to continue.
+    """End the process at once on Ctrl-C, SIGTERM or SIGUSR1, and print ``hint``: how to continue.
 
     Run folders survive that, as they survive kill -9. An exception instead could be raised anywhere,
     also where it is ignored.
@@ -169,11 +170,27 @@ class ClosableFolder(Protocol):
     def close(self) -> None: ...
 
 
+class RunsPreparedError(Exception):
+    """The folders of all runs are written, and none is to run in this process."""
+
+    def __init__(self, folders: Sequence[Any]) -> None:
+        super().__init__()
+        self.folders = folders
+
+
+PREPARE_ONLY = ContextVar("PREPARE_ONLY", default=False)  # set by ``heterophony slurm``
+
+
 @contextmanager
 def show_interruptible_progress(
     hint: str, folders: Sequence[ClosableFolder] = ()
 ) -> Iterator[RunsProgress]:
-    """Show the progress of runs; on Ctrl-C, remove bars, close the folders and end."""
+    """Show the progress of runs; on Ctrl-C, remove bars, close the folders and end.
+
+    Raise RunsPreparedError if runs are only to be prepared.
+    """
+    if PREPARE_ONLY.get():
+        raise RunsPreparedError(folders)
     with show_progress() as shown, exit_on_interrupt(hint, shown.stop, folders):
         yield shown
 

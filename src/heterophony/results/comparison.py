@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from statistics import fmean
 from typing import Any
 
@@ -40,8 +41,10 @@ class Spread:
     ci95: Interval | None
 
     @classmethod
-    def from_values(cls, values: Sequence[float]) -> Spread:
-        of, interval = MeanStd.from_values(values), compute_confidence_interval(values)
+    def from_values(cls, values: Sequence[float], highest: float = inf) -> Spread:
+        """Summarise values of which none can be above ``highest``."""
+        of = MeanStd.from_values(values)
+        interval = compute_confidence_interval(values, highest=highest)
         return cls(of.mean, of.std, (interval.low, interval.high) if interval else None)
 
     def to_cell(self) -> Cell:
@@ -143,7 +146,10 @@ def build_row(group: Sequence[Run], first: Sequence[Run]) -> ComparisonRow:
         algorithm=group[0].algorithm,
         seeds=[r.seed for r in group],
         state=group[0].state,
-        spreads={k: Spread.from_values([m[k] for m in measures]) for k in common},
+        spreads={
+            k: Spread.from_values([m[k] for m in measures], 1.0 if k in HIGHER_IS_BETTER else inf)
+            for k in common
+        },
         evaluation_std={m: fmean(stds) for m, stds in ten.items() if f"{m}.last10" in common},
         differences=None if group is first else compute_differences(group, first),
         new_clients=average_new_clients(group),

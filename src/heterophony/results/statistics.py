@@ -56,15 +56,18 @@ class RankComparison:
 
 
 def compute_confidence_interval(
-    values: Sequence[float], level: float = CONFIDENCE
+    values: Sequence[float], level: float = CONFIDENCE, highest: float = inf
 ) -> ConfidenceInterval | None:
-    """Compute Student's interval of the mean; None with one value."""
+    """Compute Student's interval of the mean; None with one value.
+
+    It ends at ``highest``, the largest value that is possible.
+    """
     n = len(values)
     if n < 2:
         return None
     mean, std = float(np.mean(values)), float(np.std(values, ddof=1))
     half = compute_t_quantile(n - 1, level) * std / sqrt(n)
-    return ConfidenceInterval(mean - half, mean + half)
+    return ConfidenceInterval(mean - half, min(mean + half, highest))
 
 
 def compute_t_quantile(freedom: float, level: float = CONFIDENCE) -> float:
