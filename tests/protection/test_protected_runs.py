@@ -122,20 +122,47 @@ def test_devices_have_the_bits_of_a_simulation(one_secret, tmp_path, monkeypatch
     assert "secret" not in told
 
 
-def test_a_lost_secret_is_a_clear_error(tmp_path):
+@pytest.fixture
+def begun(tmp_path):
+    """The settings of a run with noise that stopped in its second round, to resume it."""
+
     class StopError(Exception):
         pass
 
     def stop(event):
-        if event["event"] == "round":
+        if event["event"] == "round" and event["t"] == 1:
             raise StopError
 
     how = {"protection": [hp.ClientDP(noise=1.0)], "out": tmp_path / "run", "resume": True, **SHORT}
     with pytest.raises(StopError):
         played("fedavg", on_event=stop, **how)
-    (tmp_path / "run" / "secret").unlink()
+    return how
+
+
+def test_a_lost_secret_is_a_clear_error(begun):
+    (begun["out"] / "secret").unlink()
     with pytest.raises(FolderError, match="secret is missing: without it the noise of the run"):
-        played("fedavg", **how)
+        played("fedavg", **begun)
+
+
+def test_a_replaced_secret_is_a_clear_error(begun):
+    secret = begun["out"] / "secret"
+    kept = secret.read_bytes()
+    secret.write_bytes(bytes(32))
+    with pytest.raises(FolderError) as caught:
+        played("fedavg", **begun)
+    assert str(caught.value) == (
+        f"{secret} is not what the run began with: it was replaced; restore it, or start the run again"
+    )
+    secret.write_bytes(kept)
+    played("fedavg", **begun)
+
+
+def test_a_secret_that_others_can_read_is_warned_about(begun):
+    (begun["out"] / "secret").chmod(0o644)
+    with pytest.warns(UserWarning, match="secret has mode 0644: whoever can read it") as warned:
+        played("fedavg", **begun)
+    assert len(warned) == 1
 
 
 def test_protections_are_written_and_read(tmp_path):

@@ -245,7 +245,7 @@ class BoardRun:
         prepare_torch(self.compute)
         plan = local_config.build_board_plan(federation)
         if plan.needs_secret:  # of this board: the server does not have it
-            plan = replace(plan, secret=load_secret(self.folder, create=True))
+            plan = replace(plan, secret=load_secret(self.folder, True, self.say))
         self.plan = plan
         self.memory_guard = self.make_memory_guard(federation)
         unknown = [c for c in self.clients if c not in federation.clients]

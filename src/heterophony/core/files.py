@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import gzip
+import hashlib
 import json
 import os
 import re
@@ -14,7 +15,7 @@ import stat
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path, PurePosixPath
@@ -276,13 +277,16 @@ def quote_formula(cell: object) -> object:
     return cell
 
 
-FILE_NAME = "secret"
+SECRET_FILE = "secret"  # noqa: S105  # the name of a file
 SECRET_BYTES = 32
 
 
-def load_secret(folder: Path, create: bool) -> bytes:
-    """Read the secret of a folder; draw and store one if there is none and ``create`` allows it."""
-    path = folder / FILE_NAME
+def load_secret(folder: Path, create: bool, warn: Callable[[str], object]) -> bytes:
+    """Read the secret of a folder; draw and store one if there is none and ``create`` allows it.
+
+    Call ``warn`` if other users of the machine may read it.
+    """
+    path = folder / SECRET_FILE
     if not path.exists():
         if not create:
             raise FolderError(
@@ -291,10 +295,25 @@ def load_secret(folder: Path, create: bool) -> bytes:
             )
         write_atomically(path, draw_secret(), private=True)
     with translate_disk_errors(path):
-        secret = read_regular_file(path, SECRET_BYTES)
+        secret, mode = read_regular_file(path, SECRET_BYTES), stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        warn(
+            f"{path} has mode {mode:04o}: whoever can read it can subtract the noise of the run; use"
+            f" `chmod 600 {path}`"
+        )
     if len(secret) != SECRET_BYTES:
         raise FolderError(f"{path} is damaged: it must have {SECRET_BYTES} bytes; restore it")
     return secret
+
+
+def digest_secret(folder: Path) -> str:
+    """Return a digest that recognises the secret of a folder; empty if it has none."""
+    path = folder / SECRET_FILE
+    with translate_disk_errors(path):
+        if not path.exists():
+            return ""
+        secret = read_regular_file(path, SECRET_BYTES)
+    return hashlib.sha256(b"digest of a secret|" + secret).hexdigest()
 
 
 def draw_secret() -> bytes:

@@ -18,7 +18,9 @@ from ..core.algorithm import Reply, Server
 from ..core.codec import BLOB_LIMIT, decode_groups, encode_groups
 from ..core.errors import CodecError, FolderError, simplify_name
 from ..core.files import (
+    SECRET_FILE,
     UnsuitableFileError,
+    digest_secret,
     lock_folder,
     open_regular_file,
     open_to_append,
@@ -235,6 +237,7 @@ class RunFolder:
             "events": written,
             "events_sha256": self._events_digest.get(),
             "settings_sha256": self._settings_sha256,
+            "secret_sha256": digest_secret(self.path),
         }
         blob = encode_groups(groups, header)
         write_atomically(
@@ -288,11 +291,15 @@ class RunFolder:
         return build_server(commit, samples)
 
     def _check_commit(self, commit: Commit) -> tuple[GrowingDigest, MemoryDigests]:
-        """Raise FolderError if settings, events or memories differ from what the commit recorded."""
+        """Raise FolderError if settings, secret, events or memories differ from what the commit recorded."""
         groups, header = commit
         settings = digest_settings(self.read_config_text())
         if header["settings_sha256"] != settings:
             raise FolderError(f"{self.config_file} is not what the run began with: it was edited")
+        if header.get("secret_sha256", "") != digest_secret(self.path):
+            raise FolderError(
+                f"{self.path / SECRET_FILE} is not what the run began with: it was replaced"
+            )
         size = self.events_file.stat().st_size if self.events_file.exists() else 0
         if size < header["events"]:
             raise FolderError(f"{self.events_file} is shorter than its commit says: it was edited")

@@ -437,7 +437,7 @@ def execute_plan(
     events = list(folder.iterate_events())
     check_events(plan, folder, events, compute, warn)
     if plan.needs_secret:
-        plan = replace(plan, secret=load_secret(folder.path, create=not events))
+        plan = replace(plan, secret=load_secret(folder.path, not events, warn))
     if not folder.partition_file.exists():
         plan.federation.save_partition(folder.partition_file)
         if plan.federation.columns:
