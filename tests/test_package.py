@@ -68,3 +68,13 @@ def test_forms_and_workflows_can_be_read():
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
         assert set(commands) <= set(targets)
         assert yaml.safe_load(file.read_text())["jobs"]
+
+
+def test_the_conda_recipe_has_the_version_and_the_dependencies_of_the_package():
+    recipe = yaml.safe_load((ROOT / "packaging" / "conda-forge" / "recipe.yaml").read_text())
+    assert recipe["context"]["version"] == heterophony.__version__.partition(".dev")[0]
+    other_names = {"pytorch": "torch", "matplotlib-base": "matplotlib"}
+    found = [line.split(" ") for line in recipe["requirements"]["run"]]
+    needed = {other_names.get(name, name) + least for name, least in found}
+    python = f"python{PROJECT['project']['requires-python']}"
+    assert needed == {python, *PROJECT["project"]["dependencies"]}
