@@ -19,12 +19,10 @@ from PIL import Image
 
 from helpers.boards import mosquitto
 from heterophony import __version__
-from heterophony.boards import board as on_board
 from heterophony.boards.board import BoardOptions, BoardRun, load_federation, summarize_client
 from heterophony.boards.broker.enrolment import read_enrolment as enrolled
 from heterophony.boards.protocol import job_codec
 from heterophony.boards.protocol.messages import Hello
-from heterophony.boards.reply_checks import ReplyValidator
 from heterophony.boards.server import ServerHooks, find_objection, serve
 from heterophony.config.config import Config
 from heterophony.config.reading import read_config
@@ -381,22 +379,6 @@ def broker(tmp_path_factory) -> Iterator[Path]:
         yield folder
 
 
-@pytest.fixture
-def compute_one_at_a_time(monkeypatch) -> None:
-    """Threads share torch's generator, which processes on devices do not."""
-    lock = threading.Lock()
-
-    def alone(function):
-        def call(*args):
-            with lock:
-                return function(*args)
-
-        return call
-
-    monkeypatch.setattr(on_board, "work", alone(on_board.work))
-    monkeypatch.setattr(ReplyValidator, "simulate_reply", alone(ReplyValidator.simulate_reply))
-
-
 def on_devices(config: Config, home: Path, enrolments: Path, folder: Path) -> Summary:
     """A server and two devices, each in a thread."""
     done: queue.Queue[Summary | BaseException | None] = queue.Queue()
@@ -448,7 +430,7 @@ def simulated(home: Path, folder: Path, *pairs: str) -> Summary:
 
 @pytest.mark.parametrize("shares", [False, True])
 def test_devices_with_own_data_have_the_bits_of_a_simulation_and_g_where_they_may(
-    monkeypatch, compute_one_at_a_time, broker, home, tmp_path, shares
+    monkeypatch, broker, home, tmp_path, shares
 ):
     sent: list[set[str]] = []
 

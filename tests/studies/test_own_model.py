@@ -126,7 +126,7 @@ def test_models_that_do_not_fit_are_said_in_one_line_before_anything_is_written(
     own, said, tmp_path
 ):
     with pytest.raises(ConfigError) as caught:
-        played("fedavg", model=own, out=tmp_path / "run")
+        played("fedper", model=own, out=tmp_path / "run")
     assert str(caught.value).startswith(said)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()

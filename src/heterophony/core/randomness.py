@@ -7,6 +7,7 @@ same run therefore draws the same numbers on every engine, and new draws do not 
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ import torch
 from torch import Tensor
 
 from .accelerator import get_compute
+
+GENERATORS = threading.RLock()  # held by the thread that has seeded the global generators
 
 
 def derive_seed(*key: object) -> int:
@@ -32,11 +35,13 @@ def make_generator(*key: object) -> np.random.Generator:
 def seeded(*key: object) -> Iterator[None]:
     """Seed torch's global generators by the key; restore their states at the end.
 
-    These are the generator of the CPU and, in a job elsewhere, that of its device.
+    These are the generator of the CPU and, in a job elsewhere, that of its device. All threads of
+    a process share them, so the blocks of other threads wait.
     """
     generator, device = torch.default_generator, get_compute().device
-    before, seed = generator.get_state(), derive_seed(*key)
-    with nullcontext() if device.type == "cpu" else seeded_on_device(device, seed):
+    seed = derive_seed(*key)
+    with GENERATORS, nullcontext() if device.type == "cpu" else seeded_on_device(device, seed):
+        before = generator.get_state()
         try:
             # torch.manual_seed also seeds GPUs, which takes a millisecond even where there are none
             generator.manual_seed(seed)

@@ -58,7 +58,7 @@ def make_dry_plan(plan: Plan, y: Tensor, batch: int | None = None) -> Plan:
 def simulate_reply(plan: Plan, y: Tensor, batch: int | None = None) -> tuple[Reply, Tensors]:
     """Return the reply of a client with such examples to its first job, and what it was sent."""
     dry_plan = make_dry_plan(plan, y, batch)
-    with tempfile.TemporaryDirectory(prefix="heterophony-") as folder, torch.random.fork_rng():
+    with tempfile.TemporaryDirectory(prefix="heterophony-") as folder, seeded(plan.seed, "trial"):
         store = FolderClientStore(Path(folder) / "clients", Path(folder) / "scratch")
         sent = dry_plan.algorithm.send(dry_plan.create_initial_server(), DUMMY_CLIENT)
         job = Job(kind="train", t=0, client=DUMMY_CLIENT, tensors=sent)

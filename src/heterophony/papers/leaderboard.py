@@ -352,6 +352,8 @@ def add_entries(
     for run in runs:
         if run.summary is None:
             raise FolderError(f"{run.folder} has not finished; resume it first")
+        if not (run.folder / CONFIG_FILE).is_file():
+            raise FolderError(f"{run.folder} is packed; unpack its runs.zip first")
         if not names_federation(run.config):
             raise FolderError(
                 f"{run.folder / CONFIG_FILE} is damaged: it does not name an algorithm, data and clients"
@@ -390,10 +392,7 @@ def name_entry(run: Run) -> str:
 
 def prepare_config(run: Run, code: Path | None) -> str:
     """Return the configuration of an entry; an algorithm that is not built in is in its own file."""
-    path = run.folder / CONFIG_FILE
-    if not path.is_file():
-        raise FolderError(f"{run.folder} is packed; unpack its runs.zip first")
-    text = path.read_text(encoding="utf-8")
+    text = (run.folder / CONFIG_FILE).read_text(encoding="utf-8")
     name = str(run.config["algorithm"]["name"])
     if not is_own_code(name):
         return text
